@@ -1,0 +1,1 @@
+"""The binding block and everything about reading, typing, emitting, printing and writing it."""

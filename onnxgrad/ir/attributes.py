@@ -1,0 +1,81 @@
+"""Attributes as Python values, and the defaults that the operator schemas declare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, NodeProto, TensorProto
+
+from onnxgrad.ir.types import Array
+
+
+@dataclass(frozen=True, slots=True)
+class RefAttr:
+    """Inside a function body: the value is the enclosing call's attribute `name`."""
+
+    name: str
+
+
+def read_all(node: NodeProto) -> dict[str, Any]:
+    """Every attribute of a node that is no graph (graphs are nested blocks); lists become tuples."""
+    return {a.name: read(a) for a in node.attribute if a.type not in (AttributeProto.GRAPH, AttributeProto.GRAPHS)}
+
+
+def read(attribute: AttributeProto) -> Any:
+    """One attribute's value: int, float, str (or bytes that are no text), tuple, TensorProto, RefAttr, ..."""
+    if attribute.ref_attr_name:
+        return RefAttr(attribute.ref_attr_name)
+    value = onnx.helper.get_attribute_value(attribute)
+    if attribute.type == AttributeProto.STRING:
+        return _text(value)
+    if attribute.type == AttributeProto.STRINGS:
+        return tuple(_text(v) for v in value)
+    return tuple(value) if attribute.type in _LISTS else value
+
+
+_LISTS = (AttributeProto.INTS, AttributeProto.FLOATS, AttributeProto.TENSORS, AttributeProto.TYPE_PROTOS)
+
+
+def _text(value: bytes) -> str | bytes:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
+
+
+@lru_cache(maxsize=4096)
+def schema(op: str, version: int, domain: str) -> onnx.defs.OpSchema | None:
+    """The operator's schema at this opset, None when onnx knows no such operator."""
+    if version <= 0 or not onnx.defs.has(op, max_inclusive_version=version, domain=domain):
+        return None
+    return onnx.defs.get_schema(op, max_inclusive_version=version, domain=domain)
+
+
+@lru_cache(maxsize=4096)
+def schema_defaults(op: str, version: int, domain: str) -> Mapping[str, Any]:
+    """The default values that the schema declares, by attribute name."""
+    found = schema(op, version, domain)
+    if found is None:
+        return {}
+    return {name: read(a.default_value) for name, a in found.attributes.items() if a.default_value.name}
+
+
+def constant_value(attrs: Mapping[str, Any]) -> TensorProto | Array | None:
+    """What a Constant node holds; None for the sparse form and for references into a function's attributes."""
+    for name, value in attrs.items():
+        if isinstance(value, RefAttr):
+            return None
+        if name == "value":
+            return value if isinstance(value, TensorProto) else None
+        if name in ("value_int", "value_ints"):
+            return np.array(value, np.int64)
+        if name in ("value_float", "value_floats"):
+            return np.array(value, np.float32)
+        if name in ("value_string", "value_strings"):
+            return np.array(value, object)
+    return None

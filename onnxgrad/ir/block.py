@@ -1,0 +1,431 @@
+"""The binding block: an ONNX graph seen as an ordered list of SSA statements `outs = Op(ins)`.
+
+`Var` and `Binding` compare by identity. Def-use chains are exact at all times: they change only through the
+methods of `BindingBlock`. The block is a view over the protobuf: a binding keeps the NodeProto it was read
+from, and what no one changed is written back as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
+
+from onnxgrad.errors import InternalError
+from onnxgrad.ir import attributes
+from onnxgrad.ir.types import TensorType, Type
+from onnxgrad.ir.var import Var
+
+__all__ = ["Binding", "BindingBlock", "Var"]
+
+if TYPE_CHECKING:
+    from onnxgrad.ir.program import Program
+
+
+class Binding:
+    """One statement `outs = Op(ins)`; nested blocks (If, Loop, Scan bodies) hang on it by attribute name."""
+
+    __slots__ = ("_attrs", "block", "blocks", "changed", "domain", "inputs", "node", "op", "outputs")
+
+    def __init__(
+        self, node: NodeProto, block: BindingBlock, inputs: list[Var | None], outputs: list[Var | None]
+    ) -> None:
+        self.node = node
+        self.op: str = node.op_type
+        self.domain: str = "" if node.domain == "ai.onnx" else node.domain
+        self.block = block
+        self.inputs = inputs
+        self.outputs = outputs
+        self.blocks: dict[str, BindingBlock] = {}
+        self.changed = False
+        self._attrs: dict[str, Any] | None = None
+
+    @property
+    def attrs(self) -> Mapping[str, Any]:
+        """The attributes written in the file, as Python values."""
+        if self._attrs is None:
+            self._attrs = attributes.read_all(self.node)
+        return self._attrs
+
+    @property
+    def has_refs(self) -> bool:
+        """Some attribute is a reference to an attribute of the enclosing function."""
+        return any(a.ref_attr_name for a in self.node.attribute)
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """An attribute's value: as written, else the schema's default at this opset, else `default`."""
+        if name in self.attrs:
+            return self.attrs[name]
+        value = attributes.schema_defaults(self.op, self.version, self.domain).get(name)
+        return default if value is None else value
+
+    @property
+    def version(self) -> int:
+        """The opset version that gives this operator its meaning; 0 when its domain is not imported."""
+        return self.block.opsets.get(self.domain, 0)
+
+    @property
+    def out(self) -> Var:
+        """The first output."""
+        out = self.outputs[0]
+        if out is None:
+            raise InternalError(f"binding without a first output: {self}")
+        return out
+
+    @property
+    def is_live(self) -> bool:
+        """Still part of its block (rewrites remove bindings)."""
+        return self in self.block.bindings
+
+    def operand(self, index: int) -> Var | None:
+        """Input `index`, None when omitted."""
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    def result(self, index: int) -> Var | None:
+        """Output `index`, None when omitted."""
+        return self.outputs[index] if index < len(self.outputs) else None
+
+    def reads(self) -> Iterator[Var]:
+        """Every value it depends on, captures of its nested blocks included."""
+        for v in self.inputs:
+            if v is not None:
+                yield v
+        for nested in self.blocks.values():
+            yield from nested.captures()
+
+    def is_op(self, op: str, domain: str = "") -> bool:
+        """Whether this binding calls `op` of `domain`."""
+        return self.op == op and self.domain == domain
+
+    def __str__(self) -> str:
+        from onnxgrad.ir.text import binding_text  # the printer reads this module
+
+        return binding_text(self)
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
+
+class BindingBlock:
+    """Parameters, an ordered list of bindings, and outputs. Position is not meaning: `schedule` orders."""
+
+    def __init__(
+        self,
+        program: Program,
+        proto: GraphProto | FunctionProto,
+        opsets: Mapping[str, int],
+        owner: Binding | None = None,
+    ) -> None:
+        self.program = program
+        self.proto = proto
+        self.opsets = opsets
+        self.owner = owner
+        self.inputs: list[Var] = []
+        self.outputs: list[Var] = []
+        # values that something outside the block names (training_info): they live and keep their names
+        self.pinned: list[Var] = []
+        self.initializers: dict[str, Var] = {}
+        self.sparse: list[Var] = []  # sparse initializers: carried, never computed with
+        self.bindings: dict[Binding, None] = {}
+        self.changed = False
+
+    # ---- reading -------------------------------------------------------------------------------------------
+
+    @property
+    def is_function(self) -> bool:
+        """The body of a local function: no initializers, types mostly unknown."""
+        return isinstance(self.root.proto, FunctionProto)
+
+    @property
+    def root(self) -> BindingBlock:
+        """The outermost block: the main graph or a function body."""
+        block = self
+        while block.owner is not None:
+            block = block.owner.block
+        return block
+
+    @property
+    def name(self) -> str:
+        """The graph's or function's name."""
+        return self.proto.name
+
+    def vars(self) -> Iterator[Var]:
+        """Every value that this block itself defines: parameters, initializers, results."""
+        yield from self.inputs
+        for v in self.initializers.values():
+            if not v.parameter:
+                yield v
+        yield from self.sparse
+        for b in self.bindings:
+            for out in b.outputs:
+                if out is not None:
+                    yield out
+
+    def walk(self) -> Iterator[Binding]:
+        """Every binding of this block and of all nested ones."""
+        stack: list[Iterator[Binding]] = [iter(self.bindings)]
+        while stack:
+            for b in stack[-1]:
+                yield b
+                if b.blocks:
+                    stack.extend(iter(nested.bindings) for nested in b.blocks.values())
+                    break
+            else:
+                stack.pop()
+
+    def captures(self) -> Iterator[Var]:
+        """Values of enclosing blocks that this block or one nested in it reads."""
+        inside: set[BindingBlock] = {self}
+        work = [self]
+        while work:
+            block = work.pop()
+            for b in block.bindings:
+                for nested in b.blocks.values():
+                    inside.add(nested)
+                    work.append(nested)
+        for block in inside:
+            for b in block.bindings:
+                yield from (v for v in b.inputs if v is not None and v.block not in inside)
+            yield from (v for v in block.outputs if v.block not in inside)
+
+    # ---- changing ------------------------------------------------------------------------------------------
+
+    def touch(self) -> None:
+        """Record that this block, and so everything around it, differs from what was read."""
+        block: BindingBlock | None = self
+        while block is not None and not block.changed:
+            block.changed = True
+            if block.owner is not None:
+                block.owner.changed = True
+                block = block.owner.block
+            else:
+                block = None
+
+    def add_input(self, name: str, type_: Type | None) -> Var:
+        """A new graph input (a seed, a state); the name must be free."""
+        var = Var(name, self, type_)
+        var.parameter = True
+        self.inputs.append(var)
+        self.program.names.add(name)
+        self.touch()
+        return var
+
+    def add_output(self, var: Var) -> None:
+        """Return one more value; the output is called by the value's name."""
+        self.outputs.append(var)
+        var.returned += 1
+        self.touch()
+
+    def add_initializer(self, tensor: TensorProto) -> Var:
+        """A new constant of this block, named by the tensor."""
+        var = Var(tensor.name, self, TensorType(tensor.data_type, tuple(tensor.dims)))
+        var.initializer = tensor
+        self.initializers[tensor.name] = var
+        self.program.names.add(tensor.name)
+        self.touch()
+        return var
+
+    def append(self, node: NodeProto, inputs: Sequence[Var | None], types: Sequence[Type | None]) -> Binding:
+        """Append `node` reading `inputs`; its output names must be free. Emission (`ir.ops`) is the usual way in."""
+        outputs: list[Var | None] = []
+        binding = Binding(node, self, list(inputs), outputs)
+        for name, type_ in zip(node.output, types, strict=True):
+            var = Var(name, self, type_) if name else None
+            if var is not None:
+                var.definition = binding
+                self.program.names.add(name)
+            outputs.append(var)
+        for v in inputs:
+            if v is not None:
+                v.users[binding] = v.users.get(binding, 0) + 1
+        self.bindings[binding] = None
+        self.touch()
+        return binding
+
+    def set_operand(self, binding: Binding, index: int, new: Var | None) -> None:
+        """Make operand `index` of `binding` read `new`."""
+        old = binding.inputs[index]
+        if old is new:
+            return
+        if old is not None:
+            _drop_use(old, binding)
+        binding.inputs[index] = new
+        if new is not None:
+            new.users[binding] = new.users.get(binding, 0) + 1
+        binding.changed = True
+        binding.block.touch()
+
+    def add_result(self, binding: Binding, index: int, name: str, type_: Type | None) -> Var:
+        """Name an omitted optional output of `binding`, so that others can read it."""
+        while len(binding.outputs) <= index:
+            binding.outputs.append(None)
+        var = Var(name, self, type_)
+        var.definition = binding
+        binding.outputs[index] = var
+        self.program.names.add(name)
+        binding.changed = True
+        binding.block.touch()
+        return var
+
+    def replace(self, old: Var, new: Var) -> None:
+        """Let every reader of `old` read `new`. Costs the number of uses. Output names survive.
+
+        When `old` is an output, `new` takes over its name if it can; otherwise (an input, an initializer, a value
+        that is an output already) an Identity keeps the interface.
+        """
+        if old is new:
+            return
+        for user in list(old.users):
+            for i, v in enumerate(user.inputs):
+                if v is old:
+                    self.set_operand(user, i, new)
+        if old.returned:
+            if new.definition is not None and not new.returned and new.block is old.block:
+                self._swap_names(old, new)
+            else:
+                new = self._identity_named_like(old, new)
+            holder = old.block
+            for block in (holder, *_nested_blocks_returning(holder, old)):
+                for slots in (block.outputs, block.pinned):
+                    for i, v in enumerate(slots):
+                        if v is old:
+                            slots[i] = new
+                            old.returned -= 1
+                            new.returned += 1
+                block.touch()
+
+    def _swap_names(self, old: Var, new: Var) -> None:
+        old_name, new_name = old.name, new.name
+        self.rename(old, new_name)
+        self.rename(new, old_name)
+
+    def _identity_named_like(self, old: Var, new: Var) -> Var:
+        name = old.name
+        spare = self.program.fresh(name)
+        self.rename(old, spare)
+        node = NodeProto(
+            op_type="Identity", name=self.program.fresh(f"{name}_identity"), input=[new.name], output=[name]
+        )
+        return old.block.append(node, [new], [new.type or old.type]).out
+
+    def rename(self, var: Var, name: str) -> None:
+        """Give a binding's result another name; the caller sees to it that the name is free."""
+        var.name = name
+        self.program.names.add(name)
+        if var.definition is not None:
+            var.definition.changed = True
+        for user in var.users:
+            user.changed = True
+            user.block.touch()
+        var.block.touch()
+
+    def remove(self, binding: Binding) -> None:
+        """Remove a binding none of whose outputs is read."""
+        for out in binding.outputs:
+            if out is not None and (out.users or out.returned):
+                raise InternalError(f"removing a binding that is still read: {binding}")
+        for nested in binding.blocks.values():
+            nested.release()
+        for v in binding.inputs:
+            if v is not None:
+                v.users.pop(binding, None)
+        del self.bindings[binding]
+        self.touch()
+
+    def release(self) -> None:
+        """Drop every use that this block and its nested blocks make of outer values (the owner goes away)."""
+        for b in self.bindings:
+            for v in b.inputs:
+                if v is not None:
+                    v.users.pop(b, None)
+            for nested in b.blocks.values():
+                nested.release()
+        for v in self.outputs:
+            v.returned -= 1
+
+    def remove_unused(self, candidates: Iterable[Binding] | None = None) -> int:
+        """Remove bindings that nothing reads, and what only they read; returns how many went.
+
+        With `candidates` only these are roots of the search; without, the whole block is swept.
+        """
+        work = list(self.bindings if candidates is None else candidates)
+        removed = 0
+        while work:
+            b = work.pop()
+            if b not in b.block.bindings or any(o is not None and (o.users or o.returned) for o in b.outputs):
+                continue
+            reads = [v.definition for v in b.reads() if v.definition is not None]
+            b.block.remove(b)
+            removed += 1
+            work.extend(reads)
+        return removed
+
+    # ---- order ---------------------------------------------------------------------------------------------
+
+    def schedule(self) -> None:
+        """Put the bindings in a topological order that keeps the present one where it is legal.
+
+        Depth-first from each binding in its present position, operands first: a binding that moved ahead of its
+        operand pulls exactly what it needs. Raises InternalError naming the cycle.
+        """
+        from onnxgrad.ir.schedule import topological_order  # schedule reads this module
+
+        self.bindings = dict.fromkeys(topological_order(self))
+
+    def check(self) -> None:
+        """Verify every invariant of the data structure; raises InternalError with the first violation."""
+        from onnxgrad.ir.check import check_block  # check reads this module
+
+        check_block(self)
+
+    def __str__(self) -> str:
+        from onnxgrad.ir.text import block_text  # the printer reads this module
+
+        return block_text(self)
+
+    # ---- files ---------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def load(model: Any) -> BindingBlock:
+        """The main block of a model given as path, bytes, ModelProto, gs.Graph or onnx_ir.Model."""
+        from onnxgrad.ir.load import load
+
+        return load(model).main
+
+    def save(self, path: str) -> None:
+        """Write the whole program this block belongs to (see `ir.save.save`)."""
+        from onnxgrad.ir.save import save
+
+        save(self.program, path)
+
+    def to_graphsurgeon(self) -> Any:
+        """This block's program as an onnx_graphsurgeon.Graph, for surgery."""
+        from onnxgrad.ir.interop import to_graphsurgeon
+
+        return to_graphsurgeon(self.program)
+
+    @staticmethod
+    def from_graphsurgeon(graph: Any) -> BindingBlock:
+        """The main block of an onnx_graphsurgeon.Graph."""
+        from onnxgrad.ir.interop import from_graphsurgeon
+
+        return from_graphsurgeon(graph).main
+
+
+def _drop_use(var: Var, user: Binding) -> None:
+    slots = var.users[user] - 1
+    if slots:
+        var.users[user] = slots
+    else:
+        del var.users[user]
+
+
+def _nested_blocks_returning(block: BindingBlock, var: Var) -> Iterator[BindingBlock]:
+    """Nested blocks that return an outer value directly; rare, so looked for only when uses remain."""
+    if sum(v is var for v in (*block.outputs, *block.pinned)) == var.returned:
+        return
+    for b in block.walk():
+        for nested in b.blocks.values():
+            if any(v is var for v in nested.outputs):
+                yield nested

@@ -1,0 +1,197 @@
+"""Types of emitted bindings: closed forms for the commonest operators, onnx's own inference for the rest.
+
+onnx forgets symbols wherever a shape is computed (Reshape, Expand, Slice, ...); `symbolic` puts them back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import onnx
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from onnxgrad.ir import symbolic
+from onnxgrad.ir.block import BindingBlock, Var
+from onnxgrad.ir.types import (
+    Dim,
+    Shape,
+    TensorType,
+    Type,
+    broadcast_shapes,
+    same_dim,
+    type_from_proto,
+    type_to_proto,
+)
+
+# constants larger than this are no shapes, axes or pads
+_DATA_BYTES = 1 << 12
+
+
+class TypeMismatch(Exception):
+    """The operands do not fit the operator."""
+
+
+def result_types(
+    schema: onnx.defs.OpSchema | None, node: NodeProto, inputs: Sequence[Var | None], block: BindingBlock
+) -> list[Type | None]:
+    """One type per output name of `node`, None where nothing can be said. Raises TypeMismatch."""
+    if schema is None:
+        return [None] * len(node.output)
+    quick = _QUICK.get(node.op_type) if node.domain == "" else None
+    if quick is not None and len(node.output) == 1 and all(v is not None and v.dtype for v in inputs):
+        found = quick(node, [v for v in inputs if v is not None])
+        if found is not None:
+            return [found]
+    types = _onnx_types(schema, node, inputs, block)
+    refined = symbolic.refine(node, inputs)
+    if refined is not None and types and isinstance(types[0], TensorType):
+        types[0] = TensorType(types[0].dtype, _merge(types[0].shape, refined))
+    return types
+
+
+def _onnx_types(
+    schema: onnx.defs.OpSchema, node: NodeProto, inputs: Sequence[Var | None], block: BindingBlock
+) -> list[Type | None]:
+    known = {v.name: type_to_proto(v.type).SerializeToString() for v in inputs if v is not None and v.type is not None}
+    if any(v is not None and v.name not in known for v in inputs):
+        return [None] * len(node.output)
+    data: dict[str, bytes] = {}
+    for v in inputs:
+        if v is not None and v.is_constant and v.dtype != TensorProto.STRING:
+            count = _size(v.shape)
+            array = v.const if count is not None and count * 8 <= _DATA_BYTES else None
+            if array is not None:
+                data[v.name] = numpy_helper.from_array(array).SerializeToString()
+    try:
+        infer_node: Any = schema._infer_node_outputs  # its stub lags behind the signature
+        out = infer_node(node.SerializeToString(), known, data, {}, dict(block.opsets), block.program.ir_version)
+    except (onnx.shape_inference.InferenceError, RuntimeError) as e:
+        raise TypeMismatch(str(e).strip().splitlines()[0]) from e
+    return [type_from_proto(onnx.TypeProto.FromString(out[n])) if n in out else None for n in node.output]
+
+
+def _merge(inferred: Shape | None, symbols: Shape) -> Shape:
+    """What onnx knows in ints, completed by what the symbols say."""
+    if inferred is None or len(inferred) != len(symbols):
+        return symbols
+    return tuple(s if not isinstance(i, int) and s is not None else i for i, s in zip(inferred, symbols, strict=True))
+
+
+def _size(shape: Shape | None) -> int | None:
+    count = 1
+    for d in shape if shape is not None else (None,):
+        if not isinstance(d, int):
+            return None
+        count *= d
+    return count
+
+
+# ---- closed forms: an answer, or None to ask onnx -------------------------------------------------------------
+
+
+def _unary(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
+    return TensorType(inputs[0].dtype, inputs[0].shape) if len(inputs) == 1 else None
+
+
+def _binary(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
+    if len({v.dtype for v in inputs}) != 1:
+        return None  # onnx says what is wrong
+    shape = _broadcast(inputs)
+    return TensorType(inputs[0].dtype, shape)
+
+
+def _compare(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
+    return TensorType(TensorProto.BOOL, _broadcast(inputs)) if len({v.dtype for v in inputs}) == 1 else None
+
+
+def _where(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
+    c, x, y = inputs
+    if c.dtype != TensorProto.BOOL or x.dtype != y.dtype:
+        return None
+    return TensorType(x.dtype, _broadcast(inputs))
+
+
+def _broadcast(inputs: Sequence[Var]) -> Shape | None:
+    shapes = [v.shape for v in inputs]
+    shape = broadcast_shapes(shapes)
+    if shape is not None:
+        for s in shapes:
+            for a, b in zip(reversed(s or ()), reversed(shape), strict=False):
+                if isinstance(a, int) and isinstance(b, int) and a not in (1, b):
+                    raise TypeMismatch(f"shapes do not broadcast: {' and '.join(str(v.type) for v in inputs)}")
+    return shape
+
+
+def _matmul(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
+    a, b = inputs[0].shape, inputs[1].shape
+    if a is None or b is None or len(a) < 2 or len(b) < 2 or inputs[0].dtype != inputs[1].dtype:
+        return None
+    if isinstance(a[-1], int) and isinstance(b[-2], int) and a[-1] != b[-2]:
+        raise TypeMismatch(f"inner sizes differ: {inputs[0].type} @ {inputs[1].type}")
+    batch = broadcast_shapes([a[:-2], b[:-2]])
+    return None if batch is None else TensorType(inputs[0].dtype, (*batch, a[-2], b[-1]))
+
+
+def _transpose(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
+    shape = inputs[0].shape
+    if shape is None:
+        return None
+    perm = list(_attribute(node, "perm", range(len(shape) - 1, -1, -1)))
+    if sorted(perm) != list(range(len(shape))):
+        raise TypeMismatch(f"perm {perm} does not fit {inputs[0].type}")
+    return TensorType(inputs[0].dtype, tuple(shape[p] for p in perm))
+
+
+def _cast(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
+    return TensorType(_attribute(node, "to", 0), inputs[0].shape)
+
+
+def _concat(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
+    shapes = [v.shape for v in inputs]
+    first = shapes[0]
+    if first is None or any(s is None or len(s) != len(first) for s in shapes):
+        return None
+    axis = _attribute(node, "axis", 0) % max(len(first), 1)
+    dims: list[Dim] = []
+    for i in range(len(first)):
+        sizes = [s[i] for s in shapes if s is not None]
+        if i == axis:
+            dims.append(sum(d for d in sizes if isinstance(d, int)) if all(isinstance(d, int) for d in sizes) else None)
+            continue
+        known = {d for d in sizes if isinstance(d, int)}
+        if len(known) > 1:
+            raise TypeMismatch(f"sizes along axis {i} differ: {', '.join(str(v.type) for v in inputs)}")
+        dims.append(next(iter(known)) if known else sizes[0] if all(same_dim(d, sizes[0]) for d in sizes) else None)
+    return TensorType(inputs[0].dtype, tuple(dims)) if len({v.dtype for v in inputs}) == 1 else None
+
+
+def _shape(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
+    shape = inputs[0].shape
+    if shape is None:
+        return TensorType(TensorProto.INT64, (None,))
+    start, end = _attribute(node, "start", 0), _attribute(node, "end", len(shape))
+    return TensorType(TensorProto.INT64, (len(shape[start:end]),))
+
+
+def _attribute(node: NodeProto, name: str, default: Any) -> Any:
+    for a in node.attribute:
+        if a.name == name:
+            return helper.get_attribute_value(a)
+    return default
+
+
+_QUICK: dict[str, Callable[[NodeProto, Sequence[Var]], TensorType | None]] = {
+    **dict.fromkeys(
+        ["Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Celu", "Cos", "Cosh", "Elu", "Erf", "Exp", "Gelu", "Identity", "LeakyRelu", "Log", "LogSoftmax", "Neg", "Not", "Reciprocal", "Relu", "Selu", "Sigmoid", "Sign", "Sin", "Sinh", "Softmax", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh"],
+        _unary,
+    ),
+    **dict.fromkeys(["Add", "Sub", "Mul", "Div", "And", "Or", "Xor"], _binary),
+    **dict.fromkeys(["Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual"], _compare),
+    "Where": _where,
+    "MatMul": _matmul,
+    "Transpose": _transpose,
+    "Cast": _cast,
+    "Concat": _concat,
+    "Shape": _shape,
+}

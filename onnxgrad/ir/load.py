@@ -1,0 +1,226 @@
+"""Reading: a path, bytes, ModelProto, gs.Graph or onnx_ir.Model becomes a Program."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from google.protobuf.message import DecodeError
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir import attributes, interop
+from onnxgrad.ir.annotate import annotate
+from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.preflight import check_model
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.types import TensorType
+
+# everything the public functions accept; gs.Graph and onnx_ir.Model have no static type here
+ModelLike: TypeAlias = str | os.PathLike[str] | bytes | ModelProto | Any
+
+_GRAPH_KINDS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+
+
+def load(model: ModelLike) -> Program:
+    """The Program of a model. The argument is never changed.
+
+    Raises InputError when the file is missing, empty or no ONNX model, when an operator or opset is unknown, a
+    name is undefined or defined twice.
+    """
+    if isinstance(model, Program):
+        return model
+    if isinstance(model, (str, os.PathLike)):
+        path = Path(model)
+        return _program(read_proto(path), path.parent, path)
+    if isinstance(model, bytes):
+        return _program(_parse(model, "the given bytes"), None)
+    if isinstance(model, ModelProto):
+        return _program(model, None)
+    return _program(interop.to_model_proto(model), None)
+
+
+def read_proto(path: Path) -> ModelProto:
+    """Parse a model file without its external data. Raises InputError."""
+    try:
+        data = path.read_bytes()
+    except OSError as e:
+        raise InputError(f"{path}: {e.strerror or e}") from e
+    return _parse(data, str(path))
+
+
+def _parse(data: bytes, where: str) -> ModelProto:
+    if not data:
+        raise InputError(f"{where}: empty, not an ONNX model")
+    if len(data) >= 1 << 31:
+        raise InputError(
+            f"{where}: over 2 GB in one file, which protobuf cannot hold: store its weights as external data"
+        )
+    try:
+        model = ModelProto()
+        model.ParseFromString(data)
+        return model
+    except DecodeError as e:
+        raise InputError(f"{where}: not an ONNX model, or a truncated one (protobuf: {e})") from e
+
+
+def _program(proto: ModelProto, folder: Path | None, path: Path | None = None) -> Program:
+    where = str(path) if path is not None else "model"
+    check_model(proto, where)
+    program = Program(proto, folder, path)
+    local = {(f.domain, f.name) for f in proto.functions}
+    _collect_names(program, proto.graph)
+    reader = _Reader(where, local)
+    reader.graph(program.main, proto.graph, {})
+    for f in proto.functions:
+        key = (f.domain, f.name, f.overload)
+        if key in program.functions:
+            raise InputError(f"{where}: function {f.domain}::{f.name} is defined twice")
+        program.functions[key] = reader.function(program, f)
+    _pin(program)
+    annotate(program)
+    return program
+
+
+def _collect_names(program: Program, graph: GraphProto) -> None:
+    # node names must be unique for onnxruntime, so they are taken as well
+    program.names.update(n.name for n in graph.node)
+
+
+class _Reader:
+    """Builds blocks; knows the model's own functions, whose calls have no schema."""
+
+    def __init__(self, where: str, local: set[tuple[str, str]]) -> None:
+        self.where = where
+        self.local = local
+
+    def graph(self, block: BindingBlock, proto: GraphProto, outer: Mapping[str, Var]) -> None:
+        scope: dict[str, Var] = {}
+        for value in proto.input:
+            var = self._define(scope, Var(value.name, block))
+            var._proto = value.type
+            var.parameter = True
+            block.inputs.append(var)
+        for tensor in proto.initializer:
+            found = scope.get(tensor.name)
+            if found is None or not found.parameter or found.initializer is not None:
+                found = self._define(scope, Var(tensor.name, block))
+                found.type = TensorType(tensor.data_type, tuple(tensor.dims))
+            found.initializer = tensor
+            block.initializers[tensor.name] = found
+        for sparse in proto.sparse_initializer:
+            if sparse.values.name not in scope:
+                var = self._define(scope, Var(sparse.values.name, block))
+                var.type = TensorType(sparse.values.data_type, tuple(sparse.dims))
+                block.sparse.append(var)
+        self._bindings(block, proto.node, scope, outer)
+        for value in proto.output:
+            returned = self._lookup(value.name, scope, outer, f"output of graph '{proto.name}'")
+            block.outputs.append(returned)
+            returned.returned += 1
+        block.program.names.update(scope)
+
+    def function(self, program: Program, proto: FunctionProto) -> BindingBlock:
+        opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
+        block = BindingBlock(program, proto, opsets)
+        scope: dict[str, Var] = {}
+        for name in proto.input:
+            var = self._define(scope, Var(name, block))
+            var.parameter = True
+            block.inputs.append(var)
+        self._bindings(block, proto.node, scope, {})
+        for name in proto.output:
+            returned = self._lookup(name, scope, {}, f"output of function '{proto.name}'")
+            block.outputs.append(returned)
+            returned.returned += 1
+        program.names.update(scope)
+        program.names.update(n.name for n in proto.node)
+        return block
+
+    def _bindings(
+        self, block: BindingBlock, nodes: Iterable[NodeProto], scope: dict[str, Var], outer: Mapping[str, Var]
+    ) -> None:
+        # results first, operands second: a file may list its nodes in any order
+        bindings: list[Binding] = []
+        for node in nodes:
+            outputs: list[Var | None] = []
+            binding = Binding(node, block, [], outputs)
+            for name in node.output:
+                var = None
+                if name:
+                    var = self._define(scope, Var(name, block))
+                    var.definition = binding
+                outputs.append(var)
+            bindings.append(binding)
+            block.bindings[binding] = None
+        visible = {**outer, **scope} if outer else scope
+        for binding in bindings:
+            self._check_operator(binding)
+            for name in binding.node.input:
+                if not name:
+                    binding.inputs.append(None)
+                    continue
+                var = visible.get(name)
+                if var is None:
+                    raise InputError(
+                        f"{self.where}: operand '{name}' of {binding.op} '{binding.node.name}' is defined nowhere"
+                    )
+                binding.inputs.append(var)
+                var.users[binding] = var.users.get(binding, 0) + 1
+            for attribute in binding.node.attribute:
+                if attribute.type in _GRAPH_KINDS or attribute.HasField("g"):
+                    self._nested(binding, attribute, visible)
+
+    def _nested(self, binding: Binding, attribute: AttributeProto, visible: Mapping[str, Var]) -> None:
+        single = attribute.type != AttributeProto.GRAPHS
+        for i, graph in enumerate([attribute.g] if single else attribute.graphs):
+            block = BindingBlock(binding.block.program, graph, binding.block.opsets, binding)
+            binding.blocks[attribute.name if single else f"{attribute.name}[{i}]"] = block
+            _collect_names(block.program, graph)
+            self.graph(block, graph, visible)
+
+    def _check_operator(self, binding: Binding) -> None:
+        if binding.domain != "" or (binding.node.domain, binding.op) in self.local:
+            return
+        if binding.version == 0:
+            raise InputError(
+                f"{self.where}: {binding.op} '{binding.node.name}' needs the default opset, which is not imported"
+            )
+        if attributes.schema(binding.op, binding.version, "") is None:
+            raise InputError(
+                f"{self.where}: unknown operator {binding.op} at opset {binding.version} (node '{binding.node.name}')"
+            )
+
+    def _define(self, scope: dict[str, Var], var: Var) -> Var:
+        if var.name in scope:
+            raise InputError(f"{self.where}: '{var.name}' is defined twice in graph '{var.block.name}'")
+        scope[var.name] = var
+        return var
+
+    def _lookup(self, name: str, scope: Mapping[str, Var], outer: Mapping[str, Var], what: str) -> Var:
+        var = scope.get(name) or outer.get(name)
+        if var is None:
+            raise InputError(f"{self.where}: '{name}', {what}, is defined nowhere")
+        return var
+
+
+def _pin(program: Program) -> None:
+    """Values that training_info or quantization annotations name must live on under their names."""
+    names: dict[str, None] = {}
+    for info in program.proto.training_info:
+        for entry in (*info.initialization_binding, *info.update_binding):
+            names[entry.key] = names[entry.value] = None
+        for graph in (info.initialization, info.algorithm):
+            names.update(dict.fromkeys(name for n in graph.node for name in n.input))
+            names.update(dict.fromkeys(value.name for value in graph.output))
+    for note in program.proto.graph.quantization_annotation:
+        names[note.tensor_name] = None
+        names.update(dict.fromkeys(p.value for p in note.quant_parameter_tensor_names))
+    if not names:
+        return
+    for var in program.main.vars():
+        if var.name in names:
+            var.returned += 1
+            program.main.pinned.append(var)

@@ -1,0 +1,84 @@
+"""A whole model: the main binding block, the local functions, and everything around them that we only carry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+from onnx import ModelProto, TensorProto, numpy_helper
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.types import Array
+
+FunctionKey = tuple[str, str, str]
+
+
+class Program:
+    """Owns the main block, the functions (by domain, name, overload), opset imports, IR version and metadata.
+
+    `proto` is the model as it was read and is never changed; `folder` is where its external data lies.
+    """
+
+    def __init__(self, proto: ModelProto, folder: Path | None, path: Path | None = None) -> None:
+        self.proto = proto
+        self.folder = folder
+        self.path = path
+        self.ir_version: int = proto.ir_version
+        self.opsets: dict[str, int] = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
+        self.functions: dict[FunctionKey, BindingBlock] = {}
+        self.names: set[str] = set()
+        self._spare: dict[str, int] = {}
+        self.main = BindingBlock(self, proto.graph, self.opsets)
+
+    @property
+    def opset(self) -> int:
+        """The version of the default operator domain."""
+        return self.opsets.get("", 0)
+
+    def blocks(self) -> list[BindingBlock]:
+        """Every block of the program: main, nested ones, function bodies and theirs; outer before inner."""
+        found: list[BindingBlock] = []
+        work = [self.main, *self.functions.values()]
+        while work:
+            block = work.pop(0)
+            found.append(block)
+            work.extend(nested for b in block.bindings for nested in b.blocks.values())
+        return found
+
+    def fresh(self, hint: str) -> str:
+        """A name nobody uses: `hint`, else `hint_2`, `hint_3`, ... It is taken from now on."""
+        name, count = hint, self._spare.get(hint, 1)
+        while name in self.names:
+            count += 1
+            name = f"{hint}_{count}"
+        self._spare[hint] = count
+        self.names.add(name)
+        return name
+
+    def array(self, tensor: TensorProto) -> Array:
+        """The elements of a tensor; external data is read from the model's folder now and not kept.
+
+        Raises InputError when the external data is missing, outside the folder, or shorter than declared.
+        """
+        if tensor.data_location == TensorProto.EXTERNAL:
+            tensor = self.internalize(tensor)
+        return numpy_helper.to_array(tensor)
+
+    def internalize(self, tensor: TensorProto) -> TensorProto:
+        """A copy of an external tensor with its bytes inside; errors as for `array`."""
+        if self.folder is None:
+            raise InputError(
+                f"initializer '{tensor.name}' lies in an external file and the model has no folder: "
+                "pass the model's path instead of its bytes"
+            )
+        copy = TensorProto()
+        copy.CopyFrom(tensor)
+        try:
+            onnx.external_data_helper.load_external_data_for_tensor(copy, str(self.folder.resolve()))
+        except (OSError, ValueError, onnx.checker.ValidationError) as e:
+            reason = str(e).splitlines()[0]
+            raise InputError(f"external data of initializer '{tensor.name}' cannot be read: {reason}") from e
+        copy.data_location = TensorProto.DEFAULT
+        del copy.external_data[:]
+        return copy

@@ -1,0 +1,64 @@
+"""The stable topological schedule: the one place where a cycle is reported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxgrad.errors import InternalError
+from onnxgrad.ir.block import Binding, BindingBlock
+
+
+def topological_order(block: BindingBlock) -> list[Binding]:
+    """The block's bindings, operands before readers, in the present order wherever that is legal.
+
+    Depth-first post-order from each binding in turn, without recursion. Raises InternalError that prints the
+    bindings of a cycle.
+    """
+    order: list[Binding] = []
+    done: dict[Binding, bool] = {}  # False: on the path being explored, True: placed
+    for root in block.bindings:
+        if root in done:
+            continue
+        path: list[tuple[Binding, Iterator[Binding]]] = [(root, _operands(root, block))]
+        done[root] = False
+        while path:
+            binding, operands = path[-1]
+            for needed in operands:
+                state = done.get(needed)
+                if state is None:
+                    done[needed] = False
+                    path.append((needed, _operands(needed, block)))
+                    break
+                if state is False:
+                    raise InternalError(_cycle_message([b for b, _ in path], needed))
+            else:
+                path.pop()
+                done[binding] = True
+                order.append(binding)
+    return order
+
+
+def depends_on(reader: Binding, sources: set[Binding]) -> bool:
+    """Whether `reader` reads, directly or through other bindings of its block, a result of one of `sources`."""
+    seen: set[Binding] = set()
+    work = [reader]
+    while work:
+        for needed in _operands(work.pop(), reader.block):
+            if needed in sources:
+                return True
+            if needed not in seen:
+                seen.add(needed)
+                work.append(needed)
+    return False
+
+
+def _operands(binding: Binding, block: BindingBlock) -> Iterator[Binding]:
+    for v in binding.reads() if binding.blocks else binding.inputs:
+        if v is not None and v.block is block and v.definition is not None:
+            yield v.definition
+
+
+def _cycle_message(path: list[Binding], closing: Binding) -> str:
+    cycle = path[path.index(closing) :]
+    shown = " -> ".join(b.out.name for b in [*cycle[:8], closing])
+    return f"the bindings form a cycle: {shown}; first: {closing}"

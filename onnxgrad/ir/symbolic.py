@@ -1,0 +1,174 @@
+"""Symbols carried through shape arithmetic: what an int64 vector says about sizes, and shapes made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from onnx import NodeProto, helper
+
+from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.types import Dim, Shape, broadcast_shapes, same_dim
+
+# how many bindings of shape arithmetic are followed upwards
+_DEPTH = 24
+
+
+def sizes(var: Var, depth: int = _DEPTH) -> tuple[Dim, ...] | None:
+    """The elements of a small integer vector (or scalar) as dimensions; None when its length is unknown."""
+    ints = var.ints
+    if ints is not None:
+        return ints
+    b = var.definition
+    if b is None or b.domain != "" or depth == 0:
+        return _unknown(var)
+    found = _sizes_of(b, depth - 1)
+    return _unknown(var) if found is None else found
+
+
+def _unknown(var: Var) -> tuple[Dim, ...] | None:
+    if var.shape == ():
+        return (None,)
+    if var.shape is not None and len(var.shape) == 1 and isinstance(var.shape[0], int):
+        return (None,) * var.shape[0]
+    return None
+
+
+def _sizes_of(b: Binding, depth: int) -> tuple[Dim, ...] | None:
+    first = b.operand(0)
+    if first is None:
+        return None
+    if b.op == "Shape":
+        shape = first.shape
+        return None if shape is None else shape[b.attr("start", 0) : b.attr("end", len(shape))]
+    if b.op in ("Identity", "Cast", "Squeeze", "Unsqueeze"):
+        return sizes(first, depth) if first.rank is not None and first.rank <= 1 else None
+    if b.op == "Reshape":
+        return sizes(first, depth) if b.out.rank is not None and b.out.rank <= 1 else None
+    if b.op == "Concat":
+        parts = [None if v is None else sizes(v, depth) for v in b.inputs]
+        return None if any(p is None for p in parts) else tuple(d for p in parts if p is not None for d in p)
+    if b.op == "Gather":
+        return _gathered(sizes(first, depth), b)
+    if b.op == "Slice":
+        return _sliced(sizes(first, depth), b)
+    if b.op in ("Add", "Sub", "Mul", "Div", "Max", "Min"):
+        return _arithmetic(b, depth)
+    return None
+
+
+def _gathered(source: tuple[Dim, ...] | None, b: Binding) -> tuple[Dim, ...] | None:
+    index = b.operand(1)
+    ints = None if index is None else index.ints
+    if source is None or ints is None or any(not -len(source) <= i < len(source) for i in ints):
+        return None
+    return tuple(source[i] for i in ints)
+
+
+def _sliced(source: tuple[Dim, ...] | None, b: Binding) -> tuple[Dim, ...] | None:
+    bounds = [None if v is None else v.ints for v in (b.operand(1), b.operand(2))]
+    steps = b.operand(4)
+    step = (1,) if steps is None else steps.ints
+    starts, ends = bounds
+    if source is None or starts is None or ends is None or step is None or len(starts) != 1:
+        return None
+    return source[slice(starts[0], ends[0] if ends[0] > -(1 << 62) else None, step[0])]
+
+
+def _arithmetic(b: Binding, depth: int) -> tuple[Dim, ...] | None:
+    x, y = b.operand(0), b.operand(1)
+    if x is None or y is None or len(b.inputs) != 2:
+        return None
+    xs, ys = sizes(x, depth), sizes(y, depth)
+    if xs is None or ys is None:
+        return None
+    if len(xs) != len(ys):
+        if len(xs) == 1:
+            xs *= len(ys)
+        elif len(ys) == 1:
+            ys *= len(xs)
+        else:
+            return None
+    return tuple(_calculate(b.op, p, q) for p, q in zip(xs, ys, strict=True))
+
+
+def _calculate(op: str, p: Dim, q: Dim) -> Dim:
+    if isinstance(p, int) and isinstance(q, int):
+        if op == "Div":
+            return p // q if q > 0 and p >= 0 else None
+        return {"Add": p + q, "Sub": p - q, "Mul": p * q, "Max": max(p, q), "Min": min(p, q)}[op]
+    if (op in ("Mul", "Div") and q == 1) or (op in ("Add", "Sub") and q == 0):
+        return p
+    if (op == "Mul" and p == 1) or (op == "Add" and p == 0):
+        return q
+    return p if op in ("Max", "Min") and same_dim(p, q) else None
+
+
+def refine(node: NodeProto, inputs: Sequence[Var | None]) -> Shape | None:
+    """The result shape of an operator that computes its shape, as far as symbols tell; None when they do not."""
+    if node.domain != "" or not inputs or inputs[0] is None:
+        return None
+    x, second = inputs[0], inputs[1] if len(inputs) > 1 else None
+    if node.op_type == "Reshape" and second is not None:
+        return _reshaped(x.shape, sizes(second), bool(_attribute(node, "allowzero", 0)))
+    if node.op_type == "Expand" and second is not None:
+        wanted = sizes(second)
+        return None if wanted is None else broadcast_shapes([x.shape, _sane(wanted)])
+    if node.op_type == "ConstantOfShape":
+        wanted = sizes(x)
+        return None if wanted is None else _sane(wanted)
+    if node.op_type == "Tile" and second is not None and x.shape is not None:
+        repeats = sizes(second)
+        if repeats is not None and len(repeats) == len(x.shape):
+            return tuple(_calculate("Mul", d, r) for d, r in zip(x.shape, repeats, strict=True))
+    if node.op_type in ("ScatterND", "ScatterElements"):
+        return x.shape
+    return None
+
+
+def _sane(dims: tuple[Dim, ...]) -> Shape:
+    return tuple(None if isinstance(d, int) and d < 0 else d for d in dims)
+
+
+def _reshaped(source: Shape | None, wanted: tuple[Dim, ...] | None, allowzero: bool) -> Shape | None:
+    if wanted is None:
+        return None
+    dims: list[Dim] = list(wanted)
+    if not allowzero:
+        for i, d in enumerate(dims):
+            if d == 0:
+                dims[i] = source[i] if source is not None and i < len(source) else None
+    if -1 in dims:
+        dims[dims.index(-1)] = _remaining(source, [d for d in dims if d != -1])
+    return tuple(dims)
+
+
+def _remaining(source: Shape | None, others: list[Dim]) -> Dim:
+    """The size that -1 stands for: the source's dimensions over the others', equal symbols cancelled."""
+    if source is None or None in source or None in others:
+        return None
+    left = list(source)
+    count = 1
+    for d in others:
+        if isinstance(d, str):
+            if d not in left:
+                return None
+            left.remove(d)
+        elif d is not None:
+            count *= d
+    symbols = [d for d in left if isinstance(d, str)]
+    total = 1
+    for d in left:
+        total *= d if isinstance(d, int) else 1
+    if count == 0 or total % count or len(symbols) > 1:
+        return None
+    if not symbols:
+        return total // count
+    return symbols[0] if total == count else None
+
+
+def _attribute(node: NodeProto, name: str, default: Any) -> Any:
+    for a in node.attribute:
+        if a.name == name:
+            return helper.get_attribute_value(a)
+    return default

@@ -1,0 +1,80 @@
+"""The printer: a block as text, for reading and golden files. Input text for tests is ONNX's own (`onnx.parser`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, numpy_helper
+
+from onnxgrad.ir.attributes import RefAttr
+from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.types import TensorType, dtype_name
+
+_SHOWN = 8  # constants up to this many elements are shown in full
+
+
+def block_text(block: BindingBlock, name: str | None = None) -> str:
+    """`name(params) { bindings; return outputs }`, one binding per line."""
+    params = [_declared(v) for v in block.inputs]
+    params += [_declared(v) for v in block.initializers.values() if not v.parameter]
+    lines = [f"{name or block.name or 'main'}({', '.join(params)}) {{"]
+    lines += _body(block, "  ")
+    return "\n".join([*lines, "}"])
+
+
+def binding_text(binding: Binding) -> str:
+    """One binding on one line: results with types, operator, operands, attributes."""
+    results = ", ".join("_" if v is None else _typed(v) for v in binding.outputs)
+    operands = ["_" if v is None else v.name for v in binding.inputs]
+    attrs = [f"{k}={_value(v)}" for k, v in sorted(binding.attrs.items())]
+    nested = [f"{k}={{...}}" for k in binding.blocks]
+    domain = f"{binding.domain}::" if binding.domain else ""
+    return f"{results} = {domain}{binding.op}({', '.join(operands + attrs + nested)})"
+
+
+def _body(block: BindingBlock, indent: str) -> list[str]:
+    lines: list[str] = []
+    for b in block.bindings:
+        lines.append(indent + binding_text(b))
+        for name, nested in b.blocks.items():
+            params = ", ".join([_declared(v) for v in (*nested.inputs, *nested.initializers.values())])
+            lines.append(f"{indent}  {name}({params}) {{")
+            lines += [*_body(nested, indent + "    "), f"{indent}  }}"]
+    lines.append(f"{indent}return {', '.join(v.name for v in block.outputs)}")
+    return lines
+
+
+def _typed(var: Var) -> str:
+    return var.name if var.type is None else f"{var.name}: {var.type}"
+
+
+def _declared(var: Var) -> str:
+    if var.initializer is None:
+        return _typed(var)
+    shown = ""
+    if isinstance(var.type, TensorType) and var.dtype != TensorProto.STRING:
+        size = int(np.prod(var.initializer.dims))
+        if size <= _SHOWN and var.initializer.data_location != TensorProto.EXTERNAL:
+            shown = f" = {_array(numpy_helper.to_array(var.initializer))}"
+    return f"{_typed(var)} {'default' if var.overridable else 'const'}{shown}"
+
+
+def _array(array: np.ndarray[Any, Any]) -> str:
+    if array.ndim == 0:
+        return f"{array.item():.6g}" if array.dtype.kind == "f" else str(array.item())
+    return "[" + ", ".join(_array(a) for a in array) + "]"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_value(v) for v in value) + "]"
+    if isinstance(value, RefAttr):
+        return f"@{value.name}"
+    if isinstance(value, TensorProto):
+        kind = f"{dtype_name(value.data_type)}[{','.join(map(str, value.dims))}]"
+        small = int(np.prod(value.dims)) <= _SHOWN and value.data_type != TensorProto.STRING
+        return f"{kind}{_array(numpy_helper.to_array(value))}" if small and value.data_location == 0 else kind
+    return repr(value)

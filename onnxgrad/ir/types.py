@@ -1,0 +1,209 @@
+"""Types of values: element type plus symbolic shape, and the questions one may ask of two shapes.
+
+A dimension is an int (known), a str (a symbol: equal names mean equal sizes) or None (nothing is known).
+A shape is a tuple of dimensions, or None when not even the rank is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, TypeProto
+
+Dim: TypeAlias = int | str | None
+Shape: TypeAlias = tuple[Dim, ...]
+Array: TypeAlias = npt.NDArray[np.generic]
+
+FLOAT_DTYPES = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE})
+INT_DTYPES = frozenset(
+    {
+        TensorProto.INT8,
+        TensorProto.INT16,
+        TensorProto.INT32,
+        TensorProto.INT64,
+        TensorProto.UINT8,
+        TensorProto.UINT16,
+        TensorProto.UINT32,
+        TensorProto.UINT64,
+    }
+)
+
+_SHORT = {
+    "FLOAT": "f32",
+    "DOUBLE": "f64",
+    "FLOAT16": "f16",
+    "BFLOAT16": "bf16",
+    "BOOL": "bool",
+    "STRING": "str",
+    "UNDEFINED": "?",
+    "COMPLEX64": "c64",
+    "COMPLEX128": "c128",
+}
+
+
+def dtype_name(dtype: int) -> str:
+    """The short name used by the printer: f32, i64, bool, f8e4m3fn, ..."""
+    if dtype not in TensorProto.DataType.values():
+        return f"dtype{dtype}"
+    name = str(TensorProto.DataType.Name(dtype))
+    if name in _SHORT:
+        return _SHORT[name]
+    for long, short in (("UINT", "u"), ("INT", "i"), ("FLOAT", "f")):
+        if name.startswith(long):
+            return short + name[len(long) :].lower()
+    return name.lower()
+
+
+def numpy_dtype(dtype: int) -> np.dtype[np.generic]:
+    """The numpy dtype that holds elements of an ONNX element type."""
+    return onnx.helper.tensor_dtype_to_np_dtype(dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """A dense tensor: ONNX element type (TensorProto.DataType) and shape."""
+
+    dtype: int
+    shape: Shape | None
+
+    def __str__(self) -> str:
+        if self.shape is None:
+            return f"{dtype_name(self.dtype)}[...]"
+        return f"{dtype_name(self.dtype)}[{','.join('?' if d is None else str(d) for d in self.shape)}]"
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceType:
+    """A sequence of values of one type."""
+
+    elem: Type | None
+
+    def __str__(self) -> str:
+        return f"seq({self.elem or '?'})"
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalType:
+    """A value of one type, or nothing."""
+
+    elem: Type | None
+
+    def __str__(self) -> str:
+        return f"optional({self.elem or '?'})"
+
+
+@dataclass(frozen=True, slots=True)
+class OpaqueType:
+    """A type we carry but never look into (maps, sparse tensors, vendor types): its serialized TypeProto."""
+
+    proto: bytes
+
+    def __str__(self) -> str:
+        return str(TypeProto.FromString(self.proto).WhichOneof("value") or "?")
+
+
+Type: TypeAlias = TensorType | SequenceType | OptionalType | OpaqueType
+
+
+def type_from_proto(proto: TypeProto) -> Type | None:
+    """Read a TypeProto; an empty one says nothing and gives None."""
+    kind = proto.WhichOneof("value")
+    if kind == "tensor_type":
+        tensor = proto.tensor_type
+        shape = tuple(_dim(d) for d in tensor.shape.dim) if tensor.HasField("shape") else None
+        return TensorType(tensor.elem_type, shape)
+    if kind == "sequence_type":
+        return SequenceType(type_from_proto(proto.sequence_type.elem_type))
+    if kind == "optional_type":
+        return OptionalType(type_from_proto(proto.optional_type.elem_type))
+    return None if kind is None else OpaqueType(proto.SerializeToString(deterministic=True))
+
+
+def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
+    if dim.HasField("dim_value"):
+        # producers write -1 (and protobuf defaults write 0 only explicitly) for "unknown"
+        return dim.dim_value if dim.dim_value >= 0 else None
+    # "?" is written for different sizes in one model, so it names nothing
+    return dim.dim_param if dim.dim_param not in ("", "?") else None
+
+
+def type_to_proto(type_: Type | None) -> TypeProto:
+    """The TypeProto of a type; None gives an empty one."""
+    proto = TypeProto()
+    if isinstance(type_, TensorType):
+        proto.tensor_type.elem_type = type_.dtype
+        if type_.shape is not None:
+            shape = proto.tensor_type.shape
+            shape.SetInParent()
+            for d in type_.shape:
+                dim = shape.dim.add()
+                if isinstance(d, int):
+                    dim.dim_value = d
+                elif d is not None:
+                    dim.dim_param = d
+    elif isinstance(type_, SequenceType):
+        proto.sequence_type.elem_type.CopyFrom(type_to_proto(type_.elem))
+    elif isinstance(type_, OptionalType):
+        proto.optional_type.elem_type.CopyFrom(type_to_proto(type_.elem))
+    elif isinstance(type_, OpaqueType):
+        proto.ParseFromString(type_.proto)
+    return proto
+
+
+def same_dim(a: Dim, b: Dim) -> bool:
+    """Provably equal: equal ints or equal symbols; nothing unknown equals anything."""
+    return a is not None and a == b
+
+
+def same_shape(a: Shape | None, b: Shape | None) -> bool:
+    """Provably equal shapes."""
+    return a is not None and b is not None and len(a) == len(b) and all(map(same_dim, a, b))
+
+
+def is_static(shape: Shape | None) -> bool:
+    """Every dimension is a known int."""
+    return shape is not None and all(isinstance(d, int) for d in shape)
+
+
+def element_count(shape: Shape | None) -> int | None:
+    """The number of elements, when every dimension is known."""
+    if shape is None:
+        return None
+    count = 1
+    for d in shape:
+        if not isinstance(d, int):
+            return None
+        count *= d
+    return count
+
+
+def broadcast_dim(a: Dim, b: Dim) -> Dim:
+    """The size two broadcast dimensions have together, None where that is undecided."""
+    if a == 1:
+        return b
+    if b == 1 or a == b:
+        return a
+    # a known size other than 1 wins over a symbol: the symbol is either equal to it or 1
+    if isinstance(a, int) and not isinstance(b, int):
+        return a
+    if isinstance(b, int) and not isinstance(a, int):
+        return b
+    return None
+
+
+def broadcast_shapes(shapes: Iterable[Shape | None]) -> Shape | None:
+    """Numpy broadcasting of symbolic shapes; None when any rank is unknown."""
+    result: Shape = ()
+    for shape in shapes:
+        if shape is None:
+            return None
+        rank = max(len(result), len(shape))
+        a = (1,) * (rank - len(result)) + result
+        b = (1,) * (rank - len(shape)) + shape
+        result = tuple(broadcast_dim(x, y) for x, y in zip(a, b, strict=True))
+    return result

@@ -1,0 +1,175 @@
+"""One SSA value. Writing `a * b` on two of them emits a binding (see `ir.ops`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import onnx
+from onnx import TensorProto
+
+from onnxgrad.errors import InternalError
+from onnxgrad.ir import attributes
+from onnxgrad.ir.types import Array, Shape, TensorType, Type, type_from_proto
+
+if TYPE_CHECKING:
+    from onnxgrad.ir.block import Binding, BindingBlock
+
+# arrays up to this many bytes stay decoded on their Var; larger ones are decoded at each request
+_CACHED_BYTES = 1 << 14
+
+
+class Var:
+    """One SSA value: a name, a type, where it comes from and who reads it."""
+
+    __slots__ = (
+        "_array",
+        "_proto",
+        "_type",
+        "block",
+        "definition",
+        "initializer",
+        "name",
+        "parameter",
+        "returned",
+        "users",
+    )
+
+    def __init__(self, name: str, block: BindingBlock, type_: Type | None = None) -> None:
+        self.name = name
+        self.block = block
+        self.definition: Binding | None = None
+        self.initializer: TensorProto | None = None
+        self.parameter = False
+        self.users: dict[Binding, int] = {}
+        self.returned = 0
+        self._type = type_
+        self._proto: onnx.TypeProto | None = None
+        self._array: Array | None = None
+
+    @property
+    def type(self) -> Type | None:
+        """The type, None when nothing is known."""
+        if self._type is None and self._proto is not None:
+            self._type = type_from_proto(self._proto)
+            self._proto = None
+        return self._type
+
+    @type.setter
+    def type(self, type_: Type | None) -> None:
+        self._type, self._proto = type_, None
+
+    @property
+    def dtype(self) -> int:
+        """The ONNX element type; 0 when unknown or not a tensor."""
+        return self.type.dtype if isinstance(self.type, TensorType) else 0
+
+    @property
+    def shape(self) -> Shape | None:
+        """The symbolic shape; None when the rank is unknown or the value is no tensor."""
+        return self.type.shape if isinstance(self.type, TensorType) else None
+
+    @property
+    def rank(self) -> int | None:
+        """The number of axes, None when unknown."""
+        return None if self.shape is None else len(self.shape)
+
+    @property
+    def use_count(self) -> int:
+        """How many operand slots and block outputs read this value."""
+        return sum(self.users.values()) + self.returned
+
+    @property
+    def is_constant(self) -> bool:
+        """Its value is fixed by the file: an initializer nobody may override, or a Constant binding."""
+        if self.definition is not None:
+            return self.definition.op == "Constant" and self.definition.domain == "" and not self.definition.has_refs
+        return self.initializer is not None and not self.overridable
+
+    @property
+    def overridable(self) -> bool:
+        """An initializer that is also a graph input: from IR 4 on a caller may replace it."""
+        return self.parameter and self.initializer is not None and self.block.program.ir_version >= 4
+
+    @property
+    def const(self) -> Array | None:
+        """The constant value, None when there is none. Treat it as read-only."""
+        if self._array is not None:
+            return self._array
+        if not self.is_constant:
+            return None
+        value = self.initializer if self.definition is None else attributes.constant_value(self.definition.attrs)
+        array = self.block.program.array(value) if isinstance(value, TensorProto) else value
+        if array is not None and array.nbytes <= _CACHED_BYTES:
+            self._array = array
+        return array
+
+    @property
+    def ints(self) -> tuple[int, ...] | None:
+        """A constant integer scalar or vector as a tuple (axes, sizes, perms), None when it is not one."""
+        array = self.const if self._small_integer() else None
+        return None if array is None else tuple(int(i) for i in array.reshape(-1))
+
+    def _small_integer(self) -> bool:
+        if self.initializer is not None and len(self.initializer.dims) > 1:
+            return False
+        return self.is_constant and (self.dtype in (TensorProto.INT64, TensorProto.INT32))
+
+    def sole_user(self) -> Binding | None:
+        """The binding that reads this value, when exactly one operand slot reads it and no block returns it."""
+        if self.returned or len(self.users) != 1:
+            return None
+        ((user, slots),) = self.users.items()
+        return user if slots == 1 else None
+
+    # ---- emission: each operator appends a binding to the block that `ir.ops.emitting` names ------------------
+
+    def __add__(self, other: Any) -> Var:
+        return _emit("Add", self, other)
+
+    def __radd__(self, other: Any) -> Var:
+        return _emit("Add", other, self)
+
+    def __sub__(self, other: Any) -> Var:
+        return _emit("Sub", self, other)
+
+    def __rsub__(self, other: Any) -> Var:
+        return _emit("Sub", other, self)
+
+    def __mul__(self, other: Any) -> Var:
+        return _emit("Mul", self, other)
+
+    def __rmul__(self, other: Any) -> Var:
+        return _emit("Mul", other, self)
+
+    def __truediv__(self, other: Any) -> Var:
+        return _emit("Div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Var:
+        return _emit("Div", other, self)
+
+    def __pow__(self, other: Any) -> Var:
+        return _emit("Pow", self, other)
+
+    def __matmul__(self, other: Any) -> Var:
+        return _emit("MatMul", self, other)
+
+    def __neg__(self) -> Var:
+        return _emit("Neg", self)
+
+    @property
+    def mT(self) -> Var:
+        """The matrix transpose, by numpy's name: the last two axes swapped. The rank must be known and at least 2."""
+        if self.rank is None or self.rank < 2:
+            raise InternalError(f"matrix transpose of {self!r}: needs a known rank of at least 2")
+        perm = [*range(self.rank - 2), self.rank - 1, self.rank - 2]
+        return _emit("Transpose", self, perm=perm)
+
+    def __repr__(self) -> str:
+        return f"<Var {self.name}: {self.type or '?'}>"
+
+
+def _emit(op_type: str, *operands: Any, **attrs: Any) -> Var:
+    from onnxgrad.ir.ops import emit  # emission reads this module
+
+    result: Var = emit(op_type, operands, attrs)
+    return result

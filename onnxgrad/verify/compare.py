@@ -1,0 +1,202 @@
+"""Comparing two sets of results: structure first (names, dtypes, shapes, NaN and Inf), then numbers.
+
+A float difference is max|a - b| over the largest magnitude of the two tensors, so it lies in [0, 2]. The difference of anything exact
+(integers, booleans, strings) is the fraction of elements that differ. A broken structure counts as infinite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+# A candidate may differ by this many times the original's own noise. That noise is the worst of a few runs out of many legal ones, so a factor
+# near 1 would cry wolf; 10 is what the proof promises to catch.
+NOISE_FACTOR = 8.0
+# What one reordered sum costs in well-conditioned models, relative to max|y|: the tolerance where the original shows no noise at all.
+FLOOR = {"float64": 1e-13, "float32": 1e-6, "float16": 4e-3, "bfloat16": 3e-2}
+COARSE_FLOOR = 0.15  # float8, float4: one step of a 2- or 3-bit mantissa
+UNSTABLE = 0.05  # noise beyond which a comparison says little; such outputs are named in the report
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How one output differs: the worst element, or what is structurally wrong (`reason`)."""
+
+    output: str
+    index: tuple[int, ...] | None
+    a: Any
+    b: Any
+    rel: float
+    tolerance: float
+    reason: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.rel <= self.tolerance
+
+    def __str__(self) -> str:
+        if self.reason:
+            return f"{self.output}: {self.reason}"
+        at = "" if self.index is None else f"[{', '.join(map(str, self.index))}]"
+        return f"{self.output}{at}: {_shown(self.a)} -> {_shown(self.b)}, {self.rel:.2e} of max (tolerance {self.tolerance:.2e})"
+
+    def to_dict(self) -> dict[str, Any]:
+        index = None if self.index is None else list(self.index)
+        return {
+            "output": self.output, "index": index, "a": _jsonable(self.a), "b": _jsonable(self.b),
+            "rel": _jsonable(self.rel), "tolerance": _jsonable(self.tolerance), "reason": self.reason, "ok": self.ok,
+        }  # fmt: skip
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.9g}" if isinstance(value, float) else str(value)
+
+
+def _jsonable(value: Any) -> Any:
+    """JSON has no NaN or infinity: those become strings."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def is_float(array: np.ndarray[Any, Any]) -> bool:
+    """True for numpy's floats and for ml_dtypes' (bfloat16, float8, float4)."""
+    return array.dtype.kind == "f" or array.dtype.name.startswith(("bfloat", "float"))
+
+
+def floor(dtype: np.dtype[Any]) -> float:
+    """The smallest tolerance of a dtype; 0 for what must be equal."""
+    if dtype.name in FLOOR:
+        return FLOOR[dtype.name]
+    return COARSE_FLOOR if dtype.name.startswith("float") else 0.0
+
+
+def compare(expected: Mapping[str, Any], actual: Mapping[str, Any], tolerance: Mapping[str, float] | float | None = None) -> list[Difference]:
+    """The worst difference of every output (sequence elements are named `y[0]`), structural ones included.
+
+    `tolerance`: by output name, one for all, or None for the floor of each dtype.
+    """
+    found = []
+    for name, value in expected.items():
+        limit = tolerance.get(name) if isinstance(tolerance, Mapping) else tolerance
+        if name not in actual:
+            found.append(_broken(name, "is missing from the second model's outputs"))
+            continue
+        found.extend(_compare_value(name, value, actual[name], limit))
+    found.extend(_broken(name, "is not an output of the first model") for name in actual if name not in expected)
+    return found
+
+
+def worst(differences: Iterable[Difference]) -> Difference | None:
+    """The difference that exceeds its tolerance most (or comes nearest to it)."""
+    return max(differences, key=_excess, default=None)
+
+
+def _excess(difference: Difference) -> tuple[bool, float, float]:
+    ratio = difference.rel / difference.tolerance if difference.tolerance else (math.inf if difference.rel else 0.0)
+    return not difference.ok, ratio, difference.rel
+
+
+def _broken(name: str, reason: str) -> Difference:
+    return Difference(name, None, None, None, math.inf, 0.0, reason)
+
+
+def _compare_value(name: str, a: Any, b: Any, limit: float | None) -> list[Difference]:
+    if isinstance(a, list) or isinstance(b, list):
+        if not (isinstance(a, list) and isinstance(b, list)):
+            return [_broken(name, f"was a {_kind(a)}, is a {_kind(b)}")]
+        if len(a) != len(b):
+            return [_broken(name, f"had {len(a)} elements, has {len(b)}")]
+        found = [d for i, (x, y) in enumerate(zip(a, b, strict=True)) for d in _compare_value(f"{name}[{i}]", x, y, limit)]
+        return found or [Difference(name, None, None, None, 0.0, 0.0)]
+    if isinstance(a, dict) and isinstance(b, dict):
+        if list(a) != list(b):
+            return [_broken(name, "has other map keys")]
+        return _compare_value(name, np.asarray(list(a.values())), np.asarray(list(b.values())), limit)
+    if a is None or b is None:
+        same = a is None and b is None
+        return [Difference(name, None, None, None, 0.0, 0.0) if same else _broken(name, f"was {_kind(a)}, is {_kind(b)}")]
+    return [compare_tensor(name, np.asarray(a), np.asarray(b), limit)]
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "absent"
+    return "sequence" if isinstance(value, list) else "map" if isinstance(value, dict) else "tensor"
+
+
+def compare_tensor(name: str, a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], limit: float | None = None) -> Difference:
+    """Two tensors of any dtype and shape; `limit` None takes the floor of the dtype."""
+    limit = floor(a.dtype) if limit is None else limit
+    if _dtype_name(a) != _dtype_name(b):
+        return _broken(name, f"dtype was {_dtype_name(a)}, is {_dtype_name(b)}")
+    if a.shape != b.shape:
+        # an infinite limit says that the original's own runs disagree about the shape: nothing is left to compare
+        reason = f"shape was {list(a.shape)}, is {list(b.shape)}"
+        return Difference(name, None, None, None, math.inf, limit if math.isinf(limit) else 0.0, reason)
+    if a.size == 0:
+        return Difference(name, None, None, None, 0.0, limit)
+    if a.dtype.kind == "c":
+        a, b = _split_complex(a), _split_complex(b)
+    if not is_float(a):
+        wrong = np.asarray(a != b, bool)
+        return _at(name, a, b, wrong, float(wrong.mean()), limit)
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    for what, mask in (("NaN", np.isnan(x) != np.isnan(y)), ("infinity", _infinite(x) != _infinite(y))):
+        if mask.any():
+            where = _at(name, x, y, mask, math.inf, limit)
+            reason = f"{what} at {list(where.index or ())} of one only: {where.a} -> {where.b} ({int(mask.sum())} of {x.size} elements)"
+            return Difference(name, where.index, where.a, where.b, math.inf, limit, reason)
+    finite = np.isfinite(x)
+    gap = np.abs(np.subtract(x, y, where=finite, out=np.zeros_like(x)))
+    scale = max(np.max(np.abs(x), where=finite, initial=0.0), np.max(np.abs(y), where=finite, initial=0.0))
+    rel = float(gap.max() / scale) if scale else 0.0
+    return _at(name, x, y, gap, rel, limit)
+
+
+def _dtype_name(array: np.ndarray[Any, Any]) -> str:
+    return "string" if array.dtype.kind in "OUS" else array.dtype.name
+
+
+def _split_complex(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.stack([array.real, array.imag], axis=-1)
+
+
+def _infinite(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.where(np.isinf(x), np.sign(x), 0.0)
+
+
+def _at(name: str, a: Any, b: Any, badness: np.ndarray[Any, Any], rel: float, limit: float) -> Difference:
+    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(badness)), badness.shape))
+    pair = (v.item() if isinstance(v, np.generic) else v for v in (a[index], b[index]))
+    return Difference(name, index, *pair, rel, limit)
+
+
+def noise(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Per output the largest difference between the first of several legal runs of one model and the others (inf: other shapes)."""
+    found: dict[str, float] = {}
+    for other in runs[1:]:
+        for difference in compare(runs[0], other):
+            name = _base(difference.output, runs[0])
+            found[name] = max(found.get(name, 0.0), difference.rel)
+    return found
+
+
+def _base(name: str, outputs: Mapping[str, Any]) -> str:
+    """The output that a sequence element `y[0]` belongs to."""
+    return name if name in outputs else name.split("[", 1)[0]
+
+
+def tolerances(reference: Mapping[str, Any], own_noise: Mapping[str, float]) -> dict[str, float]:
+    """Per output: the larger of its dtype's floor and NOISE_FACTOR times the original's own noise."""
+    return {name: max(_floor_of(value), NOISE_FACTOR * own_noise.get(name, 0.0)) for name, value in reference.items()}
+
+
+def _floor_of(value: Any) -> float:
+    if isinstance(value, list):
+        return max((_floor_of(v) for v in value), default=0.0)
+    if isinstance(value, dict):
+        return max((_floor_of(np.asarray(v)) for v in value.values()), default=0.0)
+    return 0.0 if value is None else floor(np.asarray(value).dtype)

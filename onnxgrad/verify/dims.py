@@ -1,0 +1,159 @@
+"""The sizes that a model's symbolic dimensions may take in a proof.
+
+A symbol is a `dim_param`; an unnamed or meaningless dimension (absent, negative, "?") of input `x` at axis 1 is called `x.1`. A `dim_param` may be
+a formula of other symbols ("past + 1", "2*s0"): only the symbols are chosen, formulas follow.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import onnx
+
+from onnxgrad.errors import InputError
+
+_BATCH, _LENGTH, _SPATIAL = "batch", "length", "spatial"
+_OPERATORS: Final = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.Div: operator.floordiv}
+_FALLBACK_SIZES = (16, 32, 64, 128, 224, 256, 320, 512, 640, 1024, 4, 3, 2, 1536, 4096, 16000)
+
+
+
+def required_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    """The inputs without a default value."""
+    known = {init.name for init in graph.initializer} | {init.values.name for init in graph.sparse_initializer}
+    return [value for value in graph.input if value.name not in known]
+
+
+def tensor_types(kind: onnx.TypeProto) -> Iterable[onnx.TypeProto.Tensor]:
+    """The tensor types inside a type: itself, or a sequence's or optional's element."""
+    which = kind.WhichOneof("value")
+    if which == "tensor_type":
+        yield kind.tensor_type
+    elif which == "sequence_type":
+        yield from tensor_types(kind.sequence_type.elem_type)
+    elif which == "optional_type":
+        yield from tensor_types(kind.optional_type.elem_type)
+
+
+def shape_of(name: str, kind: onnx.TypeProto.Tensor) -> list[int | str] | None:
+    """Sizes and symbols of an input's shape; None for unknown rank."""
+    if not kind.HasField("shape"):
+        return None
+    return [_dim(f"{name}.{axis}", dim) for axis, dim in enumerate(kind.shape.dim)]
+
+
+def _dim(fallback: str, dim: onnx.TensorShapeProto.Dimension) -> int | str:
+    if dim.HasField("dim_value") and dim.dim_value >= 0:
+        return dim.dim_value
+    named = dim.dim_param.strip()
+    return named if any(c.isalnum() for c in named) and not named.lstrip("-").isdigit() else fallback
+
+
+def symbols_in(formula: str) -> set[str]:
+    """The symbols of a formula; a text that is no formula is one symbol."""
+    tree = _parse(formula)
+    if tree is None:
+        return {formula}
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def _parse(formula: str) -> ast.expr | None:
+    if formula.isidentifier() or not any(c in formula for c in "+-*/"):
+        return None
+    try:
+        tree = ast.parse(formula, mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
+    allowed = (ast.BinOp, ast.Name, ast.Constant, ast.Load, *_OPERATORS)
+    return tree if all(isinstance(node, allowed) for node in ast.walk(tree)) else None
+
+
+def evaluate(dim: int | str, sizes: Mapping[str, int]) -> int:
+    """The size of a dimension. Raises InputError for a symbol without a size."""
+    if isinstance(dim, int):
+        return dim
+    if dim in sizes:
+        return sizes[dim]
+    tree = _parse(dim)
+    if tree is None:
+        raise InputError(f"dimension {dim!r} has no size; give one with --dim {dim}=SIZE")
+    return max(_value(tree, sizes), 0)
+
+
+def _value(node: ast.expr, sizes: Mapping[str, int]) -> int:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.Name):
+        return evaluate(node.id, sizes)
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        left, right = _value(node.left, sizes), _value(node.right, sizes)
+        if right == 0 and isinstance(node.op, (ast.Div, ast.FloorDiv)):
+            return 0
+        return int(_OPERATORS[type(node.op)](left, right))
+    raise InputError(f"cannot evaluate the dimension {ast.unparse(node)!r}")
+
+
+def roles(graph: onnx.GraphProto) -> dict[str, str]:
+    """Symbol -> batch, length or spatial, by where it first stands and what it is called."""
+    found: dict[str, str] = {}
+    for value in required_inputs(graph):
+        for kind in tensor_types(value.type):
+            shape = shape_of(value.name, kind) or []
+            for axis, dim in enumerate(shape):
+                for symbol in sorted(symbols_in(dim)) if isinstance(dim, str) else ():
+                    found.setdefault(symbol, _role(symbol, axis, shape))
+    return found
+
+
+def _role(symbol: str, axis: int, shape: list[int | str]) -> str:
+    text = symbol.lower()
+    if "batch" in text:
+        return _BATCH
+    if any(word in text for word in ("seq", "len", "time", "token")):
+        return _LENGTH
+    if len(shape) == 4 and (axis in (2, 3) or (axis == 1 and shape[3] in (1, 3, 4))):
+        return _SPATIAL
+    if any(word in text for word in ("height", "width")):
+        return _SPATIAL
+    if len(shape) == 3 and axis == 1 and isinstance(shape[0], int) and isinstance(shape[2], int):
+        return _BATCH  # a recurrent state: (layers, batch, hidden)
+    return _BATCH if axis == 0 and len(shape) > 1 else _LENGTH
+
+
+def dim_plans(model: onnx.ModelProto, dims: Mapping[str, int] | None = None) -> list[dict[str, int]]:
+    """Assignments of a size to every symbol of the inputs, best first; `dims` fixes some.
+
+    The first is generic (batch 2, length 8, spatial 64), the second has every symbol 1, the third and fourth the batch only; the rest are
+    fallbacks for models that want some particular size. A model without symbols has one empty plan.
+    Raises InputError for a name in `dims` that no input has.
+    """
+    found = roles(model.graph)
+    fixed = dict(dims or {})
+    for name, size in fixed.items():
+        if name not in found:
+            known = ", ".join(found) or "none"
+            raise InputError(f"--dim {name}={size}: no input has a dimension {name!r} (dimensions: {known})")
+        if size < 0:
+            raise InputError(f"--dim {name}={size}: a size cannot be negative")
+    sizes = [(2, 8, 64), (1, 1, 1), (1, 1, 96), (1, 5, 96)]
+    sizes += [(batch, size, size) for size in _FALLBACK_SIZES for batch in (2, 1)]
+    plans: list[dict[str, int]] = []
+    for batch, length, spatial in sizes:
+        by_role = {_BATCH: batch, _LENGTH: length, _SPATIAL: spatial}
+        plan = _with_total({symbol: by_role[role] for symbol, role in found.items()}) | fixed
+        if plan not in plans:
+            plans.append(plan)
+    return plans
+
+
+def _with_total(plan: dict[str, int]) -> dict[str, int]:
+    """Decoders with a cache name three lengths of which one is the sum: past + new = total."""
+    past = [s for s in plan if "past" in s.lower()]
+    total = [s for s in plan if "total" in s.lower()]
+    new = [s for s in plan if "seq" in s.lower() and s not in past and s not in total]
+    if len(past) == len(total) == len(new) == 1:
+        plan[total[0]] = plan[past[0]] + plan[new[0]]
+    return plan

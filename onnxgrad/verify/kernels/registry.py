@@ -1,0 +1,57 @@
+"""The table of our own kernels and what a kernel gets to see."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+
+class Unsupported(Exception):
+    """The float64 reference cannot run this model: an operator it lacks, a kernel that failed, or the time budget."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One node at run time. `attributes` hold Python values with the schema's defaults filled in, subgraphs as callables `body(*values) -> list`."""
+
+    op_type: str
+    domain: str
+    version: int  # of the domain's opset
+    attributes: dict[str, Any]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.attributes.get(name)
+
+    def random(self) -> np.random.Generator:
+        """A generator that depends on the `seed` attribute or else on the output's name: both graphs of a proof draw the same numbers."""
+        seed = self.attributes.get("seed")
+        return np.random.default_rng(zlib.crc32(self.outputs[0].encode()) if seed is None else abs(int(seed)))
+
+
+Kernel: TypeAlias = Callable[..., Any]
+KERNELS: dict[tuple[str, str], Kernel] = {}
+
+
+def kernel(*names: str, domain: str = "") -> Callable[[Kernel], Kernel]:
+    """Register `f(call, *inputs) -> output or tuple of outputs` for operators of a domain. Absent inputs arrive as None."""
+
+    def register(function: Kernel) -> Kernel:
+        for name in names:
+            KERNELS[domain, name] = function
+        return function
+
+    return register
+
+
+def axes_of(call: Call, operand: Array | None, rank: int) -> tuple[int, ...] | None:
+    """`axes` from the operand or, before it became one, the attribute; made non-negative. None where absent or empty."""
+    found = call["axes"] if operand is None else np.asarray(operand).reshape(-1).tolist()
+    return tuple(int(a) % rank if rank else 0 for a in found) if found else None

@@ -1,0 +1,1 @@
+"""Shared parts of the export scripts: building, randomising, exporting and checking PyTorch models."""

@@ -1,0 +1,58 @@
+"""Fixtures for every test: `models_dir`, `fetched`, `parse`, `golden`; hypothesis profiles; `--update-golden`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import hypothesis
+import onnx
+import pytest
+
+from scripts.fetch_models import LIGHT, fetch
+from tests import helpers
+
+hypothesis.settings.register_profile("dev", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite the golden files in tests/text")
+
+
+@pytest.fixture(scope="session")
+def models_dir() -> Path:
+    """The committed real models."""
+    return helpers.MODELS_DIR
+
+
+@pytest.fixture(scope="session")
+def fetched() -> Callable[[str], Path]:
+    """`fetched(name)`: path of a real model of scripts/fetch_models.py, brought on first use; for tests marked `slow`.
+
+    A model that cannot be had fails the test, unless `ONNXGRAD_FETCH_FAILED` says that fetching was tried before, in
+    vain: then the test skips and gives that reason.
+    """
+
+    def find(name: str) -> Path:
+        reason = os.environ.get("ONNXGRAD_FETCH_FAILED")
+        if reason and name not in LIGHT and not (helpers.cache_dir() / f"{name}.onnx").is_file():
+            pytest.skip(f"{name} could not be fetched: {reason}")
+        return fetch(name)
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def parse() -> Callable[..., onnx.ModelProto]:
+    """`parse(text, opset=20, ir_version=10)`: see `tests.helpers.parse`."""
+    return helpers.parse
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`golden(name, text)`: compare with tests/text/name.txt, or rewrite it under `--update-golden`."""
+    update = bool(request.config.getoption("--update-golden"))
+    return lambda name, text: helpers.compare_golden(name, text, update=update)

@@ -1,0 +1,57 @@
+"""What tests share: places, models from text, golden text. Fixtures of the same names are in conftest.py."""
+
+from __future__ import annotations
+
+from difflib import unified_diff
+from pathlib import Path
+
+import onnx
+import onnx.parser
+
+from scripts.fetch_models import cache_folder
+
+ROOT = Path(__file__).resolve().parent.parent
+MODELS_DIR = ROOT / "models"
+TEXT_DIR = Path(__file__).resolve().parent / "text"
+DATA_DIR = Path(__file__).resolve().parent / "data"
+
+# onnx's own defaults are newer than what onnxruntime accepts, so tests never take them.
+IR_VERSION = 10
+OPSET = 20
+
+
+def cache_dir() -> Path:
+    """Folder of the fetched real models: `models` below `ONNXGRAD_CACHE`, or below a folder of the user's cache."""
+    return cache_folder("models")
+
+
+def parse(text: str, *, opset: int = OPSET, ir_version: int = IR_VERSION) -> onnx.ModelProto:
+    """A model from onnx's text format.
+
+    `text` is a whole model (it then starts with its `<...>` header, which is taken as it is) or only a graph,
+    optionally followed by functions; a graph gets a header with `ir_version` and the default domain at `opset`.
+    The result is not checked: some tests want invalid models.
+    """
+    text = text.strip()
+    if not text.startswith("<"):
+        text = f'<ir_version: {ir_version}, opset_import: ["" : {opset}]>\n{text}'
+    return onnx.parser.parse_model(text)
+
+
+def compare_golden(name: str, text: str, *, update: bool) -> None:
+    """Compare `text` with tests/text/`name`.txt; with `update`, write that file instead.
+
+    Raises AssertionError with a diff when they differ or the file is missing.
+    """
+    path = TEXT_DIR / f"{name}.txt"
+    text = text.rstrip("\n") + "\n"
+    if update:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", newline="\n")
+        return
+    if not path.exists():
+        raise AssertionError(f"{path.name} is missing in tests/text: run pytest with --update-golden, then read it")
+    expected = path.read_text(encoding="utf-8")
+    if text != expected:
+        diff = unified_diff(expected.splitlines(), text.splitlines(), f"tests/text/{name}.txt", "now", lineterm="")
+        raise AssertionError("text differs from its golden file (--update-golden rewrites it)\n" + "\n".join(diff))

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from tests import helpers
+
+
+def test_parse_adds_a_header_only_where_there_is_none() -> None:
+    graph = "g (float[2] x) => (float[2] y) { y = Relu(x) }"
+    model = helpers.parse(graph)
+    onnx.checker.check_model(model)
+    assert (model.ir_version, model.opset_import[0].version) == (10, 20)
+    assert helpers.parse(graph, opset=13, ir_version=8).opset_import[0].version == 13
+    assert helpers.parse(f'<ir_version: 7, opset_import: ["" : 11]> {graph}').ir_version == 7
+
+
+def test_golden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(helpers, "TEXT_DIR", tmp_path)
+    with pytest.raises(AssertionError, match="--update-golden"):
+        helpers.compare_golden("a/b", "one", update=False)
+    helpers.compare_golden("a/b", "one", update=True)
+    helpers.compare_golden("a/b", "one\n", update=False)
+    with pytest.raises(AssertionError, match=r"(?s)-one.*\+two"):
+        helpers.compare_golden("a/b", "two", update=False)
+
+
+def test_cache_dir_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONNXGRAD_CACHE", str(tmp_path))
+    assert helpers.cache_dir() == tmp_path / "models"
+    monkeypatch.delenv("ONNXGRAD_CACHE")
+    assert helpers.cache_dir().parts[-2:] == ("onnxgrad", "models")

@@ -1,0 +1,85 @@
+"""pyproject.toml and the installed distribution say what README.md promises."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module, metadata
+from typing import Any
+
+import pytest
+
+import onnxgrad
+from onnxgrad.version import __version__
+from tests.helpers import ROOT
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    tomllib = None  # type: ignore[assignment]
+
+
+@pytest.fixture(scope="module")
+def pyproject() -> dict[str, Any]:
+    if tomllib is None:
+        pytest.skip("reading pyproject.toml needs Python 3.11")
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def name_of(requirement: str) -> str:
+    return re.split(r"[\s<>=!~;\[]", requirement, maxsplit=1)[0]
+
+
+def test_version_is_written_once(pyproject: dict[str, Any]) -> None:
+    assert "version" not in pyproject["project"] and pyproject["project"]["dynamic"] == ["version"]
+    assert onnxgrad.__version__ is __version__
+    literal = re.compile(rf"""["']{re.escape(__version__)}["']""")
+    holders = [
+        p.name for p in sorted((ROOT / "onnxgrad").rglob("*.py")) if literal.search(p.read_text(encoding="utf-8"))
+    ]
+    assert holders == ["version.py"]
+    assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_installed_version_is_this_one() -> None:
+    try:
+        installed = metadata.version("onnxgrad")
+    except metadata.PackageNotFoundError:
+        pytest.skip("onnxgrad is not installed here, only on the path")
+    assert installed == __version__
+
+
+def test_console_script_is_callable(pyproject: dict[str, Any]) -> None:
+    assert pyproject["project"]["scripts"] == {"onnxgrad": "onnxgrad.__main__:main"}
+    module, attribute = pyproject["project"]["scripts"]["onnxgrad"].split(":")
+    assert callable(getattr(import_module(module), attribute))
+
+
+def test_base_dependencies_bring_no_onnxruntime(pyproject: dict[str, Any]) -> None:
+    names = {name_of(r) for r in pyproject["project"]["dependencies"]}
+    assert names == {"onnx", "numpy", "onnx-graphsurgeon", "rich"}
+
+
+def test_extras(pyproject: dict[str, Any]) -> None:
+    extras = pyproject["project"]["optional-dependencies"]
+    assert set(extras) == {"cpu", "gpu", "test", "dev", "peers"}
+    assert [name_of(r) for r in extras["cpu"]] == ["onnxruntime"]
+    assert [name_of(r) for r in extras["gpu"]] == ["onnxruntime-gpu"] and "[cuda,cudnn]" in extras["gpu"][0]
+    # Both wheels write the same files, so an extra that can be combined with `gpu` must not bring the other one.
+    assert "onnxruntime" not in {name_of(r) for extra in ("test", "dev", "peers") for r in extras[extra]}
+
+
+def test_readme_names_every_base_dependency_and_both_commands(pyproject: dict[str, Any]) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = readme.split("## Dependencies", 1)[1].split("\n## ", 1)[0]
+    assert [r for r in pyproject["project"]["dependencies"] if f"`{name_of(r)}`" not in section] == []
+    assert "-m onnxgrad optimize models/mobilenet_v2.raw.onnx -o out.onnx" in readme
+    assert ".venv/bin/python -m pytest" in readme
+
+
+def test_types_are_shipped() -> None:
+    assert (ROOT / "onnxgrad" / "py.typed").is_file()
+
+
+def test_licence_is_apache_2() -> None:
+    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert "Apache License" in text and "Version 2.0, January 2004" in text and "END OF TERMS AND CONDITIONS" in text
