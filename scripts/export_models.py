@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
     """Export the named models (all by default) and print one line per file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(MODELS)}")
-    parser.add_argument("--both", action="store_true", help="NAME.onnx (optimize=True) and NAME.raw.onnx (False) of each")
+    parser.add_argument("--both", action="store_true", help="both NAME.onnx and NAME.raw.onnx (optimize=False)")
     parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent.parent / "models")
     parser.add_argument("--json", type=Path, help="write the summary rows here as well")
     options = parser.parse_args(arguments)

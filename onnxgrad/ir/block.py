@@ -226,6 +226,13 @@ class BindingBlock:
         self.touch()
         return var
 
+    def remove_initializer(self, var: Var) -> None:
+        """Drop a constant that nothing reads. An initializer that is also a graph input is interface: InternalError."""
+        if var.use_count or var.parameter:
+            raise InternalError(f"removing an initializer that is still needed: {var!r}")
+        del self.initializers[var.name]
+        self.touch()
+
     def append(self, node: NodeProto, inputs: Sequence[Var | None], types: Sequence[Type | None]) -> Binding:
         """Append `node` reading `inputs`; its output names must be free. Emission (`ir.ops`) is the usual way in."""
         outputs: list[Var | None] = []

@@ -15,6 +15,7 @@ from onnxgrad.verify.report import Case, Leg, Report
 from onnxgrad.verify.run import RunFailed, Session, open_session, run, run_many, runtime_limits
 
 __all__ = [
-    "Case", "Difference", "Leg", "Reference", "Report", "RunFailed", "Session", "Unsupported", "bisect", "compare", "dim_plans", "doctor_report",
-    "feeds_for", "load_inputs", "open_session", "reference", "run", "run_many", "runtime_limits", "verify",
+    "Case", "Difference", "Leg", "Reference", "Report", "RunFailed", "Session", "Unsupported", "bisect", "compare",
+    "dim_plans", "doctor_report", "feeds_for", "load_inputs", "open_session", "reference", "run", "run_many",
+    "runtime_limits", "verify",
 ]  # fmt: skip

@@ -1,8 +1,9 @@
 """The process that runs onnxruntime for us, and the wire format both ends speak.
 
-It is started by path, not by module name, so that it imports neither the package nor onnx: a child is ready in about 0.2 s.
-One message is a pickle (protocol 5) whose array buffers travel beside it, so large arrays are copied once per direction:
-`<u64 pickle size><u32 number of buffers><u64 size>*  pickle  buffer*`. The only peer is the process that started us.
+It is started by path, not by module name, so that it imports neither the package nor onnx: a child is ready in about
+0.2 s. One message is a pickle (protocol 5) whose array buffers travel beside it, so large arrays are copied once per
+direction: `<u64 pickle size><u32 number of buffers><u64 size>*  pickle  buffer*`. The only peer is the process that
+started us.
 """
 
 from __future__ import annotations
@@ -147,7 +148,9 @@ def _to_ort(value: Any, kind: str) -> Any:
     import onnxruntime as ort
 
     if not isinstance(value, np.ndarray) or value.dtype == object:
-        raise TypeError("a model with bfloat16, float8 or 4-bit inputs or outputs takes only numeric tensors beside them")
+        raise TypeError(
+            "a model with bfloat16, float8 or 4-bit inputs or outputs takes only numeric tensors beside them"
+        )
     if kind not in EXOTIC:
         return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value))
     code, _, bits = EXOTIC[kind]

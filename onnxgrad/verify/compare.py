@@ -1,7 +1,8 @@
 """Comparing two sets of results: structure first (names, dtypes, shapes, NaN and Inf), then numbers.
 
-A float difference is max|a - b| over the largest magnitude of the two tensors, so it lies in [0, 2]. The difference of anything exact
-(integers, booleans, strings) is the fraction of elements that differ. A broken structure counts as infinite.
+A float difference is max|a - b| over the largest magnitude of the two tensors, so it lies in [0, 2]. The difference of
+anything exact (integers, booleans, strings) is the fraction of elements that differ. A broken structure counts as
+infinite.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-# A candidate may differ by this many times the original's own noise. That noise is the worst of a few runs out of many legal ones, so a factor
-# near 1 would cry wolf; 10 is what the proof promises to catch.
+# A candidate may differ by this many times the original's own noise. That noise is the worst of a few runs out of many
+# legal ones, so a factor near 1 would cry wolf; 10 is what the proof promises to catch.
 NOISE_FACTOR = 8.0
-# What one reordered sum costs in well-conditioned models, relative to max|y|: the tolerance where the original shows no noise at all.
+# What one reordered sum costs in well-conditioned models, relative to max|y|: the tolerance where the original shows no
+# noise at all.
 FLOOR = {"float64": 1e-13, "float32": 1e-6, "float16": 4e-3, "bfloat16": 3e-2}
 COARSE_FLOOR = 0.15  # float8, float4: one step of a 2- or 3-bit mantissa
 UNSTABLE = 0.05  # noise beyond which a comparison says little; such outputs are named in the report
@@ -73,7 +75,9 @@ def floor(dtype: np.dtype[Any]) -> float:
     return COARSE_FLOOR if dtype.name.startswith("float") else 0.0
 
 
-def compare(expected: Mapping[str, Any], actual: Mapping[str, Any], tolerance: Mapping[str, float] | float | None = None) -> list[Difference]:
+def compare(
+    expected: Mapping[str, Any], actual: Mapping[str, Any], tolerance: Mapping[str, float] | float | None = None
+) -> list[Difference]:
     """The worst difference of every output (sequence elements are named `y[0]`), structural ones included.
 
     `tolerance`: by output name, one for all, or None for the floor of each dtype.
@@ -109,7 +113,9 @@ def _compare_value(name: str, a: Any, b: Any, limit: float | None) -> list[Diffe
             return [_broken(name, f"was a {_kind(a)}, is a {_kind(b)}")]
         if len(a) != len(b):
             return [_broken(name, f"had {len(a)} elements, has {len(b)}")]
-        found = [d for i, (x, y) in enumerate(zip(a, b, strict=True)) for d in _compare_value(f"{name}[{i}]", x, y, limit)]
+        found = [
+            d for i, (x, y) in enumerate(zip(a, b, strict=True)) for d in _compare_value(f"{name}[{i}]", x, y, limit)
+        ]
         return found or [Difference(name, None, None, None, 0.0, 0.0)]
     if isinstance(a, dict) and isinstance(b, dict):
         if list(a) != list(b):
@@ -117,7 +123,9 @@ def _compare_value(name: str, a: Any, b: Any, limit: float | None) -> list[Diffe
         return _compare_value(name, np.asarray(list(a.values())), np.asarray(list(b.values())), limit)
     if a is None or b is None:
         same = a is None and b is None
-        return [Difference(name, None, None, None, 0.0, 0.0) if same else _broken(name, f"was {_kind(a)}, is {_kind(b)}")]
+        return [
+            Difference(name, None, None, None, 0.0, 0.0) if same else _broken(name, f"was {_kind(a)}, is {_kind(b)}")
+        ]
     return [compare_tensor(name, np.asarray(a), np.asarray(b), limit)]
 
 
@@ -127,7 +135,9 @@ def _kind(value: Any) -> str:
     return "sequence" if isinstance(value, list) else "map" if isinstance(value, dict) else "tensor"
 
 
-def compare_tensor(name: str, a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], limit: float | None = None) -> Difference:
+def compare_tensor(
+    name: str, a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], limit: float | None = None
+) -> Difference:
     """Two tensors of any dtype and shape; `limit` None takes the floor of the dtype."""
     limit = floor(a.dtype) if limit is None else limit
     if _dtype_name(a) != _dtype_name(b):
@@ -175,7 +185,9 @@ def _at(name: str, a: Any, b: Any, badness: np.ndarray[Any, Any], rel: float, li
 
 
 def noise(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Per output the largest difference between the first of several legal runs of one model and the others (inf: other shapes)."""
+    """Per output the largest difference between the first of several legal runs of one model and the others (inf: other
+    shapes).
+    """
     found: dict[str, float] = {}
     for other in runs[1:]:
         for difference in compare(runs[0], other):

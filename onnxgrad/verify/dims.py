@@ -1,7 +1,8 @@
 """The sizes that a model's symbolic dimensions may take in a proof.
 
-A symbol is a `dim_param`; an unnamed or meaningless dimension (absent, negative, "?") of input `x` at axis 1 is called `x.1`. A `dim_param` may be
-a formula of other symbols ("past + 1", "2*s0"): only the symbols are chosen, formulas follow.
+A symbol is a `dim_param`; an unnamed or meaningless dimension (absent, negative, "?") of input `x` at axis 1 is called
+`x.1`. A `dim_param` may be a formula of other symbols ("past + 1", "2*s0"): only the symbols are chosen, formulas
+follow.
 """
 
 from __future__ import annotations
@@ -16,9 +17,14 @@ import onnx
 from onnxgrad.errors import InputError
 
 _BATCH, _LENGTH, _SPATIAL = "batch", "length", "spatial"
-_OPERATORS: Final = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.Div: operator.floordiv}
+_OPERATORS: Final = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.floordiv,
+}
 _FALLBACK_SIZES = (16, 32, 64, 128, 224, 256, 320, 512, 640, 1024, 4, 3, 2, 1536, 4096, 16000)
-
 
 
 def required_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
@@ -126,9 +132,9 @@ def _role(symbol: str, axis: int, shape: list[int | str]) -> str:
 def dim_plans(model: onnx.ModelProto, dims: Mapping[str, int] | None = None) -> list[dict[str, int]]:
     """Assignments of a size to every symbol of the inputs, best first; `dims` fixes some.
 
-    The first is generic (batch 2, length 8, spatial 64), the second has every symbol 1, the third and fourth the batch only; the rest are
-    fallbacks for models that want some particular size. A model without symbols has one empty plan.
-    Raises InputError for a name in `dims` that no input has.
+    The first is generic (batch 2, length 8, spatial 64); the second has batch and length 1, and the third the batch
+    only (a picture of one pixel says little); the rest are fallbacks for models that want some particular size. A model
+    without symbols has one empty plan. Raises InputError for a name in `dims` that no input has.
     """
     found = roles(model.graph)
     fixed = dict(dims or {})
@@ -138,7 +144,7 @@ def dim_plans(model: onnx.ModelProto, dims: Mapping[str, int] | None = None) -> 
             raise InputError(f"--dim {name}={size}: no input has a dimension {name!r} (dimensions: {known})")
         if size < 0:
             raise InputError(f"--dim {name}={size}: a size cannot be negative")
-    sizes = [(2, 8, 64), (1, 1, 1), (1, 1, 96), (1, 5, 96)]
+    sizes = [(2, 8, 64), (1, 1, 96), (1, 5, 96), (2, 8, 96), (1, 1, 1)]
     sizes += [(batch, size, size) for size in _FALLBACK_SIZES for batch in (2, 1)]
     plans: list[dict[str, int]] = []
     for batch, length, spatial in sizes:

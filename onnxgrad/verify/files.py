@@ -17,9 +17,11 @@ from onnxgrad.verify.dims import required_inputs
 from onnxgrad.verify.run import Value
 
 
-def load_inputs(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], model: onnx.ModelProto) -> dict[str, Value]:
-    """Input name -> value from files: `NAME=FILE`, an .npz with the inputs' names, an .npy for a model with one input, .pb files as ONNX's test
-    data has them (`input_0.pb`, or the tensor's own name), or a folder of those.
+def load_inputs(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], model: onnx.ModelProto
+) -> dict[str, Value]:
+    """Input name -> value from files: `NAME=FILE`, an .npz with the inputs' names, an .npy for a model with one input,
+    .pb files as ONNX's test data has them (`input_0.pb`, or the tensor's own name), or a folder of those.
 
     Raises InputError naming the file that cannot be read or assigned.
     """
@@ -36,7 +38,9 @@ def _load(item: str, model: onnx.ModelProto) -> dict[str, Value]:
     named = next((n for n in sorted(names, key=len, reverse=True) if item.startswith(f"{n}=")), None)
     path = Path(item if named is None else item[len(named) + 1 :])
     if named is None and "=" in item and not path.exists():
-        raise InputError(f"--input {item}: the model has no input {item.split('=', 1)[0]!r} (inputs: {', '.join(names)})")
+        raise InputError(
+            f"--input {item}: the model has no input {item.split('=', 1)[0]!r} (inputs: {', '.join(names)})"
+        )
     if path.is_dir():
         parts = sorted(path.glob("input_*.pb"), key=_number)
         if not parts:
@@ -61,14 +65,18 @@ def _numpy(path: Path, named: str | None, model: onnx.ModelProto) -> dict[str, V
     if named is None:
         return arrays
     if len(arrays) != 1:
-        raise InputError(f"{path} holds {len(arrays)} arrays; pass it without {named}=, its arrays named as the inputs are")
+        raise InputError(
+            f"{path} holds {len(arrays)} arrays; pass it without {named}=, its arrays named as the inputs are"
+        )
     return {named: next(iter(arrays.values()))}
 
 
 def _only_input(path: Path, model: onnx.ModelProto) -> str:
     names = [value.name for value in required_inputs(model.graph)]
     if len(names) != 1:
-        raise InputError(f"{path}: the model has {len(names)} inputs; say which with --input NAME={path} (inputs: {', '.join(names)})")
+        raise InputError(
+            f"{path}: the model has {len(names)} inputs; say which with --input NAME={path} (inputs: {', '.join(names)})"
+        )
     return names[0]
 
 
@@ -86,7 +94,13 @@ def _protobuf(path: Path, named: str | None, model: onnx.ModelProto) -> dict[str
     if named is None:
         own = _parsed(onnx.TensorProto, data, path).name
         position = _number(path)
-        named = own if own in inputs else list(inputs)[position] if path.stem.startswith("input_") and position < len(inputs) else None
+        named = (
+            own
+            if own in inputs
+            else list(inputs)[position]
+            if path.stem.startswith("input_") and position < len(inputs)
+            else None
+        )
         named = named or _only_input(path, model)
     which = inputs[named].type.WhichOneof("value")
     if which == "sequence_type":

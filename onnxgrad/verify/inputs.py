@@ -1,4 +1,6 @@
-"""Feeds that make sense: token ids below the vocabulary, masks of 0 and 1, lengths within their sequence, images in [0, 1]."""
+"""Feeds that make sense: token ids below the vocabulary, masks of 0 and 1, lengths within their sequence, images in [0,
+1].
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,9 @@ def feeds_for(
 ) -> dict[str, Value]:
     """A value for every input that has no default: the same for the same seed, sizes and model.
 
-    `dims`: symbol -> size (see `dims.dim_plans`, whose first plan fills in what is missing); `given`: values that win, and whose shapes fix their
-    symbols. Raises InputError naming the input, or the option to pass, where no value can be made.
+    `dims`: symbol -> size (see `dims.dim_plans`, whose first plan fills in what is missing); `given`: values that win,
+    and whose shapes fix their symbols. Raises InputError naming the input, or the option to pass, where no value can be
+    made.
     """
     given = dict(given or {})
     inputs = {value.name: value for value in model.graph.input}
@@ -89,14 +92,20 @@ def _make(name: str, kind: onnx.TypeProto, tracer: Tracer, sizes: Mapping[str, i
         return [_make(name, kind.sequence_type.elem_type, tracer, sizes, rng) for _ in range(3)]
     if which == "optional_type":
         return _make(name, kind.optional_type.elem_type, tracer, sizes, rng)
-    raise InputError(f"input {name!r} is a {which or 'value without a type'}, for which no value can be made; give one with --input {name}=FILE")
+    raise InputError(
+        f"input {name!r} is a {which or 'value without a type'}, for which no value can be made; give one with --input {name}=FILE"
+    )
 
 
-def _tensor(name: str, kind: onnx.TypeProto.Tensor, tracer: Tracer, sizes: Mapping[str, int], rng: np.random.Generator) -> Value:
+def _tensor(
+    name: str, kind: onnx.TypeProto.Tensor, tracer: Tracer, sizes: Mapping[str, int], rng: np.random.Generator
+) -> Value:
     dims = shape_of(name, kind)
     shape = [] if dims is None else [evaluate(dim, sizes) for dim in dims]
     if math.prod(shape) > _MAX_ELEMENTS:
-        raise InputError(f"input {name!r} would have shape {shape}; choose smaller sizes with --dim, or give a value with --input {name}=FILE")
+        raise InputError(
+            f"input {name!r} would have shape {shape}; choose smaller sizes with --dim, or give a value with --input {name}=FILE"
+        )
     if kind.elem_type == onnx.TensorProto.STRING:
         return np.asarray(rng.choice(_WORDS, shape), object)
     uses = tracer.uses(name)
@@ -111,24 +120,34 @@ def _tensor(name: str, kind: onnx.TypeProto.Tensor, tracer: Tracer, sizes: Mappi
 
 
 def _mask(name: str, shape: list[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    """1 for a prefix of each row (never empty), 0 after it, as padding makes them; a scalar flag (`training_mode`, `use_cache`) is 0."""
+    """1 for a prefix of each row (never empty), 0 after it, as padding makes them; a scalar flag (`training_mode`,
+    `use_cache`) is 0.
+    """
     if math.prod(shape) <= 1:
         return np.full(shape, "mask" in name.lower() and bool(shape))
-    lengths = rng.integers(shape[-1] // 2 + 1, shape[-1] + 1, [*shape[:-1], 1]) if shape[-1] else np.zeros([*shape[:-1], 1])
+    lengths = (
+        rng.integers(shape[-1] // 2 + 1, shape[-1] + 1, [*shape[:-1], 1]) if shape[-1] else np.zeros([*shape[:-1], 1])
+    )
     return np.asarray(np.arange(shape[-1]) < lengths)
 
 
-def _integers(name: str, shape: list[int], dtype: np.dtype[Any], uses: Uses, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+def _integers(
+    name: str, shape: list[int], dtype: np.dtype[Any], uses: Uses, rng: np.random.Generator
+) -> np.ndarray[Any, Any]:
     text = name.lower()
     low, high = _whole_bounds(uses, dtype)
     if uses.equal_to and math.prod(shape) == 1:
-        return np.full(shape, uses.equal_to[0]).astype(dtype)  # a switch such as a sampling rate: a value that the model knows
+        return np.full(shape, uses.equal_to[0]).astype(
+            dtype
+        )  # a switch such as a sampling rate: a value that the model knows
     if "mask" in text or (uses.boolean and not uses.bounded):
         return _mask(name, shape, rng).astype(dtype)
     if "position" in text and shape:
         return np.broadcast_to(np.minimum(np.arange(shape[-1]), high), shape).astype(dtype)
     if uses.count:
         return np.full(shape, 1 if not uses.bounded else max(low, min(1, high))).astype(dtype)
+    if "timestep" in text and not uses.bounded:
+        low, high = 0, 999
     if not uses.bounded and dtype == np.uint8 and len(shape) in (3, 4):
         low, high = 0, 255
     if "len" in text and uses.bounded:
@@ -137,7 +156,9 @@ def _integers(name: str, shape: list[int], dtype: np.dtype[Any], uses: Uses, rng
 
 
 def _whole_bounds(uses: Uses, dtype: np.dtype[Any]) -> tuple[int, int]:
-    """The closed interval to draw from. Unlimited values stay small: they may be an index, a class or a count that could not be traced."""
+    """The closed interval to draw from. Unlimited values stay small: they may be an index, a class or a count that
+    could not be traced.
+    """
     limits = ml_dtypes.iinfo(dtype) if dtype.kind not in "iu" else np.iinfo(dtype)
     low = 0 if uses.low == -math.inf else math.ceil(uses.low)
     high = low + 1 if uses.high == math.inf else math.floor(uses.high)

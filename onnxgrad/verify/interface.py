@@ -11,7 +11,8 @@ from onnxgrad.verify.dims import required_inputs, shape_of, tensor_types
 
 
 def interface_differences(a: onnx.ModelProto, b: onnx.ModelProto) -> list[Difference]:
-    """Inputs and outputs of b that are not those of a: names, order, types, what may be omitted, and input sizes that became narrower.
+    """Inputs and outputs of b that are not those of a: names, order, types, what may be omitted, and input sizes that
+    became narrower.
 
     Symbols may be renamed, and an output's shape may be refined: its values are compared anyway.
     """
@@ -22,10 +23,16 @@ def interface_differences(a: onnx.ModelProto, b: onnx.ModelProto) -> list[Differ
     if not problems:
         required = {v.name for v in required_inputs(a.graph)}
         problems += [
-            f"input {v.name!r} had a default value and needs one now" for v in required_inputs(b.graph) if v.name not in required
+            f"input {v.name!r} had a default value and needs one now"
+            for v in required_inputs(b.graph)
+            if v.name not in required
         ]
         problems += [p for x, y in zip(a.graph.input, b.graph.input, strict=True) for p in _input(x, y)]
-        problems += [p for x, y in zip(a.graph.output, b.graph.output, strict=True) for p in _type(f"output {x.name!r}", x.type, y.type)]
+        problems += [
+            p
+            for x, y in zip(a.graph.output, b.graph.output, strict=True)
+            for p in _type(f"output {x.name!r}", x.type, y.type)
+        ]
     return [Difference("(interface)", None, None, None, math.inf, 0.0, problem) for problem in problems]
 
 
@@ -34,7 +41,9 @@ def _names(what: str, a: list[str], b: list[str]) -> list[str]:
         return []
     lost, new = [n for n in a if n not in b], [n for n in b if n not in a]
     if lost or new:
-        return [f"the {what} changed: " + ", ".join([f"{n!r} is missing" for n in lost] + [f"{n!r} is new" for n in new])]
+        return [
+            f"the {what} changed: " + ", ".join([f"{n!r} is missing" for n in lost] + [f"{n!r} is new" for n in new])
+        ]
     return [f"the {what} changed their order: {a} -> {b}"]
 
 
@@ -56,7 +65,11 @@ def _input(a: onnx.ValueInfoProto, b: onnx.ValueInfoProto) -> list[str]:
         before, after = shape_of(a.name, x), shape_of(b.name, y)
         if after is None or before == after:
             continue
-        narrower = before is None or len(before) != len(after) or any(isinstance(q, int) and p != q for p, q in zip(before, after, strict=True))
+        narrower = (
+            before is None
+            or len(before) != len(after)
+            or any(isinstance(q, int) and p != q for p, q in zip(before, after, strict=True))
+        )
         if narrower:
             problems.append(f"input {a.name!r} took shape {before}, takes only {after}")
     return problems

@@ -17,11 +17,14 @@ _PACKAGES = ("onnx", "onnxruntime", "onnxruntime-gpu", "numpy", "ml_dtypes", "on
 
 def doctor_report() -> dict[str, Any]:
     """{'python', 'packages': {name: version | None}, 'onnxruntime', 'max_ir', 'max_opset', 'available': [...],
-    'providers': {name: {'works': bool, 'why': str}}, 'problems': [...]}: JSON's types only. Each provider runs a tiny graph."""
+    'providers': {name: {'works': bool, 'why': str}}, 'problems': [...]}: JSON's types only. Each provider runs a tiny
+    graph."""
     packages = {name: _version(name) for name in _PACKAGES}
     report: dict[str, Any] = {"python": platform.python_version(), "packages": packages, "problems": []}
     if packages["onnxruntime"] and packages["onnxruntime-gpu"]:
-        report["problems"].append("onnxruntime and onnxruntime-gpu are both installed and overwrite each other: uninstall both, then install one")
+        report["problems"].append(
+            "onnxruntime and onnxruntime-gpu are both installed and overwrite each other: uninstall both, then install one"
+        )
     try:
         known = versions()
         max_ir, max_opset = runtime_limits()
@@ -29,7 +32,12 @@ def doctor_report() -> dict[str, Any]:
         report |= {"onnxruntime": None, "max_ir": None, "max_opset": None, "available": []}
         report["problems"].append(str(error))
     else:
-        report |= {"onnxruntime": known["onnxruntime"], "max_ir": max_ir, "max_opset": max_opset, "available": known["providers"]}
+        report |= {
+            "onnxruntime": known["onnxruntime"],
+            "max_ir": max_ir,
+            "max_opset": max_opset,
+            "available": known["providers"],
+        }
     report["providers"] = {name: _works(name) for name in PROVIDERS}
     return report
 

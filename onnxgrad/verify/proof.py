@@ -1,8 +1,8 @@
 """`verify`: does model b compute what model a computes?
 
-Two legs. In the float64 leg both graphs run in our float64 reference, where reordered arithmetic costs about 1e-15 and a real change shows. In the
-onnxruntime leg both run as deployed, against a tolerance calibrated on the original's own noise: what it differs by between optimisations on and
-off, one and two threads, and from the float64 reference.
+Two legs. In the float64 leg both graphs run in our float64 reference, where reordered arithmetic costs about 1e-15 and
+a real change shows. In the onnxruntime leg both run as deployed, against a tolerance calibrated on the original's own
+noise: what it differs by between optimisations on and off, one and two threads, and from the float64 reference.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from onnxgrad.verify.report import Case, Leg, Report
 from onnxgrad.verify.run import Model, RunFailed, Session, Value, open_session
 
 Results: TypeAlias = "dict[str, Value]"
-Inputs: TypeAlias = "Mapping[str, Value] | Sequence[Mapping[str, Value]] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
+Inputs: TypeAlias = (
+    "Mapping[str, Value] | Sequence[Mapping[str, Value]] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
+)
 
 LEGS = ("float64", "onnxruntime")
 EXACT = 1e-9  # no weight was recomputed: the two graphs differ by the order of float64 sums only
@@ -64,7 +66,9 @@ def _subject(model: Model) -> _Subject:
         raise InputError(f"cannot read the model: {_one_line(error)}") from error
     except Exception as error:
         if type(error).__module__.startswith("google.protobuf"):
-            raise InputError(f"{model if not isinstance(model, bytes) else 'the model'} is no ONNX file: {_one_line(error)}") from error
+            raise InputError(
+                f"{model if not isinstance(model, bytes) else 'the model'} is no ONNX file: {_one_line(error)}"
+            ) from error
         raise
     return _Subject(path, proto, lambda: onnx.load(path))
 
@@ -115,11 +119,13 @@ def verify(
     threads: int = 1,
     timeout: float = 120.0,
 ) -> Report:
-    """Compare model `b` with the original `a` by running both; the differences found, never an exception, say that they differ.
+    """Compare model `b` with the original `a` by running both; the differences found, never an exception, say that they
+    differ.
 
-    inputs: one or several sets of arrays by input name, or files (.npz, .npy, .pb); None generates feeds from `seeds`, at two sizes of every
-    symbolic dimension where the original runs at two. dims: symbol -> size, fixed. float64_exact: no arithmetic was done on weights, so the float64
-    leg may ask for 1e-9 of max|y|; otherwise 1e-6, or 3 times the original's own float32 error. float64_budget: seconds for that leg.
+    inputs: one or several sets of arrays by input name, or files (.npz, .npy, .pb); None generates feeds from `seeds`,
+    at two sizes of every symbolic dimension where the original runs at two. dims: symbol -> size, fixed. float64_exact:
+    no arithmetic was done on weights, so the float64 leg may ask for 1e-9 of max|y|; otherwise 1e-6, or 3 times the
+    original's own float32 error. float64_budget: seconds for that leg.
 
     Raises InputError when the original cannot be run or fed, or the provider is missing.
     """
@@ -177,7 +183,11 @@ def _trial(session: Session | None, oracle: _Oracle | None, timeout: float) -> C
 
 
 def _cases(
-    original: _Subject, inputs: Inputs | None, dims: Mapping[str, int] | None, seeds: Sequence[int], attempt: Callable[[Results], None]
+    original: _Subject,
+    inputs: Inputs | None,
+    dims: Mapping[str, int] | None,
+    seeds: Sequence[int],
+    attempt: Callable[[Results], None],
 ) -> list[tuple[Case, Results]]:
     """The feeds of the proof. Generated ones pair the plans that run with the seeds, each at least once."""
     model = original.proto
@@ -190,13 +200,19 @@ def _cases(
 
 
 def _given_case(
-    model: onnx.ModelProto, given: Mapping[str, Value], dims: Mapping[str, int] | None, seeds: Sequence[int], attempt: Callable[[Results], None]
+    model: onnx.ModelProto,
+    given: Mapping[str, Value],
+    dims: Mapping[str, int] | None,
+    seeds: Sequence[int],
+    attempt: Callable[[Results], None],
 ) -> tuple[Case, Results]:
     feeds = dict(feeds_for(model, seed=seeds[0] if seeds else 0, dims=dims, given=given))
     try:
         attempt(feeds)
     except RunFailed as error:
-        raise InputError(f"the original model does not run on the given inputs: {error.reason}; skip the proof with --no-verify") from error
+        raise InputError(
+            f"the original model does not run on the given inputs: {error.reason}; skip the proof with --no-verify"
+        ) from error
     return Case(bound_by(model, feeds), None), feeds
 
 
@@ -230,7 +246,9 @@ def _runnable(
         if len(good) == 2 or (good and time.monotonic() - started > 30):
             break
     if not good and first is not None:
-        raise InputError(f"the original model does not run on generated inputs: {first.reason}; {_advice(model)}") from first
+        raise InputError(
+            f"the original model does not run on generated inputs: {first.reason}; {_advice(model)}"
+        ) from first
     return good
 
 
@@ -257,7 +275,9 @@ def _open_original(original: _Subject, provider: str, threads: int, timeout: flo
     try:
         return open_session(original.source, provider=provider, optimize=False, threads=threads, timeout=timeout)
     except RunFailed as error:
-        raise InputError(f"the original model does not load in onnxruntime: {error.reason}; skip the proof with --no-verify") from error
+        raise InputError(
+            f"the original model does not load in onnxruntime: {error.reason}; skip the proof with --no-verify"
+        ) from error
 
 
 def _onnxruntime_leg(
@@ -278,7 +298,11 @@ def _onnxruntime_leg(
     for optimize in (True, False) if optimised else (False,):
         try:
             session = open_session(
-                candidate.source, provider=settings.provider, optimize=optimize, threads=settings.threads, timeout=settings.timeout
+                candidate.source,
+                provider=settings.provider,
+                optimize=optimize,
+                threads=settings.threads,
+                timeout=settings.timeout,
             )
             results = [session.run(feeds, timeout=settings.timeout) for _, feeds in cases]
         except RunFailed as error:
@@ -291,7 +315,11 @@ def _onnxruntime_leg(
 
 
 def _calibrate(
-    original: _Subject, cases: Sequence[tuple[Case, Results]], expected: Sequence[Results], found: _Found, settings: _Settings
+    original: _Subject,
+    cases: Sequence[tuple[Case, Results]],
+    expected: Sequence[Results],
+    found: _Found,
+    settings: _Settings,
 ) -> bool:
     """Widen the noise by the original's other legal runs; False when it does not run with optimisations on."""
     optimised = True
@@ -300,14 +328,18 @@ def _calibrate(
         legal.append(("cpu", False, settings.threads))
     for provider, optimize, threads in legal:
         try:
-            session = open_session(original.source, provider=provider, optimize=optimize, threads=threads, timeout=settings.timeout)
+            session = open_session(
+                original.source, provider=provider, optimize=optimize, threads=threads, timeout=settings.timeout
+            )
             for (_, feeds), wanted in zip(cases, expected, strict=True):
                 found.widen(noise([wanted, session.run(feeds, timeout=settings.timeout)]))
         except RunFailed as error:
             if provider != settings.provider:
                 continue  # a model may need its provider's own operators
             optimised = False
-            found.note(f"the original does not run with optimisations on ({error.reason}): compared with optimisations off only")
+            found.note(
+                f"the original does not run with optimisations on ({error.reason}): compared with optimisations off only"
+            )
             break
     return optimised
 
@@ -329,7 +361,9 @@ def _cast_like(value: Value, like: Value) -> Value:
 
 
 class _Oracle:
-    """Both models in the float64 reference, within one time budget. After a failure `why` says what happened and results are None."""
+    """Both models in the float64 reference, within one time budget. After a failure `why` says what happened and
+    results are None.
+    """
 
     def __init__(self, original: _Subject, candidate: _Subject, budget: float) -> None:
         self.subjects = {"original": original, "candidate": candidate}
@@ -364,7 +398,11 @@ class _Oracle:
 
 
 def _float64_leg(
-    oracle: _Oracle, cases: Sequence[tuple[Case, Results]], exact: Sequence[Results | None], found: _Found, float64_exact: bool
+    oracle: _Oracle,
+    cases: Sequence[tuple[Case, Results]],
+    exact: Sequence[Results | None],
+    found: _Found,
+    float64_exact: bool,
 ) -> Leg:
     """Compare the candidate's float64 results with the original's; as many cases as the budget allows."""
     count = 0
@@ -381,7 +419,9 @@ def _float64_leg(
         found.add("float64", differences)
         count += 1
     if not float64_exact and count:
-        found.note(f"weights were recomputed and rounded to their dtype: the float64 leg asks for {ROUNDED:g} of max, or what float32 costs the original")
+        found.note(
+            f"weights were recomputed and rounded to their dtype: the float64 leg asks for {ROUNDED:g} of max, or what float32 costs the original"
+        )
     why = oracle.why if count < len(cases) else ""
     return Leg("float64", count > 0, why, count, worst(found.of("float64")))
 
@@ -392,9 +432,16 @@ def _exact_for_integers(expected: Results, limits: Mapping[str, float]) -> dict[
 
 
 def _allow_for_condition(
-    oracle: _Oracle, feeds: Results, expected: Results, got: Results, limits: Mapping[str, float], differences: list[Difference]
+    oracle: _Oracle,
+    feeds: Results,
+    expected: Results,
+    got: Results,
+    limits: Mapping[str, float],
+    differences: list[Difference],
 ) -> list[Difference]:
-    """Rerun the original with every sum perturbed in its last bit: what that moves is rounding, not a change (up to EXACT_LIMIT for floats)."""
+    """Rerun the original with every sum perturbed in its last bit: what that moves is rounding, not a change (up to
+    EXACT_LIMIT for floats).
+    """
     perturbed = oracle.original(feeds, jitter=_JITTER)
     if perturbed is None:
         return differences

@@ -1,8 +1,8 @@
 """The float64 oracle: any ONNX model evaluated by numpy with every float32, float16 and bfloat16 value held in float64.
 
-Operators run, in this order, through the model's own functions, our kernels (`kernels/`: what onnx.reference gets wrong, does slowly, or would
-round to float32), the classes of onnx.reference, and the function bodies of the ONNX schemas. Casts between float types do nothing.
-float8, 4-bit and integer values keep their type.
+Operators run, in this order, through the model's own functions, our kernels (`kernels/`: what onnx.reference gets
+wrong, does slowly, or would round to float32), the classes of onnx.reference, and the function bodies of the ONNX
+schemas. Casts between float types do nothing. float8, 4-bit and integer values keep their type.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from onnx.reference.ops import aionnxml, load_op
 from onnx.reference.ops._op_list import _build_registered_operators
 
 from onnxgrad.errors import InputError
-from onnxgrad.verify.kernels import CONTRACTIONS, KERNELS, Call, Unsupported
+from onnxgrad.verify.kernels import BY_BODY, CONTRACTIONS, KERNELS, Call, Unsupported
 from onnxgrad.verify.run import Feeds, Value
 
 _NARROW = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
@@ -31,7 +31,8 @@ _A = onnx.AttributeProto
 
 
 def reference(model: onnx.ModelProto, feeds: Feeds) -> dict[str, Value]:
-    """Evaluate a model in float64: output name -> array (float64 for every float16, bfloat16, float32 and float64 output), list or None.
+    """Evaluate a model in float64: output name -> array (float64 for every float16, bfloat16, float32 and float64
+    output), list or None.
 
     Raises Unsupported where it cannot, InputError when an input is missing.
     """
@@ -82,7 +83,13 @@ class _Graph:
     """A graph, subgraph or function body, compiled to steps."""
 
     def __init__(
-        self, owner: Reference, nodes: Iterable[onnx.NodeProto], inputs: Sequence[str], outputs: Sequence[str], initial: _Env, opsets: Mapping[str, int]
+        self,
+        owner: Reference,
+        nodes: Iterable[onnx.NodeProto],
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        initial: _Env,
+        opsets: Mapping[str, int],
     ) -> None:
         self.owner = owner
         self.opsets = opsets
@@ -108,7 +115,9 @@ class _Graph:
             live |= used
 
     def _step(self, node: onnx.NodeProto) -> _Step:
-        subgraphs = [self._subgraph(graph) for a in node.attribute for graph in ((a.g,) if a.type == _A.GRAPH else a.graphs)]
+        subgraphs = [
+            self._subgraph(graph) for a in node.attribute for graph in ((a.g,) if a.type == _A.GRAPH else a.graphs)
+        ]
         captured = tuple(dict.fromkeys(name for graph in subgraphs for name in graph.captured))
         domain = "" if node.domain == "ai.onnx" else node.domain
         version = self.opsets.get(domain, self.opsets.get(node.domain, 1))
@@ -159,10 +168,18 @@ class _Graph:
             raise
         except MemoryError as error:
             raise Unsupported(f"{call.op_type} -> {call.outputs[0]!r}: out of memory") from error
-        except Exception as error:  # a kernel is numpy on foreign shapes: whatever it raises, it could not compute this node
+        except (
+            Exception
+        ) as error:  # a kernel is numpy on foreign shapes: whatever it raises, it could not compute this node
             words = " ".join(str(error).split())[:300]
             raise Unsupported(f"{call.op_type} -> {call.outputs[0]!r}: {type(error).__name__}: {words}") from error
-        results = found if isinstance(found, (tuple, list)) and (call.domain, call.op_type) not in _LIST_RESULT or isinstance(found, tuple) else (found,)
+        results = (
+            found
+            if (isinstance(found, (tuple, list))
+            and (call.domain, call.op_type) not in _LIST_RESULT)
+            or isinstance(found, tuple)
+            else (found,)
+        )
         results = [widen(value) for value in results]
         if clock.jitter and call.op_type in CONTRACTIONS:
             results = [clock.perturb(value) for value in results]
@@ -181,9 +198,18 @@ def _body(graph: _Graph, env: _Env, clock: _Clock) -> Callable[..., list[Any]]:
 
 
 class _Function:
-    """A call of a function: its body with this call's attributes bound, compiled when it first runs (bodies may be many)."""
+    """A call of a function: its body with this call's attributes bound, compiled when it first runs (bodies may be
+    many).
+    """
 
-    def __init__(self, owner: Reference, function: onnx.FunctionProto, node: onnx.NodeProto, opsets: Mapping[str, int], defaults: Mapping[str, onnx.AttributeProto] | None = None) -> None:
+    def __init__(
+        self,
+        owner: Reference,
+        function: onnx.FunctionProto,
+        node: onnx.NodeProto,
+        opsets: Mapping[str, int],
+        defaults: Mapping[str, onnx.AttributeProto] | None = None,
+    ) -> None:
         self.owner = owner
         self.function = function
         self.node = node
@@ -193,14 +219,19 @@ class _Function:
 
     def run(self, arguments: Sequence[Any], clock: _Clock) -> list[Any]:
         if self._graph is None:
-            bound = self.defaults | {a.name: a for a in self.function.attribute_proto} | {a.name: a for a in self.node.attribute}
+            bound = (
+                self.defaults
+                | {a.name: a for a in self.function.attribute_proto}
+                | {a.name: a for a in self.node.attribute}
+            )
             nodes = [_bind(node, bound) for node in self.function.node]
             self._graph = _Graph(self.owner, nodes, self.function.input, self.function.output, {}, self.opsets)
         return self._graph.run(arguments, {}, clock)
 
 
 def _bind(node: onnx.NodeProto, bound: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
-    """A node of a function body with references to the function's attributes replaced by their values; unset ones go."""
+    """A node of a function body with references to the function's attributes replaced by their values; unset ones go.
+    """
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
     del copy.attribute[:]
@@ -247,8 +278,8 @@ def _dense(sparse: onnx.SparseTensorProto) -> np.ndarray[Any, Any]:
 class Reference:
     """A model compiled for evaluation in float64; `run` it on several feeds.
 
-    `jitter` multiplies every sum (MatMul, Conv, Reduce*, normalisations) by 1 + jitter * U(-1, 1): how much reordering could change the result.
-    Raises Unsupported when an operator of the main graph is not known.
+    `jitter` multiplies every sum (MatMul, Conv, Reduce*, normalisations) by 1 + jitter * U(-1, 1): how much reordering
+    could change the result. Raises Unsupported when an operator of the main graph is not known.
     """
 
     def __init__(self, model: onnx.ModelProto, *, jitter: float = 0.0) -> None:
@@ -262,10 +293,16 @@ class Reference:
         self.compiled = self.graph(model.graph, opsets)
 
     def run(self, feeds: Feeds, *, seconds: float | None = None) -> dict[str, Value]:
-        """Output name -> value. Raises InputError for a missing input, Unsupported for a failing kernel or after `seconds`."""
+        """Output name -> value. Raises InputError for a missing input, Unsupported for a failing kernel or after
+        `seconds`.
+        """
         graph = self.compiled
         declared = {value.name: value.type for value in self.model_graph.input}
-        missing = [n for n in graph.inputs if n not in feeds and n not in graph.initial and declared[n].WhichOneof("value") != "optional_type"]
+        missing = [
+            n
+            for n in graph.inputs
+            if n not in feeds and n not in graph.initial and declared[n].WhichOneof("value") != "optional_type"
+        ]
         if missing:
             raise InputError(f"input {missing[0]!r} got no value; give one with --input {missing[0]}=FILE")
         arguments = [widen(feeds[n]) if n in feeds else graph.initial.get(n) for n in graph.inputs]
@@ -294,7 +331,9 @@ class Reference:
             if name not in attributes:
                 attributes[name] = attribute_value(default)
 
-    def implementation(self, node: onnx.NodeProto, call: Call, opsets: Mapping[str, int]) -> Callable[..., Any] | _Function:
+    def implementation(
+        self, node: onnx.NodeProto, call: Call, opsets: Mapping[str, int]
+    ) -> Callable[..., Any] | _Function:
         """What runs a node; raises Unsupported for an operator that nothing implements."""
         own = self.functions.get((node.domain, node.op_type, node.overload))
         if own is not None:
@@ -302,19 +341,23 @@ class Reference:
         known = KERNELS.get((call.domain, call.op_type))
         if known is not None:
             return known
-        if call.domain == "" and call.op_type in _registered():
+        if call.domain == "" and call.op_type in _registered() and call.op_type not in BY_BODY:
             return _Borrowed(load_op("", call.op_type, call.version), node, opsets)
         if call.domain == "ai.onnx.ml":
             return _Borrowed(aionnxml.load_op(call.domain, call.op_type, call.version), node, opsets)
         return self._from_schema(node, call, opsets)
 
-    def _from_schema(self, node: onnx.NodeProto, call: Call, opsets: Mapping[str, int]) -> Callable[..., Any] | _Function:
+    def _from_schema(
+        self, node: onnx.NodeProto, call: Call, opsets: Mapping[str, int]
+    ) -> Callable[..., Any] | _Function:
         try:
             schema = onnx.defs.get_schema(call.op_type, call.version, call.domain)
         except onnx.defs.SchemaError:
             raise Unsupported(f"the operator {call.domain or 'ai.onnx'}::{call.op_type} is not known") from None
         if schema.has_function:
-            return _Function(self, schema.function_body, node, opsets, self._defaults[call.domain, call.op_type, call.version])
+            return _Function(
+                self, schema.function_body, node, opsets, self._defaults[call.domain, call.op_type, call.version]
+            )
         if schema.has_context_dependent_function:
             return _Expanded(self, schema, node, opsets)
         raise Unsupported(f"the operator {call.domain or 'ai.onnx'}::{call.op_type} has no reference implementation")
@@ -323,7 +366,9 @@ class Reference:
 class _Expanded:
     """An operator whose function body depends on its operands' types: built when they are known."""
 
-    def __init__(self, owner: Reference, schema: onnx.defs.OpSchema, node: onnx.NodeProto, opsets: Mapping[str, int]) -> None:
+    def __init__(
+        self, owner: Reference, schema: onnx.defs.OpSchema, node: onnx.NodeProto, opsets: Mapping[str, int]
+    ) -> None:
         self.owner, self.schema, self.node, self.opsets = owner, schema, node, opsets
 
     def __call__(self, call: Call, *values: Any) -> tuple[Any, ...]:
@@ -343,12 +388,29 @@ class _Borrowed:
     """A class of onnx.reference as a kernel."""
 
     def __init__(self, implementation: Any, node: onnx.NodeProto, opsets: Mapping[str, int]) -> None:
-        parameters = {"log": _silent, "opsets": dict(opsets), "verbose": 0, "new_ops": {}, "existing_functions": {}, "evaluator_cls": None}
+        parameters = {
+            "log": _silent,
+            "opsets": dict(opsets),
+            "verbose": 0,
+            "new_ops": {},
+            "existing_functions": {},
+            "evaluator_cls": None,
+        }
+        if any(a.name == "softmax_precision" for a in node.attribute):  # Attention: everything here is float64
+            node = _without(node, "softmax_precision")
         self.instance: OpRun = implementation(node, parameters)
 
     def __call__(self, call: Call, *values: Any) -> tuple[Any, ...]:
         found = self.instance.run(*values)
         return tuple(value.todense() if isinstance(value, SparseTensor) else value for value in found)
+
+
+def _without(node: onnx.NodeProto, name: str) -> onnx.NodeProto:
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    del copy.attribute[:]
+    copy.attribute.extend(a for a in node.attribute if a.name != name)
+    return copy
 
 
 def _silent(*_: object) -> None:

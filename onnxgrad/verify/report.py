@@ -27,7 +27,9 @@ class Leg:
         if not self.ran:
             return f"{self.name} leg: did not run ({self.why})"
         result = "bit-identical" if self.worst is None or self.worst.rel == 0 else f"worst {self.worst}"
-        return f"{self.name} leg: {self.cases} case{'s' * (self.cases != 1)}, {result}" + (f" ({self.why})" if self.why else "")
+        return f"{self.name} leg: {self.cases} case{'s' * (self.cases != 1)}, {result}" + (
+            f" ({self.why})" if self.why else ""
+        )
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Report:
-    """`ok` is the verdict; `differences` holds the worst difference of every output and leg, `unstable` the outputs whose own noise hides a lot."""
+    """`ok` is the verdict; `differences` holds the worst difference of every output and leg, `unstable` the outputs
+    whose own noise hides a lot.
+    """
 
     ok: bool
     differences: tuple[Difference, ...]
@@ -78,9 +82,15 @@ class Report:
         }
 
     def __str__(self) -> str:
-        lines = [f"{'equal' if self.ok else 'DIFFERENT'} on {self.provider}" + (f": {self.worst}" if self.worst and not self.ok else "")]
+        lines = [
+            f"{'equal' if self.ok else 'DIFFERENT'} on {self.provider}"
+            + (f": {self.worst}" if self.worst and not self.ok else "")
+        ]
         lines += [f"  {leg}" for leg in self.legs.values()]
         lines += [f"  ran with {case}" for case in self.cases]
-        lines += [f"  unstable output {name}: the original disagrees with itself by {self.noise.get(name, 0.0):.1e}" for name in self.unstable]
+        lines += [
+            f"  unstable output {name}: the original disagrees with itself by {self.noise.get(name, 0.0):.1e}"
+            for name in self.unstable
+        ]
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines)

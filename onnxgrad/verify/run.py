@@ -1,7 +1,8 @@
 """Running models in onnxruntime, in a pooled child process.
 
-onnxruntime can kill its process (SIGFPE while folding INT64_MIN / -1), hang or eat the memory, so it runs where that costs nothing: a child that
-is started once, reused, limited in time and memory, and killed at exit. A child that dies means `RunFailed`, never the end of us.
+onnxruntime can kill its process (SIGFPE while folding INT64_MIN / -1), hang or eat the memory, so it runs where that
+costs nothing: a child that is started once, reused, limited in time and memory, and killed at exit. A child that dies
+means `RunFailed`, never the end of us.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ _TWO_GB = 2**31 - 1
 
 
 class RunFailed(NotProved):
-    """onnxruntime could not load or run a model. `stage`: load, run, timeout, memory or killed; `reason`: its own words."""
+    """onnxruntime could not load or run a model. `stage`: load, run, timeout, memory or killed; `reason`: its own
+    words.
+    """
 
     def __init__(self, stage: str, reason: str) -> None:
         self.stage = stage
@@ -56,7 +59,8 @@ class _Child:
         self.log = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the child
         limit = _memory_limit()
         script = str(Path(__file__).with_name("child.py"))
-        # Our own sys.path, so that both ends see the same packages and the folder of child.py shadows no standard module.
+        # Our own sys.path, so that both ends see the same packages and the folder of child.py shadows no standard
+        # module.
         code = f"import sys; sys.path[:] = {sys.path!r}; import runpy; runpy.run_path({script!r}, run_name='__main__')"
         self.rss_limit = None if limited else limit
         self.process = subprocess.Popen(
@@ -85,7 +89,9 @@ class _Child:
                 continue
 
     def ask(self, timeout: float, verb: str, *arguments: Any) -> Any:
-        """One request. Raises RunFailed(killed | timeout | memory) when the child is lost, _Refused when it answers with a failure."""
+        """One request. Raises RunFailed(killed | timeout | memory) when the child is lost, _Refused when it answers
+        with a failure.
+        """
         lost = ""
         done = threading.Event()
 
@@ -193,7 +199,8 @@ def _ask(child: _Child, timeout: float, stage: str, verb: str, *arguments: Any) 
 
 @dataclass(frozen=True)
 class Argument:
-    """An input or output as onnxruntime reports it: `type` such as 'tensor(float)', `shape` of sizes, symbols and None."""
+    """An input or output as onnxruntime reports it: `type` such as 'tensor(float)', `shape` of sizes, symbols and None.
+    """
 
     name: str
     type: str
@@ -216,7 +223,8 @@ class Session:
     def run(self, feeds: Feeds, *, outputs: Sequence[str] | None = None, timeout: float = 120.0) -> dict[str, Value]:
         """One run. `feeds` by input name; answers output name -> array (ml_dtypes for bf16, fp8, 4 bits), list or None.
 
-        Raises InputError for feeds that do not fit the inputs' names, RunFailed for everything that onnxruntime refuses.
+        Raises InputError for feeds that do not fit the inputs' names, RunFailed for everything that onnxruntime
+        refuses.
         """
         missing = [i.name for i in self.inputs if i.name not in feeds and not i.type.startswith("optional")]
         if missing:
@@ -244,7 +252,9 @@ def _sendable(payload: bytes | str) -> Any:
 
 
 def _source(model: Model) -> tuple[str, bytes | str]:
-    """(digest, bytes or absolute path) of a model. A path is known by name, time and size: reading gigabytes twice helps nobody."""
+    """(digest, bytes or absolute path) of a model. A path is known by name, time and size: reading gigabytes twice
+    helps nobody.
+    """
     if isinstance(model, onnx.ModelProto):
         if model.ByteSize() > _TWO_GB:
             raise InputError("the model is larger than 2 GB: save it with external data and pass its path")
@@ -349,7 +359,8 @@ def run(
 ) -> dict[str, Value]:
     """Run a model once in onnxruntime and answer its outputs by name.
 
-    Raises InputError for a missing provider or input, RunFailed when onnxruntime refuses, dies, or exceeds `timeout` seconds.
+    Raises InputError for a missing provider or input, RunFailed when onnxruntime refuses, dies, or exceeds `timeout`
+    seconds.
     """
     return run_many(
         model, [feeds], provider=provider, optimize=optimize, threads=threads, outputs=outputs, timeout=timeout,
@@ -359,13 +370,16 @@ def run(
 
 @functools.cache
 def versions() -> dict[str, Any]:
-    """{'onnxruntime': version, 'providers': [...]} of the installed onnxruntime. Raises InputError where it is missing."""
+    """{'onnxruntime': version, 'providers': [...]} of the installed onnxruntime. Raises InputError where it is missing.
+    """
     return cast("dict[str, Any]", _ask(_child("cpu"), 60.0, "load", "versions"))
 
 
 @functools.cache
 def runtime_limits() -> tuple[int, int]:
-    """(highest IR version, highest opset) that the installed onnxruntime loads by default, found by loading a one-node model."""
+    """(highest IR version, highest opset) that the installed onnxruntime loads by default, found by loading a one-node
+    model.
+    """
 
     def loads(ir_version: int, opset: int) -> bool:
         try:
@@ -380,7 +394,9 @@ def runtime_limits() -> tuple[int, int]:
             value += 1
         return value
 
-    ir_version = highest(8, lambda v: loads(v, 17))  # every onnxruntime that this package supports takes IR 8 and opset 17
+    ir_version = highest(
+        8, lambda v: loads(v, 17)
+    )  # every onnxruntime that this package supports takes IR 8 and opset 17
     return ir_version, highest(17, lambda v: loads(ir_version, v))
 
 

@@ -1,15 +1,15 @@
 """What a model does with its inputs: which values an input may take without leaving what its consumers index.
 
-An input is followed forward through everything that only moves its elements (Reshape, Slice, Cast, ...) and through additions and products with a
-constant, so that at each use the value is `scale * x + offset`. Subgraphs share their parent's names; a local function is followed once for all
-of its calls.
+An input is followed forward through everything that only moves its elements (Reshape, Slice, Cast, ...) and through
+additions and products with a constant, so that at each use the value is `scale * x + offset`. Subgraphs share their
+parent's names; a local function is followed once for all of its calls.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -20,29 +20,33 @@ from onnx import numpy_helper
 from onnxgrad.verify.dims import evaluate, required_inputs, shape_of
 
 Key: TypeAlias = "tuple[str, str]"  # (function or "" for the graph and its subgraphs, value name)
-Sizes: TypeAlias = "Callable[[Key], list[int | str] | None]"
 
 _SMALL = 4096  # constants up to this many elements are read; larger ones keep only their shape
 
 # operators that move the elements of these operands without changing them (None: of every operand)
 _MOVERS: dict[str, tuple[int, ...] | None] = {
-    "Cast": (0,), "CastLike": (0,), "Identity": (0,), "Reshape": (0,), "Unsqueeze": (0,), "Squeeze": (0,), "Slice": (0,), "Transpose": (0,),
-    "Flatten": (0,), "Expand": (0,), "Tile": (0,), "Concat": None, "Split": (0,), "Gather": (0,), "GatherElements": (0,), "GatherND": (0,),
-    "Where": (1, 2), "Pad": (0,), "Dropout": (0,), "Max": None, "Min": None, "Clip": (0,), "SequenceConstruct": None, "Trilu": (0,),
-    "Compress": (0,), "ScatterND": (0, 2), "ScatterElements": (0, 2), "Optional": (0,), "OptionalGetElement": (0,), "Floor": (0,), "Round": (0,),
-    "DepthToSpace": (0,), "SpaceToDepth": (0,), "ReverseSequence": (0,), "SequenceAt": (0,), "SplitToSequence": (0,), "Relu": (0,),
-    "ConcatFromSequence": (0,), "ReduceMax": (0,), "ReduceMin": (0,), "ArgMax": (), "MemcpyToHost": (0,), "MemcpyFromHost": (0,),
+    "Cast": (0,), "CastLike": (0,), "Identity": (0,), "Reshape": (0,), "Unsqueeze": (0,), "Squeeze": (0,),
+    "Slice": (0,), "Transpose": (0,), "Flatten": (0,), "Expand": (0,), "Tile": (0,), "Concat": None, "Split": (0,),
+    "Gather": (0,), "GatherElements": (0,), "GatherND": (0,), "Where": (1, 2), "Pad": (0,), "Dropout": (0,),
+    "Max": None, "Min": None, "Clip": (0,), "SequenceConstruct": None, "Trilu": (0,), "Compress": (0,),
+    "ScatterND": (0, 2), "ScatterElements": (0, 2), "Optional": (0,), "OptionalGetElement": (0,), "Floor": (0,),
+    "Round": (0,), "DepthToSpace": (0,), "SpaceToDepth": (0,), "ReverseSequence": (0,), "SequenceAt": (0,),
+    "SplitToSequence": (0,), "Relu": (0,), "ConcatFromSequence": (0,), "ReduceMax": (0,), "ReduceMin": (0,),
+    "ArgMax": (), "MemcpyToHost": (0,), "MemcpyFromHost": (0,),
 }  # fmt: skip
+_REARRANGES = {"Cast", "Expand", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Transpose", "Tile"}
 # (operator, operand) -> the interval that keeps the result real and finite
 _DOMAINS: dict[tuple[str, int], tuple[float, float]] = {
-    ("Log", 0): (0.1, 4.0), ("Sqrt", 0): (0.1, 4.0), ("BatchNormalization", 4): (0.5, 1.5), ("Acosh", 0): (1.1, 4.0), ("Acos", 0): (-0.9, 0.9),
-    ("Asin", 0): (-0.9, 0.9), ("Atanh", 0): (-0.9, 0.9), ("Div", 1): (0.5, 2.0), ("Reciprocal", 0): (0.5, 2.0),
+    ("Log", 0): (0.1, 4.0), ("Sqrt", 0): (0.1, 4.0), ("BatchNormalization", 4): (0.5, 1.5), ("Acosh", 0): (1.1, 4.0),
+    ("Acos", 0): (-0.9, 0.9), ("Asin", 0): (-0.9, 0.9), ("Atanh", 0): (-0.9, 0.9), ("Div", 1): (0.5, 2.0),
+    ("Reciprocal", 0): (0.5, 2.0),
 }  # fmt: skip
 # operands that are a count, a size or a position: small positive numbers
 _COUNTS = {
-    ("Loop", 0), ("Range", 0), ("Range", 1), ("Range", 2), ("Expand", 1), ("ConstantOfShape", 0), ("Tile", 1), ("TopK", 1), ("Resize", 3), ("Pad", 1),
-    ("OneHot", 1), ("CenterCropPad", 1), ("HannWindow", 0), ("HammingWindow", 0), ("BlackmanWindow", 0), ("Upsample", 1), ("RandomNormal", 0),
-    ("SequenceAt", 1), ("Split", 1), ("DFT", 1), ("STFT", 1), ("STFT", 3), ("NonMaxSuppression", 2),
+    ("Loop", 0), ("Range", 0), ("Range", 1), ("Range", 2), ("Expand", 1), ("ConstantOfShape", 0), ("Tile", 1),
+    ("TopK", 1), ("Resize", 3), ("Pad", 1), ("OneHot", 1), ("CenterCropPad", 1), ("HannWindow", 0),
+    ("HammingWindow", 0), ("BlackmanWindow", 0), ("Upsample", 1), ("RandomNormal", 0), ("SequenceAt", 1),
+    ("Split", 1), ("DFT", 1), ("STFT", 1), ("STFT", 3), ("NonMaxSuppression", 2),
 }  # fmt: skip
 
 
@@ -78,6 +82,7 @@ class Tracer:
         self.consumers: dict[Key, list[tuple[onnx.NodeProto, int, str]]] = defaultdict(list)
         self.actuals: dict[Key, list[Key]] = defaultdict(list)  # a function's formal input <- what its calls pass
         self.formals: dict[Key, list[Key]] = defaultdict(list)
+        self.producers: dict[Key, onnx.NodeProto] = {}
         self.functions = {(f.domain, f.name, f.overload): f for f in model.functions}
         self._collect_shapes(model)
         self._graph(model.graph, "")
@@ -100,11 +105,12 @@ class Tracer:
         if math.prod(tensor.dims) <= _SMALL and tensor.data_location != onnx.TensorProto.EXTERNAL:
             self.constants[key] = numpy_helper.to_array(tensor)
 
-    def _nodes(self, nodes: Iterator[onnx.NodeProto] | object, scope: str) -> None:
-        for node in nodes:  # type: ignore[attr-defined]  # protobuf's repeated fields have no common static type
+    def _nodes(self, nodes: Iterable[onnx.NodeProto], scope: str) -> None:
+        for node in nodes:
             for index, name in enumerate(node.input):
                 if name:
                     self.consumers[scope, name].append((node, index, scope))
+            self.producers.update(((scope, name), node) for name in node.output if name)
             if node.op_type == "Constant" and node.output:
                 self._constant(node, (scope, node.output[0]))
             identity = (node.domain, node.op_type, node.overload)
@@ -119,8 +125,7 @@ class Tracer:
 
     def _wire_body(self, node: onnx.NodeProto, graph: onnx.GraphProto, scope: str) -> None:
         """Explicit operands of Loop, Scan and SequenceMap arrive under the names of the body's inputs."""
-        shift = {"Loop": 0, "Scan": 0, "SequenceMap": 0}.get(node.op_type)
-        if shift is None:
+        if node.op_type not in ("Loop", "Scan", "SequenceMap"):
             return
         for actual, formal in zip(node.input, graph.input, strict=False):
             if actual:
@@ -136,18 +141,34 @@ class Tracer:
                 self.constants[key] = np.asarray(onnx.helper.get_attribute_value(attribute))
                 self.shapes[key] = []
 
+    def constant(self, key: Key) -> np.ndarray | None:  # type: ignore[type-arg]  # any dtype
+        """The small constant that a value is, or that it rearranges."""
+        for _ in range(8):  # exporters stack a few Cast, Expand and Unsqueeze on a constant
+            if key in self.constants:
+                return self.constants[key]
+            if key in self.actuals:
+                key = self.actuals[key][0]
+                continue
+            node = self.producers.get(key)
+            if node is None or node.op_type not in _REARRANGES or not node.input:
+                return None
+            key = (key[0], node.input[0])
+        return None
+
     def scalar(self, key: Key) -> float | None:
         """The value of a constant whose elements are all equal."""
-        found = self.constants.get(key)
-        for actual in self.actuals.get(key, ()) if found is None else ():
-            found = self.constants.get(actual)
+        found = self.constant(key)
         if found is None or found.size == 0 or found.dtype.kind not in "iufb" or not (found == found.flat[0]).all():
             return None
         return float(found.flat[0])
 
     def size(self, key: Key, axis: int) -> int | None:
         """The size of a value along an axis (the smallest that a function's calls pass), where it is known."""
-        candidates = [self.shapes[key]] if key in self.shapes else [self.shapes[a] for a in self.actuals.get(key, ()) if a in self.shapes]
+        candidates = (
+            [self.shapes[key]]
+            if key in self.shapes
+            else [self.shapes[a] for a in self.actuals.get(key, ()) if a in self.shapes]
+        )
         found = []
         for shape in candidates:
             if not -len(shape) <= axis < len(shape):
@@ -175,7 +196,9 @@ class Tracer:
                 todo.extend(self._onward(node, index, scope, scale, offset))
         return uses
 
-    def _onward(self, node: onnx.NodeProto, index: int, scope: str, scale: float, offset: float) -> Iterator[tuple[Key, float, float]]:
+    def _onward(
+        self, node: onnx.NodeProto, index: int, scope: str, scale: float, offset: float
+    ) -> Iterator[tuple[Key, float, float]]:
         """Where the elements go, and as what affine function of the input."""
         outputs = [(scope, o) for o in node.output if o]
         moved = _MOVERS.get(node.op_type, ())
@@ -204,14 +227,22 @@ class Tracer:
         if (op, index) in _DOMAINS and offset == 0 and scale == 1:
             uses.within(*_DOMAINS[op, index])
         if op == "Equal" and scale == 1:
-            other = self.scalar((scope, node.input[1 - index]))
-            if other is not None:
-                uses.equal_to.append(other - offset)
+            self._compared(uses, self.constant((scope, node.input[1 - index])), offset)
         to_bool = op == "Cast" and any(a.name == "to" and a.i == onnx.TensorProto.BOOL for a in node.attribute)
         if to_bool or op in ("Not", "And", "Or") or (op, index) in {("Where", 0), ("If", 0), ("Compress", 1)}:
             uses.boolean = True
         if op == "Sub" and index == 1 and (scale, offset) == (1.0, 0.0) and self.scalar((scope, node.input[0])) == 1:
             uses.boolean = True
+
+    def _compared(self, uses: Uses, known: np.ndarray | None, offset: float) -> None:  # type: ignore[type-arg]  # any dtype
+        """Equal to one constant: a switch. To one of many: an encoding, so the values lie among them."""
+        if known is None or known.size == 0 or known.dtype.kind not in "iuf":
+            return
+        low, high = float(known.min()), float(known.max())
+        if low == high:
+            uses.equal_to.append(low - offset)
+        else:
+            uses.within(low, high, 1.0, offset)
 
     def _indexed(self, node: onnx.NodeProto, index: int, scope: str) -> int | None:
         """How many elements this operand chooses among, when it is an index."""
@@ -264,7 +295,9 @@ def _inferred(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
         if node.op_type == "Constant" and node.ByteSize() > 4096:
             value = next((a.t for a in node.attribute if a.name == "value"), None)
             if value is not None:
-                graph.input.append(onnx.helper.make_tensor_value_info(node.output[0], value.data_type, list(value.dims)))
+                graph.input.append(
+                    onnx.helper.make_tensor_value_info(node.output[0], value.data_type, list(value.dims))
+                )
                 continue
         graph.node.append(node)
     graph.output.extend(model.graph.output)

@@ -116,7 +116,7 @@ def operator_counts(model: onnx.ModelProto) -> collections.Counter[str]:
 
 def numpy_of(tensor: torch.Tensor) -> np.ndarray:
     """A contiguous copy, so that the saved file does not depend on the tensor's strides."""
-    return np.ascontiguousarray(tensor.detach().cpu().numpy())
+    return np.array(tensor.detach().cpu().numpy(), order="C")
 
 
 def flat(result: Any) -> list[torch.Tensor]:

@@ -18,15 +18,15 @@ CLASSES = 100
 
 
 @contextmanager
-def narrow(divisor: int) -> Iterator[None]:
+def narrow(divisor: int, classes: int = CLASSES) -> Iterator[None]:
     """While active, Conv2d, BatchNorm2d and Linear are built with every width divided by `divisor`.
 
-    The image's 3 channels and the CLASSES outputs keep their size. For libraries that fix the width: the module tree,
+    The image's 3 channels and the `classes` outputs keep their size. For libraries that fix the width: the module tree,
     the branches and the forward code stay the library's own. ValueError when a width is not divisible.
     """
 
     def scaled(width: int) -> int:
-        if width in (3, CLASSES):
+        if width in (3, classes):
             return width
         if width % divisor:
             raise ValueError(f"width {width} is not divisible by {divisor}")

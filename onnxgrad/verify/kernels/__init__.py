@@ -1,17 +1,22 @@
 """Our kernels of the float64 reference.
 
-What they replace in onnx.reference and why is said in each file. They compute in float64 whatever the declared type, read attributes and operands of
-every opset, and never run in onnxruntime.
+What they replace in onnx.reference and why is said in each file. They compute in float64 whatever the declared type,
+read attributes and operands of every opset, and never run in onnxruntime.
 """
 
-from onnxgrad.verify.kernels import control
+from onnxgrad.verify.kernels import contrib, control, conv, elementwise, index, linear, norm, pool, recurrent, sampling
 from onnxgrad.verify.kernels.registry import KERNELS, Call, Unsupported
 
 # operators that add many terms, in an order that an implementation may choose
 CONTRACTIONS = frozenset({
-    "MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceLogSumExp",
-    "ReduceLogSum", "Softmax", "LogSoftmax", "LayerNormalization", "RMSNormalization", "GroupNormalization", "InstanceNormalization",
-    "BatchNormalization", "AveragePool", "GlobalAveragePool", "LSTM", "GRU", "RNN", "Attention", "CumSum", "Sum", "FusedMatMul", "FusedConv",
+    "MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL1",
+    "ReduceL2", "ReduceLogSumExp", "ReduceLogSum", "Softmax", "LogSoftmax", "LayerNormalization", "RMSNormalization",
+    "GroupNormalization", "InstanceNormalization", "BatchNormalization", "AveragePool", "GlobalAveragePool", "LSTM",
+    "GRU", "RNN", "Attention", "CumSum", "Sum", "FusedMatMul", "FusedConv",
 })  # fmt: skip
+# operators whose function body in the schema is evaluated although onnx.reference has a class: the class rounds to
+# float32
+BY_BODY = frozenset({"AffineGrid", "CausalConvWithState", "LinearAttention"})
+_REGISTERED = (contrib, control, conv, elementwise, index, linear, norm, pool, recurrent, sampling)
 
-__all__ = ["CONTRACTIONS", "KERNELS", "Call", "Unsupported", "control"]
+__all__ = ["BY_BODY", "CONTRACTIONS", "KERNELS", "Call", "Unsupported"]

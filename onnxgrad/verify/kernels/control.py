@@ -1,4 +1,6 @@
-"""If, Loop, Scan and what else calls a subgraph; types and constants, whose narrow floats are float64 here; random numbers that both graphs share."""
+"""If, Loop, Scan and what else calls a subgraph; types and constants, whose narrow floats are float64 here; random
+numbers that both graphs share.
+"""
 
 from __future__ import annotations
 
@@ -62,13 +64,17 @@ def scan(call: Call, *operands: Any) -> tuple[Any, ...]:
     columns: list[list[Any]] = [[] for _ in range(outputs)]
     for step in range(length):
         slices = [
-            np.take(s, length - 1 - step if back else step, axis=axis) for s, axis, back in zip(sequences, axes, backwards, strict=True)
+            np.take(s, length - 1 - step if back else step, axis=axis)
+            for s, axis, back in zip(sequences, axes, backwards, strict=True)
         ]
         found = call["body"](*state, *slices)
         state = found[: len(state)]
         for column, value in zip(columns, found[len(state) :], strict=True):
             column.append(value)
-    stacked = [np.stack(c[::-1] if back else c, axis=axis) for c, axis, back in zip(columns, out_axes, out_backwards, strict=True)]
+    stacked = [
+        np.stack(c[::-1] if back else c, axis=axis)
+        for c, axis, back in zip(columns, out_axes, out_backwards, strict=True)
+    ]
     return (*state, *stacked)
 
 
@@ -76,7 +82,9 @@ def _scan8(call: Call, lengths: Array | None, *operands: Any) -> tuple[Any, ...]
     count = call["num_scan_inputs"]
     if lengths is not None:
         raise Unsupported("Scan of opset 8 with sequence lengths")
-    one = Call(call.op_type, call.domain, 9, {"body": call["body"], "num_scan_inputs": count}, call.inputs, call.outputs)
+    one = Call(
+        call.op_type, call.domain, 9, {"body": call["body"], "num_scan_inputs": count}, call.inputs, call.outputs
+    )
     rows = [scan(one, *(operand[b] for operand in operands)) for b in range(operands[0].shape[0])]
     return tuple(np.stack(column) for column in zip(*rows, strict=True))
 
@@ -84,7 +92,8 @@ def _scan8(call: Call, lengths: Array | None, *operands: Any) -> tuple[Any, ...]
 @kernel("SequenceMap")
 def sequence_map(call: Call, sequence: list[Any], *others: Any) -> tuple[Any, ...]:
     rows = [
-        call["body"](*(other[i] if isinstance(other, list) else other for other in (sequence, *others))) for i in range(len(sequence))
+        call["body"](*(other[i] if isinstance(other, list) else other for other in (sequence, *others)))
+        for i in range(len(sequence))
     ]
     return tuple([row[k] for row in rows] for k in range(len(call.outputs)))
 
@@ -107,7 +116,7 @@ def _cast(call: Call, x: Array, target: np.dtype[Any], code: int) -> Array:
         return narrow.astype(str).astype(object)
     if x.dtype.kind in "OUS":
         return np.asarray(x, object).astype(np.float64).astype(target)
-    if target.kind in "iufbc" and target.name[:5] != "float" or target == np.float64:
+    if (target.kind in "iufbc" and target.name[:5] != "float") or target == np.float64:
         return x.astype(target)
     saturate = True if call["saturate"] is None else bool(call["saturate"])
     return np.asarray(cast_to(narrow, code, saturate, call["round_mode"] or "up"))
@@ -149,7 +158,9 @@ def bernoulli(call: Call, x: Array) -> Array:
 def multinomial(call: Call, x: Array) -> Array:
     weights = np.exp(x - x.max(axis=1, keepdims=True)).cumsum(axis=1)
     draws = call.random().random((x.shape[0], call["sample_size"])) * weights[:, -1:]
-    return (draws[:, :, None] >= weights[:, None, :]).sum(axis=2).astype(dtype_of(call["dtype"] or onnx.TensorProto.INT32))
+    return (
+        (draws[:, :, None] >= weights[:, None, :]).sum(axis=2).astype(dtype_of(call["dtype"] or onnx.TensorProto.INT32))
+    )
 
 
 @kernel("Dropout")

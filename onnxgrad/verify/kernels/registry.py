@@ -18,7 +18,9 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True)
 class Call:
-    """One node at run time. `attributes` hold Python values with the schema's defaults filled in, subgraphs as callables `body(*values) -> list`."""
+    """One node at run time. `attributes` hold Python values with the schema's defaults filled in, subgraphs as
+    callables `body(*values) -> list`.
+    """
 
     op_type: str
     domain: str
@@ -31,7 +33,9 @@ class Call:
         return self.attributes.get(name)
 
     def random(self) -> np.random.Generator:
-        """A generator that depends on the `seed` attribute or else on the output's name: both graphs of a proof draw the same numbers."""
+        """A generator that depends on the `seed` attribute or else on the output's name: both graphs of a proof draw
+        the same numbers.
+        """
         seed = self.attributes.get("seed")
         return np.random.default_rng(zlib.crc32(self.outputs[0].encode()) if seed is None else abs(int(seed)))
 
@@ -41,7 +45,9 @@ KERNELS: dict[tuple[str, str], Kernel] = {}
 
 
 def kernel(*names: str, domain: str = "") -> Callable[[Kernel], Kernel]:
-    """Register `f(call, *inputs) -> output or tuple of outputs` for operators of a domain. Absent inputs arrive as None."""
+    """Register `f(call, *inputs) -> output or tuple of outputs` for operators of a domain. Absent inputs arrive as
+    None.
+    """
 
     def register(function: Kernel) -> Kernel:
         for name in names:
@@ -52,6 +58,7 @@ def kernel(*names: str, domain: str = "") -> Callable[[Kernel], Kernel]:
 
 
 def axes_of(call: Call, operand: Array | None, rank: int) -> tuple[int, ...] | None:
-    """`axes` from the operand or, before it became one, the attribute; made non-negative. None where absent or empty."""
+    """`axes` from the operand or, before it became one, the attribute; made non-negative. None where absent or empty.
+    """
     found = call["axes"] if operand is None else np.asarray(operand).reshape(-1).tolist()
     return tuple(int(a) % rank if rank else 0 for a in found) if found else None

@@ -1,0 +1,231 @@
+"""The table of gradient rules, keyed by domain and operator. `onnxgrad.grad.rules` says how to write one."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import onnx
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.block import Binding
+
+Formula = Callable[..., Any]
+Kind = Literal["vjp", "vjp_all", "vjp_blocks", "zero"]
+
+# numpy broadcasting is undone for these; a partial of any other operator must have its operand's shape
+_BROADCASTING = frozenset(
+    {"Add", "BitShift", "Div", "Gemm", "MatMul", "Max", "Mean", "Min", "Mod", "Mul", "PRelu", "Pow", "Sub", "Sum", "Where"}
+)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How one operator is differentiated. `formulas`: one per operand (vjp), or a single one (vjp_all, vjp_blocks)."""
+
+    domain: str
+    op: str
+    kind: Kind
+    formulas: tuple[Formula | None, ...] = ()
+    fill: bool = False
+    many: bool | None = None
+    broadcasts: bool = False
+    since: int = 1
+    notes: str = ""
+    plans: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        """`Op`, or `domain::Op` outside of the default domain."""
+        return f"{self.domain}::{self.op}" if self.domain else self.op
+
+    def has_formula(self, index: int) -> bool:
+        """Whether operand `index` can receive anything."""
+        if self.kind in ("vjp_all", "vjp_blocks"):
+            return True
+        return index < len(self.formulas) and self.formulas[index] is not None
+
+
+_RULES: dict[tuple[str, str], Rule] = {}
+
+
+def vjp(
+    name: str,
+    *formulas: Formula | None,
+    fill: bool = False,
+    many: bool | None = None,
+    broadcasts: bool | None = None,
+    since: int = 1,
+    notes: str = "",
+    replace: bool = False,
+) -> None:
+    """Register one formula per operand, in the schema's order; None, or none at the end: no gradient there.
+
+    `name` is "Op" or "my.domain::Op". `notes` states the convention at kinks. `fill`: outputs without an adjoint
+    arrive as zeros instead of None. `many`: `g` and `y` are tuples (default: the schema allows several outputs).
+    `broadcasts`: operands broadcast against each other, the engine sums partials back. `since`: the oldest version
+    the rule knows. Raises InputError when the operator has a rule already and `replace` is not set.
+    """
+    if not any(formulas):
+        raise InputError(f'vjp("{name}") has no formula: declare it with zero("{name}") if its derivative is zero')
+    domain, op = split_name(name)
+    broad = (domain == "" and op in _BROADCASTING) if broadcasts is None else broadcasts
+    _add(Rule(domain, op, "vjp", formulas, fill, many, broad, since, notes), replace)
+
+
+def vjp_all(
+    name: str,
+    formula: Formula,
+    *,
+    fill: bool = False,
+    many: bool | None = None,
+    broadcasts: bool | None = None,
+    since: int = 1,
+    notes: str = "",
+    replace: bool = False,
+) -> None:
+    """Register one function `f(g, y, xs, attributes by name ...)` that returns a list with one partial per input."""
+    domain, op = split_name(name)
+    broad = (domain == "" and op in _BROADCASTING) if broadcasts is None else broadcasts
+    _add(Rule(domain, op, "vjp_all", (formula,), fill, many, broad, since, notes), replace)
+
+
+def vjp_blocks(name: str, formula: Formula, *, since: int = 1, notes: str = "", replace: bool = False) -> None:
+    """Register a rule for an operator with nested blocks: `f(binding, g, wanted) -> {value read: its partial}`.
+
+    `g` has one entry per output (None: absent); `wanted` are the values, operands and captures, whose partials are
+    asked for.
+    """
+    domain, op = split_name(name)
+    _add(Rule(domain, op, "vjp_blocks", (formula,), since=since, notes=notes), replace)
+
+
+def zero(*names: str, notes: str = "") -> None:
+    """Declare operators whose derivative is zero almost everywhere (or that have no float input at all)."""
+    for name in names:
+        domain, op = split_name(name)
+        _add(Rule(domain, op, "zero", notes=notes), replace=False)
+
+
+def rule_of(binding: Binding) -> Rule | None:
+    """The rule registered for the binding's domain and operator."""
+    return _RULES.get((binding.domain, binding.op))
+
+
+def find(name: str) -> Rule | None:
+    """The rule registered under "Op" or "domain::Op"."""
+    return _RULES.get(split_name(name))
+
+
+def rules() -> Iterator[Rule]:
+    """Every rule, by domain and operator."""
+    yield from (_RULES[key] for key in sorted(_RULES))
+
+
+def missing(binding: Binding) -> InputError:
+    """The error for a binding that stands between a requested value and the target and has no rule."""
+    name = f"{binding.domain}::{binding.op}" if binding.domain else binding.op
+    operands = ", ".join(f"x{i}" for i in range(len(binding.inputs)))
+    return InputError(
+        f"no gradient rule for {name} (domain '{binding.domain or 'ai.onnx'}', version {binding.version}) at "
+        f"'{binding}': register one with onnxgrad.vjp(\"{name}\", lambda g, y, {operands}: ...), one formula per "
+        f"operand, or onnxgrad.zero(\"{name}\"); on the command line --rules FILE"
+    )
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """("my.domain", "Op") of "my.domain::Op"; "ai.onnx" is the default domain ""."""
+    domain, separator, op = name.rpartition("::")
+    if not op or (separator and not domain):
+        raise InputError(f"'{name}' is no operator name: write \"Op\" or \"my.domain::Op\"")
+    return ("" if domain == "ai.onnx" else domain, op)
+
+
+def _add(rule: Rule, replace: bool) -> None:
+    key = (rule.domain, rule.op)
+    if key in _RULES and not replace:
+        raise InputError(f"{rule.name} has a gradient rule already: pass replace=True to put another in its place")
+    _RULES[key] = rule
+
+
+# ---- what a formula asks for ----------------------------------------------------------------------------------
+
+# operands that say shapes, axes, counts: a tuple of ints when constant (or an attribute), a Var at run time
+SHAPE_LIKE = frozenset(
+    {
+        "axes", "axis", "block_shape", "dft_length", "ends", "frame_length", "frame_step", "image_shape", "K", "k",
+        "output_shape", "pads", "repeats", "shape", "size", "sizes", "split", "starts", "steps",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a formula after `g` and `y`."""
+
+    kind: Literal["operand", "attribute", "binding", "wanted", "operands"]
+    name: str = ""
+    index: int = 0
+    default: Any = None
+
+
+def plan(rule: Rule, index: int) -> tuple[Parameter, ...]:
+    """What formula `index` of a rule asks for, read once from its signature."""
+    found = rule.plans.get(index)
+    if found is None:
+        formula = rule.formulas[index]
+        if formula is None:
+            raise InputError(f"the rule of {rule.name} has no formula for operand {index}")
+        found = rule.plans[index] = _plan(rule, formula)
+    result: tuple[Parameter, ...] = found
+    return result
+
+
+def _plan(rule: Rule, formula: Formula) -> tuple[Parameter, ...]:
+    inputs, attributes, variadic = formal_names(rule.domain, rule.op)
+    parameters = list(inspect.signature(formula).parameters.values())[2:]
+    result: list[Parameter] = []
+    if rule.kind == "vjp_all":
+        result.append(Parameter("operands"))
+        parameters = parameters[1:]
+    operands = 0
+    for p in parameters:
+        default = None if p.default is inspect.Parameter.empty else p.default
+        if p.name in ("binding", "wanted"):
+            result.append(Parameter("binding" if p.name == "binding" else "wanted"))
+        elif p.name in attributes or rule.kind == "vjp_all" or p.kind is p.KEYWORD_ONLY:
+            result.append(Parameter("attribute", p.name, default=default))
+        elif inputs is None and operands >= len(rule.formulas):
+            result.append(Parameter("attribute", p.name, default=default))
+        else:
+            if inputs is not None and operands >= len(inputs) and not variadic:
+                raise InputError(f"the rule of {rule.name} asks for '{p.name}', which is no attribute or input of it")
+            formal = inputs[operands] if inputs is not None and operands < len(inputs) else p.name
+            result.append(Parameter("operand", formal, operands))
+            operands += 1
+    return tuple(result)
+
+
+def formal_names(domain: str, op: str) -> tuple[list[str] | None, frozenset[str], bool]:
+    """Input names of the newest schema (None: no schema), attribute names since opset 18, whether it is variadic."""
+    newest = onnx.defs.onnx_opset_version()
+    versions = [newest, 18] if domain == "" else [max(1, _newest(domain))]
+    inputs: list[str] | None = None
+    attributes: set[str] = set()
+    variadic = False
+    for version in versions:
+        if not onnx.defs.has(op, max_inclusive_version=version, domain=domain):
+            continue
+        schema = onnx.defs.get_schema(op, max_inclusive_version=version, domain=domain)
+        if inputs is None:
+            inputs = [i.name for i in schema.inputs]
+            variadic = schema.max_input > len(inputs)
+        attributes.update(schema.attributes)
+    return inputs, frozenset(attributes - set(inputs or ())), variadic
+
+
+def _newest(domain: str) -> int:
+    versions: dict[str, tuple[int, int]] = onnx.defs.schema_version_map() if hasattr(onnx.defs, "schema_version_map") else {}
+    return versions.get(domain, (1, 1))[1]

@@ -1,0 +1,1 @@
+"""One file per named pass; `pipeline` puts them in order."""

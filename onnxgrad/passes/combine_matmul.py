@@ -1,0 +1,115 @@
+"""Parallel MatMuls into one (SPEC S3a)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.program import Program
+from onnxgrad.passes.base import Pass, register, roots
+from onnxgrad.passes.parallel import concat, reason_not_to_merge, rows, split
+from onnxgrad.passes.split_laws import sink_below_split
+from onnxgrad.rewrite.combine import Branch, Family, apply_family, combine
+from onnxgrad.rewrite.pattern import P, capture
+from onnxgrad.rewrite.trace import Decline, Trace, decline
+
+x, w = capture("x w")
+
+Check = Callable[[list[Branch]], bool]
+
+
+def _shares_left(x: Var, w: Var, root: Binding) -> Hashable | Decline:
+    """One bucket: same left operand, same dtype, and right operands alike in every axis but the last."""
+    if w.shape is None or not w.dtype:
+        return decline("the right operand's rank is unknown")
+    if len(w.shape) < 2:
+        return decline("the right operand has rank 1")
+    if any(d is None for d in w.shape[:-1]):
+        return decline("a batch or inner size of the right operand is unknown")
+    return (x, w.dtype, w.shape[:-1])
+
+
+def _shares_right(x: Var, w: Var, root: Binding) -> Hashable | Decline:
+    """One bucket: same right operand, same dtype, and left operands alike in every axis but the last but one."""
+    if x.shape is None or not x.dtype:
+        return decline("the left operand's rank is unknown")
+    if len(x.shape) < 2 or w.rank is None or w.rank < 2:
+        return decline("an operand has rank 1 or unknown rank")
+    if any(d is None for d in (*x.shape[:-2], x.shape[-1])):
+        return decline("a batch or inner size of the left operand is unknown")
+    return (w, x.dtype, x.shape[:-2], x.shape[-1])
+
+
+@register
+@dataclass(frozen=True)
+class CombineParallelMatMul(Pass):
+    """x @ w1, x @ w2, ... = split(x @ concat(w1, w2, ...)), biases and a common activation included.
+
+    `merge`: always, auto (a static rule for `provider`, see `parallel.reason_not_to_merge`) or never.
+    `check` may refuse a group of branches (Python only).
+    """
+
+    name: ClassVar[str] = "combine-parallel-matmul"
+    merge: str = "auto"
+    provider: str = "cpu"
+    min_branches: int = 2
+    check: Check | None = None
+
+    def run(self, program: Program, trace: Trace) -> None:
+        """Combine every group in every block."""
+        for block in roots(program):
+            emitted = apply_family(block, self.family(), trace, self.min_branches)
+            sink_below_split(emitted, trace)
+
+    def family(self) -> Family:
+        """The law over a group of branches, with this pass's options."""
+
+        @combine(P.MatMul(x, w), by=_shares_left)
+        def combine_parallel_matmul(group: list[Branch]) -> Any:
+            shared, weights = group[0]["x"], [branch["w"] for branch in group]
+            k = weights[0].shape[-2]
+            reason = reason_not_to_merge(self.merge, self.provider, len(group), rows(shared), k)
+            if reason is None and self.merge == "auto" and any(v.is_constant and v.use_count > 1 for v in weights):
+                reason = "a weight has another reader, so the file would hold it twice"
+            if reason is not None:
+                return decline(reason)
+            if self.check is not None and not self.check(group):
+                return decline("refused by the check")
+            product = shared @ concat(weights, axis=-1)
+            return split(product, [v.shape[-1] for v in weights], weights, source_axis=-1, axis=-1)
+
+        return combine_parallel_matmul
+
+
+@register
+@dataclass(frozen=True)
+class CombineParallelMatMulRight(Pass):
+    """x1 @ w, x2 @ w, ... = split(concat(x1, x2, ...) @ w) along the rows: the mirror case. Not in any preset.
+
+    The left operands are activations, so their Concat runs every time: it pays for many small ones.
+    """
+
+    name: ClassVar[str] = "combine-parallel-matmul-right"
+    min_branches: int = 2
+    check: Check | None = None
+
+    def run(self, program: Program, trace: Trace) -> None:
+        """Combine every group in every block."""
+        for block in roots(program):
+            apply_family(block, self.family(), trace, self.min_branches)
+
+    def family(self) -> Family:
+        """The law over a group of branches, with this pass's options."""
+
+        @combine(P.MatMul(x, w), by=_shares_right)
+        def combine_parallel_matmul_right(group: list[Branch]) -> Any:
+            lefts, shared = [branch["x"] for branch in group], group[0]["w"]
+            if self.check is not None and not self.check(group):
+                return decline("refused by the check")
+            product = op.MatMul(concat(lefts, axis=-2), shared)
+            return split(product, [v.shape[-2] for v in lefts], lefts, source_axis=-2, axis=-2)
+
+        return combine_parallel_matmul_right

@@ -1,0 +1,167 @@
+"""Operators that numpy evaluates exactly as onnxruntime does: data movement, integers, IEEE + - * / sqrt.
+
+Anything that two libraries may round differently (Exp, Erf, reductions, half precision) is left to onnxruntime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, numpy_helper
+
+from onnxgrad.ir.block import Binding
+from onnxgrad.ir.types import Array, numpy_dtype
+
+_Operands = Sequence[Any]
+
+# operators whose results are their operands' elements: no rounding whatever the dtype
+MOVES = frozenset(
+    {"Concat", "ConstantOfShape", "Expand", "Gather", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze", "Where"}
+)
+
+
+def evaluate(b: Binding) -> Array | None:
+    """The value of a binding over constants, None when numpy would not give the very same bits."""
+    rule = _RULES.get(b.op)
+    if rule is None:
+        return None
+    operands = [None if v is None else v.const for v in b.inputs]
+    if any(v is not None and a is None for v, a in zip(b.inputs, operands, strict=True)):
+        return None
+    with np.errstate(all="ignore"):
+        value = rule(b, operands)
+    if value is None:
+        return None
+    array = np.asarray(value)
+    wanted = b.out.shape
+    if array.dtype != numpy_dtype(b.out.dtype) or (wanted is not None and len(wanted) != array.ndim):
+        return None
+    # numpy is lenient where ONNX is not; a result of another size than inferred is not believed
+    if any(isinstance(w, int) and w != d for w, d in zip(wanted or (), array.shape, strict=False)):
+        return None
+    return np.ascontiguousarray(array).reshape(array.shape)
+
+
+def _transpose(b: Binding, o: _Operands) -> Any:
+    return np.transpose(o[0], b.attr("perm"))
+
+
+def _reshape(b: Binding, o: _Operands) -> Any:
+    sizes = [int(d) for d in o[1]]
+    if not b.attr("allowzero", 0):
+        sizes = [o[0].shape[i] if d == 0 else d for i, d in enumerate(sizes)]
+    return o[0].reshape(sizes)
+
+
+def _axes(b: Binding, o: _Operands) -> tuple[int, ...] | None:
+    if len(o) > 1 and o[1] is not None:
+        return tuple(int(a) for a in o[1].reshape(-1))
+    axes = b.attr("axes")
+    return None if axes is None else tuple(axes)
+
+
+def _squeeze(b: Binding, o: _Operands) -> Any:
+    return np.squeeze(o[0], _axes(b, o))
+
+
+def _unsqueeze(b: Binding, o: _Operands) -> Any:
+    axes = _axes(b, o)
+    return None if axes is None else np.expand_dims(o[0], axes)
+
+
+def _concat(b: Binding, o: _Operands) -> Any:
+    return np.concatenate(o, axis=b.attr("axis"))
+
+
+def _gather(b: Binding, o: _Operands) -> Any:
+    return np.take(o[0], o[1], axis=b.attr("axis", 0))
+
+
+def _slice(b: Binding, o: _Operands) -> Any:
+    if len(o) < 3:
+        return None  # bounds as attributes: opset 9 and older
+    axes = range(len(o[1])) if len(o) < 4 or o[3] is None else o[3]
+    steps = [1] * len(o[1]) if len(o) < 5 or o[4] is None else o[4]
+    index: list[slice] = [slice(None)] * o[0].ndim
+    for start, end, axis, step in zip(o[1], o[2], axes, steps, strict=True):
+        size = o[0].shape[int(axis)]
+        # numpy reads an end below -size with a negative step as "before the first", like ONNX, only if it is None
+        before = step < 0 and end < -size
+        index[int(axis)] = slice(int(start), None if before else int(end), int(step))
+    return o[0][tuple(index)]
+
+
+def _expand(b: Binding, o: _Operands) -> Any:
+    return np.broadcast_to(o[0], np.broadcast_shapes(o[0].shape, tuple(int(d) for d in o[1])))
+
+
+def _constant_of_shape(b: Binding, o: _Operands) -> Any:
+    value = b.attr("value")
+    fill = numpy_helper.to_array(value) if isinstance(value, TensorProto) else np.zeros(1, np.float32)
+    return np.full([int(d) for d in o[0]], fill.reshape(-1)[0], fill.dtype)
+
+
+def _cast(b: Binding, o: _Operands) -> Any:
+    source, target = o[0].dtype, numpy_dtype(b.attr("to"))
+    # out of range float to int, and rounding to or from 8 bits and less, differ between libraries
+    exact = source.kind in "biu" and target.kind in "biuf" and target.itemsize >= 4
+    exact = exact or (source.kind == "f" and target.kind == "f" and min(source.itemsize, target.itemsize) >= 4)
+    return o[0].astype(target) if exact else None
+
+
+def _plain(a: Any) -> bool:
+    return a.dtype.kind in "iu" or (a.dtype.kind == "f" and a.dtype.itemsize >= 4)
+
+
+def _arithmetic(function: Callable[..., Any], integers: bool = True) -> Callable[[Binding, _Operands], Any]:
+    def rule(b: Binding, o: _Operands) -> Any:
+        fits = all(_plain(a) and (integers or a.dtype.kind == "f") for a in o)
+        return function(*o) if fits else None
+
+    return rule
+
+
+def _compare(function: Callable[..., Any]) -> Callable[[Binding, _Operands], Any]:
+    return lambda b, o: function(*o) if all(_plain(a) or a.dtype.kind == "b" for a in o) else None
+
+
+def _shape(b: Binding, o: _Operands) -> Any:
+    return np.array(o[0].shape[b.attr("start", 0) : b.attr("end", o[0].ndim)], np.int64)
+
+
+def _range(b: Binding, o: _Operands) -> Any:
+    return np.arange(o[0], o[1], o[2]) if all(a.dtype.kind == "i" for a in o) and o[2] != 0 else None
+
+
+_RULES: dict[str, Callable[[Binding, _Operands], Any]] = {
+    "Transpose": _transpose,
+    "Reshape": _reshape,
+    "Squeeze": _squeeze,
+    "Unsqueeze": _unsqueeze,
+    "Concat": _concat,
+    "Gather": _gather,
+    "Slice": _slice,
+    "Expand": _expand,
+    "ConstantOfShape": _constant_of_shape,
+    "Cast": _cast,
+    "CastLike": lambda b, o: o[0].astype(o[1].dtype) if o[0].dtype == o[1].dtype else None,
+    "Shape": _shape,
+    "Range": _range,
+    "Add": _arithmetic(np.add),
+    "Sub": _arithmetic(np.subtract),
+    "Mul": _arithmetic(np.multiply),
+    "Div": _arithmetic(np.divide, integers=False),
+    "Neg": _arithmetic(np.negative),
+    "Sqrt": _arithmetic(np.sqrt, integers=False),
+    "Equal": _compare(np.equal),
+    "Less": _compare(np.less),
+    "Greater": _compare(np.greater),
+    "GreaterOrEqual": _compare(np.greater_equal),
+    "LessOrEqual": _compare(np.less_equal),
+    "Not": lambda b, o: np.logical_not(o[0]),
+    "And": lambda b, o: np.logical_and(o[0], o[1]),
+    "Or": lambda b, o: np.logical_or(o[0], o[1]),
+    "Where": lambda b, o: np.where(o[0], o[1], o[2]),
+}

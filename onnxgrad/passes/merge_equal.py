@@ -1,0 +1,108 @@
+"""Common subexpressions and equal initializers."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from onnx import TensorProto
+
+from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.ops import RANDOM_OPS
+from onnxgrad.ir.program import Program
+from onnxgrad.passes.base import Pass, register, roots
+from onnxgrad.rewrite.trace import Trace
+
+
+@register
+@dataclass(frozen=True)
+class MergeEqual(Pass):
+    """f(x), f(x) = y, y: equal bindings become one, initializers with equal bytes become one.
+
+    Never merged: random draws, operators of unknown domains and calls (they may draw too), control flow, and values
+    that differ in a bit (+0.0 and -0.0).
+    """
+
+    name: ClassVar[str] = "merge-equal"
+
+    def run(self, program: Program, trace: Trace) -> None:
+        """Merge within each block; nested blocks see what enclosing ones define but keep their own bindings."""
+        for root in roots(program):
+            blocks = [root, *(nested for b in root.walk() for nested in b.blocks.values())]
+            for block in blocks:
+                _merge_initializers(block, trace)
+                _merge_bindings(block, trace)
+
+
+def _merge_initializers(block: BindingBlock, trace: Trace) -> None:
+    by_kind: dict[Hashable, list[Var]] = {}
+    for v in block.initializers.values():
+        if v.initializer is None or v.parameter or v.returned or v.initializer.data_location == TensorProto.EXTERNAL:
+            continue
+        by_kind.setdefault((v.initializer.data_type, tuple(v.initializer.dims)), []).append(v)
+    for kind in by_kind.values():
+        if len(kind) < 2:
+            continue
+        first: dict[bytes, Var] = {}
+        for v in kind:
+            kept = first.setdefault(_content(v.initializer), v)
+            if kept is not v and not trace.stopped:
+                trace.of("equal_initializers").applied += 1
+                trace.fired("equal_initializers", f"{v.name} = {kept.name}")
+                block.replace(v, kept)
+                block.remove_initializer(v)
+
+
+def _content(tensor: TensorProto | None) -> bytes:
+    """The bytes that tell two tensors of one dtype and shape apart, whichever field holds them."""
+    if tensor is None:
+        return b""
+    if tensor.HasField("raw_data"):
+        return b"r" + bytes(tensor.raw_data)
+    bare = TensorProto()
+    bare.CopyFrom(tensor)
+    bare.ClearField("name")
+    bare.ClearField("doc_string")
+    serialized: bytes = bare.SerializeToString(deterministic=True)
+    return b"f" + serialized
+
+
+def _merge_bindings(block: BindingBlock, trace: Trace) -> None:
+    block.schedule()
+    known: dict[Hashable, Binding] = {}
+    for b in list(block.bindings):
+        key = _key(b)
+        if key is None:
+            continue
+        kept = known.setdefault(key, b)
+        if kept is b or trace.stopped or _both_returned(b, kept):
+            continue
+        trace.of("equal_bindings").applied += 1
+        trace.fired("equal_bindings", str(b))
+        for old, new in zip(b.outputs, kept.outputs, strict=True):
+            if old is not None and new is not None:
+                block.replace(old, new)
+        block.remove(b)
+
+
+def _both_returned(b: Binding, kept: Binding) -> bool:
+    """Two outputs of the graph cannot become one value under two names."""
+    pairs = zip(b.outputs, kept.outputs, strict=True)
+    return any(p is not None and q is not None and p.returned and q.returned for p, q in pairs)
+
+
+def _key(b: Binding) -> Hashable | None:
+    if b.domain not in ("", "ai.onnx.ml") or b.op in RANDOM_OPS or b.blocks or _draws(b):
+        return None
+    if b.has_refs:
+        return None
+    present = tuple(o is not None for o in b.outputs)
+    attrs = tuple(sorted(a.SerializeToString(deterministic=True) for a in b.node.attribute))
+    return (b.domain, b.op, tuple(b.inputs), attrs, present)
+
+
+def _draws(b: Binding) -> bool:
+    """A training-mode Dropout draws a mask."""
+    mode = b.operand(2)
+    return b.op == "Dropout" and mode is not None

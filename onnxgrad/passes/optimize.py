@@ -1,0 +1,124 @@
+"""`optimize`: run a pipeline, prove the result against the original, or name the first rewrite that broke it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from onnx import ModelProto
+
+from onnxgrad.errors import NotProved
+from onnxgrad.ir import interop
+from onnxgrad.ir.load import ModelLike, load
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.save import to_proto
+from onnxgrad.passes.pipeline import PassResult, Pipeline
+from onnxgrad.rewrite.trace import Firing, Trace
+from onnxgrad.verify import Report, verify
+from onnxgrad.verify.bisect import bisect
+from onnxgrad.verify.run import RunFailed
+
+
+class RewriteRefuted(NotProved):
+    """The optimised model computes something else. `report` holds the differences, `culprit` the first bad firing."""
+
+    def __init__(self, report: Report, culprit: Firing | None) -> None:
+        self.report = report
+        self.culprit = culprit
+        worst = report.worst
+        what = "the optimised model differs from the original" if worst is None else str(worst)
+        blame = (
+            ""
+            if culprit is None
+            else (
+                f"; the first rewrite that changes the result is number {culprit.number}, {culprit.rule} "
+                f"(pass {culprit.pass_name}) at: {culprit.where}"
+            )
+        )
+        super().__init__(f"{what}{blame}; nothing was written")
+
+
+@dataclass(frozen=True)
+class Optimized:
+    """The optimised program, what each pass did, every firing, and the proof (None when it was not asked for)."""
+
+    program: Program
+    passes: list[PassResult]
+    trace: Trace
+    report: Report | None
+
+
+def optimize_program(
+    model: ModelLike,
+    pipeline: Pipeline,
+    *,
+    prove: bool = True,
+    limit: int | None = None,
+    explain: bool = False,
+    proof: Mapping[str, Any] | None = None,
+) -> Optimized:
+    """Run `pipeline` over a fresh reading of `model` and prove the result; `proof` goes to `verify.verify`.
+
+    `limit` stops after that many rewrites. Raises RewriteRefuted (exit code 1) when the proof fails, after bisecting
+    the numbered firings, and InputError when the model cannot be read, or cannot be run while `prove` is on.
+    """
+    options = dict(proof or {})
+    trace = Trace(limit=limit, explain=explain)
+    program = load(model)
+    results = pipeline.run(program, trace)
+    if not prove:
+        return Optimized(program, results, trace, None)
+    original = _subject(model, program)
+    options.setdefault("float64_exact", not trace.rounded)
+    report = verify(original, to_proto(program), **options)
+    if not report.ok:
+        raise RewriteRefuted(report, _culprit(model, pipeline, len(trace.firings), original, options))
+    return Optimized(program, results, trace, report)
+
+
+def optimize(
+    model: ModelLike,
+    *,
+    preset: str = "default",
+    passes: str | list[str] | None = None,
+    merge: str = "auto",
+    provider: str = "cpu",
+    verify: bool = True,
+) -> Any:
+    """The optimised model, in the kind that was given (a path or bytes give a ModelProto).
+
+    `preset` or `passes` (`"a,b{option=value}"`) choose what runs; `merge` is always, auto or never; `verify` proves
+    the result on `provider`. Raises InputError, RewriteRefuted.
+    """
+    pipeline = Pipeline.of(preset, passes, merge=merge, provider=provider)
+    done = optimize_program(model, pipeline, prove=verify, proof={"provider": provider})
+    return interop.like(done.program, model)
+
+
+def _subject(model: ModelLike, program: Program) -> Any:
+    """What `verify` reads as the original: the file itself when there is one."""
+    return program.path if program.path is not None else program.proto
+
+
+def _culprit(
+    model: ModelLike, pipeline: Pipeline, total: int, original: Any, options: Mapping[str, Any]
+) -> Firing | None:
+    """The first firing after which the result differs."""
+    if total == 0:
+        return None
+
+    def candidate(n: int) -> tuple[ModelProto, Trace]:
+        trace = Trace(limit=n)
+        program = load(model)
+        pipeline.run(program, trace)
+        return to_proto(program), trace
+
+    def good(n: int) -> bool:
+        try:
+            return verify(original, candidate(n)[0], **options).ok
+        except RunFailed:
+            return False
+
+    first = bisect(total, good)
+    return candidate(first)[1].firings[first - 1]

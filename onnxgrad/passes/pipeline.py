@@ -1,0 +1,182 @@
+"""Pipelines: passes in order, by name or preset, run until a round changes nothing."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.program import Program
+from onnxgrad.passes import (  # each module registers its passes
+    combine_gemm,
+    combine_matmul,
+    fold_constant,
+    merge_equal,
+    remove_noops,
+    remove_unused,
+    transpose,
+    transpose_after_concat,
+)
+from onnxgrad.passes.base import PASSES, Pass
+from onnxgrad.passes.parallel import MERGE
+from onnxgrad.rewrite.trace import Trace
+
+__all__ = ["PASSES", "PRESETS", "Pass", "PassResult", "Pipeline", "parse_passes"]
+
+_MODULES = (
+    combine_gemm,
+    combine_matmul,
+    fold_constant,
+    merge_equal,
+    remove_noops,
+    remove_unused,
+    transpose,
+    transpose_after_concat,
+)
+
+# The order: nothing matches on a raw export until its noise is folded and duplicates are merged, so clean first;
+# products combine before transposes are looked at again, because combining makes Concats of transposes; what the
+# combinations left over is cleaned up by the next round.
+_CLEAN = ("remove-unused", "remove-noops", "fold-constant", "merge-equal")
+PRESETS: dict[str, tuple[str, ...]] = {
+    "clean": _CLEAN,
+    "default": (
+        *_CLEAN,
+        "simplify-transpose",
+        "combine-parallel-matmul",
+        "combine-parallel-gemm",
+        "transpose-after-concat",
+        "remove-unused",
+    ),
+}
+
+# a pass may open the way for an earlier one; more rounds than this never changed a model we know
+_ROUNDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PassResult:
+    """What one pass did over all rounds: firings, bindings before and after, seconds."""
+
+    name: str
+    firings: int
+    before: int
+    after: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Passes in order."""
+
+    passes: tuple[Pass, ...]
+
+    @staticmethod
+    def of(
+        preset: str = "default",
+        passes: Sequence[str | Pass] | str | None = None,
+        *,
+        merge: str = "auto",
+        provider: str = "cpu",
+    ) -> Pipeline:
+        """A preset's passes, or those listed. `merge` and `provider` reach every pass that has these options.
+
+        Raises InputError for an unknown preset, pass, option or merge rule.
+        """
+        if merge not in MERGE:
+            raise InputError(f"unknown merge rule '{merge}': choose one of {', '.join(MERGE)}")
+        if passes is None:
+            if preset not in PRESETS:
+                raise InputError(f"unknown preset '{preset}': choose one of {', '.join(PRESETS)}")
+            passes = PRESETS[preset]
+        parsed: list[Pass] = []
+        for item in [passes] if isinstance(passes, str) else passes:
+            parsed += parse_passes(item, merge=merge, provider=provider) if isinstance(item, str) else [item]
+        return Pipeline(tuple(parsed))
+
+    def run(self, program: Program, trace: Trace | None = None) -> list[PassResult]:
+        """Run the passes in order, again until a round fires nothing. The program is changed in place."""
+        trace = trace or Trace()
+        done: dict[str, PassResult] = {}
+        for _ in range(_ROUNDS):
+            fired = len(trace.firings)
+            for p in self.passes:
+                if trace.stopped:
+                    break
+                result = _run_one(p, program, trace)
+                known = done.get(p.name)
+                done[p.name] = result if known is None else _sum(known, result)
+            if len(trace.firings) == fired:
+                break
+        return list(done.values())
+
+
+def _run_one(p: Pass, program: Program, trace: Trace) -> PassResult:
+    trace.pass_name = p.name
+    before, fired, started = _bindings(program), len(trace.firings), time.perf_counter()
+    p.run(program, trace)
+    seconds = time.perf_counter() - started
+    return PassResult(p.name, len(trace.firings) - fired, before, _bindings(program), seconds)
+
+
+def _bindings(program: Program) -> int:
+    return sum(len(block.bindings) for block in program.blocks())
+
+
+def _sum(a: PassResult, b: PassResult) -> PassResult:
+    return replace(a, firings=a.firings + b.firings, after=b.after, seconds=a.seconds + b.seconds)
+
+
+# ---- "a,b{option=value;option=value}" ------------------------------------------------------------------------------
+
+_ITEM = re.compile(r"\s*([\w-]+)\s*(?:\{([^}]*)\})?\s*(?:,|$)")
+
+
+def parse_passes(text: str, **common: Any) -> list[Pass]:
+    """Passes from `name,name{option=value,option=value}`; `common` options go to each pass that has them.
+
+    Raises InputError that names what is unknown and lists what there is.
+    """
+    found: list[Pass] = []
+    position = 0
+    while position < len(text):
+        item = _ITEM.match(text, position)
+        if item is None:
+            raise InputError(f"cannot read the list of passes at '{text[position:]}': write a,b{{option=value}}")
+        found.append(_make(item[1], item[2] or "", common))
+        position = item.end()
+    if not found:
+        raise InputError("the list of passes is empty")
+    return found
+
+
+def _make(name: str, options: str, common: dict[str, Any]) -> Pass:
+    cls = PASSES.get(name)
+    if cls is None:
+        raise InputError(f"unknown pass '{name}': choose from {', '.join(sorted(PASSES))}")
+    known = {f.name: f for f in fields(cls)}
+    values = {k: v for k, v in common.items() if k in known}
+    for entry in filter(None, re.split(r"[,;]", options)):
+        key, equals, value = (part.strip() for part in entry.partition("="))
+        if not equals or key not in known:
+            raise InputError(f"unknown option '{entry.strip()}' of pass '{name}'; it has: {', '.join(known) or 'none'}")
+        values[key] = _convert(name, key, value, known[key].type)
+    return cls(**values)
+
+
+def _convert(name: str, key: str, value: str, kind: Any) -> Any:
+    try:
+        if kind == "int":
+            return int(value)
+        if kind == "float":
+            return float(value)
+        if kind == "bool":
+            return {"true": True, "false": False}[value.lower()]
+    except (ValueError, KeyError):
+        raise InputError(f"option {key} of pass '{name}' wants a value of type {kind}, not '{value}'") from None
+    if kind == "str":
+        return value
+    raise InputError(f"option {key} of pass '{name}' cannot be set from text")

@@ -1,0 +1,202 @@
+"""Transpose laws: SPEC S1 and what belongs to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.program import Program
+from onnxgrad.passes.base import Pass, register, roots
+from onnxgrad.passes.remove_noops import transpose_in_order
+from onnxgrad.rewrite.engine import Measure, apply_rules, rewrite
+from onnxgrad.rewrite.match import attribute
+from onnxgrad.rewrite.pattern import P, capture
+from onnxgrad.rewrite.trace import Trace, decline
+
+x, a, b, c, p, q = capture("x a b c p q")
+
+
+def is_matrix_transpose(perm: Sequence[int] | None) -> bool:
+    """The permutation swaps the last two axes and keeps the leading ones."""
+    if perm is None or len(perm) < 2:
+        return False
+    return list(perm) == [*range(len(perm) - 2), len(perm) - 1, len(perm) - 2]
+
+
+def transposed(v: Var) -> Var:
+    """The matrix transpose of `v`; of a matrix transpose, its operand."""
+    b = v.definition
+    if b is not None and b.is_op("Transpose") and b.inputs[0] is not None and is_matrix_transpose(attribute(b, "perm")):
+        return b.inputs[0]
+    return v.mT
+
+
+def _above_products(block: BindingBlock) -> int:
+    """Each transpose weighs 3 to the power of the products below it: T(b) @ T(a) weighs less than T(a @ b)."""
+    below: dict[Binding, int] = {}
+    block.schedule()
+    total = 0
+    for binding in block.walk():
+        operands = max((below.get(v.definition, 0) for v in binding.reads() if v.definition is not None), default=0)
+        below[binding] = operands + (binding.op in ("MatMul", "Gemm"))
+        total += 3**operands if binding.op == "Transpose" else 0
+    return total
+
+
+TRANSPOSES_ABOVE_PRODUCTS = Measure("weight of transposes above products", _above_products)
+
+
+def _gemm_operands(block: BindingBlock) -> int:
+    """How many operands of Gemms are transposes."""
+    return sum(
+        v is not None and v.definition is not None and v.definition.is_op("Transpose")
+        for b in block.walk()
+        if b.is_op("Gemm")
+        for v in b.inputs[:2]
+    )
+
+
+TRANSPOSES_INTO_GEMM = Measure("number of transposed operands of Gemm", _gemm_operands)
+
+
+@rewrite(P.Transpose(P.Transpose(x, perm=p), perm=q), shrinks=TRANSPOSES_ABOVE_PRODUCTS)
+def transpose_of_transpose(x: Var, p: Any, q: Any, root: Binding) -> Any:
+    """Transpose(Transpose(x, p), q) = Transpose(x, p o q), and x when that is the identity"""
+    if p is None or q is None or len(p) != len(q):
+        return None
+    perm = [p[i] for i in q]
+    inner = root.inputs[0]
+    if perm == sorted(perm):
+        if root.out.returned and (x.definition is None or x.returned):
+            return decline("the result is an output and its operand cannot take its name")
+        return x
+    if inner is None or inner.use_count > 1:
+        return decline("the inner transpose has another reader and would stay")
+    return op.Transpose(x, perm=perm)
+
+
+def _transpose_of_matmul(a: Var, b: Var, q: Any) -> Any:
+    if not is_matrix_transpose(q):
+        return None
+    if a.rank is None or b.rank is None:
+        return decline("an operand's rank is unknown")
+    if a.rank < 2 or b.rank < 2:
+        return decline("a rank-1 operand is never transposed")
+    return transposed(b) @ transposed(a)
+
+
+@rewrite(P.Transpose(P.MatMul(a, b).only, perm=q), shrinks=TRANSPOSES_ABOVE_PRODUCTS)
+def transpose_of_matmul(a: Var, b: Var, q: Any) -> Any:
+    """T(a @ b) = T(b) @ T(a)"""
+    return _transpose_of_matmul(a, b, q)
+
+
+def _cheap(v: Var) -> bool:
+    b = v.definition
+    return v.is_constant or (b is not None and b.is_op("Transpose") and is_matrix_transpose(attribute(b, "perm")))
+
+
+@rewrite(P.Transpose(P.MatMul(a, b).only, perm=q), shrinks=TRANSPOSES_ABOVE_PRODUCTS)
+def transpose_of_matmul_if_free(a: Var, b: Var, q: Any) -> Any:
+    """T(a @ b) = T(b) @ T(a), when at least one operand's transpose costs nothing"""
+    if is_matrix_transpose(q) and not (_cheap(a) or _cheap(b)):
+        return decline("both operands would need a transpose of their own")
+    return _transpose_of_matmul(a, b, q)
+
+
+@rewrite(P.Gemm(P.Transpose(a, perm=(1, 0)), b), shrinks=TRANSPOSES_INTO_GEMM)
+def gemm_of_transpose_left(a: Var, b: Var, root: Binding) -> Any:
+    """Gemm(T(a), b) = Gemm(a, b, transA flipped)"""
+    return _gemm(root, a, b, flip_a=True)
+
+
+@rewrite(P.Gemm(a, P.Transpose(b, perm=(1, 0))), shrinks=TRANSPOSES_INTO_GEMM)
+def gemm_of_transpose_right(a: Var, b: Var, root: Binding) -> Any:
+    """Gemm(a, T(b)) = Gemm(a, b, transB flipped)"""
+    return _gemm(root, a, b, flip_b=True)
+
+
+@rewrite(P.Gemm(P.Transpose(a, perm=(1, 0)), b, c), shrinks=TRANSPOSES_INTO_GEMM)
+def gemm_with_bias_of_transpose_left(a: Var, b: Var, c: Var, root: Binding) -> Any:
+    """Gemm(T(a), b, c) = Gemm(a, b, c, transA flipped)"""
+    return _gemm(root, a, b, c, flip_a=True)
+
+
+@rewrite(P.Gemm(a, P.Transpose(b, perm=(1, 0)), c), shrinks=TRANSPOSES_INTO_GEMM)
+def gemm_with_bias_of_transpose_right(a: Var, b: Var, c: Var, root: Binding) -> Any:
+    """Gemm(a, T(b), c) = Gemm(a, b, c, transB flipped)"""
+    return _gemm(root, a, b, c, flip_b=True)
+
+
+def _gemm(root: Binding, a: Var, b: Var, c: Var | None = None, *, flip_a: bool = False, flip_b: bool = False) -> Var:
+    result: Var = op.Gemm(
+        a,
+        b,
+        c,
+        alpha=root.attr("alpha"),
+        beta=root.attr("beta"),
+        transA=root.attr("transA") ^ flip_a,
+        transB=root.attr("transB") ^ flip_b,
+    )
+    return result
+
+
+@rewrite(P.Transpose(P.Gemm(a, b).only.named("product"), perm=(1, 0)), shrinks=TRANSPOSES_ABOVE_PRODUCTS)
+def transpose_of_gemm(a: Var, b: Var, product: Binding) -> Any:
+    """T(Gemm(a, b)) = Gemm(b, a), each operand's transposition flipped"""
+    return _swapped(product, a, b, None)
+
+
+@rewrite(P.Transpose(P.Gemm(a, b, c).only.named("product"), perm=(1, 0)), shrinks=TRANSPOSES_ABOVE_PRODUCTS)
+def transpose_of_gemm_with_bias(a: Var, b: Var, c: Var, product: Binding) -> Any:
+    """T(Gemm(a, b, c)) = Gemm(b, a, T(c)), each operand's transposition flipped; a bias (N,) becomes (N, 1)"""
+    if c.shape is None or any(d is None for d in c.shape):
+        return decline("the bias's shape is unknown")
+    if len(c.shape) == 2:
+        return _swapped(product, a, b, c if c.shape == (1, 1) else transposed(c))
+    return _swapped(product, a, b, c if c.shape in ((), (1,)) else op.Unsqueeze(c, [1]))
+
+
+def _swapped(product: Binding, a: Var, b: Var, c: Var | None) -> Var:
+    result: Var = op.Gemm(
+        b,
+        a,
+        c,
+        alpha=product.attr("alpha"),
+        beta=product.attr("beta"),
+        transA=1 - product.attr("transB"),
+        transB=1 - product.attr("transA"),
+    )
+    return result
+
+
+GEMM_RULES = [
+    gemm_of_transpose_left,
+    gemm_of_transpose_right,
+    gemm_with_bias_of_transpose_left,
+    gemm_with_bias_of_transpose_right,
+    transpose_of_gemm,
+    transpose_of_gemm_with_bias,
+]
+
+
+@register
+@dataclass(frozen=True)
+class SimplifyTranspose(Pass):
+    """T(T(x)) = x, T(a @ b) = T(b) @ T(a), Gemm(T(a), b) = Gemm(a, b, transA): fewer and lower transposes (SPEC S1).
+
+    `always`: push a transpose below a product even when neither operand's transpose cancels or folds, which is what
+    a gradient graph wants; without, only when one of them costs nothing.
+    """
+
+    name: ClassVar[str] = "simplify-transpose"
+    always: bool = False
+
+    def run(self, program: Program, trace: Trace) -> None:
+        """Apply the transpose rules to every block until none matches."""
+        of_matmul = transpose_of_matmul if self.always else transpose_of_matmul_if_free
+        for block in roots(program):
+            apply_rules(block, [transpose_in_order, transpose_of_transpose, of_matmul, *GEMM_RULES], trace)

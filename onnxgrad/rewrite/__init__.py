@@ -1,0 +1,1 @@
+"""Laws as patterns: the pattern language, the matcher, the worklist engine, families of parallel branches."""

@@ -1,0 +1,230 @@
+"""Rooted rules on a worklist: match, then guards, then build; one replacement last.
+
+A rule is one-shot or shrinks a declared measure, so rewriting ends; fuel is the backstop and names the rule.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from onnxgrad.errors import InternalError
+from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.ops import emitting
+from onnxgrad.ir.schedule import depends_on
+from onnxgrad.ir.types import TensorType
+from onnxgrad.rewrite.match import Captured, match_binding
+from onnxgrad.rewrite.pattern import Call
+from onnxgrad.rewrite.trace import Decline, Fuel, Trace
+
+# firings allowed per binding of the block, plus a floor for tiny ones
+_FUEL_PER_BINDING = 20
+_FUEL_FLOOR = 1000
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A well-founded measure that each firing of a rule shrinks: a natural number computed from the block."""
+
+    name: str
+    of: Callable[[BindingBlock], int]
+
+
+def count(*ops: str) -> Measure:
+    """How many bindings of these operators there are; all bindings when none is named."""
+    wanted = frozenset(ops)
+    return Measure(
+        f"number of {'/'.join(ops) or 'bindings'}",
+        lambda block: sum(1 for b in block.walk() if not wanted or b.op in wanted),
+    )
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A law: where it applies (`pattern`), what to build, and why it ends (`shrinks`, or None for one-shot)."""
+
+    name: str
+    pattern: Call
+    build: Callable[..., Any]
+    shrinks: Measure | None
+
+    @property
+    def law(self) -> str:
+        """The first line of the rule's docstring."""
+        return (inspect.getdoc(self.build) or "").split("\n")[0]
+
+
+def rewrite(pattern: Call, *, shrinks: Measure | None = None) -> Callable[[Callable[..., Any]], Rule]:
+    """Make a rule of a function that receives the captures by name, and `root`, the matched binding, if it asks.
+
+    The function returns the value that replaces the root's first output, a tuple replacing all outputs, a mapping
+    of values to replacements, None to decline, or `decline("why")`. Without `shrinks` the rule is one-shot: it never
+    fires on what it emitted itself.
+    """
+    return lambda build: Rule(build.__name__, pattern, build, shrinks)
+
+
+def apply_rules(block: BindingBlock, rules: Sequence[Rule], trace: Trace) -> int:
+    """Fire `rules` anywhere in `block` and its nested blocks until nothing matches; the number of firings."""
+    by_op: dict[tuple[str, str], list[Rule]] = {}
+    for rule in rules:
+        for op in rule.pattern.ops:
+            by_op.setdefault((rule.pattern.domain, op), []).append(rule)
+    work = _Worklist(b for b in block.walk() if (b.domain, b.op) in by_op)
+    fuel = Fuel(_FUEL_FLOOR + _FUEL_PER_BINDING * len(work))
+    makers: dict[Binding, str] = {}
+    fired = 0
+    while work and not trace.stopped:
+        binding = work.pop()
+        if not binding.is_live:
+            continue
+        for rule in by_op.get((binding.domain, binding.op), ()):
+            if rule.shrinks is None and makers.get(binding) == rule.name:
+                continue
+            before = rule.shrinks.of(block.root) if trace.check_measures and rule.shrinks else None
+            touched = fire(rule, binding, trace)
+            if touched is None:
+                continue
+            fired += 1
+            fuel.burn(rule.name)
+            if before is not None and rule.shrinks is not None and rule.shrinks.of(block.root) >= before:
+                raise InternalError(f"rule {rule.name} did not shrink its measure, the {rule.shrinks.name}")
+            emitted, neighbours = touched
+            makers.update(dict.fromkeys(emitted, rule.name))
+            work.extend(b for b in (*emitted, *neighbours) if (b.domain, b.op) in by_op)
+            break
+    return fired
+
+
+def fire(rule: Rule, binding: Binding, trace: Trace) -> tuple[list[Binding], list[Binding]] | None:
+    """Try one rule at one binding: what it emitted and whose surroundings changed, or None when it does not apply."""
+    counts = trace.of(rule.name)
+    counts.tried += 1
+    started = time.perf_counter()
+    try:
+        for captured in match_binding(rule.pattern, binding):
+            counts.matched += 1
+            touched = _build(rule, binding, captured, trace)
+            if touched is not None:
+                counts.applied += 1
+                return touched
+        return None
+    finally:
+        counts.seconds += time.perf_counter() - started
+
+
+def _build(
+    rule: Rule, binding: Binding, captured: Captured, trace: Trace
+) -> tuple[list[Binding], list[Binding]] | None:
+    arguments = call_arguments(rule.build, {**captured, "root": binding})
+    with emitting(binding.block, sources=[binding], made_by=rule.name) as emitter:
+        answer = rule.build(**arguments)
+    if answer is None or isinstance(answer, Decline):
+        binding.block.remove_unused(emitter.emitted)
+        if isinstance(answer, Decline):
+            trace.missed(rule.name, str(binding), answer.reason)
+        return None
+    mapping = _as_mapping(answer, binding, rule.name)
+    trace.fired(rule.name, str(binding))
+    return emitter.emitted, substitute(mapping, rule.name)
+
+
+def call_arguments(build: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what is offered, what the function asks for by parameter name."""
+    return {name: offered[name] for name in _parameters(build) if name in offered}
+
+
+@lru_cache(maxsize=1024)
+def _parameters(build: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(inspect.signature(build).parameters)
+
+
+def _as_mapping(answer: Any, binding: Binding, rule: str) -> Mapping[Var, Var]:
+    if isinstance(answer, Mapping):
+        return {(old.out if isinstance(old, Binding) else old): new for old, new in answer.items()}
+    news = answer if isinstance(answer, tuple) else (answer,)
+    olds = [v for v in binding.outputs[: len(news)] if v is not None]
+    if len(olds) != len(news):
+        raise InternalError(f"rule {rule} returned {len(news)} values for {binding}")
+    return dict(zip(olds, news, strict=True))
+
+
+def substitute(mapping: Mapping[Var, Var], rule: str) -> list[Binding]:
+    """Replace values at once, drop what became unused, and return the bindings whose surroundings changed.
+
+    Raises InternalError when a replacement has another type or would close a cycle.
+    """
+    neighbours: dict[Binding, None] = {}
+    roots = [old.definition for old in mapping if old.definition is not None]
+    for old, new in mapping.items():
+        _check_type(old, new, rule)
+        neighbours.update(dict.fromkeys(old.users))
+    if len(mapping) > 1:
+        _check_cycle(mapping, rule)
+    for old, new in mapping.items():
+        if new.type is None or _says_less(new, old):
+            new.type = old.type
+        old.block.replace(old, new)
+    for root in roots:
+        neighbours.update(dict.fromkeys(v.definition for v in root.reads() if v.definition is not None))
+        for v in root.reads():
+            neighbours.update(dict.fromkeys(v.users))
+        root.block.remove_unused([root])
+    return [b for b in neighbours if b.is_live]
+
+
+def _check_type(old: Var, new: Var, rule: str) -> None:
+    a, b = old.type, new.type
+    if a is None or b is None:
+        return
+    if isinstance(a, TensorType) and isinstance(b, TensorType):
+        fits = a.dtype == b.dtype or 0 in (a.dtype, b.dtype)
+        if a.shape is not None and b.shape is not None:
+            fits = fits and len(a.shape) == len(b.shape)
+            pairs = zip(a.shape, b.shape, strict=False)
+            fits = fits and not any(isinstance(p, int) and isinstance(q, int) and p != q for p, q in pairs)
+    else:
+        fits = type(a) is type(b)
+    if not fits:
+        raise InternalError(f"rule {rule} replaces {old!r} by {new!r}, a value of another type")
+
+
+def _says_less(new: Var, old: Var) -> bool:
+    """The rewritten value is the same value, so what was known of its sizes stays known."""
+    if old.shape is None:
+        return False
+    return new.shape is None or any(n is None and o is not None for n, o in zip(new.shape, old.shape, strict=True))
+
+
+def _check_cycle(mapping: Mapping[Var, Var], rule: str) -> None:
+    olds = {old.definition for old in mapping if old.definition is not None}
+    for new in mapping.values():
+        if new.definition is not None and new.definition not in olds and depends_on(new.definition, olds):
+            raise InternalError(f"rule {rule} builds {new!r} from a value that it replaces: that would be a cycle")
+
+
+class _Worklist:
+    """First in, first out, each binding at most once at a time."""
+
+    def __init__(self, items: Iterable[Binding]) -> None:
+        self._queue = deque(items)
+        self._waiting = set(self._queue)
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def pop(self) -> Binding:
+        binding = self._queue.popleft()
+        self._waiting.discard(binding)
+        return binding
+
+    def extend(self, items: Iterable[Binding]) -> None:
+        for b in items:
+            if b not in self._waiting:
+                self._waiting.add(b)
+                self._queue.append(b)

@@ -1,0 +1,111 @@
+"""Matching a pattern against the block: a search over alternatives and operand orders, first answer wins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from onnxgrad.ir.block import Binding, Var
+from onnxgrad.rewrite.pattern import COMMUTATIVE, Call, Capture, Each, Either, Pattern
+
+Captured = Mapping[str, Any]
+
+
+def match_binding(pattern: Call, binding: Binding) -> Iterator[Captured]:
+    """Every way in which `binding` is the root of `pattern`, as captured names."""
+    if binding.op in pattern.ops and binding.domain == pattern.domain:
+        yield from _call(pattern, binding, {})
+
+
+def attribute(binding: Binding, name: str) -> Any:
+    """An attribute as the operator means it: written, default, or implied (Transpose without perm reverses)."""
+    value = binding.attr(name)
+    if value is None and name == "perm" and binding.op == "Transpose":
+        rank = None if binding.inputs[0] is None else binding.inputs[0].rank
+        return None if rank is None else tuple(range(rank - 1, -1, -1))
+    return value
+
+
+def _value(pattern: Pattern, var: Var | None, found: Captured) -> Iterator[Captured]:
+    if var is None:
+        return
+    if isinstance(pattern, Capture):
+        yield from _captured(pattern, var, found)
+    elif isinstance(pattern, Either):
+        for choice in pattern.choices:
+            yield from _value(choice, var, found)
+    elif isinstance(pattern, Call):
+        b = var.definition
+        if b is None or b.op not in pattern.ops or b.domain != pattern.domain or b.result(pattern.result) is not var:
+            return
+        if not (pattern.alone and var.use_count > 1):
+            yield from _call(pattern, b, found)
+
+
+def _captured(pattern: Capture, value: Any, found: Captured) -> Iterator[Captured]:
+    if pattern.name in found:
+        known = found[pattern.name]
+        if known is value or (not isinstance(value, Var) and known == value):
+            yield found
+    elif pattern.test is None or pattern.test(value):
+        yield {**found, pattern.name: value}
+
+
+def _call(pattern: Call, b: Binding, found: Captured) -> Iterator[Captured]:
+    for name, wanted in pattern.attrs:
+        value = attribute(b, name)
+        if isinstance(wanted, Capture):
+            answer = next(_captured(wanted, value, found), None)
+            if answer is None:
+                return
+            found = answer
+        elif value != wanted:
+            return
+    if pattern.label is not None:
+        found = {**found, pattern.label: b}
+    operands = list(pattern.operands)
+    yield from _operands(operands, b.inputs, found)
+    if len(operands) == 2 and len(b.inputs) == 2 and b.op in COMMUTATIVE and b.domain == "":
+        yield from _operands(operands, [b.inputs[1], b.inputs[0]], found)
+
+
+def _operands(patterns: Sequence[Pattern | None], inputs: Sequence[Var | None], found: Captured) -> Iterator[Captured]:
+    if patterns and isinstance(patterns[-1], Each):
+        fixed = len(patterns) - 1
+        for answer in _fixed(patterns[:fixed], inputs[:fixed], found):
+            gathered = _each(patterns[-1].pattern, inputs[fixed:], answer)
+            if gathered is not None:
+                yield gathered
+        return
+    # operands beyond the pattern must be omitted in the binding, and the other way round
+    width = max(len(patterns), len(inputs))
+    padded_patterns = [*patterns, *[None] * (width - len(patterns))]
+    padded_inputs = [*inputs, *[None] * (width - len(inputs))]
+    yield from _fixed(padded_patterns, padded_inputs, found)
+
+
+def _fixed(patterns: Sequence[Pattern | None], inputs: Sequence[Var | None], found: Captured) -> Iterator[Captured]:
+    if not patterns:
+        yield found
+        return
+    if len(inputs) < len(patterns):
+        return
+    first = patterns[0]
+    if first is None:
+        answers: Iterator[Captured] = iter([found] if inputs[0] is None else [])
+    else:
+        answers = _value(first, inputs[0], found)
+    for answer in answers:
+        yield from _fixed(patterns[1:], inputs[1:], answer)
+
+
+def _each(pattern: Pattern, inputs: Sequence[Var | None], found: Captured) -> Captured | None:
+    lists: dict[str, list[Any]] = {}
+    for var in inputs:
+        answer = next(_value(pattern, var, found), None)
+        if answer is None:
+            return None
+        for name, value in answer.items():
+            if name not in found:
+                lists.setdefault(name, []).append(value)
+    return {**found, **lists}

@@ -1,0 +1,120 @@
+"""The pattern language. `P.Transpose(P.Transpose(x, perm=p), perm=q)` describes values; captures are its variables.
+
+A capture stands for a value where an operand is expected and for an attribute's value after `name=`. The same
+capture twice must stand for the same thing. Commutative operators match in both orders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from onnxgrad.errors import InternalError
+
+COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min", "And", "Or", "Xor", "Equal", "Sum", "Mean"})
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Describes one value."""
+
+    def __or__(self, other: Pattern) -> Either:
+        return Either((self, other))
+
+
+@dataclass(frozen=True)
+class Capture(Pattern):
+    """Any value (or attribute value), remembered under `name`; `test` may refuse it."""
+
+    name: str
+    test: Callable[[Any], bool] | None = None
+
+    def where(self, test: Callable[[Any], bool]) -> Capture:
+        """The same capture, only for what passes `test` (a rank, a dtype, a shape, being constant, ...)."""
+        return replace(self, test=test)
+
+    @property
+    def const(self) -> Capture:
+        """Only a value that the file fixes."""
+        return self.where(lambda v: v.is_constant)
+
+
+@dataclass(frozen=True)
+class Call(Pattern):
+    """The result of an operator. `alone`: read by nothing but the pattern. `label` captures the binding itself."""
+
+    ops: frozenset[str]
+    domain: str
+    operands: tuple[Pattern | None, ...]
+    attrs: tuple[tuple[str, Any], ...]
+    alone: bool = False
+    label: str | None = None
+    result: int = 0
+
+    @property
+    def only(self) -> Call:
+        """The same call, used only by the binding that the pattern has above it."""
+        return replace(self, alone=True)
+
+    def named(self, label: str) -> Call:
+        """The same call, its binding remembered under `label`."""
+        return replace(self, label=label)
+
+    def output(self, index: int) -> Call:
+        """The call seen through its output `index`."""
+        return replace(self, result=index)
+
+
+@dataclass(frozen=True)
+class Each(Pattern):
+    """Every one of the remaining operands, any number of them; captures inside gather lists."""
+
+    pattern: Pattern
+
+
+@dataclass(frozen=True)
+class Either(Pattern):
+    """The first alternative that matches."""
+
+    choices: tuple[Pattern, ...]
+
+    def __or__(self, other: Pattern) -> Either:
+        return Either((*self.choices, other))
+
+
+def capture(names: str) -> Any:
+    """Captures for the names in a space-separated string: one, or a tuple of them."""
+    made = tuple(Capture(n) for n in names.split())
+    return made[0] if len(made) == 1 else made
+
+
+def optional(call: Call, inner: Pattern) -> Either:
+    """`inner`, or `call` around it: an optional node."""
+    return Either((call, inner))
+
+
+class _Operators:
+    """`P.Op(operand patterns, attribute=value or capture)`; `P.any_of("Relu", "Tanh")(x)`; `P.domain("d").Op(...)`."""
+
+    def __init__(self, domain: str = "") -> None:
+        self._domain = domain
+
+    def domain(self, name: str) -> _Operators:
+        """Patterns over another domain's operators."""
+        return _Operators(name)
+
+    def any_of(self, *ops: str) -> Callable[..., Call]:
+        """A call of any of several operators."""
+        return lambda *operands, **attrs: self._call(frozenset(ops), operands, attrs)
+
+    def __getattr__(self, op: str) -> Callable[..., Call]:
+        return lambda *operands, **attrs: self._call(frozenset({op}), operands, attrs)
+
+    def _call(self, ops: frozenset[str], operands: Sequence[Pattern | None], attrs: dict[str, Any]) -> Call:
+        if any(isinstance(o, Each) for o in operands[:-1]):
+            raise InternalError("Each(...) stands for all remaining operands, so it comes last")
+        return Call(ops, self._domain, tuple(operands), tuple(attrs.items()))
+
+
+P: Any = _Operators()

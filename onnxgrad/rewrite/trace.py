@@ -1,0 +1,91 @@
+"""What rewriting did: every firing has a number, every rule its counts, every near miss its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from onnxgrad.errors import InternalError
+
+
+@dataclass(frozen=True, slots=True)
+class Decline:
+    """A rule's answer "not here, because ..."."""
+
+    reason: str
+
+
+def decline(reason: str) -> Decline:
+    """Answer of a rule that matched but must not fire; `--explain` shows the reason."""
+    return Decline(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """One application of a rule: its number in the run, the pass and rule, the binding it rewrote (as text)."""
+
+    number: int
+    pass_name: str
+    rule: str
+    where: str
+
+
+@dataclass(slots=True)
+class RuleCounts:
+    """How often a rule was tried at a binding of its operator, matched, and fired; and the seconds it took."""
+
+    tried: int = 0
+    matched: int = 0
+    applied: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class Trace:
+    """The record of one run. `limit` stops after that many firings; `explain` keeps the reasons of near misses.
+
+    `rounded`: some firing computed new floating-point constants, which were rounded to their dtype. A proof in float64
+    must then allow for that; otherwise it may ask for equality to the last digits.
+    """
+
+    limit: int | None = None
+    explain: bool = False
+    check_measures: bool = False
+    pass_name: str = ""
+    rounded: bool = False
+    firings: list[Firing] = field(default_factory=list)
+    counts: dict[str, RuleCounts] = field(default_factory=dict)
+    declined: dict[tuple[str, str, str], None] = field(default_factory=dict)
+
+    @property
+    def stopped(self) -> bool:
+        """The limit is reached: nothing may fire any more."""
+        return self.limit is not None and len(self.firings) >= self.limit
+
+    def fired(self, rule: str, where: str) -> None:
+        """Record a firing."""
+        self.firings.append(Firing(len(self.firings) + 1, self.pass_name, rule, where))
+
+    def missed(self, rule: str, where: str, reason: str) -> None:
+        """Record a near miss, once."""
+        if self.explain:
+            self.declined[(rule, where, reason)] = None
+
+    def of(self, rule: str) -> RuleCounts:
+        """The counts of one rule."""
+        return self.counts.setdefault(rule, RuleCounts())
+
+
+class Fuel:
+    """The backstop against endless rewriting: so many firings, then an error that names the rule."""
+
+    def __init__(self, amount: int) -> None:
+        self.amount = amount
+        self.left = amount
+
+    def burn(self, rule: str) -> None:
+        """One firing of `rule`. Raises InternalError when the fuel is gone."""
+        self.left -= 1
+        if self.left < 0:
+            raise InternalError(
+                f"rule {rule} fired until the fuel of {self.amount} was spent: it does not terminate on this graph"
+            )

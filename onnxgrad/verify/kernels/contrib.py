@@ -1,0 +1,92 @@
+"""onnxruntime's own operators (com.microsoft) that its saved optimised models hold."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from onnxgrad.verify.kernels.conv import conv
+from onnxgrad.verify.kernels.elementwise import erf_of, sigmoid_of
+from onnxgrad.verify.kernels.linear import gemm, matmul
+from onnxgrad.verify.kernels.registry import Array, Call, Unsupported, kernel
+
+_MS = "com.microsoft"
+
+
+@kernel("FusedMatMul", "TransposeMatMul", domain=_MS)
+def fused_matmul(call: Call, a: Array, b: Array) -> Array:
+    if call["transBatchA"] or call["transBatchB"]:
+        raise Unsupported("FusedMatMul with transBatch")
+    left = a.swapaxes(-1, -2) if call["transA"] else a
+    right = b.swapaxes(-1, -2) if call["transB"] else b
+    return (1.0 if call["alpha"] is None else call["alpha"]) * matmul(call, left, right)
+
+
+@kernel("FusedGemm", domain=_MS)
+def fused_gemm(call: Call, a: Array, b: Array, c: Array | None = None) -> Array:
+    return _activated(call, gemm(call, a, b, c), call["activation_alpha"])
+
+
+@kernel("FusedConv", domain=_MS)
+def fused_conv(call: Call, x: Array, w: Array, bias: Array | None = None, z: Array | None = None) -> Array:
+    y = conv(call, x, w, bias)
+    parameters = call["activation_params"] or [None]
+    return _activated(call, y if z is None else y + z, *parameters)
+
+
+def _activated(call: Call, y: Array, alpha: float | None = None, beta: float | None = None) -> Array:
+    name = call["activation"] or ""
+    if name in ("", "Identity"):
+        return y
+    if name == "Relu":
+        return np.maximum(y, 0.0)
+    if name == "Tanh":
+        return np.asarray(np.tanh(y))
+    if name == "Sigmoid":
+        return sigmoid_of(y)
+    if name == "LeakyRelu":
+        return np.where(y >= 0, y, (0.01 if alpha is None else alpha) * y)
+    if name == "Clip":
+        return np.clip(y, alpha, beta)
+    if name == "HardSigmoid":
+        return np.clip((0.2 if alpha is None else alpha) * y + (0.5 if beta is None else beta), 0.0, 1.0)
+    raise Unsupported(f"{call.op_type} with the activation {name!r}")
+
+
+@kernel("BiasGelu", domain=_MS)
+def bias_gelu(call: Call, x: Array, bias: Array) -> Array:
+    s = x + bias
+    return 0.5 * s * (1 + erf_of(s / math.sqrt(2)))
+
+
+@kernel("FastGelu", domain=_MS)
+def fast_gelu(call: Call, x: Array, bias: Array | None = None) -> Array:
+    s = x if bias is None else x + bias
+    return np.asarray(0.5 * s * (1 + np.tanh(math.sqrt(2 / math.pi) * (s + 0.044715 * s**3))))
+
+
+@kernel("QuickGelu", domain=_MS)
+def quick_gelu(call: Call, x: Array) -> Array:
+    return x * sigmoid_of((1.702 if call["alpha"] is None else call["alpha"]) * x)
+
+
+@kernel("QLinearAdd", "QLinearMul", domain=_MS)
+def qlinear_binary(
+    call: Call,
+    a: Array,
+    a_scale: Array,
+    a_zero: Array | None,
+    b: Array,
+    b_scale: Array,
+    b_zero: Array | None,
+    y_scale: Array,
+    y_zero: Array | None = None,
+) -> Array:
+    left = (a.astype(np.float64) - (0 if a_zero is None else a_zero.astype(np.float64))) * a_scale
+    right = (b.astype(np.float64) - (0 if b_zero is None else b_zero.astype(np.float64))) * b_scale
+    value = left + right if call.op_type == "QLinearAdd" else left * right
+    info = np.iinfo(a.dtype)
+    return np.clip(
+        np.rint(value / y_scale) + (0 if y_zero is None else y_zero.astype(np.float64)), info.min, info.max
+    ).astype(a.dtype)
