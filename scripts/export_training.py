@@ -1,8 +1,8 @@
 """Export the training models, loss included: `python scripts/export_training.py [NAME ...] [--full]`.
 
-The small ones go to models/training, with --full the full-size ones to `$ONNXGRAD_CACHE/training`. Parameters keep PyTorch's
-names: export with optimize=False, turn the parameters into graph inputs so that nothing folds into them, simplify, turn them
-back into initializers. The gradients beside each file are those of reference_gradients.py.
+The small ones go to models/training, with --full the full-size ones to `$ONNXGRAD_CACHE/training`. Parameters keep
+PyTorch's names: export with optimize=False, turn the parameters into graph inputs so that nothing folds into them,
+simplify, turn them back into initializers. The gradients beside each file are those of reference_gradients.py.
 """
 
 from __future__ import annotations
@@ -119,8 +119,9 @@ def export(training: Training, folder: Path, *, full: bool) -> str:
     path = folder / f"{training.name}.onnx"
     path.write_bytes(proto.SerializeToString(deterministic=True))
     np.savez_compressed(path.with_suffix(".npz"), allow_pickle=False, **arrays)
-    sizes = [path.stat().st_size / 1e3, path.with_suffix(".npz").stat().st_size / 1e3]
-    return f"{path.name:22} {nodes:4} nodes  {sizes[0]:8.0f} kB + {sizes[1]:8.0f} kB  loss {float(loss):.6f} ({error:.0e})"
+    model_kb, arrays_kb = (path.with_suffix(suffix).stat().st_size / 1e3 for suffix in (".onnx", ".npz"))
+    sizes = f"{model_kb:8.0f} kB + {arrays_kb:8.0f} kB"
+    return f"{path.name:22} {nodes:4} nodes  {sizes}  loss {float(loss):.6f} ({error:.0e})"
 
 
 def main(arguments: list[str]) -> int:

@@ -1,8 +1,8 @@
 """PyTorch's own gradients of the training models: `python scripts/reference_gradients.py [NAME ...] [--full]`.
 
 Recomputes NAME.npz beside each exported NAME.onnx of models/training (or, with --full, of the cache folder). Keys:
-`in:<input>`, `loss64` (float64 scalar), `grad:<parameter or float input>` (the float64 gradient, rounded to float32), and
-`error32:<same>`: by how much PyTorch's own float32 gradient differs from the float64 one, at most (float32 scalar).
+`in:<input>`, `loss64` (float64 scalar), `grad:<parameter or float input>` (the float64 gradient, rounded to float32),
+and `error32:<same>`: by how much PyTorch's own float32 gradient differs from the float64 one, at most (float32 scalar).
 """
 
 from __future__ import annotations

@@ -152,6 +152,8 @@ def _add(rule: Rule, replace: bool) -> None:
 
 # ---- what a formula asks for ----------------------------------------------------------------------------------
 
+_ANY_VERSION = 1000
+
 # operands that say shapes, axes, counts: a tuple of ints when constant (or an attribute), a Var at run time
 SHAPE_LIKE = frozenset(
     {
@@ -211,7 +213,7 @@ def _plan(rule: Rule, formula: Formula) -> tuple[Parameter, ...]:
 def formal_names(domain: str, op: str) -> tuple[list[str] | None, frozenset[str], bool]:
     """Input names of the newest schema (None: no schema), attribute names since opset 18, whether it is variadic."""
     newest = onnx.defs.onnx_opset_version()
-    versions = [newest, 18] if domain == "" else [max(1, _newest(domain))]
+    versions = [newest, 18] if domain == "" else [_ANY_VERSION]
     inputs: list[str] | None = None
     attributes: set[str] = set()
     variadic = False
@@ -225,7 +227,3 @@ def formal_names(domain: str, op: str) -> tuple[list[str] | None, frozenset[str]
         attributes.update(schema.attributes)
     return inputs, frozenset(attributes - set(inputs or ())), variadic
 
-
-def _newest(domain: str) -> int:
-    versions: dict[str, tuple[int, int]] = onnx.defs.schema_version_map() if hasattr(onnx.defs, "schema_version_map") else {}
-    return versions.get(domain, (1, 1))[1]

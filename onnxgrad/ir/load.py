@@ -89,6 +89,11 @@ def _collect_names(program: Program, graph: GraphProto) -> None:
     program.names.update(n.name for n in graph.node)
 
 
+def function_block(program: Program, proto: FunctionProto) -> BindingBlock:
+    """The block of a function body that is no function of the model (a schema's): to copy bindings from, not to save."""
+    return _Reader(f"the body of {proto.name}", {(f.domain, f.name) for f in program.proto.functions}).function(program, proto)
+
+
 class _Reader:
     """Builds blocks; knows the model's own functions, whose calls have no schema."""
 

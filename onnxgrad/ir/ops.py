@@ -39,6 +39,14 @@ class Emitter:
     sources: Sequence[Binding] = ()
     made_by: str = ""
     emitted: list[Binding] = field(default_factory=list)
+    constants: list[Var] = field(default_factory=list)
+
+    def discard(self) -> None:
+        """Take back what was emitted and nothing reads."""
+        self.block.remove_unused(self.emitted)
+        for v in self.constants:
+            if not v.use_count and v.block.initializers.get(v.name) is v:
+                v.block.remove_initializer(v)
 
 
 _current: ContextVar[Emitter] = ContextVar("onnxgrad_emitter")
@@ -207,6 +215,7 @@ def constant(value: Any, dtype: int | None = None, name: str = "const") -> Var:
     else:
         tensor = numpy_helper.from_array(array, program.fresh(name))
         var = at.block.add_initializer(tensor)
+        at.constants.append(var)
     if at.known is not None and array.dtype != object:
         at.known[key] = var
     return var

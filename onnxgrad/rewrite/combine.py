@@ -141,7 +141,7 @@ def _rewrite(family: Family, group: list[Branch], trace: Trace) -> list[Binding]
         answer = family.build(group)
     where = f"{len(group)} branches: {', '.join(r.out.name for r in roots)}"
     if answer is None or isinstance(answer, Decline):
-        block.remove_unused(emitter.emitted)
+        emitter.discard()
         if isinstance(answer, Decline):
             trace.missed(family.name, where, answer.reason)
         return []

@@ -125,7 +125,7 @@ def _build(
     with emitting(binding.block, sources=[binding], made_by=rule.name) as emitter:
         answer = rule.build(**arguments)
     if answer is None or isinstance(answer, Decline):
-        binding.block.remove_unused(emitter.emitted)
+        emitter.discard()
         if isinstance(answer, Decline):
             trace.missed(rule.name, str(binding), answer.reason)
         return None
@@ -164,8 +164,8 @@ def substitute(mapping: Mapping[Var, Var], rule: str) -> list[Binding]:
     for old, new in mapping.items():
         _check_type(old, new, rule)
         neighbours.update(dict.fromkeys(old.users))
-    if len(mapping) > 1:
-        _check_cycle(mapping, rule)
+    if len(mapping) > 1 and closes_cycle(mapping):
+        raise InternalError(f"rule {rule} builds on a value that it replaces, which would be a cycle, at {roots[0]}")
     for old, new in mapping.items():
         if new.type is None or _says_less(new, old):
             new.type = old.type
@@ -201,11 +201,13 @@ def _says_less(new: Var, old: Var) -> bool:
     return new.shape is None or any(n is None and o is not None for n, o in zip(new.shape, old.shape, strict=True))
 
 
-def _check_cycle(mapping: Mapping[Var, Var], rule: str) -> None:
+def closes_cycle(mapping: Mapping[Var, Var]) -> bool:
+    """Whether a new value depends on one that is to be replaced: its own reader would then be its operand."""
     olds = {old.definition for old in mapping if old.definition is not None}
-    for new in mapping.values():
-        if new.definition is not None and new.definition not in olds and depends_on(new.definition, olds):
-            raise InternalError(f"rule {rule} builds {new!r} from a value that it replaces: that would be a cycle")
+    return any(
+        new.definition is not None and new.definition not in olds and depends_on(new.definition, olds)
+        for new in mapping.values()
+    )
 
 
 class _Worklist:

@@ -11,10 +11,10 @@ from onnxgrad.rewrite.pattern import COMMUTATIVE, Call, Capture, Each, Either, P
 Captured = Mapping[str, Any]
 
 
-def match_binding(pattern: Call, binding: Binding) -> Iterator[Captured]:
-    """Every way in which `binding` is the root of `pattern`, as captured names."""
+def match_binding(pattern: Call, binding: Binding, found: Captured | None = None) -> Iterator[Captured]:
+    """Every way in which `binding` is the root of `pattern`, as captured names that extend those `found` before."""
     if binding.op in pattern.ops and binding.domain == pattern.domain:
-        yield from _call(pattern, binding, {})
+        yield from _call(pattern, binding, found or {})
 
 
 def attribute(binding: Binding, name: str) -> Any:
@@ -73,7 +73,7 @@ def _operands(patterns: Sequence[Pattern | None], inputs: Sequence[Var | None], 
     if patterns and isinstance(patterns[-1], Each):
         fixed = len(patterns) - 1
         for answer in _fixed(patterns[:fixed], inputs[:fixed], found):
-            gathered = _each(patterns[-1].pattern, inputs[fixed:], answer)
+            gathered = _each(patterns[-1], inputs[fixed:], answer)
             if gathered is not None:
                 yield gathered
         return
@@ -99,13 +99,25 @@ def _fixed(patterns: Sequence[Pattern | None], inputs: Sequence[Var | None], fou
         yield from _fixed(patterns[1:], inputs[1:], answer)
 
 
-def _each(pattern: Pattern, inputs: Sequence[Var | None], found: Captured) -> Captured | None:
+def _each(each: Each, inputs: Sequence[Var | None], found: Captured) -> Captured | None:
     lists: dict[str, list[Any]] = {}
+    common = {c.name for c in each.same}
     for var in inputs:
-        answer = next(_value(pattern, var, found), None)
+        answer = next(_value(each.pattern, var, found), None)
         if answer is None:
             return None
-        for name, value in answer.items():
-            if name not in found:
-                lists.setdefault(name, []).append(value)
+        found, lists = gather(answer, found, lists, common)
     return {**found, **lists}
+
+
+def gather(
+    answer: Captured, found: Captured, lists: dict[str, list[Any]], common: set[str]
+) -> tuple[Captured, dict[str, list[Any]]]:
+    """Add one member's captures: those in `common` to what is found for all, the others to their lists."""
+    for name, value in answer.items():
+        if name not in found:
+            if name in common:
+                found = {**found, name: value}
+            else:
+                lists.setdefault(name, []).append(value)
+    return found, lists

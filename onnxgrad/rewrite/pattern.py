@@ -15,7 +15,7 @@ from onnxgrad.errors import InternalError
 COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min", "And", "Or", "Xor", "Equal", "Sum", "Mean"})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pattern:
     """Describes one value."""
 
@@ -23,7 +23,7 @@ class Pattern:
         return Either((self, other))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Capture(Pattern):
     """Any value (or attribute value), remembered under `name`; `test` may refuse it."""
 
@@ -40,7 +40,7 @@ class Capture(Pattern):
         return self.where(lambda v: v.is_constant)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Call(Pattern):
     """The result of an operator. `alone`: read by nothing but the pattern. `label` captures the binding itself."""
 
@@ -66,14 +66,18 @@ class Call(Pattern):
         return replace(self, result=index)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Each(Pattern):
-    """Every one of the remaining operands, any number of them; captures inside gather lists."""
+    """Every one of the remaining operands (or, in a PatternContext, every such binding): captures gather lists.
+
+    Captures in `same` stand for one value that all have in common.
+    """
 
     pattern: Pattern
+    same: tuple[Capture, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Either(Pattern):
     """The first alternative that matches."""
 

@@ -44,7 +44,8 @@ class Difference:
         if self.reason:
             return f"{self.output}: {self.reason}"
         at = "" if self.index is None else f"[{', '.join(map(str, self.index))}]"
-        return f"{self.output}{at}: {_shown(self.a)} -> {_shown(self.b)}, {self.rel:.2e} of max (tolerance {self.tolerance:.2e})"
+        size = f"{self.rel:.2e} of max (tolerance {self.tolerance:.2e})"
+        return f"{self.output}{at}: {_shown(self.a)} -> {_shown(self.b)}, {size}"
 
     def to_dict(self) -> dict[str, Any]:
         index = None if self.index is None else list(self.index)
@@ -65,7 +66,7 @@ def _jsonable(value: Any) -> Any:
 
 def is_float(array: np.ndarray[Any, Any]) -> bool:
     """True for numpy's floats and for ml_dtypes' (bfloat16, float8, float4)."""
-    return array.dtype.kind == "f" or array.dtype.name.startswith(("bfloat", "float"))
+    return bool(array.dtype.kind == "f" or array.dtype.name.startswith(("bfloat", "float")))
 
 
 def floor(dtype: np.dtype[Any]) -> float:
@@ -157,7 +158,8 @@ def compare_tensor(
     for what, mask in (("NaN", np.isnan(x) != np.isnan(y)), ("infinity", _infinite(x) != _infinite(y))):
         if mask.any():
             where = _at(name, x, y, mask, math.inf, limit)
-            reason = f"{what} at {list(where.index or ())} of one only: {where.a} -> {where.b} ({int(mask.sum())} of {x.size} elements)"
+            count = f"{int(mask.sum())} of {x.size} elements"
+            reason = f"{what} at {list(where.index or ())} of one only: {where.a} -> {where.b} ({count})"
             return Difference(name, where.index, where.a, where.b, math.inf, limit, reason)
     finite = np.isfinite(x)
     gap = np.abs(np.subtract(x, y, where=finite, out=np.zeros_like(x)))
@@ -180,8 +182,8 @@ def _infinite(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def _at(name: str, a: Any, b: Any, badness: np.ndarray[Any, Any], rel: float, limit: float) -> Difference:
     index = tuple(int(i) for i in np.unravel_index(int(np.argmax(badness)), badness.shape))
-    pair = (v.item() if isinstance(v, np.generic) else v for v in (a[index], b[index]))
-    return Difference(name, index, *pair, rel, limit)
+    x, y = (v.item() if isinstance(v, np.generic) else v for v in (a[index], b[index]))
+    return Difference(name, index, x, y, rel, limit)
 
 
 def noise(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -74,9 +74,8 @@ def _numpy(path: Path, named: str | None, model: onnx.ModelProto) -> dict[str, V
 def _only_input(path: Path, model: onnx.ModelProto) -> str:
     names = [value.name for value in required_inputs(model.graph)]
     if len(names) != 1:
-        raise InputError(
-            f"{path}: the model has {len(names)} inputs; say which with --input NAME={path} (inputs: {', '.join(names)})"
-        )
+        known = ", ".join(names)
+        raise InputError(f"{path}: the model has {len(names)} inputs; say which with --input NAME={path} ({known})")
     return names[0]
 
 

@@ -93,7 +93,8 @@ def _make(name: str, kind: onnx.TypeProto, tracer: Tracer, sizes: Mapping[str, i
     if which == "optional_type":
         return _make(name, kind.optional_type.elem_type, tracer, sizes, rng)
     raise InputError(
-        f"input {name!r} is a {which or 'value without a type'}, for which no value can be made; give one with --input {name}=FILE"
+        f"no value can be made for the input {name!r} (a {which or 'value without a type'}); "
+        f"give one with --input {name}=FILE"
     )
 
 
@@ -104,7 +105,8 @@ def _tensor(
     shape = [] if dims is None else [evaluate(dim, sizes) for dim in dims]
     if math.prod(shape) > _MAX_ELEMENTS:
         raise InputError(
-            f"input {name!r} would have shape {shape}; choose smaller sizes with --dim, or give a value with --input {name}=FILE"
+            f"input {name!r} would have shape {shape}; choose smaller sizes with --dim, "
+            f"or give a value with --input {name}=FILE"
         )
     if kind.elem_type == onnx.TensorProto.STRING:
         return np.asarray(rng.choice(_WORDS, shape), object)
@@ -159,7 +161,7 @@ def _whole_bounds(uses: Uses, dtype: np.dtype[Any]) -> tuple[int, int]:
     """The closed interval to draw from. Unlimited values stay small: they may be an index, a class or a count that
     could not be traced.
     """
-    limits = ml_dtypes.iinfo(dtype) if dtype.kind not in "iu" else np.iinfo(dtype)
+    limits: Any = np.iinfo(dtype) if dtype.kind in "iu" else ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
     low = 0 if uses.low == -math.inf else math.ceil(uses.low)
     high = low + 1 if uses.high == math.inf else math.floor(uses.high)
     low, high = max(low, int(limits.min)), min(high, int(limits.max))

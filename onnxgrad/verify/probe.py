@@ -16,14 +16,16 @@ _PACKAGES = ("onnx", "onnxruntime", "onnxruntime-gpu", "numpy", "ml_dtypes", "on
 
 
 def doctor_report() -> dict[str, Any]:
-    """{'python', 'packages': {name: version | None}, 'onnxruntime', 'max_ir', 'max_opset', 'available': [...],
-    'providers': {name: {'works': bool, 'why': str}}, 'problems': [...]}: JSON's types only. Each provider runs a tiny
-    graph."""
+    """Versions, limits of the installed onnxruntime, and whether each provider runs a tiny graph; JSON's types only.
+
+    Keys: python, packages {name: version or None}, onnxruntime, max_ir, max_opset, available [provider],
+    providers {cpu, cuda: {works, why}}, problems [text].
+    """
     packages = {name: _version(name) for name in _PACKAGES}
     report: dict[str, Any] = {"python": platform.python_version(), "packages": packages, "problems": []}
     if packages["onnxruntime"] and packages["onnxruntime-gpu"]:
         report["problems"].append(
-            "onnxruntime and onnxruntime-gpu are both installed and overwrite each other: uninstall both, then install one"
+            "onnxruntime and onnxruntime-gpu overwrite each other's files: uninstall both, then install one of them"
         )
     try:
         known = versions()

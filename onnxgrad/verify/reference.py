@@ -1,63 +1,40 @@
 """The float64 oracle: any ONNX model evaluated by numpy with every float32, float16 and bfloat16 value held in float64.
 
-Operators run, in this order, through the model's own functions, our kernels (`kernels/`: what onnx.reference gets
-wrong, does slowly, or would round to float32), the classes of onnx.reference, and the function bodies of the ONNX
-schemas. Casts between float types do nothing. float8, 4-bit and integer values keep their type.
+A node runs through the first of: the model's own functions; our kernels (`kernels/`: what onnx.reference gets wrong,
+does slowly, or would round to float32); the classes of onnx.reference; the function body in the ONNX schema. Casts
+between float types do nothing. float8, 4-bit and integer values keep their type.
 """
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
-import ml_dtypes
 import numpy as np
 import onnx
 from onnx import numpy_helper
-from onnx.reference.op_run import OpRun, SparseTensor
-from onnx.reference.ops import aionnxml, load_op
-from onnx.reference.ops._op_list import _build_registered_operators
 
 from onnxgrad.errors import InputError
-from onnxgrad.verify.kernels import BY_BODY, CONTRACTIONS, KERNELS, Call, Unsupported
+from onnxgrad.verify.borrowed import borrow
+from onnxgrad.verify.kernels import CONTRACTIONS, KERNELS, Call, Unsupported
 from onnxgrad.verify.run import Feeds, Value
+from onnxgrad.verify.values import attribute_value, bind, dense, type_of, widen
 
-_NARROW = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
-_Env = dict[str, Any]
+__all__ = ["Reference", "Unsupported", "reference"]
+
+_Env: TypeAlias = dict[str, Any]
 _A = onnx.AttributeProto
 
 
 def reference(model: onnx.ModelProto, feeds: Feeds) -> dict[str, Value]:
-    """Evaluate a model in float64: output name -> array (float64 for every float16, bfloat16, float32 and float64
-    output), list or None.
+    """Evaluate a model in float64: output name -> array (float64 for every float output but float8), list or None.
 
     Raises Unsupported where it cannot, InputError when an input is missing.
     """
     return Reference(model).run(feeds)
-
-
-def widen(value: Any) -> Any:
-    """float32, float16 and bfloat16 arrays as float64; anything else as it is. Elements of sequences too."""
-    if isinstance(value, np.ndarray):
-        return value.astype(np.float64) if value.dtype in _NARROW else value
-    if isinstance(value, list):
-        return [widen(v) for v in value]
-    if isinstance(value, np.generic):
-        return widen(np.asarray(value))
-    return value
-
-
-@dataclass
-class _Step:
-    """One node ready to run: `dead` names are dropped after it."""
-
-    call: Call
-    run: Callable[..., Any]
-    captured: tuple[str, ...]  # names that the node's subgraphs read
-    dead: tuple[str, ...] = ()
 
 
 @dataclass
@@ -77,6 +54,19 @@ class _Clock:
         if isinstance(value, np.ndarray) and value.dtype == np.float64:
             return value * (1.0 + self.jitter * self.rng.uniform(-1.0, 1.0, value.shape))
         return value
+
+
+_Run: TypeAlias = Callable[[Call, Sequence[Any], _Clock], "tuple[Any, ...]"]
+
+
+@dataclass
+class _Step:
+    """One node ready to run; `captured` names what its subgraphs read, `dead` what is dropped after it."""
+
+    call: Call
+    run: _Run
+    captured: tuple[str, ...]
+    dead: tuple[str, ...] = ()
 
 
 class _Graph:
@@ -107,7 +97,7 @@ class _Graph:
         self._mark_dead()
 
     def _mark_dead(self) -> None:
-        """Free every value after its last use: a reference in float64 needs twice the memory as it is."""
+        """Free every value after its last use: float64 needs twice the memory of the model as it is."""
         live = {*self.outputs, ""}
         for step in reversed(self.steps):
             used = {*step.call.inputs, *step.captured, *step.call.outputs}
@@ -115,92 +105,77 @@ class _Graph:
             live |= used
 
     def _step(self, node: onnx.NodeProto) -> _Step:
-        subgraphs = [
-            self._subgraph(graph) for a in node.attribute for graph in ((a.g,) if a.type == _A.GRAPH else a.graphs)
-        ]
-        captured = tuple(dict.fromkeys(name for graph in subgraphs for name in graph.captured))
         domain = "" if node.domain == "ai.onnx" else node.domain
         version = self.opsets.get(domain, self.opsets.get(node.domain, 1))
-        bodies = iter(subgraphs)
-        attributes = {a.name: self._attribute(a, bodies) for a in node.attribute}
+        subgraphs: list[_Graph] = []
+        attributes = {a.name: self._attribute(a, subgraphs) for a in node.attribute}
         self.owner.fill_defaults(domain, node.op_type, version, attributes)
         call = Call(node.op_type, domain, version, attributes, tuple(node.input), tuple(node.output))
+        captured = tuple(dict.fromkeys(name for graph in subgraphs for name in graph.captured))
         return _Step(call, self.owner.implementation(node, call, self.opsets), captured)
 
-    def _attribute(self, attribute: onnx.AttributeProto, bodies: Iterable[_Graph]) -> Any:
+    def _attribute(self, attribute: onnx.AttributeProto, subgraphs: list[_Graph]) -> Any:
         if attribute.type == _A.GRAPH:
-            return next(iter(bodies))
-        if attribute.type == _A.GRAPHS:
-            return [next(iter(bodies)) for _ in attribute.graphs]
+            subgraphs.append(self.owner.graph(attribute.g, self.opsets))
+            return subgraphs[-1]
         return attribute_value(attribute)
 
-    def _subgraph(self, graph: onnx.GraphProto) -> _Graph:
-        return self.owner.graph(graph, self.opsets)
-
-    def run(self, arguments: Sequence[Any], outer: Mapping[str, Any], clock: _Clock) -> list[Any]:
+    def run(self, arguments: Sequence[Any], outer: Mapping[str, Any], clock: _Clock) -> tuple[Any, ...]:
         """Evaluate with positional arguments (missing ones are absent) and the values of the enclosing scope."""
         env: _Env = {"": None, **self.initial}
         for name in self.captured:
             if name not in outer:
-                raise Unsupported(f"the value {name!r} is not defined where it is used")
+                raise Unsupported(f"the value {name!r} is used but not defined")
             env[name] = outer[name]
         env.update(dict.fromkeys(self.inputs))
-        env.update(zip(self.inputs, arguments, strict=False))
+        env.update(zip(self.inputs, arguments))
         for step in self.steps:
             clock.check()
-            results = self._apply(step, env, clock)
-            for name, value in zip(step.call.outputs, results, strict=False):
+            for name, value in zip(step.call.outputs, _apply(step, env, clock)):
                 env[name] = value
             for name in step.dead:
                 env.pop(name, None)
-        return [env[name] for name in self.outputs]
-
-    def _apply(self, step: _Step, env: _Env, clock: _Clock) -> Iterable[Any]:
-        call = step.call
-        values = [env[name] for name in call.inputs]
-        bound = call
-        if any(isinstance(v, _Graph) for v in call.attributes.values()):
-            bodies = {k: _body(v, env, clock) if isinstance(v, _Graph) else v for k, v in call.attributes.items()}
-            bound = Call(call.op_type, call.domain, call.version, bodies, call.inputs, call.outputs)
-        try:
-            found = step.run(bound, *values) if not isinstance(step.run, _Function) else step.run.run(values, clock)
-        except Unsupported:
-            raise
-        except MemoryError as error:
-            raise Unsupported(f"{call.op_type} -> {call.outputs[0]!r}: out of memory") from error
-        except (
-            Exception
-        ) as error:  # a kernel is numpy on foreign shapes: whatever it raises, it could not compute this node
-            words = " ".join(str(error).split())[:300]
-            raise Unsupported(f"{call.op_type} -> {call.outputs[0]!r}: {type(error).__name__}: {words}") from error
-        results = (
-            found
-            if (isinstance(found, (tuple, list))
-            and (call.domain, call.op_type) not in _LIST_RESULT)
-            or isinstance(found, tuple)
-            else (found,)
-        )
-        results = [widen(value) for value in results]
-        if clock.jitter and call.op_type in CONTRACTIONS:
-            results = [clock.perturb(value) for value in results]
-        return results
+        return tuple(env[name] for name in self.outputs)
 
 
-# operators whose single result is a Python list, that is, a sequence
-_LIST_RESULT = {
-    ("", name) for name in ("SequenceConstruct", "SequenceInsert", "SequenceErase", "SequenceEmpty", "SplitToSequence", "Identity", "Optional",
-                            "OptionalGetElement")
-}  # fmt: skip
+def _apply(step: _Step, env: _Env, clock: _Clock) -> Iterator[Any]:
+    """Run one node on the values of its scope."""
+    call = _with_bodies(step.call, env, clock)
+    where = f"{call.op_type} -> {call.outputs[0] if call.outputs else ''!r}"
+    try:
+        found = step.run(call, [env[name] for name in call.inputs], clock)
+    except Unsupported:
+        raise
+    except MemoryError as error:
+        raise Unsupported(f"{where}: out of memory") from error
+    except Exception as error:  # noqa: BLE001  # numpy on foreign shapes: whatever it raises, this node has no result
+        raise Unsupported(f"{where}: {type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
+    perturbed = clock.jitter and call.op_type in CONTRACTIONS
+    return (clock.perturb(widen(value)) if perturbed else widen(value) for value in found)
 
 
-def _body(graph: _Graph, env: _Env, clock: _Clock) -> Callable[..., list[Any]]:
-    return lambda *arguments: graph.run(arguments, env, clock)
+def _with_bodies(call: Call, env: _Env, clock: _Clock) -> Call:
+    """The call with its subgraphs as functions `body(*values)` over the scope's values."""
+    if not any(isinstance(value, _Graph) for value in call.attributes.values()):
+        return call
+
+    def close(graph: _Graph) -> Callable[..., tuple[Any, ...]]:
+        return lambda *arguments: graph.run(arguments, env, clock)
+
+    attributes = {k: close(v) if isinstance(v, _Graph) else v for k, v in call.attributes.items()}
+    return Call(call.op_type, call.domain, call.version, attributes, call.inputs, call.outputs)
+
+
+def _of_kernel(kernel: Callable[..., Any]) -> _Run:
+    def run(call: Call, values: Sequence[Any], clock: _Clock) -> tuple[Any, ...]:
+        found = kernel(call, *values)
+        return found if isinstance(found, tuple) else (found,)
+
+    return run
 
 
 class _Function:
-    """A call of a function: its body with this call's attributes bound, compiled when it first runs (bodies may be
-    many).
-    """
+    """A call of a function: its body with this call's attributes bound, compiled at its first run (there may be many)."""
 
     def __init__(
         self,
@@ -208,78 +183,29 @@ class _Function:
         function: onnx.FunctionProto,
         node: onnx.NodeProto,
         opsets: Mapping[str, int],
-        defaults: Mapping[str, onnx.AttributeProto] | None = None,
+        defaults: Mapping[str, onnx.AttributeProto],
     ) -> None:
         self.owner = owner
         self.function = function
         self.node = node
         self.opsets = {**opsets, **{i.domain: i.version for i in function.opset_import}}
-        self.defaults = dict(defaults or {})
-        self._graph: _Graph | None = None
+        self.defaults = defaults
+        self.graph: _Graph | None = None
 
-    def run(self, arguments: Sequence[Any], clock: _Clock) -> list[Any]:
-        if self._graph is None:
-            bound = (
-                self.defaults
-                | {a.name: a for a in self.function.attribute_proto}
-                | {a.name: a for a in self.node.attribute}
-            )
-            nodes = [_bind(node, bound) for node in self.function.node]
-            self._graph = _Graph(self.owner, nodes, self.function.input, self.function.output, {}, self.opsets)
-        return self._graph.run(arguments, {}, clock)
-
-
-def _bind(node: onnx.NodeProto, bound: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
-    """A node of a function body with references to the function's attributes replaced by their values; unset ones go.
-    """
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    del copy.attribute[:]
-    for attribute in node.attribute:
-        if attribute.ref_attr_name:
-            if attribute.ref_attr_name in bound:
-                value = copy.attribute.add()
-                value.CopyFrom(bound[attribute.ref_attr_name])
-                value.name = attribute.name
-            continue
-        copied = copy.attribute.add()
-        copied.CopyFrom(attribute)
-        for graph in (copied.g,) if attribute.type == _A.GRAPH else copied.graphs:
-            nodes = [_bind(inner, bound) for inner in graph.node]
-            del graph.node[:]
-            graph.node.extend(nodes)
-    return copy
-
-
-def attribute_value(attribute: onnx.AttributeProto) -> Any:
-    """An attribute as a Python value: tensors as (widened) arrays, strings decoded."""
-    if attribute.type == _A.TENSOR:
-        return widen(numpy_helper.to_array(attribute.t))
-    if attribute.type == _A.SPARSE_TENSOR:
-        return _dense(attribute.sparse_tensor)
-    value = onnx.helper.get_attribute_value(attribute)
-    if attribute.type == _A.STRING:
-        return value.decode("utf-8", "replace")
-    if attribute.type == _A.STRINGS:
-        return [v.decode("utf-8", "replace") for v in value]
-    return list(value) if attribute.type in (_A.INTS, _A.FLOATS) else value
-
-
-def _dense(sparse: onnx.SparseTensorProto) -> np.ndarray[Any, Any]:
-    values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
-    full = np.zeros(tuple(sparse.dims), values.dtype)
-    if indices.ndim == 1:
-        full.reshape(-1)[indices] = values
-    else:
-        full[tuple(indices.T)] = values
-    return np.asarray(widen(full))
+    def __call__(self, call: Call, values: Sequence[Any], clock: _Clock) -> tuple[Any, ...]:
+        if self.graph is None:
+            function = self.function
+            bound = {**self.defaults, **{a.name: a for a in (*function.attribute_proto, *self.node.attribute)}}
+            nodes = [bind(node, bound) for node in function.node]
+            self.graph = _Graph(self.owner, nodes, function.input, function.output, {}, self.opsets)
+        return self.graph.run(values, {}, clock)
 
 
 class Reference:
     """A model compiled for evaluation in float64; `run` it on several feeds.
 
-    `jitter` multiplies every sum (MatMul, Conv, Reduce*, normalisations) by 1 + jitter * U(-1, 1): how much reordering
-    could change the result. Raises Unsupported when an operator of the main graph is not known.
+    `jitter` multiplies every sum (MatMul, Conv, Reduce*, normalisations) by 1 + jitter * U(-1, 1): how much another
+    order of summation could change the result. Raises Unsupported when an operator is not known.
     """
 
     def __init__(self, model: onnx.ModelProto, *, jitter: float = 0.0) -> None:
@@ -289,36 +215,32 @@ class Reference:
         opsets = {i.domain: i.version for i in model.opset_import}
         if "ai.onnx" in opsets:
             opsets.setdefault("", opsets["ai.onnx"])
-        self.model_graph = model.graph
+        self.declared = {value.name: value.type for value in model.graph.input}
         self.compiled = self.graph(model.graph, opsets)
 
     def run(self, feeds: Feeds, *, seconds: float | None = None) -> dict[str, Value]:
-        """Output name -> value. Raises InputError for a missing input, Unsupported for a failing kernel or after
-        `seconds`.
-        """
+        """Output name -> value. Raises InputError for a missing input, Unsupported for a failure or after `seconds`."""
         graph = self.compiled
-        declared = {value.name: value.type for value in self.model_graph.input}
-        missing = [
-            n
-            for n in graph.inputs
-            if n not in feeds and n not in graph.initial and declared[n].WhichOneof("value") != "optional_type"
-        ]
-        if missing:
-            raise InputError(f"input {missing[0]!r} got no value; give one with --input {missing[0]}=FILE")
+        for name in graph.inputs:
+            optional = self.declared[name].WhichOneof("value") == "optional_type"
+            if name not in feeds and name not in graph.initial and not optional:
+                raise InputError(f"input {name!r} got no value; give one with --input {name}=FILE")
         arguments = [widen(feeds[n]) if n in feeds else graph.initial.get(n) for n in graph.inputs]
-        clock = _Clock(None if seconds is None else time.monotonic() + seconds, seconds or 0.0, self.jitter)
+        deadline = None if seconds is None else time.monotonic() + seconds
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = graph.run(arguments, {}, clock)
-        return dict(zip(graph.outputs, found, strict=True))
+            found = graph.run(arguments, {}, _Clock(deadline, seconds or 0.0, self.jitter))
+        return dict(zip(graph.outputs, found))
 
     def graph(self, graph: onnx.GraphProto, opsets: Mapping[str, int]) -> _Graph:
+        """Compile a graph or subgraph."""
         initial: _Env = {t.name: widen(numpy_helper.to_array(t)) for t in graph.initializer}
-        initial |= {t.values.name: _dense(t) for t in graph.sparse_initializer}
-        return _Graph(self, graph.node, [v.name for v in graph.input], [v.name for v in graph.output], initial, opsets)
+        initial |= {t.values.name: dense(t) for t in graph.sparse_initializer}
+        inputs, outputs = [v.name for v in graph.input], [v.name for v in graph.output]
+        return _Graph(self, graph.node, inputs, outputs, initial, opsets)
 
-    def fill_defaults(self, domain: str, op_type: str, version: int, attributes: dict[str, Any]) -> None:
-        """Add the schema's default values."""
+    def defaults(self, domain: str, op_type: str, version: int) -> dict[str, onnx.AttributeProto]:
+        """The default attributes of an operator's schema; none for an unknown operator."""
         key = (domain, op_type, version)
         if key not in self._defaults:
             try:
@@ -327,102 +249,40 @@ class Reference:
                 self._defaults[key] = {}
             else:
                 self._defaults[key] = {n: a.default_value for n, a in schema.attributes.items() if a.default_value.type}
-        for name, default in self._defaults[key].items():
+        return self._defaults[key]
+
+    def fill_defaults(self, domain: str, op_type: str, version: int, attributes: dict[str, Any]) -> None:
+        """Add the schema's default values."""
+        for name, default in self.defaults(domain, op_type, version).items():
             if name not in attributes:
                 attributes[name] = attribute_value(default)
 
-    def implementation(
-        self, node: onnx.NodeProto, call: Call, opsets: Mapping[str, int]
-    ) -> Callable[..., Any] | _Function:
+    def implementation(self, node: onnx.NodeProto, call: Call, opsets: Mapping[str, int]) -> _Run:
         """What runs a node; raises Unsupported for an operator that nothing implements."""
         own = self.functions.get((node.domain, node.op_type, node.overload))
         if own is not None:
-            return _Function(self, own, node, opsets)
-        known = KERNELS.get((call.domain, call.op_type))
-        if known is not None:
-            return known
-        if call.domain == "" and call.op_type in _registered() and call.op_type not in BY_BODY:
-            return _Borrowed(load_op("", call.op_type, call.version), node, opsets)
-        if call.domain == "ai.onnx.ml":
-            return _Borrowed(aionnxml.load_op(call.domain, call.op_type, call.version), node, opsets)
-        return self._from_schema(node, call, opsets)
+            return _Function(self, own, node, opsets, {})
+        kernel = KERNELS.get((call.domain, call.op_type)) or borrow(node, call, opsets)
+        return _of_kernel(kernel) if kernel is not None else self._from_schema(node, call, opsets)
 
-    def _from_schema(
-        self, node: onnx.NodeProto, call: Call, opsets: Mapping[str, int]
-    ) -> Callable[..., Any] | _Function:
+    def _from_schema(self, node: onnx.NodeProto, call: Call, opsets: Mapping[str, int]) -> _Run:
         try:
-            schema = onnx.defs.get_schema(call.op_type, call.version, call.domain)
+            # Typed Any: onnx's stubs lack the schema's function members.
+            schema: Any = onnx.defs.get_schema(call.op_type, call.version, call.domain)
         except onnx.defs.SchemaError:
             raise Unsupported(f"the operator {call.domain or 'ai.onnx'}::{call.op_type} is not known") from None
+        defaults = self.defaults(call.domain, call.op_type, call.version)
         if schema.has_function:
-            return _Function(
-                self, schema.function_body, node, opsets, self._defaults[call.domain, call.op_type, call.version]
-            )
-        if schema.has_context_dependent_function:
-            return _Expanded(self, schema, node, opsets)
-        raise Unsupported(f"the operator {call.domain or 'ai.onnx'}::{call.op_type} has no reference implementation")
+            return _Function(self, schema.function_body, node, opsets, defaults)
+        if not schema.has_context_dependent_function:
+            name = f"{call.domain or 'ai.onnx'}::{call.op_type}"
+            raise Unsupported(f"the operator {name} has no reference implementation")
 
+        def expand(call: Call, values: Sequence[Any], clock: _Clock) -> tuple[Any, ...]:
+            """The body depends on the operands' types, so it is built when they are known."""
+            types = [type_of(value).SerializeToString() for value in values]
+            body = onnx.FunctionProto()
+            body.ParseFromString(schema.get_context_dependent_function(node.SerializeToString(), types))
+            return _Function(self, body, node, opsets, defaults)(call, values, clock)
 
-class _Expanded:
-    """An operator whose function body depends on its operands' types: built when they are known."""
-
-    def __init__(
-        self, owner: Reference, schema: onnx.defs.OpSchema, node: onnx.NodeProto, opsets: Mapping[str, int]
-    ) -> None:
-        self.owner, self.schema, self.node, self.opsets = owner, schema, node, opsets
-
-    def __call__(self, call: Call, *values: Any) -> tuple[Any, ...]:
-        types = [_type_of(value).SerializeToString() for value in values]
-        function = onnx.FunctionProto()
-        function.ParseFromString(self.schema.get_context_dependent_function(self.node.SerializeToString(), types))
-        return tuple(_Function(self.owner, function, self.node, self.opsets).run(values, _Clock()))
-
-
-def _type_of(value: Any) -> onnx.TypeProto:
-    if not isinstance(value, np.ndarray):
-        return onnx.TypeProto()
-    return onnx.helper.make_tensor_type_proto(onnx.helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
-
-
-class _Borrowed:
-    """A class of onnx.reference as a kernel."""
-
-    def __init__(self, implementation: Any, node: onnx.NodeProto, opsets: Mapping[str, int]) -> None:
-        parameters = {
-            "log": _silent,
-            "opsets": dict(opsets),
-            "verbose": 0,
-            "new_ops": {},
-            "existing_functions": {},
-            "evaluator_cls": None,
-        }
-        if any(a.name == "softmax_precision" for a in node.attribute):  # Attention: everything here is float64
-            node = _without(node, "softmax_precision")
-        self.instance: OpRun = implementation(node, parameters)
-
-    def __call__(self, call: Call, *values: Any) -> tuple[Any, ...]:
-        found = self.instance.run(*values)
-        return tuple(value.todense() if isinstance(value, SparseTensor) else value for value in found)
-
-
-def _without(node: onnx.NodeProto, name: str) -> onnx.NodeProto:
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    del copy.attribute[:]
-    copy.attribute.extend(a for a in node.attribute if a.name != name)
-    return copy
-
-
-def _silent(*_: object) -> None:
-    """onnx.reference wants somewhere to log to."""
-
-
-def _registered() -> Mapping[str, Any]:
-    """The operators that onnx.reference implements by a class."""
-    global _known_classes
-    if _known_classes is None:
-        _known_classes = _build_registered_operators()
-    return _known_classes
-
-
-_known_classes: Mapping[str, Any] | None = None
+        return expand

@@ -7,27 +7,21 @@ means `RunFailed`, never the end of us.
 
 from __future__ import annotations
 
-import atexit
 import functools
 import hashlib
 import os
 import pickle
-import signal
-import subprocess
-import sys
-import tempfile
 import threading
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import onnx
 
-from onnxgrad.errors import InputError, NotProved
-from onnxgrad.verify.child import receive, send
+from onnxgrad.errors import InputError
+from onnxgrad.verify.process import Child, Refused, RunFailed
 
 Value: TypeAlias = "np.ndarray[Any, Any] | list[Any] | None"  # a tensor, a sequence, an absent optional
 Feeds: TypeAlias = Mapping[str, Value]
@@ -39,159 +33,27 @@ PROVIDER_OPTIONS: dict[str, dict[str, str]] = {"cpu": {}, "cuda": {"use_tf32": "
 _TWO_GB = 2**31 - 1
 
 
-class RunFailed(NotProved):
-    """onnxruntime could not load or run a model. `stage`: load, run, timeout, memory or killed; `reason`: its own
-    words.
-    """
-
-    def __init__(self, stage: str, reason: str) -> None:
-        self.stage = stage
-        self.reason = reason
-        verb = {"load": "could not load the model", "run": "could not run the model"}.get(stage, "gave no answer")
-        super().__init__(f"onnxruntime {verb}: {reason}")
-
-
-class _Child:
-    """One child process; not shared between threads without its lock."""
-
-    def __init__(self, limited: bool) -> None:
-        self.lock = threading.Lock()
-        self.log = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the child
-        limit = _memory_limit()
-        script = str(Path(__file__).with_name("child.py"))
-        # Our own sys.path, so that both ends see the same packages and the folder of child.py shadows no standard
-        # module.
-        code = f"import sys; sys.path[:] = {sys.path!r}; import runpy; runpy.run_path({script!r}, run_name='__main__')"
-        self.rss_limit = None if limited else limit
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", code, str(limit if limited else 0)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
-        )  # fmt: skip
-        self.requests = cast(BinaryIO, self.process.stdin)
-        self.answers = cast(BinaryIO, self.process.stdout)
-        self.owner = os.getpid()
-        atexit.register(self.kill)
-
-    def alive(self) -> bool:
-        return self.owner == os.getpid() and self.process.poll() is None
-
-    def kill(self) -> None:
-        """Kill and reap. A fork of the process that started the child leaves it alone."""
-        if self.owner != os.getpid():
-            return
-        atexit.unregister(self.kill)
-        self.process.kill()
-        self.process.wait()
-        for stream in (self.requests, self.answers, self.log):
-            try:
-                stream.close()
-            except BrokenPipeError:  # what was left unsent goes nowhere
-                continue
-
-    def ask(self, timeout: float, verb: str, *arguments: Any) -> Any:
-        """One request. Raises RunFailed(killed | timeout | memory) when the child is lost, _Refused when it answers
-        with a failure.
-        """
-        lost = ""
-        done = threading.Event()
-
-        def watch() -> None:
-            nonlocal lost
-            deadline = time.monotonic() + timeout
-            while not done.wait(min(0.2, max(0.0, deadline - time.monotonic()))):
-                if time.monotonic() >= deadline:
-                    lost = "timeout"
-                elif self.rss_limit is not None and _resident(self.process.pid) > self.rss_limit:
-                    lost = "memory"
-                if lost:
-                    self.process.kill()
-                    return
-
-        watcher = threading.Thread(target=watch, daemon=True)
-        watcher.start()
-        try:
-            send(self.requests, (verb, *arguments))
-            status, *answer = receive(self.answers)
-        except (EOFError, BrokenPipeError) as error:
-            done.set()
-            watcher.join()
-            code = self.process.wait()
-            said = self._said()
-            self.kill()
-            raise RunFailed(lost or "killed", _obituary(lost, code, timeout, said)) from error
-        finally:
-            done.set()
-        watcher.join()
-        if status == "failed":
-            raise _Refused(*answer)
-        return answer[0]
-
-    def _said(self) -> str:
-        """The last line that the child wrote to stderr."""
-        self.log.seek(0)
-        lines = self.log.read().decode("utf-8", "replace").strip().splitlines()
-        return lines[-1][:300] if lines else ""
-
-
-class _Refused(Exception):
-    """The child answered with an exception: its class name and its words."""
-
-    def __init__(self, kind: str, words: str) -> None:
-        super().__init__(words)
-        self.kind = kind
-        self.words = words
-
-
-def _obituary(lost: str, code: int, timeout: float, said: str) -> str:
-    if lost == "timeout":
-        return f"no answer within {timeout:g} s; raise the time limit (--timeout) or use smaller inputs"
-    if lost == "memory":
-        return "it used more memory than this machine has"
-    if code < 0:
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"signal {-code}"
-        return f"it died of {name}" + (f" ({said})" if said else "")
-    return f"it exited with {code}" + (f" ({said})" if said else "")
-
-
-def _memory_limit() -> int:
-    """Bytes a child may use: this machine's memory, 4 GiB at least (onnxruntime alone reserves over one)."""
-    if not hasattr(os, "sysconf"):
-        return 0
-    return max(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), 4 << 30)
-
-
-def _resident(pid: int) -> int:
-    """Resident bytes of a process; 0 where the system has no /proc."""
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError):
-        return 0
-
-
-_pool: dict[str, _Child] = {}
+_pool: dict[str, Child] = {}
 _pool_lock = threading.Lock()
 
 
-def _child(provider: str) -> _Child:
+def _child(provider: str) -> Child:
     """The warm child of a provider, started on first use and again after a death."""
     with _pool_lock:
         child = _pool.get(provider)
         if child is None or not child.alive():
-            child = _pool[provider] = _Child(limited=provider == "cpu")
+            child = _pool[provider] = Child(limited=provider == "cpu")
             if provider != "cpu":
                 _ask(child, 60.0, "load", "preload")
         return child
 
 
-def _ask(child: _Child, timeout: float, stage: str, verb: str, *arguments: Any) -> Any:
+def _ask(child: Child, timeout: float, stage: str, verb: str, *arguments: Any) -> Any:
     """`ask` with the child's refusals told in this package's errors."""
     try:
         with child.lock:
             return child.ask(timeout, verb, *arguments)
-    except _Refused as refused:
+    except Refused as refused:
         if refused.kind in ("ModuleNotFoundError", "ImportError") and "onnxruntime" in refused.words:
             raise InputError("onnxruntime is not installed: pip install 'onnxgrad[cpu]' (or 'onnxgrad[gpu]')") from None
         raise RunFailed(stage, refused.words[:600]) from None
@@ -199,8 +61,7 @@ def _ask(child: _Child, timeout: float, stage: str, verb: str, *arguments: Any) 
 
 @dataclass(frozen=True)
 class Argument:
-    """An input or output as onnxruntime reports it: `type` such as 'tensor(float)', `shape` of sizes, symbols and None.
-    """
+    """An input or output as onnxruntime reports it: type 'tensor(float)', shape of sizes, symbols and None."""
 
     name: str
     type: str
@@ -370,8 +231,7 @@ def run(
 
 @functools.cache
 def versions() -> dict[str, Any]:
-    """{'onnxruntime': version, 'providers': [...]} of the installed onnxruntime. Raises InputError where it is missing.
-    """
+    """{'onnxruntime': version, 'providers': [...]} of what is installed. Raises InputError where nothing is."""
     return cast("dict[str, Any]", _ask(_child("cpu"), 60.0, "load", "versions"))
 
 
@@ -388,7 +248,7 @@ def runtime_limits() -> tuple[int, int]:
             return False
         return True
 
-    def highest(start: int, accepts: Any) -> int:
+    def highest(start: int, accepts: Callable[[int], bool]) -> int:
         value = start
         while accepts(value + 1):
             value += 1

@@ -7,11 +7,12 @@ parent's names; a local function is followed once for all of its calls.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -77,7 +78,7 @@ class Tracer:
 
     def __init__(self, model: onnx.ModelProto, sizes: Mapping[str, int]) -> None:
         self.sizes = sizes
-        self.constants: dict[Key, np.ndarray] = {}  # type: ignore[type-arg]  # any dtype
+        self.constants: dict[Key, np.ndarray[Any, Any]] = {}
         self.shapes: dict[Key, list[int | str]] = {}
         self.consumers: dict[Key, list[tuple[onnx.NodeProto, int, str]]] = defaultdict(list)
         self.actuals: dict[Key, list[Key]] = defaultdict(list)  # a function's formal input <- what its calls pass
@@ -141,7 +142,7 @@ class Tracer:
                 self.constants[key] = np.asarray(onnx.helper.get_attribute_value(attribute))
                 self.shapes[key] = []
 
-    def constant(self, key: Key) -> np.ndarray | None:  # type: ignore[type-arg]  # any dtype
+    def constant(self, key: Key) -> np.ndarray[Any, Any] | None:
         """The small constant that a value is, or that it rearranges."""
         for _ in range(8):  # exporters stack a few Cast, Expand and Unsqueeze on a constant
             if key in self.constants:
@@ -234,7 +235,7 @@ class Tracer:
         if op == "Sub" and index == 1 and (scale, offset) == (1.0, 0.0) and self.scalar((scope, node.input[0])) == 1:
             uses.boolean = True
 
-    def _compared(self, uses: Uses, known: np.ndarray | None, offset: float) -> None:  # type: ignore[type-arg]  # any dtype
+    def _compared(self, uses: Uses, known: np.ndarray[Any, Any] | None, offset: float) -> None:
         """Equal to one constant: a switch. To one of many: an encoding, so the values lie among them."""
         if known is None or known.size == 0 or known.dtype.kind not in "iuf":
             return
@@ -302,8 +303,7 @@ def _inferred(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
         graph.node.append(node)
     graph.output.extend(model.graph.output)
     graph.value_info.extend(model.graph.value_info)
-    try:
+    # A model that inference rejects may still run: then what it declares is all that is known.
+    with contextlib.suppress(onnx.shape_inference.InferenceError, RuntimeError, ValueError):
         graph = onnx.shape_inference.infer_shapes(light, data_prop=True).graph
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
-        pass  # a model that inference rejects may still run: what it declares is all that is known
     return [*graph.input, *graph.value_info, *graph.output]

@@ -66,6 +66,11 @@ def keep_variance(model: torch.nn.Module) -> torch.nn.Module:
     return model
 
 
+def image(*shape: int) -> torch.Tensor:
+    """A random normal image in steps of 1/16: like a real one it has few distinct values, so it compresses well."""
+    return (torch.randn(*shape) * 16).round() / 16
+
+
 def one_line(trace: str) -> str:
     """The innermost frame of a Python stack trace as `package/file.py:LINE in FUNCTION`, without machine paths."""
     frames = list(FRAME.finditer(trace))

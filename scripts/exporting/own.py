@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from exporting.common import keep_variance
+from exporting.common import image, keep_variance
 
 
 class LstmCells(nn.Module):
@@ -91,9 +91,7 @@ class Yolox(nn.Module):
         super().__init__()
         widths = [width, 2 * width, 4 * width, 8 * width, 16 * width]
         self.stem = ConvBnSilu(12, width, 3)
-        self.stages = nn.ModuleList(
-            nn.Sequential(ConvBnSilu(a, b, 3, 2), Csp(b, b, 1)) for a, b in pairwise(widths)
-        )
+        self.stages = nn.ModuleList(nn.Sequential(ConvBnSilu(a, b, 3, 2), Csp(b, b, 1)) for a, b in pairwise(widths))
         _, _, small, middle, large = widths
         self.reduce_large, self.reduce_middle = ConvBnSilu(large, middle), ConvBnSilu(middle, small)
         self.down_middle, self.down_small = Csp(2 * middle, middle, 0), Csp(2 * small, small, 0)
@@ -121,4 +119,4 @@ class Yolox(nn.Module):
 
 def yolox() -> tuple[nn.Module, dict[str, Tensor]]:
     """A YOLOX-like detector with 20 classes, first width 4, head width 8; x (1, 3, 128, 128)."""
-    return keep_variance(Yolox(4, 8, 20)), {"x": torch.randn(1, 3, 128, 128)}
+    return keep_variance(Yolox(4, 8, 20)), {"x": image(1, 3, 128, 128)}

@@ -1,4 +1,4 @@
-"""Training models that no library provides: LSTM and GRU taggers, a UNet with GroupNorm, a CNN with odd convolutions."""
+"""Training models that no library provides: LSTM and GRU taggers, a UNet with GroupNorm, a CNN of odd convolutions."""
 
 from __future__ import annotations
 

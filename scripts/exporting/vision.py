@@ -7,11 +7,10 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-import torch
 import torchvision.models as tv
 from torch import Tensor, nn
 
-from exporting.common import keep_variance
+from exporting.common import image, keep_variance
 
 Built = tuple[nn.Module, dict[str, Tensor]]
 CLASSES = 100
@@ -48,31 +47,31 @@ def narrow(divisor: int, classes: int = CLASSES) -> Iterator[None]:
 
 def mobilenet_v2() -> Built:
     """MobileNetV2 at width 0.35 with 100 classes; 224x224 images."""
-    return keep_variance(tv.mobilenet_v2(width_mult=0.35, num_classes=CLASSES)), {"x": torch.randn(1, 3, 224, 224)}
+    return keep_variance(tv.mobilenet_v2(width_mult=0.35, num_classes=CLASSES)), {"x": image(1, 3, 224, 224)}
 
 
 def resnet18() -> Built:
     """ResNet18, widths / 8; 96x96 images."""
     with narrow(8):
         model = tv.resnet18(num_classes=CLASSES)
-    return keep_variance(model), {"x": torch.randn(1, 3, 96, 96)}
+    return keep_variance(model), {"x": image(1, 3, 96, 96)}
 
 
 def googlenet() -> Built:
     """GoogLeNet without auxiliary heads, widths / 8; 96x96 images."""
     with narrow(8):
         model = tv.googlenet(num_classes=CLASSES, aux_logits=False, init_weights=False)
-    return keep_variance(model), {"x": torch.randn(1, 3, 96, 96)}
+    return keep_variance(model), {"x": image(1, 3, 96, 96)}
 
 
 def inception_v3() -> Built:
     """Inception v3 without auxiliary head, widths / 16; 139x139 images."""
     with narrow(16):
         model = tv.inception_v3(num_classes=CLASSES, aux_logits=False, init_weights=False)
-    return keep_variance(model), {"x": torch.randn(1, 3, 139, 139)}
+    return keep_variance(model), {"x": image(1, 3, 139, 139)}
 
 
 def densenet121() -> Built:
     """DenseNet121 with growth rate 4 and 8 first channels; 96x96 images."""
     model = tv.DenseNet(4, (6, 12, 24, 16), 8, num_classes=CLASSES)
-    return keep_variance(model), {"x": torch.randn(1, 3, 96, 96)}
+    return keep_variance(model), {"x": image(1, 3, 96, 96)}

@@ -9,10 +9,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from onnxgrad.errors import NotProved
+
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
-class Unsupported(Exception):
+class Unsupported(NotProved):
     """The float64 reference cannot run this model: an operator it lacks, a kernel that failed, or the time budget."""
 
 
@@ -58,7 +60,6 @@ def kernel(*names: str, domain: str = "") -> Callable[[Kernel], Kernel]:
 
 
 def axes_of(call: Call, operand: Array | None, rank: int) -> tuple[int, ...] | None:
-    """`axes` from the operand or, before it became one, the attribute; made non-negative. None where absent or empty.
-    """
+    """`axes`, an operand or in older opsets an attribute, made non-negative; None where absent or empty."""
     found = call["axes"] if operand is None else np.asarray(operand).reshape(-1).tolist()
     return tuple(int(a) % rank if rank else 0 for a in found) if found else None

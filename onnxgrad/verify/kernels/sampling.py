@@ -23,7 +23,7 @@ def grid_sample(call: Call, x: Array, grid: Array) -> Array:
     for axis, size in enumerate(sizes):
         g = grid[..., len(sizes) - 1 - axis]
         position = (g + 1) / 2 * (size - 1) if aligned else ((g + 1) * size - 1) / 2
-        if mode == "nearest" or (padding == "border" and mode == "linear") or (mode == "linear" and padding == "reflection"):
+        if mode != "cubic":
             position = _inside(position, size, padding, aligned)
         spots.append(_taps(position, mode))
     batch = np.arange(x.shape[0]).reshape(-1, *[1] * (grid.ndim - 2))

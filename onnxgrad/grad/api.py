@@ -1,0 +1,129 @@
+"""`gradient`: a model with the adjoints of the requested values as further outputs (SPEC S2)."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.accumulate import zeros_like
+from onnxgrad.grad.engine import backward, open_calls
+from onnxgrad.grad.opset import raise_opset
+from onnxgrad.grad.request import Target, Wrt, find_targets, find_wrt
+from onnxgrad.ir.block import BindingBlock, Var
+from onnxgrad.ir.interop import like
+from onnxgrad.ir.load import ModelLike, load
+from onnxgrad.ir.ops import constant, emitting, op
+from onnxgrad.ir.program import Program
+
+Seed = Literal["ones", "input"]
+
+_log = logging.getLogger("onnxgrad")
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """A program with its adjoints, and what to tell the user about it."""
+
+    program: Program
+    targets: tuple[str, ...]
+    # requested value -> output that holds its adjoint, in the order asked
+    adjoints: Mapping[str, str]
+    # target -> graph input for its adjoint, with seed="input"
+    seeds: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def gradient(
+    model: ModelLike,
+    wrt: Wrt = None,
+    target: Target = None,
+    *,
+    seed: Seed = "ones",
+    checkpoint: Any = None,
+    simplify: bool = True,
+    names: str = "{}_grad",
+) -> Any:
+    """The model with one more output per requested value: the adjoint of that value, named by `names`.
+
+    `model` is a path, bytes, ModelProto, gs.Graph or onnx_ir.Model and is not changed; a path or bytes give a
+    ModelProto back, everything else its own kind. `wrt`: names or globs of inputs, initializers, intermediate values;
+    None: every floating-point input; "params": every weight that reaches the target. `target`: an output's name or
+    index, any value's name, or a list, whose adjoints add up; None: the only output. `seed="ones"`: targets are
+    scalars; `seed="input"`: any shape, with a new graph input `<target>_grad` of the target's type. `checkpoint`: see
+    `onnxgrad.grad.checkpoint`. Raises InputError as SPEC S2 lists. Warns when no requested value reaches the target.
+    """
+    program = load(model)
+    found = differentiate(
+        program, wrt, target, seed=seed, checkpoint=checkpoint, simplify=simplify, names=names
+    )
+    for note in found.notes:
+        _log.info(note)
+    return found.program if isinstance(model, Program) else like(found.program, model)
+
+
+def differentiate(
+    program: Program,
+    wrt: Wrt = None,
+    target: Target = None,
+    *,
+    seed: Seed = "ones",
+    checkpoint: Any = None,
+    simplify: bool = True,
+    names: str = "{}_grad",
+) -> Gradient:
+    """`gradient` on a Program, which is changed (or replaced, when its opset has to be raised); see there."""
+    if seed not in ("ones", "input"):
+        raise InputError(f"seed must be \"ones\" or \"input\", not {seed!r}")
+    if names.count("{}") != 1:
+        raise InputError(f"names must hold {{}} once, for the value's name; it is {names!r}")
+    program, note = raise_opset(program)
+    notes = [note] if note else []
+    block = program.main
+    block.schedule()
+    asked = find_wrt(block, wrt, find_targets(block, target, scalar=seed == "ones"))
+    asked_names = [v.name for v in asked]
+    target_names = [v.name for v in find_targets(block, target, scalar=seed == "ones")]
+    open_calls(block, [v for v in block.vars() if v.name in set(target_names)], asked)
+    values = {v.name: v for v in block.vars()}
+    targets, asked = [values[n] for n in target_names], [values[n] for n in asked_names]
+    with emitting(block, share=True, made_by="gradient"):
+        seeds = {v: _seed(v, seed, names) for v in targets}
+        found = backward(block, seeds, asked)
+        if not found:
+            text = f"no requested value reaches {_listed(target_names)}: all gradients are zero"
+            notes.append(text)
+            warnings.warn(text, stacklevel=3)
+        outputs = {v.name: _return(block, v, found.get(v), names) for v in asked}
+    for value, output in outputs.items():
+        if output != names.format(value):
+            notes.append(f"'{names.format(value)}' is taken: the gradient of '{value}' is '{output}'")
+    block.remove_unused()
+    if simplify:
+        _simplify(program)
+    given = {v.name: g.name for v, g in seeds.items()} if seed == "input" else {}
+    return Gradient(program, tuple(target_names), outputs, given, tuple(notes))
+
+
+def _seed(target: Var, seed: Seed, names: str) -> Var:
+    if seed == "input":
+        return target.block.add_input(target.block.program.fresh(names.format(target.name)), target.type)
+    return constant(np.ones(()), target.dtype, name="one")
+
+
+def _return(block: BindingBlock, value: Var, adjoint: Var | None, names: str) -> str:
+    """Make the adjoint an output under its name; an Identity only where the value cannot carry that name itself."""
+    if adjoint is None:
+        adjoint = zeros_like(value)
+    name = block.program.fresh(names.format(value.name))
+    is_own = adjoint.definition is not None and "onnxgrad.made_by" in _keys(adjoint)
+    if adjoint.returned or adjoint.definition is None or not is_own:
+        adjoint = op.Identity(adjoint)
+    block.rename(adjoint, name)
+    block.add_output(adjoint)
+    return name

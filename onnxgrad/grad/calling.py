@@ -1,0 +1,137 @@
+"""Calling a rule: from a binding and its outputs' adjoints to one partial per operand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from onnx import NodeProto
+
+from onnxgrad.errors import InputError, InternalError
+from onnxgrad.grad.accumulate import zeros_like
+from onnxgrad.grad.registry import SHAPE_LIKE, Parameter, Rule, plan
+from onnxgrad.ir import attributes, infer
+from onnxgrad.ir.block import Binding, Var
+
+
+class Results:
+    """The outputs of a binding as a rule sees them: `y[i]` of an omitted optional output adds it to the binding."""
+
+    def __init__(self, binding: Binding) -> None:
+        self._binding = binding
+
+    def __getitem__(self, index: int) -> Var:
+        found = self._binding.result(index)
+        return found if found is not None else complete_result(self._binding, index)
+
+    def __len__(self) -> int:
+        return len(self._binding.outputs)
+
+    def __iter__(self) -> Iterator[Var]:
+        return (self[i] for i in range(len(self)))
+
+
+def complete_result(binding: Binding, index: int) -> Var:
+    """Name an omitted optional output of a forward binding, typed, so that the backward part can read it."""
+    block = binding.block
+    name = block.program.fresh(f"{binding.out.name}_{index}")
+    names = [f"o{i}" if v is None else v.name for i, v in enumerate(binding.outputs)]
+    names += [f"o{i}" for i in range(len(names), index)]
+    names[index:] = [name]
+    node = NodeProto()
+    node.CopyFrom(binding.node)
+    node.input[:] = ["" if v is None else v.name for v in binding.inputs]
+    node.output[:] = names
+    schema = attributes.schema(binding.op, binding.version, binding.domain)
+    types = infer.result_types(schema, node, binding.inputs, block)
+    return block.add_result(binding, index, name, types[index])
+
+
+def is_many(rule: Rule, binding: Binding) -> bool:
+    """Whether the rule sees tuples of outputs."""
+    if rule.many is not None:
+        return rule.many
+    schema = attributes.schema(binding.op, binding.version, binding.domain)
+    return len(binding.outputs) > 1 if schema is None else schema.max_output > 1
+
+
+def partials(rule: Rule, binding: Binding, g: Sequence[Var | None], wanted: Sequence[bool]) -> list[Any]:
+    """One partial (or None) per input of `binding`; `g` has one adjoint per output, None where none arrived.
+
+    Raises InputError naming the rule when it answers with a wrong number of partials or asks for an attribute that
+    the binding does not have.
+    """
+    many = is_many(rule, binding)
+    adjoints: Any
+    results: Any
+    if many:
+        padded = list(g)
+        if rule.fill:
+            padded = [zeros_like(v) if a is None and v is not None else a for a, v in zip(padded, binding.outputs)]
+        adjoints, results = tuple(padded), Results(binding)
+    else:
+        adjoints, results = g[0], binding.out
+    if rule.kind == "vjp_all":
+        formula = rule.formulas[0]
+        if formula is None:
+            raise InternalError(f"the rule of {rule.name} has no function")
+        arguments, named = _arguments(rule, 0, binding, wanted)
+        found = formula(adjoints, results, *arguments, **named)
+        if not isinstance(found, (list, tuple)) or len(found) != len(binding.inputs):
+            count = len(found) if isinstance(found, (list, tuple)) else "no list of"
+            raise InputError(
+                f"the gradient rule of {rule.name} answered {count} partials for {len(binding.inputs)} operands at '{binding}'"
+            )
+        return list(found)
+    answer: list[Any] = [None] * len(binding.inputs)
+    for i, asked in enumerate(wanted):
+        formula = rule.formulas[i] if asked and i < len(rule.formulas) else None
+        if formula is None:
+            continue
+        arguments, named = _arguments(rule, i, binding, wanted)
+        found = formula(adjoints, results, *arguments, **named)
+        if found is not None and not isinstance(found, Var):
+            raise InputError(
+                f"the gradient rule of {rule.name} answered {type(found).__name__} for operand {i} at '{binding}': "
+                "one formula answers one value"
+            )
+        answer[i] = found
+    return answer
+
+
+def _arguments(rule: Rule, index: int, binding: Binding, wanted: Sequence[bool]) -> tuple[list[Any], dict[str, Any]]:
+    arguments: list[Any] = []
+    named: dict[str, Any] = {}
+    for p in plan(rule, index):
+        if p.kind == "operands":
+            arguments.append(tuple(binding.inputs))
+        elif p.kind == "operand":
+            arguments.append(_operand(binding, p))
+        elif p.kind == "binding":
+            named["binding"] = binding
+        elif p.kind == "wanted":
+            named["wanted"] = tuple(wanted)
+        else:
+            named[p.name] = binding.attr(p.name, p.default)
+    return arguments, named
+
+
+def _operand(binding: Binding, p: Parameter) -> Any:
+    """Operand by position; shape-like ones read the same whether input or attribute, constant or at run time."""
+    value = binding.operand(p.index)
+    if value is None:
+        return _from_attribute(binding, p.name)
+    if p.name in SHAPE_LIKE:
+        ints = value.ints
+        return value if ints is None else ints
+    return value
+
+
+def _from_attribute(binding: Binding, name: str) -> Any:
+    found = binding.attrs.get(name)
+    return (found,) if name in SHAPE_LIKE and isinstance(found, int) else found
+
+
+def shape_operand(binding: Binding, index: int, name: str) -> Any:
+    """A shape-like operand for rules that read the binding themselves: tuple of ints, Var, or None."""
+    return _operand(binding, Parameter("operand", name, index))

@@ -1,0 +1,156 @@
+"""The backward walk: bindings in reverse order, one rule each, partials added up.
+
+`backward` works on any block: the main graph, or the body of a loop whose rule differentiates it in a block of its
+own. It emits through the emitter in force (`ir.ops.emitting(block, share=True)`), so partials that are equal are
+computed once. Only what a requested adjoint needs is emitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from onnxgrad.errors import InputError, InternalError
+from onnxgrad.grad.accumulate import add_up, fit
+from onnxgrad.grad.bodies import has_body, open_call
+from onnxgrad.grad.calling import partials
+from onnxgrad.grad.registry import Rule, missing, rule_of
+from onnxgrad.grad.sequences import add_up_sequences
+from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.ops import emitter
+from onnxgrad.ir.types import FLOAT_DTYPES, OptionalType, SequenceType, TensorType, Type
+
+# gives the binding that a rule reads in place of a forward one: checkpointing recomputes, by default it is itself
+View = Callable[[Binding, Sequence[Var | None]], Binding]
+
+
+def has_gradient(type_: Type | None) -> bool:
+    """Floating-point tensors, sequences and optionals of them; a value of unknown type might be one."""
+    if isinstance(type_, TensorType):
+        return type_.dtype in FLOAT_DTYPES or type_.dtype == 0
+    if isinstance(type_, (SequenceType, OptionalType)):
+        return has_gradient(type_.elem)
+    return type_ is None
+
+
+def edges(binding: Binding) -> list[Var]:
+    """The values that the binding reads and that can receive a partial from it."""
+    rule = rule_of(binding)
+    if binding.blocks:
+        return [] if rule is not None and rule.kind == "zero" else [v for v in binding.reads() if has_gradient(v.type)]
+    if rule is not None and rule.kind == "zero":
+        return []
+    inputs = enumerate(binding.inputs)
+    if rule is None:
+        return [v for _, v in inputs if v is not None and has_gradient(v.type)]
+    return [v for i, v in inputs if v is not None and rule.has_formula(i) and has_gradient(v.type)]
+
+
+def influenced(block: BindingBlock, sources: Iterable[Var]) -> set[Var]:
+    """What depends differentiably on `sources`. The block must be in topological order."""
+    found = set(sources)
+    for b in block.bindings:
+        if any(v in found for v in edges(b)):
+            found.update(v for v in b.outputs if v is not None and has_gradient(v.type))
+    return found
+
+
+def reaching(block: BindingBlock, targets: Iterable[Var]) -> set[Var]:
+    """What `targets` depend on differentiably. The block must be in topological order."""
+    found = set(targets)
+    for b in reversed(block.bindings):
+        if any(v in found for v in b.outputs if v is not None):
+            found.update(edges(b))
+    return found
+
+
+def open_calls(block: BindingBlock, targets: Iterable[Var], sources: Iterable[Var]) -> None:
+    """Open every call between `sources` and `targets` that has no rule and has a body, and the calls in those."""
+    # opening an output's call gives the output another Var, so names are what stays
+    target_names, source_names = [v.name for v in targets], [v.name for v in sources]
+    while True:
+        block.schedule()
+        values = {v.name: v for v in block.vars()}
+        needed = influenced(block, [values[n] for n in source_names if n in values])
+        needed &= reaching(block, [values[n] for n in target_names if n in values])
+        calls = [b for b in block.bindings if any(v in needed for v in b.outputs if v is not None) and has_body(b)]
+        if not calls:
+            return
+        for b in calls:
+            open_call(b)
+
+
+def backward(
+    block: BindingBlock, seeds: Mapping[Var, Any], wanted: Sequence[Var], *, view: View | None = None
+) -> dict[Var, Any]:
+    """The adjoints of `wanted`, those of the values in `seeds` given; a value that no seed depends on is left out.
+
+    `wanted` may hold values of enclosing blocks. Raises InputError for an operator without a rule and for a rule that
+    answers what cannot be.
+    """
+    block.schedule()
+    needed = influenced(block, wanted) & reaching(block, seeds)
+    arrived: dict[Var, list[Any]] = {v: [g] for v, g in seeds.items() if v in needed}
+    adjoints: dict[Var, Any] = {}
+    at = emitter()
+    bindings = list(block.bindings)  # emission into the same block must not be walked
+    for b in reversed(bindings):
+        if not any(v in arrived for v in b.outputs if v is not None):
+            continue
+        g = [None if v is None or v not in arrived else _total(v, arrived, adjoints) for v in b.outputs]
+        asked = [v for v in edges(b) if v in needed]
+        if not asked:
+            continue
+        rule = rule_of(b)
+        if rule is None:
+            raise missing(b)
+        at.sources, at.made_by = (b,), f"gradient of {rule.name}"
+        read = b if view is None else view(b, g)
+        for v, partial in _partials(rule, b, read, g, set(asked)):
+            arrived.setdefault(v, []).append(partial)
+    at.sources, at.made_by = (), "gradient"
+    return {v: _total(v, arrived, adjoints) for v in wanted if v in arrived}
+
+
+def _total(v: Var, arrived: Mapping[Var, list[Any]], adjoints: dict[Var, Any]) -> Any:
+    found = adjoints.get(v)
+    if found is None:
+        at = emitter()
+        if v.definition is not None:
+            at.sources, at.made_by = (v.definition,), "gradient"
+        whole = add_up_sequences if isinstance(v.type, (SequenceType, OptionalType)) else add_up
+        found = adjoints[v] = whole(arrived[v])
+    return found
+
+
+def _partials(
+    rule: Rule, forward: Binding, read: Binding, g: Sequence[Any], asked: set[Var]
+) -> list[tuple[Var, Any]]:
+    """(value, its partial) for each operand slot asked for; `read` is where the rule finds operands and outputs."""
+    if rule.kind == "vjp_blocks":
+        return _block_partials(rule, forward, g, asked)
+    wanted = [v in asked and rule.has_formula(i) for i, v in enumerate(forward.inputs)]
+    try:
+        found = partials(rule, read, g, wanted)
+    except InternalError as e:
+        raise InternalError(f"the gradient rule of {rule.name} failed at '{forward}': {e}") from e
+    result: list[tuple[Var, Any]] = []
+    for i, (v, partial) in enumerate(zip(forward.inputs, found, strict=True)):
+        if v is None or partial is None or not wanted[i]:
+            continue
+        if isinstance(partial, Var) and isinstance(v.type, TensorType):
+            partial = fit(partial, v, rule.name, rule.broadcasts, forward, i)
+        result.append((v, partial))
+    return result
+
+
+def _block_partials(rule: Rule, b: Binding, g: Sequence[Any], asked: set[Var]) -> list[tuple[Var, Any]]:
+    formula = rule.formulas[0]
+    if formula is None:
+        raise InternalError(f"the rule of {rule.name} has no function")
+    in_order = list(dict.fromkeys(v for v in b.reads() if v in asked))
+    answer: Mapping[Var, Any] = formula(b, tuple(g), in_order)
+    for v in answer:
+        if v not in asked:
+            raise InputError(f"the gradient rule of {rule.name} answered a partial of '{v.name}', which was not asked for")
+    return [(v, partial) for v, partial in answer.items() if partial is not None]

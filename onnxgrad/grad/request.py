@@ -1,0 +1,157 @@
+"""What is asked for: the target values and the values to differentiate with respect to, from names, globs and indices."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.engine import reaching
+from onnxgrad.ir.block import BindingBlock, Var
+from onnxgrad.ir.types import FLOAT_DTYPES, TensorType
+
+Wrt: TypeAlias = "str | Sequence[str] | None"
+Target: TypeAlias = "str | int | Sequence[str | int] | None"
+
+PARAMS = "params"
+
+
+def find_targets(block: BindingBlock, target: Target, *, scalar: bool) -> list[Var]:
+    """The target values. With `scalar`, each must have rank 0.
+
+    Raises InputError, naming what it found, for an unknown name, an index out of range, a target given twice, a value
+    that is no floating-point tensor or not a scalar, and when none is named though there are several outputs.
+    """
+    outputs = ", ".join(f"{v.name}: {v.type or '?'}" for v in block.outputs)
+    if target is None:
+        if len(block.outputs) != 1:
+            raise InputError(f"the model has {len(block.outputs)} outputs ({outputs}): choose the target by name or index")
+        target = 0
+    entries = [target] if isinstance(target, (str, int)) else list(target)
+    if not entries:
+        raise InputError(f"no target given; the model's outputs are {outputs}")
+    values = _values(block)
+    found: dict[Var, None] = {}
+    for entry in entries:
+        v = _target(block, entry, values, outputs)
+        if v in found:
+            raise InputError(f"target '{v.name}' is given twice")
+        if not isinstance(v.type, TensorType) or v.dtype not in FLOAT_DTYPES:
+            raise InputError(f"target '{v.name}' is {v.type or 'of unknown type'}, not a floating-point tensor")
+        if scalar and v.shape != ():
+            raise InputError(
+                f"target '{v.name}' is {v.type}, not a scalar: reduce it to one, or give its adjoint as an input with "
+                "seed=\"input\" (--seed input)"
+            )
+        found[v] = None
+    return list(found)
+
+
+def _target(block: BindingBlock, entry: str | int, values: dict[str, Var], outputs: str) -> Var:
+    if isinstance(entry, str) and entry not in values and entry.lstrip("-").isdigit():
+        entry = int(entry)
+    if isinstance(entry, str):
+        if entry not in values:
+            raise InputError(f"target '{entry}' is no value of the model{_did_you_mean(entry, values)}; its outputs are {outputs}")
+        return values[entry]
+    if not -len(block.outputs) <= entry < len(block.outputs):
+        raise InputError(f"target index {entry} is out of range: the model has {len(block.outputs)} outputs ({outputs})")
+    return block.outputs[entry]
+
+
+def find_wrt(block: BindingBlock, wrt: Wrt, targets: Sequence[Var]) -> list[Var]:
+    """The values to differentiate with respect to, in the order asked; globs in the model's order.
+
+    None: every floating-point input. "params": the float initializers and Constant values with more than one element
+    that reach a target, running statistics excepted. Raises InputError for an unknown name, a name given twice, a
+    value that is no floating-point tensor, a glob without a match, and a model without a floating-point input.
+    """
+    if wrt is None:
+        inputs = [v for v in block.inputs if v.initializer is None and v.dtype in FLOAT_DTYPES]
+        if not inputs:
+            listed = ", ".join(f"{v.name}: {v.type or '?'}" for v in block.inputs) or "none"
+            raise InputError(
+                f"the model has no floating-point input (inputs: {listed}): name weights or intermediate values in wrt, "
+                "or wrt=\"params\" (--wrt params)"
+            )
+        return inputs
+    values = _values(block)
+    found: dict[Var, None] = {}
+    named: set[str] = set()
+    for entry in [wrt] if isinstance(wrt, str) else wrt:
+        if entry in named:
+            raise InputError(f"'{entry}' is given twice in wrt")
+        named.add(entry)
+        if entry in values:
+            found[_float(values[entry])] = None
+        elif entry == PARAMS:
+            found.update(dict.fromkeys(parameters(block, targets)))
+        elif any(c in entry for c in "*?["):
+            found.update(dict.fromkeys(_matching(entry, values)))
+        else:
+            raise InputError(f"wrt '{entry}' is no value of the model{_did_you_mean(entry, values)}{_inside(block, entry)}")
+    if not found:
+        raise InputError("wrt names nothing to differentiate with respect to")
+    return list(found)
+
+
+def parameters(block: BindingBlock, targets: Iterable[Var]) -> list[Var]:
+    """Float initializers and Constant values with more than one element that reach a target, in the model's order."""
+    reached = reaching(block, targets)
+    statistics = {
+        v for b in block.walk() if b.is_op("BatchNormalization") for v in b.inputs[3:5] if v is not None
+    }  # running mean and variance are updated by averaging, not by gradients
+    found = [
+        v
+        for v in block.vars()
+        if v in reached
+        and v not in statistics
+        and (v.initializer is not None or v.is_constant)
+        and v.dtype in FLOAT_DTYPES
+        and _elements(v) > 1
+    ]
+    if not found:
+        raise InputError("wrt=\"params\": the model has no float initializer or Constant that reaches the target")
+    return found
+
+
+def _elements(v: Var) -> int:
+    dims = v.initializer.dims if v.initializer is not None else v.shape or ()
+    count = 1
+    for d in dims:
+        count *= d if isinstance(d, int) else 1
+    return count
+
+
+def _values(block: BindingBlock) -> dict[str, Var]:
+    return {v.name: v for v in block.vars()}
+
+
+def _float(v: Var) -> Var:
+    if not isinstance(v.type, TensorType) or v.dtype not in FLOAT_DTYPES:
+        raise InputError(f"wrt '{v.name}' is {v.type or 'of unknown type'}, not a floating-point tensor")
+    return v
+
+
+def _matching(pattern: str, values: dict[str, Var]) -> list[Var]:
+    """What a glob matches among inputs and weights; among all values when it matches none of those."""
+    matching = [v for name, v in values.items() if v.dtype in FLOAT_DTYPES and fnmatch.fnmatchcase(name, pattern)]
+    outer = [v for v in matching if v.parameter or v.initializer is not None or v.is_constant]
+    if not matching:
+        raise InputError(f"wrt '{pattern}' matches no floating-point value of the model")
+    return outer or matching
+
+
+def _did_you_mean(name: str, values: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(values), n=3)
+    return f" (close: {', '.join(close)})" if close else ""
+
+
+def _inside(block: BindingBlock, name: str) -> str:
+    for b in block.walk():
+        for kind, nested in b.blocks.items():
+            if any(v.name == name for v in nested.vars()):
+                return f": it is local to {kind} of '{b}'"
+    return ""

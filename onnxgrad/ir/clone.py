@@ -1,0 +1,116 @@
+"""Copies of bindings: a function body at its call, a segment to recompute, the body of a loop in another block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from onnx import AttributeProto, GraphProto, NodeProto
+
+from onnxgrad.errors import InternalError
+from onnxgrad.ir import attributes, infer
+from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.types import Type
+
+_GRAPH_KINDS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+
+
+def clone_bindings(
+    bindings: Iterable[Binding],
+    into: BindingBlock,
+    mapping: dict[Var, Var | None],
+    *,
+    bound: Mapping[str, AttributeProto] | None = None,
+    prefix: str = "",
+) -> list[Binding]:
+    """Append copies of `bindings`, operands before readers, to `into`; returns the copies.
+
+    `mapping` says what stands for a value (None: an operand left out) and receives each copied result; values it does
+    not know are read as they are. `bound` replaces references to a function's attributes; one that it does not hold
+    drops the attribute, as ONNX says. New names are `prefix` plus the old ones, made unique. Results are typed again
+    from the operands, which a function body needs.
+    """
+    copies = []
+    for b in bindings:
+        node = _copy_node(b.node, bound)
+        inputs = [v if v is None else mapping.get(v, v) for v in b.inputs]
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        node.input[:] = ["" if v is None else v.name for v in inputs]
+        program = into.program
+        node.output[:] = ["" if v is None else program.fresh(prefix + v.name) for v in b.outputs]
+        node.name = program.fresh(prefix + (b.node.name or b.op))
+        copy = into.append(node, inputs, _types(b, node, inputs, into))
+        copy.changed = True
+        for name, nested in b.blocks.items():
+            copy.blocks[name] = clone_block(nested, into, mapping, owner=copy, bound=bound, prefix=prefix)
+        for old, new in zip(b.outputs, copy.outputs, strict=True):
+            if old is not None:
+                mapping[old] = new
+        copies.append(copy)
+    return copies
+
+
+def clone_block(
+    source: BindingBlock,
+    outer: BindingBlock,
+    mapping: dict[Var, Var | None],
+    *,
+    owner: Binding | None = None,
+    bound: Mapping[str, AttributeProto] | None = None,
+    prefix: str = "",
+) -> BindingBlock:
+    """A copy of a nested block for a binding of `outer`, with fresh names; captures go through `mapping`."""
+    program = outer.program
+    block = BindingBlock(program, GraphProto(name=program.fresh(prefix + source.name)), outer.opsets, owner)
+    for v in source.inputs:
+        mapping[v] = block.add_input(program.fresh(prefix + v.name), v.type)
+    for v in source.initializers.values():
+        if v.initializer is None:
+            continue
+        if v.parameter:
+            raise InternalError(f"parameter '{v.name}' of a nested block has a default: such a block cannot be copied")
+        tensor = type(v.initializer)()
+        tensor.CopyFrom(v.initializer)
+        tensor.name = program.fresh(prefix + v.name)
+        mapping[v] = block.add_initializer(tensor)
+    clone_bindings(source.bindings, block, mapping, bound=bound, prefix=prefix)
+    for v in source.outputs:
+        returned = mapping.get(v, v)
+        if returned is None:
+            raise InternalError(f"block '{source.name}' returns '{v.name}', which is left out here")
+        block.add_output(returned)
+    block.changed = True
+    return block
+
+
+def _types(b: Binding, node: NodeProto, inputs: Sequence[Var | None], into: BindingBlock) -> list[Type | None]:
+    if b.blocks:
+        return [None if v is None else v.type for v in b.outputs]
+    schema = attributes.schema(b.op, into.opsets.get(b.domain, 0), b.domain)
+    try:
+        types = infer.result_types(schema, node, inputs, into)
+    except infer.TypeMismatch as e:
+        raise InternalError(f"the copy of '{b}' does not type: {e}") from e
+    return [new if new is not None else None if v is None else v.type for new, v in zip(types, b.outputs, strict=True)]
+
+
+def _copy_node(source: NodeProto, bound: Mapping[str, AttributeProto] | None) -> NodeProto:
+    """The node without its graphs (the copy gets its own), references to function attributes bound."""
+    node = NodeProto(op_type=source.op_type, domain=source.domain, overload=source.overload, doc_string=source.doc_string)
+    node.metadata_props.extend(source.metadata_props)
+    node.device_configurations.extend(source.device_configurations)
+    for a in source.attribute:
+        if a.type in _GRAPH_KINDS:
+            if a.type == AttributeProto.GRAPHS:
+                node.attribute.add(name=a.name, type=a.type).graphs.extend(GraphProto() for _ in a.graphs)
+            continue
+        if not a.ref_attr_name or bound is None:
+            node.attribute.append(a)
+        elif a.ref_attr_name in bound:
+            copy: Any = node.attribute.add()
+            copy.CopyFrom(bound[a.ref_attr_name])
+            copy.name = a.name
+    return node
+
+

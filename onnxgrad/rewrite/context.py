@@ -1,0 +1,217 @@
+"""Block rewriting: a pattern over several bindings at once, with a mapping from matched values to new ones.
+
+The roots of a `PatternContext` may share operands and need no common reader: a tree or DAG with several roots. The
+names (`PatternContext`, `rewrite_call`, `rewrite_bindings`) are those of TVM Relax, whose
+`relax.dpl` has the same two kinds of rewriting; its limits of enumerated arities do not apply here (`Each`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from onnxgrad.errors import InternalError
+from onnxgrad.ir import interop
+from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.load import ModelLike, load
+from onnxgrad.ir.ops import emitting
+from onnxgrad.ir.program import Program
+from onnxgrad.rewrite.engine import Measure, apply_rules, closes_cycle, rewrite, substitute
+from onnxgrad.rewrite.match import Captured, gather, match_binding
+from onnxgrad.rewrite.pattern import Call, Capture, Each, Pattern
+from onnxgrad.rewrite.trace import Decline, Fuel, Trace
+
+
+@dataclass(frozen=True)
+class Matched:
+    """What one match found: `m[pattern]` is the value of a root, `m[capture]` what the capture stands for."""
+
+    captured: Captured
+    values: Mapping[Pattern, Any]
+
+    def __getitem__(self, key: Pattern | str) -> Any:
+        if isinstance(key, str):
+            return self.captured[key]
+        return self.captured[key.name] if isinstance(key, Capture) else self.values[key]
+
+
+@dataclass
+class PatternContext:
+    """Several roots that match together, each a different binding.
+
+    roots: `P.Op(...)` patterns, or `Each(P.Op(x, w), same=(x,))` for every binding of that form with one common x.
+    """
+
+    roots: tuple[Call | Each, ...]
+    _only: list[tuple[Call, Call]] = field(default_factory=list)
+    _tests: list[Callable[[Matched], bool]] = field(default_factory=list)
+
+    def __init__(self, *roots: Call | Each) -> None:
+        self.roots = roots
+        self._only = []
+        self._tests = []
+
+    def only_used_by(self, producer: Call, consumer: Call) -> PatternContext:
+        """The value of root `producer` is read by the binding of root `consumer` and by nothing else."""
+        self._only.append((producer, consumer))
+        return self
+
+    def where(self, test: Callable[[Matched], bool]) -> PatternContext:
+        """Only matches that pass `test`."""
+        self._tests.append(test)
+        return self
+
+    def matches(self, block: BindingBlock) -> Iterator[Matched]:
+        """Every way to match all roots in one block, in the block's order."""
+        for captured, values in self._match(0, block, {}, {}):
+            matched = Matched(captured, values)
+            if self._holds(matched):
+                yield matched
+
+    def _match(
+        self, index: int, block: BindingBlock, found: Captured, values: Mapping[Pattern, Any]
+    ) -> Iterator[tuple[Captured, Mapping[Pattern, Any]]]:
+        if index == len(self.roots):
+            yield found, values
+            return
+        root = self.roots[index]
+        if isinstance(root, Each):
+            for extended, members in _families(root, block, found):
+                yield from self._match(index + 1, block, extended, {**values, root: members})
+            return
+        taken = {id(v) for v in values.values()}
+        for b in _candidates(root, block, found):
+            if id(b.out) not in taken:
+                for extended in match_binding(root, b, found):
+                    yield from self._match(index + 1, block, extended, {**values, root: b.out})
+
+    def _holds(self, matched: Matched) -> bool:
+        for producer, consumer in self._only:
+            if matched[producer].sole_user() is not matched[consumer].definition:
+                return False
+        return all(test(matched) for test in self._tests)
+
+
+def _candidates(root: Call, block: BindingBlock, found: Captured) -> Iterable[Binding]:
+    """Bindings that may be `root`: readers of an operand that is known already, else all of the block."""
+    for operand in root.operands:
+        if isinstance(operand, Capture) and isinstance(found.get(operand.name), Var):
+            return [b for b in found[operand.name].users if b.block is block]
+    return [b for b in block.bindings if b.op in root.ops]
+
+
+def _families(each: Each, block: BindingBlock, found: Captured) -> Iterator[tuple[Captured, list[Var]]]:
+    """The largest families of bindings that match `each.pattern` with their `same` captures in common."""
+    pattern = each.pattern
+    if not isinstance(pattern, Call):
+        raise InternalError("Each(...) as a root wants an operator pattern")
+    common = {c.name for c in each.same}
+    families: dict[tuple[Any, ...], list[tuple[Binding, Captured]]] = {}
+    for b in _candidates(pattern, block, found):
+        answer = next(match_binding(pattern, b, found), None)
+        if answer is not None:
+            key = tuple(_identity(answer.get(c.name)) for c in each.same)
+            families.setdefault(key, []).append((b, answer))
+    for members in families.values():
+        extended, lists = found, dict[str, list[Any]]()
+        for _, answer in members:
+            extended, lists = gather(answer, extended, lists, common)
+        yield {**extended, **lists}, [b.out for b, _ in members]
+
+
+def _identity(value: Any) -> Any:
+    return id(value) if isinstance(value, Var) else repr(value)
+
+
+Rewriter = Callable[[Matched], Mapping[Any, Var] | Decline | None]
+
+
+def rewrite_bindings(
+    context: PatternContext, rewriter: Rewriter, model: ModelLike, *, trace: Trace | None = None
+) -> Any:
+    """Rewrite every match of `context` until none is left; the model in the kind given (a BindingBlock in place).
+
+    `rewriter(m)` emits with `op` and returns `{matched value (or root pattern): new value}`, or None or `decline(...)`.
+    Values that the new bindings need from further down are hoisted by the schedule; a match whose replacement would
+    close a cycle is refused. Raises InternalError naming the rewriter when it does not terminate.
+    """
+    trace = trace or Trace()
+    return _over(model, lambda block: _rewrite_block(context, rewriter, block, trace))
+
+
+def rewrite_call(
+    pattern: Call,
+    rewriter: Callable[..., Any],
+    model: ModelLike,
+    *,
+    shrinks: Measure | None = None,
+    trace: Trace | None = None,
+) -> Any:
+    """Rewrite every binding that is the root of `pattern`; the model in the kind given (a BindingBlock in place).
+
+    `rewriter` is called as a `@rewrite` rule is: with the captures it names, and `root`.
+    """
+    rule = rewrite(pattern, shrinks=shrinks)(rewriter)
+    return _over(model, lambda block: apply_rules(block, [rule], trace or Trace()))
+
+
+def _over(model: ModelLike, transform: Callable[[BindingBlock], object]) -> Any:
+    if isinstance(model, BindingBlock):
+        transform(model)
+        return model
+    program = load(model)
+    for block in (program.main, *program.functions.values()):
+        transform(block)
+    return program if isinstance(model, Program) else interop.like(program, model)
+
+
+def _rewrite_block(context: PatternContext, rewriter: Rewriter, root: BindingBlock, trace: Trace) -> None:
+    name = getattr(rewriter, "__name__", "rewriter")
+    fuel = Fuel(1000 + 20 * sum(1 for _ in root.walk()))
+    for block in [root, *(nested for b in root.walk() for nested in b.blocks.values())]:
+        refused: set[tuple[int, ...]] = set()
+        while not trace.stopped and _rewrite_first(context, rewriter, name, block, trace, refused):
+            fuel.burn(name)
+
+
+def _rewrite_first(
+    context: PatternContext,
+    rewriter: Rewriter,
+    name: str,
+    block: BindingBlock,
+    trace: Trace,
+    refused: set[tuple[int, ...]],
+) -> bool:
+    """Rewrite the first match that the rewriter accepts; False when there is none. A refused match is not asked again."""
+    for matched in context.matches(block):
+        roots = _flat(matched.values.values())
+        key = tuple(id(v) for v in roots)
+        if key in refused:
+            continue
+        trace.of(name).matched += 1
+        sources = [v.definition for v in roots if v.definition is not None]
+        where = ", ".join(v.name for v in roots)
+        with emitting(block, sources=sources, made_by=name) as emitter:
+            answer = rewriter(matched)
+        mapping = None
+        if isinstance(answer, Decline):
+            trace.missed(name, where, answer.reason)
+        elif answer is not None:
+            mapping = {(matched[old] if isinstance(old, Pattern) else old): new for old, new in answer.items()}
+            if closes_cycle(mapping):
+                trace.missed(name, where, "the replacement needs a value that depends on what it replaces")
+                mapping = None
+        if mapping is None:
+            emitter.discard()
+            refused.add(key)
+            continue
+        trace.of(name).applied += 1
+        trace.fired(name, where)
+        substitute(mapping, name)
+        return True
+    return False
+
+
+def _flat(values: Iterable[Any]) -> list[Var]:
+    return [v for value in values for v in (value if isinstance(value, list) else [value])]

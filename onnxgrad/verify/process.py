@@ -1,0 +1,149 @@
+"""The child process in which onnxruntime runs: started once, reused, limited in time and memory, killed at exit."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from onnxgrad.errors import NotProved
+from onnxgrad.verify.child import receive, send
+
+
+class RunFailed(NotProved):
+    """onnxruntime could not load or run a model. `stage`: load, run, timeout, memory or killed; `reason`: its own
+    words.
+    """
+
+    def __init__(self, stage: str, reason: str) -> None:
+        self.stage = stage
+        self.reason = reason
+        verb = {"load": "could not load the model", "run": "could not run the model"}.get(stage, "gave no answer")
+        super().__init__(f"onnxruntime {verb}: {reason}")
+
+
+class Child:
+    """One child process; not shared between threads without its lock."""
+
+    def __init__(self, limited: bool) -> None:
+        self.lock = threading.Lock()
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the child
+        limit = _memory_limit()
+        script = str(Path(__file__).with_name("child.py"))
+        # Our own sys.path, so that both ends see the same packages and the folder of child.py shadows no standard
+        # module.
+        code = f"import sys; sys.path[:] = {sys.path!r}; import runpy; runpy.run_path({script!r}, run_name='__main__')"
+        self.rss_limit = None if limited else limit
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code, str(limit if limited else 0)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
+        )  # fmt: skip
+        self.requests = cast(BinaryIO, self.process.stdin)
+        self.answers = cast(BinaryIO, self.process.stdout)
+        self.owner = os.getpid()
+        atexit.register(self.kill)
+
+    def alive(self) -> bool:
+        return self.owner == os.getpid() and self.process.poll() is None
+
+    def kill(self) -> None:
+        """Kill and reap. A fork of the process that started the child leaves it alone."""
+        if self.owner != os.getpid():
+            return
+        atexit.unregister(self.kill)
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.requests, self.answers, self.log):
+            try:
+                stream.close()
+            except BrokenPipeError:  # what was left unsent goes nowhere
+                continue
+
+    def ask(self, timeout: float, verb: str, *arguments: Any) -> Any:
+        """One request. Raises RunFailed(killed | timeout | memory) when the child is lost, Refused when it answers
+        with a failure.
+        """
+        lost = ""
+        done = threading.Event()
+
+        def watch() -> None:
+            nonlocal lost
+            deadline = time.monotonic() + timeout
+            while not done.wait(min(0.2, max(0.0, deadline - time.monotonic()))):
+                if time.monotonic() >= deadline:
+                    lost = "timeout"
+                elif self.rss_limit is not None and _resident(self.process.pid) > self.rss_limit:
+                    lost = "memory"
+                if lost:
+                    self.process.kill()
+                    return
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            send(self.requests, (verb, *arguments))
+            status, *answer = receive(self.answers)
+        except (EOFError, BrokenPipeError) as error:
+            done.set()
+            watcher.join()
+            code = self.process.wait()
+            said = self._said()
+            self.kill()
+            raise RunFailed(lost or "killed", _obituary(lost, code, timeout, said)) from error
+        finally:
+            done.set()
+        watcher.join()
+        if status == "failed":
+            raise Refused(*answer)
+        return answer[0]
+
+    def _said(self) -> str:
+        """The last line that the child wrote to stderr."""
+        self.log.seek(0)
+        lines = self.log.read().decode("utf-8", "replace").strip().splitlines()
+        return lines[-1][:300] if lines else ""
+
+
+class Refused(Exception):
+    """The child answered with an exception: its class name and its words."""
+
+    def __init__(self, kind: str, words: str) -> None:
+        super().__init__(words)
+        self.kind = kind
+        self.words = words
+
+
+def _obituary(lost: str, code: int, timeout: float, said: str) -> str:
+    if lost == "timeout":
+        return f"no answer within {timeout:g} s; raise the time limit (--timeout) or use smaller inputs"
+    if lost == "memory":
+        return "it used more memory than this machine has"
+    if code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        return f"it died of {name}" + (f" ({said})" if said else "")
+    return f"it exited with {code}" + (f" ({said})" if said else "")
+
+
+def _memory_limit() -> int:
+    """Bytes a child may use: this machine's memory, 4 GiB at least (onnxruntime alone reserves over one)."""
+    if not hasattr(os, "sysconf"):
+        return 0
+    return max(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), 4 << 30)
+
+
+def _resident(pid: int) -> int:
+    """Resident bytes of a process; 0 where the system has no /proc."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0

@@ -1,0 +1,76 @@
+"""ONNX values as the float64 reference holds them, and nodes with the attributes of a function call filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+_NARROW = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
+_A = onnx.AttributeProto
+
+
+def widen(value: Any) -> Any:
+    """float32, float16 and bfloat16 arrays as float64; anything else as it is. Elements of sequences too."""
+    if isinstance(value, np.ndarray):
+        return value.astype(np.float64) if value.dtype in _NARROW else value
+    if isinstance(value, list):
+        return [widen(v) for v in value]
+    return widen(np.asarray(value)) if isinstance(value, np.generic) else value
+
+
+def attribute_value(attribute: onnx.AttributeProto) -> Any:
+    """An attribute that is no subgraph as a Python value: tensors as widened arrays, strings decoded."""
+    if attribute.type == _A.TENSOR:
+        return widen(numpy_helper.to_array(attribute.t))
+    if attribute.type == _A.SPARSE_TENSOR:
+        return dense(attribute.sparse_tensor)
+    value = onnx.helper.get_attribute_value(attribute)
+    if attribute.type == _A.STRING:
+        return value.decode("utf-8", "replace")
+    if attribute.type == _A.STRINGS:
+        return [v.decode("utf-8", "replace") for v in value]
+    return list(value) if attribute.type in (_A.INTS, _A.FLOATS) else value
+
+
+def dense(sparse: onnx.SparseTensorProto) -> np.ndarray[Any, Any]:
+    """A sparse tensor as a widened dense one; its indices are linear (n,) or coordinates (n, rank)."""
+    values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
+    full = np.zeros(tuple(sparse.dims), values.dtype)
+    if indices.ndim == 1:
+        full.reshape(-1)[indices] = values
+    else:
+        full[tuple(indices.T)] = values
+    return np.asarray(widen(full))
+
+
+def bind(node: onnx.NodeProto, bound: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
+    """A node of a function body with references to the function's attributes replaced by `bound`; unset ones go."""
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    del copy.attribute[:]
+    for attribute in node.attribute:
+        if attribute.ref_attr_name:
+            if attribute.ref_attr_name in bound:
+                value = copy.attribute.add()
+                value.CopyFrom(bound[attribute.ref_attr_name])
+                value.name = attribute.name
+            continue
+        copied = copy.attribute.add()
+        copied.CopyFrom(attribute)
+        for graph in (copied.g,) if attribute.type == _A.GRAPH else copied.graphs:
+            nodes = [bind(inner, bound) for inner in graph.node]
+            del graph.node[:]
+            graph.node.extend(nodes)
+    return copy
+
+
+def type_of(value: Any) -> onnx.TypeProto:
+    """The ONNX type of a value as it is held here; an empty one for what is no tensor."""
+    if not isinstance(value, np.ndarray):
+        return onnx.TypeProto()
+    return onnx.helper.make_tensor_type_proto(onnx.helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
