@@ -13,6 +13,7 @@ import sys
 import tempfile
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -28,7 +29,12 @@ OPSET = 18
 
 def raw_export(training: Training, model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> onnx.ModelProto:
     """The exporter's unoptimised graph; its initializers carry the parameters' names."""
-    common = {"kwargs": inputs, "input_names": list(inputs), "output_names": ["loss"], "opset_version": OPSET}
+    common: dict[str, Any] = {
+        "kwargs": inputs,
+        "input_names": list(inputs),
+        "output_names": ["loss"],
+        "opset_version": OPSET,
+    }
     if not training.classic:
         program = torch.onnx.export(model, (), dynamo=True, optimize=False, verbose=False, **common)
         if program is None:

@@ -67,7 +67,7 @@ def gradients(
     """The loss and its gradients w.r.t. all parameters (without the prefix `model.`) and float inputs, in `dtype`."""
     model = copy.deepcopy(model).to(dtype)
     feeds = {k: v.to(dtype).requires_grad_() if v.is_floating_point() else v for k, v in inputs.items()}
-    wanted = {name.removeprefix("model."): p for name, p in model.named_parameters()}
+    wanted: dict[str, torch.Tensor] = {name.removeprefix("model."): p for name, p in model.named_parameters()}
     wanted |= {k: v for k, v in feeds.items() if v.requires_grad}
     if dtype == torch.float64:
         with InDouble(model):

@@ -15,7 +15,7 @@ from onnxgrad.grad.accumulate import zeros_like
 from onnxgrad.grad.engine import backward, open_calls
 from onnxgrad.grad.opset import raise_opset
 from onnxgrad.grad.request import Target, Wrt, find_targets, find_wrt
-from onnxgrad.ir.block import BindingBlock, Var
+from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.interop import like
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.ops import constant, emitting, op
@@ -92,14 +92,14 @@ def differentiate(
     open_calls(block, [v for v in block.vars() if v.name in set(target_names)], asked)
     values = {v.name: v for v in block.vars()}
     targets, asked = [values[n] for n in target_names], [values[n] for n in asked_names]
-    with emitting(block, share=True, made_by="gradient"):
+    with emitting(block, share=True, made_by="gradient") as at:
         seeds = {v: _seed(v, seed, names) for v in targets}
         found = backward(block, seeds, asked)
         if not found:
             text = f"no requested value reaches {_listed(target_names)}: all gradients are zero"
             notes.append(text)
             warnings.warn(text, stacklevel=3)
-        outputs = {v.name: _return(block, v, found.get(v), names) for v in asked}
+        outputs = {v.name: _return(block, v, found.get(v), names, set(at.emitted)) for v in asked}
     for value, output in outputs.items():
         if output != names.format(value):
             notes.append(f"'{names.format(value)}' is taken: the gradient of '{value}' is '{output}'")
@@ -116,14 +116,22 @@ def _seed(target: Var, seed: Seed, names: str) -> Var:
     return constant(np.ones(()), target.dtype, name="one")
 
 
-def _return(block: BindingBlock, value: Var, adjoint: Var | None, names: str) -> str:
+def _return(block: BindingBlock, value: Var, adjoint: Var | None, names: str, emitted: set[Binding]) -> str:
     """Make the adjoint an output under its name; an Identity only where the value cannot carry that name itself."""
     if adjoint is None:
         adjoint = zeros_like(value)
     name = block.program.fresh(names.format(value.name))
-    is_own = adjoint.definition is not None and "onnxgrad.made_by" in _keys(adjoint)
-    if adjoint.returned or adjoint.definition is None or not is_own:
+    # what the forward part defines, a constant, and what is an output already keep their names
+    if adjoint.returned or adjoint.definition is None or adjoint.definition not in emitted:
         adjoint = op.Identity(adjoint)
     block.rename(adjoint, name)
     block.add_output(adjoint)
     return name
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ("target " if len(names) == 1 else "targets ") + ", ".join(f"'{n}'" for n in names)
+
+
+def _simplify(program: Program) -> None:
+    """SPEC S1 and the clean-up that follows it; what nothing uses is gone already."""

@@ -203,10 +203,12 @@ def constant(value: Any, dtype: int | None = None, name: str = "const") -> Var:
     """A constant of the block emitted into: an initializer, or a Constant binding inside a function body."""
     at = emitter()
     array = np.asarray(value) if dtype is None else np.asarray(value).astype(numpy_dtype(dtype))
-    key = ("constant", array.dtype.str, str(array.dtype), array.shape, array.tobytes())
-    if at.known is not None and array.dtype != object and key in at.known:
-        known: Var = at.known[key]
-        return known
+    key = None
+    if at.known is not None and array.dtype != object:
+        key = ("constant", str(array.dtype), array.shape, array.tobytes())
+        if key in at.known:
+            known: Var = at.known[key]
+            return known
     program = at.block.program
     if at.block.root.is_function:
         tensor = numpy_helper.from_array(array)
@@ -216,7 +218,7 @@ def constant(value: Any, dtype: int | None = None, name: str = "const") -> Var:
         tensor = numpy_helper.from_array(array, program.fresh(name))
         var = at.block.add_initializer(tensor)
         at.constants.append(var)
-    if at.known is not None and array.dtype != object:
+    if key is not None and at.known is not None:
         at.known[key] = var
     return var
 

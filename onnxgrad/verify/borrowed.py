@@ -33,7 +33,7 @@ def borrow(node: onnx.NodeProto, call: Call, opsets: Mapping[str, int]) -> Calla
     load = load_op if call.domain == "" else aionnxml.load_op
     try:
         instance: Any = load(call.domain, call.op_type, call.version)(node, parameters)
-    except Exception as error:  # noqa: BLE001  # onnx.reference raises RuntimeError, TypeError, ValueError, ... alike
+    except Exception as error:  # onnx.reference raises RuntimeError, TypeError, ValueError, ... alike
         raise Unsupported(f"{call.op_type}: {' '.join(str(error).split())[:300]}") from error
 
     def run(_: Call, *values: Any) -> tuple[Any, ...]:

@@ -182,13 +182,13 @@ def pack(values: np.ndarray[Any, Any], bits: int) -> np.ndarray[Any, Any]:
     per = 8 // bits
     padded = np.zeros((-(-values.size // per), per), np.uint8)
     padded.reshape(-1)[: values.size] = values & (2**bits - 1)
-    return np.bitwise_or.reduce(padded << (np.arange(per, dtype=np.uint8) * bits), axis=1).astype(np.uint8)
+    return np.asarray(np.bitwise_or.reduce(padded << (np.arange(per, dtype=np.uint8) * bits), axis=1), np.uint8)
 
 
 def unpack(raw: np.ndarray[Any, Any], bits: int, count: int) -> np.ndarray[Any, Any]:
     """The inverse of `pack`; ml_dtypes reads only the low bits of each byte."""
     shifts = np.arange(8 // bits, dtype=np.uint8) * bits
-    return ((raw[:, None] >> shifts) & (2**bits - 1)).astype(np.uint8).reshape(-1)[:count]
+    return np.asarray((raw[:, None] >> shifts) & (2**bits - 1), np.uint8).reshape(-1)[:count]
 
 
 def _limit_memory(limit: int) -> None:

@@ -144,7 +144,7 @@ def dim_plans(model: onnx.ModelProto, dims: Mapping[str, int] | None = None) -> 
             raise InputError(f"--dim {name}={size}: no input has a dimension {name!r} (dimensions: {known})")
         if size < 0:
             raise InputError(f"--dim {name}={size}: a size cannot be negative")
-    sizes = [(2, 8, 64), (1, 1, 96), (1, 5, 96), (2, 8, 96), (1, 1, 1)]
+    sizes = [(2, 8, 64), (1, 1, 96), (1, 5, 96), (1, 1, 64), (1, 5, 64), (2, 8, 96), (1, 1, 1)]
     sizes += [(batch, size, size) for size in _FALLBACK_SIZES for batch in (2, 1)]
     plans: list[dict[str, int]] = []
     for batch, length, spatial in sizes:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -90,31 +92,34 @@ def _protobuf(path: Path, named: str | None, model: onnx.ModelProto) -> dict[str
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     inputs = {value.name: value for value in model.graph.input}
-    if named is None:
-        own = _parsed(onnx.TensorProto, data, path).name
-        position = _number(path)
-        named = (
-            own
-            if own in inputs
-            else list(inputs)[position]
-            if path.stem.startswith("input_") and position < len(inputs)
-            else None
-        )
-        named = named or _only_input(path, model)
-    which = inputs[named].type.WhichOneof("value")
-    if which == "sequence_type":
-        return {named: numpy_helper.to_list(_parsed(onnx.SequenceProto, data, path))}
-    if which == "optional_type":
-        return {named: numpy_helper.to_optional(_parsed(onnx.OptionalProto, data, path))}
-    return {named: numpy_helper.to_array(_parsed(onnx.TensorProto, data, path))}
-
-
-def _parsed(kind: type, data: bytes, path: Path):  # type: ignore[no-untyped-def]  # one of three unrelated protobuf classes
-    message = kind()
+    named = named or _own_name(path, data, list(inputs)) or _only_input(path, model)
+    kind, read = _PROTOBUFS.get(inputs[named].type.WhichOneof("value") or "", _PROTOBUFS["tensor_type"])
     try:
+        message = kind()
         message.ParseFromString(data)
-    except Exception as error:  # protobuf's DecodeError, whose module differs between implementations
-        if kind is onnx.TensorProto and type(error).__name__ == "DecodeError":
-            return message  # the name of something that is no tensor
-        raise InputError(f"{path} is no {kind.__name__}") from error
-    return message
+        if kind is onnx.TensorProto and message.data_location == onnx.TensorProto.EXTERNAL:
+            raise InputError(f"{path}: its data lies in another file, which is not read; save it with raw_data")
+        return {named: read(message)}
+    except InputError:
+        raise
+    except Exception as error:  # protobuf's DecodeError (its module differs), and what onnx raises for a broken tensor
+        raise InputError(f"{path} is no {kind.__name__}: {' '.join(str(error).split())[:200]}") from error
+
+
+# what a .pb file holds, by the type of its input
+_PROTOBUFS: dict[str, tuple[Any, Callable[[Any], Value]]] = {
+    "tensor_type": (onnx.TensorProto, numpy_helper.to_array),
+    "sequence_type": (onnx.SequenceProto, numpy_helper.to_list),
+    "optional_type": (onnx.OptionalProto, numpy_helper.to_optional),
+}
+
+
+def _own_name(path: Path, data: bytes, inputs: list[str]) -> str | None:
+    """The input that the tensor's own name says, or the position in a name such as input_0.pb."""
+    tensor = onnx.TensorProto()
+    with contextlib.suppress(Exception):  # a sequence, or nothing that protobuf can read: then its name does not help
+        tensor.ParseFromString(data)
+    if tensor.name in inputs:
+        return tensor.name
+    position = _number(path)
+    return inputs[position] if path.stem.startswith("input_") and position < len(inputs) else None

@@ -148,7 +148,7 @@ def _apply(step: _Step, env: _Env, clock: _Clock) -> Iterator[Any]:
         raise
     except MemoryError as error:
         raise Unsupported(f"{where}: out of memory") from error
-    except Exception as error:  # noqa: BLE001  # numpy on foreign shapes: whatever it raises, this node has no result
+    except Exception as error:  # numpy on foreign shapes: whatever it raises, this node has no result
         raise Unsupported(f"{where}: {type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
     perturbed = clock.jitter and call.op_type in CONTRACTIONS
     return (clock.perturb(widen(value)) if perturbed else widen(value) for value in found)
@@ -175,7 +175,7 @@ def _of_kernel(kernel: Callable[..., Any]) -> _Run:
 
 
 class _Function:
-    """A call of a function: its body with this call's attributes bound, compiled at its first run (there may be many)."""
+    """A call of a function: its body with this call's attributes bound, compiled when it first runs."""
 
     def __init__(
         self,

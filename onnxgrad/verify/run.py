@@ -11,6 +11,7 @@ import functools
 import hashlib
 import os
 import pickle
+import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,21 @@ import onnx
 from onnxgrad.errors import InputError
 from onnxgrad.verify.process import Child, Refused, RunFailed
 
+__all__ = [
+    "Argument",
+    "Feeds",
+    "Model",
+    "RunFailed",
+    "Session",
+    "Value",
+    "close",
+    "open_session",
+    "run",
+    "run_many",
+    "runtime_limits",
+    "versions",
+]
+
 Value: TypeAlias = "np.ndarray[Any, Any] | list[Any] | None"  # a tensor, a sequence, an absent optional
 Feeds: TypeAlias = Mapping[str, Value]
 Model: TypeAlias = "onnx.ModelProto | bytes | str | os.PathLike[str]"
@@ -30,8 +46,9 @@ Model: TypeAlias = "onnx.ModelProto | bytes | str | os.PathLike[str]"
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 # TF32 rounds float32 products to 10 bits; a proof wants the arithmetic that the file asks for.
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {"cpu": {}, "cuda": {"use_tf32": "0"}}
-_TWO_GB = 2**31 - 1
-
+TWO_GB = 2**31 - 1
+# onnxruntime's "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : " says less than what follows it
+_PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 
 _pool: dict[str, Child] = {}
 _pool_lock = threading.Lock()
@@ -56,7 +73,7 @@ def _ask(child: Child, timeout: float, stage: str, verb: str, *arguments: Any) -
     except Refused as refused:
         if refused.kind in ("ModuleNotFoundError", "ImportError") and "onnxruntime" in refused.words:
             raise InputError("onnxruntime is not installed: pip install 'onnxgrad[cpu]' (or 'onnxgrad[gpu]')") from None
-        raise RunFailed(stage, refused.words[:600]) from None
+        raise RunFailed(stage, _PREFIX.sub("", refused.words)[:600]) from None
 
 
 @dataclass(frozen=True)
@@ -117,7 +134,7 @@ def _source(model: Model) -> tuple[str, bytes | str]:
     helps nobody.
     """
     if isinstance(model, onnx.ModelProto):
-        if model.ByteSize() > _TWO_GB:
+        if model.ByteSize() > TWO_GB:
             raise InputError("the model is larger than 2 GB: save it with external data and pass its path")
         model = model.SerializeToString()
     if isinstance(model, bytes):

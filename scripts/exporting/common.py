@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +18,9 @@ import torch
 OPTIMIZED, RAW = ".onnx", ".raw.onnx"  # optimize=True and optimize=False
 STACK_TRACE = "pkg.torch.onnx.stack_trace"
 FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<where>\S+)')
-# Nothing committed may say on which machine it was made. Matched anywhere in the serialised model.
-MACHINE_PATHS = tuple(s.encode() for s in ("/opt/", "/work/", "/tmp/", "/root/", "/home/", "/usr/", "site-packages"))
+# Nothing committed may say on which machine it was made: no absolute path of a source file, none of these folders.
+SOURCE_PATH = re.compile(rb"(?<![\w.])/(?:[\w.+-]+/)+[\w-]+\.py\b|site-packages")
+MACHINE_FOLDERS = tuple(str(p).encode() for p in (sys.prefix, Path.home(), Path(__file__).resolve().parents[2]))
 
 
 @dataclass(frozen=True)
@@ -107,9 +109,9 @@ def scrub(model: onnx.ModelProto) -> None:
             if entry.key == STACK_TRACE:
                 entry.value = one_line(entry.value)
     blob = model.SerializeToString()
-    found = [path.decode() for path in MACHINE_PATHS if path in blob]
+    found = {*SOURCE_PATH.findall(blob), *(folder for folder in MACHINE_FOLDERS if folder in blob)}
     if found:
-        raise ValueError(f"the exported model still names {found}")
+        raise ValueError(f"the exported model still names {sorted(found)}")
 
 
 def operator_counts(model: onnx.ModelProto) -> collections.Counter[str]:

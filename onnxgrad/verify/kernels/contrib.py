@@ -20,7 +20,7 @@ def fused_matmul(call: Call, a: Array, b: Array) -> Array:
         raise Unsupported("FusedMatMul with transBatch")
     left = a.swapaxes(-1, -2) if call["transA"] else a
     right = b.swapaxes(-1, -2) if call["transB"] else b
-    return (1.0 if call["alpha"] is None else call["alpha"]) * matmul(call, left, right)
+    return np.asarray((1.0 if call["alpha"] is None else call["alpha"]) * matmul(call, left, right))
 
 
 @kernel("FusedGemm", domain=_MS)
@@ -57,7 +57,7 @@ def _activated(call: Call, y: Array, alpha: float | None = None, beta: float | N
 @kernel("BiasGelu", domain=_MS)
 def bias_gelu(call: Call, x: Array, bias: Array) -> Array:
     s = x + bias
-    return 0.5 * s * (1 + erf_of(s / math.sqrt(2)))
+    return np.asarray(0.5 * s * (1 + erf_of(s / math.sqrt(2))))
 
 
 @kernel("FastGelu", domain=_MS)

@@ -119,7 +119,8 @@ def _cast(call: Call, x: Array, target: np.dtype[Any], code: int) -> Array:
     if (target.kind in "iufbc" and target.name[:5] != "float") or target == np.float64:
         return x.astype(target)
     saturate = True if call["saturate"] is None else bool(call["saturate"])
-    return np.asarray(cast_to(narrow, code, saturate, call["round_mode"] or "up"))
+    kind: Any = code  # onnx.reference's annotation wants an enum, its callers pass the number
+    return np.asarray(cast_to(narrow, kind, saturate, call["round_mode"] or "up"))
 
 
 @kernel("BitCast")
@@ -145,8 +146,8 @@ def constant(call: Call) -> Array:
 def random(call: Call, like: Array | None = None) -> Array:
     shape = call["shape"] if like is None else like.shape
     if "Normal" in call.op_type:
-        return call.random().normal(call["mean"], call["scale"], shape)
-    return call.random().uniform(call["low"], call["high"], shape)
+        return np.asarray(call.random().normal(call["mean"], call["scale"], shape))
+    return np.asarray(call.random().uniform(call["low"], call["high"], shape))
 
 
 @kernel("Bernoulli")
@@ -158,9 +159,8 @@ def bernoulli(call: Call, x: Array) -> Array:
 def multinomial(call: Call, x: Array) -> Array:
     weights = np.exp(x - x.max(axis=1, keepdims=True)).cumsum(axis=1)
     draws = call.random().random((x.shape[0], call["sample_size"])) * weights[:, -1:]
-    return (
-        (draws[:, :, None] >= weights[:, None, :]).sum(axis=2).astype(dtype_of(call["dtype"] or onnx.TensorProto.INT32))
-    )
+    chosen = (draws[:, :, None] >= weights[:, None, :]).sum(axis=2)
+    return np.asarray(chosen, dtype_of(call["dtype"] or onnx.TensorProto.INT32))
 
 
 @kernel("Dropout")
@@ -170,7 +170,7 @@ def dropout(call: Call, x: Array, ratio: Array | None = None, training: Array | 
     share = float(ratio) if ratio is not None else float(call["ratio"] if call["ratio"] is not None else 0.5)
     if not active or share == 0:
         return x, np.ones(x.shape, bool)
-    keep = call.random().random(x.shape) >= share
+    keep = np.asarray(call.random().random(x.shape) >= share)
     return np.where(keep, x / (1 - share), 0.0), keep
 
 

@@ -25,8 +25,9 @@ def conv(call: Call, x: Array, w: Array, bias: Array | None = None) -> Array:
     offsets = list(place.offsets())
     if depth == 1:  # depthwise: products of planes, nothing to add over channels
         total = np.zeros((batch, group, maps // group, *place.out), np.result_type(x, w))
-        for offset in offsets:
-            column = w[(slice(None), 0, *offset)].reshape(1, group, maps // group, *[1] * len(offset))
+        columns = w.reshape(maps, len(offsets))
+        for number, offset in enumerate(offsets):
+            column = columns[:, number].reshape(1, group, maps // group, *[1] * len(offset))
             total += place.at(padded, offset)[:, :, None] * column
     else:
         weight = np.moveaxis(w.reshape(group, maps // group, depth, len(offsets)), 3, 2)  # (G, M/G, K, C/G)
@@ -94,9 +95,8 @@ def _placement(call: Call, full: list[int], same: list[int]) -> tuple[list[int],
 def conv_integer(call: Call, x: Array, w: Array, x_zero: Array | None = None, w_zero: Array | None = None) -> Array:
     """Exact in float64 while the sum stays below 2**53."""
     centred = w.astype(np.float64) - (0 if w_zero is None else _per_map(w_zero, w.ndim))
-    return conv(call, x.astype(np.float64) - (0 if x_zero is None else x_zero.astype(np.float64)), centred).astype(
-        np.int32
-    )
+    shifted = x.astype(np.float64) - (0 if x_zero is None else x_zero.astype(np.float64))
+    return np.asarray(conv(call, shifted, centred), np.int32)
 
 
 def _per_map(value: Array, rank: int) -> Array:
@@ -131,4 +131,4 @@ def qlinear_conv(
         total * (x_scale * w_scale.reshape(shape) if w_scale.size > 1 else x_scale * w_scale.reshape(())) / y_scale
     )
     info = np.iinfo(y_zero.dtype)
-    return np.clip(scaled + y_zero, info.min, info.max).astype(y_zero.dtype)
+    return np.asarray(np.clip(scaled + y_zero, info.min, info.max), y_zero.dtype)

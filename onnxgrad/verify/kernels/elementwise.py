@@ -118,7 +118,7 @@ def erf_of(x: Array) -> Array:
             np.float64
         )  # v without its low bits, so that top * top is exact
         y[large] = 1.0 - np.exp(-top * top - 0.5625) * np.exp((top - v) * (top + v) + ratio) / v
-    return np.copysign(y, x)
+    return np.asarray(np.copysign(y, x))
 
 
 @kernel("Erf")
@@ -131,7 +131,7 @@ def erf(call: Call, x: Array) -> Array:
 def gelu(call: Call, x: Array) -> Array:
     if call["approximate"] == "tanh":
         return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
-    return 0.5 * x * (1 + erf_of(x / math.sqrt(2)))
+    return np.asarray(0.5 * x * (1 + erf_of(x / math.sqrt(2))))
 
 
 def sigmoid_of(x: Array) -> Array:

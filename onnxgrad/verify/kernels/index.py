@@ -193,4 +193,5 @@ def one_hot(call: Call, indices: Array, depth: Array, values: Array) -> Array:
     positions = np.where(positions < 0, positions + count, positions)
     axis = axis % (positions.ndim + 1)
     grid = np.arange(count).reshape([-1 if a == axis else 1 for a in range(positions.ndim + 1)])
-    return np.where(np.expand_dims(positions, axis) == grid, values[1], values[0]).astype(values.dtype)
+    chosen: Array = np.where(np.expand_dims(positions, axis) == grid, values[1], values[0])
+    return chosen.astype(values.dtype)

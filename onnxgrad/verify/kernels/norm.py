@@ -21,14 +21,14 @@ def _softmax_view(call: Call, x: Array) -> tuple[Array, int]:
     if call.version >= 13:
         return x, -1 if call["axis"] is None else call["axis"]
     axis = (1 if call["axis"] is None else call["axis"]) % max(x.ndim, 1)
-    return x.reshape(math.prod(x.shape[:axis]), -1), -1
+    return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:])), -1
 
 
 @kernel("Softmax")
 def softmax(call: Call, x: Array) -> Array:
     view, axis = _softmax_view(call, x)
     e = np.exp(view - view.max(axis=axis, keepdims=True, initial=-np.inf))
-    return (e / e.sum(axis=axis, keepdims=True)).reshape(x.shape)
+    return np.asarray(e / e.sum(axis=axis, keepdims=True)).reshape(x.shape)
 
 
 @kernel("LogSoftmax")

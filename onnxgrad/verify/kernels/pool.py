@@ -43,7 +43,7 @@ def _indices(chosen: Array, place: Windows, x: Array, *, column_major: bool) -> 
         flat += weight * (starts.reshape(shape) + offsets[..., axis] * place.dilations[axis])
         weight *= spatial[axis]
     plane = np.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], *[1] * rank)
-    return flat + plane * math.prod(spatial)
+    return np.asarray(flat + plane * math.prod(spatial))
 
 
 @kernel("AveragePool")

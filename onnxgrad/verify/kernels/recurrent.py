@@ -39,24 +39,29 @@ _TAKES = {
 }
 
 
-def _activations(call: Call, defaults: list[str], directions: int) -> list[Activation]:
-    """One function per gate and direction; alphas and betas are consumed in order by those that take them."""
+def _activations(call: Call, defaults: list[str], directions: int, unclipped: int = -1) -> list[Activation]:
+    """One function per gate and direction; alphas and betas are consumed in order by those that take them.
+
+    `unclipped`: the position among a direction's functions that `clip` does not reach.
+    """
     names = [n.lower() for n in (call["activations"] or defaults * directions)]
     alphas, betas = iter(call["activation_alpha"] or ()), iter(call["activation_beta"] or ())
     found: list[Activation] = []
-    for name in names:
+    for number, name in enumerate(names):
         if name not in _ACTIVATIONS:
             raise Unsupported(f"{call.op_type} with the activation {name!r}")
         function, alpha, beta = _ACTIVATIONS[name]
         takes_alpha, takes_beta = _TAKES.get(name, (False, False))
         alpha = next(alphas, alpha) if takes_alpha else alpha
         beta = next(betas, beta) if takes_beta else beta
-        found.append(lambda x, function=function, alpha=alpha, beta=beta: function(_clipped(call, x), alpha, beta))  # type: ignore[misc]
+        bound = 0.0 if number % len(defaults) == unclipped else float(call["clip"] or 0.0)
+        found.append(_activation(function, alpha, beta, bound))
     return found
 
 
-def _clipped(call: Call, x: Array) -> Array:
-    return x if not call["clip"] else np.clip(x, -call["clip"], call["clip"])
+def _activation(function: Callable[[Array, float, float], Any], alpha: float, beta: float, clip: float) -> Activation:
+    """`function` of x, clipped to [-clip, clip] before where clip is not 0."""
+    return lambda x: function(np.clip(x, -clip, clip) if clip else x, alpha, beta)
 
 
 Cell = Callable[[Array, tuple[Array, ...]], tuple[Array, ...]]
@@ -178,7 +183,8 @@ def lstm(
     directions, hidden = r.shape[0], r.shape[2]
     x, states = _prepare(call, x, r, h0, c0)
     wb, rb = _biases(b, directions, 4 * hidden)
-    functions = _activations(call, ["Sigmoid", "Tanh", "Tanh"], directions)
+    # onnxruntime clips what enters the gates, not what leaves the cell
+    functions = _activations(call, ["Sigmoid", "Tanh", "Tanh"], directions, unclipped=2)
     peep = np.zeros((directions, 3 * hidden)) if p is None else p
 
     def make(d: int) -> Cell:

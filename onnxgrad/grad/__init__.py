@@ -1,0 +1,8 @@
+"""Reverse-mode gradients of ONNX graphs, as ONNX graphs."""
+
+from onnxgrad.grad import rules
+from onnxgrad.grad.api import Gradient, differentiate, gradient
+from onnxgrad.grad.engine import backward
+from onnxgrad.grad.registry import Rule, find, vjp, vjp_all, vjp_blocks, zero
+
+__all__ = ["Gradient", "Rule", "backward", "differentiate", "find", "gradient", "rules", "vjp", "vjp_all", "vjp_blocks", "zero"]

@@ -1,0 +1,61 @@
+"""What several families of rules need: axes restored after a reduction, counts, one-hot masks as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from onnxgrad.ir.block import Var
+from onnxgrad.ir.ops import constant, op
+
+Axes = Sequence[int] | Var | None
+
+
+def as_number(mask: Var, like: Var) -> Var:
+    """A bool tensor as 0 and 1 of the dtype of `like`."""
+    result: Var = op.Cast(mask, to=like.dtype)
+    return result
+
+
+def where(mask: Var, then: Any, otherwise: Any) -> Var:
+    """Where, with at most one literal branch."""
+    result: Var = op.Where(mask, then, otherwise)
+    return result
+
+
+def restored(v: Var, axes: Axes, keepdims: int) -> Var:
+    """The result of a reduction with its reduced axes back as ones, so that it broadcasts against the operand."""
+    if keepdims or v.shape == () or axes is None or (not isinstance(axes, Var) and not axes):
+        return v  # nothing was dropped, or everything was and a scalar broadcasts
+    result: Var = op.Unsqueeze(v, axes if isinstance(axes, Var) else list(axes))
+    return result
+
+
+def axes_operand(axes: Axes) -> Any:
+    """Axes as an operand again."""
+    return axes if axes is None or isinstance(axes, Var) else list(axes)
+
+
+def reduced_count(x: Var, y: Var, axes: Axes) -> int | Var:
+    """How many elements of `x` went into each element of `y`: an int when the sizes are known, else a scalar of x's dtype."""
+    shape = x.shape
+    if shape is not None and not isinstance(axes, Var):
+        over = range(len(shape)) if not axes else axes
+        sizes = [shape[a] for a in over]
+        if all(isinstance(d, int) for d in sizes):
+            return int(np.prod([d for d in sizes if isinstance(d, int)], dtype=np.int64))
+    count: Var = op.Cast(op.Div(op.Size(x), op.Max(op.Size(y), constant(1, 7))), to=x.dtype)
+    return count
+
+
+def from_front(axis: int, rank: int) -> int:
+    """A non-negative axis."""
+    return axis + rank if axis < 0 else axis
+
+
+def sum_like(v: Var, scalar: Var) -> Var:
+    """The sum of all elements of `v` in the shape of `scalar`, which has one element."""
+    total: Var = op.ReduceSum(v, keepdims=0)
+    return total if scalar.shape == () else op.Reshape(total, op.Shape(scalar))

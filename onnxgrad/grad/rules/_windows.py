@@ -1,0 +1,200 @@
+"""Sliding windows: what pads, strides and dilations mean, and the two products behind Conv, ConvTranspose and pooling.
+
+With K the dilated kernel, a window operator relates long axes (D) and short axes (O): long position = o s + k d - begin.
+Known sizes give exact attributes; sizes known at run time only are handled by computing a little more and slicing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.accumulate import shape_of
+from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.ops import op
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Per spatial axis: kernel size, stride, dilation, zeros before and after; `begin` and `end` may be int64 Vars.
+
+    `kernel` is None where the size is known at run time only.
+    """
+
+    kernel: tuple[int, ...] | None
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    begin: tuple[int, ...] | Var
+    end: tuple[int, ...] | Var
+
+    @property
+    def extent(self) -> tuple[int, ...]:
+        """The dilated kernel, which must be known."""
+        return tuple((k - 1) * d + 1 for k, d in zip(self.kernel or (), self.dilations))
+
+    @property
+    def is_fixed(self) -> bool:
+        """Kernel and the zeros before are known."""
+        return self.kernel is not None and not isinstance(self.begin, Var)
+
+    @property
+    def fixed_begin(self) -> tuple[int, ...]:
+        """The zeros before, or none where they are known at run time only."""
+        return (0,) * len(self.strides) if isinstance(self.begin, Var) else self.begin
+
+
+def spatial(v: Var) -> tuple[int, ...] | None:
+    """The sizes after batch and channel, when all are known."""
+    if v.shape is None or not all(isinstance(d, int) for d in v.shape[2:]):
+        return None
+    return tuple(d for d in v.shape[2:] if isinstance(d, int))
+
+
+def geometry(binding: Binding, kernel: Sequence[int] | None, long: Var, short: Var) -> Geometry:
+    """The geometry of a Conv or pooling binding from `long` to `short`; auto_pad resolved.
+
+    Raises InputError when the rank is not known, or with auto_pad SAME the kernel's size.
+    """
+    n = spatial_rank(kernel, long, binding)
+    strides = tuple(binding.attr("strides") or (1,) * n)
+    dilations = tuple(binding.attr("dilations") or (1,) * n)
+    auto = binding.attr("auto_pad", "NOTSET")
+    if auto in ("NOTSET", "VALID"):
+        pads = tuple(binding.attr("pads") or (0,) * (2 * n)) if auto == "NOTSET" else (0,) * (2 * n)
+        return Geometry(None if kernel is None else tuple(kernel), strides, dilations, pads[:n], pads[n:])
+    if kernel is None:
+        raise InputError(f"the gradient of '{binding}' needs the kernel's size, which shape inference does not know")
+    extent = [(k - 1) * d + 1 for k, d in zip(kernel, dilations)]
+    sizes = spatial(long)
+    if sizes is not None:
+        total: Any = [max((-(-d // s) - 1) * s + e - d, 0) for d, s, e in zip(sizes, strides, extent)]
+    elif all(s == 1 for s in strides):
+        total = [e - 1 for e in extent]
+    else:
+        covered = (op.Shape(short, start=2) - np.array([1], np.int64)) * np.array(strides, np.int64)
+        total = op.Max(covered + np.array(extent, np.int64) - op.Shape(long, start=2), np.array([0], np.int64))
+    if isinstance(total, Var):
+        half = op.Div(total, np.array([2], np.int64))
+        rest = total - half
+        return Geometry(tuple(kernel), strides, dilations, *((half, rest) if auto == "SAME_UPPER" else (rest, half)))
+    small, large = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
+    begin, end = (small, large) if auto == "SAME_UPPER" else (large, small)
+    return Geometry(tuple(kernel), strides, dilations, begin, end)
+
+
+def spatial_rank(kernel: Sequence[int] | None, x: Var, binding: Binding) -> int:
+    """The number of spatial axes. Raises InputError when nothing says it."""
+    if kernel is not None:
+        return len(kernel)
+    if x.rank is None:
+        raise InputError(f"the gradient of '{binding}' needs the rank of its input, which shape inference does not know")
+    return x.rank - 2
+
+
+def kernel_of(w: Var, binding: Binding) -> tuple[int, ...] | None:
+    """The spatial kernel size: the attribute, or the weight's shape; None where neither says."""
+    said = binding.attr("kernel_shape")
+    return tuple(said) if said else spatial(w)
+
+
+def onto_long(short: Var, w: Var, like: Var, geo: Geometry, group: int) -> Var:
+    """ConvTranspose of `short` by `w` (rows, columns per group, kernel) with the spatial sizes of `like`."""
+    o, d = spatial(short), spatial(like)
+    n = len(geo.strides)
+    options: dict[str, Any] = {"group": group, "strides": geo.strides, "dilations": geo.dilations}
+    if o is not None and d is not None and geo.is_fixed and not isinstance(geo.begin, Var):
+        # what reaches past the end is cropped; what no window reaches is zero
+        cropped = [
+            (a - 1) * s + e - b - size for a, s, e, b, size in zip(o, geo.strides, geo.extent, geo.begin, d)
+        ]
+        extra = [max(-c, 0) for c in cropped]
+        fits = all(x < max(s, dil) for x, s, dil in zip(extra, geo.strides, geo.dilations))
+        result = op.ConvTranspose(
+            short,
+            w,
+            pads=[*geo.begin, *(max(c, 0) for c in cropped)],
+            output_padding=extra if any(extra) and fits else None,
+            **options,
+        )
+        return result if fits else op.Pad(result, [0] * (n + 4) + extra)
+    result = op.ConvTranspose(
+        short, w, pads=[*geo.fixed_begin, *(0,) * n], output_padding=[s - 1 for s in geo.strides], **options
+    )
+    size = op.Shape(like, start=2)
+    first: Any = geo.begin if isinstance(geo.begin, Var) else np.zeros(n, np.int64)
+    last = op.Add(first, size) if isinstance(geo.begin, Var) else size
+    return op.Slice(result, first, last, np.arange(2, n + 2))
+
+
+def onto_short(long: Var, w: Var, like: Var, geo: Geometry, group: int) -> Var:
+    """Conv of `long` by `w` with the spatial sizes of `like`: the transpose of `onto_long`."""
+    d, o = spatial(long), spatial(like)
+    n = len(geo.strides)
+    options: dict[str, Any] = {"group": group, "strides": geo.strides, "dilations": geo.dilations}
+    if d is None or o is None or not geo.is_fixed or isinstance(geo.begin, Var) or isinstance(geo.end, Var):
+        result = _conv_padded(long, w, geo, options)
+        return op.Slice(result, np.zeros(n, np.int64), op.Shape(like, start=2), np.arange(2, n + 2))
+    missing = [(a - 1) * s + e - b - size for a, s, e, b, size in zip(o, geo.strides, geo.extent, geo.begin, d)]
+    result = op.Conv(long, w, pads=[*geo.begin, *(max(m, 0) for m in missing)], **options)
+    if all(-m < s for m, s in zip(missing, geo.strides)):
+        return result
+    return op.Slice(result, [0] * n, list(o), list(range(2, n + 2)))
+
+
+def _conv_padded(long: Var, w: Var, geo: Geometry, options: dict[str, Any]) -> Var:
+    if isinstance(geo.begin, Var) or isinstance(geo.end, Var):
+        none = np.zeros(2, np.int64)
+        long = op.Pad(long, op.Concat(none, geo.begin, none, geo.end, axis=0))
+        return op.Conv(long, w, **options)
+    return op.Conv(long, w, pads=[*geo.begin, *geo.end], **options)
+
+
+def weight_gradient(long: Var, short: Var, w: Var, geo: Geometry, group: int) -> Var:
+    """sum over batch and positions of long[n, c, o s + k d - begin] short[n, m, o], as (M, C / group, kernel).
+
+    A Conv of `long` by `short` with batch and channel axes swapped, stride and dilation swapped.
+    """
+    n = len(geo.strides)
+    kernels = _batch_second(short)
+    data = _batch_second(long) if group == 1 else _batch_per_group(long, group)
+    options: dict[str, Any] = {"group": group, "strides": geo.dilations, "dilations": geo.strides}
+    d, o = spatial(long), spatial(short)
+    if d is not None and o is not None and geo.is_fixed and not isinstance(geo.begin, Var):
+        missing = [(a - 1) * s + e - b - size for a, s, e, b, size in zip(o, geo.strides, geo.extent, geo.begin, d)]
+        result = op.Conv(data, kernels, pads=[*geo.begin, *(max(m, 0) for m in missing)], **options)
+        exact = all(-m < dil for m, dil in zip(missing, geo.dilations))
+    else:
+        result = _conv_padded(data, kernels, geo, options)
+        exact = False
+    if not exact:
+        kernel: Any = op.Shape(w, start=2) if geo.kernel is None else list(geo.kernel)
+        result = op.Slice(result, [0] * n, kernel, list(range(2, n + 2)))
+    return _batch_second(result)
+
+
+def _batch_second(v: Var) -> Var:
+    if v.rank is None:
+        raise InputError(f"the rank of '{v.name}' is not known, and its gradient depends on it")
+    return op.Transpose(v, perm=[1, 0, *range(2, v.rank)])
+
+
+def _batch_per_group(v: Var, group: int) -> Var:
+    """(N, C, D) as (C / group, group N, D)."""
+    rank = v.rank or 0
+    shape: Any = shape_of(v)
+    spatial_axes = range(3, rank + 1)
+    if isinstance(shape, np.ndarray):
+        batch, channels, *sizes = (int(d) for d in shape)
+        split: Any = np.array([batch, group, channels // group, *sizes], np.int64)
+        joined: Any = np.array([channels // group, group * batch, *sizes], np.int64)
+    else:
+        sizes_now = op.Shape(v, start=2)
+        channels_now = op.Div(op.Shape(v, start=1, end=2), np.array([group], np.int64))
+        split = op.Concat(op.Shape(v, start=0, end=1), np.array([group], np.int64), channels_now, sizes_now, axis=0)
+        joined = op.Concat(channels_now, np.array([-1], np.int64), sizes_now, axis=0)
+    swapped = op.Transpose(op.Reshape(v, split), perm=[2, 1, 0, *spatial_axes])
+    return op.Reshape(swapped, joined)

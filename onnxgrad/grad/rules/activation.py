@@ -1,0 +1,82 @@
+"""Activation functions. Kinks follow PyTorch: the notes say where."""
+
+from __future__ import annotations
+
+import math
+
+from onnxgrad.grad.registry import vjp
+from onnxgrad.ir.block import Var
+from onnxgrad.ir.ops import op
+
+vjp("Sigmoid", lambda g, y, x: g * (y * (1.0 - y)))
+vjp("Relu", lambda g, y, x: op.Where(op.Greater(y, 0.0), g, 0.0), notes="0 at 0")
+vjp("LeakyRelu", lambda g, y, x, alpha: op.Where(op.Greater(x, 0.0), g, g * alpha), notes="alpha at 0")
+vjp(
+    "PRelu",
+    lambda g, y, x, slope: op.Where(op.Greater(x, 0.0), g, g * slope),
+    lambda g, y, x, slope: op.Where(op.Greater(x, 0.0), 0.0, g * x),
+    notes="slope at 0",
+)
+vjp("ThresholdedRelu", lambda g, y, x, alpha: op.Where(op.Greater(x, alpha), g, 0.0), notes="0 at alpha")
+vjp("Shrink", lambda g, y, x, lambd: op.Where(op.Greater(op.Abs(x), lambd), g, 0.0), notes="0 at +-lambd")
+vjp("Elu", lambda g, y, x, alpha: op.Where(op.Greater(x, 0.0), g, g * (y + alpha)), notes="alpha at 0")
+vjp("Celu", lambda g, y, x, alpha: op.Where(op.Greater(x, 0.0), g, g * (y / alpha + 1.0)))
+vjp(
+    "Selu",
+    lambda g, y, x, alpha, gamma: op.Where(op.Greater(x, 0.0), g * gamma, g * (y + gamma * alpha)),
+    notes="alpha gamma at 0",
+)
+vjp("Softplus", lambda g, y, x: g * op.Sigmoid(x))
+
+
+def _softsign(g: Var, y: Var, x: Var) -> Var:
+    d = op.Abs(x) + 1.0
+    return g / (d * d)
+
+
+vjp("Softsign", _softsign)
+vjp(
+    "HardSigmoid",
+    lambda g, y, x, alpha: op.Where(op.And(op.Greater(y, 0.0), op.Less(y, 1.0)), g * alpha, 0.0),
+    notes="0 at both ends",
+)
+
+
+def _hard_swish(g: Var, y: Var, x: Var) -> Var:
+    middle = op.Where(op.Less(x, 3.0), g * (x * (1.0 / 3.0) + 0.5), g)
+    result: Var = op.Where(op.Greater(x, -3.0), middle, 0.0)
+    return result
+
+
+vjp("HardSwish", _hard_swish, notes="0 at -3, 1 at 3")
+
+
+def _gelu(g: Var, y: Var, x: Var, approximate: str) -> Var:
+    if approximate == "tanh":
+        k = math.sqrt(2.0 / math.pi)
+        x2 = x * x
+        t = op.Tanh(x * (x2 * (0.044715 * k) + k))
+        inner = x2 * (3 * 0.044715 * k) + k
+        return g * (0.5 * (t + 1.0) + 0.5 * x * ((1.0 - t * t) * inner))
+    cdf = op.Erf(x * math.sqrt(0.5)) * 0.5 + 0.5
+    return g * (cdf + x * (op.Exp(x * x * -0.5) * (1.0 / math.sqrt(2.0 * math.pi))))
+
+
+vjp("Gelu", _gelu)
+
+
+def _mish(g: Var, y: Var, x: Var) -> Var:
+    t = op.Tanh(op.Softplus(x))
+    return g * (t + x * ((1.0 - t * t) * op.Sigmoid(x)))
+
+
+vjp("Mish", _mish)
+
+
+def _swish(g: Var, y: Var, x: Var, alpha: float) -> Var:
+    s = op.Sigmoid(x if alpha == 1.0 else x * alpha)
+    slope = y * (1.0 - s)
+    return g * (s + (slope if alpha == 1.0 else slope * alpha))
+
+
+vjp("Swish", _swish)

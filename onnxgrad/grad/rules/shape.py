@@ -1,0 +1,126 @@
+"""Operators that move elements: Reshape, Transpose, Concat, Split, Slice, Pad, Expand, ..."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from onnxgrad.grad.accumulate import reshape_like, zeros_like
+from onnxgrad.grad.registry import vjp, vjp_all, zero
+from onnxgrad.grad.rules._common import from_front
+from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.ops import op
+
+zero("Shape", "Size", "ConstantOfShape", "Constant", "NonZero", "EyeLike")
+
+vjp("Reshape", lambda g, y, x: reshape_like(g, x))
+vjp("Flatten", lambda g, y, x: reshape_like(g, x))
+
+
+def _squeeze(g: Var, y: Var, x: Var, axes: Any) -> Var:
+    if axes is None:
+        return reshape_like(g, x)
+    return op.Unsqueeze(g, axes if isinstance(axes, Var) else list(axes))
+
+
+vjp("Squeeze", _squeeze)
+vjp("Unsqueeze", lambda g, y, x, axes: op.Squeeze(g, axes if isinstance(axes, Var) else list(axes)))
+
+
+def _transpose(g: Var, y: Var, x: Var, perm: Sequence[int] | None) -> Var:
+    if perm is None:
+        return op.Transpose(g)
+    return op.Transpose(g, perm=[int(i) for i in np.argsort(perm)])
+
+
+vjp("Transpose", _transpose)
+# the engine sums over what was broadcast
+vjp("Expand", lambda g, y, x: g, broadcasts=True)
+
+
+def _concat(g: Var, y: Var, xs: Sequence[Var], axis: int, wanted: Sequence[bool]) -> list[Any]:
+    """One Split; a single operand asked for is one Slice."""
+    sizes = [None if v.shape is None else v.shape[axis] for v in xs]
+    if len(xs) == 1:
+        return [g]
+    if all(isinstance(d, int) for d in sizes):
+        if sum(wanted) == 1:
+            i = list(wanted).index(True)
+            start = sum(d for d in sizes[:i] if isinstance(d, int))
+            size = sizes[i]
+            part = op.Slice(g, [start], [start + (size if isinstance(size, int) else 0)], [axis])
+            return [part if k == i else None for k in range(len(xs))]
+        lengths: Any = [d for d in sizes if isinstance(d, int)]
+    else:
+        lengths = op.Concat(*(size_along(v, axis) for v in xs), axis=0)
+    return list(op.Split(g, lengths, axis=axis, outputs=len(xs)))
+
+
+vjp_all("Concat", _concat)
+
+
+def size_along(v: Var, axis: int) -> Any:
+    """The size of one axis as a vector of length 1: a constant when it is known."""
+    d = None if v.shape is None else v.shape[axis]
+    if isinstance(d, int):
+        return np.array([d], np.int64)
+    if axis == -1:
+        return op.Shape(v, start=-1)
+    return op.Shape(v, start=axis, end=axis + 1)
+
+
+vjp("Split", lambda g, y, x, axis: g[0] if len(g) == 1 else op.Concat(*g, axis=axis), fill=True)
+
+
+def _slice(g: Var, y: Var, x: Var, starts: Any, ends: Any, axes: Any, steps: Any, binding: Binding) -> Var:
+    """Zeros around: one Pad with steps of 1, else the slice of the element numbers says where to put each."""
+    plain = steps is None or (not isinstance(steps, Var) and all(s == 1 for s in steps))
+    known = not isinstance(starts, Var) and not isinstance(axes, Var)
+    if not (plain and known and x.rank is not None):
+        return _scatter_slice(g, x, binding)
+    rank = x.rank
+    over = [from_front(a, rank) for a in (range(len(starts)) if axes is None else axes)]
+    first = dict(zip(over, starts))
+    before: list[int] = []
+    for i, d in enumerate(x.shape or ()):
+        s = first.get(i, 0)
+        if s != 0 and not isinstance(d, int):
+            return _pad_at_run_time(g, x, y, [first.get(k, 0) for k in range(rank)])
+        before.append(s if s == 0 or not isinstance(d, int) else min(max(s + d if s < 0 else s, 0), d))
+    after: list[int] = []
+    for i, (d, part) in enumerate(zip(x.shape or (), y.shape or (None,) * rank)):
+        if isinstance(d, int) and isinstance(part, int):
+            after.append(d - part - before[i])
+        elif i not in first:
+            after.append(0)
+        else:
+            return _pad_at_run_time(g, x, y, [first.get(k, 0) for k in range(rank)])
+    if not any(before) and not any(after):
+        return g
+    return op.Pad(g, [*before, *after])
+
+
+def _pad_at_run_time(g: Var, x: Var, y: Var, starts: Sequence[int]) -> Var:
+    size = op.Shape(x)
+    wanted = np.array(starts, np.int64)
+    offset = op.Add(size, np.minimum(wanted, 0)) if (wanted < 0).any() else None
+    if offset is None:
+        before = op.Min(wanted, size)
+    else:
+        before = op.Min(op.Where(wanted < 0, op.Max(offset, np.zeros(1, np.int64)), wanted), size)
+    after = op.Sub(op.Sub(size, op.Shape(y)), before)
+    return op.Pad(g, op.Concat(before, after, axis=0))
+
+
+def _scatter_slice(g: Var, x: Var, binding: Binding) -> Var:
+    """Slice the numbers of the elements like the elements, and put each part of g at its number."""
+    numbers = op.Reshape(op.Range(np.int64(0), op.Size(x), np.int64(1)), op.Shape(x))
+    taken = op.Slice(numbers, *binding.inputs[1:])
+    flat_zeros = op.Reshape(zeros_like(x), [-1])
+    flat = op.ScatterElements(flat_zeros, op.Reshape(taken, [-1]), op.Reshape(g, [-1]), axis=0)
+    return reshape_like(flat, x)
+
+
+vjp("Slice", _slice)

@@ -1,0 +1,68 @@
+"""Both models of a proof in the float64 reference, within one time budget."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from onnxgrad.errors import OnnxgradError
+from onnxgrad.verify.cases import Results
+from onnxgrad.verify.compare import is_float
+from onnxgrad.verify.reference import Reference, Unsupported
+from onnxgrad.verify.run import TWO_GB, Value
+from onnxgrad.verify.subject import Subject
+
+
+class Oracle:
+    """Results in float64, or None where there are none; then `why` says what happened."""
+
+    def __init__(self, original: Subject, candidate: Subject, budget: float) -> None:
+        self.subjects = {"original": original, "candidate": candidate}
+        self.budget = budget
+        self.left = budget
+        self.why = ""
+        self._made: dict[tuple[str, float], Reference] = {}
+
+    def original(self, feeds: Results, jitter: float = 0.0) -> Results | None:
+        """The original's outputs; with `jitter` under another order of summation."""
+        return self._run("original", feeds, jitter)
+
+    def candidate(self, feeds: Results) -> Results | None:
+        """The candidate's outputs."""
+        return self._run("candidate", feeds, 0.0)
+
+    def _run(self, which: str, feeds: Results, jitter: float) -> Results | None:
+        if self.left <= 0:
+            return None
+        started = time.monotonic()
+        try:
+            return self._reference(which, jitter).run(feeds, seconds=self.left)
+        except OnnxgradError as error:
+            self.why = f"the {which}: {error}"
+            return None
+        finally:
+            self.left -= time.monotonic() - started
+            if self.left <= 0:
+                self.why = f"over its budget of {self.budget:g} s"
+
+    def _reference(self, which: str, jitter: float) -> Reference:
+        key = (which, jitter)
+        if key not in self._made:
+            if self.subjects[which].proto.ByteSize() > TWO_GB:
+                raise Unsupported("the model is larger than 2 GB")
+            self._made[key] = Reference(self.subjects[which].weights(), jitter=jitter)
+        return self._made[key]
+
+
+def as_computed(exact: Results, computed: Results) -> Results:
+    """Float64 results in the dtypes that onnxruntime answered in."""
+    return {name: _cast_like(exact.get(name), value) for name, value in computed.items()}
+
+
+def _cast_like(value: Value, like: Value) -> Value:
+    if isinstance(value, list) and isinstance(like, list) and len(value) == len(like):
+        return [_cast_like(v, w) for v, w in zip(value, like)]
+    if isinstance(value, np.ndarray) and isinstance(like, np.ndarray) and is_float(like):
+        return value.astype(like.dtype)
+    return value

@@ -1,0 +1,263 @@
+"""`verify` catches what changed and lets pass what did not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from onnxgrad.errors import InputError
+from onnxgrad.verify import verify
+from onnxgrad.verify.proof import EXACT
+from tests.helpers import parse
+
+TINY = "g (float[N] x) => (float[N] y) { y = %s }"
+# onnxruntime 1.31 dies of SIGFPE when it folds the division
+INT_MIN = """
+g (int64[1] x) => (int64[1] y) <int64[1] a = {-9223372036854775808}, int64[1] b = {-1}> { c = Div(a, b) y = Add(x, c) }
+"""
+
+
+def transformer(seed: int = 0) -> onnx.ModelProto:
+    """One attention block and one feed-forward block over token ids, as exporters write them."""
+    model = parse(
+        """g (int64[batch, seq] input_ids, int64[batch, seq] attention_mask) => (float[batch, seq, 16] out)
+             <int64[4] heads = {0, 0, 2, 8}, int64[3] flat = {0, 0, 16}, float scale = {0.35355339},
+              int64[2] ax = {1, 2}, float one = {1}, float low = {-10000}> {
+          x = Gather(embed, input_ids)
+          q0 = MatMul(x, wq) k0 = MatMul(x, wk) v0 = MatMul(x, wv)
+          q1 = Reshape(q0, heads) k1 = Reshape(k0, heads) v1 = Reshape(v0, heads)
+          q = Transpose <perm = [0, 2, 1, 3]> (q1) k = Transpose <perm = [0, 2, 3, 1]> (k1)
+          v = Transpose <perm = [0, 2, 1, 3]> (v1)
+          s0 = MatMul(q, k) s1 = Mul(s0, scale)
+          m0 = Unsqueeze(attention_mask, ax) m1 = Cast <to = 1> (m0) m2 = Sub(one, m1) m = Mul(m2, low)
+          s2 = Add(s1, m) p = Softmax <axis = -1> (s2)
+          o0 = MatMul(p, v) o1 = Transpose <perm = [0, 2, 1, 3]> (o0) o2 = Reshape(o1, flat)
+          o = MatMul(o2, wo) r = Add(x, o)
+          n = LayerNormalization(r, gamma, beta)
+          f0 = MatMul(n, w1) f1 = Gelu(f0) f = MatMul(f1, w2)
+          out = Add(n, f)
+        }"""
+    )
+    rng = np.random.default_rng(seed)
+    square = dict.fromkeys(("wq", "wk", "wv", "wo"), (16, 16))
+    shapes = {"embed": (50, 16), **square, "w1": (16, 32), "w2": (32, 16), "gamma": (16,), "beta": (16,)}
+    for name, shape in shapes.items():
+        value = (rng.standard_normal(shape) * 0.3).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(value, name))
+    return model
+
+
+def scaled(model: onnx.ModelProto, value: str, factor: float) -> onnx.ModelProto:
+    """A copy in which everything that reads `value` reads `factor * value` instead."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    copy.graph.initializer.append(numpy_helper.from_array(np.array(factor, np.float32), "factor_" + value))
+    at = next(i for i, node in enumerate(copy.graph.node) if value in node.output)
+    for node in copy.graph.node[at + 1 :]:
+        for i, name in enumerate(node.input):
+            if name == value:
+                node.input[i] = value + "_scaled"
+    copy.graph.node.insert(at + 1, onnx.helper.make_node("Mul", [value, "factor_" + value], [value + "_scaled"]))
+    return copy
+
+
+def test_equal_models() -> None:
+    report = verify(transformer(), transformer())
+    assert report.ok
+    assert report.legs["float64"].ran and report.legs["onnxruntime"].ran
+    assert [case.dims for case in report.cases] == [{"batch": 2, "seq": 8}, {"batch": 1, "seq": 1}]
+    assert json.loads(json.dumps(report.to_dict(), allow_nan=False))["ok"] is True
+    assert str(report).startswith("equal on cpu")
+
+
+def test_another_order_of_arithmetic_is_equal() -> None:
+    """Three products of one operand merged into one: no weight is recomputed."""
+    merged = transformer()
+    weights = {t.name: numpy_helper.to_array(t) for t in merged.graph.initializer}
+    joined = np.concatenate([weights["wq"], weights["wk"], weights["wv"]], axis=1)
+    merged.graph.initializer.append(numpy_helper.from_array(joined, "wqkv"))
+    nodes = [n for n in merged.graph.node if n.output[0] not in ("q0", "k0", "v0")]
+    nodes.insert(1, onnx.helper.make_node("MatMul", ["x", "wqkv"], ["qkv"]))
+    nodes.insert(2, onnx.helper.make_node("Split", ["qkv"], ["q0", "k0", "v0"], axis=-1, num_outputs=3))
+    del merged.graph.node[:]
+    merged.graph.node.extend(nodes)
+    report = verify(transformer(), merged)
+    assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("value", ["x", "q0", "v0", "s1", "p", "o", "n", "f0", "f1"])
+def test_any_tensor_times_1_01_is_caught(value: str) -> None:
+    report = verify(transformer(), scaled(transformer(), value, 1.01))
+    assert not report.ok
+    assert not report.legs["float64"].worst.ok
+    assert report.worst is not None and report.worst.output == "out" and report.worst.index is not None
+
+
+def test_a_move_of_1e_7_is_caught_in_float64() -> None:
+    """1 + 2**-23 is the smallest factor that float32 holds: 1.2e-7."""
+    report = verify(transformer(), scaled(transformer(), "f", 1 + 2.0**-23))
+    assert not report.ok and not report.legs["float64"].worst.ok
+    assert report.legs["onnxruntime"].worst.ok  # which is below float32's own noise
+    assert verify(transformer(), scaled(transformer(), "f", 1 + 2.0**-23), float64_exact=False).ok
+
+
+def test_two_and_a_half_times_x_is_caught() -> None:
+    wrong = "g (float[N] x) => (float[N] y) <float k = {2.5}> { y = Mul(x, k) }"
+    report = verify(parse(TINY % "Identity(x)"), parse(wrong))
+    assert not report.ok
+    assert report.worst is not None and report.worst.b == pytest.approx(2.5 * report.worst.a)
+    assert "DIFFERENT" in str(report) and f"y[{report.worst.index[0]}]" in str(report)
+
+
+@pytest.mark.parametrize("leg", ["float64", "onnxruntime"])
+def test_each_leg_alone_catches_a_plain_change(leg: str) -> None:
+    report = verify(parse(TINY % "Tanh(x)"), parse(TINY % "Sigmoid(x)"), legs=[leg])
+    assert not report.ok and list(report.legs) == [leg]
+    assert verify(parse(TINY % "Tanh(x)"), parse(TINY % "Tanh(x)"), legs=[leg]).ok
+
+
+def test_nan_masks() -> None:
+    a = parse("g (float[N] x) => (float[N] y) { a = Log(x) y = Identity(a) }")
+    b = parse("g (float[N] x) => (float[N] y) { p = Abs(x) y = Log(p) }")
+    x = {"x": np.array([1.0, -1.0, 2.0], np.float32)}
+    report = verify(a, b, inputs=x)
+    assert not report.ok and "NaN at [1]" in str(report.worst)
+    assert verify(a, a, inputs=x).ok
+
+
+def test_a_change_of_dtype() -> None:
+    report = verify(
+        parse(TINY % "Neg(x)"), parse("g (float[N] x) => (double[N] y) { z = Neg(x) y = Cast <to = 11> (z) }")
+    )
+    assert not report.ok and "was float, is double" in str(report)
+    assert not any(leg.ran for leg in report.legs.values())
+
+
+def test_integers_are_exact_in_both_legs() -> None:
+    a = parse("g (int64[N] x) => (int64[N] y) { y = Add(x, x) }")
+    b = parse("g (int64[N] x) => (int64[N] y) <int64 one = {1}> { z = Add(x, x) y = Add(z, one) }")
+    report = verify(a, b)
+    assert not report.ok and all(not leg.worst.ok for leg in report.legs.values())
+
+
+def test_a_candidate_that_kills_onnxruntime_is_a_difference() -> None:
+    report = verify(parse("g (int64[1] x) => (int64[1] y) { y = Identity(x) }"), parse(INT_MIN), legs=["onnxruntime"])
+    assert not report.ok and "SIGFPE" in str(report.worst)
+
+
+def test_an_original_that_does_not_run_is_an_input_error() -> None:
+    with pytest.raises(InputError, match=r"SIGFPE.*--no-verify"):
+        verify(parse(INT_MIN), parse(INT_MIN))
+    broken = parse("g (float[N] x) => (float[N] y) { y = my.Op(x) }")
+    with pytest.raises(InputError, match=r"does not load.*--no-verify"):
+        verify(broken, broken)
+
+
+def test_a_model_that_cannot_be_fed_names_the_options() -> None:
+    picky = parse("g (float[N] x) => (float[3] y) <int64[1] s = {12347}> { z = Reshape(x, s) y = Neg(z) }")
+    with pytest.raises(InputError, match=r"--input x=FILE or sizes with --dim N=SIZE.*--no-verify"):
+        verify(picky, picky)
+    assert verify(picky, picky, dims={"N": 12347}).ok
+
+
+def test_given_inputs_from_arrays_and_files(tmp_path: Path) -> None:
+    a = parse(TINY % "Neg(x)")
+    x = np.arange(3, dtype=np.float32)
+    np.save(tmp_path / "x.npy", x)
+    for inputs in ({"x": x}, [{"x": x}, {"x": x[:1]}], tmp_path / "x.npy", [f"x={tmp_path / 'x.npy'}"]):
+        report = verify(a, a, inputs=inputs)
+        assert report.ok and all(case.seed is None for case in report.cases)
+    assert report.cases[0].dims == {"N": 3}
+    with pytest.raises(InputError, match="given inputs"):
+        verify(parse("g (float[N] x) => (float[3] y) <int64[1] s = {3}> { y = Reshape(x, s) }"), a, inputs={"x": x[:2]})
+
+
+def test_sources_of_every_kind(tmp_path: Path) -> None:
+    model = parse(TINY % "Neg(x)")
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path)
+    assert verify(path, model.SerializeToString()).ok and verify(str(path), model).ok
+    (tmp_path / "junk.onnx").write_bytes(b"\xff\xff junk")
+    for bad in (tmp_path / "junk.onnx", b"\xff\xff junk", tmp_path / "missing.onnx"):
+        with pytest.raises(InputError) as caught:
+            verify(bad, model)
+        assert "\n" not in str(caught.value)
+
+
+def test_external_weights(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(transformer(), path, save_as_external_data=True, location="m.data", size_threshold=0)
+    report = verify(path, transformer())
+    assert report.ok and report.legs["float64"].ran
+
+
+def test_the_float64_leg_says_why_it_did_not_run() -> None:
+    x: dict[str, Any] = {"x": np.ones(2, np.float32)}
+    model = parse("g (float[N] x) => (int32[N] y) { y = BitCast <to = 6> (x) }", opset=26)
+    report = verify(model, model, inputs=x)
+    assert report.ok and not report.legs["float64"].ran and "BitCast" in report.legs["float64"].why
+    loop = parse(
+        """g (int64 n, float[N] x) => (float[N] y) { y = Loop(n, , x) <body = b (int64 i, bool c, float[N] v)
+             => (bool d, float[N] w) { d = Identity(c) w = Neg(v) }> }"""
+    )
+    report = verify(loop, loop, inputs={"n": np.array(200_000), **x}, float64_budget=0.1)
+    assert report.ok and "budget of 0.1 s" in report.legs["float64"].why
+    with pytest.raises(InputError, match="--no-verify"):
+        verify(model, model, inputs=x, legs=["float64"])
+
+
+def test_ill_conditioning_is_no_change() -> None:
+    """Sums of 1e12 that cancel: another order moves the result by more than EXACT, and that is rounding."""
+    text = "g (float[9] x) => (float y) <float[9] w = {1e7,-1e7,1e7,-1e7,1e7,-1e7,1e7,-1e7,1}> { %s }"
+    a = text % "y = MatMul(x, w)"
+    b = text % "p = Mul(x, w) y = ReduceSum <keepdims = 0> (p)"
+    rng = np.random.default_rng(0)
+    half = rng.uniform(1, 2, 4).astype(np.float32)
+    x = np.concatenate([np.repeat(half, 2), [1e-3]]).astype(np.float32)
+    x[[1, 3]] = x[[3, 1]]
+    report = verify(parse(a), parse(b), inputs={"x": x})
+    assert report.ok, str(report)
+    assert EXACT < 1e-8
+
+
+def test_random_operators_are_compared_as_far_as_they_go() -> None:
+    text = "g (float[N] x) => (float[N] y) { r = RandomNormalLike <seed = 1.0> (x) z = Mul(r, x) y = Identity(z) }"
+    assert verify(parse(text), parse(text)).ok
+
+
+def test_an_unstable_output_is_named() -> None:
+    """x + 1e8 - 1e8 is 0 in float32 and x in float64: the original's own noise says that nothing is proved there."""
+    text = """g (float[N] x) => (float[N] y, float[N] z) <float big = {1e8}, float one = {1}> {
+                z = Neg(x) k = Mul(x, one) a = Add(k, big) y = Sub(a, big) }"""
+    report = verify(parse(text), parse(text))
+    assert report.ok and report.unstable == ("y",)
+    assert "unstable output y: the original disagrees with itself" in str(report)
+
+
+def test_bad_usage() -> None:
+    model = parse(TINY % "Neg(x)")
+    with pytest.raises(InputError, match="unknown leg"):
+        verify(model, model, legs=["float128"])
+    with pytest.raises(InputError, match="unknown provider"):
+        verify(model, model, provider="tpu")
+    with pytest.raises(InputError, match="no input has a dimension"):
+        verify(model, model, dims={"Q": 2})
+
+
+def test_sequences_and_strings_pass_through() -> None:
+    text = """g (string[N] x, float[M] f) => (string[N] y, seq(float[K]) s) {
+                y = Identity(x) s = SplitToSequence <keepdims = 1> (f) }"""
+    assert verify(parse(text), parse(text)).ok
+
+
+@pytest.mark.cuda
+def test_both_graphs_run_on_cuda() -> None:
+    report = verify(transformer(), transformer(), provider="cuda")
+    assert report.ok and report.provider == "cuda" and report.legs["onnxruntime"].ran
+    assert not verify(transformer(), scaled(transformer(), "f0", 1.01), provider="cuda", legs=["onnxruntime"]).ok

@@ -1,0 +1,83 @@
+"""The real models: they run on generated feeds, at two sizes where they have symbols, and equal themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxgrad.errors import InputError
+from onnxgrad.verify import Reference, feeds_for, run, verify
+from onnxgrad.verify.dims import dim_plans
+from scripts.fetch_models import LIGHT, NAMES
+from tests.helpers import MODELS_DIR
+from tests.verify.test_proof import scaled
+
+COMMITTED = sorted(path.name for path in MODELS_DIR.glob("*.onnx"))
+
+
+@pytest.mark.parametrize("name", COMMITTED)
+def test_committed_models_run_on_generated_feeds(name: str) -> None:
+    model = onnx.load(MODELS_DIR / name)
+    found = run(model, feeds_for(model, seed=0, dims=dim_plans(model)[0]), optimize=False)
+    assert found and all(
+        np.isfinite(v).all() for v in found.values() if isinstance(v, np.ndarray) and v.dtype.kind == "f"
+    )
+
+
+@pytest.mark.parametrize("name", ["bert.onnx", "t5.onnx", "vit.onnx"])
+def test_a_committed_model_equals_itself_in_both_legs(name: str) -> None:
+    report = verify(MODELS_DIR / name, MODELS_DIR / name)
+    assert report.ok and all(leg.ran and not leg.why for leg in report.legs.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMITTED)
+def test_every_committed_model_equals_itself_and_not_a_copy_off_by_a_percent(name: str) -> None:
+    path = MODELS_DIR / name
+    report = verify(path, path)
+    assert report.ok and all(leg.ran and not leg.why for leg in report.legs.values()), str(report)
+    assert not report.unstable
+    model = onnx.load(path)
+    product = [n.output[0] for n in model.graph.node if n.op_type in ("MatMul", "Conv", "Gemm")]
+    assert not verify(model, scaled(model, product[-1], 1.01)).ok
+
+
+@pytest.mark.slow
+def test_at_least_90_percent_of_the_fetched_models_run_on_generated_feeds(fetched: Callable[[str], Path]) -> None:
+    """The others name the option to pass."""
+    refused: dict[str, str] = {}
+    for name in NAMES:
+        path = fetched(name)
+        try:
+            report = verify(path, path, legs=["onnxruntime"] if name in LIGHT else ["onnxruntime", "float64"])
+        except InputError as error:
+            refused[name] = str(error)
+            assert "--input" in str(error) or "--dim" in str(error)
+        else:
+            assert report.ok, f"{name}: {report}"
+    assert len(refused) <= 0.1 * len(NAMES), refused
+
+
+@pytest.mark.slow
+def test_the_reference_is_near_onnxruntime_on_every_fetched_model(fetched: Callable[[str], Path]) -> None:
+    """Within what float32 costs there: two of them subtract nearly equal squares, one has outputs of 1e-5."""
+    for name in NAMES:
+        model = onnx.load(fetched(name))
+        report = verify(model, model, legs=["float64", "onnxruntime"], float64_budget=60)
+        assert report.legs["float64"].ran, f"{name}: {report.legs['float64'].why}"
+        assert max(report.noise.values(), default=0.0) < 1e-2, f"{name}: {report.noise}"
+
+
+def test_the_reference_is_fast_enough_for_a_transformer() -> None:
+    import time
+
+    model = onnx.load(MODELS_DIR / "bert.onnx")
+    feeds = feeds_for(model, seed=0)
+    compiled = Reference(model)
+    started = time.perf_counter()
+    compiled.run(feeds)
+    assert time.perf_counter() - started < 2.0
