@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from onnx import AttributeProto, FunctionProto
+import numpy as np
+from onnx import AttributeProto, FunctionProto, TensorProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.grad.accumulate import with_type_of
 from onnxgrad.grad.registry import rule_of
 from onnxgrad.ir import attributes
-from onnxgrad.ir.block import Binding, BindingBlock
+from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.clone import clone_bindings
 from onnxgrad.ir.load import function_block
-from onnxgrad.ir.types import type_to_proto
+from onnxgrad.ir.ops import constant, emitting
+from onnxgrad.ir.symbolic import sizes
+from onnxgrad.ir.types import Array, TensorType, element_count, type_to_proto
+from onnxgrad.passes.evaluate import evaluate
 
 # opening calls stops here: a chain of functions that call each other twice doubles the graph at each level
 MAX_BINDINGS = 200_000
@@ -33,7 +38,10 @@ def open_call(binding: Binding) -> list[Binding]:
     when the graph grows past MAX_BINDINGS.
     """
     local = _local(binding)
-    body = local if local is not None else _schema_body(binding)
+    if local is not None:
+        body, results = local, list(binding.outputs)
+    else:
+        body, results = _schema_body(binding)
     block = binding.block
     if len(block.bindings) + len(body.bindings) > MAX_BINDINGS:
         raise InputError(f"opening the calls of '{binding.op}' passes {MAX_BINDINGS} nodes: inline less of the model")
@@ -46,18 +54,51 @@ def open_call(binding: Binding) -> list[Binding]:
             bound.setdefault(default.name, default)
     _add_schema_defaults(binding, bound)
     mapping = dict.fromkeys(body.inputs) | dict(zip(body.inputs, binding.inputs))
-    opened = clone_bindings(body.bindings, block, mapping, bound=bound, prefix=f"{binding.op.lower()}_")
-    for out, inner in zip(binding.outputs, body.outputs):
+    with emitting(block, share=True):
+        opened = clone_bindings(
+            body.bindings, block, mapping, bound=bound, prefix=f"{binding.op.lower()}_", fold=_fold
+        )
+    for out, inner in zip(results, body.outputs):
         if out is None:
             continue
         new = mapping[inner]
         if new is None:
             raise InputError(f"'{binding}' returns an operand that the call leaves out")
         block.replace(out, new)
-        if new.definition is not None and out.type is not None and new.type is None:
-            new.type = out.type
+        if new.definition is not None:
+            with_type_of(new, out)
     block.remove(binding)
     return opened
+
+
+# larger constants of a body are left for the runtime to compute
+_FOLDED_BYTES = 1 << 12
+
+
+def _fold(b: Binding) -> Var | None:
+    """The constant that a binding of a body amounts to once the call's shapes are known: its shape arithmetic."""
+    if b.blocks or b.domain != "" or b.out.returned or not isinstance(b.out.type, TensorType):
+        return None
+    array: Array | None = None
+    if b.op == "Constant":
+        array = b.out.const
+    elif b.op == "Size" and b.inputs[0] is not None:
+        count = element_count(b.inputs[0].shape)
+        array = None if count is None else np.array(count, np.int64)
+    elif b.out.dtype == TensorProto.INT64 and b.out.rank in (0, 1):
+        known = sizes(b.out)
+        if known is not None and all(isinstance(d, int) for d in known):
+            array = np.array(known, np.int64).reshape([len(known)] if b.out.rank else [])
+    if array is None and all(v is None or v.is_constant for v in b.inputs) and _is_small(b):
+        array = evaluate(b)
+    return None if array is None or array.dtype == object or array.nbytes > _FOLDED_BYTES else constant(array)
+
+
+def _is_small(b: Binding) -> bool:
+    """Evaluating may not build what is too large to keep; a result of unknown length is a Range or the like."""
+    count = element_count(b.out.shape)
+    operands = [element_count(v.shape) for v in b.inputs if v is not None]
+    return (count or 0) <= _FOLDED_BYTES and all(n is not None and n <= _FOLDED_BYTES for n in operands)
 
 
 def _local(binding: Binding) -> BindingBlock | None:
@@ -69,13 +110,16 @@ def _local(binding: Binding) -> BindingBlock | None:
 
 
 def _has_schema_body(binding: Binding) -> bool:
-    schema = attributes.schema(binding.op, binding.version, binding.domain)
-    return schema is not None and (schema.has_function or schema.has_context_dependent_function)
+    schema: Any = attributes.schema(binding.op, binding.version, binding.domain)  # its stub lags behind
+    return bool(schema is not None and (schema.has_function or schema.has_context_dependent_function))
 
 
-def _schema_body(binding: Binding) -> BindingBlock:
-    """The schema's function body at the newest version that is not above the model's opset."""
-    schema = attributes.schema(binding.op, binding.version, binding.domain)
+def _schema_body(binding: Binding) -> tuple[BindingBlock, list[Var | None]]:
+    """The schema's function body at the newest version not above the model's opset, and the call's results in its order.
+
+    A body built for a call may not define the outputs that the call leaves out.
+    """
+    schema: Any = attributes.schema(binding.op, binding.version, binding.domain)
     if schema is None:
         raise InputError(f"'{binding}' has no schema")
     version = binding.version
@@ -88,11 +132,17 @@ def _schema_body(binding: Binding) -> BindingBlock:
         node = type(binding.node)()
         node.CopyFrom(binding.node)
         node.input[:] = ["" if v is None else v.name for v in binding.inputs]
+        node.output[:] = ["" if v is None else v.name for v in binding.outputs]
         data = schema.get_context_dependent_function_with_opset_version(chosen, node.SerializeToString(), types)
     proto = FunctionProto.FromString(data)
     if not proto.node:
         raise InputError(f"the schema's body of '{binding}' needs its operands' types, which are not known")
-    return function_block(binding.block.program, proto)
+    defined = {name for n in proto.node for name in n.output} | set(proto.input)
+    kept = [i for i, name in enumerate(proto.output) if name in defined]
+    names = [proto.output[i] for i in kept]
+    del proto.output[:]
+    proto.output.extend(names)
+    return function_block(binding.block.program, proto), [binding.result(i) for i in kept]
 
 
 def _not_above(versions: Any, limit: int) -> int:

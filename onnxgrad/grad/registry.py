@@ -197,9 +197,7 @@ def _plan(rule: Rule, formula: Formula) -> tuple[Parameter, ...]:
         default = None if p.default is inspect.Parameter.empty else p.default
         if p.name in ("binding", "wanted"):
             result.append(Parameter("binding" if p.name == "binding" else "wanted"))
-        elif p.name in attributes or rule.kind == "vjp_all" or p.kind is p.KEYWORD_ONLY:
-            result.append(Parameter("attribute", p.name, default=default))
-        elif inputs is None and operands >= len(rule.formulas):
+        elif p.name in attributes or rule.kind == "vjp_all" or p.kind is p.KEYWORD_ONLY or (inputs is None and operands >= len(rule.formulas)):
             result.append(Parameter("attribute", p.name, default=default))
         else:
             if inputs is not None and operands >= len(inputs) and not variadic:

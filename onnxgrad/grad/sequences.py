@@ -1,17 +1,68 @@
-"""Adjoints of sequences and optionals: element by element."""
+"""Adjoints of sequences: a sequence of the same length, element for element. Of an optional: that of its element."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from onnxgrad.errors import InputError
+from onnx import TensorProto
+
+from onnxgrad.grad.accumulate import add_up, zeros_like
 from onnxgrad.ir.block import Var
+from onnxgrad.ir.ops import emit_with_blocks, emitter, emitting, nested_block, op
+from onnxgrad.ir.types import SequenceType, TensorType, Type
+
+
+def element_type(sequence: Var) -> TensorType:
+    """The type of a sequence's elements, as far as known."""
+    kind = sequence.type
+    if isinstance(kind, SequenceType) and isinstance(kind.elem, TensorType):
+        return kind.elem
+    return TensorType(0, None)
+
+
+def map_elements(name: str, sequences: Sequence[Var], function: Any, result: Type) -> Var:
+    """SequenceMap: the sequence of `function(elements of the sequences at one position)`."""
+    at = emitter()
+    block = nested_block(name)
+    with emitting(block, share=True, sources=at.sources, made_by=at.made_by):
+        elements = [block.add_input(block.program.fresh("element"), element_type(s)) for s in sequences]
+        block.add_output(function(*elements))
+    (mapped,) = emit_with_blocks("SequenceMap", list(sequences), {"body": block}, [SequenceType(result)])
+    return mapped
+
+
+def zero_sequence(like: Var) -> Var:
+    """A sequence of zeros, each of the shape of the element of `like` at its place."""
+    return map_elements("zeros", [like], zeros_like, element_type(like))
+
+
+def lengths(sequence: Var, axis: int) -> Var:
+    """The int64 vector of the elements' sizes along `axis`."""
+
+    def size(x: Var) -> Any:
+        return op.Shape(x, start=axis, end=axis + 1 if axis != -1 else None)
+
+    sizes = map_elements("sizes", [sequence], size, TensorType(TensorProto.INT64, (1,)))
+    result: Var = op.ConcatFromSequence(sizes, axis=0)
+    return result
+
+
+def position(index: Var | None, length: Var) -> Var:
+    """A position counted from the front; one that is left out means the end."""
+    if index is None:
+        return length
+    index = op.Cast(index, to=TensorProto.INT64)
+    result: Var = op.Where(op.Less(index, 0), op.Add(index, length), index)
+    return result
 
 
 def add_up_sequences(contributions: Sequence[Any]) -> Any:
-    """The sum of the partials of one sequence value; raises InputError where several meet."""
-    if len(contributions) == 1:
-        return contributions[0]
-    named = ", ".join(v.name for v in contributions if isinstance(v, Var))
-    raise InputError(f"a sequence with several readers has no gradient yet (adjoints {named}): read it once")
+    """The sum of the partials of one sequence (or optional) value, element by element."""
+    total = contributions[0]
+    for other in contributions[1:]:
+        if isinstance(total.type, SequenceType):
+            total = map_elements("sum", [total, other], lambda a, b: a + b, element_type(total))
+        else:
+            total = add_up([total, other])
+    return total

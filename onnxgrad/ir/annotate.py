@@ -1,66 +1,64 @@
 """Types for every value of a program, from onnx's shape inference and what the file declares.
 
-The file's declared shapes can be wrong, so inference runs without them first; a declaration only adds what
-inference left open, and where it adds something inference runs again from there.
+The file's declared shapes can be wrong, so inference runs without them; a declaration only adds what inference left
+open. What that (or `symbolic`, which knows more about computed shapes) adds then flows on, binding by binding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
-from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir import attributes, infer, symbolic
+from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.preflight import inlined_nodes
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.types import Dim, TensorType, Type, type_from_proto, type_to_proto
+from onnxgrad.ir.types import Dim, TensorType, Type, type_from_proto
 
 # larger tensors take part in inference by type only
 _DATA_BYTES = 1 << 12
+# onnx infers through function bodies call by call; beyond this many nodes the calls stay untyped
+_INLINED_NODES = 200_000
 
 
 def annotate(program: Program) -> None:
     """Give every Var of the program the best type that can be shown."""
-    light = _light_copy(program.proto)
-    inferred = _infer(light)
-    types = _types(inferred.graph)
-    declared = {v.name: v.type for v in (*program.proto.graph.value_info, *program.proto.graph.output)}
-    completed = _completed(types, declared)
-    if completed:
-        del light.graph.value_info[:]
-        light.graph.value_info.extend(inferred.graph.value_info)
-        for value in (*light.graph.value_info, *light.graph.output):
-            if value.name in completed:
-                value.type.CopyFrom(type_to_proto(completed.pop(value.name)))
-        light.graph.value_info.extend(ValueInfoProto(name=n, type=type_to_proto(t)) for n, t in completed.items())
-        inferred = _infer(light)
-        types = _types(inferred.graph)
-    _assign(program.main, types, inferred.graph)
-    for key, function in program.functions.items():
-        proto = next(f for f in inferred.functions if (f.domain, f.name, f.overload) == key)
-        _assign(function, {v.name: v.type for v in proto.value_info}, None)
+    graph = _infer(_light_copy(program)).graph
+    _assign(program.main, _types(graph), graph.node)
+    for function in program.functions.values():
+        _assign(function, {}, ())
+    improved: set[Var] = set()
+    _believe_declarations(program.main, improved)
+    _complete(program.main, improved)
+
+
+# ---- onnx's inference ------------------------------------------------------------------------------------------
 
 
 def _infer(model: ModelProto) -> ModelProto:
     try:
         return onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError):
         # inference gives up on the whole model for some legal ones; the declared types remain
         return model
 
 
-def _light_copy(proto: ModelProto) -> ModelProto:
-    """The model without weights, without value_info, and with outputs known by element type only."""
+def _light_copy(program: Program) -> ModelProto:
+    """The model without weights, metadata and value_info, and with outputs known by element type only."""
+    proto, source = program.proto, program.proto.graph
     light = ModelProto(ir_version=proto.ir_version)
     light.opset_import.extend(proto.opset_import)
-    light.functions.extend(proto.functions)
-    source, graph = proto.graph, light.graph
+    if proto.functions and inlined_nodes(proto) <= _INLINED_NODES:
+        light.functions.extend(proto.functions)
+    graph = light.graph
     graph.name = source.name or "graph"
-    graph.node.extend(_light_node(n) if n.op_type == "Constant" else n for n in source.node)
+    graph.node.extend([_light_constant(b.node) if b.op == "Constant" else b.node for b in program.main.bindings])
+    _strip_nodes(graph.node)
     graph.input.extend(source.input)
     graph.sparse_initializer.extend(source.sparse_initializer)
-    for tensor in source.initializer:
-        graph.initializer.append(_light_tensor(tensor))
+    graph.initializer.extend([_light_tensor(tensor) for tensor in source.initializer])
     for value in source.output:
         stub = graph.output.add(name=value.name)
         if value.type.HasField("tensor_type"):
@@ -81,10 +79,10 @@ def _light_tensor(tensor: TensorProto) -> TensorProto:
     )
 
 
-def _light_node(node: NodeProto) -> NodeProto:
+def _light_constant(node: NodeProto) -> NodeProto:
     if node.ByteSize() <= _DATA_BYTES:
         return node
-    copy = NodeProto(op_type=node.op_type, domain=node.domain, name=node.name, input=node.input, output=node.output)
+    copy = NodeProto(op_type=node.op_type, domain=node.domain, input=node.input, output=node.output)
     for a in node.attribute:
         if a.type == AttributeProto.TENSOR:
             copy.attribute.add(name=a.name, type=a.type, t=_light_tensor(a.t))
@@ -93,23 +91,73 @@ def _light_node(node: NodeProto) -> NodeProto:
     return copy
 
 
+def _strip_nodes(nodes: Iterable[NodeProto]) -> None:
+    """Drop, in our copy, what inference has no use for and would have to copy twice."""
+    for node in nodes:
+        if node.metadata_props:
+            node.ClearField("metadata_props")
+        if node.doc_string:
+            node.ClearField("doc_string")
+        for a in node.attribute:
+            if a.type == AttributeProto.GRAPH:
+                _strip_graph(a.g)
+
+
+def _strip_graph(graph: GraphProto) -> None:
+    del graph.value_info[:]
+    for tensor in graph.initializer:
+        light = _light_tensor(tensor)
+        if light is not tensor:
+            tensor.CopyFrom(light)
+    _strip_nodes(graph.node)
+
+
+# ---- from protobuf to Vars -------------------------------------------------------------------------------------
+
+
 def _types(graph: GraphProto) -> dict[str, TypeProto]:
     return {v.name: v.type for v in (*graph.value_info, *graph.output)}
 
 
-def _completed(types: Mapping[str, TypeProto], declared: Mapping[str, TypeProto]) -> dict[str, Type]:
-    """The types to which a declaration adds something and does not contradict what was inferred."""
-    more: dict[str, Type] = {}
-    for name, proto in declared.items():
-        known = types.get(name)
-        if known is not None and known == proto:
-            continue
-        said = type_from_proto(proto)
-        inferred = None if known is None else type_from_proto(known)
-        merged = _merge(inferred, said)
-        if merged is not None and merged != inferred:
-            more[name] = merged
-    return more
+def _assign(block: BindingBlock, types: Mapping[str, TypeProto], nodes: Iterable[NodeProto]) -> None:
+    """Hand the inferred types to the block's results; `nodes` are the inferred ones, whose graphs are looked into."""
+    graphs = {tuple(n.output): n for n in nodes if any(a.type == AttributeProto.GRAPH for a in n.attribute)}
+    for b in block.bindings:
+        for out in b.outputs:
+            if out is not None:
+                out._proto = types.get(out.name)
+        for name, nested in b.blocks.items():
+            node = graphs.get(tuple(b.node.output))
+            found = None if node is None else next((a.g for a in node.attribute if a.name == name), None)
+            if found is None:
+                _assign(nested, {}, ())
+                continue
+            inputs = {v.name: v.type for v in found.input}
+            for var in nested.inputs:
+                if var.type is None and var.name in inputs:
+                    var._proto = inputs[var.name]
+            _assign(nested, _types(found), found.node)
+
+
+def _believe_declarations(block: BindingBlock, improved: set[Var]) -> None:
+    """Where the file declares more than was inferred, and does not contradict it, take that."""
+    proto = block.proto
+    declared: list[ValueInfoProto] = list(proto.value_info)
+    if isinstance(proto, GraphProto):
+        declared.extend(proto.output)
+    if declared:
+        results = {out.name: out for b in block.bindings for out in b.outputs if out is not None}
+        for value in declared:
+            var = results.get(value.name)
+            if var is None or (var._proto is not None and var._proto == value.type):
+                continue
+            merged = _merge(var.type, type_from_proto(value.type))
+            if merged != var.type:
+                var.type = merged
+                improved.add(var)
+    for b in block.bindings:
+        for nested in b.blocks.values():
+            _believe_declarations(nested, improved)
 
 
 def _merge(inferred: Type | None, said: Type | None) -> Type | None:
@@ -123,37 +171,49 @@ def _merge(inferred: Type | None, said: Type | None) -> Type | None:
         return said
     if len(inferred.shape) != len(said.shape):
         return inferred
-    dims = tuple(_merge_dim(i, s) for i, s in zip(inferred.shape, said.shape, strict=True))
-    if any(
-        isinstance(i, int) and isinstance(s, int) and i != s for i, s in zip(inferred.shape, said.shape, strict=True)
-    ):
+    pairs = list(zip(inferred.shape, said.shape, strict=True))
+    if any(isinstance(i, int) and isinstance(s, int) and i != s for i, s in pairs):
         return inferred  # a declaration wrong in one place is not believed in another
-    return TensorType(inferred.dtype, dims)
+    return TensorType(inferred.dtype, tuple(s if _is_open(i) and s is not None else i for i, s in pairs))
 
 
-def _merge_dim(inferred: Dim, said: Dim) -> Dim:
-    anonymous = inferred is None or (isinstance(inferred, str) and inferred.startswith("unk__"))
-    return said if anonymous and said is not None else inferred
+# ---- what was added flows on -----------------------------------------------------------------------------------
 
 
-def _assign(block: BindingBlock, types: Mapping[str, TypeProto], graph: GraphProto | None) -> None:
-    nodes = {} if graph is None else {n.output[0]: n for n in graph.node if n.output and _has_graph(n)}
+def _complete(block: BindingBlock, improved: set[Var]) -> None:
+    """Type again, in order, the bindings whose results are not fully known and whose operands became better known."""
     for b in block.bindings:
-        for out in b.outputs:
-            if out is not None and out.name in types:
-                out._proto = types[out.name]
-        for name, nested in b.blocks.items():
-            node = nodes.get(b.outputs[0].name if b.outputs and b.outputs[0] is not None else "")
-            found = None if node is None else next((a.g for a in node.attribute if a.name == name), None)
-            if found is None:
-                _assign(nested, {v.name: v.type for v in nested.proto.value_info}, None)
-                continue
-            inputs = {v.name: v.type for v in found.input}
-            for var in nested.inputs:
-                if var.type is None and var.name in inputs:
-                    var._proto = inputs[var.name]
-            _assign(nested, _types(found), found)
+        if b.blocks:
+            for nested in b.blocks.values():
+                _complete(nested, improved)
+            continue
+        if not any(out is not None and _is_incomplete(out.type) for out in b.outputs):
+            continue
+        if (b.domain == "" and b.op in symbolic.REFINED) or any(v in improved for v in b.inputs):
+            _again(b, improved)
 
 
-def _has_graph(node: NodeProto) -> bool:
-    return any(a.type == AttributeProto.GRAPH for a in node.attribute)
+def _again(b: Binding, improved: set[Var]) -> None:
+    schema = attributes.schema(b.op, b.version, b.domain)
+    try:
+        types = infer.result_types(schema, b.node, b.inputs, b.block)
+    except infer.TypeMismatch:
+        return  # the file's own trouble: onnx said nothing about it either
+    for out, found in zip(b.outputs, types, strict=True):
+        if out is None or not isinstance(found, TensorType):
+            continue
+        better = _merge(out.type, found)
+        if better != out.type:
+            out.type = better
+            improved.add(out)
+
+
+def _is_incomplete(type_: Type | None) -> bool:
+    if not isinstance(type_, TensorType):
+        return type_ is None
+    return type_.shape is None or any(_is_open(d) for d in type_.shape)
+
+
+def _is_open(dim: Dim) -> bool:
+    """Unknown, or only named by onnx, which makes up a name for each size that it cannot compute."""
+    return dim is None or (isinstance(dim, str) and dim.startswith("unk__"))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
 
 from onnxgrad.errors import InternalError
-from onnxgrad.ir import attributes
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.types import TensorType, Type
 from onnxgrad.ir.var import Var
 
@@ -21,90 +21,6 @@ __all__ = ["Binding", "BindingBlock", "Var"]
 
 if TYPE_CHECKING:
     from onnxgrad.ir.program import Program
-
-
-class Binding:
-    """One statement `outs = Op(ins)`; nested blocks (If, Loop, Scan bodies) hang on it by attribute name."""
-
-    __slots__ = ("_attrs", "block", "blocks", "changed", "domain", "inputs", "node", "op", "outputs")
-
-    def __init__(
-        self, node: NodeProto, block: BindingBlock, inputs: list[Var | None], outputs: list[Var | None]
-    ) -> None:
-        self.node = node
-        self.op: str = node.op_type
-        self.domain: str = "" if node.domain == "ai.onnx" else node.domain
-        self.block = block
-        self.inputs = inputs
-        self.outputs = outputs
-        self.blocks: dict[str, BindingBlock] = {}
-        self.changed = False
-        self._attrs: dict[str, Any] | None = None
-
-    @property
-    def attrs(self) -> Mapping[str, Any]:
-        """The attributes written in the file, as Python values."""
-        if self._attrs is None:
-            self._attrs = attributes.read_all(self.node)
-        return self._attrs
-
-    @property
-    def has_refs(self) -> bool:
-        """Some attribute is a reference to an attribute of the enclosing function."""
-        return any(a.ref_attr_name for a in self.node.attribute)
-
-    def attr(self, name: str, default: Any = None) -> Any:
-        """An attribute's value: as written, else the schema's default at this opset, else `default`."""
-        if name in self.attrs:
-            return self.attrs[name]
-        value = attributes.schema_defaults(self.op, self.version, self.domain).get(name)
-        return default if value is None else value
-
-    @property
-    def version(self) -> int:
-        """The opset version that gives this operator its meaning; 0 when its domain is not imported."""
-        return self.block.opsets.get(self.domain, 0)
-
-    @property
-    def out(self) -> Var:
-        """The first output."""
-        out = self.outputs[0]
-        if out is None:
-            raise InternalError(f"binding without a first output: {self}")
-        return out
-
-    @property
-    def is_live(self) -> bool:
-        """Still part of its block (rewrites remove bindings)."""
-        return self in self.block.bindings
-
-    def operand(self, index: int) -> Var | None:
-        """Input `index`, None when omitted."""
-        return self.inputs[index] if index < len(self.inputs) else None
-
-    def result(self, index: int) -> Var | None:
-        """Output `index`, None when omitted."""
-        return self.outputs[index] if index < len(self.outputs) else None
-
-    def reads(self) -> Iterator[Var]:
-        """Every value it depends on, captures of its nested blocks included."""
-        for v in self.inputs:
-            if v is not None:
-                yield v
-        for nested in self.blocks.values():
-            yield from nested.captures()
-
-    def is_op(self, op: str, domain: str = "") -> bool:
-        """Whether this binding calls `op` of `domain`."""
-        return self.op == op and self.domain == domain
-
-    def __str__(self) -> str:
-        from onnxgrad.ir.text import binding_text  # the printer reads this module
-
-        return binding_text(self)
-
-    def __repr__(self) -> str:
-        return f"<{self}>"
 
 
 class BindingBlock:
@@ -156,7 +72,9 @@ class BindingBlock:
         for v in self.initializers.values():
             if not v.parameter:
                 yield v
-        yield from self.sparse
+        for v in self.sparse:
+            if not v.parameter:
+                yield v
         for b in self.bindings:
             for out in b.outputs:
                 if out is not None:
@@ -176,13 +94,13 @@ class BindingBlock:
 
     def captures(self) -> Iterator[Var]:
         """Values of enclosing blocks that this block or one nested in it reads."""
-        inside: set[BindingBlock] = {self}
+        inside: dict[BindingBlock, None] = {self: None}
         work = [self]
         while work:
             block = work.pop()
             for b in block.bindings:
                 for nested in b.blocks.values():
-                    inside.add(nested)
+                    inside[nested] = None
                     work.append(nested)
         for block in inside:
             for b in block.bindings:
@@ -265,9 +183,11 @@ class BindingBlock:
 
     def add_result(self, binding: Binding, index: int, name: str, type_: Type | None) -> Var:
         """Name an omitted optional output of `binding`, so that others can read it."""
+        if binding.result(index) is not None:
+            raise InternalError(f"output {index} has a name already: {binding}")
         while len(binding.outputs) <= index:
             binding.outputs.append(None)
-        var = Var(name, self, type_)
+        var = Var(name, binding.block, type_)
         var.definition = binding
         binding.outputs[index] = var
         self.program.names.add(name)
@@ -279,7 +199,8 @@ class BindingBlock:
         """Let every reader of `old` read `new`. Costs the number of uses. Output names survive.
 
         When `old` is an output, `new` takes over its name if it can; otherwise (an input, an initializer, a value
-        that is an output already) an Identity keeps the interface.
+        that is an output already) an Identity keeps the interface. A graph input that is itself an output stays that
+        output: both names are interface.
         """
         if old is new:
             return
@@ -288,19 +209,31 @@ class BindingBlock:
                 if v is old:
                     self.set_operand(user, i, new)
         if old.returned:
-            if new.definition is not None and not new.returned and new.block is old.block:
+            for block in _blocks_returning(old):
+                block._return_instead(old, new)
+
+    def _return_instead(self, old: Var, new: Var) -> None:
+        """Make `new` what this block returns in the place of `old`."""
+        if old.block is self:
+            if self._is_interface(old):
+                return
+            if new.definition is not None and not new.returned and new.block is self:
                 self._swap_names(old, new)
             else:
                 new = self._identity_named_like(old, new)
-            holder = old.block
-            for block in (holder, *_nested_blocks_returning(holder, old)):
-                for slots in (block.outputs, block.pinned):
-                    for i, v in enumerate(slots):
-                        if v is old:
-                            slots[i] = new
-                            old.returned -= 1
-                            new.returned += 1
-                block.touch()
+        elif any(v is new for v in self.outputs):
+            new = self._identity(self.program.fresh(new.name), new)
+        for slots in (self.outputs, self.pinned):
+            for i, v in enumerate(slots):
+                if v is old:
+                    slots[i] = new
+                    old.returned -= 1
+                    new.returned += 1
+        self.touch()
+
+    def _is_interface(self, var: Var) -> bool:
+        """A graph input, whose name callers use. Inputs of nested blocks and functions are passed by position."""
+        return var.parameter and self.owner is None and not self.is_function
 
     def _swap_names(self, old: Var, new: Var) -> None:
         old_name, new_name = old.name, new.name
@@ -309,15 +242,24 @@ class BindingBlock:
 
     def _identity_named_like(self, old: Var, new: Var) -> Var:
         name = old.name
-        spare = self.program.fresh(name)
-        self.rename(old, spare)
+        self.rename(old, self.program.fresh(name))
+        return self._identity(name, new)
+
+    def _identity(self, name: str, new: Var) -> Var:
         node = NodeProto(
             op_type="Identity", name=self.program.fresh(f"{name}_identity"), input=[new.name], output=[name]
         )
-        return old.block.append(node, [new], [new.type or old.type]).out
+        return self.append(node, [new], [new.type]).out
 
     def rename(self, var: Var, name: str) -> None:
-        """Give a binding's result another name; the caller sees to it that the name is free."""
+        """Give a value another name; the caller sees to it that the name is free. InternalError for a graph input."""
+        if var.name == name:
+            return
+        if var.block._is_interface(var):
+            raise InternalError(f"renaming graph input '{var.name}' to '{name}' would change the model's interface")
+        if var.initializer is not None:  # keep the order of the file
+            own = var.block.initializers
+            var.block.initializers = {name if v is var else key: v for key, v in own.items()}
         var.name = name
         self.program.names.add(name)
         if var.definition is not None:
@@ -325,6 +267,9 @@ class BindingBlock:
         for user in var.users:
             user.changed = True
             user.block.touch()
+        if var.returned:
+            for block in _blocks_returning(var):
+                block.touch()
         var.block.touch()
 
     def remove(self, binding: Binding) -> None:
@@ -428,11 +373,16 @@ def _drop_use(var: Var, user: Binding) -> None:
         del var.users[user]
 
 
-def _nested_blocks_returning(block: BindingBlock, var: Var) -> Iterator[BindingBlock]:
-    """Nested blocks that return an outer value directly; rare, so looked for only when uses remain."""
-    if sum(v is var for v in (*block.outputs, *block.pinned)) == var.returned:
-        return
-    for b in block.walk():
-        for nested in b.blocks.values():
-            if any(v is var for v in nested.outputs):
-                yield nested
+def _blocks_returning(var: Var) -> list[BindingBlock]:
+    """The value's own block and the nested ones that return it directly (rare, so looked for only when uses remain)."""
+    block = var.block
+    own = sum(v is var for v in (*block.outputs, *block.pinned))
+    found = [block] if own else []
+    if own != var.returned:
+        found += [
+            nested
+            for b in block.walk()
+            for nested in b.blocks.values()
+            if any(v is var for v in (*nested.outputs, *nested.pinned))
+        ]
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from onnx import AttributeProto, GraphProto, NodeProto
@@ -22,12 +22,13 @@ def clone_bindings(
     *,
     bound: Mapping[str, AttributeProto] | None = None,
     prefix: str = "",
+    fold: Callable[[Binding], Var | None] | None = None,
 ) -> list[Binding]:
     """Append copies of `bindings`, operands before readers, to `into`; returns the copies.
 
     `mapping` says what stands for a value (None: an operand left out) and receives each copied result; values it does
     not know are read as they are. `bound` replaces references to a function's attributes; one that it does not hold
-    drops the attribute, as ONNX says. New names are `prefix` plus the old ones, made unique. Results are typed again
+    drops the attribute, as ONNX says. `fold` may give a value that stands for a copy's only result. New names are `prefix` plus the old ones, made unique. Results are typed again
     from the operands, which a function body needs.
     """
     copies = []
@@ -44,6 +45,11 @@ def clone_bindings(
         copy.changed = True
         for name, nested in b.blocks.items():
             copy.blocks[name] = clone_block(nested, into, mapping, owner=copy, bound=bound, prefix=prefix)
+        folded = None if fold is None or len(copy.outputs) != 1 else fold(copy)
+        if folded is not None and b.outputs[0] is not None:
+            mapping[b.outputs[0]] = folded
+            into.remove(copy)
+            continue
         for old, new in zip(b.outputs, copy.outputs, strict=True):
             if old is not None:
                 mapping[old] = new

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from google.protobuf.message import DecodeError
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 
-from onnxgrad.errors import InputError
+from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir import attributes, interop
 from onnxgrad.ir.annotate import annotate
 from onnxgrad.ir.block import Binding, BindingBlock, Var
@@ -45,19 +45,24 @@ def load(model: ModelLike) -> Program:
 def read_proto(path: Path) -> ModelProto:
     """Parse a model file without its external data. Raises InputError."""
     try:
+        _check_size(path.stat().st_size, str(path))
         data = path.read_bytes()
     except OSError as e:
         raise InputError(f"{path}: {e.strerror or e}") from e
     return _parse(data, str(path))
 
 
-def _parse(data: bytes, where: str) -> ModelProto:
-    if not data:
-        raise InputError(f"{where}: empty, not an ONNX model")
-    if len(data) >= 1 << 31:
+def _check_size(size: int, where: str) -> None:
+    if size >= 1 << 31:
         raise InputError(
             f"{where}: over 2 GB in one file, which protobuf cannot hold: store its weights as external data"
         )
+
+
+def _parse(data: bytes, where: str) -> ModelProto:
+    if not data:
+        raise InputError(f"{where}: empty, not an ONNX model")
+    _check_size(len(data), where)
     try:
         model = ModelProto()
         model.ParseFromString(data)
@@ -70,28 +75,24 @@ def _program(proto: ModelProto, folder: Path | None, path: Path | None = None) -
     where = str(path) if path is not None else "model"
     check_model(proto, where)
     program = Program(proto, folder, path)
-    local = {(f.domain, f.name) for f in proto.functions}
-    _collect_names(program, proto.graph)
-    reader = _Reader(where, local)
+    reader = _Reader(where, {(f.domain, f.name) for f in proto.functions})
     reader.graph(program.main, proto.graph, {})
     for f in proto.functions:
-        key = (f.domain, f.name, f.overload)
-        if key in program.functions:
-            raise InputError(f"{where}: function {f.domain}::{f.name} is defined twice")
-        program.functions[key] = reader.function(program, f)
+        program.functions[f.domain, f.name, f.overload] = reader.function(program, f)
     _pin(program)
+    # protobuf hands out bytes where a string is no UTF-8
+    damaged = next((name for name in program.names if not isinstance(name, str)), None)
+    if damaged is not None:
+        raise InputError(f"{where}: the name {damaged!r} is not UTF-8 text")
+    reader.put_in_order()
     annotate(program)
     return program
 
 
-def _collect_names(program: Program, graph: GraphProto) -> None:
-    # node names must be unique for onnxruntime, so they are taken as well
-    program.names.update(n.name for n in graph.node)
-
-
 def function_block(program: Program, proto: FunctionProto) -> BindingBlock:
     """The block of a function body that is no function of the model (a schema's): to copy bindings from, not to save."""
-    return _Reader(f"the body of {proto.name}", {(f.domain, f.name) for f in program.proto.functions}).function(program, proto)
+    local = {(f.domain, f.name) for f in program.proto.functions}
+    return _Reader(f"the body of {proto.name}", local).function(program, proto)
 
 
 class _Reader:
@@ -100,6 +101,8 @@ class _Reader:
     def __init__(self, where: str, local: set[tuple[str, str]]) -> None:
         self.where = where
         self.local = local
+        self.read: set[Binding] = set()
+        self.unordered: dict[BindingBlock, None] = {}
 
     def graph(self, block: BindingBlock, proto: GraphProto, outer: Mapping[str, Var]) -> None:
         scope: dict[str, Var] = {}
@@ -116,18 +119,21 @@ class _Reader:
             found.initializer = tensor
             block.initializers[tensor.name] = found
         for sparse in proto.sparse_initializer:
-            if sparse.values.name not in scope:
-                var = self._define(scope, Var(sparse.values.name, block))
-                var.type = TensorType(sparse.values.data_type, tuple(sparse.dims))
-                block.sparse.append(var)
+            found = scope.get(sparse.values.name)
+            if found is None or not found.parameter or found.initializer is not None:
+                found = self._define(scope, Var(sparse.values.name, block))
+                found.type = TensorType(sparse.values.data_type, tuple(sparse.dims))
+            block.sparse.append(found)
         self._bindings(block, proto.node, scope, outer)
         for value in proto.output:
-            returned = self._lookup(value.name, scope, outer, f"output of graph '{proto.name}'")
-            block.outputs.append(returned)
-            returned.returned += 1
-        block.program.names.update(scope)
+            self._return(block, value.name, scope, outer, f"output of graph '{proto.name}'")
+        names = block.program.names
+        names.update(scope)
+        # a stale declaration must not be taken for that of a new value
+        names.update([v.name for v in proto.value_info])
 
     def function(self, program: Program, proto: FunctionProto) -> BindingBlock:
+        """The block of a function body; its values have the types that the file declares, mostly none."""
         opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
         block = BindingBlock(program, proto, opsets)
         scope: dict[str, Var] = {}
@@ -137,78 +143,93 @@ class _Reader:
             block.inputs.append(var)
         self._bindings(block, proto.node, scope, {})
         for name in proto.output:
-            returned = self._lookup(name, scope, {}, f"output of function '{proto.name}'")
-            block.outputs.append(returned)
-            returned.returned += 1
+            self._return(block, name, scope, {}, f"output of function '{proto.name}'")
         program.names.update(scope)
-        program.names.update(n.name for n in proto.node)
+        program.names.update([v.name for v in proto.value_info])
         return block
+
+    def put_in_order(self) -> None:
+        """Sort the blocks whose file lists a reader before what it reads. Raises InputError for a cycle."""
+        for block in self.unordered:
+            try:
+                block.schedule()
+            except InternalError as e:
+                raise InputError(f"{self.where}: graph '{block.name}': {e}") from e
 
     def _bindings(
         self, block: BindingBlock, nodes: Iterable[NodeProto], scope: dict[str, Var], outer: Mapping[str, Var]
     ) -> None:
         # results first, operands second: a file may list its nodes in any order
-        bindings: list[Binding] = []
+        bindings = block.bindings
+        names = block.program.names
         for node in nodes:
             outputs: list[Var | None] = []
             binding = Binding(node, block, [], outputs)
+            # node names must be unique for onnxruntime, so they are taken as well
+            names.add(node.name)
             for name in node.output:
                 var = None
                 if name:
                     var = self._define(scope, Var(name, block))
                     var.definition = binding
                 outputs.append(var)
-            bindings.append(binding)
-            block.bindings[binding] = None
+            bindings[binding] = None
         visible = {**outer, **scope} if outer else scope
+        read = self.read
         for binding in bindings:
+            node = binding.node
             self._check_operator(binding)
-            for name in binding.node.input:
+            inputs = binding.inputs
+            for name in node.input:
                 if not name:
-                    binding.inputs.append(None)
+                    inputs.append(None)
                     continue
                 var = visible.get(name)
                 if var is None:
-                    raise InputError(
-                        f"{self.where}: operand '{name}' of {binding.op} '{binding.node.name}' is defined nowhere"
-                    )
-                binding.inputs.append(var)
+                    raise InputError(f"{self.where}: operand '{name}' of {binding.op} '{node.name}' is defined nowhere")
+                inputs.append(var)
                 var.users[binding] = var.users.get(binding, 0) + 1
-            for attribute in binding.node.attribute:
-                if attribute.type in _GRAPH_KINDS or attribute.HasField("g"):
+                if var.definition is not None and var.definition not in read:
+                    self.unordered[var.block] = None
+            for attribute in node.attribute:
+                if (attribute.type in _GRAPH_KINDS or attribute.HasField("g")) and not attribute.ref_attr_name:
                     self._nested(binding, attribute, visible)
+            read.add(binding)
 
     def _nested(self, binding: Binding, attribute: AttributeProto, visible: Mapping[str, Var]) -> None:
         single = attribute.type != AttributeProto.GRAPHS
         for i, graph in enumerate([attribute.g] if single else attribute.graphs):
             block = BindingBlock(binding.block.program, graph, binding.block.opsets, binding)
             binding.blocks[attribute.name if single else f"{attribute.name}[{i}]"] = block
-            _collect_names(block.program, graph)
             self.graph(block, graph, visible)
 
     def _check_operator(self, binding: Binding) -> None:
-        if binding.domain != "" or (binding.node.domain, binding.op) in self.local:
+        if binding.domain != "" or (self.local and (binding.node.domain, binding.op) in self.local):
             return
         if binding.version == 0:
             raise InputError(
                 f"{self.where}: {binding.op} '{binding.node.name}' needs the default opset, which is not imported"
             )
-        if attributes.schema(binding.op, binding.version, "") is None:
+        if not isinstance(binding.op, str) or attributes.schema(binding.op, binding.version, "") is None:
             raise InputError(
                 f"{self.where}: unknown operator {binding.op} at opset {binding.version} (node '{binding.node.name}')"
             )
 
     def _define(self, scope: dict[str, Var], var: Var) -> Var:
-        if var.name in scope:
+        if scope.setdefault(var.name, var) is not var:
             raise InputError(f"{self.where}: '{var.name}' is defined twice in graph '{var.block.name}'")
-        scope[var.name] = var
         return var
 
-    def _lookup(self, name: str, scope: Mapping[str, Var], outer: Mapping[str, Var], what: str) -> Var:
+    def _return(
+        self, block: BindingBlock, name: str, scope: Mapping[str, Var], outer: Mapping[str, Var], what: str
+    ) -> None:
         var = scope.get(name) or outer.get(name)
         if var is None:
             raise InputError(f"{self.where}: '{name}', {what}, is defined nowhere")
-        return var
+        block.outputs.append(var)
+        var.returned += 1
+        if var.definition is not None and var.definition not in self.read:
+            self.unordered[var.block] = None
 
 
 def _pin(program: Program) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import onnx
-from onnx import ModelProto
+from onnx import ModelProto, NodeProto
 
 from onnxgrad.errors import InputError
+
+_Key = tuple[str, str, str]
 
 
 def check_model(proto: ModelProto, where: str) -> None:
@@ -27,3 +31,62 @@ def check_model(proto: ModelProto, where: str) -> None:
                 f"{where}: unknown opset {entry.version} of the default domain; the installed onnx "
                 f"{onnx.__version__} knows 1 to {newest}"
             )
+    _check_functions(proto, where)
+
+
+def inlined_nodes(proto: ModelProto) -> int:
+    """How many nodes the model has once every call of a local function is inlined: 2^30 is easily written."""
+    calls = _calls(proto)
+    total = {key: 0 for key in calls}
+    for key in _callees_first(calls):
+        total[key] = sum(total.get(called, 1) for called in calls[key])
+    return sum(total.get(_key(n), 1) for n in _nodes(proto.graph.node))
+
+
+def _check_functions(proto: ModelProto, where: str) -> None:
+    seen: set[_Key] = set()
+    for f in proto.functions:
+        key = (f.domain, f.name, f.overload)
+        if key in seen:
+            raise InputError(f"{where}: function {f.domain}::{f.name} is defined twice")
+        seen.add(key)
+    calls = _calls(proto)
+    placed = set(_callees_first(calls))
+    for key in calls:
+        if key not in placed:
+            raise InputError(f"{where}: function {key[0]}::{key[1]} calls itself, directly or through others")
+
+
+def _calls(proto: ModelProto) -> dict[_Key, list[_Key]]:
+    return {(f.domain, f.name, f.overload): [_key(n) for n in _nodes(f.node)] for f in proto.functions}
+
+
+def _callees_first(calls: dict[_Key, list[_Key]]) -> list[_Key]:
+    """The functions in an order in which each comes after those it calls; those on a cycle are left out."""
+    waiting = {key: {c for c in called if c in calls} for key, called in calls.items()}
+    callers: dict[_Key, list[_Key]] = {}
+    for key, needed in waiting.items():
+        for c in needed:
+            callers.setdefault(c, []).append(key)
+    order = [key for key, needed in waiting.items() if not needed]
+    for key in order:  # grows while it is walked
+        for caller in callers.get(key, ()):
+            waiting[caller].discard(key)
+            if not waiting[caller]:
+                order.append(caller)
+    return order
+
+
+def _key(node: NodeProto) -> _Key:
+    return (node.domain, node.op_type, node.overload)
+
+
+def _nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Every node, those of nested graphs included."""
+    for node in nodes:
+        yield node
+        for a in node.attribute:
+            if a.HasField("g"):
+                yield from _nodes(a.g.node)
+            for g in a.graphs:
+                yield from _nodes(g.node)

@@ -10,6 +10,9 @@ from onnx import NodeProto, helper
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.types import Dim, Shape, broadcast_shapes, same_dim
 
+# the operators whose results `refine` may know better than onnx
+REFINED = frozenset({"Reshape", "Expand", "ConstantOfShape", "Tile", "Slice", "ScatterND", "ScatterElements"})
+
 # how many bindings of shape arithmetic are followed upwards
 _DEPTH = 24
 

@@ -11,12 +11,16 @@ from typing import Any
 from onnxgrad.errors import InputError
 from onnxgrad.ir.program import Program
 from onnxgrad.passes import (  # each module registers its passes
+    backward_fold_scale_axis,
     combine_gemm,
     combine_matmul,
+    fold_bias,
     fold_constant,
+    forward_fold_scale_axis,
     merge_equal,
     remove_noops,
     remove_unused,
+    simplify_inference,
     transpose,
     transpose_after_concat,
 )
@@ -27,12 +31,16 @@ from onnxgrad.rewrite.trace import Trace
 __all__ = ["PASSES", "PRESETS", "Pass", "PassResult", "Pipeline", "parse_passes"]
 
 _MODULES = (
+    backward_fold_scale_axis,
     combine_gemm,
     combine_matmul,
+    fold_bias,
     fold_constant,
+    forward_fold_scale_axis,
     merge_equal,
     remove_noops,
     remove_unused,
+    simplify_inference,
     transpose,
     transpose_after_concat,
 )

@@ -136,8 +136,10 @@ class Sessions:
 
 
 def _placement(session: Any) -> dict[str, int]:
-    """How many nodes each provider took (onnxruntime >= 1.24 records it)."""
+    """How many nodes each provider took; nothing where onnxruntime is too old to record it."""
     counts: dict[str, int] = {}
+    if not hasattr(session, "get_provider_graph_assignment_info"):
+        return counts
     for part in session.get_provider_graph_assignment_info():
         counts[part.ep_name] = counts.get(part.ep_name, 0) + len(part.get_nodes())
     return counts

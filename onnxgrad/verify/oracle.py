@@ -22,22 +22,22 @@ class Oracle:
         self.budget = budget
         self.left = budget
         self.why = ""
-        self._made: dict[tuple[str, float], Reference] = {}
+        self._made: dict[str, Reference] = {}
 
-    def original(self, feeds: Results, jitter: float = 0.0) -> Results | None:
-        """The original's outputs; with `jitter` under another order of summation."""
-        return self._run("original", feeds, jitter)
+    def original(self, feeds: Results, jitter: float = 0.0, seed: int = 0) -> Results | None:
+        """The original's outputs; with `jitter` under another order of summation, chosen by `seed`."""
+        return self._run("original", feeds, jitter, seed)
 
     def candidate(self, feeds: Results) -> Results | None:
         """The candidate's outputs."""
-        return self._run("candidate", feeds, 0.0)
+        return self._run("candidate", feeds)
 
-    def _run(self, which: str, feeds: Results, jitter: float) -> Results | None:
+    def _run(self, which: str, feeds: Results, jitter: float = 0.0, seed: int = 0) -> Results | None:
         if self.left <= 0:
             return None
         started = time.monotonic()
         try:
-            return self._reference(which, jitter).run(feeds, seconds=self.left)
+            return self._reference(which).run(feeds, seconds=self.left, jitter=jitter, seed=seed)
         except OnnxgradError as error:
             self.why = f"the {which}: {error}"
             return None
@@ -46,13 +46,13 @@ class Oracle:
             if self.left <= 0:
                 self.why = f"over its budget of {self.budget:g} s"
 
-    def _reference(self, which: str, jitter: float) -> Reference:
-        key = (which, jitter)
-        if key not in self._made:
-            if self.subjects[which].proto.ByteSize() > TWO_GB:
+    def _reference(self, which: str) -> Reference:
+        if which not in self._made:
+            subject = self.subjects[which]
+            if subject.proto.ByteSize() > TWO_GB:
                 raise Unsupported("the model is larger than 2 GB")
-            self._made[key] = Reference(self.subjects[which].weights(), jitter=jitter)
-        return self._made[key]
+            self._made[which] = Reference(subject.weights())
+        return self._made[which]
 
 
 def as_computed(exact: Results, computed: Results) -> Results:

@@ -27,6 +27,7 @@ __all__ = ["Reference", "Unsupported", "reference"]
 
 _Env: TypeAlias = dict[str, Any]
 _A = onnx.AttributeProto
+_LARGEST = 2**34  # bytes of one value; this runs in our own process, so what could exhaust the memory is refused
 
 
 def reference(model: onnx.ModelProto, feeds: Feeds) -> dict[str, Value]:
@@ -150,6 +151,9 @@ def _apply(step: _Step, env: _Env, clock: _Clock) -> Iterator[Any]:
         raise Unsupported(f"{where}: out of memory") from error
     except Exception as error:  # numpy on foreign shapes: whatever it raises, this node has no result
         raise Unsupported(f"{where}: {type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
+    size = max((value.nbytes for value in found if isinstance(value, np.ndarray)), default=0)
+    if size > _LARGEST:
+        raise Unsupported(f"{where}: a result of {size / 2**30:.0f} GiB")
     perturbed = clock.jitter and call.op_type in CONTRACTIONS
     return (clock.perturb(widen(value)) if perturbed else widen(value) for value in found)
 
@@ -204,12 +208,10 @@ class _Function:
 class Reference:
     """A model compiled for evaluation in float64; `run` it on several feeds.
 
-    `jitter` multiplies every sum (MatMul, Conv, Reduce*, normalisations) by 1 + jitter * U(-1, 1): how much another
-    order of summation could change the result. Raises Unsupported when an operator is not known.
+    Raises Unsupported when an operator is not known.
     """
 
-    def __init__(self, model: onnx.ModelProto, *, jitter: float = 0.0) -> None:
-        self.jitter = jitter
+    def __init__(self, model: onnx.ModelProto) -> None:
         self.functions = {(f.domain, f.name, f.overload): f for f in model.functions}
         self._defaults: dict[tuple[str, str, int], dict[str, onnx.AttributeProto]] = {}
         opsets = {i.domain: i.version for i in model.opset_import}
@@ -218,8 +220,15 @@ class Reference:
         self.declared = {value.name: value.type for value in model.graph.input}
         self.compiled = self.graph(model.graph, opsets)
 
-    def run(self, feeds: Feeds, *, seconds: float | None = None) -> dict[str, Value]:
-        """Output name -> value. Raises InputError for a missing input, Unsupported for a failure or after `seconds`."""
+    def run(
+        self, feeds: Feeds, *, seconds: float | None = None, jitter: float = 0.0, seed: int = 0
+    ) -> dict[str, Value]:
+        """Output name -> value.
+
+        `jitter` multiplies every sum (MatMul, Conv, Reduce*, normalisations) by 1 + jitter * U(-1, 1): how much another
+        order of summation could change the result. Raises InputError for a missing input, Unsupported for a failure or
+        after `seconds`.
+        """
         graph = self.compiled
         for name in graph.inputs:
             optional = self.declared[name].WhichOneof("value") == "optional_type"
@@ -229,7 +238,8 @@ class Reference:
         deadline = None if seconds is None else time.monotonic() + seconds
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = graph.run(arguments, {}, _Clock(deadline, seconds or 0.0, self.jitter))
+            clock = _Clock(deadline, seconds or 0.0, jitter, np.random.default_rng(seed))
+            found = graph.run(arguments, {}, clock)
         return dict(zip(graph.outputs, found))
 
     def graph(self, graph: onnx.GraphProto, opsets: Mapping[str, int]) -> _Graph:

@@ -88,10 +88,20 @@ def op_model(
     imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, v) for d, v in (domains or {}).items())]
     model = helper.make_model(graph, opset_imports=imports, ir_version=10)
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    types = {v.name: v for v in (*inferred.graph.output, *inferred.graph.value_info)}
+    known = (v for v in (*inferred.graph.output, *inferred.graph.value_info) if v.type.HasField("tensor_type"))
+    types = {v.name: v for v in known}
+    found = {} if all(n in types for n in names) else reference(model, feeds)
     for i, name in enumerate(names):
-        model.graph.output[i].CopyFrom(types[name])
+        # onnx infers nothing for some operators; a file would declare what the author knows
+        value = types.get(name)
+        model.graph.output[i].CopyFrom(value if value is not None else _declared(name, found[name], symbolic))
     return model
+
+
+def _declared(name: str, value: Any, symbolic: bool) -> onnx.ValueInfoProto:
+    array = np.asarray(value)
+    dtype = TensorProto.FLOAT if array.dtype == np.float64 else helper.np_dtype_to_tensor_dtype(array.dtype)
+    return helper.make_tensor_value_info(name, dtype, [None if symbolic else d for d in array.shape])
 
 
 def check_op(

@@ -261,3 +261,21 @@ def test_both_graphs_run_on_cuda() -> None:
     report = verify(transformer(), transformer(), provider="cuda")
     assert report.ok and report.provider == "cuda" and report.legs["onnxruntime"].ran
     assert not verify(transformer(), scaled(transformer(), "f0", 1.01), provider="cuda", legs=["onnxruntime"]).ok
+
+
+def test_a_quantised_model_whose_ties_flip_is_not_a_change() -> None:
+    """Rounding at exactly .5 turns one bit into a step of the scale; the note says so."""
+    text = """g (float[4] x) => (float[4] y) <float s = {0.5}, int8 z = {0}, float[4,4] i = {1,0,0,0,0,1,0,0,0,0,1,0,0,0,0,1}> {
+                m = %s q = QuantizeLinear(m, s, z) y = DequantizeLinear(q, s, z) }"""
+    a = parse(text % "MatMul(x, i)")
+    b = parse(text.replace("m = %s", "n = MatMul(x, i) m = Mul(n, k)").replace("<", "<float k = {0.99999994}, ", 1))
+    x = {"x": np.array([0.25, 0.75, 1.25, 1.75], np.float32)}
+    report = verify(a, b, inputs=x, legs=["float64"])
+    assert "one bit of rounding moves 'y'" in str(report)
+    assert verify(a, a, inputs=x, legs=["float64"]).notes == ()
+
+
+def test_a_value_too_large_for_the_reference_is_refused_before_it_hurts() -> None:
+    model = parse("g (int64[1] n) => (int64 y) { c = ConstantOfShape(n) y = Size(c) }")
+    report = verify(model, model, inputs={"n": np.array([2**20])})
+    assert report.legs["float64"].ran

@@ -42,8 +42,9 @@ def test_every_committed_model_equals_itself_and_not_a_copy_off_by_a_percent(nam
     assert report.ok and all(leg.ran and not leg.why for leg in report.legs.values()), str(report)
     assert not report.unstable
     model = onnx.load(path)
-    product = [n.output[0] for n in model.graph.node if n.op_type in ("MatMul", "Conv", "Gemm")]
-    assert not verify(model, scaled(model, product[-1], 1.01)).ok
+    products = [n.output[0] for n in model.graph.node if n.op_type in ("MatMul", "Conv", "Gemm")]
+    changed = verify(model, scaled(model, products[len(products) // 2], 1.01))
+    assert not changed.ok and not changed.legs["float64"].worst.ok
 
 
 @pytest.mark.slow

@@ -198,7 +198,7 @@ def test_time_budget() -> None:
 def test_jitter_moves_sums_in_their_last_bits_only() -> None:
     model = parse("g (float[9,9] x) => (float[9,9] y, float[9,9] z) { y = MatMul(x, x) z = Neg(x) }")
     x = {"x": np.random.default_rng(0).standard_normal((9, 9)).astype(np.float32)}
-    plain, shaken = reference(model, x), Reference(model, jitter=1e-12).run(x)
+    plain, shaken = reference(model, x), Reference(model).run(x, jitter=1e-12)
     moved = np.abs(plain["y"] - shaken["y"]).max()
     assert 0 < moved < 1e-10
     assert np.array_equal(plain["z"], shaken["z"])

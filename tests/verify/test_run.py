@@ -231,3 +231,19 @@ def test_a_model_without_a_cuda_kernel_is_refused() -> None:
     model = parse("g (string[2] x) => (string[2] y) { y = StringConcat(x, x) }")
     with pytest.raises(RunFailed, match="no node of the model runs on CUDAExecutionProvider"):
         open_session(model, provider="cuda")
+
+
+def test_without_onnxruntime_the_error_says_how_to_get_it(tmp_path: Any) -> None:
+    (tmp_path / "onnxruntime.py").write_text("raise ModuleNotFoundError(\"No module named 'onnxruntime'\")")
+    code = """
+import onnx
+from onnxgrad.errors import InputError
+from onnxgrad.verify.run import versions
+try:
+    versions()
+except InputError as error:
+    print(error)
+"""
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=60, check=True)
+    assert "pip install 'onnxgrad[cpu]'" in done.stdout

@@ -159,8 +159,8 @@ def weight_gradient(long: Var, short: Var, w: Var, geo: Geometry, group: int) ->
     A Conv of `long` by `short` with batch and channel axes swapped, stride and dilation swapped.
     """
     n = len(geo.strides)
-    kernels = _batch_second(short)
-    data = _batch_second(long) if group == 1 else _batch_per_group(long, group)
+    kernels = _batch_second(short, n)
+    data = _batch_second(long, n) if group == 1 else _batch_per_group(long, group, n)
     options: dict[str, Any] = {"group": group, "strides": geo.dilations, "dilations": geo.strides}
     d, o = spatial(long), spatial(short)
     if d is not None and o is not None and geo.is_fixed and not isinstance(geo.begin, Var):
@@ -173,20 +173,18 @@ def weight_gradient(long: Var, short: Var, w: Var, geo: Geometry, group: int) ->
     if not exact:
         kernel: Any = op.Shape(w, start=2) if geo.kernel is None else list(geo.kernel)
         result = op.Slice(result, [0] * n, kernel, list(range(2, n + 2)))
-    return _batch_second(result)
+    return _batch_second(result, n)
 
 
-def _batch_second(v: Var) -> Var:
-    if v.rank is None:
-        raise InputError(f"the rank of '{v.name}' is not known, and its gradient depends on it")
-    return op.Transpose(v, perm=[1, 0, *range(2, v.rank)])
+def _batch_second(v: Var, n: int) -> Var:
+    """Batch and channel swapped; `n` spatial axes."""
+    return op.Transpose(v, perm=[1, 0, *range(2, n + 2)])
 
 
-def _batch_per_group(v: Var, group: int) -> Var:
+def _batch_per_group(v: Var, group: int, n: int) -> Var:
     """(N, C, D) as (C / group, group N, D)."""
-    rank = v.rank or 0
     shape: Any = shape_of(v)
-    spatial_axes = range(3, rank + 1)
+    spatial_axes = range(3, n + 3)
     if isinstance(shape, np.ndarray):
         batch, channels, *sizes = (int(d) for d in shape)
         split: Any = np.array([batch, group, channels // group, *sizes], np.int64)

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp
-from onnxgrad.grad.rules._windows import Geometry, geometry, kernel_of, onto_long, onto_short, spatial, spatial_rank, weight_gradient
+from onnxgrad.grad.rules._windows import (
+    Geometry,
+    geometry,
+    kernel_of,
+    onto_long,
+    onto_short,
+    spatial,
+    spatial_rank,
+    weight_gradient,
+)
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import op
 
 
-def _bias(g: Var, y: Var, x: Var, w: Var, b: Var) -> Var:
-    if g.rank is None:
-        raise InputError(f"the rank of '{y.name}' is not known, and its gradient depends on it")
-    return op.ReduceSum(g, [0, *range(2, g.rank)], keepdims=0)
+def _bias(g: Var, y: Var, x: Var, w: Var, b: Var, binding: Binding) -> Var:
+    n = spatial_rank(kernel_of(w, binding), x, binding)
+    return op.ReduceSum(g, [0, *range(2, n + 2)], keepdims=0)
 
 
 def _conv_x(g: Var, y: Var, x: Var, w: Var, group: int, binding: Binding) -> Var:

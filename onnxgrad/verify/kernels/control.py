@@ -98,6 +98,14 @@ def sequence_map(call: Call, sequence: list[Any], *others: Any) -> tuple[Any, ..
     return tuple([row[k] for row in rows] for k in range(len(call.outputs)))
 
 
+@kernel("SequenceInsert")
+def sequence_insert(call: Call, sequence: list[Any], element: Any, position: Array | None = None) -> tuple[list[Any]]:
+    """onnx.reference takes the position modulo the length, so that the end becomes the front."""
+    index = len(sequence) if position is None else int(np.reshape(position, ()))
+    index += len(sequence) if index < 0 else 0
+    return ([*sequence[:index], element, *sequence[index:]],)
+
+
 @kernel("Cast")
 def cast(call: Call, x: Array) -> Array:
     """Between float types nothing happens: that is what makes this a float64 reference."""
@@ -140,6 +148,13 @@ def constant(call: Call) -> Array:
             kind = {"int": np.dtype(np.int64), "flo": np.dtype(np.float64), "str": np.dtype(object)}[name[6:9]]
             return np.asarray(value, kind)
     raise Unsupported(f"the Constant {call.outputs[0]!r} has no value")
+
+
+@kernel("ConstantOfShape")
+def constant_of_shape(call: Call, shape: Array) -> Array:
+    """One element seen everywhere: such constants can be large, and most are broadcast at once."""
+    value = np.zeros(1) if call["value"] is None else call["value"]
+    return np.broadcast_to(value.reshape(()), tuple(int(n) for n in shape))
 
 
 @kernel("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike")

@@ -1,0 +1,337 @@
+"""Gradients through If, Loop and Scan: bodies are run again, step by step backwards, in blocks of their own.
+
+The forward Loop or Scan gets one more result per state, the state before each step, and nothing else changes in it.
+The backward one starts at the last step, reads what was recorded, computes the body again and walks it backwards.
+What a body captures accumulates its adjoint over the steps. (Griewank & Walther, Evaluating Derivatives, ch. 3: the
+reverse sweep of an iteration with its states on tape.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.accumulate import add_up, zeros_like
+from onnxgrad.grad.engine import backward, has_gradient, open_calls
+from onnxgrad.grad.sequences import add_up_sequences, zero_sequence
+from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.clone import clone_bindings
+from onnxgrad.ir.ops import RANDOM_OPS, constant, emit_with_blocks, emitter, emitting, nested_block, op
+from onnxgrad.ir.types import SequenceType, TensorType, Type, same_shape
+
+Answer = Mapping[Var, Any]
+
+
+def if_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer:
+    """If(c, f, h): each branch's adjoints, where that branch was taken."""
+    branches = {}
+    for name in ("then_branch", "else_branch"):
+        source = b.blocks[name]
+        _refuse_random(b, source)
+        with _body_of(source) as block:
+            mapping: dict[Var, Var | None] = {}
+            outs = Body.of(source).copy(block, mapping)
+            found = _backward(block, outs, g, wanted)
+            for v in wanted:
+                _return(block, found.get(v), v)
+        branches[name] = block
+    results = emit_with_blocks("If", [b.inputs[0]], branches, [v.type for v in wanted])
+    return dict(zip(wanted, results, strict=True))
+
+
+# ---- Loop -----------------------------------------------------------------------------------------------------
+
+
+def loop_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer:
+    """Loop: the steps backwards, with the adjoints of the states and of what the body captures as states."""
+    body = b.blocks["body"]
+    initial = [_present(v, b) for v in b.inputs[2:]]
+    _refuse_random(b, body)
+    _refuse_sequence_states(b, initial)
+    count = len(initial)
+    types = stable_types(body, initial)
+    once = Body.of(body)
+    steps = op.Size(_record(b, body, body.inputs[0], TensorType(TensorProto.INT64, ())))
+    tapes = [_tape(b, body, i, types) for i in range(count)]
+    floats = [i for i in range(count) if has_gradient(initial[i].type)]
+    captured = _captured(body, wanted)
+
+    with _body_of(body) as block:
+        i = block.add_input(block.program.fresh("step"), TensorType(TensorProto.INT64, ()))
+        block.add_input(block.program.fresh("going_on"), TensorType(TensorProto.BOOL, ()))
+        adjoints = [block.add_input(block.program.fresh("adjoint"), types[k] or _unshaped(initial[k])) for k in floats]
+        sums = [block.add_input(block.program.fresh("sum"), v.type) for v in captured]
+        t = op.Sub(op.Sub(steps, 1), i)
+        states = [_read(tape, t, type_) for tape, type_ in zip(tapes, types, strict=True)]
+        mapping: dict[Var, Var | None] = dict(zip(once.inputs, [t, constant(np.array(True)), *states], strict=True))
+        outs = once.copy(block, mapping)
+        seeds: list[Any] = [None] * count
+        for k, adjoint in zip(floats, adjoints, strict=True):
+            seeds[k] = adjoint
+        seeds += [None if scan is None else op.Gather(scan, t, axis=0) for scan in g[count:]]
+        found = _backward(block, outs[1 : 1 + len(seeds)], seeds, [*(states[k] for k in floats), *captured])
+        _return(block, constant(np.array(True)), None)
+        for k in floats:
+            _return(block, found.get(states[k]), states[k])
+        for v, total in zip(captured, sums, strict=True):
+            _return(block, add_up([total, found[v]]) if v in found else total, v)
+    start = [_given(g[k], initial[k], b.result(k)) for k in floats] + [zeros_like(v) for v in captured]
+    kinds = [*(initial[k].type for k in floats), *(v.type for v in captured)]
+    results = emit_with_blocks("Loop", [steps, None, *start], {"body": block}, kinds)
+    return _answer([*(initial[k] for k in floats), *captured], results, wanted)
+
+
+def _tape(b: Binding, body: BindingBlock, state: int, types: Sequence[Type | None]) -> Var:
+    """Every value that a state had before a step: stacked, or a sequence where its shape may change."""
+    v = body.inputs[2 + state]
+    known = types[state]
+    if known is not None:
+        return _record(b, body, v, known)
+    return _record_sequence(b, body, v, _present(b.inputs[2 + state], b).dtype)
+
+
+def _record(b: Binding, body: BindingBlock, v: Var, type_: Type) -> Var:
+    """One more scan output: `v` of each step, stacked."""
+    with emitting(body, sources=(b,), made_by="gradient"):
+        body.add_output(op.Identity(v))
+    stacked = TensorType(type_.dtype, (None, *(type_.shape or ()))) if isinstance(type_, TensorType) else None
+    if body.outputs[-1].type is None:
+        body.outputs[-1].type = type_
+    return b.block.add_result(b, len(b.outputs), b.block.program.fresh(f"{v.name}_steps"), stacked)
+
+
+def _record_sequence(b: Binding, body: BindingBlock, v: Var, dtype: int) -> Var:
+    """One more state: the sequence of the values of `v` so far."""
+    program, kind = b.block.program, SequenceType(TensorType(dtype, None))
+    states = len(b.inputs) - 2
+    so_far = body.add_input(program.fresh(f"{v.name}_so_far"), kind)
+    with emitting(body, sources=(b,), made_by="gradient"):
+        longer = op.SequenceInsert(so_far, v)
+    longer.type = kind
+    body.outputs.insert(1 + states, longer)
+    longer.returned += 1
+    with emitting(b.block, sources=(b,), made_by="gradient"):
+        empty = op.SequenceEmpty(dtype=dtype)
+    b.inputs.append(empty)
+    empty.users[b] = 1
+    result = b.block.add_result(b, len(b.outputs), program.fresh(f"{v.name}_steps"), kind)
+    b.outputs.insert(states, b.outputs.pop())
+    return result
+
+
+def _read(tape: Var, t: Var, type_: Type | None) -> Var:
+    state: Var = op.SequenceAt(tape, t) if isinstance(tape.type, SequenceType) else op.Gather(tape, t, axis=0)
+    if type_ is not None:
+        state.type = type_
+    return state
+
+
+def stable_types(body: BindingBlock, initial: Sequence[Var]) -> list[Type | None]:
+    """The type of each Loop state where it is the same before and after every step, by induction over the body.
+
+    Suppose each state keeps its initial type; drop those that the body then gives another shape, until none is.
+    """
+    types: list[Type | None] = [v.type if v.shape is not None else None for v in initial]
+    while any(types):
+        with _body_of(body) as scratch:
+            mapping: dict[Var, Var | None] = {}
+            known = [TensorType(TensorProto.INT64, ()), TensorType(TensorProto.BOOL, ()), *types]
+            for v, type_ in zip(body.inputs, known, strict=True):
+                mapping[v] = scratch.add_input(scratch.program.fresh("guess"), type_)
+            outs = Body.of(body).copy(scratch, mapping)
+        scratch.release()
+        kept: list[Type | None] = [
+            t if isinstance(t, TensorType) and same_shape(t.shape, out.shape) else None
+            for t, out in zip(types, outs[1 : 1 + len(types)], strict=True)
+        ]
+        if kept == types:
+            return types
+        types = kept
+    return types
+
+
+# ---- Scan -----------------------------------------------------------------------------------------------------
+
+
+def scan_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer:
+    """Scan: a Scan in the other direction over the recorded states, the scanned operands and the outputs' adjoints."""
+    body = b.blocks["body"]
+    _refuse_random(b, body)
+    scanned_count = b.attr("num_scan_inputs")
+    count = len(b.inputs) - scanned_count
+    operands = [_present(v, b) for v in b.inputs]
+    initial, scanned = operands[:count], operands[count:]
+    outputs = len(b.outputs) - count
+    once = Body.of(body)
+    axes_in = list(b.attr("scan_input_axes") or [0] * scanned_count)
+    axes_out = list(b.attr("scan_output_axes") or [0] * outputs)
+    back_in = [1 - d for d in b.attr("scan_input_directions") or [0] * scanned_count]
+    back_out = [1 - d for d in b.attr("scan_output_directions") or [0] * outputs]
+    tapes = [_record_scan(b, body, i, initial[i]) for i in range(count)]
+    floats = [i for i in range(count) if has_gradient(initial[i].type)]
+    captured = _captured(body, wanted)
+    scans = [(j, v) for j, v in enumerate(scanned) if v in wanted]
+    arrived = [(j, v) for j, v in enumerate(g[count:]) if v is not None]
+
+    with _body_of(body) as block:
+        fresh = block.program.fresh
+        adjoints = [block.add_input(fresh("adjoint"), initial[k].type) for k in floats]
+        sums = [block.add_input(fresh("sum"), v.type) for v in captured]
+        states = [block.add_input(fresh("state"), v.type) for v in initial]
+        elements = [block.add_input(fresh("element"), _element(v, a)) for v, a in zip(scanned, axes_in, strict=True)]
+        arriving = {j: block.add_input(fresh("arriving"), _element(v, axes_out[j])) for j, v in arrived}
+        mapping: dict[Var, Var | None] = dict(zip(once.inputs, [*states, *elements], strict=True))
+        outs = once.copy(block, mapping)
+        seeds: list[Any] = [None] * count
+        for k, adjoint in zip(floats, adjoints, strict=True):
+            seeds[k] = adjoint
+        seeds += [arriving.get(j) for j in range(outputs)]
+        asked = [*(states[k] for k in floats), *(elements[j] for j, _ in scans), *captured]
+        found = _backward(block, outs[: len(seeds)], seeds, asked)
+        for k in floats:
+            _return(block, found.get(states[k]), states[k])
+        for v, total in zip(captured, sums, strict=True):
+            _return(block, add_up([total, found[v]]) if v in found else total, v)
+        for j, _ in scans:
+            _return(block, found.get(elements[j]), elements[j])
+    start = [_given(g[k], initial[k], b.result(k)) for k in floats] + [zeros_like(v) for v in captured]
+    results = emit_with_blocks(
+        "Scan",
+        [*start, *tapes, *scanned, *(v for _, v in arrived)],
+        {"body": block},
+        [*(initial[k].type for k in floats), *(v.type for v in captured), *(v.type for _, v in scans)],
+        num_scan_inputs=count + scanned_count + len(arrived),
+        scan_input_axes=[0] * count + axes_in + [axes_out[j] for j, _ in arrived],
+        scan_input_directions=[1] * count + back_in + [back_out[j] for j, _ in arrived],
+        scan_output_axes=[axes_in[j] for j, _ in scans] or None,
+        scan_output_directions=[back_in[j] for j, _ in scans] or None,
+    )
+    return _answer([*(initial[k] for k in floats), *captured, *(v for _, v in scans)], results, wanted)
+
+
+def _record_scan(b: Binding, body: BindingBlock, state: int, initial: Var) -> Var:
+    tape = _record(b, body, body.inputs[state], initial.type or TensorType(initial.dtype, None))
+    for name in ("scan_output_axes", "scan_output_directions"):
+        if name in b.attrs:  # absent: all zeros, however many there are
+            b.set_attribute(name, [*b.attrs[name], 0])
+    return tape
+
+
+def _element(v: Var, axis: int) -> TensorType:
+    if v.shape is None:
+        return TensorType(v.dtype, None)
+    axis %= len(v.shape)
+    return TensorType(v.dtype, v.shape[:axis] + v.shape[axis + 1 :])
+
+
+# ---- shared ---------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _body_of(source: BindingBlock) -> Iterator[BindingBlock]:
+    """A new block to emit into, for a body that runs `source` again; provenance as outside."""
+    at = emitter()
+    block = nested_block(f"{source.name or 'body'}_gradient")
+    with emitting(block, share=True, sources=at.sources, made_by=at.made_by):
+        yield block
+
+
+@dataclass(frozen=True)
+class Body:
+    """A nested block as it stands before states are recorded in it."""
+
+    source: BindingBlock
+    inputs: list[Var]
+    bindings: list[Binding]
+    outputs: list[Var]
+
+    @staticmethod
+    def of(source: BindingBlock) -> Body:
+        """The body now, its bindings in order."""
+        source.schedule()
+        return Body(source, list(source.inputs), list(source.bindings), list(source.outputs))
+
+    def copy(self, block: BindingBlock, mapping: dict[Var, Var | None]) -> list[Var]:
+        """Run it again in `block`: its constants and bindings copied; what stands for each of its outputs."""
+        for v in self.source.initializers.values():
+            array = v.const
+            if array is None:
+                raise InputError(f"parameter '{v.name}' of block '{self.source.name}' has a default: no gradient")
+            with emitting(block):
+                mapping[v] = constant(array, name=v.name)
+        clone_bindings(self.bindings, block, mapping)
+        return [_present(mapping.get(v, v), self.source.owner) for v in self.outputs]
+
+
+def _backward(block: BindingBlock, outs: Sequence[Var], g: Sequence[Any], wanted: Sequence[Var]) -> dict[Var, Any]:
+    """The adjoints of `wanted` in a copied body, given those of its outputs; several on one value add up."""
+    arrived: dict[Var, list[Any]] = {}
+    for out, adjoint in zip(outs, g, strict=True):
+        if adjoint is not None and has_gradient(out.type):
+            arrived.setdefault(out, []).append(adjoint)
+    seeds = {v: add_up(parts) if len(parts) > 1 else parts[0] for v, parts in arrived.items()}
+    if not seeds:
+        return {}
+    open_calls(block, list(seeds), wanted)
+    return backward(block, seeds, wanted)
+
+
+def _return(block: BindingBlock, adjoint: Any, like: Var | None) -> None:
+    """Return an adjoint from a body, zeros when there is none; a body returns only what it computes itself."""
+    if adjoint is None and like is not None:
+        adjoint = zero_sequence(like) if isinstance(like.type, SequenceType) else zeros_like(like)
+    if adjoint.block is not block or adjoint.definition is None or adjoint.returned:
+        adjoint = op.Identity(adjoint)
+    block.add_output(adjoint)
+
+
+def _given(adjoint: Any, initial: Var, final: Var | None) -> Any:
+    """The adjoint of a final state; zeros of its own shape when none arrived."""
+    return adjoint if adjoint is not None else zeros_like(initial if final is None else final)
+
+
+def _captured(body: BindingBlock, wanted: Sequence[Var]) -> list[Var]:
+    outside = set(body.captures())
+    return [v for v in wanted if v in outside]
+
+
+def _answer(values: Sequence[Var], results: Sequence[Var], wanted: Sequence[Var]) -> Answer:
+    """One partial per value; an operand that is also captured, or that feeds two states, has several."""
+    parts: dict[Var, list[Any]] = {}
+    for v, partial in zip(values, results, strict=True):
+        if v in wanted:
+            parts.setdefault(v, []).append(partial)
+    return {v: add_up_sequences(p) if isinstance(v.type, SequenceType) else add_up(p) for v, p in parts.items()}
+
+
+def _unshaped(v: Var) -> TensorType:
+    return TensorType(v.dtype, None)
+
+
+def _present(v: Var | None, b: Binding | None) -> Var:
+    if v is None:
+        raise InputError(f"an operand of control flow is left out, so it has no gradient: {b}")
+    return v
+
+
+def _refuse_random(b: Binding, body: BindingBlock) -> None:
+    drawn = next(
+        (inner for inner in body.walk() if inner.op in RANDOM_OPS or (inner.op == "Dropout" and inner.operand(2))), None
+    )
+    if drawn is not None:
+        raise InputError(
+            f"the body of '{b}' draws random numbers ({drawn.op}); its gradient runs the body again, which would draw "
+            "others: draw outside and pass the numbers in"
+        )
+
+
+def _refuse_sequence_states(b: Binding, initial: Sequence[Var]) -> None:
+    for v in initial:
+        if not isinstance(v.type, TensorType):
+            raise InputError(f"state '{v.name}' of '{b}' is no tensor; only tensor states of a Loop have a gradient")

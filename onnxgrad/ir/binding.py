@@ -1,0 +1,114 @@
+"""One statement of a block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from onnx import NodeProto, helper
+
+from onnxgrad.errors import InternalError
+from onnxgrad.ir import attributes
+from onnxgrad.ir.var import Var
+
+if TYPE_CHECKING:
+    from onnxgrad.ir.block import BindingBlock
+
+
+class Binding:
+    """One statement `outs = Op(ins)`; nested blocks (If, Loop, Scan bodies) hang on it by attribute name."""
+
+    __slots__ = ("_attrs", "block", "blocks", "changed", "domain", "inputs", "node", "op", "outputs")
+
+    def __init__(
+        self, node: NodeProto, block: BindingBlock, inputs: list[Var | None], outputs: list[Var | None]
+    ) -> None:
+        self.node = node
+        self.op: str = node.op_type
+        self.domain: str = "" if node.domain == "ai.onnx" else node.domain
+        self.block = block
+        self.inputs = inputs
+        self.outputs = outputs
+        self.blocks: dict[str, BindingBlock] = {}
+        self.changed = False
+        self._attrs: dict[str, Any] | None = None
+
+    @property
+    def attrs(self) -> Mapping[str, Any]:
+        """The attributes written in the file, as Python values."""
+        if self._attrs is None:
+            self._attrs = attributes.read_all(self.node)
+        return self._attrs
+
+    @property
+    def has_refs(self) -> bool:
+        """Some attribute is a reference to an attribute of the enclosing function."""
+        return any(a.ref_attr_name for a in self.node.attribute)
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """An attribute's value: as written, else the schema's default at this opset, else `default`."""
+        if name in self.attrs:
+            return self.attrs[name]
+        value = attributes.schema_defaults(self.op, self.version, self.domain).get(name)
+        return default if value is None else value
+
+    def set_attribute(self, name: str, value: Any) -> None:
+        """Write an attribute. The NodeProto that was read stays as it is: the binding gets one of its own."""
+        node = NodeProto()
+        node.CopyFrom(self.node)
+        kept = [a for a in node.attribute if a.name != name]
+        del node.attribute[:]
+        node.attribute.extend([*kept, helper.make_attribute(name, value)])
+        self.node, self._attrs, self.changed = node, None, True
+        self.block.touch()
+
+    @property
+    def version(self) -> int:
+        """The opset version that gives this operator its meaning; 0 when its domain is not imported."""
+        return self.block.opsets.get(self.domain, 0)
+
+    @property
+    def out(self) -> Var:
+        """The first output."""
+        out = self.outputs[0]
+        if out is None:
+            raise InternalError(f"binding without a first output: {self}")
+        return out
+
+    @property
+    def is_live(self) -> bool:
+        """Still part of the program: neither it nor a binding around it was removed."""
+        binding: Binding | None = self
+        while binding is not None:
+            if binding not in binding.block.bindings:
+                return False
+            binding = binding.block.owner
+        return True
+
+    def operand(self, index: int) -> Var | None:
+        """Input `index`, None when omitted."""
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    def result(self, index: int) -> Var | None:
+        """Output `index`, None when omitted."""
+        return self.outputs[index] if index < len(self.outputs) else None
+
+    def reads(self) -> Iterator[Var]:
+        """Every value it depends on, captures of its nested blocks included."""
+        for v in self.inputs:
+            if v is not None:
+                yield v
+        for nested in self.blocks.values():
+            yield from nested.captures()
+
+    def is_op(self, op: str, domain: str = "") -> bool:
+        """Whether this binding calls `op` of `domain`."""
+        return self.op == op and self.domain == domain
+
+    def __str__(self) -> str:
+        from onnxgrad.ir.text import binding_text  # the printer reads this module
+
+        return binding_text(self)
+
+    def __repr__(self) -> str:
+        return f"<{self}>"

@@ -1,0 +1,191 @@
+"""If, Loop and Scan: against central differences, captures and states of every kind."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad import gradient
+from tests.grad.numeric import check_model, normal
+from tests.helpers import parse
+
+
+def test_if_takes_the_gradient_of_the_branch_taken() -> None:
+    model = parse(
+        """g (float[2,3] x, float[3] w, bool c) => (float[2,3] y) {
+            y = If (c) <
+                then_branch = t () => (float[2,3] a) { p = Mul (x, w)  a = Tanh (p) },
+                else_branch = e () => (float[2,3] b) { q = Sin (x)  b = Add (q, x) }>
+        }"""
+    )
+    for taken in (True, False):
+        check_model(model, {"x": normal(2, 3), "w": normal(3), "c": np.array(taken)})
+
+
+def test_if_returns_a_captured_value() -> None:
+    model = parse(
+        """g (float[2] x, bool c) => (float[2] y) {
+            z = Mul (x, x)
+            v = If (c) <
+                then_branch = t () => (float[2] a) { a = Identity (z) },
+                else_branch = e () => (float[2] b) { b = Neg (x) }>
+            y = Mul (v, z)
+        }"""
+    )
+    for taken in (True, False):
+        check_model(model, {"x": normal(2), "c": np.array(taken)})
+
+
+LOOP = """g (float[3] x, float[3] w, int64 n) => (float[3] y, float[K,3] s) {
+    go = Constant <value = bool {1}> ()
+    y, s = Loop (n, go, x) <body = b (int64 i, bool c, float[3] v) => (bool d, float[3] u, float[3] o) {
+        d = Identity (c)
+        p = Mul (v, w)
+        t = Tanh (p)
+        f = Cast <to = 1> (i)
+        o = Mul (t, f)
+        u = Add (t, x)
+    }>
+}"""
+
+
+@pytest.mark.parametrize("n", [0, 1, 4])
+def test_loop_with_state_capture_and_scan_output(n: int) -> None:
+    # the shape of no steps stacked is not the oracle's to know
+    target = None if n else "y"
+    check_model(parse(LOOP), {"x": normal(3), "w": normal(3, seed=1), "n": np.array(n)}, target=target)
+
+
+def test_loop_that_ends_by_its_condition() -> None:
+    model = parse(
+        """g (float x, float w) => (float y) {
+            m = Constant <value_int = 100> ()
+            go = Constant <value = bool {1}> ()
+            limit = Constant <value_float = 4.0> ()
+            y = Loop (m, go, x) <body = b (int64 i, bool c, float v) => (bool d, float u) {
+                u = Mul (v, w)
+                d = Less (u, limit)
+            }>
+        }"""
+    )
+    check_model(model, {"x": np.float32(1.1), "w": np.float32(1.3)})
+
+
+def test_loop_whose_state_grows() -> None:
+    model = parse(
+        """g (float[K] x, int64 n) => (float y) {
+            go = Constant <value = bool {1}> ()
+            z = Loop (n, go, x) <body = b (int64 i, bool c, float[M] v) => (bool d, float[L] u) {
+                d = Identity (c)
+                t = Sin (v)
+                u = Concat <axis = 0> (t, x)
+            }>
+            q = Mul (z, z)
+            y = ReduceSum <keepdims = 0> (q)
+        }"""
+    )
+    check_model(model, {"x": normal(2), "n": np.array(3)})
+
+
+def test_loop_with_integer_state_and_nested_if() -> None:
+    model = parse(
+        """g (float[4] x, int64 n) => (float[4] y) {
+            go = Constant <value = bool {1}> ()
+            zero = Constant <value_int = 0> ()
+            two = Constant <value_int = 2> ()
+            y, k = Loop (n, go, x, zero) <body = b (int64 i, bool c, float[4] v, int64 j) => (bool d, float[4] u, int64 h) {
+                d = Identity (c)
+                odd = Mod (j, two)
+                even = Equal (odd, zero)
+                u = If (even) <
+                    then_branch = t () => (float[4] a) { a = Mul (v, x) },
+                    else_branch = e () => (float[4] b) { b = Sin (v) }>
+                one = Constant <value_int = 1> ()
+                h = Add (j, one)
+            }>
+        }"""
+    )
+    check_model(model, {"x": normal(4), "n": np.array(3)})
+
+
+def test_loop_within_a_loop_accumulates_the_captured_weight() -> None:
+    model = parse(
+        """g (float[2] x, float[2] w) => (float[2] y) {
+            go = Constant <value = bool {1}> ()
+            two = Constant <value_int = 2> ()
+            y = Loop (two, go, x) <body = b (int64 i, bool c, float[2] v) => (bool d, float[2] u) {
+                d = Identity (c)
+                u = Loop (two, c, v) <body = b2 (int64 i2, bool c2, float[2] v2) => (bool d2, float[2] u2) {
+                    d2 = Identity (c2)
+                    p = Mul (v2, w)
+                    u2 = Tanh (p)
+                }>
+            }>
+        }"""
+    )
+    check_model(model, {"x": normal(2), "w": normal(2, seed=2)})
+
+
+SCAN = """g (float[2] h, float[5,3] x, float[3,2] w) => (float[2] y, float[{shape}] o) {{
+    y, o = Scan (h, x) <num_scan_inputs = 1{more}, body = b (float[2] s, float[3] e) => (float[2] t, float[2] z) {{
+        p = MatMul (e, w)
+        q = Add (p, s)
+        t = Tanh (q)
+        z = Mul (t, s)
+    }}>
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("more", "shape"),
+    [
+        ("", "5,2"),
+        (", scan_input_directions = [1]", "5,2"),
+        (", scan_output_directions = [1]", "5,2"),
+        (", scan_output_axes = [1]", "2,5"),
+        (", scan_output_axes = [-1], scan_input_directions = [1], scan_output_directions = [1]", "2,5"),
+    ],
+)
+def test_scan(more: str, shape: str) -> None:
+    model = parse(SCAN.format(more=more, shape=shape))
+    check_model(model, {"h": normal(2), "x": normal(5, 3), "w": normal(3, 2)})
+
+
+def test_scan_along_another_axis() -> None:
+    model = parse(
+        """g (float[2] h, float[2,4] x, float[2] w) => (float[2] y) {
+            y = Scan (h, x) <num_scan_inputs = 1, scan_input_axes = [1], body = b (float[2] s, float[2] e) => (float[2] t) {
+                p = Mul (e, w)
+                t = Mul (p, s)
+            }>
+        }"""
+    )
+    check_model(model, {"h": normal(2), "x": normal(2, 4), "w": normal(2, seed=3)})
+
+
+def test_second_derivative_through_a_loop() -> None:
+    model = parse(
+        """g (float x, int64 n) => (float y) {
+            go = Constant <value = bool {1}> ()
+            y = Loop (n, go, x) <body = b (int64 i, bool c, float v) => (bool d, float u) {
+                d = Identity (c)
+                p = Sin (v)
+                u = Mul (p, x)
+            }>
+        }"""
+    )
+    first = gradient(model, ["x"])
+    check_model(first, {"x": np.float32(0.7), "n": np.array(3)}, ["x"], target="x_grad")
+
+
+def test_a_body_that_draws_is_refused() -> None:
+    model = parse(
+        """g (float[2] x, bool c) => (float[2] y) {
+            y = If (c) <
+                then_branch = t () => (float[2] a) { r = RandomNormalLike (x)  a = Mul (x, r) },
+                else_branch = e () => (float[2] b) { b = Neg (x) }>
+        }"""
+    )
+    with pytest.raises(InputError, match="draws random numbers"):
+        gradient(model, target="y", seed="input")
