@@ -12,9 +12,12 @@ import numpy as np
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.accumulate import zeros_like
-from onnxgrad.grad.engine import backward, open_calls
+from onnxgrad.grad.checkpoint import Recomputation
+from onnxgrad.grad.engine import AsKept, View, backward, influenced, open_calls, reaching
 from onnxgrad.grad.opset import raise_opset
 from onnxgrad.grad.request import Target, Wrt, find_targets, find_wrt
+from onnxgrad.grad.segments import Choice, choose
+from onnxgrad.grad.simplify import simplify as simplify_program
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.interop import like
 from onnxgrad.ir.load import ModelLike, load
@@ -45,7 +48,7 @@ def gradient(
     target: Target = None,
     *,
     seed: Seed = "ones",
-    checkpoint: Any = None,
+    checkpoint: Choice = None,
     simplify: bool = True,
     names: str = "{}_grad",
 ) -> Any:
@@ -55,13 +58,12 @@ def gradient(
     ModelProto back, everything else its own kind. `wrt`: names or globs of inputs, initializers, intermediate values;
     None: every floating-point input; "params": every weight that reaches the target. `target`: an output's name or
     index, any value's name, or a list, whose adjoints add up; None: the only output. `seed="ones"`: targets are
-    scalars; `seed="input"`: any shape, with a new graph input `<target>_grad` of the target's type. `checkpoint`: see
-    `onnxgrad.grad.checkpoint`. Raises InputError as SPEC S2 lists. Warns when no requested value reaches the target.
+    scalars; `seed="input"`: any shape, with a new graph input `<target>_grad` of the target's type. `checkpoint`: a
+    `Checkpoint`, value names, "auto" or a memory budget such as "512MB" (see `onnxgrad.grad.segments.choose`). Raises
+    InputError as SPEC S2 lists. Warns when no requested value reaches the target.
     """
     program = load(model)
-    found = differentiate(
-        program, wrt, target, seed=seed, checkpoint=checkpoint, simplify=simplify, names=names
-    )
+    found = differentiate(program, wrt, target, seed=seed, checkpoint=checkpoint, simplify=simplify, names=names)
     for note in found.notes:
         _log.info(note)
     return found.program if isinstance(model, Program) else like(found.program, model)
@@ -73,13 +75,13 @@ def differentiate(
     target: Target = None,
     *,
     seed: Seed = "ones",
-    checkpoint: Any = None,
+    checkpoint: Choice = None,
     simplify: bool = True,
     names: str = "{}_grad",
 ) -> Gradient:
     """`gradient` on a Program, which is changed (or replaced, when its opset has to be raised); see there."""
     if seed not in ("ones", "input"):
-        raise InputError(f"seed must be \"ones\" or \"input\", not {seed!r}")
+        raise InputError(f'seed must be "ones" or "input", not {seed!r}')
     if names.count("{}") != 1:
         raise InputError(f"names must hold {{}} once, for the value's name; it is {names!r}")
     program, note = raise_opset(program)
@@ -91,10 +93,12 @@ def differentiate(
     target_names = [v.name for v in find_targets(block, target, scalar=seed == "ones")]
     open_calls(block, [v for v in block.vars() if v.name in set(target_names)], asked)
     values = {v.name: v for v in block.vars()}
+    before = {t.name for t in program.proto.graph.initializer}
     targets, asked = [values[n] for n in target_names], [values[n] for n in asked_names]
+    view = _view(block, checkpoint, targets, asked)
     with emitting(block, share=True, made_by="gradient") as at:
         seeds = {v: _seed(v, seed, names) for v in targets}
-        found = backward(block, seeds, asked)
+        found = backward(block, seeds, asked, view=view)
         if not found:
             text = f"no requested value reaches {_listed(target_names)}: all gradients are zero"
             notes.append(text)
@@ -105,9 +109,21 @@ def differentiate(
             notes.append(f"'{names.format(value)}' is taken: the gradient of '{value}' is '{output}'")
     block.remove_unused()
     if simplify:
-        _simplify(program)
+        simplify_program(program, asked)
+    for v in [v for v in block.initializers.values() if v.use_count == 0 and v.name not in before]:
+        block.remove_initializer(v)
     given = {v.name: g.name for v, g in seeds.items()} if seed == "input" else {}
     return Gradient(program, tuple(target_names), outputs, given, tuple(notes))
+
+
+def _view(block: BindingBlock, checkpoint: Choice, targets: Sequence[Var], asked: Sequence[Var]) -> View:
+    """What the backward walk reads: the forward bindings, or with checkpointing recomputed ones."""
+    if checkpoint is None:
+        return AsKept()
+    block.schedule()
+    passed = influenced(block, asked) & reaching(block, targets)
+    marks = choose(block, checkpoint, [b for b in block.bindings if any(v in passed for v in b.outputs)])
+    return Recomputation(block, marks)
 
 
 def _seed(target: Var, seed: Seed, names: str) -> Var:
@@ -131,7 +147,3 @@ def _return(block: BindingBlock, value: Var, adjoint: Var | None, names: str, em
 
 def _listed(names: Sequence[str]) -> str:
     return ("target " if len(names) == 1 else "targets ") + ", ".join(f"'{n}'" for n in names)
-
-
-def _simplify(program: Program) -> None:
-    """SPEC S1 and the clean-up that follows it; what nothing uses is gone already."""

@@ -33,6 +33,7 @@ class Results:
 
 def complete_result(binding: Binding, index: int) -> Var:
     """Name an omitted optional output of a forward binding, typed, so that the backward part can read it."""
+    binding = binding.out.definition or binding  # a stand-in (checkpointing) shows its original's results
     block = binding.block
     name = block.program.fresh(f"{binding.out.name}_{index}")
     names = [f"o{i}" if v is None else v.name for i, v in enumerate(binding.outputs)]

@@ -7,8 +7,9 @@ computed once. Only what a requested adjoint needs is emitted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Protocol
 
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.grad.accumulate import add_up, fit
@@ -21,8 +22,29 @@ from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.ops import emitter
 from onnxgrad.ir.types import FLOAT_DTYPES, OptionalType, SequenceType, TensorType, Type
 
-# gives the binding that a rule reads in place of a forward one: checkpointing recomputes, by default it is itself
-View = Callable[[Binding, Sequence[Var | None]], Binding]
+
+class View(Protocol):
+    """Gives the binding that a rule reads in place of a forward one: checkpointing recomputes."""
+
+    @property
+    def originals(self) -> Mapping[Var, Var]:
+        """What an operand of a stand-in stands for."""
+
+    def __call__(self, b: Binding, g: Sequence[Any]) -> Binding:
+        """The binding to read for `b`, at which the adjoints `g` have arrived."""
+
+
+class AsKept:
+    """Everything is kept: a rule reads the forward binding itself."""
+
+    originals: Mapping[Var, Var] = MappingProxyType({})
+
+    def __call__(self, b: Binding, g: Sequence[Any]) -> Binding:
+        """`b`."""
+        return b
+
+
+_AS_KEPT = AsKept()
 
 
 def has_gradient(type_: Type | None) -> bool:
@@ -103,7 +125,7 @@ def _is_open(v: Var) -> bool:
 
 
 def backward(
-    block: BindingBlock, seeds: Mapping[Var, Any], wanted: Sequence[Var], *, view: View | None = None
+    block: BindingBlock, seeds: Mapping[Var, Any], wanted: Sequence[Var], *, view: View = _AS_KEPT
 ) -> dict[Var, Any]:
     """The adjoints of `wanted`, those of the values in `seeds` given; a value that no seed depends on is left out.
 
@@ -127,8 +149,8 @@ def backward(
         if rule is None:
             raise missing(b)
         at.sources, at.made_by = (b,), f"gradient of {rule.name}"
-        read = b if view is None else view(b, g)
-        for v, partial in _partials(rule, b, read, g, set(asked)):
+        read = view(b, g)
+        for v, partial in _partials(rule, b, read, g, set(asked), view.originals):
             arrived.setdefault(v, []).append(partial)
     at.sources, at.made_by = (), "gradient"
     return {v: _total(v, arrived, adjoints) for v in wanted if v in arrived}
@@ -146,11 +168,11 @@ def _total(v: Var, arrived: Mapping[Var, list[Any]], adjoints: dict[Var, Any]) -
 
 
 def _partials(
-    rule: Rule, forward: Binding, read: Binding, g: Sequence[Any], asked: set[Var]
+    rule: Rule, forward: Binding, read: Binding, g: Sequence[Any], asked: set[Var], originals: Mapping[Var, Var]
 ) -> list[tuple[Var, Any]]:
     """(value, its partial) for each operand slot asked for; `read` is where the rule finds operands and outputs."""
     if rule.kind == "vjp_blocks":
-        return _block_partials(rule, forward, g, asked)
+        return _block_partials(rule, read, g, asked, originals)
     wanted = [v in asked and rule.has_formula(i) for i, v in enumerate(forward.inputs)]
     try:
         found = partials(rule, read, g, wanted)
@@ -166,13 +188,17 @@ def _partials(
     return result
 
 
-def _block_partials(rule: Rule, b: Binding, g: Sequence[Any], asked: set[Var]) -> list[tuple[Var, Any]]:
+def _block_partials(
+    rule: Rule, b: Binding, g: Sequence[Any], asked: set[Var], originals: Mapping[Var, Var]
+) -> list[tuple[Var, Any]]:
     formula = rule.formulas[0]
     if formula is None:
         raise InternalError(f"the rule of {rule.name} has no function")
-    in_order = list(dict.fromkeys(v for v in b.reads() if v in asked))
+    in_order = list(dict.fromkeys(v for v in b.reads() if originals.get(v, v) in asked))
     answer: Mapping[Var, Any] = formula(b, tuple(g), in_order)
     for v in answer:
-        if v not in asked:
-            raise InputError(f"the gradient rule of {rule.name} answered a partial of '{v.name}', which was not asked for")
-    return [(v, partial) for v, partial in answer.items() if partial is not None]
+        if v not in in_order:
+            raise InputError(
+                f"the gradient rule of {rule.name} answered a partial of '{v.name}', which was not asked for"
+            )
+    return [(originals.get(v, v), partial) for v, partial in answer.items() if partial is not None]

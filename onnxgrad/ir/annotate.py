@@ -171,10 +171,12 @@ def _merge(inferred: Type | None, said: Type | None) -> Type | None:
         return said
     if len(inferred.shape) != len(said.shape):
         return inferred
-    pairs = list(zip(inferred.shape, said.shape, strict=True))
-    if any(isinstance(i, int) and isinstance(s, int) and i != s for i, s in pairs):
-        return inferred  # a declaration wrong in one place is not believed in another
-    return TensorType(inferred.dtype, tuple(s if _is_open(i) and s is not None else i for i, s in pairs))
+    dims: list[Dim] = []
+    for i, s in zip(inferred.shape, said.shape, strict=True):
+        if i != s and isinstance(i, int) and isinstance(s, int):
+            return inferred  # a declaration wrong in one place is not believed in another
+        dims.append(s if s is not None and _is_open(i) else i)
+    return TensorType(inferred.dtype, tuple(dims))
 
 
 # ---- what was added flows on -----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ onnx forgets symbols wherever a shape is computed (Reshape, Expand, Slice, ...);
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import onnx
@@ -13,6 +14,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from onnxgrad.ir import symbolic
 from onnxgrad.ir.block import BindingBlock, Var
+from onnxgrad.ir.signature import TypeMismatch
 from onnxgrad.ir.types import (
     Dim,
     Shape,
@@ -24,19 +26,17 @@ from onnxgrad.ir.types import (
     type_to_proto,
 )
 
+__all__ = ["TypeMismatch", "result_types"]
+
 # constants larger than this are no shapes, axes or pads
 _DATA_BYTES = 1 << 12
-
-
-class TypeMismatch(Exception):
-    """The operands do not fit the operator."""
 
 
 def result_types(
     schema: onnx.defs.OpSchema | None, node: NodeProto, inputs: Sequence[Var | None], block: BindingBlock
 ) -> list[Type | None]:
     """One type per output name of `node`, None where nothing can be said. Raises TypeMismatch."""
-    if schema is None:
+    if schema is None or any(a.ref_attr_name for a in node.attribute):
         return [None] * len(node.output)
     quick = _QUICK.get(node.op_type) if node.domain == "" else None
     if quick is not None and len(node.output) == 1 and all(v is not None and v.dtype for v in inputs):
@@ -113,13 +113,15 @@ def _where(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
 
 
 def _broadcast(inputs: Sequence[Var]) -> Shape | None:
-    shapes = [v.shape for v in inputs]
+    return _broadcast_checked([v.shape for v in inputs], inputs)
+
+
+def _broadcast_checked(shapes: Sequence[Shape | None], inputs: Sequence[Var]) -> Shape | None:
     shape = broadcast_shapes(shapes)
-    if shape is not None:
-        for s in shapes:
-            for a, b in zip(reversed(s or ()), reversed(shape), strict=False):
-                if isinstance(a, int) and isinstance(b, int) and a not in (1, b):
-                    raise TypeMismatch(f"shapes do not broadcast: {' and '.join(str(v.type) for v in inputs)}")
+    if shape is not None and None in shape:  # unknown, or two known sizes that do not go together
+        for column in zip_longest(*[reversed(s or ()) for s in shapes], fillvalue=1):
+            if len({d for d in column if isinstance(d, int) and d != 1}) > 1:
+                raise TypeMismatch(f"shapes do not broadcast: {' and '.join(str(v.type) for v in inputs)}")
     return shape
 
 
@@ -129,7 +131,7 @@ def _matmul(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
         return None
     if isinstance(a[-1], int) and isinstance(b[-2], int) and a[-1] != b[-2]:
         raise TypeMismatch(f"inner sizes differ: {inputs[0].type} @ {inputs[1].type}")
-    batch = broadcast_shapes([a[:-2], b[:-2]])
+    batch = _broadcast_checked([a[:-2], b[:-2]], inputs)
     return None if batch is None else TensorType(inputs[0].dtype, (*batch, a[-2], b[-1]))
 
 
@@ -152,7 +154,10 @@ def _concat(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
     first = shapes[0]
     if first is None or any(s is None or len(s) != len(first) for s in shapes):
         return None
-    axis = _attribute(node, "axis", 0) % max(len(first), 1)
+    axis = _attribute(node, "axis", 1)  # opset 1 had this default
+    if not -len(first) <= axis < len(first):
+        raise TypeMismatch(f"axis {axis} does not fit {inputs[0].type}")
+    axis %= len(first)
     dims: list[Dim] = []
     for i in range(len(first)):
         sizes = [s[i] for s in shapes if s is not None]
@@ -183,7 +188,8 @@ def _attribute(node: NodeProto, name: str, default: Any) -> Any:
 
 _QUICK: dict[str, Callable[[NodeProto, Sequence[Var]], TensorType | None]] = {
     **dict.fromkeys(
-        ["Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Celu", "Cos", "Cosh", "Elu", "Erf", "Exp", "Gelu", "Identity", "LeakyRelu", "Log", "LogSoftmax", "Neg", "Not", "Reciprocal", "Relu", "Selu", "Sigmoid", "Sign", "Sin", "Sinh", "Softmax", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh"],
+        "Abs Acos Acosh Asin Asinh Atan Atanh Celu Cos Cosh Elu Erf Exp Gelu Identity LeakyRelu Log LogSoftmax Neg Not "
+        "Reciprocal Relu Selu Sigmoid Sign Sin Sinh Softmax Softplus Softsign Sqrt Tan Tanh".split(),
         _unary,
     ),
     **dict.fromkeys(["Add", "Sub", "Mul", "Div", "And", "Or", "Xor"], _binary),

@@ -27,7 +27,8 @@ def to_model_proto(model: Any) -> ModelProto:
 
         return cast(ModelProto, onnx_ir.to_proto(model))
     raise InputError(
-        f"a model must be a path, bytes, ModelProto, onnx_graphsurgeon.Graph or onnx_ir.Model, not {type(model).__name__}"
+        "a model must be a path, bytes, ModelProto, onnx_graphsurgeon.Graph or onnx_ir.Model, "
+        f"not {type(model).__name__}"
     )
 
 

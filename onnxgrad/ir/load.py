@@ -90,7 +90,7 @@ def _program(proto: ModelProto, folder: Path | None, path: Path | None = None) -
 
 
 def function_block(program: Program, proto: FunctionProto) -> BindingBlock:
-    """The block of a function body that is no function of the model (a schema's): to copy bindings from, not to save."""
+    """The block of a function body that is none of the model's (a schema's): to copy bindings from, not to save."""
     local = {(f.domain, f.name) for f in program.proto.functions}
     return _Reader(f"the body of {proto.name}", local).function(program, proto)
 
@@ -236,6 +236,8 @@ def _pin(program: Program) -> None:
     """Values that training_info or quantization annotations name must live on under their names."""
     names: dict[str, None] = {}
     for info in program.proto.training_info:
+        for graph in (info.initialization, info.algorithm):
+            program.names.update(name for n in graph.node for name in (n.name, *n.output))
         for entry in (*info.initialization_binding, *info.update_binding):
             names[entry.key] = names[entry.value] = None
         for graph in (info.initialization, info.algorithm):

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,14 +19,18 @@ import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from onnxgrad.errors import InternalError
-from onnxgrad.ir import attributes, infer
+from onnxgrad.ir import attributes, infer, signature
 from onnxgrad.ir.block import Binding, BindingBlock, Var
-from onnxgrad.ir.types import Type, numpy_dtype
+from onnxgrad.ir.types import INT_DTYPES, Array, Type, dtype_name, numpy_dtype
 
 # two of these with equal operands are still two different draws
 RANDOM_OPS = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
 )
+
+
+# between the values of one metadata key that sources disagree on
+_UNION = " | "
 
 
 @dataclass
@@ -113,20 +116,22 @@ def emit(op_type: str, operands: Sequence[Any], attrs: Mapping[str, Any] | None 
     attrs = dict(attrs or {})
     wanted = attrs.pop("outputs", None)
     schema = attributes.schema(op_type, at.block.opsets.get(domain, 0), domain)
+    present = (True,) if wanted is None else (True,) * wanted if isinstance(wanted, int) else tuple(wanted)
+    if op_type == "Split" and domain == "":
+        _split_evenly(schema, operands, attrs, len(present))
     inputs = _operands(op_type, domain, schema, operands, attrs)
     given = [(name, value) for name, value in attrs.items() if value is not None]
-    present = (True,) if wanted is None else (True,) * wanted if isinstance(wanted, int) else tuple(wanted)
 
     key = None
     if at.known is not None and op_type not in RANDOM_OPS:
         key = (op_type, domain, tuple(inputs), tuple(sorted((n, _key(v)) for n, v in given)), present)
-        if key in at.known:
-            return at.known[key]
+        known: Binding | None = at.known.get(key)
+        if known is not None and known.is_live:
+            return known.out if wanted is None else tuple(known.outputs)
     binding = append(at, op_type, domain, schema, inputs, given, present)
-    result = binding.out if wanted is None else tuple(binding.outputs)
     if key is not None and at.known is not None:
-        at.known[key] = result
-    return result
+        at.known[key] = binding
+    return binding.out if wanted is None else tuple(binding.outputs)
 
 
 def append(
@@ -142,21 +147,20 @@ def append(
     program = at.block.program
     while inputs and inputs[-1] is None:
         inputs = inputs[:-1]
-    names = [program.fresh(op_type.lower()) if p else "" for p in present]
-    node = NodeProto(
-        op_type=op_type,
-        domain=domain,
-        name=program.fresh(f"{op_type}_{names[0]}"),
-        input=["" if v is None else v.name for v in inputs],
-        output=names,
-        attribute=[helper.make_attribute(n, v) for n, v in attrs],
-    )
-    _add_provenance(node, at)
     try:
+        node = NodeProto(op_type=op_type, domain=domain)
+        node.attribute.extend([signature.attribute(schema, n, v) for n, v in attrs])
+        if schema is not None:
+            signature.check_operands(schema, inputs)
+        names = [program.fresh(op_type.lower()) if p else "" for p in present]
+        node.name = program.fresh(f"{op_type}_{names[0] or 'unnamed'}")
+        node.input.extend(["" if v is None else v.name for v in inputs])
+        node.output.extend(names)
         types = infer.result_types(schema, node, inputs, at.block)
-    except infer.TypeMismatch as e:
+    except signature.TypeMismatch as e:
         operands = ", ".join("-" if v is None else f"{v.name}: {v.type or '?'}" for v in inputs)
         raise InternalError(f"emitted binding does not type: {op_type}({operands}): {e}") from e
+    _add_provenance(node, at)
     binding = at.block.append(node, inputs, types)
     at.emitted.append(binding)
     return binding
@@ -200,14 +204,18 @@ def nested_block(name: str) -> BindingBlock:
 
 
 def constant(value: Any, dtype: int | None = None, name: str = "const") -> Var:
-    """A constant of the block emitted into: an initializer, or a Constant binding inside a function body."""
+    """A constant of the block emitted into: an initializer, or a Constant binding inside a function body.
+
+    Without `dtype` numpy values keep their own and Python's become bool, int64 or float32. Raises InternalError when
+    `dtype` cannot hold the value (0.5 as an integer, 1e9 as float16).
+    """
     at = emitter()
-    array = np.asarray(value) if dtype is None else np.asarray(value).astype(numpy_dtype(dtype))
+    array = _array(value, dtype)
     key = None
     if at.known is not None and array.dtype != object:
         key = ("constant", str(array.dtype), array.shape, array.tobytes())
-        if key in at.known:
-            known: Var = at.known[key]
+        known: Var | None = at.known.get(key)
+        if known is not None and _still_there(known):
             return known
     program = at.block.program
     if at.block.root.is_function:
@@ -223,73 +231,72 @@ def constant(value: Any, dtype: int | None = None, name: str = "const") -> Var:
     return var
 
 
+def _array(value: Any, dtype: int | None) -> Array:
+    source = np.asarray(value)
+    if source.dtype.kind == "U":
+        return source.astype(object)
+    if dtype is None:
+        is_python_float = source.dtype == np.float64 and not isinstance(value, (np.ndarray, np.generic))
+        return source.astype(np.float32) if is_python_float else source
+    with np.errstate(all="ignore"):
+        array = source.astype(numpy_dtype(dtype))
+    if source.dtype.kind in "biuf" and not _holds(array, source, dtype):
+        raise InternalError(f"{dtype_name(dtype)} cannot hold the constant {value!r}")
+    return array
+
+
+def _holds(array: Array, source: Array, dtype: int) -> bool:
+    if dtype in INT_DTYPES or dtype == TensorProto.BOOL:
+        return bool(np.array_equal(array, source))
+    lost = ~np.isfinite(array.astype(np.float64)) & np.isfinite(source)
+    return not bool(lost.any())
+
+
+def _still_there(var: Var) -> bool:
+    if var.definition is not None:
+        return var.definition.is_live
+    return var.block.initializers.get(var.name) is var
+
+
+def _split_evenly(
+    schema: onnx.defs.OpSchema | None, operands: Sequence[Any], attrs: dict[str, Any], count: int
+) -> None:
+    """Split into equal parts: from version 18 on their number is an attribute, before that of the outputs alone."""
+    even = len(operands) < 2 or operands[1] is None
+    if schema is None or not even:
+        return
+    if schema.since_version >= 18:
+        attrs.setdefault("num_outputs", count)
+    else:
+        attrs.pop("num_outputs", None)
+
+
 def _operands(
     op_type: str, domain: str, schema: onnx.defs.OpSchema | None, operands: Sequence[Any], attrs: dict[str, Any]
 ) -> list[Var | None]:
     """Literals to constants; operands that this opset wants as attributes to attributes."""
-    if schema is None and domain == "":
-        raise InternalError(f"operator {op_type} does not exist at opset {emitter().block.opsets.get(domain, 0)}")
-    formal = [] if schema is None else _formal(op_type, domain, schema.since_version)
+    if schema is None:
+        if domain == "":
+            raise InternalError(f"operator {op_type} does not exist at opset {emitter().block.opsets.get(domain, 0)}")
+        return [v if isinstance(v, Var) or v is None else constant(v) for v in operands]
+    since = schema.since_version
+    expected = signature.formals(op_type, domain, since)
     inputs: list[Var | None] = []
     for i, value in enumerate(operands):
-        if isinstance(value, Var) or value is None:
-            as_attribute = None if schema is None else _moved_to_attribute(op_type, domain, schema.since_version, i)
-            if as_attribute is None:
-                inputs.append(value)
-            elif value is not None:
-                ints = value.const
-                if ints is None:
-                    raise InternalError(
-                        f"{op_type} takes '{as_attribute}' as an attribute at this opset, so it must be constant"
-                    )
-                attrs[as_attribute] = ints.tolist()
-            continue
-        as_attribute = None if schema is None else _moved_to_attribute(op_type, domain, schema.since_version, i)
-        if as_attribute is not None:
-            attrs[as_attribute] = value.tolist() if isinstance(value, np.ndarray) else value
+        name = signature.moved_to_attribute(op_type, domain, since, i)
+        if name is not None:
+            number = value.const if isinstance(value, Var) else value
+            if number is None and value is not None:
+                raise InternalError(f"{op_type} takes '{name}' as an attribute at this opset, so it must be constant")
+            if number is not None and np.size(number):  # no axes at all: as if not given
+                attrs[name] = number
+        elif isinstance(value, Var) or value is None:
+            inputs.append(value)
         else:
-            inputs.append(constant(value, _literal_dtype(value, i, formal, operands)))
+            vector = signature.is_vector(expected, i) and np.ndim(value) == 0
+            dtype = signature.literal_dtype(value, i, expected, operands)
+            inputs.append(constant([value] if vector else value, dtype))
     return inputs
-
-
-def _literal_dtype(value: Any, index: int, formal: Sequence[str], operands: Sequence[Any]) -> int | None:
-    """The dtype of the schema's type variable at this operand; numpy values keep their own."""
-    if isinstance(value, (np.ndarray, np.generic)):
-        return None
-    variable = formal[min(index, len(formal) - 1)] if formal else ""
-    if variable.startswith("tensor("):
-        return _FIXED.get(variable, TensorProto.INT64)
-    for i, other in enumerate(operands):
-        if isinstance(other, Var) and other.dtype and formal and formal[min(i, len(formal) - 1)] == variable:
-            return other.dtype
-    if isinstance(value, bool):
-        return TensorProto.BOOL
-    is_float = isinstance(value, float) or (
-        isinstance(value, (list, tuple)) and any(isinstance(v, float) for v in value)
-    )
-    return TensorProto.FLOAT if is_float else TensorProto.INT64
-
-
-_FIXED = {"tensor(int64)": TensorProto.INT64, "tensor(bool)": TensorProto.BOOL, "tensor(float)": TensorProto.FLOAT}
-
-
-@lru_cache(maxsize=1024)
-def _formal(op_type: str, domain: str, since: int) -> list[str]:
-    """The type variable (or fixed type) of each formal input."""
-    return [i.type_str for i in onnx.defs.get_schema(op_type, since, domain).inputs]
-
-
-@lru_cache(maxsize=4096)
-def _moved_to_attribute(op_type: str, domain: str, since: int, index: int) -> str | None:
-    """The name of the newest schema's input `index`, when the schema at hand has it as an attribute."""
-    latest = onnx.defs.get_schema(op_type, domain=domain).inputs
-    if index >= len(latest):
-        return None
-    name = latest[index].name
-    schema = onnx.defs.get_schema(op_type, since, domain)
-    if any(i.name == name for i in schema.inputs):
-        return None
-    return name if name in schema.attributes else None
 
 
 def _key(value: Any) -> Any:
@@ -301,14 +308,14 @@ def _key(value: Any) -> Any:
 
 
 def _add_provenance(node: NodeProto, at: Emitter) -> None:
-    """The union of the sources' metadata; values that differ are listed one after the other."""
+    """The union of the sources' metadata; values that differ are listed one after the other, each once."""
     if at.block.program.ir_version < 10:
         return  # nodes carry metadata from IR 10 on
     merged: dict[str, dict[str, None]] = {}
     for source in at.sources:
         for entry in source.node.metadata_props:
-            merged.setdefault(entry.key, {})[entry.value] = None
-    for key, values in merged.items():
-        node.metadata_props.add(key=key, value=" | ".join(values))
+            merged.setdefault(entry.key, {}).update(dict.fromkeys(entry.value.split(_UNION)))
     if at.made_by:
-        node.metadata_props.add(key="onnxgrad.made_by", value=at.made_by)
+        merged.setdefault("onnxgrad.made_by", {})[at.made_by] = None
+    for key, values in merged.items():
+        node.metadata_props.add(key=key, value=_UNION.join(values))

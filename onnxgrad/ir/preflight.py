@@ -37,7 +37,7 @@ def check_model(proto: ModelProto, where: str) -> None:
 def inlined_nodes(proto: ModelProto) -> int:
     """How many nodes the model has once every call of a local function is inlined: 2^30 is easily written."""
     calls = _calls(proto)
-    total = {key: 0 for key in calls}
+    total = dict.fromkeys(calls, 0)
     for key in _callees_first(calls):
         total[key] = sum(total.get(called, 1) for called in calls[key])
     return sum(total.get(_key(n), 1) for n in _nodes(proto.graph.node))

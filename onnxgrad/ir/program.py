@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import onnx
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.types import Array
+from onnxgrad.ir.weights import internalize
 
 FunctionKey = tuple[str, str, str]
 
@@ -59,26 +59,12 @@ class Program:
     def array(self, tensor: TensorProto) -> Array:
         """The elements of a tensor; external data is read from the model's folder now and not kept.
 
-        Raises InputError when the external data is missing, outside the folder, or shorter than declared.
+        Raises InputError when the data is damaged, or the external data missing or outside the folder.
         """
         if tensor.data_location == TensorProto.EXTERNAL:
-            tensor = self.internalize(tensor)
-        return numpy_helper.to_array(tensor)
-
-    def internalize(self, tensor: TensorProto) -> TensorProto:
-        """A copy of an external tensor with its bytes inside; errors as for `array`."""
-        if self.folder is None:
-            raise InputError(
-                f"initializer '{tensor.name}' lies in an external file and the model has no folder: "
-                "pass the model's path instead of its bytes"
-            )
-        copy = TensorProto()
-        copy.CopyFrom(tensor)
+            tensor = internalize(tensor, self.folder)
         try:
-            onnx.external_data_helper.load_external_data_for_tensor(copy, str(self.folder.resolve()))
-        except (OSError, ValueError, onnx.checker.ValidationError) as e:
-            reason = str(e).splitlines()[0]
-            raise InputError(f"external data of initializer '{tensor.name}' cannot be read: {reason}") from e
-        copy.data_location = TensorProto.DEFAULT
-        del copy.external_data[:]
-        return copy
+            return numpy_helper.to_array(tensor)
+        except (TypeError, ValueError) as e:
+            reason = (str(e) or type(e).__name__).splitlines()[0]
+            raise InputError(f"the data of tensor '{tensor.name}' is damaged: {reason}") from e

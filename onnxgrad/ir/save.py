@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
-from onnx.external_data_helper import set_external_data
+from google.protobuf.message import EncodeError
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
-from onnxgrad.errors import InputError
+from onnxgrad.errors import InputError, InternalError
+from onnxgrad.ir import weights as external
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import type_to_proto
-
-# protobuf's limit, with room for what surrounds the weights
-_MAX_BYTES = (1 << 31) - (1 << 20)
-# page-aligned tensors can be mapped into memory
-_ALIGNMENT = 4096
-# tensors below this stay in the model file even when others go outside
-_INLINE_BYTES = 1024
 
 
 def to_proto(program: Program, *, weights: bool = False) -> ModelProto:
@@ -41,111 +36,80 @@ def to_proto(program: Program, *, weights: bool = False) -> ModelProto:
         for block in program.functions.values():
             _write_function(block, model.functions.add())
     if weights:
-        _load_weights(program, model)
+        external.load_weights(model, program.folder)
     return model
 
 
 def save(program: Program, path: str | os.PathLike[str]) -> None:
-    """Write a program to `path`: beside it first, then renamed.
+    """Write a program to `path`: beside it first, then renamed, so that it appears whole or not at all.
 
     Weights that were in external files go, tensor by tensor, to one new file `<name>.data` beside it; so do the
-    weights of a model that would pass 2 GB. Raises InputError when `path` is the model's own file or cannot be written.
+    weights of a model that would pass 2 GB. Raises InputError when `path` is one of the model's own files or cannot be
+    written.
     """
     path = Path(path)
-    if program.path is not None and path.exists() and path.resolve() == program.path.resolve():
-        raise InputError(
-            f"{path}: output and input are the same file; the input is never changed, choose another output"
-        )
-    model = to_proto(program)
-    tensors = list(_tensors(model.graph))
-    outside = [t for t in tensors if t.data_location == TensorProto.EXTERNAL]
-    if not outside and model.ByteSize() >= _MAX_BYTES:
-        outside = [t for t in tensors if len(t.raw_data) > _INLINE_BYTES]
-    data_path = _free_data_path(path, program) if outside else None
     try:
-        if data_path is not None:
-            with _WholeFile(data_path) as file:
-                for tensor in outside:
-                    _move_outside(program, tensor, file, data_path.name)
-        with _WholeFile(path) as file:
-            file.write(model.SerializeToString())
+        _refuse_own_files(program, path)
+        model = to_proto(program)
+        outside = external.outside(model)
+        data = _serialized(model)
+        if data is None:
+            outside += external.large(model)
+        with contextlib.ExitStack() as files:  # both are renamed at the end, or neither
+            if outside:
+                data_path = _free_data_path(path, program)
+                file = files.enter_context(_whole_file(data_path))
+                external.move(outside, program.folder, file, data_path.name)
+                data = _serialized(model)
+            if data is None:
+                raise InputError(f"{path}: cannot be written: the model passes 2 GB even without its weights")
+            files.enter_context(_whole_file(path)).write(data)
     except OSError as e:
         raise InputError(f"{path}: cannot be written: {e.strerror or e}") from e
 
 
-class _WholeFile:
+def _serialized(model: ModelProto) -> bytes | None:
+    """The model's bytes, None when they are more than protobuf can hold."""
+    try:
+        data = model.SerializeToString()
+    except (EncodeError, ValueError):
+        return None
+    return data if len(data) < external.MAX_BYTES else None
+
+
+@contextlib.contextmanager
+def _whole_file(path: Path) -> Iterator[IO[bytes]]:
     """Write beside the target and rename on success; nothing is left behind on failure."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> IO[bytes]:
-        handle, self.temporary = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.", suffix=".part")
-        self.file = os.fdopen(handle, "wb")
-        return self.file
-
-    def __exit__(self, kind: object, *rest: object) -> None:
-        self.file.close()
-        if kind is not None:
-            os.unlink(self.temporary)
-            return
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
         umask = os.umask(0)
         os.umask(umask)
-        os.chmod(self.temporary, 0o666 & ~umask)  # mkstemp made it private
-        os.replace(self.temporary, self.path)
+        os.chmod(temporary, 0o666 & ~umask)  # mkstemp made it private
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
 
 
-# ---- weights --------------------------------------------------------------------------------------------------
-
-
-def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """Every tensor of a graph that may hold weights, in nested graphs too."""
-    yield from graph.initializer
-    for node in graph.node:
-        for a in node.attribute:
-            if a.type == AttributeProto.TENSOR:
-                yield a.t
-            elif a.type == AttributeProto.GRAPH:
-                yield from _tensors(a.g)
-            elif a.type == AttributeProto.GRAPHS:
-                for g in a.graphs:
-                    yield from _tensors(g)
-
-
-def _load_weights(program: Program, model: ModelProto) -> None:
-    total = 0
-    for tensor in _tensors(model.graph):
-        if tensor.data_location != TensorProto.EXTERNAL:
-            continue
-        total += next((int(e.value) for e in tensor.external_data if e.key == "length"), 0)
-        if total >= _MAX_BYTES:
-            raise InputError(
-                "the model's weights pass 2 GB, more than a ModelProto can hold: use BindingBlock.load(path) and "
-                "block.save(path), or the command line"
-            )
-        tensor.CopyFrom(program.internalize(tensor))
-
-
-def _move_outside(program: Program, tensor: TensorProto, file: IO[bytes], location: str) -> None:
-    data = program.internalize(tensor).raw_data if tensor.data_location == TensorProto.EXTERNAL else tensor.raw_data
-    offset = -(-file.tell() // _ALIGNMENT) * _ALIGNMENT
-    file.seek(offset)
-    file.write(data)
-    tensor.raw_data = b"\0"  # set_external_data wants the field present
-    set_external_data(tensor, location, offset, len(data))
-    tensor.ClearField("raw_data")
+def _refuse_own_files(program: Program, path: Path) -> None:
+    if not path.exists():
+        return
+    if program.path is not None and program.path.exists() and path.samefile(program.path):
+        raise InputError(
+            f"{path}: output and input are the same file; the input is never changed, choose another output"
+        )
+    if path.resolve() in external.sources(program.proto, program.folder):
+        raise InputError(f"{path}: the model reads its weights from this file; choose another output")
 
 
 def _free_data_path(path: Path, program: Program) -> Path:
     """`<name>.data` beside the output, unless the model reads its own weights from there."""
-    sources = {
-        (program.folder / entry.value).resolve()
-        for tensor in _tensors(program.proto.graph)
-        for entry in tensor.external_data
-        if entry.key == "location" and program.folder is not None
-    }
+    taken = external.sources(program.proto, program.folder)
     candidate, count = path.with_name(f"{path.name}.data"), 1
-    while candidate.resolve() in sources:
+    while candidate.resolve() in taken:
         count += 1
         candidate = path.with_name(f"{path.name}.{count}.data")
     return candidate
@@ -181,7 +145,8 @@ def _write_opsets(program: Program, model: ModelProto) -> None:
 
 def _write_graph(block: BindingBlock, graph: GraphProto) -> None:
     source = block.proto
-    assert isinstance(source, GraphProto)
+    if not isinstance(source, GraphProto):
+        raise InternalError(f"block '{block.name}' is a function's, not a graph's")
     if not block.changed:
         graph.CopyFrom(source)
         return
@@ -191,13 +156,21 @@ def _write_graph(block: BindingBlock, graph: GraphProto) -> None:
         _write_binding(b, graph.node)
     _write_declarations(block.inputs, source.input, graph.input)
     _write_declarations(block.outputs, source.output, graph.output)
-    graph.initializer.extend(v.initializer for v in block.initializers.values() if v.initializer is not None)
+    for name, v in block.initializers.items():
+        if v.initializer is not None:
+            graph.initializer.append(v.initializer)
+            if graph.initializer[-1].name != name:  # renamed
+                graph.initializer[-1].name = name
+    for v, sparse in zip(block.sparse, graph.sparse_initializer, strict=True):
+        if sparse.values.name != v.name:
+            sparse.values.name = v.name
     _write_value_info(block, source, graph)
 
 
 def _write_function(block: BindingBlock, function: FunctionProto) -> None:
     source = block.proto
-    assert isinstance(source, FunctionProto)
+    if not isinstance(source, FunctionProto):
+        raise InternalError(f"block '{block.name}' is a graph's, not a function's")
     if not block.changed:
         function.CopyFrom(source)
         return
@@ -209,15 +182,14 @@ def _write_function(block: BindingBlock, function: FunctionProto) -> None:
         _write_binding(b, function.node)
 
 
-def _write_binding(b: Binding, nodes: object) -> None:
-    node: NodeProto = nodes.add()  # type: ignore[attr-defined]  # a protobuf container, whose class is private
-    node.CopyFrom(b.node)
+def _write_binding(b: Binding, nodes: Any) -> None:
+    """Append the node of `b` to `nodes`, a protobuf container (whose class is private)."""
+    nodes.append(b.node)
     if not b.changed:
         return
-    del node.input[:]
-    del node.output[:]
-    node.input.extend("" if v is None else v.name for v in b.inputs)
-    node.output.extend("" if v is None else v.name for v in b.outputs)
+    node = nodes[-1]
+    node.input[:] = ["" if v is None else v.name for v in b.inputs]
+    node.output[:] = ["" if v is None else v.name for v in b.outputs]
     for name, nested in b.blocks.items():
         _write_graph_attribute(node, name, nested)
 
@@ -232,38 +204,37 @@ def _write_graph_attribute(node: NodeProto, name: str, nested: BindingBlock) -> 
     _write_graph(nested, target)
 
 
-def _write_declarations(values: list[Var], source: object, target: object) -> None:
-    declared = {v.name: v for v in source}  # type: ignore[attr-defined]  # repeated ValueInfoProto
+def _write_declarations(values: list[Var], source: Any, target: Any) -> None:
+    """Inputs or outputs (repeated ValueInfoProto): as they were declared, new ones by their type."""
+    declared = {v.name: v for v in source}
     for var in values:
-        found = declared.get(var.name)
-        if found is None:
-            found = ValueInfoProto(name=var.name, type=type_to_proto(var.type))
-        target.append(found)  # type: ignore[attr-defined]  # repeated ValueInfoProto
+        target.append(declared.get(var.name) or ValueInfoProto(name=var.name, type=type_to_proto(var.type)))
 
 
 def _write_value_info(block: BindingBlock, source: GraphProto, graph: GraphProto) -> None:
-    """What was declared stays for values that live; new values are declared where the file declared its own."""
+    """What was declared stays, unless its value is gone; new values are declared where the file declared its own."""
     if not source.value_info:
         return
-    outputs = {v.name for v in block.outputs}
-    live = {v.name: v for v in block.vars()}
-    graph.value_info.extend(v for v in source.value_info if v.name in live)
-    declared = {v.name for v in source.value_info} | outputs
     before = {name for n in source.node for name in n.output}
+    gone = before.difference(v.name for v in block.vars())
+    returned = {v.name for v in block.outputs}.difference(v.name for v in source.output)
+    graph.value_info.extend(v for v in source.value_info if v.name not in gone and v.name not in returned)
+    declared = {v.name for v in source.value_info} | {v.name for v in block.outputs} | before
     for b in block.bindings:
         for out in b.outputs:
-            if out is not None and out.name not in declared and out.name not in before and out.type is not None:
+            if out is not None and out.name not in declared and out.type is not None:
                 graph.value_info.add(name=out.name, type=type_to_proto(out.type))
 
 
-def _copy_fields(source: object, target: object, skip: tuple[str, ...]) -> None:
-    """Copy every set field except those named."""
-    for field, value in source.ListFields():  # type: ignore[attr-defined]  # any protobuf message
+def _copy_fields(source: Any, target: Any, skip: tuple[str, ...]) -> None:
+    """Copy every set field of a protobuf message except those named."""
+    for field, value in source.ListFields():
         if field.name in skip:
             continue
         if field.is_repeated:
             getattr(target, field.name).extend(value)
         elif field.message_type is not None:
+            getattr(target, field.name).SetInParent()
             getattr(target, field.name).CopyFrom(value)
         else:
             setattr(target, field.name, value)

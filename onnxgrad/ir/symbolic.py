@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from onnx import NodeProto, helper
+from onnx import NodeProto, TensorProto, helper
 
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.types import Dim, Shape, broadcast_shapes, same_dim
 
 # the operators whose results `refine` may know better than onnx
-REFINED = frozenset({"Reshape", "Expand", "ConstantOfShape", "Tile", "Slice", "ScatterND", "ScatterElements"})
+REFINED = frozenset(
+    {"Reshape", "Expand", "ConstantOfShape", "Tile", "Slice", "Pad", "Range", "ScatterND", "ScatterElements"}
+)
+
+# exporters write INT32_MAX or INT64_MAX for "to the end"
+_END = (1 << 31) - 1
 
 # how many bindings of shape arithmetic are followed upwards
 _DEPTH = 24
@@ -22,6 +27,9 @@ def sizes(var: Var, depth: int = _DEPTH) -> tuple[Dim, ...] | None:
     ints = var.ints
     if ints is not None:
         return ints
+    # through bool or a float a number may change
+    if var.dtype not in (TensorProto.INT64, TensorProto.INT32) or (var.rank or 0) > 1:
+        return None
     b = var.definition
     if b is None or b.domain != "" or depth == 0:
         return _unknown(var)
@@ -39,13 +47,15 @@ def _unknown(var: Var) -> tuple[Dim, ...] | None:
 
 def _sizes_of(b: Binding, depth: int) -> tuple[Dim, ...] | None:
     first = b.operand(0)
-    if first is None:
+    if first is None or b.has_refs:
         return None
     if b.op == "Shape":
         shape = first.shape
         return None if shape is None else shape[b.attr("start", 0) : b.attr("end", len(shape))]
-    if b.op in ("Identity", "Cast", "Squeeze", "Unsqueeze"):
+    if b.op in ("Identity", "Cast", "Squeeze"):
         return sizes(first, depth) if first.rank is not None and first.rank <= 1 else None
+    if b.op == "Unsqueeze":
+        return sizes(first, depth) if first.rank == 0 else None
     if b.op == "Reshape":
         return sizes(first, depth) if b.out.rank is not None and b.out.rank <= 1 else None
     if b.op == "Concat":
@@ -75,6 +85,8 @@ def _sliced(source: tuple[Dim, ...] | None, b: Binding) -> tuple[Dim, ...] | Non
     starts, ends = bounds
     if source is None or starts is None or ends is None or step is None or len(starts) != 1:
         return None
+    if step[0] < 0 and starts[0] < -len(source):
+        return None  # ONNX starts at the first element then, Python before it
     return source[slice(starts[0], ends[0] if ends[0] > -(1 << 62) else None, step[0])]
 
 
@@ -126,7 +138,48 @@ def refine(node: NodeProto, inputs: Sequence[Var | None]) -> Shape | None:
             return tuple(_calculate("Mul", d, r) for d, r in zip(x.shape, repeats, strict=True))
     if node.op_type in ("ScatterND", "ScatterElements"):
         return x.shape
+    if node.op_type == "Slice":
+        return _sliced_shape(x.shape, inputs)
+    if node.op_type == "Pad":
+        return _untouched(x.shape, inputs[3] if len(inputs) > 3 else None)
+    if node.op_type == "Range" and second is not None and len(inputs) == 3 and inputs[2] is not None:
+        counts = sizes(second)
+        return counts if x.ints == (0,) and inputs[2].ints == (1,) and counts is not None and len(counts) == 1 else None
     return None
+
+
+def _sliced_shape(source: Shape | None, inputs: Sequence[Var | None]) -> Shape | None:
+    starts, ends, axes, steps = (inputs[i] if i < len(inputs) else None for i in range(1, 5))
+    if source is None or starts is None or ends is None:
+        return None
+    if axes is None:
+        count = starts.shape[0] if starts.shape is not None and len(starts.shape) == 1 else None
+        touched = tuple(range(count)) if isinstance(count, int) else None
+    else:
+        touched = axes.ints
+    kept = _without(source, touched)
+    if kept is None or touched is None:
+        return None
+    step = (1,) * len(touched) if steps is None else steps.ints
+    if starts.ints == (0,) * len(touched) and step == (1,) * len(touched):
+        dims = list(kept)
+        for axis, end in zip(touched, ends.ints or (), strict=False):
+            if end >= _END:
+                dims[axis] = source[axis]
+        return tuple(dims)
+    return kept
+
+
+def _untouched(source: Shape | None, axes: Var | None) -> Shape | None:
+    return None if source is None or axes is None else _without(source, axes.ints)
+
+
+def _without(source: Shape, touched: tuple[int, ...] | None) -> Shape | None:
+    """The shape with the touched axes unknown."""
+    if touched is None or any(not -len(source) <= axis < len(source) for axis in touched):
+        return None
+    gone = {axis % len(source) for axis in touched}
+    return tuple(None if i in gone else d for i, d in enumerate(source))
 
 
 def _sane(dims: tuple[Dim, ...]) -> Shape:

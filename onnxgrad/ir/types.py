@@ -115,10 +115,12 @@ def type_from_proto(proto: TypeProto) -> Type | None:
     kind = proto.WhichOneof("value")
     if kind == "tensor_type":
         tensor = proto.tensor_type
-        shape = tuple([d.dim_value or _dim(d) for d in tensor.shape.dim]) if tensor.HasField("shape") else None
-        if shape is not None and any(isinstance(d, int) and d < 0 for d in shape):
-            shape = tuple(None if isinstance(d, int) and d < 0 else d for d in shape)  # producers write -1 for unknown
-        return TensorType(tensor.elem_type, shape)
+        if not tensor.HasField("shape"):
+            return TensorType(tensor.elem_type, None)
+        # most sizes are known and positive, and this runs for every value of a model
+        return TensorType(
+            tensor.elem_type, tuple([size if (size := d.dim_value) > 0 else _dim(d) for d in tensor.shape.dim])
+        )
     if kind == "sequence_type":
         return SequenceType(type_from_proto(proto.sequence_type.elem_type))
     if kind == "optional_type":
@@ -127,9 +129,8 @@ def type_from_proto(proto: TypeProto) -> Type | None:
 
 
 def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
-    """A dimension whose value is 0 or absent."""
     if dim.HasField("dim_value"):
-        return 0
+        return dim.dim_value if dim.dim_value >= 0 else None  # producers write -1 for unknown
     # "?" is written for different sizes in one model, so it names nothing
     return dim.dim_param if dim.dim_param not in ("", "?") else None
 

@@ -107,7 +107,7 @@ class Var:
     def ints(self) -> tuple[int, ...] | None:
         """A constant integer scalar or vector as a tuple (axes, sizes, perms), None when it is not one."""
         array = self.const if self._small_integer() else None
-        return None if array is None else tuple(int(i) for i in array.reshape(-1))
+        return None if array is None or array.ndim > 1 else tuple(int(i) for i in array.reshape(-1))
 
     def _small_integer(self) -> bool:
         if self.initializer is not None and len(self.initializer.dims) > 1:

@@ -14,7 +14,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Dim, numpy_dtype
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.passes.combine_matmul import Check
-from onnxgrad.passes.parallel import concat, reason_not_to_merge, split
+from onnxgrad.passes.parallel import concat, reason_not_to_merge, reason_not_to_split, reason_of_shared, split
 from onnxgrad.passes.split_laws import sink_below_split
 from onnxgrad.rewrite.combine import Branch, Family, apply_family, combine
 from onnxgrad.rewrite.pattern import Each, P, capture
@@ -95,11 +95,14 @@ class CombineParallelGemm(Pass):
             m = None if shared.shape is None else shared.shape[1 if trans_a else 0]
             k = weights[0].shape[1 if trans_b else 0]
             reason = reason_not_to_merge(self.merge, self.provider, len(group), m if isinstance(m, int) else None, k)
+            if reason is None and self.merge == "auto":
+                reason = reason_of_shared(weights)
+            sizes = [_columns(branch["w"], branch.root) for branch in group]
+            reason = reason or reason_not_to_split(2, sizes, first.version)
             if reason is not None:
                 return decline(reason)
             if self.check is not None and not self.check(group):
                 return decline("refused by the check")
-            sizes = [_columns(branch["w"], branch.root) for branch in group]
             biases = [branch.root.operand(2) for branch in group]
             merged = None
             if any(b is not None for b in biases):

@@ -10,7 +10,7 @@ from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.passes.base import Pass, register, roots
-from onnxgrad.passes.parallel import concat, reason_not_to_merge, rows, split
+from onnxgrad.passes.parallel import concat, reason_not_to_merge, reason_not_to_split, reason_of_shared, rows, split
 from onnxgrad.passes.split_laws import sink_below_split
 from onnxgrad.rewrite.combine import Branch, Family, apply_family, combine
 from onnxgrad.rewrite.pattern import P, capture
@@ -72,14 +72,16 @@ class CombineParallelMatMul(Pass):
             shared, weights = group[0]["x"], [branch["w"] for branch in group]
             k = weights[0].shape[-2]
             reason = reason_not_to_merge(self.merge, self.provider, len(group), rows(shared), k)
-            if reason is None and self.merge == "auto" and any(v.is_constant and v.use_count > 1 for v in weights):
-                reason = "a weight has another reader, so the file would hold it twice"
+            if reason is None and self.merge == "auto":
+                reason = reason_of_shared(weights)
+            sizes = [v.shape[-1] for v in weights]
+            reason = reason or reason_not_to_split(shared.rank, sizes, group[0].root.version)
             if reason is not None:
                 return decline(reason)
             if self.check is not None and not self.check(group):
                 return decline("refused by the check")
             product = shared @ concat(weights, axis=-1)
-            return split(product, [v.shape[-1] for v in weights], weights, source_axis=-1, axis=-1)
+            return split(product, sizes, weights, source_axis=-1, axis=-1)
 
         return combine_parallel_matmul
 
@@ -107,9 +109,13 @@ class CombineParallelMatMulRight(Pass):
         @combine(P.MatMul(x, w), by=_shares_right)
         def combine_parallel_matmul_right(group: list[Branch]) -> Any:
             lefts, shared = [branch["x"] for branch in group], group[0]["w"]
+            sizes = [v.shape[-2] for v in lefts]
+            reason = reason_not_to_split(shared.rank, sizes, group[0].root.version)
+            if reason is not None:
+                return decline(reason)
             if self.check is not None and not self.check(group):
                 return decline("refused by the check")
             product = op.MatMul(concat(lefts, axis=-2), shared)
-            return split(product, [v.shape[-2] for v in lefts], lefts, source_axis=-2, axis=-2)
+            return split(product, sizes, lefts, source_axis=-2, axis=-2)
 
         return combine_parallel_matmul_right

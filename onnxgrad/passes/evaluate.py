@@ -30,8 +30,11 @@ def evaluate(b: Binding) -> Array | None:
     operands = [None if v is None else v.const for v in b.inputs]
     if any(v is not None and a is None for v, a in zip(b.inputs, operands, strict=True)):
         return None
-    with np.errstate(all="ignore"):
-        value = rule(b, operands)
+    try:
+        with np.errstate(all="ignore"):
+            value = rule(b, operands)
+    except (ValueError, IndexError):
+        return None  # the operands do not fit the operator: it fails at run time, where it belongs
     if value is None:
         return None
     array = np.asarray(value)
@@ -63,7 +66,9 @@ def _axes(b: Binding, o: _Operands) -> tuple[int, ...] | None:
 
 
 def _squeeze(b: Binding, o: _Operands) -> Any:
-    return np.squeeze(o[0], _axes(b, o))
+    axes = _axes(b, o)
+    # an empty list of axes means none of them to numpy and every one to onnxruntime
+    return None if axes == () else np.squeeze(o[0], axes)
 
 
 def _unsqueeze(b: Binding, o: _Operands) -> Any:
@@ -87,9 +92,9 @@ def _slice(b: Binding, o: _Operands) -> Any:
     index: list[slice] = [slice(None)] * o[0].ndim
     for start, end, axis, step in zip(o[1], o[2], axes, steps, strict=True):
         size = o[0].shape[int(axis)]
-        # numpy reads an end below -size with a negative step as "before the first", like ONNX, only if it is None
-        before = step < 0 and end < -size
-        index[int(axis)] = slice(int(start), None if before else int(end), int(step))
+        # a start before the first element stays there in ONNX; numpy would go on to "before the first"
+        first = max(int(start), -size) if step < 0 else int(start)
+        index[int(axis)] = slice(first, int(end), int(step))
     return o[0][tuple(index)]
 
 

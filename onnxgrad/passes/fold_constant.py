@@ -9,15 +9,16 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from onnxgrad.ir import symbolic
+from onnxgrad.ir import attributes, infer, symbolic
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.ops import RANDOM_OPS, constant, emitting
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.types import Array, element_count, numpy_dtype
+from onnxgrad.ir.types import Array, TensorType, element_count, is_static, numpy_dtype
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.passes.evaluate import MOVES, evaluate
+from onnxgrad.passes.merge_equal import draws
 from onnxgrad.rewrite.trace import Trace
-from onnxgrad.verify.run import RunFailed, run
+from onnxgrad.verify.run import RunFailed, Value, run
 
 # evaluated once it may differ from what a run would give, or it hides a structure that the runtime looks for
 _NEVER = RANDOM_OPS | {
@@ -31,6 +32,12 @@ _NEVER = RANDOM_OPS | {
     "Scan",
     "SequenceMap",
 }
+
+# no step on the way to a result that onnxruntime computes for us may be larger than this many bytes
+_LARGEST_STEP = 1 << 26
+_SECONDS = 30.0
+# the newest IR version that every onnxruntime we support reads; it has all dtypes
+_IR = 10
 
 
 @register
@@ -47,7 +54,7 @@ class FoldConstant(Pass):
 
     def run(self, program: Program, trace: Trace) -> None:
         """Fold everywhere. A binding that onnxruntime cannot evaluate stays."""
-        budget = _Budget(self.max_growth)
+        budget = _Budget(self.max_growth, trace)
         for root in roots(program):
             for block in [root, *(nested for b in root.walk() for nested in b.blocks.values())]:
                 _fold_exactly(block, budget, trace)
@@ -55,14 +62,22 @@ class FoldConstant(Pass):
 
 
 class _Budget:
-    def __init__(self, left: int) -> None:
-        self.left = left
+    """What the foldings of a whole run may still add, over all passes and rounds."""
+
+    def __init__(self, limit: int, trace: Trace) -> None:
+        self.limit = limit
+        self.trace = trace
+
+    @property
+    def left(self) -> int:
+        """Bytes left, never negative."""
+        return max(self.limit - self.trace.grown, 0)
 
     def pays(self, growth: int) -> bool:
         """Whether a folding that adds `growth` bytes is allowed; if so it is charged."""
-        if growth > max(self.left, 0):
+        if growth > self.left:
             return False
-        self.left -= max(growth, 0)
+        self.trace.grown += max(growth, 0)
         return True
 
 
@@ -73,11 +88,26 @@ def _fold_exactly(block: BindingBlock, budget: _Budget, trace: Trace) -> None:
             return
         if not b.is_live or not _foldable(b):
             continue
+        if _constant_operands(b) and _size(b) is None:
+            _type_again(b)
         array = _known_sizes(b.out)
         if array is None and _constant_operands(b) and _size(b) is not None and budget.left >= _growth(b):
             array = evaluate(b)
         if array is not None and budget.pays(_growth(b)):
             _replace(b, array, trace)
+
+
+def _type_again(b: Binding) -> None:
+    """Its type was found when its operands (the sizes of an Expand) were not constant yet."""
+    node = onnx.NodeProto()
+    node.CopyFrom(b.node)
+    node.input[:] = ["" if v is None else v.name for v in b.inputs]
+    try:
+        found = infer.result_types(attributes.schema(b.op, b.version, b.domain), node, b.inputs, b.block)[0]
+    except infer.TypeMismatch:
+        return
+    if isinstance(found, TensorType) and is_static(found.shape) and found.dtype == b.out.dtype:
+        b.out.type = found
 
 
 def _known_sizes(out: Var) -> Array | None:
@@ -87,6 +117,8 @@ def _known_sizes(out: Var) -> Array | None:
     sizes = symbolic.sizes(out)
     if sizes is None or any(not isinstance(d, int) for d in sizes):
         return None
+    if out.rank == 1 and out.shape is not None and out.shape[0] not in (len(sizes), None):
+        return None
     return np.array(sizes, np.int64).reshape([len(sizes)] if out.rank else [])
 
 
@@ -95,26 +127,37 @@ def _fold_in_onnxruntime(block: BindingBlock, budget: _Budget, trace: Trace) -> 
     known: set[Var] = set()
     for b in block.bindings:
         operands = [v for v in b.inputs if v is not None]
-        if _foldable(b) and operands and all(v.is_constant or v in known for v in operands) and _size(b) is not None:
+        if not operands or not _foldable(b) or not all(v.is_constant or v in known for v in operands):
+            continue
+        size = _size(b)
+        if size is not None and size <= _LARGEST_STEP:
             folded[b] = None
             known.update(v for v in b.outputs if v is not None)
     wanted = [b for b in folded if any(u not in folded for u in b.out.users) and len(b.outputs) == 1]
     wanted = [b for b in wanted if budget.pays(_growth(b))]
-    if not wanted or trace.stopped:
-        return
+    if wanted and not trace.stopped:
+        for b, value in _values(block, list(folded), wanted):
+            if isinstance(value, np.ndarray) and not trace.stopped:
+                trace.rounded = trace.rounded or value.dtype.kind not in "biu"
+                _replace(b, value, trace)
+
+
+def _values(block: BindingBlock, folded: list[Binding], wanted: list[Binding]) -> list[tuple[Binding, Value]]:
+    """The wanted results, computed in onnxruntime; without those that make it fail, hang or die."""
     try:
-        values = run(_model_of(block, list(folded), wanted), {}, optimize=False)
+        values = run(_model_of(block, folded, wanted), {}, optimize=False, timeout=_SECONDS)
+        return [(b, values[b.out.name]) for b in wanted]
     except RunFailed:
-        return  # it would fail, or hang, for the user as well; folding is not the place to say so
-    for b in wanted:
-        value = values[b.out.name]
-        if isinstance(value, np.ndarray) and not trace.stopped:
-            _replace(b, value, trace)
+        if len(wanted) == 1:
+            return []  # it would fail for the user as well; folding is not the place to say so
+    half = len(wanted) // 2
+    return [*_values(block, folded, wanted[:half]), *_values(block, folded, wanted[half:])]
 
 
 def _model_of(block: BindingBlock, bindings: list[Binding], wanted: list[Binding]) -> onnx.ModelProto:
-    """The folded bindings alone, as a model without inputs."""
+    """The wanted bindings and what they need, as a model without inputs."""
     graph = onnx.GraphProto(name="constants")
+    bindings = _needed(bindings, wanted)
     constants: dict[Var, None] = {}
     for b in bindings:
         node = graph.node.add()
@@ -128,14 +171,24 @@ def _model_of(block: BindingBlock, bindings: list[Binding], wanted: list[Binding
             graph.initializer.append(numpy_helper.from_array(array, v.name))
     for b in wanted:
         graph.output.add(name=b.out.name).type.tensor_type.elem_type = b.out.dtype
-    imports = [onnx.helper.make_opsetid(d, v) for d, v in block.opsets.items()]
-    return onnx.ModelProto(ir_version=min(block.program.ir_version, 10), graph=graph, opset_import=imports)
+    imports = [onnx.helper.make_opsetid("", block.opsets[""])]  # folded operators are of the default domain
+    return onnx.ModelProto(ir_version=_IR, graph=graph, opset_import=imports)
+
+
+def _needed(bindings: list[Binding], wanted: list[Binding]) -> list[Binding]:
+    """Of `bindings`, in their order, those that `wanted` depend on, and these themselves."""
+    needed = set(wanted)
+    for b in reversed(bindings):
+        if b in needed:
+            needed.update(v.definition for v in b.inputs if v is not None and v.definition is not None)
+    return [b for b in bindings if b in needed]
 
 
 def _foldable(b: Binding) -> bool:
     return (
         b.domain == ""
         and b.op not in _NEVER
+        and not draws(b)
         and not b.blocks
         and not b.has_refs
         and len(b.outputs) == 1
@@ -157,7 +210,7 @@ def _size(b: Binding) -> int | None:
 def _growth(b: Binding) -> int:
     """Bytes the file gains: the result, less the constants that nothing else reads."""
     dying = 0
-    for v in {v for v in b.inputs if v is not None and v.initializer is not None and v.use_count == 1}:
+    for v in {v for v in b.inputs if v is not None and v.is_constant and v.use_count == 1}:
         dying += (element_count(v.shape) or 0) * numpy_dtype(v.dtype).itemsize if v.dtype else 0
     return (_size(b) or 0) - dying
 

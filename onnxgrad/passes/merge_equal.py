@@ -93,7 +93,7 @@ def _both_returned(b: Binding, kept: Binding) -> bool:
 
 
 def _key(b: Binding) -> Hashable | None:
-    if b.domain not in ("", "ai.onnx.ml") or b.op in RANDOM_OPS or b.blocks or _draws(b):
+    if b.domain not in ("", "ai.onnx.ml") or b.op in RANDOM_OPS or b.blocks or draws(b):
         return None
     if b.has_refs:
         return None
@@ -102,7 +102,6 @@ def _key(b: Binding) -> Hashable | None:
     return (b.domain, b.op, tuple(b.inputs), attrs, present)
 
 
-def _draws(b: Binding) -> bool:
-    """A training-mode Dropout draws a mask."""
-    mode = b.operand(2)
-    return b.op == "Dropout" and mode is not None
+def draws(b: Binding) -> bool:
+    """A training-mode Dropout draws a mask; before opset 7 every one may."""
+    return b.op == "Dropout" and (b.operand(2) is not None or b.version < 7)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,7 @@ def concat(values: Sequence[Var], axis: int) -> Var:
 def split(value: Var, sizes: Sequence[Dim], sources: Sequence[Var], source_axis: int, axis: int) -> tuple[Var, ...]:
     """Split `value` along `axis` into parts as long as the sources are along `source_axis`, at run time if need be."""
     known = [d for d in sizes if isinstance(d, int)]
+    parts: Any
     if len(known) == len(sizes):
         parts = known
     else:
@@ -42,11 +44,27 @@ def _from_front(v: Var, axis: int) -> int:
 
 
 def _size(v: Var, axis: int) -> Var:
-    """The one-element vector (size of `v` along `axis`)."""
-    axis = _from_front(v, axis)
-    end = axis + 1 if axis != -1 else None
-    result: Var = op.Shape(v, start=axis, end=end)
+    """The one-element vector (size of `v` along `axis`), in operators that every opset has."""
+    result: Var = op.Gather(op.Shape(v), np.array([_from_front(v, axis)]), axis=0)
     return result
+
+
+def reason_of_shared(weights: Sequence[Var]) -> str | None:
+    """Why merging these weights would make the file grow, None when it would not."""
+    if any(v.is_constant and v.use_count > 1 for v in weights):
+        return "a weight has another reader, so the file would hold it twice"
+    return None
+
+
+def reason_not_to_split(value_rank: int | None, sizes: Sequence[Dim], opset: int) -> str | None:
+    """Why this opset has no Split into such parts along the last axes, None when it has."""
+    if opset < 7:
+        return "before opset 7 Add and Gemm broadcast by an attribute"
+    if opset < 11 and value_rank is None:
+        return "before opset 11 Split counts its axis from the front, and the rank is unknown"
+    if opset < 13 and any(not isinstance(d, int) for d in sizes):
+        return "before opset 13 Split has fixed sizes, and one is unknown"
+    return None
 
 
 def rows(x: Var) -> int | None:

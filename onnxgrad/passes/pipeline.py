@@ -12,6 +12,8 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.program import Program
 from onnxgrad.passes import (  # each module registers its passes
     backward_fold_scale_axis,
+    combine_conv,
+    combine_dense,
     combine_gemm,
     combine_matmul,
     fold_bias,
@@ -32,6 +34,8 @@ __all__ = ["PASSES", "PRESETS", "Pass", "PassResult", "Pipeline", "parse_passes"
 
 _MODULES = (
     backward_fold_scale_axis,
+    combine_conv,
+    combine_dense,
     combine_gemm,
     combine_matmul,
     fold_bias,
@@ -45,20 +49,48 @@ _MODULES = (
     transpose_after_concat,
 )
 
-# The order: nothing matches on a raw export until its noise is folded and duplicates are merged, so clean first;
-# products combine before transposes are looked at again, because combining makes Concats of transposes; what the
-# combinations left over is cleaned up by the next round.
-_CLEAN = ("remove-unused", "remove-noops", "fold-constant", "merge-equal")
+# Each position has its reason.
+_CLEAN = (
+    "remove-unused",  # first, so that nothing below works on what nobody reads
+    "remove-noops",  # Identity, Cast and Expand hide constants and equal bindings from the next two
+    "fold-constant",  # a raw export's Transpose(weight), shapes and biases become constants, which all laws ask for
+    "merge-equal",  # last of these: what is equal shows only once it is folded; then parallel branches share an input
+)
+# After the clean-up, since a BatchNormalization is taken apart into arithmetic on constants.
+_SCALES = (
+    "backward-fold-scale-axis",  # before forward: behind a product a scale moves whatever its sign
+    "fold-constant",  # weight * scale becomes the weight
+    "fold-bias",  # the shift is next to its product only when the scale between them is gone
+)
+_INFERENCE = (
+    "simplify-inference",
+    "fold-constant",
+    "backward-fold-scale-axis",
+    "forward-fold-scale-axis",
+    *_SCALES[1:],
+)
+# A BatchNormalization that no product can take in would be two kernels in place of one, so it stays; and no scale moves
+# forward, because onnxruntime looks for the multiply at the end of an RMS normalisation.
+_INFERENCE_THAT_PAYS = ("simplify-inference{only_after_products=true}", "fold-constant", *_SCALES)
+_PRODUCTS = (
+    "simplify-transpose",  # before combining, so that right operands are weights and not transposes of weights
+    "combine-parallel-matmul",  # after the scales: branches that differ in a multiply only are equal now
+    "combine-parallel-gemm",
+    "combine-parallel-conv",
+    "transpose-after-concat",  # combining made Concats of transposes
+    "remove-unused",
+)
 PRESETS: dict[str, tuple[str, ...]] = {
+    # no law about products, no weight computed anew
     "clean": _CLEAN,
-    "default": (
-        *_CLEAN,
-        "simplify-transpose",
-        "combine-parallel-matmul",
-        "combine-parallel-gemm",
-        "transpose-after-concat",
-        "remove-unused",
-    ),
+    # not slower than the input: what the cost rules do not forbid
+    "default": (*_CLEAN, *_INFERENCE_THAT_PAYS, *_PRODUCTS),
+    # BatchNormalization and Dropout away, scales and shifts into weights, products as they are
+    "inference": (*_CLEAN, *_INFERENCE, "remove-unused"),
+    # every law wherever it holds, no cost rule: equal computations get equal graphs
+    "canonical": (*_CLEAN, *_INFERENCE, *(f"{p}{{merge=always}}" if "parallel" in p else p for p in _PRODUCTS)),
+    # BatchNormalization, Dropout and the weights' own arithmetic as they are
+    "training-safe": (*_CLEAN, *_PRODUCTS),
 }
 
 # a pass may open the way for an earlier one; more rounds than this never changed a model we know

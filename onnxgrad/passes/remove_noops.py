@@ -16,11 +16,11 @@ from onnxgrad.rewrite.trace import Decline, Trace, decline
 
 x, y, p = capture("x y p")
 
-# starts and ends beyond this mean "to the end"
-_FAR = 1 << 30
+# ends from here on mean "to the end": exporters write the largest int32 or int64
+_FAR = (1 << 31) - 1
 
 
-def _if_free(root: Binding, x: Var) -> Var | Decline:
+def x_if_free(root: Binding, x: Var) -> Var | Decline:
     """`x` for the root's result, unless the interface would need an Identity in its place anyway."""
     if root.out.returned and (x.definition is None or x.returned or x.block is not root.block):
         return decline("the result is an output and its operand cannot take its name")
@@ -30,13 +30,13 @@ def _if_free(root: Binding, x: Var) -> Var | Decline:
 @rewrite(P.Identity(x), shrinks=count())
 def identity(x: Var, root: Binding) -> Any:
     """Identity(x) = x"""
-    return _if_free(root, x)
+    return x_if_free(root, x)
 
 
 @rewrite(P.Cast(x), shrinks=count())
 def cast_to_same(x: Var, root: Binding) -> Any:
     """Cast(x, to=dtype(x)) = x"""
-    return _if_free(root, x) if x.dtype and root.attr("to") == x.dtype else None
+    return x_if_free(root, x) if x.dtype and root.attr("to") == x.dtype else None
 
 
 @rewrite(P.CastLike(x, y), shrinks=count("CastLike"))
@@ -45,8 +45,8 @@ def cast_like(x: Var, y: Var, root: Binding) -> Any:
     if not (x.dtype and y.dtype):
         return None
     if x.dtype != y.dtype:
-        return op.Cast(x, to=y.dtype)
-    return _if_free(root, x)
+        return op.Cast(x, to=y.dtype, **root.attrs)  # saturate and the like
+    return x_if_free(root, x)
 
 
 @rewrite(P.any_of("Expand", "Reshape", "Tile")(x, y), shrinks=count())
@@ -56,28 +56,31 @@ def same_shape_result(x: Var, y: Var, root: Binding) -> Any:
         return None
     if root.op == "Reshape" and not (is_static(x.shape) or _keeps_each(x, root)):
         return decline("the sizes agree in name only")
-    return _if_free(root, x)
+    return x_if_free(root, x)
 
 
 def _keeps_each(x: Var, root: Binding) -> bool:
-    """At most one symbolic size: the element count then decides it."""
-    return sum(not isinstance(d, int) for d in x.shape or ()) <= 1
+    """At most one symbolic size and no size of 0: the element count then decides it."""
+    shape = x.shape or ()
+    return 0 not in shape and sum(not isinstance(d, int) for d in shape) <= 1
 
 
 @rewrite(P.any_of("Squeeze", "Unsqueeze", "Flatten")(x), shrinks=count())
 def same_rank_result(x: Var, root: Binding) -> Any:
     """Squeeze/Unsqueeze/Flatten(x) = x when the shape stays"""
-    return _if_free(root, x) if same_shape(x.shape, root.out.shape) else None
+    # which axes a Squeeze without axes drops is only known when every size is
+    stays = same_shape(x.shape, root.out.shape) and (root.op == "Flatten" or is_static(x.shape))
+    return x_if_free(root, x) if stays else None
 
 
 @rewrite(P.Transpose(x, perm=p), shrinks=count())
 def transpose_in_order(x: Var, p: Any, root: Binding) -> Any:
     """Transpose(x, (0, 1, ..., n-1)) = x"""
-    return _if_free(root, x) if p is not None and list(p) == sorted(p) else None
+    return x_if_free(root, x) if p is not None and list(p) == sorted(p) else None
 
 
-@rewrite(P.Slice(x, Each(y)), shrinks=count())
-def slice_of_everything(x: Var, y: list[Var], root: Binding) -> Any:
+@rewrite(P.Slice(x, y.const, Each(p)), shrinks=count())
+def slice_of_everything(x: Var, root: Binding) -> Any:
     """x[0:, 0:, ...] = x"""
     bounds = [None if v is None else v.ints for v in root.inputs[1:]] + [None] * 4
     starts, ends, axes, steps = bounds[:4]
@@ -86,23 +89,28 @@ def slice_of_everything(x: Var, y: list[Var], root: Binding) -> Any:
     if len(root.inputs) > 4 and root.inputs[4] and steps is None:
         return None
     axes = tuple(range(len(starts))) if axes is None else axes
-    for start, end, axis, step in zip(starts, ends, axes, steps or (1,) * len(starts), strict=True):
+    steps = (1,) * len(starts) if steps is None else steps
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        return None  # no legal Slice
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        if not -len(x.shape) <= axis < len(x.shape):
+            return None
         size = x.shape[axis]
         if start != 0 or step != 1 or not (end >= _FAR or (isinstance(size, int) and end >= size)):
             return None
-    return _if_free(root, x)
+    return x_if_free(root, x)
 
 
 @rewrite(P.any_of("Concat", "Sum", "Max", "Min", "Mean")(x), shrinks=count())
 def of_one_operand(x: Var, root: Binding) -> Any:
     """Concat(x) = Sum(x) = Max(x) = x"""
-    return _if_free(root, x)
+    return x_if_free(root, x)
 
 
 @rewrite(P.Pad(x, y.const), shrinks=count())
 def pad_by_nothing(x: Var, y: Var, root: Binding) -> Any:
     """Pad(x, 0) = x"""
-    return _if_free(root, x) if y.ints is not None and not any(y.ints) else None
+    return x_if_free(root, x) if y.ints is not None and not any(y.ints) else None
 
 
 @rewrite(P.Reshape(P.Reshape(x, p).only, y), shrinks=count())
@@ -120,7 +128,7 @@ def cast_of_cast(x: Var, root: Binding) -> Any:
     inner = root.inputs[0]
     if inner is None or not x.dtype or root.attr("to") != x.dtype or (x.dtype, inner.dtype) not in _WIDENS:
         return None
-    return _if_free(root, x)
+    return x_if_free(root, x)
 
 
 def _widening() -> frozenset[tuple[int, int]]:

@@ -59,7 +59,8 @@ class Scale:
         """`v` scaled along its axis `axis`. Raises Stays when `v` does not have these channels."""
         if self.axis is None or axis is None:
             return self.apply(v, self.factors)
-        if v.shape is None or v.shape[axis] != self.factors.size:
+        # a size that is not known must be this one: the operator demands it
+        if v.shape is None or (isinstance(v.shape[axis], int) and v.shape[axis] != self.factors.size):
             raise Stays(f"{v.name} does not have {self.factors.size} channels along axis {axis}")
         return self.apply(v, self.lined_up(len(v.shape) - 1 - axis))
 
@@ -98,7 +99,7 @@ def channel_vector(c: Var, y: Var) -> tuple[Array, int | None] | None:
 def read_scale(root: Binding, y: Var, s: Var, scalars: bool) -> Scale | Decline | None:
     """The scale that `root` (a Mul or Div) applies to `y`; None when `s` is no constant per-channel factor."""
     found = channel_vector(s, y)
-    if found is None or y.is_constant:
+    if found is None or _leaf(y) is None:
         return None
     factors, axis = found
     if axis is None and not scalars:
@@ -150,9 +151,9 @@ def _leaf(v: Var) -> Var | None:
         if b is None or b.domain != "" or b.blocks:
             return v
         moving = [u for u in b.inputs if u is not None and not u.is_constant]
-        if not moving:
-            return None if b.op in _FIXED else v
-        if len(moving) > 1 or b.op not in _REARRANGED:
+        if not moving and b.op in _FIXED:
+            return None
+        if len(moving) != 1 or b.op not in _REARRANGED:
             return v
         v = moving[0]
     return v
@@ -161,7 +162,7 @@ def _leaf(v: Var) -> Var | None:
 _REARRANGED = frozenset(
     {"Cast", "Div", "Flatten", "Identity", "Mul", "Reshape", "Squeeze", "Transpose", "Unsqueeze", "DequantizeLinear"}
 )
-_FIXED = _REARRANGED | {"Concat", "ConstantOfShape", "Expand", "Slice", "Split"}
+_FIXED = _REARRANGED | {"Add", "Concat", "ConstantOfShape", "Expand", "Neg", "Slice", "Split", "Sqrt"}
 
 
 def kept_axis(source: Shape | None, axis: int | None, target: Shape | None) -> int | None:

@@ -30,10 +30,20 @@ def sink_below_split(emitted: Sequence[Binding], trace: Trace) -> None:
             split = _add_of_split(split, trace) or _activation_of_split(split, trace)
 
 
+def sink_activations(emitted: Sequence[Binding], trace: Trace) -> None:
+    """Move activations alone above each Split in `emitted`, along whichever axis it splits."""
+    for b in emitted:
+        split: Binding | None = b if b.op == "Split" and b.is_live else None
+        while split is not None and not trace.stopped:
+            split = _activation_of_split(split, trace)
+
+
 def _bias(out: Var) -> tuple[Binding, Var] | None:
     """The Add that is this branch's only reader, and what it adds, when that is one value per column."""
     user = out.sole_user()
-    if user is None or not user.is_op("Add") or out.shape is None or user.out.rank != len(out.shape):
+    if user is None or user.block is not out.block:
+        return None  # behind a nested block's door
+    if not user.is_op("Add") or out.shape is None or user.out.rank != len(out.shape):
         return None
     bias = user.inputs[1] if user.inputs[0] is out else user.inputs[0]
     if bias is None or bias.shape is None or bias.dtype != out.dtype:
@@ -55,7 +65,7 @@ def _add_of_split(split: Binding, trace: Trace) -> Binding | None:
         return None
     # a bias that is computed from another branch would close a cycle
     biases = [None if pair is None else pair[1] for pair in found]
-    if any(c is not None and c.definition and depends_on(c.definition, {split}) for c in biases):
+    if any(c is not None and _comes_from(c, split) for c in biases):
         return None
     with emitting(split.block, sources=[split, *adds], made_by="add_of_split"):
         rows = [_row(c, v) for c, v in zip(biases, outs, strict=True)]
@@ -67,6 +77,11 @@ def _add_of_split(split: Binding, trace: Trace) -> Binding | None:
     split.block.remove_unused([split])
     definition: Binding | None = moved[0].definition
     return definition
+
+
+def _comes_from(v: Var, split: Binding) -> bool:
+    b = v.definition
+    return b is not None and (b is split or depends_on(b, {split}))
 
 
 def _parts(split: Binding) -> Any:
@@ -94,6 +109,8 @@ def _activation_of_split(split: Binding, trace: Trace) -> Binding | None:
         return None
     if any(u is None or not _same_function(u, first) or u.inputs[0] is not v for u, v in zip(users, outs, strict=True)):
         return None
+    if first.block is not split.block or first.has_refs:
+        return None
     readers = [u for u in users if u is not None]
     with emitting(split.block, sources=[split, *readers], made_by="activation_of_split"):
         activated = getattr(op, first.op)(y, *first.inputs[1:], **first.attrs)
@@ -111,6 +128,7 @@ def _same_function(a: Binding, b: Binding) -> bool:
     rest = a.inputs[1:]
     return (
         a.is_op(b.op, b.domain)
+        and a.block is b.block
         and a.attrs == b.attrs
         and rest == b.inputs[1:]
         and all(v is None or v.is_constant for v in rest)

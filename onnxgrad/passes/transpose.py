@@ -10,7 +10,7 @@ from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.passes.base import Pass, register, roots
-from onnxgrad.passes.remove_noops import transpose_in_order
+from onnxgrad.passes.remove_noops import transpose_in_order, x_if_free
 from onnxgrad.rewrite.engine import Measure, apply_rules, rewrite
 from onnxgrad.rewrite.match import attribute
 from onnxgrad.rewrite.pattern import P, capture
@@ -50,13 +50,15 @@ TRANSPOSES_ABOVE_PRODUCTS = Measure("weight of transposes above products", _abov
 
 
 def _gemm_operands(block: BindingBlock) -> int:
-    """How many operands of Gemms are transposes."""
-    return sum(
-        v is not None and v.definition is not None and v.definition.is_op("Transpose")
-        for b in block.walk()
-        if b.is_op("Gemm")
-        for v in b.inputs[:2]
-    )
+    """How many transposes stand right above the operands of Gemms."""
+    return sum(_transposes_on(v) for b in block.walk() if b.is_op("Gemm") for v in b.inputs[:2])
+
+
+def _transposes_on(v: Var | None) -> int:
+    height = 0
+    while v is not None and v.definition is not None and v.definition.is_op("Transpose"):
+        v, height = v.definition.inputs[0], height + 1
+    return height
 
 
 TRANSPOSES_INTO_GEMM = Measure("number of transposed operands of Gemm", _gemm_operands)
@@ -70,9 +72,7 @@ def transpose_of_transpose(x: Var, p: Any, q: Any, root: Binding) -> Any:
     perm = [p[i] for i in q]
     inner = root.inputs[0]
     if perm == sorted(perm):
-        if root.out.returned and (x.definition is None or x.returned):
-            return decline("the result is an output and its operand cannot take its name")
-        return x
+        return x_if_free(root, x)
     if inner is None or inner.use_count > 1:
         return decline("the inner transpose has another reader and would stay")
     return op.Transpose(x, perm=perm)
@@ -131,7 +131,9 @@ def gemm_with_bias_of_transpose_right(a: Var, b: Var, c: Var, root: Binding) -> 
     return _gemm(root, a, b, c, flip_b=True)
 
 
-def _gemm(root: Binding, a: Var, b: Var, c: Var | None = None, *, flip_a: bool = False, flip_b: bool = False) -> Var:
+def _gemm(root: Binding, a: Var, b: Var, c: Var | None = None, *, flip_a: bool = False, flip_b: bool = False) -> Any:
+    if root.version < 7:
+        return decline("before opset 7 Gemm broadcasts by an attribute")
     result: Var = op.Gemm(
         a,
         b,
@@ -160,7 +162,9 @@ def transpose_of_gemm_with_bias(a: Var, b: Var, c: Var, product: Binding) -> Any
     return _swapped(product, a, b, c if c.shape in ((), (1,)) else op.Unsqueeze(c, [1]))
 
 
-def _swapped(product: Binding, a: Var, b: Var, c: Var | None) -> Var:
+def _swapped(product: Binding, a: Var, b: Var, c: Var | None) -> Any:
+    if product.version < 7:
+        return decline("before opset 7 Gemm broadcasts by an attribute")
     result: Var = op.Gemm(
         b,
         a,

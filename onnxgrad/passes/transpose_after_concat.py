@@ -22,7 +22,8 @@ def transpose_after_concat(x: list[Var], p: list[Any], axis: int, root: Binding)
     perm = p[0]
     if perm is None or any(q != perm for q in p):
         return decline("the permutations differ")
-    dying = sum(v is not None and v.sole_user() is root for v in root.inputs)
+    # in a nested block (a loop's body, say) the Concat may run often, and the transposes outside of it once
+    dying = sum(v is not None and v.sole_user() is root and v.block is root.block for v in root.inputs)
     if dying < 2:
         return decline("the transposes have other readers and would stay")
     return op.Transpose(op.Concat(*x, axis=perm[axis % len(perm)]), perm=list(perm))

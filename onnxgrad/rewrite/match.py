@@ -38,8 +38,14 @@ def _value(pattern: Pattern, var: Var | None, found: Captured) -> Iterator[Captu
         b = var.definition
         if b is None or b.op not in pattern.ops or b.domain != pattern.domain or b.result(pattern.result) is not var:
             return
-        if not (pattern.alone and var.use_count > 1):
+        if not pattern.alone or _alone(var):
             yield from _call(pattern, b, found)
+
+
+def _alone(var: Var) -> bool:
+    """Read by one operand slot, in its own block: what a nested block reads may be wanted many times there."""
+    user = var.sole_user()
+    return user is not None and user.block is var.block
 
 
 def _captured(pattern: Capture, value: Any, found: Captured) -> Iterator[Captured]:
@@ -52,6 +58,8 @@ def _captured(pattern: Capture, value: Any, found: Captured) -> Iterator[Capture
 
 
 def _call(pattern: Call, b: Binding, found: Captured) -> Iterator[Captured]:
+    if b.node.attribute and b.has_refs:
+        return  # what the enclosing function's caller decides is not known here
     for name, wanted in pattern.attrs:
         value = attribute(b, name)
         if isinstance(wanted, Capture):

@@ -54,7 +54,7 @@ class Call(Pattern):
 
     @property
     def only(self) -> Call:
-        """The same call, used only by the binding that the pattern has above it."""
+        """The same call, used only by the binding that the pattern has above it, and in the same block."""
         return replace(self, alone=True)
 
     def named(self, label: str) -> Call:

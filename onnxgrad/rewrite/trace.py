@@ -44,7 +44,8 @@ class Trace:
     """The record of one run. `limit` stops after that many firings; `explain` keeps the reasons of near misses.
 
     `rounded`: some firing computed new floating-point constants, which were rounded to their dtype. A proof in float64
-    must then allow for that; otherwise it may ask for equality to the last digits.
+    must then allow for that; otherwise it may ask for equality to the last digits. `grown`: bytes that folded constants
+    added so far, for the cap that all passes of the run have in common.
     """
 
     limit: int | None = None
@@ -52,6 +53,7 @@ class Trace:
     check_measures: bool = False
     pass_name: str = ""
     rounded: bool = False
+    grown: int = 0
     firings: list[Firing] = field(default_factory=list)
     counts: dict[str, RuleCounts] = field(default_factory=dict)
     declined: dict[tuple[str, str, str], None] = field(default_factory=dict)

@@ -42,7 +42,17 @@ def choose_cases(
         return [_given_case(model, given, dims, seeds[0], attempt) for given in _sets(inputs, model)]
     plans = _runnable(model, dims, seeds[0], attempt)
     pairs = itertools.islice(zip(itertools.cycle(plans), itertools.cycle(seeds)), max(len(plans), len(seeds)))
-    return [(Case(plan, seed), feeds_for(model, seed=seed, dims=plan)) for plan, seed in pairs]
+    cases = [(Case(plan, seed), feeds_for(model, seed=seed, dims=plan)) for plan, seed in pairs]
+    return [cases[0], *(case for case in cases[1:] if _runs(case[1], attempt))]
+
+
+def _runs(feeds: Results, attempt: Callable[[Results], None]) -> bool:
+    """False where another seed's values are refused: the first seed's were not."""
+    try:
+        attempt(feeds)
+    except RunFailed:
+        return False
+    return True
 
 
 def _given_case(

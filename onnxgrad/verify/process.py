@@ -35,7 +35,7 @@ class Child:
     def __init__(self, limited: bool) -> None:
         self.lock = threading.Lock()
         self.log = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the child
-        limit = _memory_limit()
+        limit = memory_limit()
         script = str(Path(__file__).with_name("child.py"))
         # Our own sys.path, so that both ends see the same packages and the folder of child.py shadows no standard
         # module.
@@ -134,7 +134,7 @@ def _obituary(lost: str, code: int, timeout: float, said: str) -> str:
     return f"it exited with {code}" + (f" ({said})" if said else "")
 
 
-def _memory_limit() -> int:
+def memory_limit() -> int:
     """Bytes a child may use: this machine's memory, 4 GiB at least (onnxruntime alone reserves over one)."""
     if not hasattr(os, "sysconf"):
         return 0

@@ -47,8 +47,8 @@ PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 # TF32 rounds float32 products to 10 bits; a proof wants the arithmetic that the file asks for.
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {"cpu": {}, "cuda": {"use_tf32": "0"}}
 TWO_GB = 2**31 - 1
-# onnxruntime's "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : " says less than what follows it
-_PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
+# "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : " and the C++ function that refused: both say less than what follows them
+_CLUTTER = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : |\S*/onnxruntime/\S+:\d+ [^()]*\([^()]*\) (const )?")
 
 _pool: dict[str, Child] = {}
 _pool_lock = threading.Lock()
@@ -73,7 +73,7 @@ def _ask(child: Child, timeout: float, stage: str, verb: str, *arguments: Any) -
     except Refused as refused:
         if refused.kind in ("ModuleNotFoundError", "ImportError") and "onnxruntime" in refused.words:
             raise InputError("onnxruntime is not installed: pip install 'onnxgrad[cpu]' (or 'onnxgrad[gpu]')") from None
-        raise RunFailed(stage, _PREFIX.sub("", refused.words)[:600]) from None
+        raise RunFailed(stage, _CLUTTER.sub("", refused.words)[:400]) from None
 
 
 @dataclass(frozen=True)

@@ -40,13 +40,14 @@ _REARRANGES = {"Cast", "Expand", "Reshape", "Unsqueeze", "Squeeze", "Identity", 
 _DOMAINS: dict[tuple[str, int], tuple[float, float]] = {
     ("Log", 0): (0.1, 4.0), ("Sqrt", 0): (0.1, 4.0), ("BatchNormalization", 4): (0.5, 1.5), ("Acosh", 0): (1.1, 4.0),
     ("Acos", 0): (-0.9, 0.9), ("Asin", 0): (-0.9, 0.9), ("Atanh", 0): (-0.9, 0.9), ("Div", 1): (0.5, 2.0),
-    ("Reciprocal", 0): (0.5, 2.0),
+    ("Reciprocal", 0): (0.5, 2.0), ("Dropout", 1): (0.0, 0.9), ("Resize", 2): (1.0, 2.0), ("Upsample", 1): (1.0, 2.0),
+    ("NonMaxSuppression", 3): (0.1, 0.9), ("NonMaxSuppression", 4): (0.1, 0.9),
 }  # fmt: skip
 # operands that are a count, a size or a position: small positive numbers
 _COUNTS = {
     ("Loop", 0), ("Range", 0), ("Range", 1), ("Range", 2), ("Expand", 1), ("ConstantOfShape", 0), ("Tile", 1),
     ("TopK", 1), ("Resize", 3), ("Pad", 1), ("OneHot", 1), ("CenterCropPad", 1), ("HannWindow", 0),
-    ("HammingWindow", 0), ("BlackmanWindow", 0), ("Upsample", 1), ("RandomNormal", 0), ("SequenceAt", 1),
+    ("HammingWindow", 0), ("BlackmanWindow", 0), ("SplitToSequence", 1), ("Slice", 4), ("SequenceAt", 1),
     ("Split", 1), ("DFT", 1), ("STFT", 1), ("STFT", 3), ("NonMaxSuppression", 2),
 }  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from onnx import numpy_helper
 
 from onnxgrad.errors import InputError
-from onnxgrad.verify import verify
+from onnxgrad.verify import feeds_for, verify
 from onnxgrad.verify.proof import EXACT
 from tests.helpers import parse
 
@@ -206,7 +207,7 @@ def test_the_float64_leg_says_why_it_did_not_run() -> None:
         """g (int64 n, float[N] x) => (float[N] y) { y = Loop(n, , x) <body = b (int64 i, bool c, float[N] v)
              => (bool d, float[N] w) { d = Identity(c) w = Neg(v) }> }"""
     )
-    report = verify(loop, loop, inputs={"n": np.array(200_000), **x}, float64_budget=0.1)
+    report = verify(loop, loop, inputs={"n": np.array(50_000), **x}, float64_budget=0.1)
     assert report.ok and "budget of 0.1 s" in report.legs["float64"].why
     with pytest.raises(InputError, match="--no-verify"):
         verify(model, model, inputs=x, legs=["float64"])
@@ -265,7 +266,8 @@ def test_both_graphs_run_on_cuda() -> None:
 
 def test_a_quantised_model_whose_ties_flip_is_not_a_change() -> None:
     """Rounding at exactly .5 turns one bit into a step of the scale; the note says so."""
-    text = """g (float[4] x) => (float[4] y) <float s = {0.5}, int8 z = {0}, float[4,4] i = {1,0,0,0,0,1,0,0,0,0,1,0,0,0,0,1}> {
+    text = """g (float[4] x) => (float[4] y) <float s = {0.5}, int8 z = {0},
+                float[4,4] i = {1,0,0,0,0,1,0,0,0,0,1,0,0,0,0,1}> {
                 m = %s q = QuantizeLinear(m, s, z) y = DequantizeLinear(q, s, z) }"""
     a = parse(text % "MatMul(x, i)")
     b = parse(text.replace("m = %s", "n = MatMul(x, i) m = Mul(n, k)").replace("<", "<float k = {0.99999994}, ", 1))
@@ -275,7 +277,31 @@ def test_a_quantised_model_whose_ties_flip_is_not_a_change() -> None:
     assert verify(a, a, inputs=x, legs=["float64"]).notes == ()
 
 
-def test_a_value_too_large_for_the_reference_is_refused_before_it_hurts() -> None:
+def test_a_value_too_large_for_the_reference_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = parse("g (int64[1] n) => (int64 y) { c = ConstantOfShape(n) y = Size(c) }")
-    report = verify(model, model, inputs={"n": np.array([2**20])})
-    assert report.legs["float64"].ran
+    inputs = {"n": np.array([2**20])}
+    assert verify(model, model, inputs=inputs).legs["float64"].ran
+    monkeypatch.setattr(sys.modules["onnxgrad.verify.reference"], "_LARGEST", 2**22)
+    assert "ConstantOfShape -> 'c': a result of" in verify(model, model, inputs=inputs).legs["float64"].why
+
+
+def test_a_seed_whose_values_the_original_refuses_is_left_out() -> None:
+    """The index is not traced through the product of two inputs, and lies outside the table for some seeds."""
+    model = parse(
+        "g (int64[9] i, int64[9] k) => (float[9] y) <float[1] table = {7}> { p = Mul(i, k) y = Gather(table, p) }"
+    )
+    inside = {seed: not np.any(np.multiply(*feeds_for(model, seed=seed).values())) for seed in range(300)}
+    good = next(seed for seed, fits in inside.items() if fits)
+    bad = next(seed for seed, fits in inside.items() if not fits)
+    report = verify(model, model, seeds=[good, bad])
+    assert report.ok and [case.seed for case in report.cases] == [good]
+    with pytest.raises(InputError, match="--input i=FILE"):
+        verify(model, model, seeds=[bad])
+
+
+def test_weights_that_would_not_fit_in_float64_skip_that_leg(monkeypatch: pytest.MonkeyPatch) -> None:
+    oracle = sys.modules["onnxgrad.verify.oracle"]
+    monkeypatch.setattr(oracle, "memory_limit", lambda: 0)
+    monkeypatch.setattr(oracle, "_ALWAYS", 1000)
+    report = verify(transformer(), transformer())
+    assert report.ok and "GiB in float64" in report.legs["float64"].why

@@ -137,13 +137,18 @@ def test_a_session_survives_the_death_of_its_child() -> None:
 
 @pytest.mark.parametrize(
     ("model", "stage"),
-    [(b"no model", "load"), (parse("g (float[N] x) => (float[N] y) { y = my.Op(x) }").SerializeToString(), "load")],
+    [
+        (b"no model", "load"),
+        (parse("g (float[N] x) => (float[N] y) { y = my.Op(x) }").SerializeToString(), "load"),
+        (parse(NEG, ir_version=99).SerializeToString(), "load"),
+        (parse("g (float[N] x) => (float[3] y) <int64[1] s = {3}> { y = Reshape(x, s) }").SerializeToString(), "run"),
+    ],
 )
-def test_refusals_are_one_line_without_onnxruntimes_prefix(model: bytes, stage: str) -> None:
+def test_refusals_are_one_line_without_onnxruntimes_clutter(model: bytes, stage: str) -> None:
     with pytest.raises(RunFailed) as caught:
         run(model, {"x": np.ones(1, np.float32)})
     assert caught.value.stage == stage
-    assert "\n" not in str(caught.value) and "[ONNXRuntimeError]" not in str(caught.value)
+    assert not any(word in str(caught.value) for word in ("\n", "[ONNXRuntimeError]", "onnxruntime::", "_src/"))
 
 
 def test_feeds_that_do_not_fit() -> None:

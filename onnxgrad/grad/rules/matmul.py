@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from onnxgrad.errors import InputError
+from onnxgrad.grad.accumulate import reshape_like
 from onnxgrad.grad.registry import vjp, vjp_all
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import op
@@ -36,6 +37,10 @@ def _left(g: Var, a: Var, b: Var) -> Var:
     if a.rank == 2 and b.rank is not None and b.rank > 2:
         # a' = b g': the batch axes are summed over, which one product over the joined axes does
         return op.Gemm(_columns(g), _columns(b), transB=1)
+    transposed = b.definition is not None and b.definition.is_op("Transpose")
+    if b.rank == 2 and a.rank is not None and a.rank > 2 and not transposed:
+        # the flat adjoint is there for the weight's gradient as well, and Gemm reads the weight as it lies
+        return reshape_like(op.Gemm(_rows(g), b, transB=1), a)
     return g @ b.mT
 
 

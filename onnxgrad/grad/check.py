@@ -1,0 +1,238 @@
+"""Numeric proof of a gradient graph: `<g, v>` against central differences of the forward graph in float64.
+
+For each requested value x a random direction v is tried: the gradient graph, run in onnxruntime as deployed, gives g;
+the forward graph, in the float64 reference (`verify.reference`), gives (f(x + hv) - f(x - hv)) / 2h, extrapolated from
+two steps. Where the two steps disagree the function has a kink nearby and the value is not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import ModelProto, TensorProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.api import differentiate
+from onnxgrad.grad.request import Target, Wrt, find_targets
+from onnxgrad.ir.load import ModelLike, load
+from onnxgrad.ir.ops import emitting, op
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.types import numpy_dtype
+from onnxgrad.verify.inputs import feeds_for
+from onnxgrad.verify.reference import Reference
+from onnxgrad.verify.run import run
+
+# relative to the value's own gradient, by the coarsest float type on the way
+TOLERANCES = {
+    TensorProto.DOUBLE: 1e-6,
+    TensorProto.FLOAT: 1e-4,
+    TensorProto.FLOAT16: 5e-2,
+    TensorProto.BFLOAT16: 3e-1,
+}
+# a gradient this much smaller than the model's largest is judged on the scale of that one: it may be a true zero
+_FLOOR = 1e-3
+_STEP = 1e-5
+# steps tried, each a fraction of the one before, until two of them agree to a part of the tolerance
+_SHRINK = (1.0, 1 / 16, 1 / 256, 1 / 4096)
+_AGREE = 0.1
+
+
+@dataclass(frozen=True)
+class ValueCheck:
+    """One requested value: the directional derivative both ways, and their difference relative to the scale."""
+
+    name: str
+    gradient: float
+    difference: float
+    error: float
+    judged: bool
+    why: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, in JSON's types."""
+        return {
+            "name": self.name, "gradient": self.gradient, "difference": self.difference,
+            "error": self.error, "judged": self.judged, "why": self.why,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GradientReport:
+    """`ok` is the verdict: every value judged is within the tolerance, and at least one was judged."""
+
+    ok: bool
+    values: tuple[ValueCheck, ...]
+    tolerance: float
+    provider: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def worst(self) -> ValueCheck | None:
+        """The value with the largest error among those judged."""
+        judged = [v for v in self.values if v.judged]
+        return max(judged, key=lambda v: v.error, default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, in JSON's types."""
+        worst = self.worst
+        return {
+            "ok": self.ok,
+            "tolerance": self.tolerance,
+            "provider": self.provider,
+            "worst": None if worst is None else worst.to_dict(),
+            "values": [v.to_dict() for v in self.values],
+            "notes": list(self.notes),
+        }
+
+    def __str__(self) -> str:
+        worst = self.worst
+        skipped = sum(not v.judged for v in self.values)
+        head = "gradient agrees with differences" if self.ok else "gradient DIFFERS from differences"
+        if worst is None:
+            return f"{head}: no value could be judged ({'; '.join(v.why for v in self.values)})"
+        tail = f", {skipped} near a kink not judged" if skipped else ""
+        return (
+            f"{head}: {len(self.values) - skipped} values{tail}, worst '{worst.name}': <g, v> = {worst.gradient:.6g}, "
+            f"differences {worst.difference:.6g}, error {worst.error:.1e} (tolerance {self.tolerance:.0e}, {self.provider})"
+        )
+
+
+def check_gradient(
+    model: ModelLike,
+    wrt: Wrt = None,
+    target: Target = None,
+    *,
+    seed: int = 0,
+    inputs: Mapping[str, Any] | None = None,
+    dims: Mapping[str, int] | None = None,
+    provider: str = "cpu",
+    tolerance: float | None = None,
+    **options: Any,
+) -> GradientReport:
+    """Check `gradient(model, wrt, target, **options)` numerically in random directions.
+
+    Targets that are no scalars get a random adjoint. `inputs` are used where given, the rest is generated from `seed`
+    and `dims`. Raises InputError as `gradient` does, `Unsupported` where the float64 reference lacks an operator, and
+    RunFailed where onnxruntime refuses the gradient graph.
+    """
+    source = to_proto(load(model), weights=True)
+    program = load(source)
+    targets = find_targets(program.main, target, scalar=False)
+    scalar = all(v.shape == () for v in targets)
+    found = differentiate(program, wrt, target, seed="ones" if scalar else "input", **options)
+    graph = to_proto(found.program, weights=True)
+    feeds = feeds_for(source, seed=seed, dims=dims, given=inputs)
+
+    names = list(found.adjoints)
+    probe, deltas, moved = _probe(source, names, found.targets)
+    rng = np.random.default_rng(seed)
+    reference = Reference(probe)
+    base = reference.run({**feeds, **{d: np.zeros(()) for d in deltas.values()}})
+    weights = {t: _adjoint(rng, base[moved[t]], scalar, found.program, t) for t in found.targets}
+    given = {**feeds, **{found.seeds[t]: weights[t] for t in found.seeds}}
+    results = run(graph, given, provider=provider, outputs=list(found.adjoints.values()))
+
+    arrays = {n: np.asarray(results[found.adjoints[n]]).astype(np.float64) for n in names}
+    scale = max((float(np.linalg.norm(a)) for a in arrays.values()), default=0.0)
+    limit = _tolerance(found.program) if tolerance is None else tolerance
+    checks = []
+    for name in names:
+        direction = rng.standard_normal(arrays[name].shape)
+        at = _Line(reference, feeds, deltas, name, direction, {moved[t]: w for t, w in weights.items()}, _size(base[name]))
+        checks.append(_check(name, arrays[name], direction, at, scale, limit))
+    judged = [c for c in checks if c.judged]
+    ok = bool(judged) and all(c.error <= limit for c in judged)
+    return GradientReport(ok, tuple(checks), limit, provider, found.notes)
+
+
+class _Line:
+    """The weighted sum of the targets along a line through the feeds."""
+
+    def __init__(
+        self, reference: Reference, feeds: Mapping[str, Any], deltas: Mapping[str, str], name: str,
+        direction: np.ndarray[Any, Any], weights: Mapping[str, np.ndarray[Any, Any]], size: float,
+    ) -> None:  # fmt: skip
+        self.reference, self.feeds, self.deltas, self.name = reference, feeds, deltas, name
+        self.direction, self.weights, self.size = direction, weights, size
+
+    def central(self, h: float) -> float:
+        """(f(h) - f(-h)) / 2h."""
+        plus, minus = (self._run(s * h) for s in (1.0, -1.0))
+        moved = sum(float(np.sum(np.float64(w) * (plus[t] - minus[t]))) for t, w in self.weights.items())
+        return moved / (2 * h)
+
+    def _run(self, h: float) -> Mapping[str, Any]:
+        zeros = {d: np.zeros(()) for d in self.deltas.values()}
+        return self.reference.run({**self.feeds, **zeros, self.deltas[self.name]: h * self.direction})
+
+
+def _check(
+    name: str, g: np.ndarray[Any, Any], direction: np.ndarray[Any, Any], at: _Line, scale: float, limit: float
+) -> ValueCheck:
+    got = float(np.sum(g * direction))
+    against = max(float(np.linalg.norm(g)), _FLOOR * scale, 1e-300)
+    h = _STEP * max(1.0, at.size)
+    for part in _SHRINK:
+        small, large = at.central(h * part), at.central(2 * h * part)
+        difference = (4 * small - large) / 3
+        if not np.isfinite(difference) or abs(small - large) <= _AGREE * limit * max(against, abs(difference)):
+            break
+    else:
+        return ValueCheck(name, got, difference, 0.0, False, f"'{name}': a kink within {h * _SHRINK[-1]:.0e}")
+    if scale == 0.0 and difference == 0.0:
+        return ValueCheck(name, got, difference, 0.0, True)
+    error = abs(got - difference) / max(against, _FLOOR * abs(difference))
+    return ValueCheck(name, got, difference, error if np.isfinite(error) else float("inf"), True)
+
+
+def _probe(
+    source: ModelProto, names: Sequence[str], targets: Sequence[str]
+) -> tuple[ModelProto, dict[str, str], dict[str, str]]:
+    """The model with `x + delta` for each named value; the names of the deltas, and of the outputs for the targets."""
+    program = load(source)
+    block = program.main
+    values = {v.name: v for v in block.vars()}
+    deltas: dict[str, str] = {}
+    outputs = {t: t for t in targets}
+    with emitting(block):
+        for name in names:
+            v = values[name]
+            delta = block.add_input(program.fresh(f"{name}_delta"), v.type)
+            users = list(v.users)
+            moved = op.Add(v, delta)
+            for user in users:
+                for i, operand in enumerate(user.inputs):
+                    if operand is v:
+                        block.set_operand(user, i, moved)
+            deltas[name] = delta.name
+            for b in (b for b in block.walk() for nested in b.blocks.values() if v in nested.outputs):
+                raise InputError(f"'{name}' is returned by a nested graph of '{b}': it cannot be moved to take differences")
+            if name in targets:
+                outputs[name] = moved.name
+    proto = to_proto(program)
+    del proto.graph.output[:]
+    for name in dict.fromkeys([*outputs.values(), *names]):
+        proto.graph.output.append(onnx.ValueInfoProto(name=name))
+    return proto, deltas, outputs
+
+
+def _adjoint(rng: np.random.Generator, value: Any, scalar: bool, program: Program, target: str) -> np.ndarray[Any, Any]:
+    if scalar:
+        return np.ones(())
+    dtype = next(v.dtype for v in program.main.vars() if v.name == target)
+    return rng.standard_normal(np.shape(value)).astype(numpy_dtype(dtype))
+
+
+def _size(value: Any) -> float:
+    return float(np.abs(np.asarray(value, np.float64)).max(initial=0.0))
+
+
+def _tolerance(program: Program) -> float:
+    """By the coarsest float type among the model's values."""
+    dtypes = {v.dtype for v in program.main.vars()} & set(TOLERANCES)
+    return max((TOLERANCES[d] for d in dtypes), default=TOLERANCES[TensorProto.FLOAT])

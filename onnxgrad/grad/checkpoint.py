@@ -1,0 +1,211 @@
+"""Checkpointing: recompute instead of keep (SPEC S2c).
+
+A mark sits on a use of a value: *start* where the value enters a recomputed segment, *end* where it leaves one. Kept
+are the graph's inputs and constants, every start-marked value, and a binding each of whose operands is either kept and
+read without a start mark or read through an end mark. All else is computed a second time, at most once, when the
+backward part needs it. Random draws are always kept: a second draw would be another one.
+
+onnxruntime merges equal bindings and may run recomputation early, which undoes it. So a recomputed segment reads its
+operands through `Where(c, x, x)`, whose condition depends on the adjoint that arrives there: it is x whatever c is,
+NaN and Inf included, and it cannot run before that adjoint is there. (Where that adjoint is a constant, as next to a
+loss that is a plain sum, nothing is gained by waiting, and folding may undo the segment.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.clone import clone_bindings
+from onnxgrad.ir.ops import RANDOM_OPS, op
+from onnxgrad.ir.types import FLOAT_DTYPES, TensorType
+
+# a value's name: all its uses; (value, result): its use by the binding that defines `result`
+Use: TypeAlias = "str | tuple[str, str]"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where recomputed segments start and end, as marks on uses of values."""
+
+    start: Sequence[Use] = ()
+    end: Sequence[Use] = ()
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The same, resolved: pairs of a value and the binding that reads it."""
+
+    start: frozenset[tuple[Var, Binding]]
+    end: frozenset[tuple[Var, Binding]]
+
+
+def resolve(block: BindingBlock, marks: Checkpoint) -> Marks:
+    """Find the marked uses. Raises InputError that names an unknown value or a use that does not exist."""
+    values = {v.name: v for v in block.vars()}
+    return Marks(frozenset(_uses(marks.start, values)), frozenset(_uses(marks.end, values)))
+
+
+def _uses(marks: Iterable[Use], values: dict[str, Var]) -> list[tuple[Var, Binding]]:
+    found = []
+    for mark in marks:
+        name, reader = (mark, None) if isinstance(mark, str) else mark
+        if name not in values:
+            raise InputError(f"checkpoint '{name}' is no value of the model")
+        v = values[name]
+        readers = [_outermost(b, v) for b in v.users]
+        if reader is not None:
+            by = values[reader].definition if reader in values else None
+            if by not in readers:
+                raise InputError(
+                    f"checkpoint ('{name}', '{reader}'): no binding that defines '{reader}' reads '{name}'"
+                )
+            readers = [b for b in readers if b is by]
+        found += [(v, b) for b in readers]
+    return found
+
+
+def _outermost(reader: Binding, v: Var) -> Binding:
+    """The binding of the value's own block that reads it: a use inside a nested block is its owner's."""
+    while reader.block is not v.block and reader.block.owner is not None:
+        reader = reader.block.owner
+    return reader
+
+
+class Recomputation:
+    """Gives the backward walk the binding to read in place of a forward one, recomputing what is not kept."""
+
+    def __init__(self, block: BindingBlock, marks: Marks) -> None:
+        block.schedule()
+        self._marks = marks
+        self._recomputed, self._lost = _plan(block, marks)
+        self._segments = _segments(self._recomputed, self._lost)
+        self._values: dict[Var, Var] = {}
+        self._conditions: dict[int, Var | None] = {}
+        self._barriers: dict[tuple[int, Var], Var] = {}
+        self._originals: dict[Var, Var] = {}
+
+    @property
+    def originals(self) -> Mapping[Var, Var]:
+        """Copies, and barriers, to the values they stand for."""
+        return self._originals
+
+    @property
+    def recomputed(self) -> list[str]:
+        """The names of the values that are not kept."""
+        return [v.name for v in self._lost]
+
+    def __call__(self, b: Binding, g: Sequence[Any]) -> Binding:
+        """`b` itself when all it reads and defines is kept, else a stand-in whose operands and results are at hand."""
+        if b not in self._recomputed:
+            if not any(v in self._lost for v in b.reads()):
+                return b
+            if b.blocks:
+                return self._copy(b, g)
+            # outputs stay those of `b`: the list is shared, so an optional output added later is added to `b`
+            return Binding(b.node, b.block, [v and self._value(v, g) for v in b.inputs], b.outputs)
+        self._recompute(b, g)
+        copy = self._values[b.out].definition
+        return b if copy is None else copy
+
+    def _value(self, v: Var, g: Sequence[Any]) -> Var:
+        if v in self._lost and v not in self._values and v.definition is not None:
+            self._recompute(v.definition, g)
+        return self._values.get(v, v) if v in self._lost else v
+
+    def _recompute(self, binding: Binding, g: Sequence[Any]) -> None:
+        """Copy `binding` and what it needs, operands first."""
+        work = [binding]
+        while work:
+            b = work[-1]
+            if b.out in self._values:
+                work.pop()
+                continue
+            missing = [
+                v.definition
+                for v in b.reads()
+                if v in self._lost and v not in self._values and v.definition is not None and v.definition is not b
+            ]
+            if missing:
+                work.extend(missing)
+                continue
+            work.pop()
+            self._copy(b, g)
+
+    def _copy(self, b: Binding, g: Sequence[Any]) -> Binding:
+        mapping: dict[Var, Var | None] = {v: self._operand(v, b, g) for v in b.reads()}
+        (copy,) = clone_bindings([b], b.block, mapping, prefix="again_")
+        for old, new in zip(b.outputs, copy.outputs, strict=True):
+            if old is not None and new is not None:
+                new.type = old.type
+                self._values[old] = new
+                self._originals[new] = old
+        for old, stand_in in mapping.items():
+            if stand_in is not None and stand_in is not old:
+                self._originals.setdefault(stand_in, old)
+        return copy
+
+    def _operand(self, v: Var, b: Binding, g: Sequence[Any]) -> Var:
+        if v in self._lost:
+            return self._value(v, g)
+        return self._barrier(v, b, g) if (v, b) in self._marks.start else v
+
+    def _barrier(self, v: Var, b: Binding, g: Sequence[Any]) -> Var:
+        """`v` as the segment of `b` reads it: not before the adjoint has arrived there."""
+        segment = self._segments[b]
+        if segment not in self._conditions:
+            self._conditions[segment] = _condition(g)
+        condition = self._conditions[segment]
+        if condition is None or not isinstance(v.type, TensorType):
+            return v
+        key = (segment, v)
+        if key not in self._barriers:
+            barrier: Var = op.Where(condition, v, v)
+            barrier.type = v.type
+            self._barriers[key] = barrier
+        return self._barriers[key]
+
+
+def _condition(g: Sequence[Any]) -> Var | None:
+    """A bool that can be computed only after the adjoint: whether its first element is NaN (false if it has none)."""
+    for adjoint in g:
+        if isinstance(adjoint, Var) and adjoint.dtype in FLOAT_DTYPES:
+            first = op.Slice(op.Reshape(adjoint, [-1]), [0], [1])
+            condition: Var = op.IsNaN(op.ReduceSum(first, keepdims=0))
+            return condition
+    return None
+
+
+def _plan(block: BindingBlock, marks: Marks) -> tuple[dict[Binding, None], dict[Var, None]]:
+    """The bindings that are not kept, and their results that are not."""
+    started = {v for v, _ in marks.start}
+    recomputed: dict[Binding, None] = {}
+    lost: dict[Var, None] = {}
+    for b in block.bindings:
+        if b.op in RANDOM_OPS or (b.op == "Dropout" and b.operand(2) is not None) or not b.inputs:
+            continue
+        if all((v not in lost and (v, b) not in marks.start) or (v, b) in marks.end for v in b.reads()):
+            continue
+        recomputed[b] = None
+        lost.update((v, None) for v in b.outputs if v is not None and v not in started)
+    return recomputed, lost
+
+
+def _segments(recomputed: Iterable[Binding], lost: dict[Var, None]) -> dict[Binding, int]:
+    """Numbers for the connected parts of what is recomputed; kept values separate them."""
+    number: dict[Binding, int] = {}
+    members: dict[int, list[Binding]] = {}
+    for i, b in enumerate(recomputed):
+        joined = {number[v.definition] for v in b.reads() if v in lost and v.definition in number}
+        mine = min(joined, default=i)
+        group = members.setdefault(mine, [])
+        for other in joined - {mine}:
+            for m in members.pop(other):
+                number[m] = mine
+                group.append(m)
+        number[b] = mine
+        group.append(b)
+    return number

@@ -1,0 +1,135 @@
+"""Segments chosen automatically: about sqrt(n) of them, or as few as fit a memory budget.
+
+(Chen, Xu, Zhang & Guestrin, Training Deep Nets with Sublinear Memory Cost, 2016.) Boundaries go where few bytes are
+alive, which in a residual network is the residual stream alone. The last segment is not recomputed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.checkpoint import Checkpoint, Marks, resolve
+from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.types import TensorType, numpy_dtype
+
+Choice: TypeAlias = "Checkpoint | Sequence[str] | str | int | None"
+
+# sizes are compared, not measured: an open dimension counts as this many
+_OPEN = 64
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def choose(block: BindingBlock, choice: Choice, needed: Iterable[Binding]) -> Marks:
+    """The marks for `checkpoint=`: a Checkpoint, value names (each starts a segment), "auto", or a budget.
+
+    A budget is a number of bytes, or text such as "512MB". `needed` are the forward bindings that the backward part
+    passes. Raises InputError for a budget that no choice of segments meets, or that open dimensions make meaningless.
+    """
+    if isinstance(choice, Checkpoint):
+        return resolve(block, choice)
+    if isinstance(choice, str) and choice != "auto":
+        choice = _bytes(choice)
+    if choice == "auto" or isinstance(choice, int):
+        return _automatic(block, list(needed), choice if isinstance(choice, int) else None)
+    return resolve(block, Checkpoint(start=list(choice or ())))
+
+
+def _bytes(text: str) -> int:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?)i?B?\s*", text, re.IGNORECASE)
+    if match is None:
+        raise InputError(
+            f"checkpoint '{text}' is neither \"auto\" nor a memory budget such as 512MB; list names instead"
+        )
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+@dataclass(frozen=True)
+class _Forward:
+    """The forward bindings in order, with the bytes each defines and the values alive after each."""
+
+    order: list[Binding]
+    bytes: list[int]
+    alive: list[list[Var]]
+    alive_bytes: list[int]
+
+
+def _automatic(block: BindingBlock, needed: list[Binding], budget: int | None) -> Marks:
+    forward = _forward(block, needed)
+    if budget is not None and any(
+        not isinstance(d, int) for b in forward.order for v in _results(b) for d in v.shape or (None,)
+    ):
+        raise InputError('a memory budget needs known sizes, and the model has open dimensions: use "auto" or names')
+    n = len(forward.order)
+    plans = [(cuts, _peak(forward, cuts)) for k in range(1, 4 * math.isqrt(n) + 2) for cuts in [_cuts(forward, k)]]
+    cuts, peak = min(plans, key=lambda plan: plan[1])
+    if budget is not None:
+        fitting = [plan for plan in plans if plan[1] <= budget]
+        if not fitting:
+            raise InputError(f"no choice of segments fits {budget} bytes; the least found needs about {peak}")
+        cuts = min(fitting, key=lambda plan: len(plan[0]))[0]
+    return _marks(block, forward, cuts)
+
+
+def _forward(block: BindingBlock, needed: list[Binding]) -> _Forward:
+    order = [b for b in needed if b.inputs]
+    place = {b: i for i, b in enumerate(order)}
+    last = {v: max((place[u] for u in v.users if u in place), default=-1) for b in order for v in _results(b)}
+    alive: list[list[Var]] = []
+    now: dict[Var, None] = {}
+    for i, b in enumerate(order):
+        now.update((v, None) for v in _results(b))
+        for v in [v for v in now if last[v] <= i]:
+            del now[v]
+        alive.append(list(now))
+    bytes_ = [sum(map(_size, _results(b))) for b in order]
+    return _Forward(order, bytes_, alive, [sum(map(_size, values)) for values in alive])
+
+
+def _results(b: Binding) -> list[Var]:
+    return [v for v in b.outputs if v is not None and v.users]
+
+
+def _size(v: Var) -> int:
+    if not isinstance(v.type, TensorType) or v.shape is None or not v.dtype:
+        return _OPEN
+    return math.prod(d if isinstance(d, int) else _OPEN for d in v.shape) * numpy_dtype(v.dtype).itemsize
+
+
+def _cuts(forward: _Forward, count: int) -> list[int]:
+    """About `count` boundaries that split the bytes evenly: near each share, the place where the least is alive."""
+    total, passed = max(sum(forward.bytes), 1), 0
+    windows: list[list[tuple[int, float, int]]] = [[] for _ in range(count)]
+    for i, size in enumerate(forward.bytes[:-1]):
+        passed += size
+        share = passed * (count + 1) / total
+        nearest = round(share)
+        if 1 <= nearest <= count:
+            windows[nearest - 1].append((forward.alive_bytes[i], abs(share - nearest), i))
+    return [min(w)[2] for w in windows if w]
+
+
+def _peak(forward: _Forward, cuts: Sequence[int]) -> int:
+    """What is kept at the boundaries, plus the largest segment."""
+    kept = sum(map(_size, {v for c in cuts for v in forward.alive[c]}))
+    edges = [-1, *cuts, len(forward.order) - 1]
+    return kept + max(sum(forward.bytes[a + 1 : b + 1]) for a, b in pairwise(edges))
+
+
+def _marks(block: BindingBlock, forward: _Forward, cuts: Sequence[int]) -> Marks:
+    """A start mark on every use, in a segment, of a value from before it; in the last segment an end mark: it stays."""
+    if not cuts:
+        return Marks(frozenset(), frozenset())
+    before = {v for v in block.inputs if v.initializer is None}
+    begin, uses = 0, []
+    for end in (*cuts, len(forward.order) - 1):
+        inside = forward.order[begin : end + 1]
+        uses.append(frozenset((v, b) for b in inside for v in b.reads() if v in before))
+        before.update(v for b in inside for v in _results(b))
+        begin = end + 1
+    return Marks(frozenset().union(*uses[:-1]), uses[-1])

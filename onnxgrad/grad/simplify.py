@@ -1,0 +1,315 @@
+"""Clean-up of a gradient graph: SPEC S1, and the laws that what the walk leaves behind asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from onnxgrad.grad.accumulate import with_type_of
+from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.types import broadcast_shapes, same_shape
+from onnxgrad.passes.base import roots
+from onnxgrad.passes.fold_constant import FoldConstant
+from onnxgrad.passes.remove_noops import RemoveNoops
+from onnxgrad.passes.transpose import SimplifyTranspose
+from onnxgrad.rewrite.engine import apply_rules, count, rewrite
+from onnxgrad.rewrite.match import attribute
+from onnxgrad.rewrite.pattern import Each, P, capture
+from onnxgrad.rewrite.trace import Trace
+
+a, b, c, d, s, x, xs = capture("a b c d s x xs")
+
+
+def simplify(program: Program, variables: Iterable[Var]) -> None:
+    """Simplify in place. `variables`, the requested initializers, are never folded: their values will be replaced."""
+    trace = Trace()
+    with _as_inputs(program, variables):
+        SimplifyTranspose(always=True).run(program, trace)
+        for block in roots(program):
+            apply_rules(block, RULES, trace)
+        FoldConstant().run(program, trace)
+        RemoveNoops().run(program, trace)
+    program.main.remove_unused()
+
+
+@contextmanager
+def _as_inputs(program: Program, variables: Iterable[Var]) -> Iterator[None]:
+    """While this lasts, initializers among `variables` are no constants."""
+    hidden = [v for v in variables if v.initializer is not None and not v.parameter]
+    before = program.ir_version
+    program.ir_version = max(before, 4)
+    for v in hidden:
+        v.parameter = True
+    try:
+        yield
+    finally:
+        program.ir_version = before
+        for v in hidden:
+            v.parameter = False
+
+
+def _fills(out: Var, *operands: Var) -> bool:
+    """The operands broadcast to the shape of `out` among themselves."""
+    return same_shape(broadcast_shapes([v.shape for v in operands]), out.shape)
+
+
+@rewrite(P.any_of("Add", "Mul")(P.Expand(a, s), b), shrinks=count("Expand"))
+def commuting_with_expand(a: Var, b: Var, root: Binding) -> Any:
+    """f(Expand(a, s), b) = f(a, b), f broadcasting, where b has the shape already"""
+    return getattr(op, root.op)(a, b) if _fills(root.out, a, b) else None
+
+
+@rewrite(P.any_of("Sub", "Div")(P.Expand(a, s), b), shrinks=count("Expand"))
+def left_of_expand(a: Var, b: Var, root: Binding) -> Any:
+    """Expand(a, s) - b = a - b, where b has the shape already"""
+    return getattr(op, root.op)(a, b) if _fills(root.out, a, b) else None
+
+
+@rewrite(P.any_of("Sub", "Div")(a, P.Expand(b, s)), shrinks=count("Expand"))
+def right_of_expand(a: Var, b: Var, root: Binding) -> Any:
+    """a - Expand(b, s) = a - b, where a has the shape already"""
+    return getattr(op, root.op)(a, b) if _fills(root.out, a, b) else None
+
+
+@rewrite(P.Where(c, P.Expand(a, s), b), shrinks=count("Expand"))
+def where_of_expand(a: Var, b: Var, c: Var, root: Binding) -> Any:
+    """Where(c, Expand(a, s), b) = Where(c, a, b), where c and b have the shape already"""
+    return op.Where(c, a, b) if _fills(root.out, a, b, c) else None
+
+
+@rewrite(P.Add(a, P.Neg(b).only), shrinks=count())
+def add_of_neg(a: Var, b: Var) -> Any:
+    """a + -b = a - b"""
+    return a - b
+
+
+@rewrite(P.Sub(a, P.Neg(b).only), shrinks=count())
+def sub_of_neg(a: Var, b: Var) -> Any:
+    """a - -b = a + b"""
+    return a + b
+
+
+@rewrite(P.Neg(P.Neg(a).only), shrinks=count())
+def neg_of_neg(a: Var) -> Any:
+    """--a = a"""
+    return a
+
+
+@rewrite(P.Neg(P.Sub(a, b).only), shrinks=count())
+def neg_of_sub(a: Var, b: Var) -> Any:
+    """-(a - b) = b - a"""
+    return b - a
+
+
+def _scalar(v: Var) -> Any:
+    """The value of a constant of one element that broadcasting cannot widen by; None for anything else."""
+    if v.shape not in ((), (1,)) or not v.is_constant:
+        return None
+    array = v.const
+    return None if array is None else array.reshape(())
+
+
+@rewrite(P.Mul(P.Mul(a, c).only, d), shrinks=count())
+def mul_by_two_numbers(a: Var, c: Var, d: Var) -> Any:
+    """(a c) d = a (c d) for numbers c and d"""
+    p, q = _scalar(c), _scalar(d)
+    return None if p is None or q is None or not a.rank else a * np.asarray(p * q)
+
+
+@rewrite(P.Mul(P.Mul(a, c).only, P.Mul(b, d).only), shrinks=count())
+def numbers_of_a_product(a: Var, b: Var, c: Var, d: Var) -> Any:
+    """(a c) (b d) = (a b) (c d) for numbers c and d"""
+    p, q = _scalar(c), _scalar(d)
+    if p is None or q is None or not a.rank or not b.rank:
+        return None
+    return (a * b) * np.asarray(p * q)
+
+
+@rewrite(P.Mul(a, c.where(lambda v: v.is_constant and v.shape == ())), shrinks=count())
+def times_one(a: Var, c: Var, root: Binding) -> Any:
+    """a 1 = a"""
+    return a if _scalar(c) == 1 and not root.out.returned else None
+
+
+@rewrite(P.Mul(a, P.Neg(b).only), shrinks=count("Neg"))
+def mul_of_neg_number(a: Var, b: Var) -> Any:
+    """a (-b) = a c, where b is a number and c the opposite number"""
+    p = _scalar(b)
+    return None if p is None else a * np.asarray(-p)
+
+
+@rewrite(P.Mul(P.Neg(a).only, c), shrinks=count("Neg"))
+def neg_times_number(a: Var, c: Var) -> Any:
+    """(-a) c = a (-c) for a number c"""
+    p = _scalar(c)
+    return None if p is None else a * np.asarray(-p)
+
+
+@rewrite(P.Neg(P.Mul(a, c).only), shrinks=count("Neg"))
+def neg_of_product_with_number(a: Var, c: Var) -> Any:
+    """-(a c) = a (-c) for a number c"""
+    p = _scalar(c)
+    return None if p is None else a * np.asarray(-p)
+
+
+@rewrite(P.Div(P.Mul(a, c).only, d), shrinks=count())
+def product_over_number(a: Var, c: Var, d: Var) -> Any:
+    """(a c) / d = a (c / d) for numbers c and d"""
+    p, q = _scalar(c), _scalar(d)
+    return None if p is None or not q or not a.rank else a * np.asarray(p / q)
+
+
+@rewrite(P.Add(P.Mul(a, b).only, P.Mul(P.Mul(a, c).only, d).only), shrinks=count())
+def common_factor(a: Var, b: Var, c: Var, d: Var, root: Binding) -> Any:
+    """a b + (a c) d = a (b + c d)"""
+    if _scalar(d) is not None or not all(same_shape(v.shape, root.out.shape) for v in (a, b, c, d)):
+        return None
+    return a * (b + c * d)
+
+
+@rewrite(P.Add(P.Mul(a, b).only, P.Mul(P.Mul(P.Mul(a, c).only, x).only, d).only), shrinks=count())
+def common_factor_of_numbered(a: Var, b: Var, c: Var, d: Var, x: Var, root: Binding) -> Any:
+    """a b + (a c x) d = a (b + (c x) d) for a number d"""
+    if _scalar(d) is None or not all(same_shape(v.shape, root.out.shape) for v in (a, b, c, x)):
+        return None
+    return a * (b + (c * x) * d)
+
+
+@rewrite(P.any_of("Sum", "Add")(Each(x)), shrinks=count("Sum", "Add"))
+def sum_of_sums(x: list[Var], root: Binding) -> Any:
+    """Sum(Sum(a, b), c) = Sum(a, b, c): the inner one with no other reader, equal shapes"""
+    if "onnxgrad.made_by" not in {m.key for m in root.node.metadata_props}:
+        return None
+    flat: list[Var] = []
+    for v in x:
+        inner = v.definition
+        opened = inner is not None and inner.op in ("Sum", "Add") and v.use_count == 1 and inner.domain == ""
+        if inner is not None and opened and all(u is not None and same_shape(u.shape, v.shape) for u in inner.inputs):
+            flat += [u for u in inner.inputs if u is not None]
+        else:
+            flat.append(v)
+    if len(flat) == len(x) or not all(same_shape(v.shape, root.out.shape) for v in flat):
+        return None
+    return op.Sum(*flat)
+
+
+@rewrite(P.Sum(Each(x)), shrinks=count("Pad"))
+def sum_of_tiles(x: list[Var], root: Binding) -> Any:
+    """Pad(a, after) + Pad(b, before) = Concat(a, b), where each is zero exactly where the other is not"""
+    return _joined(x)
+
+
+@rewrite(P.Add(a, b), shrinks=count("Pad"))
+def add_of_tiles(a: Var, b: Var, root: Binding) -> Any:
+    """Pad(a, after) + Pad(b, before) = Concat(a, b), where each is zero exactly where the other is not"""
+    return _joined([a, b])
+
+
+def _joined(values: list[Var]) -> Any:
+    """The sum, the Pads that tile one axis joined into a Concat; None when they do not."""
+    tiles: dict[tuple[int, int], list[tuple[int, Var, Var]]] = {}
+    for v in values:
+        found = _tile(v)
+        if found is not None:
+            axis, size, before, inner = found
+            tiles.setdefault((axis, size), []).append((before, inner, v))
+    for (axis, size), parts in tiles.items():
+        parts.sort(key=lambda part: part[0])
+        ends = [before + (inner.shape or ())[axis] for before, inner, _ in parts]  # type: ignore[operator]  # ints, see _tile
+        if [before for before, _, _ in parts] != [0, *ends[:-1]] or ends[-1] != size or len(parts) < 2:
+            continue
+        whole = op.Concat(*(inner for _, inner, _ in parts), axis=axis)
+        rest = [v for v in values if all(v is not part for _, _, part in parts)]
+        return op.Sum(whole, *rest) if len(rest) > 1 else whole + rest[0] if rest else whole
+    return None
+
+
+def _tile(v: Var) -> tuple[int, int, int, Var] | None:
+    """(axis, whole size, zeros before, part) of a Pad by zeros along one axis, read only here."""
+    made = v.definition
+    if made is None or not made.is_op("Pad") or v.use_count != 1 or len(made.inputs) != 2:
+        return None
+    inner, pads = made.inputs[0], made.inputs[1]
+    ints = None if pads is None else pads.ints
+    if inner is None or inner.shape is None or ints is None or attribute(made, "mode") != "constant":
+        return None
+    rank = len(inner.shape)
+    padded = [i for i in range(rank) if ints[i] or ints[i + rank]]
+    if len(padded) != 1:
+        return None
+    size = inner.shape[padded[0]]
+    if not isinstance(size, int):
+        return None
+    return padded[0], size + ints[padded[0]] + ints[padded[0] + rank], ints[padded[0]], inner
+
+
+@rewrite(P.any_of("Sum", "Add")(Each(P.Reshape(x, s).only)), shrinks=count("Reshape"))
+def sum_of_reshapes(x: list[Var], s: list[Var], root: Binding) -> Any:
+    """Reshape(a, s) + Reshape(b, s) = Reshape(a + b, s), for a and b of equal shapes"""
+    inner = [v.definition for v in root.inputs if v is not None]
+    zeros = {None if b is None else b.attr("allowzero", 0) for b in inner}
+    if len(x) < 2 or any(v is not s[0] for v in s) or len(zeros) > 1:
+        return None
+    if not all(same_shape(v.shape, x[0].shape) for v in x[1:]):
+        return None
+    whole = x[0] + x[1] if len(x) == 2 else op.Sum(*x)
+    return op.Reshape(whole, s[0], allowzero=zeros.pop() or None)
+
+
+@rewrite(P.Concat(Each(P.Reshape(x, s).only), axis=c), shrinks=count("Reshape"))
+def concat_of_reshapes(x: list[Var], c: int, root: Binding) -> Any:
+    """Concat(Reshape(a), Reshape(b)) = Reshape(Concat(a, b)), where each joins the axes from the concatenated one on"""
+    rank = root.out.rank
+    if rank is None or len(x) < 2 or c % rank != rank - 1:
+        return None
+    lead = rank - 1
+    for v, part in zip(x, root.inputs):
+        inner, outer = v.shape, None if part is None else part.shape
+        if inner is None or outer is None or len(inner) != rank + 1:
+            return None
+        sizes = (*inner[lead:], *(x[0].shape or ())[lead + 1 :])
+        if not same_shape(inner[:lead], outer[:lead]) or not all(isinstance(d, int) for d in sizes):
+            return None
+        if inner[lead + 1] != (x[0].shape or ())[lead + 1] or not same_shape(inner[:lead], (x[0].shape or ())[:lead]):
+            return None
+    return with_type_of(op.Reshape(op.Concat(*x, axis=lead), [0] * lead + [-1]), root.out)
+
+
+@rewrite(P.Concat(Each(P.Transpose(x, perm=d).only), axis=c), shrinks=count("Transpose"))
+def concat_of_transposes(x: list[Var], d: list[Any], c: int, root: Binding) -> Any:
+    """Concat(T(a), T(b)) = T(Concat(a, b)), for one permutation (SPEC S5)"""
+    if len(x) < 2 or d[0] is None or any(list(p) != list(d[0]) for p in d[1:]):
+        return None
+    return op.Transpose(op.Concat(*x, axis=d[0][c % len(d[0])]), perm=d[0])
+
+
+RULES = [
+    sum_of_reshapes,
+    concat_of_reshapes,
+    concat_of_transposes,
+    commuting_with_expand,
+    left_of_expand,
+    right_of_expand,
+    where_of_expand,
+    add_of_neg,
+    sub_of_neg,
+    neg_of_neg,
+    neg_of_sub,
+    times_one,
+    mul_by_two_numbers,
+    product_over_number,
+    common_factor,
+    common_factor_of_numbered,
+    numbers_of_a_product,
+    mul_of_neg_number,
+    neg_times_number,
+    neg_of_product_with_number,
+    sum_of_sums,
+    sum_of_tiles,
+    add_of_tiles,
+]

@@ -1,0 +1,166 @@
+"""What an operator's schema says about operands and attributes, asked once per operator and version.
+
+Emission works with the newest form of an operator; here stands how an older opset wants the same thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, TensorProto, helper
+
+from onnxgrad.ir.attributes import RefAttr
+from onnxgrad.ir.types import FLOAT_DTYPES, dtype_name
+from onnxgrad.ir.var import Var
+
+
+if TYPE_CHECKING:
+    from onnx.onnx_ml_pb2 import AttributeProto as _Proto
+
+    AttributeType = _Proto.AttributeType
+
+
+class TypeMismatch(Exception):
+    """The operands or attributes do not fit the operator."""
+
+
+class Formal(NamedTuple):
+    """A formal operand: its type variable (or fixed type), the tensor dtypes it may have, and how it repeats."""
+
+    name: str
+    variable: str
+    dtypes: frozenset[int]
+    alike: bool
+
+
+# an attribute of old whose name is not that of the operand it became
+_RENAMED = {("Pad", "constant_value"): "value", ("TopK", "K"): "k"}
+# operands that are vectors; one number given for them means a vector of one
+_VECTORS = frozenset({"axes", "split", "pads", "starts", "ends", "steps", "shape", "repeats", "sizes", "K"})
+_DTYPES = {f"tensor({name.lower()})": number for name, number in TensorProto.DataType.items() if number}
+
+
+@lru_cache(maxsize=1024)
+def formals(op_type: str, domain: str, since: int) -> tuple[Formal, ...]:
+    """The formal operands of the schema that came in at version `since`."""
+    return tuple(
+        Formal(p.name, p.type_str, frozenset(_DTYPES[t] for t in p.types if t in _DTYPES), p.is_homogeneous)
+        for p in onnx.defs.get_schema(op_type, since, domain).inputs
+    )
+
+
+@lru_cache(maxsize=4096)
+def moved_to_attribute(op_type: str, domain: str, since: int, index: int) -> str | None:
+    """The attribute that the schema at hand has for what is operand `index` of the newest one, None if it has none."""
+    latest = formals(op_type, domain, onnx.defs.get_schema(op_type, domain=domain).since_version)
+    if index >= len(latest):
+        return None
+    name = latest[index].name
+    if any(f.name == name for f in formals(op_type, domain, since)):
+        return None
+    name = _RENAMED.get((op_type, name), name)
+    return name if name in attribute_types(op_type, domain, since) else None
+
+
+@lru_cache(maxsize=1024)
+def attribute_types(op_type: str, domain: str, since: int) -> Mapping[str, AttributeType]:
+    """The AttributeProto type of each attribute."""
+    attributes = onnx.defs.get_schema(op_type, since, domain).attributes
+    return {name: AttributeProto.AttributeType.Value(a.type.name) for name, a in attributes.items()}
+
+
+def attribute(schema: onnx.defs.OpSchema | None, name: str, value: Any) -> AttributeProto:
+    """`name=value` in the type that the schema declares. Raises TypeMismatch for a name or a value it does not know."""
+    if schema is None:
+        return helper.make_attribute(name, value)
+    declared = attribute_types(schema.name, schema.domain, schema.since_version)
+    kind = declared.get(name)
+    if kind is None:
+        known = ", ".join(sorted(declared)) or "none"
+        raise TypeMismatch(f"no attribute '{name}' at version {schema.since_version} of the operator (it has: {known})")
+    if isinstance(value, RefAttr):
+        return AttributeProto(name=name, type=kind, ref_attr_name=value.name)
+    if kind in (AttributeProto.INT, AttributeProto.FLOAT, AttributeProto.INTS, AttributeProto.FLOATS):
+        return _number_attribute(name, kind, value)
+    return helper.make_attribute(name, value, attr_type=kind)
+
+
+def _number_attribute(name: str, kind: AttributeType, value: Any) -> AttributeProto:
+    array = np.asarray(value)
+    single = kind in (AttributeProto.INT, AttributeProto.FLOAT)
+    if array.size and array.dtype.kind not in "biuf":
+        raise TypeMismatch(f"attribute '{name}' takes numbers, not {value!r}")
+    if single and array.size != 1:
+        raise TypeMismatch(f"attribute '{name}' takes one number, not {value!r}")
+    numbers = array.reshape(-1).tolist()
+    if kind in (AttributeProto.INT, AttributeProto.INTS):
+        if any(n != int(n) for n in numbers):
+            raise TypeMismatch(f"attribute '{name}' takes integers, not {value!r}")
+        numbers = [int(n) for n in numbers]
+    found = AttributeProto(name=name, type=kind)
+    if kind == AttributeProto.INT:
+        found.i = numbers[0]
+    elif kind == AttributeProto.FLOAT:
+        found.f = numbers[0]
+    elif kind == AttributeProto.INTS:
+        found.ints.extend(numbers)
+    else:
+        found.floats.extend(numbers)
+    return found
+
+
+def check_operands(schema: onnx.defs.OpSchema, inputs: Sequence[Var | None]) -> None:
+    """Raise TypeMismatch unless number and dtypes of the operands are those that the schema allows."""
+    if not schema.min_input <= len(inputs) <= schema.max_input:
+        raise TypeMismatch(f"{len(inputs)} operands, at version {schema.since_version} it takes {_arity(schema)}")
+    expected = formals(schema.name, schema.domain, schema.since_version)
+    bound: dict[str, Var] = {}
+    for i, v in enumerate(inputs):
+        if v is None or not v.dtype:
+            continue
+        formal = expected[min(i, len(expected) - 1)]
+        if formal.dtypes and v.dtype not in formal.dtypes:
+            raise TypeMismatch(f"operand '{formal.name}' may not be {dtype_name(v.dtype)}")
+        if formal.alike and bound.setdefault(formal.variable, v).dtype != v.dtype:
+            raise TypeMismatch(f"operand '{formal.name}' must have the dtype of '{bound[formal.variable].name}'")
+
+
+def _arity(schema: onnx.defs.OpSchema) -> str:
+    low, high = schema.min_input, schema.max_input
+    return str(low) if low == high else f"{low} to {high}" if high < 1 << 20 else f"{low} or more"
+
+
+def literal_dtype(value: Any, index: int, expected: Sequence[Formal], operands: Sequence[Any]) -> int | None:
+    """The dtype that a Python literal takes as operand `index`; None for numpy values, which keep their own.
+
+    It is the dtype of the schema's type variable in this call. Where the literal alone would decide the variable
+    (Pow's exponent, Dropout's ratio), a float takes the dtype of the first floating operand.
+    """
+    if isinstance(value, (np.ndarray, np.generic)):
+        return None
+    formal = expected[min(index, len(expected) - 1)] if expected else Formal("", "", frozenset(), True)
+    if formal.variable in _DTYPES:
+        return _DTYPES[formal.variable]
+    others = [v for v in operands if isinstance(v, Var) and v.dtype]
+    if formal.alike and expected:
+        for i, v in enumerate(operands):
+            if isinstance(v, Var) and v.dtype and expected[min(i, len(expected) - 1)].variable == formal.variable:
+                return v.dtype
+    kind = np.asarray(value).dtype.kind
+    if kind in "USO":
+        return TensorProto.STRING
+    allowed = formal.dtypes
+    own = {"b": TensorProto.BOOL, "f": TensorProto.FLOAT}.get(kind, TensorProto.INT64)
+    if kind == "f" or (allowed and own not in allowed):
+        floating = next((v.dtype for v in others if v.dtype in FLOAT_DTYPES), TensorProto.FLOAT)
+        return floating if not allowed or floating in allowed else TensorProto.FLOAT
+    return own
+
+
+def is_vector(expected: Sequence[Formal], index: int) -> bool:
+    """Whether operand `index` is a vector by its name (axes, sizes, ...), so that one number means a vector of one."""
+    return index < len(expected) and expected[index].name in _VECTORS

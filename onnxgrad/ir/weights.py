@@ -1,0 +1,133 @@
+"""Where weights lie: read from external files when asked for, streamed to a new file on save."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO
+
+import onnx
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx.external_data_helper import set_external_data
+
+from onnxgrad.errors import InputError
+
+# protobuf's limit, with room for what surrounds the weights
+MAX_BYTES = (1 << 31) - (1 << 20)
+# page-aligned tensors can be mapped into memory
+_ALIGNMENT = 4096
+# tensors below this stay in the model file even when others go outside
+_INLINE_BYTES = 1024
+
+
+def internalize(tensor: TensorProto, folder: Path | None) -> TensorProto:
+    """A copy of an external tensor with its bytes inside.
+
+    Raises InputError when the data is missing, outside `folder` (the model's), or shorter than declared.
+    """
+    if folder is None:
+        raise InputError(
+            f"initializer '{tensor.name}' lies in an external file and the model has no folder: "
+            "pass the model's path instead of its bytes"
+        )
+    copy = TensorProto()
+    copy.CopyFrom(tensor)
+    try:
+        # onnx refuses locations that leave the folder, by "..", absolute paths or links
+        onnx.external_data_helper.load_external_data_for_tensor(copy, str(folder.resolve()))
+    except (OSError, ValueError, RuntimeError, onnx.checker.ValidationError) as e:
+        reason = (str(e) or type(e).__name__).splitlines()[0]
+        raise InputError(f"external data of initializer '{tensor.name}' cannot be read: {reason}") from e
+    copy.data_location = TensorProto.DEFAULT
+    del copy.external_data[:]
+    return copy
+
+
+def tensors(model: ModelProto) -> Iterator[TensorProto]:
+    """Every tensor of a model that may hold weights: of nested graphs, functions and training graphs too."""
+    yield from _graph_tensors(model.graph)
+    for function in model.functions:
+        yield from _node_tensors(function.node)
+    for info in model.training_info:
+        yield from _graph_tensors(info.initialization)
+        yield from _graph_tensors(info.algorithm)
+
+
+def _graph_tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield sparse.values
+        yield sparse.indices
+    yield from _node_tensors(graph.node)
+
+
+def _node_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
+    for node in nodes:
+        for a in node.attribute:
+            if a.type == AttributeProto.TENSOR:
+                yield a.t
+            elif a.type == AttributeProto.TENSORS:
+                yield from a.tensors
+            elif a.type == AttributeProto.GRAPH:
+                yield from _graph_tensors(a.g)
+            elif a.type == AttributeProto.GRAPHS:
+                for g in a.graphs:
+                    yield from _graph_tensors(g)
+
+
+def load_weights(model: ModelProto, folder: Path | None) -> None:
+    """Bring every external tensor of `model` inside. InputError when that passes 2 GB, or as `internalize`."""
+    total = 0
+    for tensor in tensors(model):
+        if tensor.data_location != TensorProto.EXTERNAL:
+            continue
+        inside = internalize(tensor, folder)
+        total += len(inside.raw_data)
+        if total >= MAX_BYTES:
+            raise InputError(
+                "the model's weights pass 2 GB, more than a ModelProto can hold: use BindingBlock.load(path) and "
+                "block.save(path), or the command line"
+            )
+        tensor.CopyFrom(inside)
+
+
+def outside(model: ModelProto) -> list[TensorProto]:
+    """The tensors whose data lies in external files."""
+    return [t for t in tensors(model) if t.data_location == TensorProto.EXTERNAL]
+
+
+def large(model: ModelProto) -> list[TensorProto]:
+    """The tensors inside that are worth moving out of a model file over 2 GB."""
+    inside = (t for t in tensors(model) if t.data_location != TensorProto.EXTERNAL)
+    return [t for t in inside if len(t.raw_data) > _INLINE_BYTES]
+
+
+def move(leaving: Iterable[TensorProto], folder: Path | None, file: IO[bytes], location: str) -> None:
+    """Write the tensors one after the other to `file`, which will be called `location`; equal places stay shared."""
+    written: dict[tuple[tuple[str, str], ...], tuple[int, int]] = {}
+    for tensor in leaving:
+        external = tensor.data_location == TensorProto.EXTERNAL
+        place = tuple(sorted((e.key, e.value) for e in tensor.external_data)) if external else ()
+        if place not in written or not external:
+            data = internalize(tensor, folder).raw_data if external else tensor.raw_data
+            offset = -(-file.tell() // _ALIGNMENT) * _ALIGNMENT
+            file.seek(offset)
+            file.write(data)
+            written[place] = (offset, len(data))
+        tensor.raw_data = b"\0"  # set_external_data wants the field present
+        set_external_data(tensor, location, *written[place])
+        tensor.ClearField("raw_data")
+
+
+def sources(model: ModelProto, folder: Path | None) -> set[Path]:
+    """The files that a model reads its weights from."""
+    if folder is None:
+        return set()
+    found = set()
+    for tensor in tensors(model):
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                with contextlib.suppress(OSError, ValueError):  # a name that is no path leads to no file
+                    found.add((folder / entry.value).resolve())
+    return found

@@ -1,0 +1,119 @@
+"""Parallel products of equal shapes into one batched product (SPEC S4, CombineParallelDense)."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.ops import constant, op
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.types import Shape
+from onnxgrad.passes.base import Pass, register, roots
+from onnxgrad.passes.combine_gemm import row
+from onnxgrad.passes.combine_matmul import Check
+from onnxgrad.rewrite.combine import Branch, Family, apply_family, combine
+from onnxgrad.rewrite.pattern import Each, P, capture
+from onnxgrad.rewrite.trace import Decline, Trace, decline
+
+a, b, c = capture("a b c")
+
+
+def _known(shape: Shape | None) -> bool:
+    """Every size is a number or a symbol, so that equal shapes are provably equal."""
+    return shape is not None and len(shape) >= 2 and all(d is not None for d in shape)
+
+
+def _of_equal_shapes(a: Var, b: Var, root: Binding) -> Hashable | Decline:
+    """One bucket: same operator and scalars, both operands of the same shapes, biases all rows or all absent."""
+    if not (_known(a.shape) and _known(b.shape)) or not a.dtype:
+        return decline("an operand's shape is unknown")
+    if a.rank != b.rank:
+        return decline("the operands have different ranks")
+    bias = root.operand(2)
+    columns = root.out.shape[-1] if root.out.shape else None
+    if bias is not None and bias.shape not in ((), (1,), (columns,), (1, columns), (1, 1)):
+        return decline("the bias is not one row of N values")
+    scalars = (root.attr("alpha"), root.attr("beta"), root.attr("transA"), root.attr("transB"))
+    return (root.op, a.dtype, a.shape, b.shape, scalars, bias is not None)
+
+
+def _sharing_left(a: Var, b: Var, root: Binding) -> Hashable | Decline:
+    """The same, and the left operand in common."""
+    key = _of_equal_shapes(a, b, root)
+    return key if isinstance(key, Decline) else (a, key)
+
+
+@register
+@dataclass(frozen=True)
+class CombineParallelDense(Pass):
+    """x @ w1, x @ w2, ... of equal shapes = the rows of stack(x, x, ...) @ stack(w1, w2, ...): one batched product.
+
+    MatMul of any equal rank (2 is dense, 3 is nn.batch_matmul) and Gemm, with a bias on all branches or on none.
+    `share_left`: only products of one left operand; without it any independent products of equal shapes. In no preset.
+    """
+
+    name: ClassVar[str] = "combine-parallel-dense"
+    min_branches: int = 2
+    share_left: bool = True
+    check: Check | None = None
+
+    def run(self, program: Program, trace: Trace) -> None:
+        """Combine every group in every block."""
+        for block in roots(program):
+            apply_family(block, self.family(), trace, self.min_branches)
+
+    def family(self) -> Family:
+        """The law over a group of branches, with this pass's options."""
+
+        @combine(P.any_of("MatMul", "Gemm")(a, b, Each(c)), by=_sharing_left if self.share_left else _of_equal_shapes)
+        def combine_parallel_dense(group: list[Branch]) -> Any:
+            if self.check is not None and not self.check(group):
+                return decline("refused by the check")
+            first = group[0].root
+            left, right = _stack([branch["a"] for branch in group]), _stack([branch["b"] for branch in group])
+            if first.is_op("MatMul"):
+                y = op.MatMul(left, right)
+            else:
+                product = _gemm(group, left, right)
+                if product is None:
+                    return decline("a bias has an unknown number of columns")
+                y = product
+            parts = op.Split(y, [1] * len(group), axis=0, outputs=len(group))
+            return tuple(op.Squeeze(part, [0]) for part in parts)
+
+        return combine_parallel_dense
+
+
+def _stack(values: Sequence[Var]) -> Var:
+    """The values along a new axis 0, computed now when all are constants."""
+    known = [v.const for v in values]
+    arrays = [array for array in known if array is not None]
+    if len(arrays) == len(values):
+        return constant(np.stack(arrays), name=f"{values[0].name}_stacked")
+    # one value many times over is lifted once
+    lifted = {v: op.Unsqueeze(v, [0]) for v in values}
+    result: Var = op.Concat(*(lifted[v] for v in values), axis=0)
+    return result
+
+
+def _gemm(group: Sequence[Branch], left: Var, right: Var) -> Var | None:
+    """alpha * a' @ b' + beta * c for stacked operands; None when a bias cannot be made a row."""
+    root = group[0].root
+    y: Var = (left.mT if root.attr("transA") else left) @ (right.mT if root.attr("transB") else right)
+    if root.attr("alpha") != 1.0:
+        y = y * float(root.attr("alpha"))
+    biases = [branch.root.operand(2) for branch in group]
+    if any(v is None for v in biases):
+        return y
+    columns = root.out.shape[-1] if root.out.shape else None
+    rows = [row(v, columns, root.out.dtype) for v in biases]
+    found = [v for v in rows if v is not None]
+    if len(found) < len(rows):
+        return None
+    bias = op.Unsqueeze(_stack(found), [1])
+    biased: Var = y + (bias if root.attr("beta") == 1.0 else bias * float(root.attr("beta")))
+    return biased

@@ -1,0 +1,166 @@
+"""Checkpointing: which values are computed a second time, and that nothing else changes."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad import gradient
+from onnxgrad.grad.checkpoint import Checkpoint
+from onnxgrad.verify.run import run
+from tests.grad.numeric import normal
+from tests.helpers import parse
+
+# SPEC S2c: a = f(x); b = g(start(a)); c = h(b); d = k(end(c)); e = sin(a)
+GOLDEN = """g (float[4] x) => (float loss) {
+    a = Exp (x)
+    b = Tanh (a)
+    c = Sigmoid (b)
+    d = Sqrt (c)
+    e = Sin (a)
+    s = Mul (d, e)
+    loss = ReduceSum <keepdims = 0> (s)
+}"""
+
+
+def recomputed(model: onnx.ModelProto) -> set[str]:
+    """The operators that occur more often among copies: bindings named as recomputed."""
+    return {n.op_type for n in model.graph.node if n.output[0].startswith("again_")}
+
+
+def grads(model: onnx.ModelProto, checkpoint: object, feeds: dict[str, np.ndarray], wrt: object = None) -> tuple[onnx.ModelProto, dict]:
+    graph = gradient(model, wrt, checkpoint=checkpoint)
+    onnx.checker.check_model(graph, full_check=True)
+    return graph, run(graph, feeds)
+
+
+def test_golden() -> None:
+    model, feeds = parse(GOLDEN), {"x": normal(4)}
+    graph, marked = grads(model, Checkpoint(start=[("a", "b")], end=[("c", "d")]), feeds)
+    # d = k(end(c)) reads c: its formula needs only its own result, so c's copy is needed by nobody but h's rule
+    assert recomputed(graph) == {"Tanh", "Sigmoid"}
+    _, plain = grads(model, None, feeds)
+    np.testing.assert_array_equal(marked["x_grad"], plain["x_grad"])
+    ops = [n.op_type for n in graph.graph.node]
+    assert ops.count("IsNaN") == 1 and ops.count("Where") == 1
+    assert ops.count("Exp") == 1 and ops.count("Sqrt") == 1 and ops.count("Sin") == 1
+
+
+def test_start_on_every_use_recomputes_all_readers() -> None:
+    graph, _ = grads(parse(GOLDEN), ["a"], {"x": normal(4)})
+    assert recomputed(graph) >= {"Tanh", "Sigmoid"}
+    assert "Exp" not in recomputed(graph)
+
+
+def test_no_marks_no_copies() -> None:
+    graph, _ = grads(parse(GOLDEN), Checkpoint(), {"x": normal(4)})
+    assert recomputed(graph) == set()
+
+
+def test_a_marked_name_in_wrt_means_the_original() -> None:
+    model, feeds = parse(GOLDEN), {"x": normal(4)}
+    for name in ("a", "b", "c"):
+        _, marked = grads(model, Checkpoint(start=[("a", "b")], end=[("c", "d")]), feeds, [name])
+        _, plain = grads(model, None, feeds, [name])
+        np.testing.assert_array_equal(marked[f"{name}_grad"], plain[f"{name}_grad"])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_nan_and_infinity_pass_unchanged(value: float) -> None:
+    model = parse(GOLDEN)
+    feeds = {"x": np.array([0.5, value, 1.0, -1.0], np.float32)}
+    _, marked = grads(model, ["a"], feeds)
+    _, plain = grads(model, None, feeds)
+    np.testing.assert_array_equal(marked["x_grad"], plain["x_grad"])
+
+
+def test_rank_0_and_empty_values() -> None:
+    scalar = parse("g (float x) => (float y) { a = Exp (x) b = Tanh (a) c = Sin (b) y = Mul (c, b) }")
+    _, marked = grads(scalar, ["a"], {"x": np.float32(0.3)})
+    _, plain = grads(scalar, None, {"x": np.float32(0.3)})
+    np.testing.assert_array_equal(marked["x_grad"], plain["x_grad"])
+    empty = parse(GOLDEN.replace("float[4]", "float[N]"))
+    assert run(gradient(empty, checkpoint=["a"]), {"x": np.zeros(0, np.float32)})["x_grad"].shape == (0,)
+
+
+def test_random_draws_are_reused() -> None:
+    model = parse(
+        """g (float[64] x) => (float loss, float[64] r, float[64] t) {
+            a = Exp (x)
+            r = RandomNormalLike <seed = 1.0> (a)
+            b = Mul (a, r)
+            t = Tanh (b)
+            c = Mul (t, t)
+            loss = ReduceSum <keepdims = 0> (c)
+        }"""
+    )
+    graph = gradient(model, target="loss", checkpoint=["a"])
+    assert [n.op_type for n in graph.graph.node].count("RandomNormalLike") == 1
+    x = normal(64)
+    out = run(graph, {"x": x})
+    expected = 2 * out["t"] * (1 - out["t"] ** 2) * out["r"] * np.exp(x)
+    np.testing.assert_allclose(out["x_grad"], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_loop_is_one_opaque_binding() -> None:
+    model = parse(
+        """g (float[3] x, int64 n) => (float loss) {
+            go = Constant <value = bool {1}> ()
+            a = Exp (x)
+            b = Tanh (a)
+            z = Loop (n, go, b) <body = body (int64 i, bool c, float[3] v) => (bool d, float[3] u) {
+                d = Identity (c)
+                p = Mul (v, a)
+                u = Sin (p)
+            }>
+            q = Mul (z, b)
+            loss = ReduceSum <keepdims = 0> (q)
+        }"""
+    )
+    feeds = {"x": normal(3), "n": np.array(3)}
+    graph, marked = grads(model, ["a"], feeds)
+    _, plain = grads(model, None, feeds)
+    np.testing.assert_allclose(marked["x_grad"], plain["x_grad"], rtol=1e-6)
+    assert "Tanh" in recomputed(graph)
+
+
+CHAIN = (
+    "g (float[8,8] x, float[8,8] w) => (float loss) { h0 = MatMul (x, w) "
+    + " ".join(f"p{i} = MatMul (h{i}, w) t{i} = Tanh (p{i}) h{i + 1} = Add (t{i}, h{i})" for i in range(12))
+    + " loss = ReduceSum <keepdims = 0> (h12) }"
+)
+
+
+@pytest.mark.parametrize("choice", ["auto", "4KB", 4096])
+def test_automatic_segments_change_nothing(choice: object) -> None:
+    model, feeds = parse(CHAIN), {"x": normal(8, 8) / 4, "w": normal(8, 8, seed=1) / 4}
+    graph, marked = grads(model, choice, feeds)
+    _, plain = grads(model, None, feeds)
+    assert recomputed(graph)
+    for name in ("x_grad", "w_grad"):
+        np.testing.assert_allclose(marked[name], plain[name], rtol=1e-5, atol=1e-6)
+
+
+def test_second_derivative_of_a_checkpointed_gradient() -> None:
+    model = parse(GOLDEN)
+    first = gradient(model, checkpoint=["a"])
+    plain = gradient(model)
+    feeds = {"x": normal(4), "x_grad_grad": normal(4, seed=1)}
+    twice = [run(gradient(m, ["x"], "x_grad", seed="input"), feeds)["x_grad_2"] for m in (first, plain)]
+    np.testing.assert_allclose(*twice, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        (["nothing"], "'nothing' is no value"),
+        (Checkpoint(start=[("a", "loss")]), "no binding that defines 'loss' reads 'a'"),
+        ("plenty", "neither"),
+        ("10B", "no choice of segments fits"),
+    ],
+)
+def test_errors(choice: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        gradient(parse(GOLDEN), checkpoint=choice)

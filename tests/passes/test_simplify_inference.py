@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from onnx import ModelProto
+
+from onnxgrad.verify.run import run
+from tests.helpers import parse
+from tests.passes.proving import ran, with_weights
+
+STATISTICS = {"gamma": (10,), "beta": (10,), "mean": (10,), "var": (10,)}
+
+
+def batch_norm(shape: str = "1,10", *, opset: int = 20, attrs: str = "", outs: str = "y", more: str = "") -> ModelProto:
+    text = f"g (float[{shape}] x) => (float[{shape}] y{more}) {{ {outs} = BatchNormalization{attrs}(x, gamma, beta, mean, var) }}"
+    return with_weights(parse(text, opset=opset, ir_version=8), STATISTICS, positive="var")
+
+
+def test_the_example_of_the_specification(golden: Callable[[str, str], None]) -> None:
+    model = parse(
+        "g (float[1,10] x) => (float[1,10] y) { b = BatchNormalization(x, gamma, beta, mean, var)  y, m = Dropout(b) }"
+    )
+    done = ran(with_weights(model, STATISTICS, positive="var"), "simplify-inference")
+    assert done.ops == ["Add", "Sqrt", "Div", "Mul", "Neg", "Mul", "Mul", "Add", "Add"]
+    golden("passes/simplify_inference", done.text)
+    done.prove()
+
+
+@pytest.mark.parametrize("shape", ["2,10", "2,10,5", "2,10,5,6", "2,10,3,4,5"])
+@pytest.mark.parametrize("opset", [7, 9, 14, 15, 20])
+def test_vectors_line_up_with_the_channels(shape: str, opset: int) -> None:
+    done = ran(batch_norm(shape, opset=opset), "simplify-inference,fold-constant,remove-unused")
+    assert done.ops == ["Mul", "Add"]
+    done.prove()
+
+
+def test_symbolic_sizes() -> None:
+    done = ran(batch_norm("N,10,H,W"), "simplify-inference")
+    assert "BatchNormalization" not in done.count
+    done.prove()
+
+
+def test_statistics_that_are_graph_inputs() -> None:
+    text = """g (float[2,3,4] x, float[3] gamma, float[3] beta, float[3] mean) => (float[2,3,4] y)
+      <float[3] var = {1.0, 0.5, 2.0}> { y = BatchNormalization <epsilon = 0.01> (x, gamma, beta, mean, var) }"""
+    done = ran(parse(text), "simplify-inference")
+    assert done.count["BatchNormalization"] == 0
+    done.prove()
+
+
+def test_one_statistic_per_feature_before_opset_9() -> None:
+    text = "g (float[2,3,4] x) => (float[2,3,4] y) { y = BatchNormalization <spatial = 0> (x, gamma, beta, mean, var) }"
+    sizes = dict.fromkeys(STATISTICS, (3, 4))
+    done = ran(with_weights(parse(text, opset=7, ir_version=6), sizes, positive="var"), "simplify-inference")
+    assert done.count["BatchNormalization"] == done.count["Unsqueeze"] == 0
+    # onnxruntime reads `spatial` but computes per channel, so the law is checked against numpy
+    x = np.random.default_rng(1).standard_normal((2, 3, 4)).astype(np.float32)
+    gamma, beta, mean, var = (np.array(done.program.main.initializers[n].const, np.float64) for n in sizes)
+    expected = (x - mean) / np.sqrt(var + 1e-5) * gamma + beta
+    np.testing.assert_allclose(run(done.after, {"x": x})["y"], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_half_precision_data_with_float_statistics() -> None:
+    text = "g (float16[2,10,4] x) => (float16[2,10,4] y) { y = BatchNormalization(x, gamma, beta, mean, var) }"
+    done = ran(with_weights(parse(text), STATISTICS, positive="var"), "simplify-inference")
+    assert done.count["Cast"] == 2 and done.count["BatchNormalization"] == 0
+    x = np.random.default_rng(1).standard_normal((2, 10, 4)).astype(np.float16)
+    gamma, beta, mean, var = (np.array(done.program.main.initializers[n].const, np.float64) for n in STATISTICS)
+    expected = (x - mean[:, None]) / np.sqrt(var[:, None] + 1e-5) * gamma[:, None] + beta[:, None]
+    np.testing.assert_allclose(run(done.after, {"x": x})["y"], expected, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (batch_norm("2,10,4", opset=14, attrs="<training_mode = 1>", outs="y, m, v"), "training_mode is 1"),
+        (batch_norm("2,10,4", opset=9, outs="y, m, v, sm, sv"), "5 outputs, which means training"),
+        (batch_norm("2,10,4", opset=6, attrs="<is_test = 1>"), "before opset 7"),
+    ],
+)
+def test_training_is_refused_with_a_reason(model: ModelProto, reason: str) -> None:
+    done = ran(model, "simplify-inference")
+    assert done.count["BatchNormalization"] == 1
+    assert reason in done.reasons
+
+
+def test_running_statistics_stand_still_in_inference() -> None:
+    model = batch_norm("2,10,4", opset=15, outs="y, m, v", more=", float[10] m, float[10] v")
+    done = ran(model, "simplify-inference")
+    assert done.count["BatchNormalization"] == 0
+    x = np.ones((2, 10, 4), np.float32)
+    found = run(done.after, {"x": x})
+    np.testing.assert_array_equal(found["m"], done.program.main.initializers["mean"].const)
+    np.testing.assert_array_equal(found["v"], done.program.main.initializers["var"].const)
+
+
+def test_unknown_rank_is_left_alone() -> None:
+    text = """g (float[2,10] x, int64[N] s) => (float[A,B] y)
+      { r = Reshape(x, s)  y = BatchNormalization(r, gamma, beta, mean, var) }"""
+    done = ran(with_weights(parse(text), STATISTICS, positive="var"), "simplify-inference")
+    # onnx infers a rank from the declared output only; without one there is nothing to line up with
+    if done.count["BatchNormalization"]:
+        assert "rank is unknown" in done.reasons
+
+
+def test_only_after_products() -> None:
+    text = """g (float[1,3,8,8] x) => (float[1,10,8,8] y, float[1,3,8,8] z)
+      { c = Conv(x, w)  y = BatchNormalization(c, gamma, beta, mean, var)  z = BatchNormalization(x, g, b, m, v) }"""
+    sizes = {**STATISTICS, "w": (10, 3, 1, 1), "g": (3,), "b": (3,), "m": (3,), "v": (3,)}
+    done = ran(with_weights(parse(text), sizes, positive="var v"), "simplify-inference{only_after_products=true}")
+    assert done.count["BatchNormalization"] == 1
+    assert "no product" in done.reasons
+    done.prove()
+
+
+# ---- Dropout ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("opset", [7, 10, 12, 13, 22])
+def test_dropout_is_its_input(opset: int) -> None:
+    text = "g (float[2,3] x) => (float[2,3] y) { a = Relu(x)  d = Dropout(a)  y = Neg(d) }"
+    done = ran(parse(text, opset=opset, ir_version=8), "simplify-inference")
+    assert done.ops == ["Relu", "Neg"]
+    done.prove()
+
+
+@pytest.mark.parametrize(
+    ("constants", "operands"),
+    [
+        ("<bool t = {0}>", 'a, "", t'),
+        ("<float r = {0.5}, bool t = {0}>", "a, r, t"),
+        ("<float r = {0.0}, bool t = {1}>", "a, r, t"),
+        ("<float r = {0.5}>", "a, r"),
+    ],
+)
+def test_dropout_that_is_switched_off(constants: str, operands: str) -> None:
+    text = f"g (float[2,3] x) => (float[2,3] y, bool[2,3] k) {constants} {{ a = Relu(x)  y, k = Dropout({operands}) }}"
+    done = ran(parse(text), "simplify-inference")
+    assert done.count["Dropout"] == 0
+    done.prove()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "constants", "reason"),
+    [
+        ("", "<float r = {0.5}, bool t = {1}>", "training_mode is true"),
+        (", bool t", "<float r = {0.5}>", "only at run time"),
+        (", float r", "<bool t = {1}>", "training_mode is true"),
+    ],
+)
+def test_dropout_that_may_drop_stays(inputs: str, constants: str, reason: str) -> None:
+    text = f"g (float[2,3] x{inputs}) => (float[2,3] y) {constants} {{ y = Dropout(x, r, t) }}"
+    done = ran(parse(text), "simplify-inference")
+    assert done.count["Dropout"] == 1
+    assert reason in done.reasons
+
+
+def test_a_mask_that_is_read_has_no_value_before_opset_12() -> None:
+    text = "g (float[2,3] x) => (float[2,3] y, bool[2,3] k) { y, k = Dropout(x) }"
+    done = ran(parse(text, opset=10, ir_version=8), "simplify-inference")
+    assert done.count["Dropout"] == 1
+    assert "mask" in done.reasons
+
+
+def test_dropout_between_input_and_output_keeps_the_interface() -> None:
+    done = ran(parse("g (float[2,3] x) => (float[2,3] y) { y = Dropout(x) }"), "simplify-inference")
+    assert done.ops == ["Identity"]
+    done.prove()

@@ -1,0 +1,199 @@
+"""Families of parallel branches: which belong together, what depends on what, and graphs that change underway."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from onnxgrad.errors import InternalError
+from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.load import load
+from onnxgrad.ir.ops import op
+from onnxgrad.rewrite.combine import Branch, apply_family, combine
+from onnxgrad.rewrite.pattern import P, capture
+from onnxgrad.rewrite.trace import Trace, decline
+from tests.helpers import parse
+
+x, w = capture("x w")
+
+
+def shares_x(x: Var, w: Var) -> Any:
+    return x if w.shape == (4, 4) else decline("not 4 by 4")
+
+
+@combine(P.MatMul(x, w), by=shares_x)
+def side_by_side(group: list[Branch]) -> Any:
+    product = group[0]["x"] @ op.Concat(*(branch["w"] for branch in group), axis=1)
+    return op.Split(product, [4] * len(group), axis=1, outputs=len(group))
+
+
+def block(body: str, outputs: str, inputs: str = "float[2,4] x, float[2,4] z, float[4,4] w, float[4,4] v") -> BindingBlock:
+    typed = ", ".join(f"float[2,4] {name}" for name in outputs.split())
+    return load(parse(f"g ({inputs}) => ({typed}) {{ {body} }}")).main
+
+
+def run(main: BindingBlock, **options: Any) -> Trace:
+    trace = Trace(explain=True)
+    apply_family(main, side_by_side, trace, **options)
+    main.schedule()
+    main.check()
+    return trace
+
+
+def products(main: BindingBlock) -> int:
+    return sum(b.op == "MatMul" for b in main.walk())
+
+
+def test_branches_with_one_key_become_one() -> None:
+    main = block("a = MatMul(x, w) b = MatMul(x, v) c = MatMul(z, w)", "a b c")
+    trace = run(main)
+    assert products(main) == 2 and trace.counts["side_by_side"].applied == 1
+    assert trace.firings[0].where == "2 branches: a, b"
+    assert [v.name for v in main.outputs] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("n", [2, 12, 13, 40])
+def test_any_number_of_branches(n: int) -> None:
+    names = [f"p{i}" for i in range(n)]
+    main = block(" ".join(f"{name} = MatMul(x, w)" for name in names), " ".join(names))
+    run(main)
+    assert products(main) == 1 and len(main.outputs) == n
+
+
+def test_fewer_than_min_branches_stay() -> None:
+    main = block("a = MatMul(x, w) b = MatMul(x, v)", "a b")
+    assert not run(main, min_branches=3).firings and products(main) == 2
+
+
+def test_a_branch_that_depends_on_another_does_not_merge() -> None:
+    main = block("a = MatMul(x, w) r = Relu(a) t = MatMul(r, w) wt = Reshape(t, s) b = MatMul(x, wt)", "a b",
+                 "float[2,4] x, float[4,4] w, int64[2] s")
+    main = load(
+        parse(
+            """g (float[4,4] x, float[4,4] w) => (float[4,4] a, float[4,4] b) {
+            a = MatMul(x, w)
+            r = Relu(a)
+            b = MatMul(x, r)
+            }"""
+        )
+    ).main
+    assert not run(main).firings and products(main) == 2
+
+
+def test_the_independent_ones_merge_around_a_dependent_one() -> None:
+    """b and d read a's result: {a, c} and {b, d} are two groups."""
+    main = load(
+        parse(
+            """g (float[4,4] x, float[4,4] w, float[4,4] v) => (float[4,4] a, float[4,4] b, float[4,4] c, float[4,4] d) {
+            a = MatMul(x, w)
+            r = Relu(a)
+            b = MatMul(x, r)
+            c = MatMul(x, v)
+            s = Tanh(a)
+            d = MatMul(x, s)
+            }"""
+        )
+    ).main
+    trace = run(main)
+    assert [f.where for f in trace.firings] == ["2 branches: a, c", "2 branches: b, d"] and products(main) == 2
+
+
+def test_two_groups_that_would_close_a_cycle_together() -> None:
+    """{a1, a2} on x and {b1, b2} on z; b1 reads a1 and a2 reads b2. Each group alone may merge, both may not.
+
+    Whoever decides on the graph as it was before the first merge builds a cycle.
+    """
+    main = load(
+        parse(
+            """g (float[4,4] x, float[4,4] z, float[4,4] w, float[4,4] v)
+                => (float[4,4] a1, float[4,4] a2, float[4,4] b1, float[4,4] b2) {
+            a1 = MatMul(x, w)
+            wb = Relu(a1)
+            b1 = MatMul(z, wb)
+            b2 = MatMul(z, v)
+            wa = Relu(b2)
+            a2 = MatMul(x, wa)
+            }"""
+        )
+    ).main
+    trace = run(main)
+    assert len(trace.firings) == 1 and products(main) == 3
+
+
+def test_operands_defined_after_the_first_branch_are_hoisted_chains_too() -> None:
+    main = block(
+        "a = MatMul(x, w) n = Neg(a) vt = Transpose(v) vtt = Transpose(vt) b = MatMul(x, vtt)", "n b"
+    )
+    run(main)
+    assert [b.op for b in main.bindings] == ["Transpose", "Transpose", "Concat", "MatMul", "Split", "Neg"]
+
+
+def test_reasons_and_refusals_are_recorded() -> None:
+    main = block("a = MatMul(x, w) b = MatMul(x, u)", "a", "float[2,4] x, float[4,4] w, float[4,5] u")
+    assert "not 4 by 4" in {reason for _, _, reason in run(main).declined}
+
+    @combine(P.MatMul(x, w), by=shares_x)
+    def refuses(group: list[Branch]) -> Any:
+        op.Neg(group[0]["x"])
+        return decline("too dear")
+
+    main = block("a = MatMul(x, w) b = MatMul(x, v)", "a b")
+    trace = Trace(explain=True)
+    assert apply_family(main, refuses, trace) == [] and len(main.bindings) == 2
+    assert list(trace.declined) == [("refuses", "2 branches: a, b", "too dear")]
+
+
+def test_the_key_may_read_the_root() -> None:
+    @combine(P.MatMul(x, w), by=lambda root, x: (x, root.out.returned))
+    def outputs_only(group: list[Branch]) -> Any:
+        assert all(branch.root.out.returned for branch in group)
+        return side_by_side.build(group)
+
+    main = block("a = MatMul(x, w) b = MatMul(x, v) c = MatMul(x, w) d = Relu(c)", "a b d")
+    apply_family(main, outputs_only, Trace())
+    assert products(main) == 2
+
+
+def test_a_wrong_number_of_replacements_is_an_error() -> None:
+    @combine(P.MatMul(x, w), by=shares_x)
+    def too_few(group: list[Branch]) -> Any:
+        return side_by_side.build(group)[:1]
+
+    with pytest.raises((InternalError, ValueError)):
+        apply_family(block("a = MatMul(x, w) b = MatMul(x, v)", "a b"), too_few, Trace())
+
+
+def test_blocks_are_apart() -> None:
+    """A product in a branch of an If does not merge with one outside, nor with one of the other branch."""
+    main = load(
+        parse(
+            """g (bool k, float[2,4] x, float[4,4] w, float[4,4] v) => (float[2,4] a, float[2,4] o) {
+              a = MatMul(x, w)
+              o = If (k) <
+                then_branch = t () => (float[2,4] r) { p = MatMul(x, w) q = MatMul(x, v) r = Add(p, q) },
+                else_branch = e () => (float[2,4] s) { s = MatMul(x, v) }>
+            }"""
+        )
+    ).main
+    trace = run(main)
+    assert [f.where for f in trace.firings] == ["2 branches: p, q"] and products(main) == 3
+
+
+def test_the_limit_stops_between_groups() -> None:
+    main = block("a = MatMul(x, w) b = MatMul(x, v) c = MatMul(z, w) d = MatMul(z, v)", "a b c d")
+    trace = Trace(limit=1)
+    apply_family(main, side_by_side, trace)
+    assert len(trace.firings) == 1 and products(main) == 3
+
+
+def test_roots_are_bindings() -> None:
+    main = block("a = MatMul(x, w) b = MatMul(x, v)", "a b")
+    seen: list[Binding] = []
+
+    @combine(P.MatMul(x, w), by=shares_x)
+    def look(group: list[Branch]) -> Any:
+        seen.extend(branch.root for branch in group)
+
+    apply_family(main, look, Trace())
+    assert seen == list(main.bindings)

@@ -1,0 +1,165 @@
+"""The pattern language: what matches, and what it captures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from onnxgrad.errors import InternalError
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.load import load
+from onnxgrad.rewrite.match import match_binding
+from onnxgrad.rewrite.pattern import Call, Each, P, capture, optional
+from tests.helpers import parse
+
+x, y, z, p, q, axis = capture("x y z p q axis")
+
+
+def block(body: str, inputs: str = "float[2,3] a, float[2,3] b, float[2,3] c", outputs: str = "o", **options: Any) -> BindingBlock:
+    typed = ", ".join(f"float[] {name}" for name in outputs.split())
+    return load(parse(f"g ({inputs}) => ({typed}) {{ {body} }}", **options)).main
+
+
+def matches(pattern: Call, main: BindingBlock) -> list[dict[str, Any]]:
+    """Captures of every match at the binding that defines the first output; values by name."""
+    root = main.outputs[0].definition
+    assert root is not None
+    return [{k: _plain(v) for k, v in found.items()} for found in match_binding(pattern, root)]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
+    return getattr(value, "name", value)
+
+
+def test_a_capture_used_twice_stands_for_one_value() -> None:
+    assert matches(P.Sub(x, x), block("o = Sub(a, a)")) == [{"x": "a"}]
+    assert matches(P.Sub(x, x), block("o = Sub(a, b)")) == []
+
+
+def test_a_capture_used_twice_for_attributes_compares_them() -> None:
+    pattern = P.Concat(P.Softmax(x, axis=axis), P.Softmax(y, axis=axis))
+    same = "s = Softmax<axis=1>(a) t = Softmax<axis=1>(b) o = Concat<axis=0>(s, t)"
+    assert matches(pattern, block(same)) == [{"x": "a", "y": "b", "axis": 1}]
+    assert matches(pattern, block(same.replace("<axis=1>(b)", "<axis=0>(b)"))) == []
+
+
+def test_commutative_operators_match_in_both_orders_and_others_do_not() -> None:
+    assert matches(P.Add(P.Relu(x), y), block("r = Relu(a) o = Add(b, r)")) == [{"x": "a", "y": "b"}]
+    assert matches(P.Sub(P.Relu(x), y), block("r = Relu(a) o = Sub(b, r)")) == []
+    assert [m["x"] for m in matches(P.Mul(x, y), block("o = Mul(a, b)"))] == ["a", "b"]
+
+
+def test_a_commutative_name_in_another_domain_is_not_commutative() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 20, "my" : 1]>
+    g (float[2] a, float[2] b) => (float[2] o) { r = Relu(a) o = my.Add(b, r) }
+    <domain: "my", opset_import: ["" : 20]> Add (u, v) => (w) { w = Sub(u, v) }"""
+    main = load(parse(text)).main
+    assert matches(P.domain("my").Add(P.Relu(x), y), main) == []
+    assert len(matches(P.domain("my").Add(y, P.Relu(x)), main)) == 1
+    assert matches(P.Add(y, P.Relu(x)), main) == [], "the default domain is not this one"
+
+
+def test_any_of_and_alternatives() -> None:
+    main = block("r = Tanh(a) o = Neg(r)")
+    assert matches(P.Neg(P.any_of("Relu", "Tanh")(x)), main) == [{"x": "a"}]
+    assert matches(P.Neg(P.Relu(x) | P.Sigmoid(x) | P.Tanh(y)), main) == [{"y": "a"}]
+    assert matches(P.Neg(P.Relu(x) | P.Sigmoid(x)), main) == []
+
+
+def test_an_optional_node_matches_with_and_without() -> None:
+    pattern = P.Neg(optional(P.Relu(x), x))
+    assert matches(pattern, block("r = Relu(a) o = Neg(r)"))[0] == {"x": "a"}
+    assert matches(pattern, block("o = Neg(a)")) == [{"x": "a"}]
+
+
+def test_each_takes_any_number_of_operands_and_gathers_lists() -> None:
+    pattern = P.Concat(Each(P.Transpose(x, perm=p)), axis=axis)
+    for n in (1, 2, 12, 13, 40):
+        body = " ".join(f"t{i} = Transpose<perm=[1,0]>({'abc'[i % 3]})" for i in range(n))
+        found = matches(pattern, block(f"{body} o = Concat<axis=0>({', '.join(f't{i}' for i in range(n))})"))
+        assert found == [{"axis": 0, "x": ["abc"[i % 3] for i in range(n)], "p": [(1, 0)] * n}]
+
+
+def test_each_fails_when_one_operand_does_not_fit() -> None:
+    assert matches(P.Concat(Each(P.Relu(x))), block("r = Relu(a) o = Concat<axis=0>(r, b)")) == []
+
+
+def test_each_after_fixed_operands_and_with_nothing_left() -> None:
+    assert matches(P.Sum(x, Each(y)), block("o = Sum(a, b, c)")) == [{"x": "a", "y": ["b", "c"]}]
+    assert matches(P.Sum(x, Each(y)), block("o = Sum(a)")) == [{"x": "a"}]
+
+
+def test_each_with_a_common_capture() -> None:
+    pattern = P.Concat(Each(P.Add(x, y), same=(x,)))
+    assert matches(pattern, block("s = Add(a, b) t = Add(a, c) o = Concat<axis=0>(s, t)")) == [{"x": "a", "y": ["b", "c"]}]
+    assert matches(pattern, block("s = Sub(a, b) t = Add(a, c) o = Concat<axis=0>(s, t)")) == []
+    assert matches(pattern, block("s = Add(a, b) t = Add(c, c) o = Concat<axis=0>(s, t)")) == []
+
+
+def test_each_must_come_last() -> None:
+    with pytest.raises(InternalError, match="comes last"):
+        P.Concat(Each(x), y)
+
+
+def test_only_means_no_other_reader_no_output_and_the_same_block() -> None:
+    pattern = P.Neg(P.Relu(x).only)
+    assert len(matches(pattern, block("r = Relu(a) o = Neg(r)"))) == 1
+    assert matches(pattern, block("r = Relu(a) o = Neg(r) q = Abs(r)", outputs="o q")) == []
+    assert matches(pattern, block("r = Relu(a) o = Neg(r)", outputs="o r")) == []
+    assert matches(P.Add(P.Relu(x).only, y), block("r = Relu(a) o = Add(r, r)")) == []
+    nested = load(
+        parse(
+            """g (bool k, float[2] a) => (float[2] o) {
+              r = Relu(a)
+              o = If (k) <then_branch = t () => (float[2] u) { u = Neg(r) }, else_branch = e () => (float[2] v) { v = Abs(a) }>
+            }"""
+        )
+    ).main
+    branch = list(nested.bindings)[1].blocks["then_branch"]
+    assert matches(pattern, branch) == [] and len(matches(P.Neg(P.Relu(x)), branch)) == 1
+
+
+def test_attributes_written_defaulted_and_implied() -> None:
+    assert len(matches(P.Transpose(x, perm=(1, 0)), block("o = Transpose(a)"))) == 1, "no perm reverses"
+    assert matches(P.Transpose(x, perm=p), block("o = Transpose(a)", inputs="float[] a")) == [{"p": None, "x": "a"}]
+    assert len(matches(P.Softmax(x, axis=-1), block("o = Softmax(a)"))) == 1, "the schema's default"
+    assert len(matches(P.Softmax(x, axis=1), block("o = Softmax(a)", opset=11))) == 1, "and it is this opset's"
+    assert matches(P.Softmax(x, axis=0), block("o = Softmax<axis=1>(a)")) == []
+
+
+def test_operands_beyond_the_pattern_must_be_omitted() -> None:
+    inputs = "float[2,3] a, float lo, float hi"
+    assert matches(P.Clip(x), block("o = Clip(a, lo)", inputs=inputs)) == []
+    assert len(matches(P.Clip(x), block('o = Clip(a, "")', inputs=inputs))) == 1
+    assert matches(P.Clip(x, None, z), block('o = Clip(a, "", hi)', inputs=inputs)) == [{"x": "a", "z": "hi"}]
+    assert matches(P.Clip(x, None, z), block("o = Clip(a, lo, hi)", inputs=inputs)) == []
+    assert matches(P.Clip(x, y, z), block('o = Clip(a, "", hi)', inputs=inputs)) == [], "a capture is a value"
+
+
+def test_where_const_label_and_output() -> None:
+    main = block("s, t = Split<axis=1, num_outputs=2>(a) o = Neg(t)", inputs="float[2,4] a")
+    assert len(matches(P.Neg(P.Split(x).output(1)), main)) == 1
+    assert matches(P.Neg(P.Split(x)), main) == [], "the first output is another value"
+    assert matches(P.Neg(x.where(lambda v: v.rank == 3)), main) == []
+    constant = parse("g (float[2] a) => (float[2] o) <float[2] w = {1, 2}> { o = Add(a, w) }")
+    assert [m["y"] for m in matches(P.Add(x, y.const), load(constant).main)] == ["w"]
+    found = next(match_binding(P.Neg(P.Split(x).output(1).named("cut")), main.outputs[0].definition))
+    assert found["cut"].op == "Split"
+
+
+def test_an_overridable_initializer_is_no_constant() -> None:
+    text = "g (float[2] a, float[2] w = {1, 2}) => (float[2] o) { o = Add(a, w) }"
+    assert matches(P.Add(x, y.const), load(parse(text)).main) == []
+    assert len(matches(P.Add(x, y.const), load(parse(text, ir_version=3)).main)) == 1, "below IR 4 nobody may override"
+
+
+def test_a_reference_to_a_functions_attribute_matches_nothing() -> None:
+    """The caller decides the value, so no rule may reason about it."""
+    text = """<ir_version: 10, opset_import: ["" : 20, "my" : 1]>
+    g (float[2,3] a) => (float[2,3] o) { o = my.f<to=1>(a) }
+    <domain: "my", opset_import: ["" : 20]> f <to> (u) => (w) { w = Cast<to: int = @to>(u) }"""
+    (function,) = load(parse(text)).functions.values()
+    assert list(match_binding(P.Cast(x), next(iter(function.bindings)))) == []
