@@ -95,21 +95,22 @@ def differentiate(
     values = {v.name: v for v in block.vars()}
     before = {t.name for t in program.proto.graph.initializer}
     targets, asked = [values[n] for n in target_names], [values[n] for n in asked_names]
+    forward = set(block.bindings)
     view = _view(block, checkpoint, targets, asked)
-    with emitting(block, share=True, made_by="gradient") as at:
+    with emitting(block, share=True, made_by="gradient"):
         seeds = {v: _seed(v, seed, names) for v in targets}
         found = backward(block, seeds, asked, view=view)
         if not found:
             text = f"no requested value reaches {_listed(target_names)}: all gradients are zero"
             notes.append(text)
             warnings.warn(text, stacklevel=3)
-        outputs = {v.name: _return(block, v, found.get(v), names, set(at.emitted)) for v in asked}
+        outputs = {v.name: _return(block, v, found.get(v), names, forward) for v in asked}
     for value, output in outputs.items():
         if output != names.format(value):
             notes.append(f"'{names.format(value)}' is taken: the gradient of '{value}' is '{output}'")
     block.remove_unused()
     if simplify:
-        simplify_program(program, asked)
+        simplify_program(program, asked, forward)
     for v in [v for v in block.initializers.values() if v.use_count == 0 and v.name not in before]:
         block.remove_initializer(v)
     given = {v.name: g.name for v, g in seeds.items()} if seed == "input" else {}
@@ -132,13 +133,13 @@ def _seed(target: Var, seed: Seed, names: str) -> Var:
     return constant(np.ones(()), target.dtype, name="one")
 
 
-def _return(block: BindingBlock, value: Var, adjoint: Var | None, names: str, emitted: set[Binding]) -> str:
+def _return(block: BindingBlock, value: Var, adjoint: Var | None, names: str, forward: set[Binding]) -> str:
     """Make the adjoint an output under its name; an Identity only where the value cannot carry that name itself."""
     if adjoint is None:
         adjoint = zeros_like(value)
     name = block.program.fresh(names.format(value.name))
     # what the forward part defines, a constant, and what is an output already keep their names
-    if adjoint.returned or adjoint.definition is None or adjoint.definition not in emitted:
+    if adjoint.returned or adjoint.definition is None or adjoint.definition in forward:
         adjoint = op.Identity(adjoint)
     block.rename(adjoint, name)
     block.add_output(adjoint)

@@ -56,7 +56,7 @@ def open_call(binding: Binding) -> list[Binding]:
     mapping = dict.fromkeys(body.inputs) | dict(zip(body.inputs, binding.inputs))
     with emitting(block, share=True):
         opened = clone_bindings(
-            body.bindings, block, mapping, bound=bound, prefix=f"{binding.op.lower()}_", fold=_fold
+            body.bindings, block, mapping, bound=bound, prefix=f"{binding.op.lower()}_", fold=fold
         )
     for out, inner in zip(results, body.outputs):
         if out is None:
@@ -75,8 +75,8 @@ def open_call(binding: Binding) -> list[Binding]:
 _FOLDED_BYTES = 1 << 12
 
 
-def _fold(b: Binding) -> Var | None:
-    """The constant that a binding of a body amounts to once the call's shapes are known: its shape arithmetic."""
+def fold(b: Binding) -> Var | None:
+    """The small constant that a binding amounts to once sizes are known: shape arithmetic, numbers; None otherwise."""
     if b.blocks or b.domain != "" or b.out.returned or not isinstance(b.out.type, TensorType):
         return None
     array: Array | None = None

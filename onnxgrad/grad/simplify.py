@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from onnx import numpy_helper
 
-from onnxgrad.grad.accumulate import with_type_of
-from onnxgrad.ir.block import Binding, Var
-from onnxgrad.ir.ops import op
+from onnxgrad.grad.accumulate import add_up, with_type_of
+from onnxgrad.grad.bodies import fold
+from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.ops import emitting, op
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.types import broadcast_shapes, same_shape
+from onnxgrad.ir.types import FLOAT_DTYPES, broadcast_shapes, is_static, same_shape
 from onnxgrad.passes.base import roots
-from onnxgrad.passes.fold_constant import FoldConstant
-from onnxgrad.passes.remove_noops import RemoveNoops
-from onnxgrad.passes.transpose import SimplifyTranspose
-from onnxgrad.rewrite.engine import apply_rules, count, rewrite
+from onnxgrad.passes.remove_noops import RULES as NOOPS
+from onnxgrad.passes.remove_noops import transpose_in_order
+from onnxgrad.passes.transpose import (
+    GEMM_RULES,
+    is_matrix_transpose,
+    transpose_of_matmul,
+    transpose_of_transpose,
+    transposed,
+)
+from onnxgrad.rewrite.engine import Measure, apply_rules, count, rewrite
 from onnxgrad.rewrite.match import attribute
 from onnxgrad.rewrite.pattern import Each, P, capture
 from onnxgrad.rewrite.trace import Trace
@@ -25,16 +33,29 @@ from onnxgrad.rewrite.trace import Trace
 a, b, c, d, s, x, xs = capture("a b c d s x xs")
 
 
-def simplify(program: Program, variables: Iterable[Var]) -> None:
-    """Simplify in place. `variables`, the requested initializers, are never folded: their values will be replaced."""
+def simplify(program: Program, variables: Iterable[Var], forward: Collection[Binding]) -> None:
+    """Simplify in place what the backward walk added; the bindings in `forward` stay as they are.
+
+    `variables`, the requested initializers, are never folded: their values will be replaced.
+    """
     trace = Trace()
     with _as_inputs(program, variables):
-        SimplifyTranspose(always=True).run(program, trace)
         for block in roots(program):
-            apply_rules(block, RULES, trace)
-        FoldConstant().run(program, trace)
-        RemoveNoops().run(program, trace)
+            apply_rules(block, [*TRANSPOSES, *RULES, *NOOPS], trace, where=lambda b: b not in forward)
+            _fold_constants(block, forward)
+            apply_rules(block, NOOPS, trace, where=lambda b: b not in forward)
     program.main.remove_unused()
+
+
+def _fold_constants(block: BindingBlock, forward: Collection[Binding]) -> None:
+    """Evaluate what depends on small constants and known sizes only."""
+    block.schedule()
+    with emitting(block, share=True):
+        for b in [b for b in block.bindings if b not in forward and len(b.outputs) == 1]:
+            value = fold(b)
+            if value is not None:
+                block.replace(b.out, value)
+                block.remove(b)
 
 
 @contextmanager
@@ -51,6 +72,11 @@ def _as_inputs(program: Program, variables: Iterable[Var]) -> Iterator[None]:
         program.ir_version = before
         for v in hidden:
             v.parameter = False
+
+
+def _last(block: BindingBlock) -> int:
+    """How many transposes move the last axis."""
+    return sum(b.op == "Transpose" and _moves_last(attribute(b, "perm")) for b in block.walk())
 
 
 def _fills(out: Var, *operands: Var) -> bool:
@@ -80,6 +106,40 @@ def right_of_expand(a: Var, b: Var, root: Binding) -> Any:
 def where_of_expand(a: Var, b: Var, c: Var, root: Binding) -> Any:
     """Where(c, Expand(a, s), b) = Where(c, a, b), where c and b have the shape already"""
     return op.Where(c, a, b) if _fills(root.out, a, b, c) else None
+
+
+@rewrite(P.Mul(a, P.Div(c, b).only), shrinks=count())
+def times_reciprocal(a: Var, b: Var, c: Var, root: Binding) -> Any:
+    """a (1 / b) = a / b"""
+    return a / b if _scalar(c) == 1 and same_shape(broadcast_shapes([a.shape, b.shape]), root.out.shape) else None
+
+
+def _is_zero(v: Var) -> bool:
+    """Zeros, as a constant or as ConstantOfShape makes them."""
+    made = v.definition
+    if made is not None and made.is_op("ConstantOfShape"):
+        value = made.attr("value")
+        return value is None or not numpy_helper.to_array(value).any()
+    array = v.const
+    return array is not None and array.dtype != object and not array.any()
+
+
+@rewrite(P.any_of("Sum", "Add")(Each(x)), shrinks=count("Sum", "Add"))
+def sum_with_scattered(x: list[Var], root: Binding) -> Any:
+    """a + Scatter(0, i, u) = Scatter(a, i, u), scattering being addition"""
+    for i, v in enumerate(x):
+        made = v.definition
+        if made is None or made.op not in ("ScatterND", "ScatterElements") or made.domain or v.use_count != 1:
+            continue
+        zeros, rest = made.inputs[0], [other for k, other in enumerate(x) if k != i]
+        if made.attr("reduction") != "add" or zeros is None or not _is_zero(zeros):
+            continue
+        if not rest or not all(same_shape(o.shape, root.out.shape) for o in rest):
+            continue
+        base = add_up(rest)
+        axis = made.attr("axis") if made.op == "ScatterElements" else None
+        return getattr(op, made.op)(base, *made.inputs[1:], axis=axis, reduction="add")
+    return None
 
 
 @rewrite(P.Add(a, P.Neg(b).only), shrinks=count())
@@ -164,27 +224,70 @@ def product_over_number(a: Var, c: Var, d: Var) -> Any:
     return None if p is None or not q or not a.rank else a * np.asarray(p / q)
 
 
-@rewrite(P.Add(P.Mul(a, b).only, P.Mul(P.Mul(a, c).only, d).only), shrinks=count())
-def common_factor(a: Var, b: Var, c: Var, d: Var, root: Binding) -> Any:
-    """a b + (a c) d = a (b + c d)"""
-    if _scalar(d) is not None or not all(same_shape(v.shape, root.out.shape) for v in (a, b, c, d)):
-        return None
-    return a * (b + c * d)
+@rewrite(P.any_of("Sum", "Add")(Each(x)), shrinks=count("Mul"))
+def common_factor(x: list[Var], root: Binding) -> Any:
+    """a b + (a c) d = a (b + c d): one product less for each further factor a"""
+    products = _products(x, root)
+    times: dict[Var, int] = {}
+    for m in products:
+        for v in m.inputs:
+            if v is not None and same_shape(v.shape, root.out.shape) and v.definition not in products:
+                times[v] = times.get(v, 0) + 1
+    for factor, n in times.items():
+        if n < 2:
+            continue
+        stripped: dict[Var, Var] = {}
+        if all(_strip(v, factor, products, stripped) for v in x):
+            terms = [stripped[v] for v in x]
+            return factor * (op.Sum(*terms) if root.op == "Sum" else terms[0] + terms[1])
+    return None
 
 
-@rewrite(P.Add(P.Mul(a, b).only, P.Mul(P.Mul(P.Mul(a, c).only, x).only, d).only), shrinks=count())
-def common_factor_of_numbered(a: Var, b: Var, c: Var, d: Var, x: Var, root: Binding) -> Any:
-    """a b + (a c x) d = a (b + (c x) d) for a number d"""
-    if _scalar(d) is None or not all(same_shape(v.shape, root.out.shape) for v in (a, b, c, x)):
-        return None
-    return a * (b + (c * x) * d)
+def _products(terms: list[Var], root: Binding) -> set[Binding]:
+    """The Muls below `root` that nothing outside reads and that have its shape, in reach through such Muls."""
+    found: dict[Binding, None] = {}
+    work = list(terms)
+    while work:
+        m = work.pop().definition
+        fits = m is not None and m.is_op("Mul") and not m.out.returned and same_shape(m.out.shape, root.out.shape)
+        if m is not None and fits and m not in found and len(found) < _LONGEST:
+            found[m] = None
+            work += [v for v in m.inputs if v is not None]
+    inside = set(found)
+    while outside := {m for m in inside if any(u is not root and u not in inside for u in m.out.users)}:
+        inside -= outside
+    return inside
+
+
+# Muls looked at for one sum
+_LONGEST = 24
+
+
+def _strip(v: Var, factor: Var, products: set[Binding], stripped: dict[Var, Var]) -> bool:
+    """Put v / factor into `stripped`; False when `factor` is not exactly once in v, or is v."""
+    if v in stripped:
+        return True
+    m = v.definition
+    if m is None or m not in products:
+        return False
+    p, q = m.inputs[0], m.inputs[1]
+    if p is None or q is None:
+        return False
+    for one, other in ((p, q), (q, p)):
+        if one is factor:
+            stripped[v] = other
+            return other is not factor
+        if _strip(one, factor, products, stripped):
+            stripped[v] = stripped[one] * other
+            return True
+    return False
 
 
 @rewrite(P.any_of("Sum", "Add")(Each(x)), shrinks=count("Sum", "Add"))
 def sum_of_sums(x: list[Var], root: Binding) -> Any:
     """Sum(Sum(a, b), c) = Sum(a, b, c): the inner one with no other reader, equal shapes"""
-    if "onnxgrad.made_by" not in {m.key for m in root.node.metadata_props}:
-        return None
+    if "onnxgrad.made_by" not in {m.key for m in root.node.metadata_props} or root.out.dtype not in FLOAT_DTYPES:
+        return None  # Sum, unlike Add, takes no integers
     flat: list[Var] = []
     for v in x:
         inner = v.definition
@@ -193,7 +296,7 @@ def sum_of_sums(x: list[Var], root: Binding) -> Any:
             flat += [u for u in inner.inputs if u is not None]
         else:
             flat.append(v)
-    if len(flat) == len(x) or not all(same_shape(v.shape, root.out.shape) for v in flat):
+    if len(flat) == len(x) or root.out.dtype not in FLOAT_DTYPES or not all(same_shape(v.shape, root.out.shape) for v in flat):
         return None
     return op.Sum(*flat)
 
@@ -261,6 +364,12 @@ def sum_of_reshapes(x: list[Var], s: list[Var], root: Binding) -> Any:
     return op.Reshape(whole, s[0], allowzero=zeros.pop() or None)
 
 
+@rewrite(P.Reshape(P.Reshape(x, c), s), shrinks=count())
+def reshape_back(x: Var, root: Binding) -> Any:
+    """Reshape(Reshape(x, s), t) = x, where t is the shape of x"""
+    return x if is_static(x.shape) and x.shape == root.out.shape and not root.out.returned else None
+
+
 @rewrite(P.Concat(Each(P.Reshape(x, s).only), axis=c), shrinks=count("Reshape"))
 def concat_of_reshapes(x: list[Var], c: int, root: Binding) -> Any:
     """Concat(Reshape(a), Reshape(b)) = Reshape(Concat(a, b)), where each joins the axes from the concatenated one on"""
@@ -280,6 +389,36 @@ def concat_of_reshapes(x: list[Var], c: int, root: Binding) -> Any:
     return with_type_of(op.Reshape(op.Concat(*x, axis=lead), [0] * lead + [-1]), root.out)
 
 
+@rewrite(P.Concat(Each(P.Unsqueeze(x, s).only), axis=c), shrinks=count("Unsqueeze"))
+def stack(x: list[Var], s: list[Var], c: int, root: Binding) -> Any:
+    """Concat(Unsqueeze(a, k), Unsqueeze(b, k), axis=k) = Reshape(Concat(a, b, axis=k)): k splits in two"""
+    shape = root.out.shape
+    first = x[0].shape
+    if shape is None or first is None or len(x) < 2 or not all(same_shape(v.shape, first) for v in x):
+        return None
+    axis = c % len(shape)
+    if axis == len(first) or any(a.ints is None or [i % len(shape) for i in a.ints] != [axis] for a in s):
+        return None
+    after = [d if isinstance(d, int) and d > 0 else -1 for d in first[axis:]]
+    if after.count(-1) > 1:
+        return None
+    return with_type_of(op.Reshape(op.Concat(*x, axis=axis), [*[0] * axis, len(x), *after]), root.out)
+
+
+def _moves_last(perm: Any) -> bool:
+    return perm is not None and len(perm) >= 3 and perm[-1] != len(perm) - 1
+
+
+@rewrite(P.Transpose(P.MatMul(P.Transpose(a, perm=c), b).only, perm=d), shrinks=Measure("transposes of the last axis", _last))
+def transpose_of_product_of_transpose(a: Var, b: Var, c: Any, d: Any) -> Any:
+    """Transpose(T(a) @ b, p) = Transpose(T(b) @ a, p after T), where that leaves the last axis in place"""
+    if not is_matrix_transpose(c) or not _moves_last(d) or a.rank != b.rank or b.rank is None:
+        return None
+    swapped = {b.rank - 1: b.rank - 2, b.rank - 2: b.rank - 1}
+    perm = [swapped.get(i, i) for i in d]
+    return None if _moves_last(perm) else op.Transpose(transposed(b) @ a, perm=perm)
+
+
 @rewrite(P.Concat(Each(P.Transpose(x, perm=d).only), axis=c), shrinks=count("Transpose"))
 def concat_of_transposes(x: list[Var], d: list[Any], c: int, root: Binding) -> Any:
     """Concat(T(a), T(b)) = T(Concat(a, b)), for one permutation (SPEC S5)"""
@@ -288,9 +427,16 @@ def concat_of_transposes(x: list[Var], d: list[Any], c: int, root: Binding) -> A
     return op.Transpose(op.Concat(*x, axis=d[0][c % len(d[0])]), perm=d[0])
 
 
+TRANSPOSES = [transpose_in_order, transpose_of_transpose, transpose_of_matmul, *GEMM_RULES]
+
 RULES = [
+    times_reciprocal,
+    sum_with_scattered,
     sum_of_reshapes,
+    reshape_back,
     concat_of_reshapes,
+    stack,
+    transpose_of_product_of_transpose,
     concat_of_transposes,
     commuting_with_expand,
     left_of_expand,
@@ -304,7 +450,6 @@ RULES = [
     mul_by_two_numbers,
     product_over_number,
     common_factor,
-    common_factor_of_numbered,
     numbers_of_a_product,
     mul_of_neg_number,
     neg_times_number,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper
 
 from onnxgrad.ir import attributes, infer, symbolic
 from onnxgrad.ir.block import Binding, BindingBlock, Var
@@ -29,6 +29,7 @@ def annotate(program: Program) -> None:
     _assign(program.main, _types(graph), graph.node)
     for function in program.functions.values():
         _assign(function, {}, ())
+        _type_constants(function)
     improved: set[Var] = set()
     _believe_declarations(program.main, improved)
     _complete(program.main, improved)
@@ -58,7 +59,9 @@ def _light_copy(program: Program) -> ModelProto:
     _strip_nodes(graph.node)
     graph.input.extend(source.input)
     graph.sparse_initializer.extend(source.sparse_initializer)
-    graph.initializer.extend([_light_tensor(tensor) for tensor in source.initializer])
+    # a default that a caller may override fixes no shape
+    fixed = {v.name for v in program.main.initializers.values() if not v.overridable}
+    graph.initializer.extend([_light_tensor(tensor) for tensor in source.initializer if tensor.name in fixed])
     for value in source.output:
         stub = graph.output.add(name=value.name)
         if value.type.HasField("tensor_type"):
@@ -137,6 +140,17 @@ def _assign(block: BindingBlock, types: Mapping[str, TypeProto], nodes: Iterable
                 if var.type is None and var.name in inputs:
                     var._proto = inputs[var.name]
             _assign(nested, _types(found), found.node)
+
+
+def _type_constants(block: BindingBlock) -> None:
+    """Nothing is inferred inside functions, whose parameters are untyped; but a constant is what it is."""
+    for b in block.walk():
+        if b.is_op("Constant") and b.outputs and b.outputs[0] is not None:
+            value = attributes.constant_value(b.attrs)
+            if isinstance(value, TensorProto):
+                b.outputs[0].type = TensorType(value.data_type, tuple(value.dims))
+            elif value is not None and value.dtype != object:
+                b.outputs[0].type = TensorType(helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
 
 
 def _believe_declarations(block: BindingBlock, improved: set[Var]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from onnxgrad.errors import InternalError
 from onnxgrad.ir.block import Binding, BindingBlock, Var
@@ -11,29 +12,51 @@ from onnxgrad.ir.schedule import topological_order
 
 def check_block(block: BindingBlock) -> None:
     """Def-use chains exact, definitions consistent, names unique, operands visible, no cycle; else InternalError."""
-    visible: set[Var] = set()
-    outer: BindingBlock | None = block
+    visible: dict[str, Var] = {}
+    outer = None if block.owner is None else block.owner.block
     while outer is not None:
-        visible.update(outer.vars())
+        visible = {**{v.name: v for v in outer.vars()}, **visible}
         outer = None if outer.owner is None else outer.owner.block
-    reads: dict[Var, Counter[Binding]] = {}
-    returns: Counter[Var] = Counter()
-    _check(block, visible, reads, returns)
-    for var in block.vars():
-        if Counter(var.users) != reads.get(var, Counter()):
+    checker = _Checker()
+    checker.block(block, visible)
+    for var in checker.defined:
+        if Counter(var.users) != checker.reads.get(var, Counter()):
             raise InternalError(f"users of '{var.name}' are recorded wrongly")
-        if var.returned != returns[var]:
-            raise InternalError(f"'{var.name}' is returned {returns[var]} times, recorded as {var.returned}")
+        if var.returned != checker.returns[var]:
+            raise InternalError(f"'{var.name}' is returned {checker.returns[var]} times, recorded as {var.returned}")
 
 
-def _check(block: BindingBlock, visible: set[Var], reads: dict[Var, Counter[Binding]], returns: Counter[Var]) -> None:
-    own = list(block.vars())
-    names = Counter(v.name for v in own)
-    for name, count in names.items():
-        if count > 1:
-            raise InternalError(f"'{name}' is defined {count} times in block '{block.name}'")
-    visible = visible | set(own)
-    for b in block.bindings:
+class _Checker:
+    """Walks the blocks and counts who reads and who returns each value."""
+
+    def __init__(self) -> None:
+        self.defined: list[Var] = []
+        self.reads: dict[Var, Counter[Binding]] = {}
+        self.returns: Counter[Var] = Counter()
+
+    def block(self, block: BindingBlock, outer: Mapping[str, Var]) -> None:
+        own = list(block.vars())
+        for name, count in Counter(v.name for v in own).items():
+            if count > 1:
+                raise InternalError(f"'{name}' is defined {count} times in block '{block.name}'")
+        for v in own:
+            if v.block is not block:
+                raise InternalError(f"'{v.name}' belongs to another block than '{block.name}'")
+        for name, v in block.initializers.items():
+            if v.name != name or v.initializer is None:
+                raise InternalError(f"initializer '{name}' of block '{block.name}' is recorded wrongly")
+        self.defined += own
+        # by name, because names are all that the file keeps
+        visible = {**outer, **{v.name: v for v in own}}
+        for b in block.bindings:
+            self._binding(b, block, visible)
+        for v in (*block.outputs, *block.pinned):
+            if visible.get(v.name) is not v:
+                raise InternalError(f"output '{v.name}' of block '{block.name}' is not visible")
+            self.returns[v] += 1
+        topological_order(block)
+
+    def _binding(self, b: Binding, block: BindingBlock, visible: Mapping[str, Var]) -> None:
         if b.block is not block:
             raise InternalError(f"binding belongs to another block: {b}")
         for out in b.outputs:
@@ -42,15 +65,10 @@ def _check(block: BindingBlock, visible: set[Var], reads: dict[Var, Counter[Bind
         for v in b.inputs:
             if v is None:
                 continue
-            if v not in visible:
+            if visible.get(v.name) is not v:
                 raise InternalError(f"'{v.name}' is not visible here: {b}")
-            reads.setdefault(v, Counter())[b] += 1
+            self.reads.setdefault(v, Counter())[b] += 1
         for nested in b.blocks.values():
             if nested.owner is not b:
                 raise InternalError(f"nested block '{nested.name}' does not know its binding: {b}")
-            _check(nested, visible, reads, returns)
-    for v in (*block.outputs, *block.pinned):
-        if v not in visible:
-            raise InternalError(f"output '{v.name}' of block '{block.name}' is not visible")
-        returns[v] += 1
-    topological_order(block)
+            self.block(nested, visible)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -16,12 +16,6 @@ from onnx import AttributeProto, TensorProto, helper
 from onnxgrad.ir.attributes import RefAttr
 from onnxgrad.ir.types import FLOAT_DTYPES, dtype_name
 from onnxgrad.ir.var import Var
-
-
-if TYPE_CHECKING:
-    from onnx.onnx_ml_pb2 import AttributeProto as _Proto
-
-    AttributeType = _Proto.AttributeType
 
 
 class TypeMismatch(Exception):
@@ -41,7 +35,7 @@ class Formal(NamedTuple):
 _RENAMED = {("Pad", "constant_value"): "value", ("TopK", "K"): "k"}
 # operands that are vectors; one number given for them means a vector of one
 _VECTORS = frozenset({"axes", "split", "pads", "starts", "ends", "steps", "shape", "repeats", "sizes", "K"})
-_DTYPES = {f"tensor({name.lower()})": number for name, number in TensorProto.DataType.items() if number}
+_DTYPES: dict[str, int] = {f"tensor({name.lower()})": number for name, number in TensorProto.DataType.items() if number}
 
 
 @lru_cache(maxsize=1024)
@@ -67,10 +61,10 @@ def moved_to_attribute(op_type: str, domain: str, since: int, index: int) -> str
 
 
 @lru_cache(maxsize=1024)
-def attribute_types(op_type: str, domain: str, since: int) -> Mapping[str, AttributeType]:
+def attribute_types(op_type: str, domain: str, since: int) -> Mapping[str, AttributeProto.AttributeType]:
     """The AttributeProto type of each attribute."""
     attributes = onnx.defs.get_schema(op_type, since, domain).attributes
-    return {name: AttributeProto.AttributeType.Value(a.type.name) for name, a in attributes.items()}
+    return {name: AttributeProto.AttributeType.Value(str(a.type).rpartition(".")[2]) for name, a in attributes.items()}
 
 
 def attribute(schema: onnx.defs.OpSchema | None, name: str, value: Any) -> AttributeProto:
@@ -89,7 +83,7 @@ def attribute(schema: onnx.defs.OpSchema | None, name: str, value: Any) -> Attri
     return helper.make_attribute(name, value, attr_type=kind)
 
 
-def _number_attribute(name: str, kind: AttributeType, value: Any) -> AttributeProto:
+def _number_attribute(name: str, kind: AttributeProto.AttributeType, value: Any) -> AttributeProto:
     array = np.asarray(value)
     single = kind in (AttributeProto.INT, AttributeProto.FLOAT)
     if array.size and array.dtype.kind not in "biuf":
@@ -154,9 +148,9 @@ def literal_dtype(value: Any, index: int, expected: Sequence[Formal], operands: 
     if kind in "USO":
         return TensorProto.STRING
     allowed = formal.dtypes
-    own = {"b": TensorProto.BOOL, "f": TensorProto.FLOAT}.get(kind, TensorProto.INT64)
+    own: int = {"b": TensorProto.BOOL, "f": TensorProto.FLOAT}.get(kind, TensorProto.INT64)
     if kind == "f" or (allowed and own not in allowed):
-        floating = next((v.dtype for v in others if v.dtype in FLOAT_DTYPES), TensorProto.FLOAT)
+        floating: int = next((v.dtype for v in others if v.dtype in FLOAT_DTYPES), TensorProto.FLOAT)
         return floating if not allowed or floating in allowed else TensorProto.FLOAT
     return own
 

@@ -137,7 +137,7 @@ def _shape(b: Binding, o: _Operands) -> Any:
 
 
 def _range(b: Binding, o: _Operands) -> Any:
-    return np.arange(o[0], o[1], o[2]) if all(a.dtype.kind == "i" for a in o) and o[2] != 0 else None
+    return np.arange(o[0], o[1], o[2], dtype=o[0].dtype) if all(a.dtype.kind == "i" for a in o) and o[2] != 0 else None
 
 
 _RULES: dict[str, Callable[[Binding, _Operands], Any]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,22 +57,28 @@ def optimize_program(
     limit: int | None = None,
     explain: bool = False,
     proof: Mapping[str, Any] | None = None,
+    on_stage: Callable[[str], None] | None = None,
 ) -> Optimized:
     """Run `pipeline` over a fresh reading of `model` and prove the result; `proof` goes to `verify.verify`.
 
-    `limit` stops after that many rewrites. Raises RewriteRefuted (exit code 1) when the proof fails, after bisecting
+    `limit` stops after that many rewrites; `on_stage` is told what begins: "read", each pass by name, "prove",
+    "bisect". Raises RewriteRefuted (exit code 1) when the proof fails, after bisecting
     the numbered firings, and InputError when the model cannot be read, or cannot be run while `prove` is on.
     """
     options = dict(proof or {})
     trace = Trace(limit=limit, explain=explain)
+    tell = on_stage or (lambda stage: None)
+    tell("read")
     program = load(model)
-    results = pipeline.run(program, trace)
+    results = pipeline.run(program, trace, tell)
     if not prove:
         return Optimized(program, results, trace, None)
     original = _subject(model, program)
     options.setdefault("float64_exact", not trace.rounded)
+    tell("prove")
     report = verify(original, to_proto(program), **options)
     if not report.ok:
+        tell("bisect")
         raise RewriteRefuted(report, _culprit(model, pipeline, len(trace.firings), original, options))
     return Optimized(program, results, trace, report)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -19,15 +19,19 @@ from onnxgrad.passes import (  # each module registers its passes
     fold_bias,
     fold_constant,
     forward_fold_scale_axis,
+    inline,
     merge_equal,
+    outline,
     remove_noops,
     remove_unused,
+    remove_unused_functions,
     simplify_inference,
     transpose,
     transpose_after_concat,
 )
 from onnxgrad.passes.base import PASSES, Pass
 from onnxgrad.passes.parallel import MERGE
+from onnxgrad.passes.presets import PRESETS
 from onnxgrad.rewrite.trace import Trace
 
 __all__ = ["PASSES", "PRESETS", "Pass", "PassResult", "Pipeline", "parse_passes"]
@@ -41,57 +45,16 @@ _MODULES = (
     fold_bias,
     fold_constant,
     forward_fold_scale_axis,
+    inline,
     merge_equal,
+    outline,
     remove_noops,
     remove_unused,
+    remove_unused_functions,
     simplify_inference,
     transpose,
     transpose_after_concat,
 )
-
-# Each position has its reason.
-_CLEAN = (
-    "remove-unused",  # first, so that nothing below works on what nobody reads
-    "remove-noops",  # Identity, Cast and Expand hide constants and equal bindings from the next two
-    "fold-constant",  # a raw export's Transpose(weight), shapes and biases become constants, which all laws ask for
-    "merge-equal",  # last of these: what is equal shows only once it is folded; then parallel branches share an input
-)
-# After the clean-up, since a BatchNormalization is taken apart into arithmetic on constants.
-_SCALES = (
-    "backward-fold-scale-axis",  # before forward: behind a product a scale moves whatever its sign
-    "fold-constant",  # weight * scale becomes the weight
-    "fold-bias",  # the shift is next to its product only when the scale between them is gone
-)
-_INFERENCE = (
-    "simplify-inference",
-    "fold-constant",
-    "backward-fold-scale-axis",
-    "forward-fold-scale-axis",
-    *_SCALES[1:],
-)
-# A BatchNormalization that no product can take in would be two kernels in place of one, so it stays; and no scale moves
-# forward, because onnxruntime looks for the multiply at the end of an RMS normalisation.
-_INFERENCE_THAT_PAYS = ("simplify-inference{only_after_products=true}", "fold-constant", *_SCALES)
-_PRODUCTS = (
-    "simplify-transpose",  # before combining, so that right operands are weights and not transposes of weights
-    "combine-parallel-matmul",  # after the scales: branches that differ in a multiply only are equal now
-    "combine-parallel-gemm",
-    "combine-parallel-conv",
-    "transpose-after-concat",  # combining made Concats of transposes
-    "remove-unused",
-)
-PRESETS: dict[str, tuple[str, ...]] = {
-    # no law about products, no weight computed anew
-    "clean": _CLEAN,
-    # not slower than the input: what the cost rules do not forbid
-    "default": (*_CLEAN, *_INFERENCE_THAT_PAYS, *_PRODUCTS),
-    # BatchNormalization and Dropout away, scales and shifts into weights, products as they are
-    "inference": (*_CLEAN, *_INFERENCE, "remove-unused"),
-    # every law wherever it holds, no cost rule: equal computations get equal graphs
-    "canonical": (*_CLEAN, *_INFERENCE, *(f"{p}{{merge=always}}" if "parallel" in p else p for p in _PRODUCTS)),
-    # BatchNormalization, Dropout and the weights' own arithmetic as they are
-    "training-safe": (*_CLEAN, *_PRODUCTS),
-}
 
 # a pass may open the way for an earlier one; more rounds than this never changed a model we know
 _ROUNDS = 4
@@ -137,8 +100,13 @@ class Pipeline:
             parsed += parse_passes(item, merge=merge, provider=provider) if isinstance(item, str) else [item]
         return Pipeline(tuple(parsed))
 
-    def run(self, program: Program, trace: Trace | None = None) -> list[PassResult]:
-        """Run the passes in order, again until a round fires nothing. The program is changed in place."""
+    def run(
+        self, program: Program, trace: Trace | None = None, on_stage: Callable[[str], None] | None = None
+    ) -> list[PassResult]:
+        """Run the passes in order, again until a round fires nothing. The program is changed in place.
+
+        `on_stage` is told the name of each pass before it runs.
+        """
         trace = trace or Trace()
         done: dict[str, PassResult] = {}
         for _ in range(_ROUNDS):
@@ -146,6 +114,8 @@ class Pipeline:
             for p in self.passes:
                 if trace.stopped:
                     break
+                if on_stage is not None:
+                    on_stage(p.name)
                 result = _run_one(p, program, trace)
                 known = done.get(p.name)
                 done[p.name] = result if known is None else _sum(known, result)

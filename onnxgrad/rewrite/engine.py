@@ -69,8 +69,13 @@ def rewrite(pattern: Call, *, shrinks: Measure | None = None) -> Callable[[Calla
     return lambda build: Rule(build.__name__, pattern, build, shrinks)
 
 
-def apply_rules(block: BindingBlock, rules: Sequence[Rule], trace: Trace) -> int:
-    """Fire `rules` anywhere in `block` and its nested blocks until nothing matches; the number of firings."""
+def apply_rules(
+    block: BindingBlock, rules: Sequence[Rule], trace: Trace, *, where: Callable[[Binding], bool] | None = None
+) -> int:
+    """Fire `rules` anywhere in `block` and its nested blocks until nothing matches; the number of firings.
+
+    `where` limits the roots at which they may fire.
+    """
     by_op: dict[tuple[str, str], list[Rule]] = {}
     for rule in rules:
         for op in rule.pattern.ops:
@@ -81,7 +86,7 @@ def apply_rules(block: BindingBlock, rules: Sequence[Rule], trace: Trace) -> int
     fired = 0
     while work and not trace.stopped:
         binding = work.pop()
-        if not binding.is_live:
+        if not binding.is_live or (where is not None and not where(binding)):
             continue
         for rule in by_op.get((binding.domain, binding.op), ()):
             if rule.shrinks is None and makers.get(binding) == rule.name:

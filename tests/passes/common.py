@@ -69,7 +69,9 @@ def weights(**shapes: Sequence[int]) -> dict[str, Any]:
     return {name: rng.standard_normal(tuple(shape)).astype(np.float32) for name, shape in shapes.items()}
 
 
-def model_of(text: str, constants: dict[str, Any] | None = None, *, opset: int = 20, ir_version: int = 10) -> ModelProto:
+def model_of(
+    text: str, constants: dict[str, Any] | None = None, *, opset: int = 20, ir_version: int = 10
+) -> ModelProto:
     """A model from text, with `constants` as initializers."""
     model = parse(text, opset=opset, ir_version=ir_version)
     for name, array in (constants or {}).items():

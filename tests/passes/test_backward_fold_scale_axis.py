@@ -74,9 +74,7 @@ def fold(text: str, sizes: dict[str, tuple[int, ...]], ops: list[str], opset: in
         ("Gemm <transA = 1> (x, w)", "3,5", "5,4", (3, 4), (4,)),
     ],
 )
-def test_every_product_takes_a_scale(
-    head: str, x: str, y: str, w: tuple[int, ...], s: tuple[int, ...]
-) -> None:
+def test_every_product_takes_a_scale(head: str, x: str, y: str, w: tuple[int, ...], s: tuple[int, ...]) -> None:
     text = f"g (float[{x}] x) => (float[{y}] y) {{ c = {head}  y = Mul(c, s) }}"
     sizes = {"w": w, "s": s, **({"b": (4,)} if ", b)" in head else {})}
     fold(text, sizes, [head.split("(")[0].split(" ")[0]])
@@ -194,7 +192,8 @@ def test_inside_a_branch_of_if() -> None:
 def test_what_keeps_a_scale_in_place(body: str, reason: str) -> None:
     constants = """<float low = {-1}, int64[4] shape = {1, 5, 4, 10}, int64[4] back = {1, 2, 10, 10},
       float[2,1,1] huge = {3e38, 3e38}, float[2,1,1] null = {0, 1}>"""
-    text = f"g (float[1,1,10,10] x) => (float[1,2,10,10] y) {constants} {{ c = Conv <pads = [1,1,1,1]> (x, w)  {body} }}"
+    text = f"""g (float[1,1,10,10] x) => (float[1,2,10,10] y) {constants}
+      {{ c = Conv <pads = [1,1,1,1]> (x, w)  {body} }}"""
     sizes = {"w": (2, 1, 3, 3), "s": (2, 1, 1), "p": (2, 1, 1), "width": (10,), "s5": (5, 1, 1)}
     model = with_weights(parse(text), sizes, positive="p")
     # one factor of each sign, and a weight that overflows under a factor of 3e38

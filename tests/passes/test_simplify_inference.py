@@ -14,7 +14,8 @@ STATISTICS = {"gamma": (10,), "beta": (10,), "mean": (10,), "var": (10,)}
 
 
 def batch_norm(shape: str = "1,10", *, opset: int = 20, attrs: str = "", outs: str = "y", more: str = "") -> ModelProto:
-    text = f"g (float[{shape}] x) => (float[{shape}] y{more}) {{ {outs} = BatchNormalization{attrs}(x, gamma, beta, mean, var) }}"
+    call = f"BatchNormalization{attrs}(x, gamma, beta, mean, var)"
+    text = f"g (float[{shape}] x) => (float[{shape}] y{more}) {{ {outs} = {call} }}"
     return with_weights(parse(text, opset=opset, ir_version=8), STATISTICS, positive="var")
 
 
@@ -55,11 +56,7 @@ def test_one_statistic_per_feature_before_opset_9() -> None:
     sizes = dict.fromkeys(STATISTICS, (3, 4))
     done = ran(with_weights(parse(text, opset=7, ir_version=6), sizes, positive="var"), "simplify-inference")
     assert done.count["BatchNormalization"] == done.count["Unsqueeze"] == 0
-    # onnxruntime reads `spatial` but computes per channel, so the law is checked against numpy
-    x = np.random.default_rng(1).standard_normal((2, 3, 4)).astype(np.float32)
-    gamma, beta, mean, var = (np.array(done.program.main.initializers[n].const, np.float64) for n in sizes)
-    expected = (x - mean) / np.sqrt(var + 1e-5) * gamma + beta
-    np.testing.assert_allclose(run(done.after, {"x": x})["y"], expected, rtol=1e-4, atol=1e-5)
+    done.prove()
 
 
 def test_half_precision_data_with_float_statistics() -> None:
@@ -97,12 +94,11 @@ def test_running_statistics_stand_still_in_inference() -> None:
 
 
 def test_unknown_rank_is_left_alone() -> None:
-    text = """g (float[2,10] x, int64[N] s) => (float[A,B] y)
+    text = """g (float[2,10] x, int64[N] s) => (float[] y)
       { r = Reshape(x, s)  y = BatchNormalization(r, gamma, beta, mean, var) }"""
     done = ran(with_weights(parse(text), STATISTICS, positive="var"), "simplify-inference")
-    # onnx infers a rank from the declared output only; without one there is nothing to line up with
-    if done.count["BatchNormalization"]:
-        assert "rank is unknown" in done.reasons
+    assert done.count["BatchNormalization"] == 1
+    assert "rank is unknown" in done.reasons
 
 
 def test_only_after_products() -> None:

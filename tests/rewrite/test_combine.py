@@ -67,8 +67,6 @@ def test_fewer_than_min_branches_stay() -> None:
 
 
 def test_a_branch_that_depends_on_another_does_not_merge() -> None:
-    main = block("a = MatMul(x, w) r = Relu(a) t = MatMul(r, w) wt = Reshape(t, s) b = MatMul(x, wt)", "a b",
-                 "float[2,4] x, float[4,4] w, int64[2] s")
     main = load(
         parse(
             """g (float[4,4] x, float[4,4] w) => (float[4,4] a, float[4,4] b) {

@@ -8,7 +8,8 @@ import numpy as np
 
 from onnxgrad.grad.registry import vjp
 from onnxgrad.ir.block import Var
-from onnxgrad.ir.ops import op
+from onnxgrad.ir.ops import constant, op
+from onnxgrad.ir.types import is_static, numpy_dtype
 
 
 def _cross_entropy(
@@ -26,7 +27,11 @@ def _cross_entropy(
     total: Var | None = None
     if g[0] is not None:
         share, places = sample_share(g[0], scores, labels, weights, reduction, ignore_index)
-        total = op.ScatterElements(probability * share, places, -share, axis=1, reduction="add")
+        if is_static(places.shape):
+            one_less = np.full(places.shape or (), -1.0, numpy_dtype(scores.dtype))
+            total = op.ScatterElements(probability, places, one_less, axis=1, reduction="add") * share
+        else:
+            total = op.ScatterElements(probability * share, places, -share, axis=1, reduction="add")
     if len(g) > 1 and g[1] is not None:
         part = g[1] - probability * op.ReduceSum(g[1], [1], keepdims=1)
         total = part if total is None else total + part
@@ -36,24 +41,21 @@ def _cross_entropy(
 def sample_share(
     g: Var, scores: Var, labels: Var, weights: Var | None, reduction: str, ignore_index: int | None
 ) -> tuple[Var, Var]:
-    """What each sample's loss receives, (N, 1, d1, ...) of the scores' dtype, and its label, safe to index with."""
-    ignored = None if ignore_index is None else op.Equal(labels, labels_literal(ignore_index, labels))
-    safe = labels if ignored is None else op.Where(ignored, labels_literal(0, labels), labels)
-    weight = None if weights is None else op.Gather(weights, safe)
+    """What each sample's loss receives and its label, safe to index with: both (N, 1, d1, ...)."""
+    places = op.Unsqueeze(labels, [1])  # (N, 1, d1, ...): samples broadcast against scores from here on
+    ignored = None if ignore_index is None else op.Equal(places, labels_literal(ignore_index, labels))
     if ignored is not None:
-        weight = op.Where(ignored, 0.0, weight) if weight is not None else op.Cast(op.Not(ignored), to=scores.dtype)
-    places = op.Unsqueeze(safe, [1])
+        places = op.Where(ignored, labels_literal(0, labels), places)
+    weight = None if weights is None else op.Gather(weights, places)
+    if ignored is not None:
+        weight = op.Where(ignored, constant(0.0, scores.dtype), constant(1.0, scores.dtype) if weight is None else weight)
+    if reduction == "none":
+        share = op.Unsqueeze(g, [1])
+        return share if weight is None else share * weight, places
     if reduction == "mean":
-        if weight is None:
-            count = op.Cast(op.Size(labels), to=scores.dtype)
-            share = op.Expand(g / count, op.Shape(labels))
-        else:
-            share = weight * (g / op.ReduceSum(weight, keepdims=0))
-    elif weight is not None:
-        share = weight * g
-    else:
-        share = g if reduction == "none" else op.Expand(g, op.Shape(labels))
-    return op.Unsqueeze(share, [1]), places
+        total = op.Cast(op.Size(labels), to=scores.dtype) if weight is None else op.ReduceSum(weight, keepdims=0)
+        g = g / total
+    return op.Expand(g, op.Shape(places)) if weight is None else weight * g, places
 
 
 def labels_literal(value: int, labels: Var) -> np.generic:

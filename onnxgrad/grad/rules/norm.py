@@ -105,7 +105,7 @@ def _batch_norm(
     rank = _rank(x, binding)
     axes = [0, *range(2, rank)]
     g0 = _as(g[0], variance)
-    inverse = op.Reciprocal(op.Sqrt(variance + epsilon))
+    inverse = 1.0 / op.Sqrt(variance + epsilon)
     slope = _as(scale, inverse) * inverse
     total = op.ReduceSum(g0, axes, keepdims=0) if wanted[2] or wanted[3] else None
     if wanted[1] or wanted[4]:

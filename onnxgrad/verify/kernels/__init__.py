@@ -4,7 +4,19 @@ What they replace in onnx.reference and why is said in each file. They compute i
 read attributes and operands of every opset, and never run in onnxruntime.
 """
 
-from onnxgrad.verify.kernels import contrib, control, conv, elementwise, index, linear, norm, pool, recurrent, sampling
+from onnxgrad.verify.kernels import (
+    contrib,
+    control,
+    conv,
+    elementwise,
+    index,
+    layout,
+    linear,
+    norm,
+    pool,
+    recurrent,
+    sampling,
+)
 from onnxgrad.verify.kernels.registry import KERNELS, Call, Unsupported
 
 # operators that add many terms, in an order that an implementation may choose
@@ -17,6 +29,6 @@ CONTRACTIONS = frozenset({
 # operators whose function body in the schema is evaluated although onnx.reference has a class: the class rounds to
 # float32
 BY_BODY = frozenset({"AffineGrid", "CausalConvWithState", "LinearAttention"})
-_REGISTERED = (contrib, control, conv, elementwise, index, linear, norm, pool, recurrent, sampling)
+_REGISTERED = (contrib, control, conv, elementwise, index, layout, linear, norm, pool, recurrent, sampling)
 
 __all__ = ["BY_BODY", "CONTRACTIONS", "KERNELS", "Call", "Unsupported"]

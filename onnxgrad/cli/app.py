@@ -1,0 +1,97 @@
+"""`main`: find the command, run it, and turn every outcome into an exit code and at most one line on stderr.
+
+A command is a module `onnxgrad.cli.<name>` with `add_options(parser)` and `run(args, out) -> exit code`, and one line in
+COMMANDS. It is imported only when it is called.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+
+from onnxgrad.cli.common import Parser, add_common, wants
+from onnxgrad.cli.report import Output, clean
+from onnxgrad.errors import InputError, InternalError, OnnxgradError
+from onnxgrad.version import __version__
+
+COMMANDS = {
+    "optimize": "rewrite a model into a smaller equal one, and prove that it is equal",
+    "verify": "run two models and say whether they compute the same",
+    "inspect": "what is in a model: interface, operators, parameters, or the whole block as text",
+    "diff": "what changed between two models",
+    "passes": "the passes with their laws and options, and the presets",
+    "doctor": "what is installed here, and which providers really run",
+}
+
+INTERRUPTED = 130
+PIPE_CLOSED = 141  # what a shell reports for a program that SIGPIPE ended
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code: 0 done and proved, 1 the answer is no, 2 bad input or usage, 3 our own error."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError):  # a captured stream need not be a text file
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # typed as TextIO, which lacks it
+    verbose = wants(words, "-v", "--verbose")
+    try:
+        args = _parser(words).parse_args(words)
+        out = Output(
+            color=args.color,
+            quiet=args.quiet,
+            verbose=args.verbose,
+            json=args.json,
+            binary=getattr(args, "output", None) == "-",
+        )
+        code: int = args.run(args, out)
+        sys.stdout.flush()
+        return code
+    except SystemExit as done:  # argparse after --help or --version
+        return done.code if isinstance(done.code, int) else 0
+    except KeyboardInterrupt:
+        return _failed("interrupted", INTERRUPTED, verbose)
+    except BrokenPipeError:
+        # the reader has gone; Python would complain once more when it flushes stdout at exit
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    except InternalError as error:
+        return _failed(f"internal error: {error}; {_REPORT}", error.exit_code, verbose)
+    except OnnxgradError as error:
+        return _failed(str(error), error.exit_code, verbose)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _failed(f"{where}{error.strerror or error}", InputError.exit_code, verbose)
+    except Exception as error:  # noqa: BLE001  # the last boundary: whatever it is, the user gets one line and a code
+        what = f"internal error: {type(error).__name__}: {error}"
+        return _failed(f"{what}; {_REPORT}", InternalError.exit_code, verbose)
+
+
+_REPORT = "please report this line with the command, the model and what `onnxgrad doctor` prints (-v adds a traceback)"
+
+
+def _failed(message: str, code: int, verbose: bool) -> int:
+    if verbose:
+        traceback.print_exc(file=sys.stderr)
+    print(f"onnxgrad: {' '.join(clean(message).split())}", file=sys.stderr)
+    return code
+
+
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser, with the options of the commands that `words` may call."""
+    parser = Parser(prog="onnxgrad", description="Better and differentiated ONNX files, proved by running them.")
+    parser.add_argument("--version", action="version", version=f"onnxgrad {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
+    for name, summary in COMMANDS.items():
+        sub = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        if name in words:
+            module = import_module(f"onnxgrad.cli.{name.replace('-', '_')}")
+            module.add_options(sub)
+            add_common(sub)
+            sub.set_defaults(run=module.run)
+    return parser

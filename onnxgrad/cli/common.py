@@ -1,0 +1,197 @@
+"""What commands share: the parser, options, and checks that come before long work."""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import onnx
+
+from onnxgrad.errors import InputError, OnnxgradError
+from onnxgrad.ir.load import read_proto
+from onnxgrad.ir.preflight import check_model
+from onnxgrad.ir.weights import sources
+from onnxgrad.verify import open_session
+from onnxgrad.verify.proof import LEGS
+from onnxgrad.verify.run import PROVIDERS
+
+STDIN = "-"
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose complaints are one line, like every other error."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message} (see {self.prog} --help)")
+
+
+def wants(words: Sequence[str], short: str, long: str) -> bool:
+    """Whether a flag is among the words: needed when the words cannot be parsed."""
+    return any(w == long or (w.startswith(short) and not w.startswith("--")) for w in words)
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """Options that every command has."""
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", metavar="FILE", help="write the result as JSON; - is stdout, in place of the tables")
+    group.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: auto")
+    group.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
+    group.add_argument("-v", "--verbose", action="store_true", help="print more; a traceback with errors")
+
+
+def add_proof(parser: argparse.ArgumentParser) -> None:
+    """Options of every command that proves something by running models."""
+    group = parser.add_argument_group("proof")
+    group.add_argument("--provider", choices=tuple(PROVIDERS), default="cpu", help="where to run (default: cpu)")
+    group.add_argument(
+        "--input", action="append", metavar="[NAME=]FILE",
+        help=".npz, .npy or .pb with values to run on, or a folder of input_*.pb; default: generated values",
+    )  # fmt: skip
+    group.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE", help="fix a symbolic dimension")
+    group.add_argument("--seed", action="append", type=_natural, metavar="N", help="of generated values; may repeat")
+    group.add_argument(
+        "--leg", action="append", choices=LEGS, help="prove this way only (default: both, each with its own tolerance)"
+    )
+    group.add_argument("--timeout", type=_positive, default=120.0, metavar="SECONDS", help="per run (default: 120)")
+    group.add_argument("--threads", type=_threads, default=1, metavar="N", help="of onnxruntime (default: 1)")
+
+
+def proof_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of `verify.verify` that the options of `add_proof` say. Raises InputError for a bad --dim."""
+    options: dict[str, Any] = {"provider": args.provider, "timeout": args.timeout, "threads": args.threads}
+    if args.input:
+        options["inputs"] = args.input
+    if args.dim:
+        options["dims"] = dict(_dim(text) for text in args.dim)
+    if args.seed is not None:
+        options["seeds"] = args.seed
+    if args.leg:
+        options["legs"] = args.leg
+    return options
+
+
+def _dim(text: str) -> tuple[str, int]:
+    name, equals, size = text.rpartition("=")
+    if not equals or not name or not size.isdecimal():
+        raise InputError(f"--dim {text}: write NAME=SIZE with a whole number, such as --dim batch=4")
+    return name, int(size)
+
+
+def _natural(text: str) -> int:
+    """For argparse: 0, 1, 2, ..."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"a whole number is wanted, not {text!r}")
+    return int(text)
+
+
+def _threads(text: str) -> int:
+    count = _natural(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError("at least 1 is wanted")
+    return count
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"a positive number is wanted, not {text!r}")
+    return value
+
+
+natural = _natural
+
+
+def require_runtime(provider: str) -> None:
+    """Raise InputError now, not after long work, when onnxruntime or the provider is missing or does not start."""
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[1] y) { y = Add(x, x) }'
+    open_session(onnx.parser.parse_model(text), provider=provider)
+
+
+# ---- models in -----------------------------------------------------------------------------------------------------
+
+
+def expand(patterns: Iterable[str]) -> list[str]:
+    """The models meant by arguments: globs that the shell left alone are expanded. Raises InputError for no match."""
+    found: list[str] = []
+    for pattern in patterns:
+        if pattern == STDIN or os.path.exists(pattern) or not glob.has_magic(pattern):
+            found.append(pattern)
+            continue
+        matches = sorted(glob.glob(pattern, recursive=True))
+        if not matches:
+            raise InputError(f"{pattern}: no file matches")
+        found += matches
+    if len(found) != len(set(found)):
+        twice = next(name for name in found if found.count(name) > 1)
+        raise InputError(f"{twice}: given twice")
+    return found
+
+
+def source(name: str) -> Path | bytes:
+    """What `load` reads for a command-line name; `-` is all of stdin."""
+    return sys.stdin.buffer.read() if name == STDIN else Path(name)
+
+
+def read(name: str) -> tuple[onnx.ModelProto, Path | None]:
+    """A parsed model without its external data, and its folder. Raises InputError for what is no ONNX model."""
+    if name != STDIN:
+        proto = read_proto(Path(name))
+        check_model(proto, name)
+        return proto, Path(name).parent
+    data = sys.stdin.buffer.read()
+    try:
+        proto = onnx.load_model_from_string(data)
+    except Exception as error:  # noqa: BLE001  # protobuf's DecodeError, whose module differs between versions
+        raise InputError("stdin: not an ONNX model, or a truncated one") from error
+    check_model(proto, "stdin")
+    return proto, None
+
+
+def named(error: OnnxgradError, name: str) -> OnnxgradError:
+    """The error with the model's name in front, where its words do not have it."""
+    shown = "stdin" if name == STDIN else name
+    if shown not in str(error):
+        error.args = (f"{shown}: {error}", *error.args[1:])
+    return error
+
+
+# ---- files out -----------------------------------------------------------------------------------------------------
+
+
+def check_output(path: Path, models: Iterable[str]) -> None:
+    """Raise InputError when `path` cannot be written, or is a model that is read (or a file of its weights)."""
+    for name in models:
+        if name == STDIN or not path.exists() or not os.path.exists(name):
+            continue
+        if path.samefile(name):
+            raise InputError(f"{path}: output and input are the same file; the input is never changed")
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; name a file, or use --out-dir")
+    check_folder(path.parent, path)
+
+
+def check_not_weights(path: Path, proto: onnx.ModelProto, folder: Path | None) -> None:
+    """Raise InputError when a model reads its weights from `path`."""
+    if path.resolve() in sources(proto, folder):
+        raise InputError(f"{path}: the model reads its weights from this file; choose another output")
+
+
+def check_folder(folder: Path, what: Path) -> None:
+    """Raise InputError when no file can be made in `folder`, or when it does not exist."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return
+    except OSError as error:
+        raise InputError(f"{what}: cannot be written: {folder}: {error.strerror or error}") from error

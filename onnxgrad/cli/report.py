@@ -1,0 +1,196 @@
+"""What is printed where: results on stdout, messages and progress on stderr, tables with rich."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from onnxgrad.errors import InputError
+
+_PATIENCE = 1.0  # seconds of work before a progress bar appears
+_PIPE_WIDTH = 160  # a pipe or file has no width; tables take only what they need
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def clean(text: str) -> str:
+    """`text` without control characters: names inside a model must not steer the reader's terminal."""
+    return _CONTROL.sub(lambda m: f"\\x{ord(m[0]):02x}", text)
+
+
+def _console(stream: Any, color: str) -> Console:
+    plain = color == "never" or (color == "auto" and bool(os.environ.get("NO_COLOR")))
+    console = Console(
+        file=stream,
+        force_terminal=True if color == "always" else None,
+        color_system=None if plain else "auto" if color == "auto" else "truecolor",
+        no_color=plain,
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
+    if not stream.isatty() and "COLUMNS" not in os.environ:
+        console.width = _PIPE_WIDTH
+    return console
+
+
+class Output:
+    """The streams of one run. With `--json -` or `-o -` stdout belongs to that, and the tables make room."""
+
+    def __init__(
+        self,
+        *,
+        color: str = "auto",
+        quiet: bool = False,
+        verbose: bool = False,
+        json: str | None = None,
+        binary: bool = False,
+    ) -> None:
+        if binary and json == "-":
+            raise InputError("-o - and --json - both want stdout; write one of them to a file")
+        self.verbose = verbose
+        self._json = json
+        self._silent = quiet or json == "-"
+        self.errors = _console(sys.stderr, color)
+        self.results = self.errors if binary else _console(sys.stdout, color)
+        self._bar = self.errors.is_terminal and not quiet
+        if json not in (None, "-"):
+            path = Path(str(json))
+            try:
+                with tempfile.TemporaryFile(dir=path.parent):
+                    pass
+            except OSError as error:
+                raise InputError(f"--json {path}: cannot be written: {error.strerror or error}") from error
+
+    def show(self, *parts: RenderableType) -> None:
+        """Print results."""
+        if not self._silent:
+            for part in parts:
+                self.results.print(clean(part) if isinstance(part, str) else part)
+
+    def note(self, text: str) -> None:
+        """Print a line on stderr, unless quiet."""
+        if not self._silent:
+            self.errors.print(clean(text), style="dim", soft_wrap=True)
+
+    def text(self, text: str) -> None:
+        """Print text as it is, however wide."""
+        if not self._silent:
+            print(clean(text), file=self.results.file)
+
+    def json(self, data: dict[str, Any]) -> None:
+        """Write `data` where --json says, whole or not at all."""
+        if self._json is None:
+            return
+        text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        if self._json == "-":
+            print(text, end="", file=sys.stdout)
+            return
+        path = Path(self._json)
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            part.write_text(text, encoding="utf-8")
+            os.replace(part, path)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            raise InputError(f"--json {path}: cannot be written: {error.strerror or error}") from error
+
+    @contextmanager
+    def progress(self, title: str, total: float) -> Iterator[Callable[[str, float | None], None]]:
+        """A bar on stderr for work of over a second, gone when it ends; yields `advance(what, completed or None)`.
+
+        Nothing where stderr is no terminal; there -v prints each stage on a line.
+        """
+        bar = Progress(
+            SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(30), TimeElapsedColumn(),
+            console=self.errors, transient=True,
+        )  # fmt: skip
+        task = bar.add_task(clean(title), total=total)
+
+        def advance(what: str, completed: float | None) -> None:
+            described = clean(f"{title}: {what}")
+            if completed is None:  # how long it takes is not known: the bar pulses
+                bar.update(task, description=described, total=None)
+            else:
+                bar.update(task, description=described, total=total, completed=min(completed, total))
+            if self.verbose and not self._bar:
+                self.note(described)
+
+        timer = threading.Timer(_PATIENCE, bar.start)
+        timer.daemon = True
+        if self._bar:
+            timer.start()
+        try:
+            yield advance
+        finally:
+            timer.cancel()
+            if self._bar:
+                timer.join()
+                bar.stop()
+
+
+# ---- pieces --------------------------------------------------------------------------------------------------------
+
+
+def table(*columns: str, title: str | None = None) -> Table:
+    """An empty table; a column whose name starts with `>` is right-aligned."""
+    made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
+    for name in columns:
+        right = name.startswith(">")
+        made.add_column(name.lstrip(">"), justify="right" if right else "left", no_wrap=right, overflow="fold")
+    return made
+
+
+def heading(text: str) -> Text:
+    """A title line."""
+    return Text(clean(text), style="bold")
+
+
+def cell(value: object, style: str = "") -> Text:
+    """A table cell of any value."""
+    return Text(clean(str(value)), style=style)
+
+
+def number(value: int) -> str:
+    """12345 -> 12 345 with thin structure: 12,345."""
+    return f"{value:,}"
+
+
+def bytes_text(size: int) -> str:
+    """A size in decimal units."""
+    value, units = float(size), ["B", "kB", "MB", "GB", "TB"]
+    while value >= 999.5 and len(units) > 1:
+        value /= 1000
+        units.pop(0)
+    return f"{size} B" if units[0] == "B" else f"{value:.3g} {units[0]}" if value < 99.95 else f"{value:.0f} {units[0]}"
+
+
+def change(before: int, after: int) -> Text:
+    """What became of a count: green when it shrank."""
+    if before == after:
+        return Text("=", style="dim")
+    share = f" ({100 * (after - before) / before:+.0f} %)" if before else ""
+    return Text(f"{after - before:+,}{share}", style="green" if after < before else "yellow")
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration."""
+    return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def share_text(value: float) -> str:
+    """A relative difference or tolerance."""
+    return "0" if value == 0 else f"{value:.1e}"

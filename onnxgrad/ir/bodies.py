@@ -1,0 +1,165 @@
+"""What a call stands for: the body of a local function, or the function body that an operator's schema declares.
+
+The one mechanism behind `inline` and behind differentiating through bodies: find the body, ask whether it means the
+same where it would go, and put copies of its bindings in the call's place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from onnx import AttributeProto, FunctionProto
+
+from onnxgrad.errors import InputError, InternalError
+from onnxgrad.ir import attributes
+from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.clone import clone_bindings
+from onnxgrad.ir.load import function_block
+from onnxgrad.ir.program import FunctionKey
+from onnxgrad.ir.types import type_to_proto
+
+
+@dataclass(frozen=True)
+class Body:
+    """A function body and the call's results in the order of the body's outputs; `key` names a local function."""
+
+    block: BindingBlock
+    results: tuple[Var | None, ...]
+    key: FunctionKey | None = None
+
+
+def called(binding: Binding) -> FunctionKey | None:
+    """The local function that a binding calls, by domain, name and overload; None when it calls none."""
+    functions = binding.block.program.functions
+    for domain in dict.fromkeys((binding.domain, binding.node.domain)):
+        key = (domain, binding.op, binding.node.overload)
+        if key in functions:
+            return key
+    return None
+
+
+def has_schema_body(binding: Binding) -> bool:
+    """Whether the operator's schema, at this opset, comes with a function body."""
+    schema: Any = attributes.schema(binding.op, binding.version, binding.domain)  # its stub lags behind
+    return bool(schema is not None and (schema.has_function or schema.has_context_dependent_function))
+
+
+def body_of(binding: Binding) -> Body:
+    """The body of a call. InputError when it has none, or when a body made for the call needs types that are unknown."""
+    key = called(binding)
+    if key is not None:
+        return Body(binding.block.program.functions[key], tuple(binding.outputs), key)
+    return _schema_body(binding)
+
+
+def _schema_body(binding: Binding) -> Body:
+    """The schema's function body at the newest version not above the model's opset.
+
+    A body built for a call may not define the outputs that the call leaves out.
+    """
+    schema: Any = attributes.schema(binding.op, binding.version, binding.domain)
+    if schema is None or not has_schema_body(binding):
+        raise InputError(f"'{binding}' calls no local function and its schema has no body")
+    version = binding.version
+    if schema.has_function:
+        chosen = _not_above(schema.function_opset_versions, version)
+        data = schema.get_function_with_opset_version(chosen)
+    else:
+        chosen = _not_above(schema.context_dependent_function_opset_versions, version)
+        types = [type_to_proto(None if v is None else v.type).SerializeToString() for v in binding.inputs]
+        node = type(binding.node)()
+        node.CopyFrom(binding.node)
+        node.input[:] = ["" if v is None else v.name for v in binding.inputs]
+        node.output[:] = ["" if v is None else v.name for v in binding.outputs]
+        data = schema.get_context_dependent_function_with_opset_version(chosen, node.SerializeToString(), types)
+    proto = FunctionProto.FromString(data)
+    if not proto.node:
+        raise InputError(f"the schema's body of '{binding}' needs its operands' types, which are not known")
+    defined = {name for n in proto.node for name in n.output} | set(proto.input)
+    kept = [i for i, name in enumerate(proto.output) if name in defined]
+    names = [proto.output[i] for i in kept]
+    del proto.output[:]
+    proto.output.extend(names)
+    return Body(function_block(binding.block.program, proto), tuple(binding.result(i) for i in kept))
+
+
+def _not_above(versions: Any, limit: int) -> int:
+    return max((v for v in versions if v <= limit), default=min(versions))
+
+
+def conflict(binding: Binding, body: Body) -> str | None:
+    """Why the body cannot stand in the call's block as it is; None when it can.
+
+    An operator of the body must mean the same at the block's opset, and what the call leaves out must not be returned.
+    """
+    opsets = binding.block.opsets
+    for b in body.block.walk():
+        there, here = b.version, opsets.get(b.domain, b.version)
+        if here == there or called(b) is not None:
+            continue
+        old, new = (attributes.schema(b.op, v, b.domain) for v in (there, here))
+        if old is None or new is None or new.since_version != old.since_version:
+            return f"its body is written for opset {there} of domain '{b.domain}', here it is {here}, and {b.op} changed"
+    given = dict(zip(body.block.inputs, binding.inputs))
+    absent = {v for v in body.block.inputs if given.get(v) is None}
+    returned = [inner for inner, out in zip(body.block.outputs, body.results) if out is not None]
+    nested = [v for b in body.block.walk() for block in b.blocks.values() for v in block.outputs]
+    lost = next((v for v in (*returned, *nested) if v in absent), None)
+    return None if lost is None else f"it returns operand '{lost.name}', which the call leaves out"
+
+
+def splice(
+    binding: Binding, body: Body, *, prefix: str = "", fold: Callable[[Binding], Var | None] | None = None
+) -> tuple[list[Binding], dict[Var, Var]]:
+    """Put copies of the body's bindings in the call's place; returns them and what now stands for each result.
+
+    Attribute references take the call's values, the function's defaults, or the schema's. The copies are at the end of
+    the block, which is to be scheduled. Ask `conflict` first. InternalError when a result has no value.
+    """
+    block = binding.block
+    for domain, version in body.block.opsets.items():
+        import_opset(block, domain, version)
+    mapping: dict[Var, Var | None] = dict.fromkeys(body.block.inputs) | dict(zip(body.block.inputs, binding.inputs))
+    opened = clone_bindings(body.block.bindings, block, mapping, bound=_bound(binding, body), prefix=prefix, fold=fold)
+    stands: dict[Var, Var] = {}
+    for inner, out in zip(body.block.outputs, body.results):
+        if out is None:
+            continue
+        new = mapping[inner]
+        if new is None:
+            raise InternalError(f"'{binding}' returns an operand that the call leaves out")
+        block.replace(out, new)
+        stands[out] = new
+    block.remove(binding)
+    return opened, stands
+
+
+def _bound(binding: Binding, body: Body) -> dict[str, AttributeProto]:
+    bound = {a.name: a for a in binding.node.attribute}
+    if isinstance(body.block.proto, FunctionProto):
+        for default in body.block.proto.attribute_proto:
+            bound.setdefault(default.name, default)
+    schema = attributes.schema(binding.op, binding.version, binding.domain) if body.key is None else None
+    if schema is not None:
+        for name, a in schema.attributes.items():
+            if a.default_value.name:
+                bound.setdefault(name, a.default_value)
+    return bound
+
+
+def import_opset(block: BindingBlock, domain: str, version: int) -> None:
+    """Let the program, or the function that `block` belongs to, import `domain`, unless it does already."""
+    root = block.root
+    if domain in root.opsets:
+        return
+    if not isinstance(root.opsets, dict):
+        raise InternalError(f"the opset imports of '{root.name}' cannot be changed")
+    root.opsets[domain] = version
+    if isinstance(root.proto, FunctionProto):
+        proto = FunctionProto()
+        proto.CopyFrom(root.proto)
+        proto.opset_import.add(domain=domain, version=version)
+        root.proto = proto
+    root.touch()

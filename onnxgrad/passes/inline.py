@@ -1,0 +1,220 @@
+"""Calls replaced by the bodies they stand for (SPEC S4, Inline)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import ClassVar
+
+import onnx
+from onnx import FunctionProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.bodies import Body, body_of, called, conflict, has_schema_body, splice
+from onnxgrad.ir.program import FunctionKey, Program
+from onnxgrad.passes.base import Pass, register, roots
+from onnxgrad.passes.remove_unused_functions import names_function, reachable, walk_nodes
+from onnxgrad.rewrite.trace import Trace
+
+_MARK = "onnxgrad.inline"
+_RULE = "inline_call"
+
+
+def callees_first(program: Program) -> list[FunctionKey]:
+    """The functions in an order in which each comes after those it calls; those on a cycle are left out."""
+    waiting = {key: _callees(block) for key, block in program.functions.items()}
+    callers: dict[FunctionKey, list[FunctionKey]] = {}
+    for key, needed in waiting.items():
+        for c in needed:
+            callers.setdefault(c, []).append(key)
+    order = [key for key, needed in waiting.items() if not needed]
+    for key in order:  # grows while it is walked
+        for caller in callers.get(key, ()):
+            waiting[caller].discard(key)
+            if not waiting[caller]:
+                order.append(caller)
+    return order
+
+
+def _callees(block: BindingBlock) -> set[FunctionKey]:
+    return {key for b in block.walk() if (key := called(b)) is not None}
+
+
+def expanded_size(block: BindingBlock, inlined: Iterable[FunctionKey]) -> int:
+    """How many bindings `block` has once every call of the `inlined` functions (callees first) is open."""
+    size: dict[FunctionKey, int] = {}
+    functions = block.program.functions
+
+    def total(b: BindingBlock) -> int:
+        return sum(1 if (key := called(x)) is None else size.get(key, 1) for x in b.walk())
+
+    for key in inlined:
+        size[key] = total(functions[key])
+    return total(block)
+
+
+@register
+@dataclass(frozen=True)
+class Inline(Pass):
+    """y = f(x), f marked: the body of f in its place, callees first; the definition goes when no call is left.
+
+    Inlined is a function with metadata `onnxgrad.inline=1`, or called for by `names` (names or patterns separated by
+    spaces: `f`, `domain::f`, `*`), when it is not recursive and every function that it calls is inlined as well. A name
+    may also be that of an operator whose schema has a function body. `max_nodes` bounds the result before anything is
+    expanded.
+    """
+
+    name: ClassVar[str] = "inline"
+    names: str = ""
+    max_nodes: int = 200_000
+
+    def run(self, program: Program, trace: Trace) -> None:
+        """Inline in every function, then in the main graph. InputError when a graph would pass `max_nodes`."""
+        order = self._inlinable(program, trace)
+        for block in roots(program):
+            size = expanded_size(block, order)
+            if size > self.max_nodes:
+                raise InputError(
+                    f"inlining would give graph '{block.name}' {size} nodes, more than max_nodes={self.max_nodes}: "
+                    "name fewer functions, or raise the bound"
+                )
+        before = reachable(program)
+        inlined = set(order)
+        for block in [*(program.functions[key] for key in order), *_others(program, inlined)]:
+            self._open_all(block, inlined, trace)
+        left = reachable(program)
+        for key in order:
+            # what nothing called before is not ours to delete
+            if key in before and key not in left:
+                del program.functions[key]
+                _drop_import(program, key[0])
+
+    def _inlinable(self, program: Program, trace: Trace) -> list[FunctionKey]:
+        chosen: list[FunctionKey] = []
+        order = callees_first(program)
+        for key in program.functions:
+            if key not in order and self._marked(program, key):
+                trace.missed(_RULE, "::".join(filter(None, key)), "it is recursive")
+        for key in order:
+            if not self._marked(program, key):
+                continue
+            other = sorted(_callees(program.functions[key]).difference(chosen))
+            if other:
+                trace.missed(_RULE, "::".join(filter(None, key)), f"it calls '{other[0][1]}', which is not inlined")
+                continue
+            chosen.append(key)
+        return chosen
+
+    def _marked(self, program: Program, key: FunctionKey) -> bool:
+        proto = program.functions[key].proto
+        marked = isinstance(proto, FunctionProto) and any(
+            e.key == _MARK and e.value == "1" for e in proto.metadata_props
+        )
+        return marked or any(names_function(p, key) for p in self.names.split())
+
+    def _open_all(self, root: BindingBlock, inlined: set[FunctionKey], trace: Trace) -> None:
+        patterns = self.names.split()
+        work = [root]
+        while work:
+            block = work.pop()
+            opened: dict[Binding, list[Binding]] = {}
+            before = list(block.bindings)
+            pending = list(before)
+            for b in pending:  # grows: a body may hold operators that are named as well
+                key = called(b)
+                if not ((key in inlined) if key is not None else _is_named(b, patterns)):
+                    continue
+                copies = None if trace.stopped else _open(b, trace)
+                if copies is not None:
+                    opened[b] = copies
+                    pending += copies
+            if opened:
+                _place(block, before, opened)
+            work += [nested for b in block.bindings for nested in b.blocks.values()]
+
+
+def _others(program: Program, inlined: set[FunctionKey]) -> list[BindingBlock]:
+    return [*(block for key, block in program.functions.items() if key not in inlined), program.main]
+
+
+def _is_named(b: Binding, patterns: list[str]) -> bool:
+    named = any(fnmatchcase(form, p) for p in patterns if p != "*" for form in (b.op, f"{b.domain}::{b.op}"))
+    return named and not b.has_refs and has_schema_body(b)
+
+
+def _open(b: Binding, trace: Trace) -> list[Binding] | None:
+    where = str(b)
+    trace.of(_RULE).tried += 1
+    try:
+        body = body_of(b)
+    except InputError as e:
+        trace.missed(_RULE, where, str(e))
+        return None
+    trace.of(_RULE).matched += 1
+    reason = conflict(b, body) or _unbound(b, body)
+    if reason is not None:
+        trace.missed(_RULE, where, reason)
+        return None
+    metadata = [(e.key, e.value) for e in b.node.metadata_props if e.key != "onnxgrad.made_by"]
+    names = {out: out.name for out in b.outputs if out is not None}
+    opened, stands = splice(b, body)
+    _keep_names(names, stands, set(opened))
+    for copy in opened:
+        known = {e.key for e in copy.node.metadata_props}
+        for key, value in metadata:
+            if key not in known:
+                copy.node.metadata_props.add(key=key, value=value)
+    trace.of(_RULE).applied += 1
+    trace.fired(_RULE, where)
+    return opened
+
+
+def _unbound(b: Binding, body: Body) -> str | None:
+    """A call that hands on an attribute of the enclosing function, which may be absent there: then the default of the
+    function called counts, and a node of its body, once inlined, could not say so."""
+    callee, caller = body.block.proto, b.block.root.proto
+    if not b.has_refs or not isinstance(callee, FunctionProto) or not isinstance(caller, FunctionProto):
+        return None
+    defaults = {a.name for a in callee.attribute_proto}
+    always = {a.name for a in caller.attribute_proto}
+    lost = [
+        a.name for a in b.node.attribute if a.ref_attr_name and a.name in defaults and a.ref_attr_name not in always
+    ]
+    return f"attribute '{lost[0]}' is handed on by reference and has a default of its own" if lost else None
+
+
+def _keep_names(names: dict[Var, str], stands: dict[Var, Var], opened: set[Binding]) -> None:
+    """Let results keep the names that the call gave them, so that only what was inside gets new ones."""
+    for out, new in stands.items():
+        if new.type is None:
+            new.type = out.type
+        if new.definition in opened and not new.returned:
+            block = new.block
+            spare, name = new.name, names[out]
+            block.rename(out, spare)
+            block.rename(new, name)
+
+
+def _place(block: BindingBlock, before: list[Binding], opened: dict[Binding, list[Binding]]) -> None:
+    """Put the copies where their calls stood; what else is new (an Identity at an output) comes last."""
+    placed: dict[Binding, None] = {}
+    work = before[::-1]
+    while work:
+        b = work.pop()
+        if b in opened:
+            work += opened[b][::-1]
+        elif b in block.bindings:
+            placed[b] = None
+    block.bindings = placed | block.bindings
+
+
+def _drop_import(program: Program, domain: str) -> None:
+    """The import of a removed function's domain goes with its last use; domains with operators of their own stay."""
+    used = {key[0] for key in program.functions}
+    used.update(b.domain for block in program.blocks() for b in block.bindings)
+    for info in program.proto.training_info:
+        used.update(n.domain for g in (info.initialization, info.algorithm) for n in walk_nodes(g.node))
+    if domain not in used and not any(s.domain == domain for s in onnx.defs.get_all_schemas()):
+        program.opsets.pop(domain, None)

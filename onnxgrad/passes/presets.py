@@ -1,0 +1,83 @@
+"""The presets: which passes run, in which order, and why each stands where it does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One position of a preset: a pass as `parse_passes` reads it, and the reason for the position."""
+
+    item: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """Steps in order, and what they promise together."""
+
+    why: str
+    steps: tuple[Step, ...]
+
+
+_CLEAN = (
+    Step("remove-unused", "first, so that nothing below works on what nobody reads"),
+    Step("remove-noops", "Identity, Cast and Expand hide constants and equal bindings from the next two"),
+    Step("fold-constant", "a raw export's Transpose(weight), shapes and biases become the constants that laws ask for"),
+    Step("merge-equal", "what is equal shows only once it is folded; then parallel branches share an input"),
+)
+_BACKWARD = Step("backward-fold-scale-axis", "before forward: behind a product a scale moves whatever its sign")
+_FORWARD = Step("forward-fold-scale-axis", "what is left in front of a product")
+_FOLDED = (
+    Step("fold-constant", "weight * scale becomes the weight"),
+    Step("fold-bias", "the shift is next to its product only when the scale between them is gone"),
+)
+_STATISTICS = Step("fold-constant", "the statistics' arithmetic becomes one scale and one shift")
+_INFERENCE = (
+    Step("simplify-inference", "after the clean-up: a BatchNormalization becomes arithmetic on constants"),
+    _STATISTICS,
+    _BACKWARD,
+    _FORWARD,
+    *_FOLDED,
+)
+# no scale moves forward, because onnxruntime looks for the multiply at the end of an RMS normalisation
+_INFERENCE_THAT_PAYS = (
+    Step(
+        "simplify-inference{only_after_products=true}",
+        "a BatchNormalization that no product can take in would be two kernels in place of one",
+    ),
+    _STATISTICS,
+    _BACKWARD,
+    *_FOLDED,
+)
+_PRODUCTS = (
+    Step("simplify-transpose", "before combining, so that right operands are weights and not transposes of weights"),
+    Step("combine-parallel-matmul", "after the scales: branches that differ in a multiply only are equal now"),
+    Step("combine-parallel-gemm", "the same for Gemm"),
+    Step("combine-parallel-conv", "the same for Conv"),
+    Step("transpose-after-concat", "combining made Concats of transposes"),
+    Step("remove-unused", "the weights that were combined"),
+)
+_EVERYWHERE = tuple(Step(f"{s.item}{{merge=always}}" if "parallel" in s.item else s.item, s.why) for s in _PRODUCTS)
+
+DESCRIBED: dict[str, Preset] = {
+    "clean": Preset("no law about products, no weight computed anew", _CLEAN),
+    "default": Preset(
+        "not slower than the input: what the cost rules do not forbid", (*_CLEAN, *_INFERENCE_THAT_PAYS, *_PRODUCTS)
+    ),
+    "inference": Preset(
+        "BatchNormalization and Dropout away, scales and shifts into weights, products as they are",
+        (*_CLEAN, *_INFERENCE, _PRODUCTS[-1]),
+    ),
+    "canonical": Preset(
+        "every law wherever it holds, no cost rule: equal computations get equal graphs",
+        (*_CLEAN, *_INFERENCE, *_EVERYWHERE),
+    ),
+    "training-safe": Preset(
+        "BatchNormalization, Dropout and the weights' own arithmetic as they are", (*_CLEAN, *_PRODUCTS)
+    ),
+}
+PRESETS: dict[str, tuple[str, ...]] = {
+    name: tuple(step.item for step in preset.steps) for name, preset in DESCRIBED.items()
+}

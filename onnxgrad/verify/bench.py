@@ -1,0 +1,201 @@
+"""Latency of one or more models of the same interface, measured so that a ratio means something.
+
+All sessions live in one child process and take turns: in every round each model runs a burst, and the round starts with
+another model than the one before, so that a busy machine or a changing clock hits all alike. Ratios are taken within a
+round. CPU time stands beside wall time: it is what the models cost where other work waits for the cores.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+
+from onnxgrad.errors import InputError
+from onnxgrad.verify.cases import Inputs, Results, choose_cases
+from onnxgrad.verify.run import Model, RunFailed, Session, open_session
+from onnxgrad.verify.subject import Subject, subject
+
+WARM_UP = 3
+_MOST_PER_BURST = 1000
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A median with its quartiles."""
+
+    median: float
+    low: float
+    high: float
+
+    @staticmethod
+    def of(values: Sequence[float]) -> Spread:
+        if len(values) < 2:
+            return Spread(values[0], values[0], values[0])
+        low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+        return Spread(median, low, high)
+
+    def to_dict(self) -> dict[str, float]:
+        return {"median": self.median, "low": self.low, "high": self.high}
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One model: seconds per run, and its ratios to the first model (round by round)."""
+
+    name: str
+    wall: Spread
+    cpu: Spread
+    wall_ratio: Spread
+    cpu_ratio: Spread
+    runs: int
+
+    def to_dict(self) -> dict[str, Any]:
+        parts = {k: getattr(self, k).to_dict() for k in ("wall", "cpu", "wall_ratio", "cpu_ratio")}
+        return {"name": self.name, "runs": self.runs, **parts}
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    """Timings in the order given; `refused`: models that do not load or run, and why."""
+
+    timings: tuple[Timing, ...]
+    refused: Mapping[str, str]
+    provider: str
+    threads: int
+    dims: Mapping[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, in JSON's types; times in seconds."""
+        return {
+            "provider": self.provider,
+            "threads": self.threads,
+            "dims": dict(self.dims),
+            "timings": [timing.to_dict() for timing in self.timings],
+            "refused": dict(self.refused),
+        }
+
+    def __str__(self) -> str:
+        width = max((len(name) for name in (*(t.name for t in self.timings), *self.refused, "model")), default=5)
+        lines = [f"{'model':<{width}}  {'wall ms':>17}  {'CPU ms':>17}  {'wall ratio':>16}  {'CPU ratio':>16}  runs"]
+        for t in self.timings:
+            cells = [_cell(t.wall, 1e3), _cell(t.cpu, 1e3)]
+            ratios = [_cell(t.wall_ratio, 1), _cell(t.cpu_ratio, 1)]
+            lines.append(
+                f"{t.name:<{width}}  {cells[0]:>17}  {cells[1]:>17}  {ratios[0]:>16}  {ratios[1]:>16}  {t.runs:4d}"
+            )
+        lines += [f"{name:<{width}}  does not run: {why}" for name, why in self.refused.items()]
+        return "\n".join(lines)
+
+
+def _cell(spread: Spread, factor: float) -> str:
+    """'median (low..high)'."""
+    return f"{spread.median * factor:.3g} ({spread.low * factor:.3g}..{spread.high * factor:.3g})"
+
+
+def bench(
+    models: Mapping[str, Model],
+    *,
+    inputs: Inputs | None = None,
+    dims: Mapping[str, int] | None = None,
+    seed: int = 0,
+    provider: str = "cpu",
+    threads: int = 1,
+    optimize: bool = True,
+    rounds: int = 20,
+    seconds: float = 2.0,
+    timeout: float = 120.0,
+) -> BenchReport:
+    """Measure models, by label, on one set of inputs; `seconds` for each, over `rounds` rounds; ratios to the first.
+
+    Feeds as for `verify`: the user's own or generated from `seed`. On a GPU a time includes the copies of inputs and
+    outputs. Raises InputError when there is no model, when the first does not run, or another has other inputs.
+    """
+    if not models or rounds < 1 or seconds <= 0:
+        raise InputError("bench needs at least one model, one round and a time above 0")
+    subjects = {name: subject(model) for name, model in models.items()}
+    options: dict[str, Any] = {"provider": provider, "threads": threads, "optimize": optimize, "timeout": timeout}
+    first = next(iter(subjects))
+    sessions = {first: _open_first(subjects[first], options)}
+    case, feeds = choose_cases(
+        subjects[first].proto, inputs, dims, (seed,), lambda f: _discard(sessions[first].run(f, timeout=timeout))
+    )[0]
+    refused: dict[str, str] = {}
+    for name, other in subjects.items():
+        _same_inputs(first, subjects[first].proto, name, other.proto)
+        try:
+            sessions[name] = sessions.get(name) or open_session(other.source, **options)
+            sessions[name].time(feeds, WARM_UP, timeout=timeout)
+        except RunFailed as error:
+            refused[name] = error.reason
+            sessions.pop(name, None)
+    if first in refused:
+        raise InputError(f"{first} does not run: {refused[first]}")
+    bursts = _bursts(sessions, feeds, rounds, seconds, timeout)
+    wall = {name: [[w for w, _ in burst] for burst in found] for name, found in bursts.items()}
+    cpu = {name: [[c for _, c in burst] for burst in found] for name, found in bursts.items()}
+    timings = tuple(
+        Timing(name, _all(wall[name]), _all(cpu[name]), _ratio(wall, name, first), _ratio(cpu, name, first), _count(b))
+        for name, b in bursts.items()
+    )
+    return BenchReport(timings, refused, provider, threads, case.dims)
+
+
+def _open_first(model: Subject, options: Mapping[str, Any]) -> Session:
+    try:
+        return open_session(model.source, **options)
+    except RunFailed as error:
+        raise InputError(f"the model does not load in onnxruntime: {error.reason}") from error
+
+
+def _discard(results: Results) -> None:
+    """`choose_cases` asks only whether a run succeeds."""
+
+
+def _same_inputs(first: str, a: onnx.ModelProto, name: str, b: onnx.ModelProto) -> None:
+    needed = [_required(a), _required(b)]
+    if needed[0] != needed[1]:
+        raise InputError(
+            f"{name} has inputs {sorted(needed[1])}, {first} has {sorted(needed[0])}: they cannot share feeds"
+        )
+
+
+def _required(model: onnx.ModelProto) -> set[str]:
+    initializers = {t.name for t in model.graph.initializer}
+    return {v.name for v in model.graph.input} - initializers
+
+
+_Bursts = dict[str, list[list[tuple[float, float]]]]
+
+
+def _bursts(sessions: Mapping[str, Session], feeds: Results, rounds: int, seconds: float, timeout: float) -> _Bursts:
+    """(wall, CPU) seconds of every run, by model and round."""
+    names = list(sessions)
+    counts = {}
+    for name in names:
+        once = min(w for w, _ in sessions[name].time(feeds, WARM_UP, timeout=timeout))
+        counts[name] = max(1, min(_MOST_PER_BURST, round(seconds / rounds / max(once, 1e-6))))
+    found: _Bursts = {name: [] for name in names}
+    for i in range(rounds):
+        turn = i % len(names)
+        for name in names[turn:] + names[:turn]:
+            # one run to warm the caches that the other models have just emptied
+            found[name].append(sessions[name].time(feeds, counts[name] + 1, timeout=timeout)[1:])
+    return found
+
+
+def _all(bursts: Sequence[Sequence[float]]) -> Spread:
+    return Spread.of([value for burst in bursts for value in burst])
+
+
+def _ratio(times: Mapping[str, Sequence[Sequence[float]]], name: str, first: str) -> Spread:
+    """Ratio of burst medians, round by round. A burst of no measurable CPU time counts as equal."""
+    pairs = [(statistics.median(a), statistics.median(b)) for a, b in zip(times[name], times[first])]
+    return Spread.of([a / b if b > 0 else 1.0 for a, b in pairs])
+
+
+def _count(bursts: Sequence[Sequence[Any]]) -> int:
+    return sum(map(len, bursts))

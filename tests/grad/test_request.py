@@ -1,0 +1,121 @@
+"""onnxgrad/grad/request.py: what is asked for, and every error of it in one line."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad import gradient
+
+TEXT = """<ir_version: 10, opset_import: ["" : 18]>
+m (float[2,3] x, float[3] y, int64[2] n) => (float[2,4] h, float s, int64[2] k)
+<float[4] b = {1, 2, 3, 4}, float[1] scale = {2}, float[3] unused = {1, 2, 3}, int64[2] at = {0, 1}>
+{
+  c = Constant <value = float[3] {1, 2, 3}> ()
+  p = MatMul (x, w)
+  h = Add (p, b)
+  e = Mul (h, scale)
+  f = Add (y, c)
+  t = ReduceSum <keepdims = 0> (e)
+  r = ReduceSum <keepdims = 0> (f)
+  s = Add (t, r)
+  k = Add (n, at)
+}"""
+
+
+def model() -> onnx.ModelProto:
+    found = onnx.parser.parse_model(TEXT)
+    found.graph.initializer.append(numpy_helper.from_array(np.ones((3, 4), np.float32), "w"))
+    return found
+
+
+def asked(**options: Any) -> list[str]:
+    return [v.name for v in gradient(model(), **{"target": "s", **options}).graph.output[3:]]
+
+
+def test_the_default_is_every_float_input() -> None:
+    assert asked() == ["x_grad", "y_grad"]
+
+
+def test_params_are_weights_that_reach_the_target() -> None:
+    assert asked(wrt="params") == ["b_grad", "w_grad", "c_grad"]
+    assert asked(wrt="params", target="r") == ["c_grad"]
+
+
+def test_globs_prefer_inputs_and_weights() -> None:
+    assert asked(wrt="[wx]") == ["x_grad", "w_grad"]
+    assert asked(wrt=["?", "e"], target="s")[0] == "x_grad"
+    assert asked(wrt=["p*"]) == ["p_grad"]
+
+
+def test_targets_by_name_index_and_value() -> None:
+    assert asked(target=1) == asked(target="1") == asked(target=-2) == ["x_grad", "y_grad"]
+    assert asked(target="t") == ["x_grad", "y_grad"]
+
+
+def test_batch_normalization_statistics_are_no_parameters() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 18]> m (float[2,3] x) => (float s)
+    <float[3] a = {1, 2, 3}, float[3] b = {1, 2, 3}, float[3] mean = {1, 2, 3}, float[3] var = {1, 2, 3}>
+    { y = BatchNormalization (x, a, b, mean, var) s = ReduceSum <keepdims = 0> (y) }"""
+    graph = gradient(onnx.parser.parse_model(text), "params")
+    assert [v.name for v in graph.graph.output] == ["s", "a_grad", "b_grad"]
+
+
+ERRORS = [
+    ({"target": None}, "the model has 3 outputs (h: f32[2,4], s: f32[], k: i64[2]): choose the target"),
+    ({"target": "sum"}, "target 'sum' is no value of the model"),
+    ({"target": 3}, "target index 3 is out of range"),
+    ({"target": -4}, "target index -4 is out of range"),
+    ({"target": 0}, "target 'h' is f32[2,4], not a scalar"),
+    ({"target": "k"}, "target 'k' is i64[2], not a floating-point tensor"),
+    ({"target": ["s", "s"]}, "target 's' is given twice"),
+    ({"target": []}, "no target given"),
+    ({"wrt": "X"}, "wrt 'X' is no value of the model"),
+    ({"wrt": "scal"}, "(close: scale)"),
+    ({"wrt": ["x", "x"]}, "'x' is given twice in wrt"),
+    ({"wrt": "n"}, "wrt 'n' is i64[2], not a floating-point tensor"),
+    ({"wrt": "q*"}, "wrt 'q*' matches no floating-point value"),
+    ({"wrt": []}, "wrt names nothing"),
+    ({"seed": "twos"}, 'seed must be "ones" or "input"'),
+    ({"names": "grad"}, "names must hold {} once"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), ERRORS, ids=[m[:30] for _, m in ERRORS])
+def test_errors_name_what_they_found_in_one_line(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as e:
+        gradient(model(), **{"target": "s", **options})
+    assert message in str(e.value)
+    assert "\n" not in str(e.value)
+
+
+def test_a_model_of_integers() -> None:
+    text = '<ir_version: 10, opset_import: ["" : 18]> m (int64[2] x) => (int64[2] y) { y = Add (x, x) }'
+    with pytest.raises(InputError, match=r"target 'y' is i64\[2\]"):
+        gradient(onnx.parser.parse_model(text))
+
+
+def test_no_float_input() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 18]> m (int64[2] x) => (float s) <float[3] w = {1, 2, 3}>
+    { y = Gather (w, x) s = ReduceSum <keepdims = 0> (y) }"""
+    parsed = onnx.parser.parse_model(text)
+    with pytest.raises(InputError, match=r"no floating-point input \(inputs: x: i64\[2\]\).*--wrt params"):
+        gradient(parsed)
+    assert [v.name for v in gradient(parsed, "params").graph.output] == ["s", "w_grad"]
+
+
+def test_a_value_inside_a_nested_graph_is_named_as_such() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 18]> m (float[2] x, bool c) => (float s) {
+      y = If (c) <then_branch = a () => (float[2] t) { t = Exp (x) }, else_branch = b () => (float[2] u) { u = Sin (x) }>
+      s = ReduceSum <keepdims = 0> (y) }"""
+    with pytest.raises(InputError, match="'t' is no value of the model.*local to then_branch"):
+        gradient(onnx.parser.parse_model(text), "t")
+
+
+def test_seed_input_takes_any_shape() -> None:
+    graph = gradient(model(), ["x"], "h", seed="input")
+    assert graph.graph.input[-1].name == "h_grad"
+    assert [d.dim_value for d in graph.graph.input[-1].type.tensor_type.shape.dim] == [2, 4]

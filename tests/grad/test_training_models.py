@@ -1,0 +1,43 @@
+"""All weights and inputs of the training models against PyTorch's float64 gradients (models/training/*.npz)."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxgrad.grad import gradient
+from onnxgrad.verify.run import run
+
+FOLDER = Path(__file__).resolve().parent.parent.parent / "models" / "training"
+# nodes of the gradient graph, Constant and Identity not counted
+NODES = {"mlp": 38, "bert": 555, "vit": 715, "gpt2": 485, "llama": 740, "resnet18": 390}
+
+
+@pytest.mark.parametrize("optimize", [True, False])
+@pytest.mark.parametrize("name", [p.stem for p in sorted(FOLDER.glob("*.onnx"))])
+def test_against_pytorch(name: str, optimize: bool) -> None:
+    model = onnx.load(FOLDER / f"{name}.onnx")
+    expected = np.load(FOLDER / f"{name}.npz")
+    wrt = [k.removeprefix("grad:") for k in expected if k.startswith("grad:")]
+    graph = gradient(model, wrt)
+    onnx.checker.check_model(graph)
+    found = run(graph, {k.removeprefix("in:"): expected[k] for k in expected if k.startswith("in:")}, optimize=optimize)
+    scale = max(float(np.abs(expected[f"grad:{w}"]).max()) for w in wrt)
+    pytorch = max(float(expected[f"error32:{w}"]) for w in wrt) / scale
+    errors = {w: float(np.abs(found[f"{w}_grad"] - expected[f"grad:{w}"]).max()) / scale for w in wrt}
+    worst = max(errors, key=lambda w: errors[w])
+    assert errors[worst] <= max(5e-6, 3 * pytorch), f"{worst}: {errors[worst]:.2e} (PyTorch's float32: {pytorch:.2e})"
+    np.testing.assert_allclose(found[graph.graph.output[0].name], expected["loss64"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_size(name: str) -> None:
+    if not (FOLDER / f"{name}.onnx").exists():
+        pytest.skip(f"models/training/{name}.onnx is made by scripts/export_training.py")
+    expected = np.load(FOLDER / f"{name}.npz")
+    graph = gradient(onnx.load(FOLDER / f"{name}.onnx"), [k.removeprefix("grad:") for k in expected if k.startswith("grad:")])
+    counts = Counter(n.op_type for n in graph.graph.node)
+    nodes = sum(counts.values()) - counts["Constant"] - counts["Identity"]
+    assert nodes <= NODES[name], counts.most_common(12)

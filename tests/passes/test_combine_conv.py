@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from onnxgrad.ir.load import load
+from onnxgrad.passes.pipeline import Pipeline
+from onnxgrad.rewrite.trace import Trace
+from onnxgrad.verify.run import run
+from tests.helpers import parse
+from tests.passes.proving import initializer, ran, with_weights
+
+PASS = "combine-parallel-conv,remove-unused"
+
+
+def test_the_example_of_the_specification(golden: Callable[[str, str], None]) -> None:
+    text = """g (float[1,4,16,16] x) => (float[1,4,16,16] y, float[1,4,16,16] z, float[1,4,14,14] m)
+      { y = Conv(x, w1)  z = Conv(x, w2)  m = MaxPool <kernel_shape = [3, 3]> (x) }"""
+    model = with_weights(parse(text), {"w1": (4, 4, 1, 1), "w2": (4, 4, 1, 1)})
+    done = ran(model, PASS)
+    assert done.count == {"Conv": 1, "Split": 1, "MaxPool": 1}
+    golden("passes/combine_parallel_conv", done.text)
+    (merged,) = [v.const for v in done.program.main.initializers.values() if v.rank == 4]
+    np.testing.assert_array_equal(merged, np.concatenate([initializer(model, "w1"), initializer(model, "w2")]))
+    done.prove()
+
+
+@pytest.mark.parametrize(
+    ("x", "kernel", "out"),
+    [("2,3,9", (3,), "7"), ("2,3,6,5", (3, 2), "4,4"), ("1,3,4,5,6", (2, 2, 2), "3,4,5"), ("N,3,H,W", (1, 1), "H,W")],
+)
+def test_any_dimensions_and_any_output_channels(x: str, kernel: tuple[int, ...], out: str) -> None:
+    n = x.split(",")[0]
+    outs = ", ".join(f"float[{n},{c},{out}] y{c}" for c in (1, 2, 5))
+    body = "  ".join(f"y{c} = Conv(x, w{c})" for c in (1, 2, 5))
+    sizes = {f"w{c}": (c, 3, *kernel) for c in (1, 2, 5)}
+    done = ran(with_weights(parse(f"g (float[{x}] x) => ({outs}) {{ {body} }}"), sizes), PASS)
+    assert done.count == {"Conv": 1, "Split": 1}
+    done.prove()
+
+
+def test_bias_on_some() -> None:
+    text = """g (float[1,3,6,6] x) => (float[1,2,6,6] a, float[1,3,6,6] b)
+      { a = Conv(x, w1)  b = Conv(x, w2, c2) }"""
+    done = ran(with_weights(parse(text), {"w1": (2, 3, 1, 1), "w2": (3, 3, 1, 1), "c2": (3,)}), PASS)
+    assert done.count == {"Conv": 1, "Split": 1}
+    (bias,) = [v.const for v in done.program.main.initializers.values() if v.rank == 1 and v.dtype == 1]
+    assert bias is not None and np.signbit(np.asarray(bias)[:2]).all(), "y + (-0.0) is y, -0.0 included"
+    done.prove()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("", "<kernel_shape = [3, 3], strides = [1, 1], dilations = [1, 1], group = 1, pads = [0, 0, 0, 0]>"),
+        ('<auto_pad = "VALID">', ""),
+        ('<auto_pad = "SAME_UPPER">', "<pads = [1, 1, 1, 1]>"),
+        ('<auto_pad = "SAME_LOWER">', '<auto_pad = "SAME_UPPER">'),
+        ('<auto_pad = "SAME_LOWER", strides = [2, 2]>', '<strides = [2, 2], auto_pad = "SAME_LOWER">'),
+    ],
+)
+def test_attributes_that_mean_the_same(one: str, other: str) -> None:
+    text = f"""g (float[1,3,8,8] x) => (float[1,2,A,B] a, float[1,3,A,B] b)
+      {{ a = Conv {one} (x, w1)  b = Conv {other} (x, w2) }}"""
+    done = ran(with_weights(parse(text), {"w1": (2, 3, 3, 3), "w2": (3, 3, 3, 3)}), PASS)
+    assert done.count["Conv"] == 1
+    done.prove()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("", "<strides = [2, 2]>"),
+        ("", "<dilations = [2, 2]>"),
+        ("", "<pads = [1, 1, 1, 1]>"),
+        ("<pads = [0, 0, 1, 1]>", "<pads = [1, 1, 0, 0]>"),
+        ('<auto_pad = "SAME_UPPER", strides = [2, 2]>', '<auto_pad = "SAME_LOWER", strides = [2, 2]>'),
+    ],
+)
+def test_attributes_that_differ(one: str, other: str) -> None:
+    text = f"""g (float[1,3,8,8] x) => (float[1,2,A,B] a, float[1,3,C,D] b)
+      {{ a = Conv {one} (x, w1)  b = Conv {other} (x, w2) }}"""
+    done = ran(with_weights(parse(text), {"w1": (2, 3, 3, 3), "w2": (3, 3, 3, 3)}), PASS)
+    assert done.count["Conv"] == 2
+
+
+def test_even_kernels_pad_by_side() -> None:
+    text = """g (float[1,3,8,8] x) => (float[1,2,8,8] a, float[1,2,8,8] b, float[1,2,8,8] c, float[1,2,8,8] d)
+      { a = Conv <auto_pad = "SAME_UPPER"> (x, w1)  b = Conv <pads = [0, 0, 1, 1]> (x, w2)
+        c = Conv <auto_pad = "SAME_LOWER"> (x, w3)  d = Conv <pads = [1, 1, 0, 0]> (x, w4) }"""
+    done = ran(with_weights(parse(text), {f"w{i}": (2, 3, 2, 2) for i in (1, 2, 3, 4)}), PASS)
+    assert done.count["Conv"] == 2
+    done.prove()
+
+
+def test_kernels_and_inputs_that_differ() -> None:
+    text = """g (float[1,3,8,8] x, float[1,3,8,8] z) => (float[1,2,A,B] a, float[1,2,C,D] b, float[1,2,E,F] c)
+      { a = Conv(x, w1)  b = Conv(x, w2)  c = Conv(z, w1) }"""
+    done = ran(with_weights(parse(text), {"w1": (2, 3, 3, 3), "w2": (2, 3, 1, 1)}), PASS)
+    assert done.count["Conv"] == 3
+
+
+@pytest.mark.parametrize(("groups", "outs"), [(2, (2, 4)), (4, (4, 8, 4)), (2, (6, 2))])
+@pytest.mark.parametrize("constant", [True, False])
+def test_groups_are_concatenated_group_by_group(groups: int, outs: tuple[int, ...], constant: bool) -> None:
+    shapes = {f"w{i}": (n, 4 // groups, 3, 3) for i, n in enumerate(outs)}
+    biases = {f"b{i}": (n,) for i, n in enumerate(outs) if i != 1}
+    given = "" if constant else "".join(f", float[{','.join(map(str, s))}] {k}" for k, s in shapes.items())
+    body = "  ".join(f"y{i} = Conv <group = {groups}> (x, w{i}{f', b{i}' if i != 1 else ''})" for i in range(len(outs)))
+    declared = ", ".join(f"float[1,{n},4,4] y{i}" for i, n in enumerate(outs))
+    model = with_weights(
+        parse(f"g (float[1,4,6,6] x{given}) => ({declared}) {{ {body} }}"), {**(shapes if constant else {}), **biases}
+    )
+    done = ran(model, PASS)
+    assert done.count["Conv"] == 1 and done.count["Gather"] == len(outs)
+    done.prove()
+
+
+def test_dependent_branches_stay_apart() -> None:
+    """A weight computed from another branch: one product cannot come before itself."""
+    text = """g (float[1,2,4,4] x) => (float[1,2,4,4] a, float[1,A,4,4] b) <int64[4] s = {-1, 2, 1, 1}>
+      { a = Conv(x, w)  k = Reshape(a, s)  b = Conv(x, k) }"""
+    done = ran(with_weights(parse(text), {"w": (2, 2, 1, 1)}), PASS)
+    assert done.count["Conv"] == 2
+    done.prove()
+
+
+def test_a_common_activation_moves_in_front_of_the_split() -> None:
+    text = """g (float[1,3,8,8] x) => (float[1,2,8,8] a, float[1,4,8,8] b)
+      { c = Conv(x, w1)  a = Relu(c)  d = Conv(x, w2)  b = Relu(d) }"""
+    done = ran(with_weights(parse(text), {"w1": (2, 3, 1, 1), "w2": (4, 3, 1, 1)}), PASS)
+    assert done.ops == ["Conv", "Relu", "Split"]
+    done.prove()
+
+
+def test_an_addend_along_the_width_is_no_bias() -> None:
+    text = """g (float[1,3,8,8] x) => (float[1,8,8,8] a, float[1,8,8,8] b)
+      { c = Conv(x, w1)  a = Add(c, v)  d = Conv(x, w2)  b = Add(d, v) }"""
+    done = ran(with_weights(parse(text), {"w1": (8, 3, 1, 1), "w2": (8, 3, 1, 1), "v": (8,)}), PASS)
+    assert done.count == {"Conv": 1, "Split": 1, "Add": 2}
+    done.prove()
+
+
+def test_min_branches() -> None:
+    text = """g (float[1,3,8,8] x) => (float[1,2,8,8] a, float[1,4,8,8] b) { a = Conv(x, w1)  b = Conv(x, w2) }"""
+    model = with_weights(parse(text), {"w1": (2, 3, 1, 1), "w2": (4, 3, 1, 1)})
+    assert ran(model, "combine-parallel-conv{min_branches=3}").count["Conv"] == 2
+
+
+def test_weights_that_are_inputs_with_symbolic_channels() -> None:
+    text = """g (float[1,3,8,8] x, float[P,3,1,1] w1, float[Q,3,1,1] w2) => (float[1,P,8,8] a, float[1,Q,8,8] b)
+      { a = Conv(x, w1)  b = Conv(x, w2) }"""
+    done = ran(parse(text), PASS)
+    assert done.count["Conv"] == 1
+    random = np.random.default_rng(0)
+    feeds = {
+        name: random.standard_normal(shape).astype(np.float32)
+        for name, shape in {"x": (1, 3, 8, 8), "w1": (2, 3, 1, 1), "w2": (5, 3, 1, 1)}.items()
+    }
+    before, after = run(done.before, feeds), run(done.after, feeds)
+    for name in "ab":
+        np.testing.assert_allclose(after[name], before[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reason"),
+    [
+        ({"w1": (2, 3, 1, 1), "w2": (16, 3, 1, 1)}, "more than 8 output channels"),
+        ({"w1": (2, 3, 3, 3), "w2": (17, 3, 3, 3)}, "more than 16 output channels"),
+        ({"w1": (2, 3, 1, 1), "w2": (8, 3, 1, 1)}, ""),
+        ({"w1": (2, 3, 3, 3), "w2": (16, 3, 3, 3)}, ""),
+    ],
+)
+def test_auto_merges_narrow_branches_only(sizes: dict[str, tuple[int, ...]], reason: str) -> None:
+    text = """g (float[1,3,8,8] x) => (float[1,2,A,A] a, float[1,B,A,A] b) { a = Conv(x, w1)  b = Conv(x, w2) }"""
+    done = ran(with_weights(parse(text), sizes), PASS, merge="auto")
+    assert done.count["Conv"] == (2 if reason else 1)
+    assert reason in done.reasons
+
+
+def _merged(path: Path) -> tuple[int, int, int]:
+    """Convs before and after, and the groups combined."""
+    program, trace = load(path), Trace()
+    before = sum(b.op == "Conv" for b in program.main.walk())
+    Pipeline.of(passes="combine-parallel-conv", merge="always").run(program, trace)
+    groups = sum(f.rule == "combine_parallel_conv" for f in trace.firings)
+    return before, sum(b.op == "Conv" for b in program.main.walk()), groups
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [("googlenet", 57, 39), ("inception_v3", 94, 75), ("yolox", 65, 51), ("resnet18", 20, 20)],
+)
+def test_counts_on_real_topologies(models_dir: Path, name: str, before: int, after: int) -> None:
+    assert _merged(models_dir / f"{name}.onnx")[:2] == (before, after)
+
+
+def test_counts_on_light_inception_v2() -> None:
+    path = Path(onnx.__file__).parent / "backend/test/data/light/light_inception_v2.onnx"
+    assert _merged(path) == (69, 51, 10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "groups"), [("basic_pitch", 9), ("mtcnn_pnet", 1)])
+def test_counts_on_trained_models(fetched: Callable[[str], Path], name: str, groups: int) -> None:
+    program, trace = load(fetched(name)), Trace()
+    passes = "remove-noops,fold-constant,merge-equal,combine-parallel-conv"
+    Pipeline.of(passes=passes, merge="always").run(program, trace)
+    assert sum(f.rule == "combine_parallel_conv" for f in trace.firings) == groups
+
+
+def test_the_merged_weight_is_one_initializer() -> None:
+    text = "g (float[1,3,8,8] x) => (float[1,2,8,8] a, float[1,4,8,8] b) { a = Conv(x, w1)  b = Conv(x, w2) }"
+    done = ran(with_weights(parse(text), {"w1": (2, 3, 1, 1), "w2": (4, 3, 1, 1)}), PASS)
+    assert [numpy_helper.to_array(t).shape for t in done.after.graph.initializer if t.dims[1:]] == [(6, 3, 1, 1)]

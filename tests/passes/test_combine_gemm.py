@@ -1,0 +1,116 @@
+"""Parallel Gemms (SPEC S3a)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnxgrad.passes.combine_gemm import CombineParallelGemm
+from tests.helpers import parse
+from tests.passes.common import Done, apply, assert_same_results, before_and_after, model_of, weights
+
+MERGE = "combine-parallel-gemm{merge=always},remove-unused"
+X = "float[3,4] x"
+
+
+def merged(text: str, constants: dict[str, Any] | None = None, **options: Any) -> Done:
+    done = apply(model_of(text, constants, **options), MERGE)
+    assert_same_results(done)
+    return done
+
+
+def test_golden(golden: Callable[[str, str], None]) -> None:
+    text = """g (float[3,4] x, float[2,4] w1, float[5,4] w2, float[2] c1) => (float[3,2] a, float[3,5] b) {
+        a = Gemm<transB=1>(x, w1, c1)
+        b = Gemm<transB=1>(x, w2)
+      }"""
+    golden("combine_parallel_gemm", before_and_after(text, MERGE))
+
+
+@pytest.mark.parametrize("opset", [9, 11, 13, 18, 20])
+@pytest.mark.parametrize(("trans_b", "shapes"), [(0, ((4, 2), (4, 5))), (1, ((2, 4), (5, 4)))])
+def test_every_opset_and_transposed_weights(opset: int, trans_b: int, shapes: tuple[tuple[int, int], ...]) -> None:
+    text = f"""g ({X}) => (float[3,2] a, float[3,5] b) {{
+      a = Gemm<transB={trans_b}, alpha=0.5, beta=2.0>(x, w1, c1) b = Gemm<alpha=0.5, beta=2.0, transB={trans_b}>(x, w2, c2) }}"""
+    done = merged(text, weights(w1=shapes[0], w2=shapes[1], c1=(2,), c2=(5,)), opset=opset, ir_version=8)
+    assert (done.count("Gemm"), done.count("Split")) == (1, 1)
+
+
+@pytest.mark.parametrize("n", [2, 12, 13, 40])
+def test_any_number_of_branches(n: int) -> None:
+    outs = ", ".join(f"float[3,2] y{i}" for i in range(n))
+    body = " ".join(f"y{i} = Gemm(x, w{i}, c{i % 2})" for i in range(n))
+    constants = weights(**{f"w{i}": (4, 2) for i in range(n)}, c0=(2,), c1=(1, 2))
+    assert len(merged(f"g ({X}) => ({outs}) {{ {body} }}", constants).after.graph.node) == 2
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (2,), (1, 1), (1, 2)])
+@pytest.mark.parametrize("constant", [True, False])
+def test_biases_that_are_rows(shape: tuple[int, ...], constant: bool) -> None:
+    constants = weights(w1=(4, 2), w2=(4, 5), c2=(5,))
+    inputs = X
+    if constant:
+        constants |= weights(c1=shape)
+    else:
+        inputs += f", float[{','.join(map(str, shape))}] c1" if shape else ", float c1"
+    text = f"g ({inputs}) => (float[3,2] a, float[3,5] b, float[3,5] d) {{ a = Gemm(x, w1, c1) b = Gemm(x, w2, c2) d = Gemm(x, w2) }}"
+    assert merged(text, constants).count("Gemm") == 1
+
+
+@pytest.mark.parametrize("shape", [(3, 1), (3, 2)])
+def test_a_bias_with_rows_of_its_own_stays(shape: tuple[int, int]) -> None:
+    text = f"g ({X}) => (float[3,2] a, float[3,2] b) {{ a = Gemm(x, w1, c1) b = Gemm(x, w2) }}"
+    done = merged(text, weights(w1=(4, 2), w2=(4, 2), c1=shape))
+    assert done.count("Gemm") == 2 and "the bias is not one row of N values" in done.reasons("combine_parallel_gemm")
+
+
+@pytest.mark.parametrize("other", ["alpha=0.5", "beta=0.5", "transB=1", "transA=1"])
+def test_other_scalars_or_transpositions_stay_apart(other: str) -> None:
+    text = f"g (float[4,4] x) => (float[4,4] a, float[4,4] b) {{ a = Gemm(x, w1, c) b = Gemm<{other}>(x, w2, c) }}"
+    assert merged(text, weights(w1=(4, 4), w2=(4, 4), c=(4,))).count("Gemm") == 2
+
+
+def test_a_transposed_left_operand() -> None:
+    text = "g (float[4,N] x) => (float[N,2] a, float[N,5] b) { a = Gemm<transA=1>(x, w1) b = Gemm<transA=1>(x, w2) }"
+    assert merged(text, weights(w1=(4, 2), w2=(4, 5))).count("Gemm") == 1
+
+
+def test_widths_unknown_until_run_time() -> None:
+    text = f"g ({X}, float[4,N] u, float[4,M] v) => (float[3,N] a, float[3,M] b) {{ a = Gemm(x, u) b = Gemm(x, v) }}"
+    done = merged(text)
+    assert (done.count("Gemm"), done.count("Shape")) == (1, 2)
+    biased = merged(text.replace("u)", "u, c)").replace("float[4,N] u, c)", "float[4,N] u)").replace("v) =>", "v, float[N] c) =>"))
+    assert biased.count("Gemm") == 2 and "unknown number of columns" in biased.reasons("combine_parallel_gemm")[0]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "double"])
+def test_other_dtypes(dtype: str) -> None:
+    text = f"g ({dtype}[3,4] x, {dtype}[4,2] u, {dtype}[4,5] v, {dtype}[2] c) => ({dtype}[3,2] a, {dtype}[3,5] b) {{ a = Gemm(x, u, c) b = Gemm(x, v) }}"
+    assert merged(text).count("Gemm") == 1
+
+
+def test_a_common_activation_and_dependent_branches() -> None:
+    text = f"g ({X}) => (float[3,2] a, float[3,5] b) {{ p = Gemm(x, w1) a = Relu(p) q = Gemm(x, w2) b = Relu(q) }}"
+    done = merged(text, weights(w1=(4, 2), w2=(4, 5)))
+    assert (done.count("Gemm"), done.count("Relu")) == (1, 1)
+    chain = "g (float[4,4] x) => (float[4,4] b) { a = Gemm(x, w) r = Relu(a) b = Gemm(x, r) }"
+    assert merged(chain, weights(w=(4, 4))).count("Gemm") == 2
+    bias = "g (float[1,4] x) => (float[1,4] b) { a = Gemm(x, w) r = Relu(a) b = Gemm(x, v, r) }"
+    assert merged(bias, weights(w=(4, 4), v=(4, 4))).count("Gemm") == 2
+
+
+def test_before_opset_7_gemm_broadcasts_by_an_attribute() -> None:
+    text = "g (float[1,4] x) => (float[1,2] a, float[1,2] b) { a = Gemm<broadcast=1>(x, w1, c) b = Gemm<broadcast=1>(x, w2, c) }"
+    done = apply(model_of(text, weights(w1=(4, 2), w2=(4, 2), c=(2,)), opset=6, ir_version=7), MERGE)
+    assert done.count("Gemm") == 2
+
+
+def test_the_check_and_the_merge_rule() -> None:
+    model = parse("g (float[3,4] x, float[4,2] u, float[4,2] v) => (float[3,2] a, float[3,2] b) { a = Gemm(x, u) b = Gemm(x, v) }")
+    assert apply(model, CombineParallelGemm(merge="always", check=lambda group: False)).count("Gemm") == 2
+    assert apply(model, CombineParallelGemm(merge="auto")).count("Gemm") == 2
+    assert apply(model, CombineParallelGemm(merge="auto", provider="cuda")).count("Gemm") == 1
+    assert np.all([b.op != "Split" for b in apply(model, CombineParallelGemm(merge="never")).block.bindings])
