@@ -1,1 +1,1 @@
-"""The command line: one file per command; `app` finds them, `common` holds what they share, `report` what they print."""
+"""The command line: one file per command; `app` finds them, `common` holds what they share, `report` prints."""

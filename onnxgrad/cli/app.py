@@ -1,7 +1,7 @@
 """`main`: find the command, run it, and turn every outcome into an exit code and at most one line on stderr.
 
-A command is a module `onnxgrad.cli.<name>` with `add_options(parser)` and `run(args, out) -> exit code`, and one line in
-COMMANDS. It is imported only when it is called.
+A command is a module `onnxgrad.cli.<name>` with `add_options(parser)` and `run(args, out) -> exit code`, and one line
+in COMMANDS. It is imported only when it is called.
 """
 
 from __future__ import annotations

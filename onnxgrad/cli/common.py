@@ -153,7 +153,7 @@ def read(name: str) -> tuple[onnx.ModelProto, Path | None]:
     data = sys.stdin.buffer.read()
     try:
         proto = onnx.load_model_from_string(data)
-    except Exception as error:  # noqa: BLE001  # protobuf's DecodeError, whose module differs between versions
+    except Exception as error:  # protobuf's DecodeError, whose module differs between versions
         raise InputError("stdin: not an ONNX model, or a truncated one") from error
     check_model(proto, "stdin")
     return proto, None

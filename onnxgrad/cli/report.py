@@ -86,6 +86,10 @@ class Output:
         if not self._silent:
             self.errors.print(clean(text), style="dim", soft_wrap=True)
 
+    def complain(self, text: str) -> None:
+        """An error that does not end the run: one line on stderr."""
+        print(f"onnxgrad: {' '.join(clean(text).split())}", file=sys.stderr)
+
     def text(self, text: str) -> None:
         """Print text as it is, however wide."""
         if not self._silent:
@@ -147,7 +151,9 @@ class Output:
 
 def table(*columns: str, title: str | None = None) -> Table:
     """An empty table; a column whose name starts with `>` is right-aligned."""
-    made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
+    made = Table(
+        box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False, show_edge=False
+    )
     for name in columns:
         right = name.startswith(">")
         made.add_column(name.lstrip(">"), justify="right" if right else "left", no_wrap=right, overflow="fold")

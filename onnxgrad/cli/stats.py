@@ -49,9 +49,7 @@ def stats_of(model: ModelProto) -> Stats:
         if tensor.data_location == TensorProto.EXTERNAL:
             entries = {e.key: e.value for e in tensor.external_data}
             outside[entries.get("location", ""), entries.get("offset", "0")] = _external_bytes(tensor, entries)
-    return Stats(
-        operators.total(), dtypes.total(), model.ByteSize() + sum(outside.values()), operators, dtypes
-    )
+    return Stats(operators.total(), dtypes.total(), model.ByteSize() + sum(outside.values()), operators, dtypes)
 
 
 def walk(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
@@ -73,4 +71,4 @@ def operator(node: NodeProto) -> str:
 def _external_bytes(tensor: TensorProto, entries: dict[str, str]) -> int:
     if entries.get("length", "").isdecimal():
         return int(entries["length"])
-    return math.prod(tensor.dims) * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+    return math.prod(tensor.dims, start=int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize))

@@ -55,9 +55,7 @@ def open_call(binding: Binding) -> list[Binding]:
     _add_schema_defaults(binding, bound)
     mapping = dict.fromkeys(body.inputs) | dict(zip(body.inputs, binding.inputs))
     with emitting(block, share=True):
-        opened = clone_bindings(
-            body.bindings, block, mapping, bound=bound, prefix=f"{binding.op.lower()}_", fold=fold
-        )
+        opened = clone_bindings(body.bindings, block, mapping, bound=bound, prefix=f"{binding.op.lower()}_", fold=fold)
     for out, inner in zip(results, body.outputs):
         if out is None:
             continue
@@ -115,7 +113,7 @@ def _has_schema_body(binding: Binding) -> bool:
 
 
 def _schema_body(binding: Binding) -> tuple[BindingBlock, list[Var | None]]:
-    """The schema's function body at the newest version not above the model's opset, and the call's results in its order.
+    """The schema's body at the newest version not above the model's opset, and the call's results in its order.
 
     A body built for a call may not define the outputs that the call leaves out.
     """
@@ -181,7 +179,7 @@ def _adopt_opsets(binding: Binding, body: BindingBlock) -> None:
     for domain, version in body.opsets.items():
         opsets.setdefault(domain, version)
     for b in body.walk():
-        here, there = opsets[b.domain] if b.domain in opsets else 0, b.version
+        here, there = opsets.get(b.domain, 0), b.version
         if here == there or (b.domain, b.op, b.node.overload) in binding.block.program.functions:
             continue
         old, new = attributes.schema(b.op, there, b.domain), attributes.schema(b.op, here, b.domain)

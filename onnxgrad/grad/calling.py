@@ -81,7 +81,8 @@ def partials(rule: Rule, binding: Binding, g: Sequence[Var | None], wanted: Sequ
         if not isinstance(found, (list, tuple)) or len(found) != len(binding.inputs):
             count = len(found) if isinstance(found, (list, tuple)) else "no list of"
             raise InputError(
-                f"the gradient rule of {rule.name} answered {count} partials for {len(binding.inputs)} operands at '{binding}'"
+                f"the gradient rule of {rule.name} answered {count} partials for {len(binding.inputs)} operands "
+                f"at '{binding}'"
             )
         return list(found)
     answer: list[Any] = [None] * len(binding.inputs)

@@ -28,7 +28,7 @@ from onnxgrad.verify.reference import Reference
 from onnxgrad.verify.run import run
 
 # relative to the value's own gradient, by the coarsest float type on the way
-TOLERANCES = {
+TOLERANCES: dict[int, float] = {
     TensorProto.DOUBLE: 1e-6,
     TensorProto.FLOAT: 1e-4,
     TensorProto.FLOAT16: 5e-2,
@@ -98,7 +98,8 @@ class GradientReport:
         tail = f", {skipped} near a kink not judged" if skipped else ""
         return (
             f"{head}: {len(self.values) - skipped} values{tail}, worst '{worst.name}': <g, v> = {worst.gradient:.6g}, "
-            f"differences {worst.difference:.6g}, error {worst.error:.1e} (tolerance {self.tolerance:.0e}, {self.provider})"
+            f"differences {worst.difference:.6g}, error {worst.error:.1e} "
+            f"(tolerance {self.tolerance:.0e}, {self.provider})"
         )
 
 
@@ -143,7 +144,9 @@ def check_gradient(
     checks = []
     for name in names:
         direction = rng.standard_normal(arrays[name].shape)
-        at = _Line(reference, feeds, deltas, name, direction, {moved[t]: w for t, w in weights.items()}, _size(base[name]))
+        at = _Line(
+            reference, feeds, deltas, name, direction, {moved[t]: w for t, w in weights.items()}, _size(base[name])
+        )
         checks.append(_check(name, arrays[name], direction, at, scale, limit))
     judged = [c for c in checks if c.judged]
     ok = bool(judged) and all(c.error <= limit for c in judged)
@@ -211,7 +214,9 @@ def _probe(
                         block.set_operand(user, i, moved)
             deltas[name] = delta.name
             for b in (b for b in block.walk() for nested in b.blocks.values() if v in nested.outputs):
-                raise InputError(f"'{name}' is returned by a nested graph of '{b}': it cannot be moved to take differences")
+                raise InputError(
+                    f"'{name}' is returned by a nested graph of '{b}': it cannot be moved to take differences"
+                )
             if name in targets:
                 outputs[name] = moved.name
     proto = to_proto(program)

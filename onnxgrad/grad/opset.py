@@ -30,7 +30,8 @@ def raise_opset(program: Program) -> tuple[Program, str]:
     except (RuntimeError, ValueError) as e:
         reason = str(e).strip().splitlines()[0]
         raise InputError(
-            f"the model's opset {program.opset} is below {OPSET} and onnx.version_converter cannot raise it ({reason}): "
+            f"the model's opset {program.opset} is below {OPSET} and onnx.version_converter cannot raise it "
+            f"({reason}): "
             "export it again at a newer opset"
         ) from e
     _carry_over(source, converted)

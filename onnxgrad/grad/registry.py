@@ -17,7 +17,23 @@ Kind = Literal["vjp", "vjp_all", "vjp_blocks", "zero"]
 
 # numpy broadcasting is undone for these; a partial of any other operator must have its operand's shape
 _BROADCASTING = frozenset(
-    {"Add", "BitShift", "Div", "Gemm", "MatMul", "Max", "Mean", "Min", "Mod", "Mul", "PRelu", "Pow", "Sub", "Sum", "Where"}
+    {
+        "Add",
+        "BitShift",
+        "Div",
+        "Gemm",
+        "MatMul",
+        "Max",
+        "Mean",
+        "Min",
+        "Mod",
+        "Mul",
+        "PRelu",
+        "Pow",
+        "Sub",
+        "Sum",
+        "Where",
+    }
 )
 
 
@@ -131,7 +147,7 @@ def missing(binding: Binding) -> InputError:
     return InputError(
         f"no gradient rule for {name} (domain '{binding.domain or 'ai.onnx'}', version {binding.version}) at "
         f"'{binding}': register one with onnxgrad.vjp(\"{name}\", lambda g, y, {operands}: ...), one formula per "
-        f"operand, or onnxgrad.zero(\"{name}\"); on the command line --rules FILE"
+        f'operand, or onnxgrad.zero("{name}"); on the command line --rules FILE'
     )
 
 
@@ -139,7 +155,7 @@ def split_name(name: str) -> tuple[str, str]:
     """("my.domain", "Op") of "my.domain::Op"; "ai.onnx" is the default domain ""."""
     domain, separator, op = name.rpartition("::")
     if not op or (separator and not domain):
-        raise InputError(f"'{name}' is no operator name: write \"Op\" or \"my.domain::Op\"")
+        raise InputError(f'\'{name}\' is no operator name: write "Op" or "my.domain::Op"')
     return ("" if domain == "ai.onnx" else domain, op)
 
 
@@ -197,7 +213,12 @@ def _plan(rule: Rule, formula: Formula) -> tuple[Parameter, ...]:
         default = None if p.default is inspect.Parameter.empty else p.default
         if p.name in ("binding", "wanted"):
             result.append(Parameter("binding" if p.name == "binding" else "wanted"))
-        elif p.name in attributes or rule.kind == "vjp_all" or p.kind is p.KEYWORD_ONLY or (inputs is None and operands >= len(rule.formulas)):
+        elif (
+            p.name in attributes
+            or rule.kind == "vjp_all"
+            or p.kind is p.KEYWORD_ONLY
+            or (inputs is None and operands >= len(rule.formulas))
+        ):
             result.append(Parameter("attribute", p.name, default=default))
         else:
             if inputs is not None and operands >= len(inputs) and not variadic:
@@ -224,4 +245,3 @@ def formal_names(domain: str, op: str) -> tuple[list[str] | None, frozenset[str]
             variadic = schema.max_input > len(inputs)
         attributes.update(schema.attributes)
     return inputs, frozenset(attributes - set(inputs or ())), variadic
-

@@ -1,4 +1,4 @@
-"""What is asked for: the target values and the values to differentiate with respect to, from names, globs and indices."""
+"""What is asked for: the targets and the values to differentiate with respect to, by names, globs and indices."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def find_targets(block: BindingBlock, target: Target, *, scalar: bool) -> list[V
     outputs = ", ".join(f"{v.name}: {v.type or '?'}" for v in block.outputs)
     if target is None:
         if len(block.outputs) != 1:
-            raise InputError(f"the model has {len(block.outputs)} outputs ({outputs}): choose the target by name or index")
+            raise InputError(
+                f"the model has {len(block.outputs)} outputs ({outputs}): choose the target by name or index"
+            )
         target = 0
     entries = [target] if isinstance(target, (str, int)) else list(target)
     if not entries:
@@ -43,7 +45,7 @@ def find_targets(block: BindingBlock, target: Target, *, scalar: bool) -> list[V
         if scalar and v.shape != ():
             raise InputError(
                 f"target '{v.name}' is {v.type}, not a scalar: reduce it to one, or give its adjoint as an input with "
-                "seed=\"input\" (--seed input)"
+                'seed="input" (--seed input)'
             )
         found[v] = None
     return list(found)
@@ -54,10 +56,14 @@ def _target(block: BindingBlock, entry: str | int, values: dict[str, Var], outpu
         entry = int(entry)
     if isinstance(entry, str):
         if entry not in values:
-            raise InputError(f"target '{entry}' is no value of the model{_did_you_mean(entry, values)}; its outputs are {outputs}")
+            raise InputError(
+                f"target '{entry}' is no value of the model{_did_you_mean(entry, values)}; its outputs are {outputs}"
+            )
         return values[entry]
     if not -len(block.outputs) <= entry < len(block.outputs):
-        raise InputError(f"target index {entry} is out of range: the model has {len(block.outputs)} outputs ({outputs})")
+        raise InputError(
+            f"target index {entry} is out of range: the model has {len(block.outputs)} outputs ({outputs})"
+        )
     return block.outputs[entry]
 
 
@@ -74,7 +80,7 @@ def find_wrt(block: BindingBlock, wrt: Wrt, targets: Sequence[Var]) -> list[Var]
             listed = ", ".join(f"{v.name}: {v.type or '?'}" for v in block.inputs) or "none"
             raise InputError(
                 f"the model has no floating-point input (inputs: {listed}): name weights or intermediate values in wrt, "
-                "or wrt=\"params\" (--wrt params)"
+                'or wrt="params" (--wrt params)'
             )
         return inputs
     values = _values(block)
@@ -91,7 +97,9 @@ def find_wrt(block: BindingBlock, wrt: Wrt, targets: Sequence[Var]) -> list[Var]
         elif any(c in entry for c in "*?["):
             found.update(dict.fromkeys(_matching(entry, values)))
         else:
-            raise InputError(f"wrt '{entry}' is no value of the model{_did_you_mean(entry, values)}{_inside(block, entry)}")
+            raise InputError(
+                f"wrt '{entry}' is no value of the model{_did_you_mean(entry, values)}{_inside(block, entry)}"
+            )
     if not found:
         raise InputError("wrt names nothing to differentiate with respect to")
     return list(found)
@@ -113,7 +121,7 @@ def parameters(block: BindingBlock, targets: Iterable[Var]) -> list[Var]:
         and _elements(v) > 1
     ]
     if not found:
-        raise InputError("wrt=\"params\": the model has no float initializer or Constant that reaches the target")
+        raise InputError('wrt="params": the model has no float initializer or Constant that reaches the target')
     return found
 
 

@@ -33,12 +33,14 @@ from onnxgrad.rewrite.trace import Trace
 a, b, c, d, s, x, xs = capture("a b c d s x xs")
 
 
-def simplify(program: Program, variables: Iterable[Var], forward: Collection[Binding]) -> None:
+def simplify(
+    program: Program, variables: Iterable[Var], forward: Collection[Binding], trace: Trace | None = None
+) -> None:
     """Simplify in place what the backward walk added; the bindings in `forward` stay as they are.
 
     `variables`, the requested initializers, are never folded: their values will be replaced.
     """
-    trace = Trace()
+    trace = trace or Trace()
     with _as_inputs(program, variables):
         for block in roots(program):
             apply_rules(block, [*TRANSPOSES, *RULES, *NOOPS], trace, where=lambda b: b not in forward)
@@ -74,9 +76,24 @@ def _as_inputs(program: Program, variables: Iterable[Var]) -> Iterator[None]:
             v.parameter = False
 
 
-def _last(block: BindingBlock) -> int:
-    """How many transposes move the last axis."""
-    return sum(b.op == "Transpose" and _moves_last(attribute(b, "perm")) for b in block.walk())
+def _reads_of_expand(block: BindingBlock) -> int:
+    return sum(b.op == "Expand" and b.out.use_count for b in block.walk())
+
+
+def _scatters_into_zeros(block: BindingBlock) -> int:
+    scatters = (b.inputs[0] for b in block.walk() if b.op in ("ScatterND", "ScatterElements"))
+    return sum(v is not None and _is_zero(v) for v in scatters)
+
+
+def _last_axis_of_products(block: BindingBlock) -> int:
+    transposes = (b for b in block.walk() if b.op == "Transpose" and _moves_last(attribute(b, "perm")))
+    made = (None if b.inputs[0] is None else b.inputs[0].definition for b in transposes)
+    return sum(m is not None and m.op == "MatMul" for m in made)
+
+
+READS_OF_EXPAND = Measure("operands that are Expands", _reads_of_expand)
+SCATTERS_INTO_ZEROS = Measure("scatters into zeros", _scatters_into_zeros)
+LAST_AXIS_OF_PRODUCTS = Measure("transposes of products that move the last axis", _last_axis_of_products)
 
 
 def _fills(out: Var, *operands: Var) -> bool:
@@ -84,25 +101,25 @@ def _fills(out: Var, *operands: Var) -> bool:
     return same_shape(broadcast_shapes([v.shape for v in operands]), out.shape)
 
 
-@rewrite(P.any_of("Add", "Mul")(P.Expand(a, s), b), shrinks=count("Expand"))
+@rewrite(P.any_of("Add", "Mul")(P.Expand(a, s), b), shrinks=READS_OF_EXPAND)
 def commuting_with_expand(a: Var, b: Var, root: Binding) -> Any:
     """f(Expand(a, s), b) = f(a, b), f broadcasting, where b has the shape already"""
     return getattr(op, root.op)(a, b) if _fills(root.out, a, b) else None
 
 
-@rewrite(P.any_of("Sub", "Div")(P.Expand(a, s), b), shrinks=count("Expand"))
+@rewrite(P.any_of("Sub", "Div")(P.Expand(a, s), b), shrinks=READS_OF_EXPAND)
 def left_of_expand(a: Var, b: Var, root: Binding) -> Any:
     """Expand(a, s) - b = a - b, where b has the shape already"""
     return getattr(op, root.op)(a, b) if _fills(root.out, a, b) else None
 
 
-@rewrite(P.any_of("Sub", "Div")(a, P.Expand(b, s)), shrinks=count("Expand"))
+@rewrite(P.any_of("Sub", "Div")(a, P.Expand(b, s)), shrinks=READS_OF_EXPAND)
 def right_of_expand(a: Var, b: Var, root: Binding) -> Any:
     """a - Expand(b, s) = a - b, where a has the shape already"""
     return getattr(op, root.op)(a, b) if _fills(root.out, a, b) else None
 
 
-@rewrite(P.Where(c, P.Expand(a, s), b), shrinks=count("Expand"))
+@rewrite(P.Where(c, P.Expand(a, s), b), shrinks=READS_OF_EXPAND)
 def where_of_expand(a: Var, b: Var, c: Var, root: Binding) -> Any:
     """Where(c, Expand(a, s), b) = Where(c, a, b), where c and b have the shape already"""
     return op.Where(c, a, b) if _fills(root.out, a, b, c) else None
@@ -124,7 +141,7 @@ def _is_zero(v: Var) -> bool:
     return array is not None and array.dtype != object and not array.any()
 
 
-@rewrite(P.any_of("Sum", "Add")(Each(x)), shrinks=count("Sum", "Add"))
+@rewrite(P.any_of("Sum", "Add")(Each(x)), shrinks=SCATTERS_INTO_ZEROS)
 def sum_with_scattered(x: list[Var], root: Binding) -> Any:
     """a + Scatter(0, i, u) = Scatter(a, i, u), scattering being addition"""
     for i, v in enumerate(x):
@@ -286,7 +303,7 @@ def _strip(v: Var, factor: Var, products: set[Binding], stripped: dict[Var, Var]
 @rewrite(P.any_of("Sum", "Add")(Each(x)), shrinks=count("Sum", "Add"))
 def sum_of_sums(x: list[Var], root: Binding) -> Any:
     """Sum(Sum(a, b), c) = Sum(a, b, c): the inner one with no other reader, equal shapes"""
-    if "onnxgrad.made_by" not in {m.key for m in root.node.metadata_props} or root.out.dtype not in FLOAT_DTYPES:
+    if root.out.dtype not in FLOAT_DTYPES:
         return None  # Sum, unlike Add, takes no integers
     flat: list[Var] = []
     for v in x:
@@ -296,7 +313,7 @@ def sum_of_sums(x: list[Var], root: Binding) -> Any:
             flat += [u for u in inner.inputs if u is not None]
         else:
             flat.append(v)
-    if len(flat) == len(x) or root.out.dtype not in FLOAT_DTYPES or not all(same_shape(v.shape, root.out.shape) for v in flat):
+    if len(flat) == len(x) or not all(same_shape(v.shape, root.out.shape) for v in flat):
         return None
     return op.Sum(*flat)
 
@@ -335,13 +352,15 @@ def _joined(values: list[Var]) -> Any:
 def _tile(v: Var) -> tuple[int, int, int, Var] | None:
     """(axis, whole size, zeros before, part) of a Pad by zeros along one axis, read only here."""
     made = v.definition
-    if made is None or not made.is_op("Pad") or v.use_count != 1 or len(made.inputs) != 2:
+    if made is None or not made.is_op("Pad") or v.use_count != 1 or made.operand(2) is not None:
         return None
-    inner, pads = made.inputs[0], made.inputs[1]
+    inner, pads, axes = made.inputs[0], made.inputs[1], made.operand(3)
     ints = None if pads is None else pads.ints
     if inner is None or inner.shape is None or ints is None or attribute(made, "mode") != "constant":
         return None
     rank = len(inner.shape)
+    if axes is not None and axes.ints != tuple(range(rank)):
+        return None
     padded = [i for i in range(rank) if ints[i] or ints[i + rank]]
     if len(padded) != 1:
         return None
@@ -409,11 +428,13 @@ def _moves_last(perm: Any) -> bool:
     return perm is not None and len(perm) >= 3 and perm[-1] != len(perm) - 1
 
 
-@rewrite(P.Transpose(P.MatMul(P.Transpose(a, perm=c), b).only, perm=d), shrinks=Measure("transposes of the last axis", _last))
+@rewrite(P.Transpose(P.MatMul(P.Transpose(a, perm=c), b).only, perm=d), shrinks=LAST_AXIS_OF_PRODUCTS)
 def transpose_of_product_of_transpose(a: Var, b: Var, c: Any, d: Any) -> Any:
     """Transpose(T(a) @ b, p) = Transpose(T(b) @ a, p after T), where that leaves the last axis in place"""
     if not is_matrix_transpose(c) or not _moves_last(d) or a.rank != b.rank or b.rank is None:
         return None
+    if b.definition is not None and b.definition.is_op("MatMul"):
+        return None  # its transpose would be one more of the same kind
     swapped = {b.rank - 1: b.rank - 2, b.rank - 2: b.rank - 1}
     perm = [swapped.get(i, i) for i in d]
     return None if _moves_last(perm) else op.Transpose(transposed(b) @ a, perm=perm)

@@ -32,16 +32,17 @@ def read(attribute: AttributeProto) -> Any:
         return RefAttr(attribute.ref_attr_name)
     value = onnx.helper.get_attribute_value(attribute)
     if attribute.type == AttributeProto.STRING:
-        return _text(value)
+        return text(value)
     if attribute.type == AttributeProto.STRINGS:
-        return tuple(_text(v) for v in value)
+        return tuple(text(v) for v in value)
     return tuple(value) if attribute.type in _LISTS else value
 
 
 _LISTS = (AttributeProto.INTS, AttributeProto.FLOATS, AttributeProto.TENSORS, AttributeProto.TYPE_PROTOS)
 
 
-def _text(value: bytes) -> str | bytes:
+def text(value: bytes) -> str | bytes:
+    """The bytes as text; as they are when they are no UTF-8."""
     try:
         return value.decode()
     except UnicodeDecodeError:

@@ -103,7 +103,10 @@ def _types(b: Binding, node: NodeProto, inputs: Sequence[Var | None], into: Bind
 
 def _copy_node(source: NodeProto, bound: Mapping[str, AttributeProto] | None) -> NodeProto:
     """The node without its graphs (the copy gets its own), references to function attributes bound."""
-    node = NodeProto(op_type=source.op_type, domain=source.domain, overload=source.overload, doc_string=source.doc_string)
+    node = NodeProto(op_type=source.op_type)
+    for field in ("domain", "overload", "doc_string"):
+        if source.HasField(field):  # a field that is set to nothing stays different from one that is not set
+            setattr(node, field, getattr(source, field))
     node.metadata_props.extend(source.metadata_props)
     node.device_configurations.extend(source.device_configurations)
     for a in source.attribute:

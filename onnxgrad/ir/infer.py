@@ -188,8 +188,7 @@ def _attribute(node: NodeProto, name: str, default: Any) -> Any:
 
 _QUICK: dict[str, Callable[[NodeProto, Sequence[Var]], TensorType | None]] = {
     **dict.fromkeys(
-        "Abs Acos Acosh Asin Asinh Atan Atanh Celu Cos Cosh Elu Erf Exp Gelu Identity LeakyRelu Log LogSoftmax Neg Not "
-        "Reciprocal Relu Selu Sigmoid Sign Sin Sinh Softmax Softplus Softsign Sqrt Tan Tanh".split(),
+        ["Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Celu", "Cos", "Cosh", "Elu", "Erf", "Exp", "Gelu", "Identity", "LeakyRelu", "Log", "LogSoftmax", "Neg", "Not", "Reciprocal", "Relu", "Selu", "Sigmoid", "Sign", "Sin", "Sinh", "Softmax", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh"],
         _unary,
     ),
     **dict.fromkeys(["Add", "Sub", "Mul", "Div", "And", "Or", "Xor"], _binary),

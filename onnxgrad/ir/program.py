@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir.attributes import text
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.weights import internalize
@@ -64,6 +66,8 @@ class Program:
         if tensor.data_location == TensorProto.EXTERNAL:
             tensor = internalize(tensor, self.folder)
         try:
+            if tensor.data_type == TensorProto.STRING:  # which need not be UTF-8
+                return np.array([text(s) for s in tensor.string_data], object).reshape(tuple(tensor.dims))
             return numpy_helper.to_array(tensor)
         except (TypeError, ValueError) as e:
             reason = (str(e) or type(e).__name__).splitlines()[0]

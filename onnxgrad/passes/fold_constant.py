@@ -98,7 +98,7 @@ def _fold_exactly(block: BindingBlock, budget: _Budget, trace: Trace) -> None:
 
 
 def _type_again(b: Binding) -> None:
-    """Its type was found when its operands (the sizes of an Expand) were not constant yet."""
+    """Its type was found when its operands (the sizes of an Expand) were not constant yet, or (in a function) never."""
     node = onnx.NodeProto()
     node.CopyFrom(b.node)
     node.input[:] = ["" if v is None else v.name for v in b.inputs]
@@ -106,7 +106,7 @@ def _type_again(b: Binding) -> None:
         found = infer.result_types(attributes.schema(b.op, b.version, b.domain), node, b.inputs, b.block)[0]
     except infer.TypeMismatch:
         return
-    if isinstance(found, TensorType) and is_static(found.shape) and found.dtype == b.out.dtype:
+    if isinstance(found, TensorType) and is_static(found.shape) and b.out.dtype in (0, found.dtype):
         b.out.type = found
 
 
@@ -194,7 +194,6 @@ def _foldable(b: Binding) -> bool:
         and len(b.outputs) == 1
         and b.outputs[0] is not None
         and not b.outputs[0].returned
-        and bool(b.outputs[0].dtype)
     )
 
 
@@ -204,7 +203,9 @@ def _constant_operands(b: Binding) -> bool:
 
 def _size(b: Binding) -> int | None:
     count = element_count(b.out.shape)
-    return None if count is None or b.out.dtype == TensorProto.STRING else count * numpy_dtype(b.out.dtype).itemsize
+    if count is None or b.out.dtype in (TensorProto.UNDEFINED, TensorProto.STRING):
+        return None
+    return count * numpy_dtype(b.out.dtype).itemsize
 
 
 def _growth(b: Binding) -> int:

@@ -131,7 +131,7 @@ class Inline(Pass):
                     opened[b] = copies
                     pending += copies
             if opened:
-                _place(block, before, opened)
+                put_in_place(block, before, opened)
             work += [nested for b in block.bindings for nested in b.blocks.values()]
 
 
@@ -197,8 +197,8 @@ def _keep_names(names: dict[Var, str], stands: dict[Var, Var], opened: set[Bindi
             block.rename(new, name)
 
 
-def _place(block: BindingBlock, before: list[Binding], opened: dict[Binding, list[Binding]]) -> None:
-    """Put the copies where their calls stood; what else is new (an Identity at an output) comes last."""
+def put_in_place(block: BindingBlock, before: list[Binding], opened: dict[Binding, list[Binding]]) -> None:
+    """Order `block` as `before`, with what stands for a binding in its place; what else is new comes last."""
     placed: dict[Binding, None] = {}
     work = before[::-1]
     while work:

@@ -12,6 +12,7 @@ from onnxgrad.ir.bodies import import_opset
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.passes.base import Pass, register
 from onnxgrad.passes.fusion_groups import fusion_groups
+from onnxgrad.passes.inline import put_in_place
 from onnxgrad.rewrite.trace import Trace
 
 DOMAIN = "onnxgrad"
@@ -46,14 +47,17 @@ class Outline(Pass):
         blocks = [program.main, *(nested for b in program.main.walk() for nested in b.blocks.values())]
         for block in blocks:
             block.schedule()
+            before = list(block.bindings)
+            calls: dict[Binding, list[Binding]] = {}
             for group in fusion_groups(block, self.max_size):
-                if trace.stopped:
-                    return
-                if len(group) >= self.min_size:
+                if len(group) >= self.min_size and not trace.stopped:
                     where = str(group[-1])
                     call = _outline(group, known)
+                    calls[group[-1]] = [call]
                     trace.of(_RULE).applied += 1
                     trace.fired(_RULE, f"{len(group)} bindings up to {where} as {call.op}")
+            if calls:
+                put_in_place(block, before, calls)
 
 
 def _outline(group: list[Binding], known: dict[Any, FunctionKey]) -> Binding:
@@ -72,7 +76,6 @@ def _outline(group: list[Binding], known: dict[Any, FunctionKey]) -> Binding:
     node.output.append(program.fresh(result.name))
     _mark(node, group)
     call = block.append(node, operands, [result.type])
-    position = {b: call if b is group[-1] else b for b in block.bindings if b is not call}
     block.replace(result, call.out)
     if not call.out.returned:  # the name stays with the value that readers see
         spare, kept = call.out.name, result.name
@@ -80,7 +83,6 @@ def _outline(group: list[Binding], known: dict[Any, FunctionKey]) -> Binding:
         block.rename(call.out, kept)
     for b in reversed(group):
         block.remove(b)
-    block.bindings = dict.fromkeys(b for b in position.values() if b in block.bindings) | block.bindings
     return call
 
 

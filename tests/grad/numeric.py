@@ -67,7 +67,9 @@ def op_model(
 
     `symbolic`: every dimension of every input is a symbol of its own, equal sizes sharing one.
     """
-    nodes = [node] if isinstance(node, onnx.NodeProto) else list(onnx.parser.parse_graph(f"g () => () {{ {node} }}").node)
+    nodes = (
+        [node] if isinstance(node, onnx.NodeProto) else list(onnx.parser.parse_graph(f"g () => () {{ {node} }}").node)
+    )
     sizes: dict[int, str] = {}
 
     def dim(d: int) -> int | str:
@@ -118,9 +120,7 @@ def check_op(
 ) -> None:
     """`check_model` of a one-node model, with fixed sizes and with symbolic ones (`symbolic` chooses one of them)."""
     for sym in (False, True) if symbolic is None else (symbolic,):
-        model = op_model(
-            node, feeds, constants=constants, outputs=outputs, opset=opset, symbolic=sym, domains=domains
-        )
+        model = op_model(node, feeds, constants=constants, outputs=outputs, opset=opset, symbolic=sym, domains=domains)
         check_model(model, feeds, wrt, **options)
 
 
@@ -201,7 +201,13 @@ def _value(model: onnx.ModelProto, feeds: Mapping[str, Any], name: str) -> np.nd
 
 
 def _difference(
-    model: onnx.ModelProto, feeds: Mapping[str, Any], w: str, x: np.ndarray, v: np.ndarray, u: Mapping[str, Any], step: float
+    model: onnx.ModelProto,
+    feeds: Mapping[str, Any],
+    w: str,
+    x: np.ndarray,
+    v: np.ndarray,
+    u: Mapping[str, Any],
+    step: float,
 ) -> float:
     """(<u, f(x + hv)> - <u, f(x - hv)>) / 2h, Richardson's extrapolation of two steps."""
     h = step * max(1.0, float(np.abs(x).max(initial=0.0)))

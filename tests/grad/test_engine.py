@@ -90,7 +90,9 @@ def test_the_sum_of_the_four_products() -> None:
 
 
 def test_original_outputs_stay_and_adjoints_follow_in_the_order_asked() -> None:
-    model = parse("m (float[2] x, float[2] y) => (float[2] z, float s) { z = Mul (x, y) s = ReduceSum <keepdims = 0> (z) }")
+    model = parse(
+        "m (float[2] x, float[2] y) => (float[2] z, float s) { z = Mul (x, y) s = ReduceSum <keepdims = 0> (z) }"
+    )
     graph = gradient(model, ["y", "x"], "s")
     assert [v.name for v in graph.graph.output] == ["z", "s", "y_grad", "x_grad"]
     assert [v.name for v in graph.graph.input] == ["x", "y"]
@@ -158,7 +160,9 @@ def test_second_derivative_with_a_symbolic_batch() -> None:
 @pytest.mark.parametrize(("kind", "rtol"), [("float16", 3e-2), ("double", 1e-9)])
 def test_other_float_types(kind: str, rtol: float) -> None:
     dtype = {"float16": np.float16, "double": np.float64}[kind]
-    model = parse(f"m ({kind}[2,3] x) => ({kind}[2,4] y) {{ h = MatMul (x, w) y = Tanh (h) }}", w=normal(3, 4).astype(dtype))
+    model = parse(
+        f"m ({kind}[2,3] x) => ({kind}[2,4] y) {{ h = MatMul (x, w) y = Tanh (h) }}", w=normal(3, 4).astype(dtype)
+    )
     # Richardson's step leaves 1e-8 in float64; the half-precision cotangent is exact in both legs
     check_model(model, {"x": normal(2, 3).astype(dtype)}, ["x", "w"], rtol=max(rtol, 1e-7))
 
@@ -241,7 +245,9 @@ def custom(body: str = "y = my.Twice <by = 3.0> (x)") -> onnx.ModelProto:
 
 
 def test_a_missing_rule_names_operator_domain_version_and_what_to_do() -> None:
-    with pytest.raises(InputError, match=r"no gradient rule for my::Twice \(domain 'my', version 1\).*onnxgrad.vjp") as e:
+    with pytest.raises(
+        InputError, match=r"no gradient rule for my::Twice \(domain 'my', version 1\).*onnxgrad.vjp"
+    ) as e:
         gradient(custom(), seed="input")
     assert "\n" not in str(e.value)
 

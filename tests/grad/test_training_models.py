@@ -37,7 +37,9 @@ def test_size(name: str) -> None:
     if not (FOLDER / f"{name}.onnx").exists():
         pytest.skip(f"models/training/{name}.onnx is made by scripts/export_training.py")
     expected = np.load(FOLDER / f"{name}.npz")
-    graph = gradient(onnx.load(FOLDER / f"{name}.onnx"), [k.removeprefix("grad:") for k in expected if k.startswith("grad:")])
+    graph = gradient(
+        onnx.load(FOLDER / f"{name}.onnx"), [k.removeprefix("grad:") for k in expected if k.startswith("grad:")]
+    )
     counts = Counter(n.op_type for n in graph.graph.node)
     nodes = sum(counts.values()) - counts["Constant"] - counts["Identity"]
     assert nodes <= NODES[name], counts.most_common(12)

@@ -1,4 +1,4 @@
-"""Types of emitted bindings against what really comes out, at two sizes per symbol, and against onnx's own inference."""
+"""Types of emitted bindings against what really comes out, at two sizes per symbol, and against onnx."""
 
 from __future__ import annotations
 

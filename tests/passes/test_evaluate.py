@@ -95,7 +95,8 @@ def cases() -> list[tuple[str, list[Any], dict[str, Any], int]]:
         add("Gather", a, np.array([[0, 2]], np.int64), axis=-2)
         add("Expand", numbers(t, 3, 1), i64(2, 1, 4))
         add("Expand", numbers(t, 3, 1), i64(1))
-        add("Where", np.array([[True], [False]]), numbers(t, 2, 3), numbers(t, 3))
+        if t is not bool:  # onnxruntime has no such kernel, and makes 0.0 of -0.0, where ONNX says to choose
+            add("Where", np.array([[True], [False]]), numbers(t, 2, 3) + t(0), numbers(t, 3) + t(0))
         add("ConstantOfShape", i64(2, 3), value=numpy_helper.from_array(numbers(t, 1)))
     add("ConstantOfShape", i64(0, 3))
     add("ConstantOfShape", np.zeros(0, np.int64))

@@ -39,10 +39,10 @@ def axes_operand(axes: Axes) -> Any:
 
 
 def reduced_count(x: Var, y: Var, axes: Axes) -> int | Var:
-    """How many elements of `x` went into each element of `y`: an int when the sizes are known, else a scalar of x's dtype."""
+    """How many elements of `x` went into each of `y`: an int when the sizes are known, else a scalar of x's dtype."""
     shape = x.shape
     if shape is not None and not isinstance(axes, Var):
-        over = range(len(shape)) if not axes else axes
+        over = axes or range(len(shape))
         sizes = [shape[a] for a in over]
         if all(isinstance(d, int) for d in sizes):
             return int(np.prod([d for d in sizes if isinstance(d, int)], dtype=np.int64))
@@ -59,3 +59,15 @@ def sum_like(v: Var, scalar: Var) -> Var:
     """The sum of all elements of `v` in the shape of `scalar`, which has one element."""
     total: Var = op.ReduceSum(v, keepdims=0)
     return total if scalar.shape == () else op.Reshape(total, op.Shape(scalar))
+
+
+def pad(v: Var, pads: Any, axes: Any = None) -> Var:
+    """Zeros around `v` (negative pads crop), along `axes` or all.
+
+    The axes are always written: onnxruntime 1.31 fuses a Pad without them into the Conv or MaxPool behind it even
+    where it pads the Conv's weight, and then fails to load the graph.
+    """
+    if axes is None and v.rank is not None:
+        axes = list(range(v.rank))
+    result: Var = op.Pad(v, pads, None, axes)
+    return result

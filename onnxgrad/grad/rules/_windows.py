@@ -1,6 +1,6 @@
 """Sliding windows: what pads, strides and dilations mean, and the two products behind Conv, ConvTranspose and pooling.
 
-With K the dilated kernel, a window operator relates long axes (D) and short axes (O): long position = o s + k d - begin.
+A window operator relates long axes (D) and short axes (O): the long position is o s + k d - begin.
 Known sizes give exact attributes; sizes known at run time only are handled by computing a little more and slicing.
 """
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.accumulate import shape_of
+from onnxgrad.grad.rules._common import pad
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import op
 
@@ -91,7 +92,9 @@ def spatial_rank(kernel: Sequence[int] | None, x: Var, binding: Binding) -> int:
     if kernel is not None:
         return len(kernel)
     if x.rank is None:
-        raise InputError(f"the gradient of '{binding}' needs the rank of its input, which shape inference does not know")
+        raise InputError(
+            f"the gradient of '{binding}' needs the rank of its input, which shape inference does not know"
+        )
     return x.rank - 2
 
 
@@ -108,9 +111,7 @@ def onto_long(short: Var, w: Var, like: Var, geo: Geometry, group: int) -> Var:
     options: dict[str, Any] = {"group": group, "strides": geo.strides, "dilations": geo.dilations}
     if o is not None and d is not None and geo.is_fixed and not isinstance(geo.begin, Var):
         # what reaches past the end is cropped; what no window reaches is zero
-        cropped = [
-            (a - 1) * s + e - b - size for a, s, e, b, size in zip(o, geo.strides, geo.extent, geo.begin, d)
-        ]
+        cropped = [(a - 1) * s + e - b - size for a, s, e, b, size in zip(o, geo.strides, geo.extent, geo.begin, d)]
         extra = [max(-c, 0) for c in cropped]
         fits = all(x < max(s, dil) for x, s, dil in zip(extra, geo.strides, geo.dilations))
         result = op.ConvTranspose(
@@ -120,7 +121,7 @@ def onto_long(short: Var, w: Var, like: Var, geo: Geometry, group: int) -> Var:
             output_padding=extra if any(extra) and fits else None,
             **options,
         )
-        return result if fits else op.Pad(result, [0] * (n + 4) + extra)
+        return result if fits else pad(result, [0] * (n + 4) + extra)
     result = op.ConvTranspose(
         short, w, pads=[*geo.fixed_begin, *(0,) * n], output_padding=[s - 1 for s in geo.strides], **options
     )
@@ -148,7 +149,7 @@ def onto_short(long: Var, w: Var, like: Var, geo: Geometry, group: int) -> Var:
 def _conv_padded(long: Var, w: Var, geo: Geometry, options: dict[str, Any]) -> Var:
     if isinstance(geo.begin, Var) or isinstance(geo.end, Var):
         none = np.zeros(2, np.int64)
-        long = op.Pad(long, op.Concat(none, geo.begin, none, geo.end, axis=0))
+        long = pad(long, op.Concat(none, geo.begin, none, geo.end, axis=0))
         return op.Conv(long, w, **options)
     return op.Conv(long, w, pads=[*geo.begin, *geo.end], **options)
 

@@ -9,7 +9,7 @@ from onnx import TensorProto
 
 from onnxgrad.grad.accumulate import filled_like, reshape_like, zeros_like
 from onnxgrad.grad.registry import vjp
-from onnxgrad.grad.rules._common import where
+from onnxgrad.grad.rules._common import pad, where
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import op
 
@@ -18,7 +18,7 @@ def _pad(g: Var, y: Var, x: Var, pads: Any, value: Var | None, axes: Any, mode: 
     """constant: Pad(g, -pads), negative pads being crops; the others copy elements, so their adjoints are summed."""
     if mode == "constant":
         opposite = op.Neg(pads) if isinstance(pads, Var) else [-p for p in pads]
-        return op.Pad(g, opposite, None, _axes(binding))
+        return pad(g, opposite, _axes(binding))
     # pad the elements' numbers like the elements: each part of g then knows where it came from
     numbers = op.Reshape(op.Range(np.int64(0), op.Size(x), np.int64(1)), op.Shape(x))
     source = op.Pad(numbers, binding.inputs[1], None, _axes(binding), mode=mode)
@@ -31,7 +31,7 @@ def _pad_value(g: Var, y: Var, x: Var, pads: Any, value: Var, axes: Any, mode: s
     """The sum of g over what was padded."""
     if mode != "constant":
         return None
-    inside = op.Pad(filled_like(x, 1.0), binding.inputs[1], None, _axes(binding))
+    inside = pad(filled_like(x, 1.0), binding.inputs[1], _axes(binding))
     total = op.ReduceSum(where(op.Equal(inside, 0.0), g, 0.0), keepdims=0)
     return total if value.rank == 0 else reshape_like(total, value)
 

@@ -52,8 +52,12 @@ def _transposed_geometry(binding: Binding, x: Var, y: Var, w: Var) -> Geometry:
     if wanted:
         sizes = spatial(x)
         if sizes is None:
-            raise InputError(f"the gradient of '{binding}' with output_shape needs the sizes of its input, which are not known")
-        total = [max((d - 1) * s + e + a - out, 0) for d, s, e, a, out in zip(sizes, strides, extent, extra, wanted[-n:])]
+            raise InputError(
+                f"the gradient of '{binding}' with output_shape needs the sizes of its input, which are not known"
+            )
+        total = [
+            max((d - 1) * s + e + a - out, 0) for d, s, e, a, out in zip(sizes, strides, extent, extra, wanted[-n:])
+        ]
     else:
         total = [max(e - s + a, 0) for e, s, a in zip(extent, strides, extra)]
     small, large = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)

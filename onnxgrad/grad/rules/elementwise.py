@@ -52,7 +52,12 @@ def _pow_exponent(g: Var, y: Var, x: Var, e: Var) -> Var:
     return g * op.Where(at_zero, 0.0, y * op.Log(x))
 
 
-vjp("Pow", _pow_base, _pow_exponent, notes="0 w.r.t. the base where the exponent is 0; NaN w.r.t. the exponent for a negative base")
+vjp(
+    "Pow",
+    _pow_base,
+    _pow_exponent,
+    notes="0 w.r.t. the base where the exponent is 0; NaN w.r.t. the exponent for a negative base",
+)
 
 
 def _truncated(q: Var) -> Var:

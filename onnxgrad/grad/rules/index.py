@@ -8,7 +8,7 @@ import numpy as np
 
 from onnxgrad.grad.accumulate import shape_of, zeros_like
 from onnxgrad.grad.registry import vjp
-from onnxgrad.grad.rules._common import from_front
+from onnxgrad.grad.rules._common import from_front, pad
 from onnxgrad.ir.block import Var
 from onnxgrad.ir.ops import op
 
@@ -23,7 +23,7 @@ def _gather(g: Var, y: Var, data: Var, indices: Var, axis: int) -> Var:
         place = at[0] + size if at[0] < 0 else at[0]
         before = [place if i == axis else 0 for i in range(rank)]
         after = [size - 1 - place if i == axis else 0 for i in range(rank)]
-        return op.Pad(op.Unsqueeze(g, [axis]), [*before, *after])
+        return pad(op.Unsqueeze(g, [axis]), [*before, *after])
     places = op.Unsqueeze(indices, [-1])
     if axis == 0:
         return op.ScatterND(zeros_like(data), places, g, reduction="add")

@@ -28,7 +28,7 @@ def _cross_entropy(
     if g[0] is not None:
         share, places = sample_share(g[0], scores, labels, weights, reduction, ignore_index)
         if is_static(places.shape):
-            one_less = np.full(places.shape or (), -1.0, numpy_dtype(scores.dtype))
+            one_less = np.full([d for d in places.shape or () if isinstance(d, int)], -1.0, numpy_dtype(scores.dtype))
             total = op.ScatterElements(probability, places, one_less, axis=1, reduction="add") * share
         else:
             total = op.ScatterElements(probability * share, places, -share, axis=1, reduction="add")
@@ -48,7 +48,9 @@ def sample_share(
         places = op.Where(ignored, labels_literal(0, labels), places)
     weight = None if weights is None else op.Gather(weights, places)
     if ignored is not None:
-        weight = op.Where(ignored, constant(0.0, scores.dtype), constant(1.0, scores.dtype) if weight is None else weight)
+        weight = op.Where(
+            ignored, constant(0.0, scores.dtype), constant(1.0, scores.dtype) if weight is None else weight
+        )
     if reduction == "none":
         share = op.Unsqueeze(g, [1])
         return share if weight is None else share * weight, places

@@ -15,7 +15,9 @@ def _matmul(g: Var, y: Var, xs: tuple[Var, Var], binding: Binding, wanted: tuple
     """g b' and a' g; a rank-1 operand is promoted to a matrix first, and its partial comes back to rank 1."""
     a, b = xs
     if a.rank is None or b.rank is None:
-        raise InputError(f"the gradient of '{binding}' needs the ranks of its operands, which shape inference does not know")
+        raise InputError(
+            f"the gradient of '{binding}' needs the ranks of its operands, which shape inference does not know"
+        )
     left = op.Unsqueeze(a, [0]) if a.rank == 1 else a
     right = op.Unsqueeze(b, [1]) if b.rank == 1 else b
     if a.rank == 1 and b.rank == 1:
@@ -97,4 +99,3 @@ def _attribute(alpha: float) -> float | None:
 
 
 vjp("Gemm", _gemm_a, _gemm_b, lambda g, y, a, b, c, beta: _scaled(g, beta))
-

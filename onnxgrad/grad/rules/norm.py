@@ -29,7 +29,9 @@ def _layer_norm_axes(x: Var, axis: int, binding: Binding) -> list[int]:
     if x.rank is None:
         if axis < 0:
             return list(range(axis, 0))
-        raise InputError(f"the gradient of '{binding}' needs the rank of its input, which shape inference does not know")
+        raise InputError(
+            f"the gradient of '{binding}' needs the rank of its input, which shape inference does not know"
+        )
     return list(range(axis % x.rank, x.rank))
 
 
@@ -83,7 +85,9 @@ def _per_channel(v: Var, rank: int) -> Var:
 
 def _rank(x: Var, binding: Binding) -> int:
     if x.rank is None:
-        raise InputError(f"the gradient of '{binding}' needs the rank of its input, which shape inference does not know")
+        raise InputError(
+            f"the gradient of '{binding}' needs the rank of its input, which shape inference does not know"
+        )
     return x.rank
 
 
@@ -120,7 +124,12 @@ def _batch_norm(
 
 
 def _batch_norm_training(
-    g: Sequence[Var | None], xs: Sequence[Var], epsilon: float, momentum: float, binding: Binding, wanted: Sequence[bool]
+    g: Sequence[Var | None],
+    xs: Sequence[Var],
+    epsilon: float,
+    momentum: float,
+    binding: Binding,
+    wanted: Sequence[bool],
 ) -> list[Any]:
     """Batch statistics are calculated again (they are no outputs); the running ones receive momentum's share."""
     x, scale, _, mean_in, variance_in = xs
@@ -145,7 +154,9 @@ def _batch_norm_training(
             continue
         result[2 + i] = arrived * momentum if wanted[2 + i] else None
         if wanted[0]:
-            part = op.ReduceMean(op.Expand(_per_channel(arrived, rank), op.Shape(x)) * (1.0 - momentum), axes, keepdims=1)
+            part = op.ReduceMean(
+                op.Expand(_per_channel(arrived, rank), op.Shape(x)) * (1.0 - momentum), axes, keepdims=1
+            )
             count = op.Cast(op.Div(op.Size(x), op.Size(running)), to=running.dtype)
             part = part / count if i == 1 else centred * (part * 2.0 / count)
             result[0] = op.Expand(part, op.Shape(x)) if result[0] is None else result[0] + part

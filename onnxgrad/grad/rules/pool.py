@@ -56,7 +56,9 @@ vjp("GlobalAveragePool", _global_average)
 
 def _average_pool(g: Var, y: Var, x: Var, kernel_shape: Sequence[int], count_include_pad: int, binding: Binding) -> Var:
     geo = geometry(binding, kernel_shape, x, y)
-    share = g / _window_sizes(x, y, geo, tuple(kernel_shape), bool(count_include_pad), bool(binding.attr("ceil_mode", 0)))
+    share = g / _window_sizes(
+        x, y, geo, tuple(kernel_shape), bool(count_include_pad), bool(binding.attr("ceil_mode", 0))
+    )
     ones = np.ones((1, 1, *kernel_shape), numpy_dtype(x.dtype))
     # each channel on its own: as many images of one channel
     sizes = spatial(y)
@@ -84,7 +86,9 @@ def _window_sizes(x: Var, y: Var, geo: Geometry, kernel: Sequence[int], include_
     return sizes.astype(dtype)
 
 
-def _window_sizes_at_run_time(x: Var, y: Var, geo: Geometry, kernel: Sequence[int], include_pad: bool, ceil: bool) -> Var:
+def _window_sizes_at_run_time(
+    x: Var, y: Var, geo: Geometry, kernel: Sequence[int], include_pad: bool, ceil: bool
+) -> Var:
     """The same sum over ones."""
     one = constant(np.ones((1,) * (len(kernel) + 2), numpy_dtype(x.dtype)))
     sizes = op.Shape(x, start=2)

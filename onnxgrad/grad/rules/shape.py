@@ -9,7 +9,7 @@ import numpy as np
 
 from onnxgrad.grad.accumulate import reshape_like, zeros_like
 from onnxgrad.grad.registry import vjp, vjp_all, zero
-from onnxgrad.grad.rules._common import from_front
+from onnxgrad.grad.rules._common import from_front, pad
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import op
 
@@ -99,7 +99,7 @@ def _slice(g: Var, y: Var, x: Var, starts: Any, ends: Any, axes: Any, steps: Any
             return _pad_at_run_time(g, x, y, [first.get(k, 0) for k in range(rank)])
     if not any(before) and not any(after):
         return g
-    return op.Pad(g, [*before, *after])
+    return pad(g, [*before, *after])
 
 
 def _pad_at_run_time(g: Var, x: Var, y: Var, starts: Sequence[int]) -> Var:
@@ -111,7 +111,7 @@ def _pad_at_run_time(g: Var, x: Var, y: Var, starts: Sequence[int]) -> Var:
     else:
         before = op.Min(op.Where(wanted < 0, op.Max(offset, np.zeros(1, np.int64)), wanted), size)
     after = op.Sub(op.Sub(size, op.Shape(y)), before)
-    return op.Pad(g, op.Concat(before, after, axis=0))
+    return pad(g, op.Concat(before, after, axis=0))
 
 
 def _scatter_slice(g: Var, x: Var, binding: Binding) -> Var:

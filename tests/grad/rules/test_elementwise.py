@@ -28,7 +28,9 @@ def test_acosh() -> None:
     check_op("y = Acosh (x)", {"x": within(1.5, 3, 2, 3)})
 
 
-@pytest.mark.parametrize("shapes", [((2, 3), (2, 3)), ((2, 3), (3,)), ((1, 3), (2, 1)), ((), (2, 3)), ((4, 1, 3), (2, 1))])
+@pytest.mark.parametrize(
+    "shapes", [((2, 3), (2, 3)), ((2, 3), (3,)), ((1, 3), (2, 1)), ((), (2, 3)), ((4, 1, 3), (2, 1))]
+)
 @pytest.mark.parametrize("name", ["Add", "Sub", "Mul", "Div", "Pow"])
 def test_arithmetic_broadcasts(name: str, shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     check_op(f"y = {name} (a, b)", {"a": positive(*shapes[0]), "b": positive(*shapes[1], seed=1)})

@@ -1,0 +1,198 @@
+"""`onnxgrad optimize`: rewrite models, prove the results, write them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from onnxgrad.cli import optimize_report
+from onnxgrad.cli.common import (
+    STDIN,
+    add_proof,
+    check_folder,
+    check_not_weights,
+    check_output,
+    expand,
+    named,
+    natural,
+    proof_options,
+    require_runtime,
+    source,
+)
+from onnxgrad.cli.optimize_report import Outcome
+from onnxgrad.cli.report import Output
+from onnxgrad.cli.stats import stats_of
+from onnxgrad.errors import InputError, OnnxgradError
+from onnxgrad.ir.load import read_proto
+from onnxgrad.ir.save import save, to_proto
+from onnxgrad.passes.optimize import Optimized, RewriteRefuted, optimize_program
+from onnxgrad.passes.parallel import MERGE
+from onnxgrad.passes.pipeline import Pipeline
+from onnxgrad.passes.presets import PRESETS
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument("model", nargs="+", metavar="MODEL", help="an ONNX file, a glob, or - for stdin")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("-o", "--output", metavar="OUT", help="the file to write; - is stdout")
+    where.add_argument("--out-dir", metavar="DIR", help="the folder to write to, under the inputs' names")
+    parser.add_argument("--dry-run", action="store_true", help="rewrite and prove, but write no model")
+    how = parser.add_argument_group("rewriting")
+    how.add_argument("--preset", choices=tuple(PRESETS), default="default", help="see `onnxgrad passes`")
+    how.add_argument("--passes", metavar="LIST", help="these passes in this order: a,b{option=value}")
+    how.add_argument(
+        "--merge", choices=MERGE, default="auto", help="parallel products into one: auto (default) where it pays"
+    )
+    how.add_argument("--max-rewrites", type=natural, metavar="N", help="stop after N rewrites")
+    how.add_argument("--explain", action="store_true", help="list near misses with the reason they were declined")
+    add_proof(parser)
+    parser.add_argument("--no-verify", action="store_true", help="skip the proof (needs no onnxruntime)")
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What is the same for every model of one call."""
+
+    args: argparse.Namespace
+    pipeline: Pipeline
+    proof: dict[str, object]
+    out: Output
+
+
+@dataclass
+class _Clock:
+    """Seconds by kind of work, from the stages that `optimize_program` announces."""
+
+    kind: str = "read"
+    since: float = field(default_factory=time.perf_counter)
+    spent: dict[str, float] = field(default_factory=dict)
+
+    def switch(self, stage: str) -> None:
+        """A stage begins: everything but reading and proving is a pass."""
+        now = time.perf_counter()
+        self.spent[self.kind] = self.spent.get(self.kind, 0.0) + now - self.since
+        self.since = now
+        self.kind = stage if stage in ("read", "prove", "bisect", "write") else "rewrite"
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Optimise every model; the worst exit code of them."""
+    models = expand(args.model)
+    pipeline = Pipeline.of(args.preset, args.passes, merge=args.merge, provider=args.provider)
+    proof = proof_options(args)
+    targets = _targets(args, models)
+    for target in targets:
+        if target is not None:
+            check_output(target, models)
+    if not args.no_verify:
+        try:
+            require_runtime(args.provider)
+        except InputError as error:
+            raise InputError(f"{error}; or skip the proof with --no-verify") from error
+    job = _Job(args, pipeline, dict(proof), out)
+    outcomes: list[Outcome] = []
+    for name, target in zip(models, targets, strict=True):
+        outcome = _one(job, name, target, last=len(models) == 1)
+        outcomes.append(outcome)
+        if len(models) > 1 and outcome.error is not None:
+            out.complain(str(outcome.error))
+    code = max(o.exit_code for o in outcomes)
+    out.json({"models": [o.to_dict() for o in outcomes], "exit_code": code})
+    if len(models) > 1:
+        out.show(optimize_report.summary(outcomes))
+    elif outcomes[0].error is not None:
+        raise outcomes[0].error
+    return code
+
+
+def _targets(args: argparse.Namespace, models: list[str]) -> list[Path | None]:
+    """Where each model goes; None for stdout and for --dry-run."""
+    if args.out_dir is not None:
+        folder = Path(args.out_dir)
+        if STDIN in models:
+            raise InputError("a model from stdin has no name to use in --out-dir: use -o OUT")
+        targets = [folder / Path(name).name for name in models]
+        if len(set(targets)) < len(targets):
+            same = next(t.name for t in targets if targets.count(t) > 1)
+            raise InputError(f"two of the models are called {same}: optimise them into different folders")
+        _make_folder(folder, args.dry_run)
+        return [None if args.dry_run else t for t in targets]
+    if len(models) > 1 and not args.dry_run:
+        raise InputError(f"{len(models)} models need --out-dir DIR (or --dry-run)")
+    if args.output is None and not args.dry_run:
+        raise InputError("say where to write: -o OUT or --out-dir DIR, or look first with --dry-run")
+    if args.dry_run or args.output == STDIN:
+        return [None] * len(models)
+    return [Path(args.output)]
+
+
+def _make_folder(folder: Path, dry_run: bool) -> None:
+    if dry_run:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out-dir {folder}: cannot be made: {error.strerror or error}") from error
+    check_folder(folder, folder)
+
+
+def _one(job: _Job, name: str, target: Path | None, *, last: bool) -> Outcome:
+    """Read, rewrite, prove and write one model. An error of ours is in the outcome."""
+    outcome, clock = Outcome(name, None if target is None else str(target)), _Clock()
+    try:
+        done = _rewrite(job, name, target, outcome, clock)
+        clock.switch("write")
+        if not job.args.dry_run:
+            _write(done, target)
+            outcome.written = True
+    except OnnxgradError as error:
+        outcome.error = named(error, name)
+        if isinstance(error, RewriteRefuted):
+            outcome.report = error.report
+    clock.switch("done")
+    outcome.seconds = clock.spent
+    if last:
+        job.out.show(*optimize_report.details(outcome, job.args, job.out.verbose))
+    return outcome
+
+
+def _rewrite(job: _Job, name: str, target: Path | None, outcome: Outcome, clock: _Clock) -> Optimized:
+    args, steps = job.args, len(job.pipeline.passes)
+    model = source(name)
+    with job.out.progress("stdin" if name == STDIN else Path(name).name, steps) as advance:
+        ran = 0
+
+        def on_stage(stage: str) -> None:
+            nonlocal ran
+            clock.switch(stage)
+            waiting = {"prove": "running both models", "bisect": "looking for the rewrite to blame"}.get(stage)
+            advance(waiting or stage, None if waiting else ran)
+            ran += 1
+
+        if target is not None and target.exists() and isinstance(model, Path):
+            check_not_weights(target, read_proto(model), model.parent)
+        done = optimize_program(
+            model,
+            job.pipeline,
+            prove=not args.no_verify,
+            limit=args.max_rewrites,
+            explain=args.explain,
+            proof=job.proof,
+            on_stage=on_stage,
+        )
+    outcome.done, outcome.report = done, done.report
+    outcome.before = stats_of(done.program.proto)
+    outcome.after = stats_of(to_proto(done.program))
+    return done
+
+
+def _write(done: Optimized, target: Path | None) -> None:
+    if target is not None:
+        save(done.program, target)
+        return
+    sys.stdout.buffer.write(to_proto(done.program, weights=True).SerializeToString(deterministic=True))
+    sys.stdout.buffer.flush()

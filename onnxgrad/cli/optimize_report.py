@@ -1,0 +1,203 @@
+"""The tables and the JSON of `onnxgrad optimize`."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from onnxgrad.cli.proof_report import proof_lines, verdict
+from onnxgrad.cli.report import bytes_text, cell, change, heading, number, seconds_text, share_text, table
+from onnxgrad.cli.stats import Stats
+from onnxgrad.errors import OnnxgradError
+from onnxgrad.passes.optimize import Optimized
+from onnxgrad.verify import Report
+
+_OPERATORS = 12  # rows of changed operators without -v
+_MISSES = 20  # rows of near misses without -v
+
+
+@dataclass
+class Outcome:
+    """What became of one model; filled in as the work goes on."""
+
+    model: str
+    output: str | None
+    before: Stats | None = None
+    after: Stats | None = None
+    done: Optimized | None = None
+    report: Report | None = None
+    error: OnnxgradError | None = None
+    written: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def exit_code(self) -> int:
+        """0, or that of the error."""
+        return 0 if self.error is None else self.error.exit_code
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON's types."""
+        done = self.done
+        return {
+            "model": self.model,
+            "output": self.output if self.written else None,
+            "exit_code": self.exit_code,
+            "error": None if self.error is None else str(self.error),
+            "before": None if self.before is None else self.before.to_dict(),
+            "after": None if self.after is None else self.after.to_dict(),
+            "passes": [] if done is None else _passes_data(done),
+            "rules": {} if done is None else _rules_data(done),
+            "declined": [] if done is None else [_miss(*key) for key in done.trace.declined],
+            "proof": None if self.report is None else self.report.to_dict(),
+            "seconds": {kind: round(spent, 3) for kind, spent in self.seconds.items()},
+        }
+
+
+def _passes_data(done: Optimized) -> list[dict[str, Any]]:
+    did = _rules_by_pass(done)
+    return [
+        {"name": p.name, "rewrites": p.firings, "rules": dict(did.get(p.name, {})), "seconds": round(p.seconds, 4)}
+        for p in done.passes
+    ]
+
+
+def _rules_data(done: Optimized) -> dict[str, Any]:
+    return {
+        name: {"tried": c.tried, "matched": c.matched, "applied": c.applied, "seconds": round(c.seconds, 4)}
+        for name, c in done.trace.counts.items()
+    }
+
+
+def _miss(rule: str, where: str, reason: str) -> dict[str, str]:
+    return {"rule": rule, "where": where, "reason": reason}
+
+
+def _rules_by_pass(done: Optimized) -> dict[str, Counter[str]]:
+    found: dict[str, Counter[str]] = {}
+    for firing in done.trace.firings:
+        found.setdefault(firing.pass_name, Counter())[firing.rule] += 1
+    return found
+
+
+# ---- one model -----------------------------------------------------------------------------------------------------
+
+
+def details(outcome: Outcome, args: argparse.Namespace, verbose: bool) -> Iterator[RenderableType]:
+    """Everything about one model."""
+    if outcome.before is not None and outcome.after is not None:
+        yield _counts(outcome.before, outcome.after, verbose)
+    if outcome.done is not None:
+        yield from _passes(outcome.done, verbose)
+        if verbose:
+            yield _rules(outcome.done)
+        if args.explain:
+            yield from _misses(outcome.done, verbose)
+    if outcome.report is not None:
+        yield from proof_lines(outcome.report, verbose)
+    elif outcome.error is None:
+        yield Text("not proved (--no-verify)", style="yellow")
+    if outcome.error is None:
+        yield _last_line(outcome)
+
+
+def _counts(before: Stats, after: Stats, verbose: bool) -> Table:
+    made = table("", ">before", ">after", ">change")
+    for what, a, b, shown in (
+        ("nodes", before.nodes, after.nodes, number),
+        ("parameters", before.parameters, after.parameters, number),
+        ("file size", before.bytes, after.bytes, bytes_text),
+    ):
+        delta = change(a, b)
+        if shown is bytes_text and a != b:
+            delta = Text(f"{100 * (b - a) / a:+.1f} %", style="green" if b < a else "yellow")
+        made.add_row(what, shown(a), shown(b), delta)
+    made.add_section()
+    names = [n for n in {**before.operators, **after.operators} if before.operators[n] != after.operators[n]]
+    names.sort(key=lambda n: (-abs(after.operators[n] - before.operators[n]), n))
+    for name in names if verbose else names[:_OPERATORS]:
+        a, b = before.operators[name], after.operators[name]
+        made.add_row(cell(name), number(a), number(b), change(a, b))
+    if not verbose and len(names) > _OPERATORS:
+        made.add_row(cell(f"and {len(names) - _OPERATORS} more (-v)", "dim"))
+    return made
+
+
+def _passes(done: Optimized, verbose: bool) -> Iterator[RenderableType]:
+    did = _rules_by_pass(done)
+    made = table("pass", ">rewrites", "what it did", ">time")
+    idle = [p for p in done.passes if not p.firings]
+    for p in done.passes:
+        if p.firings or verbose:
+            rules = ", ".join(f"{rule} ×{count}" for rule, count in did.get(p.name, Counter()).most_common())
+            made.add_row(cell(p.name), number(p.firings), cell(rules, "dim"), seconds_text(p.seconds))
+    if made.row_count:
+        yield made
+    if idle and not verbose:
+        yield Text(f"{'Nothing to do for' if made.row_count else 'No pass found anything to do:'} "
+                   f"{', '.join(p.name for p in idle)}", style="dim")  # fmt: skip
+
+
+def _rules(done: Optimized) -> Table:
+    made = table("rule", ">tried", ">matched", ">applied", ">time")
+    for name, c in sorted(done.trace.counts.items(), key=lambda item: -item[1].seconds):
+        made.add_row(cell(name), number(c.tried), number(c.matched), number(c.applied), seconds_text(c.seconds))
+    return made
+
+
+def _misses(done: Optimized, verbose: bool) -> Iterator[RenderableType]:
+    if not done.trace.declined:
+        yield Text("no near misses", style="dim")
+        return
+    grouped: dict[tuple[str, str], list[str]] = {}
+    for rule, where, reason in done.trace.declined:
+        grouped.setdefault((rule, reason), []).append(where)
+    made = table("near miss of", ">times", "why not", "first at")
+    rows = sorted(grouped.items(), key=lambda item: -len(item[1]))
+    for (rule, reason), places in rows if verbose else rows[:_MISSES]:
+        made.add_row(cell(rule), number(len(places)), cell(reason), cell(places[0], "dim"))
+    yield made
+    if not verbose and len(rows) > _MISSES:
+        yield Text(f"and {len(rows) - _MISSES} more kinds (-v)", style="dim")
+
+
+def _last_line(outcome: Outcome) -> Text:
+    words = {"read": "read", "rewrite": "rewritten", "prove": "proved", "write": "written"}
+    spent = ", ".join(f"{words[k]} in {seconds_text(s)}" for k, s in outcome.seconds.items() if k in words)
+    if outcome.output is not None and outcome.written:
+        return heading(outcome.output).append(f"  {spent}", style="not bold dim")
+    return Text(f"{spent}{'' if outcome.written else '; dry run, no model written'}", style="dim")
+
+
+# ---- several models ------------------------------------------------------------------------------------------------
+
+
+def summary(outcomes: Sequence[Outcome]) -> Table:
+    """One row per model."""
+    made = table("model", ">nodes", ">after", ">change", ">size", ">after", "proof", ">worst", ">allowed", ">time")
+    for o in outcomes:
+        size: list[RenderableType] = [""] * 5
+        if o.before is not None:
+            size[0], size[3] = number(o.before.nodes), bytes_text(o.before.bytes)
+        if o.before is not None and o.after is not None:
+            size[1], size[2] = number(o.after.nodes), change(o.before.nodes, o.after.nodes)
+            size[4] = bytes_text(o.after.bytes)
+        worst = None if o.report is None else o.report.worst
+        rel = "" if worst is None else share_text(worst.rel)
+        allowed = "" if worst is None else share_text(worst.tolerance)
+        made.add_row(cell(o.model), *size, _word(o), rel, allowed, seconds_text(sum(o.seconds.values())))
+    return made
+
+
+def _word(outcome: Outcome) -> Text:
+    if outcome.report is not None:
+        return verdict(outcome.report)
+    if outcome.error is not None:
+        return Text("refused" if outcome.exit_code == 2 else "failed", style="red")
+    return Text("skipped", style="yellow")
