@@ -1,29 +1,51 @@
 """Better and differentiated ONNX files, proved by running them in onnxruntime."""
 
 from onnxgrad.errors import InputError, InternalError, NotProved, OnnxgradError
+from onnxgrad.grad import check_gradient, gradient, vjp, vjp_all, zero
+from onnxgrad.grad.checkpoint import Checkpoint
+from onnxgrad.grad.forward import jvp
+from onnxgrad.grad.preview_training import LowerTraining
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import emitting, op
 from onnxgrad.ir.save import save
 from onnxgrad.passes.optimize import optimize
 from onnxgrad.rewrite.combine import combine
+from onnxgrad.rewrite.context import PatternContext, rewrite_bindings, rewrite_call
 from onnxgrad.rewrite.engine import rewrite
+from onnxgrad.rewrite.pattern import Each, P, capture
+from onnxgrad.rewrite.trace import decline
 from onnxgrad.verify import verify
 from onnxgrad.version import __version__
 
 __all__ = [
     "BindingBlock",
+    "Checkpoint",
+    "Each",
     "InputError",
     "InternalError",
+    "LowerTraining",
     "NotProved",
     "OnnxgradError",
+    "P",
+    "PatternContext",
     "__version__",
+    "capture",
+    "check_gradient",
     "combine",
+    "decline",
     "emitting",
+    "gradient",
+    "jvp",
     "load",
     "op",
     "optimize",
     "rewrite",
+    "rewrite_bindings",
+    "rewrite_call",
     "save",
     "verify",
+    "vjp",
+    "vjp_all",
+    "zero",
 ]

@@ -24,6 +24,7 @@ COMMANDS = {
     "verify": "run two models and say whether they compute the same",
     "inspect": "what is in a model: interface, operators, parameters, or the whole block as text",
     "diff": "what changed between two models",
+    "bench": "measure the latency of models in turns, wall and CPU time",
     "passes": "the passes with their laws and options, and the presets",
     "doctor": "what is installed here, and which providers really run",
 }

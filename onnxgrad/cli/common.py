@@ -48,30 +48,42 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     group.add_argument("-v", "--verbose", action="store_true", help="print more; a traceback with errors")
 
 
-def add_proof(parser: argparse.ArgumentParser) -> None:
-    """Options of every command that proves something by running models."""
-    group = parser.add_argument_group("proof")
+def add_running(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
+    """Options of every command that runs models."""
+    group = parser.add_argument_group(title)
     group.add_argument("--provider", choices=tuple(PROVIDERS), default="cpu", help="where to run (default: cpu)")
     group.add_argument(
         "--input", action="append", metavar="[NAME=]FILE",
         help=".npz, .npy or .pb with values to run on, or a folder of input_*.pb; default: generated values",
     )  # fmt: skip
     group.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE", help="fix a symbolic dimension")
-    group.add_argument("--seed", action="append", type=_natural, metavar="N", help="of generated values; may repeat")
-    group.add_argument(
-        "--leg", action="append", choices=LEGS, help="prove this way only (default: both, each with its own tolerance)"
-    )
     group.add_argument("--timeout", type=_positive, default=120.0, metavar="SECONDS", help="per run (default: 120)")
     group.add_argument("--threads", type=_threads, default=1, metavar="N", help="of onnxruntime (default: 1)")
+    return group
 
 
-def proof_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of `verify.verify` that the options of `add_proof` say. Raises InputError for a bad --dim."""
+def running_options(args: argparse.Namespace) -> dict[str, Any]:
+    """What the options of `add_running` say, by the names that `verify` uses. Raises InputError for a bad --dim."""
     options: dict[str, Any] = {"provider": args.provider, "timeout": args.timeout, "threads": args.threads}
     if args.input:
         options["inputs"] = args.input
     if args.dim:
         options["dims"] = dict(_dim(text) for text in args.dim)
+    return options
+
+
+def add_proof(parser: argparse.ArgumentParser) -> None:
+    """Options of every command that proves something by running models."""
+    group = add_running(parser, "proof")
+    group.add_argument("--seed", action="append", type=_natural, metavar="N", help="of generated values; may repeat")
+    group.add_argument(
+        "--leg", action="append", choices=LEGS, help="prove this way only (default: both, each with its own tolerance)"
+    )
+
+
+def proof_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of `verify.verify` that the options of `add_proof` say. Raises InputError for a bad --dim."""
+    options = running_options(args)
     if args.seed is not None:
         options["seeds"] = args.seed
     if args.leg:
@@ -110,7 +122,7 @@ def _positive(text: str) -> float:
     return value
 
 
-natural = _natural
+natural, positive = _natural, _positive
 
 
 def require_runtime(provider: str) -> None:

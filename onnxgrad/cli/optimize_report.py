@@ -12,6 +12,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from onnxgrad.cli.common import STDIN
 from onnxgrad.cli.proof_report import proof_lines, verdict
 from onnxgrad.cli.report import bytes_text, cell, change, heading, number, seconds_text, share_text, table
 from onnxgrad.cli.stats import Stats
@@ -92,15 +93,20 @@ def _rules_by_pass(done: Optimized) -> dict[str, Counter[str]]:
 def details(outcome: Outcome, args: argparse.Namespace, verbose: bool) -> Iterator[RenderableType]:
     """Everything about one model."""
     if outcome.before is not None and outcome.after is not None:
+        yield heading("stdin" if outcome.model == STDIN else outcome.model)
         yield _counts(outcome.before, outcome.after, verbose)
     if outcome.done is not None:
         yield from _passes(outcome.done, verbose)
         if verbose:
+            yield ""
             yield _rules(outcome.done)
         if args.explain:
+            yield ""
             yield from _misses(outcome.done, verbose)
+        yield ""
     if outcome.report is not None:
         yield from proof_lines(outcome.report, verbose)
+        yield ""
     elif outcome.error is None:
         yield Text("not proved (--no-verify)", style="yellow")
     if outcome.error is None:
@@ -114,10 +120,7 @@ def _counts(before: Stats, after: Stats, verbose: bool) -> Table:
         ("parameters", before.parameters, after.parameters, number),
         ("file size", before.bytes, after.bytes, bytes_text),
     ):
-        delta = change(a, b)
-        if shown is bytes_text and a != b:
-            delta = Text(f"{100 * (b - a) / a:+.1f} %", style="green" if b < a else "yellow")
-        made.add_row(what, shown(a), shown(b), delta)
+        made.add_row(what, shown(a), shown(b), _share(a, b) if shown is bytes_text else change(a, b))
     made.add_section()
     names = [n for n in {**before.operators, **after.operators} if before.operators[n] != after.operators[n]]
     names.sort(key=lambda n: (-abs(after.operators[n] - before.operators[n]), n))
@@ -137,11 +140,13 @@ def _passes(done: Optimized, verbose: bool) -> Iterator[RenderableType]:
         if p.firings or verbose:
             rules = ", ".join(f"{rule} ×{count}" for rule, count in did.get(p.name, Counter()).most_common())
             made.add_row(cell(p.name), number(p.firings), cell(rules, "dim"), seconds_text(p.seconds))
+    yield ""
     if made.row_count:
         yield made
-    if idle and not verbose:
-        yield Text(f"{'Nothing to do for' if made.row_count else 'No pass found anything to do:'} "
-                   f"{', '.join(p.name for p in idle)}", style="dim")  # fmt: skip
+    if not done.trace.firings:
+        yield Text("nothing to rewrite", style="yellow")
+    elif idle and not verbose:
+        yield Text(f"{len(idle)} other passes found nothing to do", style="dim")
 
 
 def _rules(done: Optimized) -> Table:
@@ -169,7 +174,8 @@ def _misses(done: Optimized, verbose: bool) -> Iterator[RenderableType]:
 
 def _last_line(outcome: Outcome) -> Text:
     words = {"read": "read", "rewrite": "rewritten", "prove": "proved", "write": "written"}
-    spent = ", ".join(f"{words[k]} in {seconds_text(s)}" for k, s in outcome.seconds.items() if k in words)
+    shown = [k for k in words if k != "write" or outcome.written]
+    spent = ", ".join(f"{words[k]} in {seconds_text(s)}" for k, s in outcome.seconds.items() if k in shown)
     if outcome.output is not None and outcome.written:
         return heading(outcome.output).append(f"  {spent}", style="not bold dim")
     return Text(f"{spent}{'' if outcome.written else '; dry run, no model written'}", style="dim")
@@ -179,20 +185,29 @@ def _last_line(outcome: Outcome) -> Text:
 
 
 def summary(outcomes: Sequence[Outcome]) -> Table:
-    """One row per model."""
-    made = table("model", ">nodes", ">after", ">change", ">size", ">after", "proof", ">worst", ">allowed", ">time")
+    """One row per model, narrow enough for 80 columns."""
+    made = table("model", ">nodes", ">size", ">proof", ">worst", ">allowed", ">time")
     for o in outcomes:
-        size: list[RenderableType] = [""] * 5
-        if o.before is not None:
-            size[0], size[3] = number(o.before.nodes), bytes_text(o.before.bytes)
+        nodes, size = Text(), Text()
         if o.before is not None and o.after is not None:
-            size[1], size[2] = number(o.after.nodes), change(o.before.nodes, o.after.nodes)
-            size[4] = bytes_text(o.after.bytes)
+            nodes = Text(
+                f"{number(o.before.nodes)} → {number(o.after.nodes)}", style=_style(o.before.nodes, o.after.nodes)
+            )
+            size = _share(o.before.bytes, o.after.bytes)
         worst = None if o.report is None else o.report.worst
         rel = "" if worst is None else share_text(worst.rel)
         allowed = "" if worst is None else share_text(worst.tolerance)
-        made.add_row(cell(o.model), *size, _word(o), rel, allowed, seconds_text(sum(o.seconds.values())))
+        made.add_row(cell(o.model), nodes, size, _word(o), rel, allowed, seconds_text(sum(o.seconds.values())))
     return made
+
+
+def _style(before: int, after: int) -> str:
+    return "dim" if before == after else "green" if after < before else "yellow"
+
+
+def _share(before: int, after: int) -> Text:
+    """What became of a size, in per cent."""
+    return Text("=" if before == after else f"{100 * (after - before) / before:+.1f} %", style=_style(before, after))
 
 
 def _word(outcome: Outcome) -> Text:

@@ -20,9 +20,9 @@ def verdict(report: Report) -> Text:
 
 def proof_lines(report: Report, verbose: bool) -> Iterator[RenderableType]:
     """The legs with their worst differences, the feeds, and what a reader should know about them."""
-    head = verdict(report).append(f" on {report.provider}", style="not bold default")
     cases = "; ".join(map(str, report.cases))
-    yield head.append(f"  {len(report.cases)} runs: {cases}" if cases else "", style="not bold dim")
+    ran = f"  {len(report.cases)} run{'s' * (len(report.cases) != 1)}: {cases}" if cases else ""
+    yield Text.assemble(verdict(report), f" on {report.provider}", cell(ran, "dim"))
     made = table("proof", ">runs", ">worst difference", ">allowed", "where")
     for leg in report.legs.values():
         if not leg.ran:
@@ -35,13 +35,17 @@ def proof_lines(report: Report, verbose: bool) -> Iterator[RenderableType]:
         made.add_row(leg.name, str(leg.cases), *_sizes(found), place)
     if made.row_count:
         yield made
-    structural = [d for d in report.differences if d.reason and not d.ok]
-    for difference in structural[: None if verbose else _ROWS]:
-        yield cell(f"  {difference}", "red")
+    shown = {id(leg.worst) for leg in report.legs.values() if leg.ran}
+    failing = [d for d in report.differences if not d.ok and id(d) not in shown]
+    for difference in failing[: None if verbose else _ROWS]:
+        whole = difference.output.startswith("(")  # of the model or its interface, not of an output
+        yield cell(f"  {difference.reason if whole else difference}", "red")
+    if not verbose and len(failing) > _ROWS:
+        yield Text(f"  and {len(failing) - _ROWS} more (-v)", style="dim")
     for name in report.unstable:
         yield cell(f"  {name}: the original disagrees with itself by {report.noise.get(name, 0.0):.1e}", "yellow")
-    for note in report.notes if verbose else ():
-        yield cell(f"  note: {note}", "dim")
+    for note in report.notes:
+        yield cell(f"note: {note}", "dim")
 
 
 def _sizes(difference: Difference | None) -> tuple[Text, str]:

@@ -71,4 +71,5 @@ def operator(node: NodeProto) -> str:
 def _external_bytes(tensor: TensorProto, entries: dict[str, str]) -> int:
     if entries.get("length", "").isdecimal():
         return int(entries["length"])
-    return math.prod(tensor.dims, start=int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize))
+    itemsize: int = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    return itemsize * int(math.prod(tensor.dims))

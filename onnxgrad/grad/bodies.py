@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
-from onnx import AttributeProto, FunctionProto, TensorProto
+from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.accumulate import with_type_of
 from onnxgrad.grad.registry import rule_of
-from onnxgrad.ir import attributes
-from onnxgrad.ir.block import Binding, BindingBlock, Var
-from onnxgrad.ir.clone import clone_bindings
-from onnxgrad.ir.load import function_block
+from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.bodies import body_of, called, conflict, has_schema_body, splice
 from onnxgrad.ir.ops import constant, emitting
+from onnxgrad.ir.program import FunctionKey
 from onnxgrad.ir.symbolic import sizes
-from onnxgrad.ir.types import Array, TensorType, element_count, type_to_proto
+from onnxgrad.ir.types import Array, TensorType, element_count
 from onnxgrad.passes.evaluate import evaluate
 
 # opening calls stops here: a chain of functions that call each other twice doubles the graph at each level
@@ -28,7 +24,7 @@ def has_body(binding: Binding) -> bool:
     """Whether the binding can be opened: a local function, or a schema body at this opset; and it has no rule."""
     if rule_of(binding) is not None or binding.blocks:
         return False
-    return _local(binding) is not None or _has_schema_body(binding)
+    return called(binding) is not None or has_schema_body(binding)
 
 
 def open_call(binding: Binding) -> list[Binding]:
@@ -37,35 +33,19 @@ def open_call(binding: Binding) -> list[Binding]:
     Raises InputError for a recursive function, for one written for another opset whose operators changed since, and
     when the graph grows past MAX_BINDINGS.
     """
-    local = _local(binding)
-    if local is not None:
-        body, results = local, list(binding.outputs)
-    else:
-        body, results = _schema_body(binding)
-    block = binding.block
-    if len(block.bindings) + len(body.bindings) > MAX_BINDINGS:
+    body, block = body_of(binding), binding.block
+    if len(block.bindings) + len(body.block.bindings) > MAX_BINDINGS:
         raise InputError(f"opening the calls of '{binding.op}' passes {MAX_BINDINGS} nodes: inline less of the model")
-    if local is not None:
-        _refuse_recursion(binding)
-        _adopt_opsets(binding, body)
-    bound = {a.name: a for a in binding.node.attribute}
-    if isinstance(body.proto, FunctionProto):
-        for default in body.proto.attribute_proto:
-            bound.setdefault(default.name, default)
-    _add_schema_defaults(binding, bound)
-    mapping = dict.fromkeys(body.inputs) | dict(zip(body.inputs, binding.inputs))
+    if body.key is not None:
+        _refuse_recursion(binding, body.key)
+        reason = conflict(binding, body)
+        if reason is not None:
+            raise InputError(f"function {binding.domain}::{binding.op} cannot be opened: {reason}")
     with emitting(block, share=True):
-        opened = clone_bindings(body.bindings, block, mapping, bound=bound, prefix=f"{binding.op.lower()}_", fold=fold)
-    for out, inner in zip(results, body.outputs):
-        if out is None:
-            continue
-        new = mapping[inner]
-        if new is None:
-            raise InputError(f"'{binding}' returns an operand that the call leaves out")
-        block.replace(out, new)
+        opened, stands = splice(binding, body, prefix=f"{binding.op.lower()}_", fold=fold)
+    for out, new in stands.items():
         if new.definition is not None:
             with_type_of(new, out)
-    block.remove(binding)
     return opened
 
 
@@ -99,92 +79,17 @@ def _is_small(b: Binding) -> bool:
     return (count or 0) <= _FOLDED_BYTES and all(n is not None and n <= _FOLDED_BYTES for n in operands)
 
 
-def _local(binding: Binding) -> BindingBlock | None:
-    functions = binding.block.program.functions
-    if not functions:
-        return None
-    found = functions.get((binding.domain, binding.op, binding.node.overload))
-    return found or functions.get((binding.node.domain, binding.op, binding.node.overload))
-
-
-def _has_schema_body(binding: Binding) -> bool:
-    schema: Any = attributes.schema(binding.op, binding.version, binding.domain)  # its stub lags behind
-    return bool(schema is not None and (schema.has_function or schema.has_context_dependent_function))
-
-
-def _schema_body(binding: Binding) -> tuple[BindingBlock, list[Var | None]]:
-    """The schema's body at the newest version not above the model's opset, and the call's results in its order.
-
-    A body built for a call may not define the outputs that the call leaves out.
-    """
-    schema: Any = attributes.schema(binding.op, binding.version, binding.domain)
-    if schema is None:
-        raise InputError(f"'{binding}' has no schema")
-    version = binding.version
-    if schema.has_function:
-        chosen = _not_above(schema.function_opset_versions, version)
-        data = schema.get_function_with_opset_version(chosen)
-    else:
-        chosen = _not_above(schema.context_dependent_function_opset_versions, version)
-        types = [type_to_proto(None if v is None else v.type).SerializeToString() for v in binding.inputs]
-        node = type(binding.node)()
-        node.CopyFrom(binding.node)
-        node.input[:] = ["" if v is None else v.name for v in binding.inputs]
-        node.output[:] = ["" if v is None else v.name for v in binding.outputs]
-        data = schema.get_context_dependent_function_with_opset_version(chosen, node.SerializeToString(), types)
-    proto = FunctionProto.FromString(data)
-    if not proto.node:
-        raise InputError(f"the schema's body of '{binding}' needs its operands' types, which are not known")
-    defined = {name for n in proto.node for name in n.output} | set(proto.input)
-    kept = [i for i, name in enumerate(proto.output) if name in defined]
-    names = [proto.output[i] for i in kept]
-    del proto.output[:]
-    proto.output.extend(names)
-    return function_block(binding.block.program, proto), [binding.result(i) for i in kept]
-
-
-def _not_above(versions: Any, limit: int) -> int:
-    return max((v for v in versions if v <= limit), default=min(versions))
-
-
-def _add_schema_defaults(binding: Binding, bound: dict[str, AttributeProto]) -> None:
-    schema = attributes.schema(binding.op, binding.version, binding.domain)
-    if schema is not None and _local(binding) is None:
-        for name, a in schema.attributes.items():
-            if a.default_value.name and name not in bound:
-                bound[name] = a.default_value
-
-
-def _refuse_recursion(binding: Binding) -> None:
+def _refuse_recursion(binding: Binding, start: FunctionKey) -> None:
     """Raises InputError when the function reaches itself through calls."""
-    functions: Mapping[Any, BindingBlock] = binding.block.program.functions
-    start = _local(binding)
-    work, seen = [start], set()
+    functions = binding.block.program.functions
+    work, seen = [start], set[FunctionKey]()
     while work:
-        block = work.pop()
-        for b in block.walk() if block is not None else ():
-            called = functions.get((b.domain, b.op, b.node.overload))
-            if called is start:
+        for b in functions[work.pop()].walk():
+            key = called(b)
+            if key == start:
                 raise InputError(
                     f"function {binding.domain}::{binding.op} calls itself: no graph holds it, so it has no gradient"
                 )
-            if called is not None and called not in seen:
-                seen.add(called)
-                work.append(called)
-
-
-def _adopt_opsets(binding: Binding, body: BindingBlock) -> None:
-    """The body's nodes will be read at the model's opset: they must mean the same there."""
-    opsets = binding.block.program.opsets
-    for domain, version in body.opsets.items():
-        opsets.setdefault(domain, version)
-    for b in body.walk():
-        here, there = opsets.get(b.domain, 0), b.version
-        if here == there or (b.domain, b.op, b.node.overload) in binding.block.program.functions:
-            continue
-        old, new = attributes.schema(b.op, there, b.domain), attributes.schema(b.op, here, b.domain)
-        if old is not None and (new is None or new.since_version != old.since_version):
-            raise InputError(
-                f"function {binding.domain}::{binding.op} is written for opset {there}, the model for {here}, and "
-                f"{b.op} changed in between: convert the model to one opset first"
-            )
+            if key is not None and key not in seen:
+                seen.add(key)
+                work.append(key)

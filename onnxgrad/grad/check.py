@@ -213,10 +213,8 @@ def _probe(
                     if operand is v:
                         block.set_operand(user, i, moved)
             deltas[name] = delta.name
-            for b in (b for b in block.walk() for nested in b.blocks.values() if v in nested.outputs):
-                raise InputError(
-                    f"'{name}' is returned by a nested graph of '{b}': it cannot be moved to take differences"
-                )
+            if any(v in nested.outputs for b in block.walk() for nested in b.blocks.values()):
+                raise InputError(f"'{name}' is returned by a nested graph: it cannot be moved to take differences")
             if name in targets:
                 outputs[name] = moved.name
     proto = to_proto(program)

@@ -79,8 +79,8 @@ def find_wrt(block: BindingBlock, wrt: Wrt, targets: Sequence[Var]) -> list[Var]
         if not inputs:
             listed = ", ".join(f"{v.name}: {v.type or '?'}" for v in block.inputs) or "none"
             raise InputError(
-                f"the model has no floating-point input (inputs: {listed}): name weights or intermediate values in wrt, "
-                'or wrt="params" (--wrt params)'
+                f"the model has no floating-point input (inputs: {listed}): name weights or intermediate values in "
+                'wrt, or wrt="params" (--wrt params)'
             )
         return inputs
     values = _values(block)

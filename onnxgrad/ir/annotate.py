@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper
 
 from onnxgrad.ir import attributes, infer, symbolic
 from onnxgrad.ir.block import Binding, BindingBlock, Var
@@ -25,25 +25,26 @@ _INLINED_NODES = 200_000
 
 def annotate(program: Program) -> None:
     """Give every Var of the program the best type that can be shown."""
-    graph = _infer(_light_copy(program)).graph
+    light = _light_copy(program)
+    inferred = _infer(light)
+    graph = (inferred or light).graph
     _assign(program.main, _types(graph), graph.node)
     for function in program.functions.values():
         _assign(function, {}, ())
         _type_constants(function)
-    improved: set[Var] = set()
-    _believe_declarations(program.main, improved)
-    _complete(program.main, improved)
+    # with nothing inferred everything is to be typed, binding by binding
+    _complete(program.main, None if inferred is None else set())
 
 
 # ---- onnx's inference ------------------------------------------------------------------------------------------
 
 
-def _infer(model: ModelProto) -> ModelProto:
+def _infer(model: ModelProto) -> ModelProto | None:
+    """The model with its inferred types; None for the models, some of them legal, that onnx gives up on as a whole."""
     try:
         return onnx.shape_inference.infer_shapes(model, data_prop=True)
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError):
-        # inference gives up on the whole model for some legal ones; the declared types remain
-        return model
+        return None
 
 
 def _light_copy(program: Program) -> ModelProto:
@@ -153,27 +154,6 @@ def _type_constants(block: BindingBlock) -> None:
                 b.outputs[0].type = TensorType(helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
 
 
-def _believe_declarations(block: BindingBlock, improved: set[Var]) -> None:
-    """Where the file declares more than was inferred, and does not contradict it, take that."""
-    proto = block.proto
-    declared: list[ValueInfoProto] = list(proto.value_info)
-    if isinstance(proto, GraphProto):
-        declared.extend(proto.output)
-    if declared:
-        results = {out.name: out for b in block.bindings for out in b.outputs if out is not None}
-        for value in declared:
-            var = results.get(value.name)
-            if var is None or (var._proto is not None and var._proto == value.type):
-                continue
-            merged = _merge(var.type, type_from_proto(value.type))
-            if merged != var.type:
-                var.type = merged
-                improved.add(var)
-    for b in block.bindings:
-        for nested in b.blocks.values():
-            _believe_declarations(nested, improved)
-
-
 def _merge(inferred: Type | None, said: Type | None) -> Type | None:
     if inferred is None or said is None:
         return inferred or said
@@ -193,41 +173,71 @@ def _merge(inferred: Type | None, said: Type | None) -> Type | None:
     return TensorType(inferred.dtype, tuple(dims))
 
 
-# ---- what was added flows on -----------------------------------------------------------------------------------
+# ---- declarations, and what flows on from them -----------------------------------------------------------------
 
 
-def _complete(block: BindingBlock, improved: set[Var]) -> None:
-    """Type again, in order, the bindings whose results are not fully known and whose operands became better known."""
+def _complete(block: BindingBlock, improved: set[Var] | None) -> None:
+    """In order, complete the results that are not fully known: by what the file declares about values between, by
+    typing again where that is not enough and operands became better known (without `improved`: always), and last by
+    what the file declares about outputs, whose sizes exporters like to name anew.
+    """
+    proto = block.proto
+    between = {v.name: v.type for v in proto.value_info}
+    returned = {v.name: v.type for v in proto.output} if isinstance(proto, GraphProto) else {}
     for b in block.bindings:
-        if b.blocks:
-            for nested in b.blocks.values():
-                _complete(nested, improved)
+        for nested in b.blocks.values():
+            _complete(nested, improved)
+        unknown = _incomplete(b.outputs)
+        if not unknown:
             continue
-        if not any(out is not None and _is_incomplete(out.type) for out in b.outputs):
+        _take(between, unknown, improved)
+        unknown = _incomplete(unknown)
+        if not unknown:
             continue
-        if (b.domain == "" and b.op in symbolic.REFINED) or any(v in improved for v in b.inputs):
+        computed = b.domain == "" and b.op in symbolic.REFINED
+        if not b.blocks and (improved is None or computed or any(v in improved for v in b.inputs)):
             _again(b, improved)
+        _take(returned, unknown, improved)
 
 
-def _again(b: Binding, improved: set[Var]) -> None:
+def _incomplete(results: Iterable[Var | None]) -> list[Var]:
+    return [out for out in results if out is not None and _is_incomplete(out.type)]
+
+
+def _take(declared: Mapping[str, TypeProto], results: Iterable[Var], improved: set[Var] | None) -> None:
+    for out in results:
+        if out.name in declared:
+            _improve(out, type_from_proto(declared[out.name]), improved)
+
+
+def _again(b: Binding, improved: set[Var] | None) -> None:
     schema = attributes.schema(b.op, b.version, b.domain)
     try:
         types = infer.result_types(schema, b.node, b.inputs, b.block)
     except infer.TypeMismatch:
         return  # the file's own trouble: onnx said nothing about it either
     for out, found in zip(b.outputs, types, strict=True):
-        if out is None or not isinstance(found, TensorType):
-            continue
-        better = _merge(out.type, found)
-        if better != out.type:
-            out.type = better
-            improved.add(out)
+        if out is not None and isinstance(found, TensorType):
+            _improve(out, found, improved)
+
+
+def _improve(var: Var, more: Type | None, improved: set[Var] | None) -> None:
+    better = _merge(var.type, more)
+    if better != var.type:
+        var.type = better
+        if improved is not None:
+            improved.add(var)
 
 
 def _is_incomplete(type_: Type | None) -> bool:
     if not isinstance(type_, TensorType):
         return type_ is None
-    return type_.shape is None or any(_is_open(d) for d in type_.shape)
+    if type_.shape is None:
+        return True
+    for d in type_.shape:  # noqa: SIM110  # asked for every value of a model, so without a generator
+        if d is None or (isinstance(d, str) and d.startswith("unk__")):
+            return True
+    return False
 
 
 def _is_open(dim: Dim) -> bool:

@@ -43,7 +43,7 @@ class Binding:
     @property
     def has_refs(self) -> bool:
         """Some attribute is a reference to an attribute of the enclosing function."""
-        return any(a.ref_attr_name for a in self.node.attribute)
+        return self.block.is_function and any(a.ref_attr_name for a in self.node.attribute)
 
     def attr(self, name: str, default: Any = None) -> Any:
         """An attribute's value: as written, else the schema's default at this opset, else `default`."""
@@ -60,6 +60,16 @@ class Binding:
         del node.attribute[:]
         node.attribute.extend([*kept, helper.make_attribute(name, value)])
         self.node, self._attrs, self.changed = node, None, True
+        self.block.touch()
+
+    def set_metadata(self, metadata: Mapping[str, str]) -> None:
+        """Write the node's metadata, in a NodeProto of its own."""
+        node = NodeProto()
+        node.CopyFrom(self.node)
+        del node.metadata_props[:]
+        for key, value in metadata.items():
+            node.metadata_props.add(key=key, value=value)
+        self.node, self.changed = node, True
         self.block.touch()
 
     @property

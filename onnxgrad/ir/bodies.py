@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+import onnx
 from onnx import AttributeProto, FunctionProto
 
 from onnxgrad.errors import InputError, InternalError
@@ -86,7 +88,7 @@ def _schema_body(binding: Binding) -> Body:
 
 
 def _not_above(versions: Any, limit: int) -> int:
-    return max((v for v in versions if v <= limit), default=min(versions))
+    return int(max((v for v in versions if v <= limit), default=min(versions)))
 
 
 def conflict(binding: Binding, body: Body) -> str | None:
@@ -100,7 +102,7 @@ def conflict(binding: Binding, body: Body) -> str | None:
         if here == there or called(b) is not None:
             continue
         old, new = (attributes.schema(b.op, v, b.domain) for v in (there, here))
-        if old is None or new is None or new.since_version != old.since_version:
+        if old is None or new is None or not _means_the_same(old, new):
             return f"its body is written for opset {there} of domain '{b.domain}', here it is {here}, and {b.op} changed"
     given = dict(zip(body.block.inputs, binding.inputs))
     absent = {v for v in body.block.inputs if given.get(v) is None}
@@ -108,6 +110,31 @@ def conflict(binding: Binding, body: Body) -> str | None:
     nested = [v for b in body.block.walk() for block in b.blocks.values() for v in block.outputs]
     lost = next((v for v in (*returned, *nested) if v in absent), None)
     return None if lost is None else f"it returns operand '{lost.name}', which the call leaves out"
+
+
+@lru_cache(maxsize=1024)
+def _means_the_same(old: onnx.defs.OpSchema, new: onnx.defs.OpSchema) -> bool:
+    """Whether `new` takes what `old` takes, in the same form: a version that only adds dtypes or
+    an optional attribute changes nothing for what was written before it."""
+    if old.since_version == new.since_version:
+        return True
+
+    def attributes_of(schema: onnx.defs.OpSchema) -> dict[str, tuple[bool, bytes]]:
+        return {n: (a.required, a.default_value.SerializeToString()) for n, a in schema.attributes.items()}
+
+    def operands(schema: onnx.defs.OpSchema) -> list[Any]:
+        return [[(p.name, p.option) for p in formals] for formals in (schema.inputs, schema.outputs)]
+
+    # an optional attribute may be new: what does not write it means what it meant
+    kept = attributes_of(old).items() <= attributes_of(new).items()
+    added = [a for n, a in new.attributes.items() if n not in old.attributes]
+    if operands(old) != operands(new) or not kept or any(a.required for a in added):
+        return False
+
+    def wider(a: onnx.defs.OpSchema, b: onnx.defs.OpSchema) -> bool:
+        return all(set(p.types) <= set(q.types) for p, q in zip((*a.inputs, *a.outputs), (*b.inputs, *b.outputs)))
+
+    return wider(old, new)
 
 
 def splice(

@@ -28,8 +28,8 @@ def clone_bindings(
 
     `mapping` says what stands for a value (None: an operand left out) and receives each copied result; values it does
     not know are read as they are. `bound` replaces references to a function's attributes; one that it does not hold
-    drops the attribute, as ONNX says. `fold` may give a value that stands for a copy's only result. New names are `prefix` plus the old ones, made unique. Results are typed again
-    from the operands, which a function body needs.
+    drops the attribute, as ONNX says. `fold` may give a value that stands for a copy's only result. New names are
+    `prefix` plus the old ones, made unique. Results are typed again from the operands, which a function body needs.
     """
     copies = []
     for b in bindings:

@@ -186,11 +186,15 @@ def _attribute(node: NodeProto, name: str, default: Any) -> Any:
     return default
 
 
+# fmt: off
+_SAME_AS_OPERAND = (
+    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Celu", "Cos", "Cosh", "Elu", "Erf", "Exp", "Gelu",
+    "Identity", "LeakyRelu", "Log", "LogSoftmax", "Neg", "Not", "Reciprocal", "Relu", "Selu", "Sigmoid", "Sign", "Sin",
+    "Sinh", "Softmax", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh",
+)
+# fmt: on
 _QUICK: dict[str, Callable[[NodeProto, Sequence[Var]], TensorType | None]] = {
-    **dict.fromkeys(
-        ["Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Celu", "Cos", "Cosh", "Elu", "Erf", "Exp", "Gelu", "Identity", "LeakyRelu", "Log", "LogSoftmax", "Neg", "Not", "Reciprocal", "Relu", "Selu", "Sigmoid", "Sign", "Sin", "Sinh", "Softmax", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh"],
-        _unary,
-    ),
+    **dict.fromkeys(_SAME_AS_OPERAND, _unary),
     **dict.fromkeys(["Add", "Sub", "Mul", "Div", "And", "Or", "Xor"], _binary),
     **dict.fromkeys(["Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual"], _compare),
     "Where": _where,

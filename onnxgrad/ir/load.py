@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -74,6 +76,23 @@ def _parse(data: bytes, where: str) -> ModelProto:
 def _program(proto: ModelProto, folder: Path | None, path: Path | None = None) -> Program:
     where = str(path) if path is not None else "model"
     check_model(proto, where)
+    with _collector_paused():
+        return _read(proto, folder, path, where)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Loading only makes objects that stay; looking through them for garbage again and again takes a third of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _read(proto: ModelProto, folder: Path | None, path: Path | None, where: str) -> Program:
     program = Program(proto, folder, path)
     reader = _Reader(where, {(f.domain, f.name) for f in proto.functions})
     reader.graph(program.main, proto.graph, {})
@@ -168,31 +187,38 @@ class _Reader:
             # node names must be unique for onnxruntime, so they are taken as well
             names.add(node.name)
             for name in node.output:
-                var = None
-                if name:
-                    var = self._define(scope, Var(name, block))
-                    var.definition = binding
+                if not name:
+                    outputs.append(None)
+                    continue
+                var = Var(name, block)
+                if scope.setdefault(name, var) is not var:
+                    raise self._defined_twice(var)
+                var.definition = binding
                 outputs.append(var)
             bindings[binding] = None
         visible = {**outer, **scope} if outer else scope
         read = self.read
+        checked: set[tuple[str, str]] = set()
         for binding in bindings:
             node = binding.node
-            self._check_operator(binding)
+            operator = (node.domain, binding.op)
+            if operator not in checked:
+                self._check_operator(binding)
+                checked.add(operator)
             inputs = binding.inputs
             for name in node.input:
                 if not name:
                     inputs.append(None)
                     continue
-                var = visible.get(name)
-                if var is None:
+                operand = visible.get(name)
+                if operand is None:
                     raise InputError(f"{self.where}: operand '{name}' of {binding.op} '{node.name}' is defined nowhere")
-                inputs.append(var)
-                var.users[binding] = var.users.get(binding, 0) + 1
-                if var.definition is not None and var.definition not in read:
-                    self.unordered[var.block] = None
+                inputs.append(operand)
+                operand.users[binding] = operand.users.get(binding, 0) + 1
+                if operand.definition is not None and operand.definition not in read:
+                    self.unordered[operand.block] = None
             for attribute in node.attribute:
-                if (attribute.type in _GRAPH_KINDS or attribute.HasField("g")) and not attribute.ref_attr_name:
+                if attribute.type in _GRAPH_KINDS and not attribute.ref_attr_name:
                     self._nested(binding, attribute, visible)
             read.add(binding)
 
@@ -217,8 +243,11 @@ class _Reader:
 
     def _define(self, scope: dict[str, Var], var: Var) -> Var:
         if scope.setdefault(var.name, var) is not var:
-            raise InputError(f"{self.where}: '{var.name}' is defined twice in graph '{var.block.name}'")
+            raise self._defined_twice(var)
         return var
+
+    def _defined_twice(self, var: Var) -> InputError:
+        return InputError(f"{self.where}: '{var.name}' is defined twice in graph '{var.block.name}'")
 
     def _return(
         self, block: BindingBlock, name: str, scope: Mapping[str, Var], outer: Mapping[str, Var], what: str

@@ -307,15 +307,19 @@ def _key(value: Any) -> Any:
     return value.SerializeToString() if hasattr(value, "SerializeToString") else (type(value).__name__, value)
 
 
-def _add_provenance(node: NodeProto, at: Emitter) -> None:
+def merged_metadata(sources: Iterable[Binding], made_by: str = "") -> dict[str, str]:
     """The union of the sources' metadata; values that differ are listed one after the other, each once."""
-    if at.block.program.ir_version < 10:
-        return  # nodes carry metadata from IR 10 on
     merged: dict[str, dict[str, None]] = {}
-    for source in at.sources:
+    for source in sources:
         for entry in source.node.metadata_props:
             merged.setdefault(entry.key, {}).update(dict.fromkeys(entry.value.split(_UNION)))
-    if at.made_by:
-        merged.setdefault("onnxgrad.made_by", {})[at.made_by] = None
-    for key, values in merged.items():
-        node.metadata_props.add(key=key, value=_UNION.join(values))
+    if made_by:
+        merged.setdefault("onnxgrad.made_by", {})[made_by] = None
+    return {key: _UNION.join(values) for key, values in merged.items()}
+
+
+def _add_provenance(node: NodeProto, at: Emitter) -> None:
+    if at.block.program.ir_version < 10:
+        return  # nodes carry metadata from IR 10 on
+    for key, value in merged_metadata(at.sources, at.made_by).items():
+        node.metadata_props.add(key=key, value=value)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, numpy_helper
+from google.protobuf.message import Message
+from onnx import TensorProto, TypeProto, numpy_helper
 
 from onnxgrad.ir.attributes import RefAttr
 from onnxgrad.ir.block import Binding, BindingBlock, Var
-from onnxgrad.ir.types import TensorType, dtype_name
+from onnxgrad.ir.types import TensorType, dtype_name, type_from_proto
 
 _SHOWN = 8  # constants up to this many elements are shown in full
 
@@ -77,4 +78,8 @@ def _value(value: Any) -> str:
         kind = f"{dtype_name(value.data_type)}[{','.join(map(str, value.dims))}]"
         small = int(np.prod(value.dims)) <= _SHOWN and value.data_type != TensorProto.STRING
         return f"{kind}{_array(numpy_helper.to_array(value))}" if small and value.data_location == 0 else kind
+    if isinstance(value, TypeProto):
+        return str(type_from_proto(value))
+    if isinstance(value, Message):
+        return f"<{type(value).__name__}>"
     return repr(value)

@@ -86,12 +86,14 @@ def _fold_exactly(block: BindingBlock, budget: _Budget, trace: Trace) -> None:
     for b in list(block.bindings):
         if trace.stopped:
             return
-        if not b.is_live or not _foldable(b):
+        constant = _constant_operands(b)
+        # the cheap questions first: this loop sees every binding of the model
+        if not (constant or _may_hold_sizes(b)) or b not in block.bindings or not _foldable(b):
             continue
-        if _constant_operands(b) and _size(b) is None:
+        if constant and _size(b) is None:
             _type_again(b)
         array = _known_sizes(b.out)
-        if array is None and _constant_operands(b) and _size(b) is not None and budget.left >= _growth(b):
+        if array is None and constant and _size(b) is not None and budget.left >= _growth(b):
             array = evaluate(b)
         if array is not None and budget.pays(_growth(b)):
             _replace(b, array, trace)
@@ -110,6 +112,11 @@ def _type_again(b: Binding) -> None:
         b.out.type = found
 
 
+def _may_hold_sizes(b: Binding) -> bool:
+    out = b.outputs[0] if b.outputs else None
+    return out is not None and out.dtype == TensorProto.INT64
+
+
 def _known_sizes(out: Var) -> Array | None:
     """The value of shape arithmetic whose sizes are all known, though the tensor they belong to is not."""
     if out.dtype != TensorProto.INT64 or out.rank not in (0, 1):
@@ -126,8 +133,7 @@ def _fold_in_onnxruntime(block: BindingBlock, budget: _Budget, trace: Trace) -> 
     folded: dict[Binding, None] = {}
     known: set[Var] = set()
     for b in block.bindings:
-        operands = [v for v in b.inputs if v is not None]
-        if not operands or not _foldable(b) or not all(v.is_constant or v in known for v in operands):
+        if not all(v is None or v.is_constant or v in known for v in b.inputs) or not any(b.inputs) or not _foldable(b):
             continue
         size = _size(b)
         if size is not None and size <= _LARGEST_STEP:

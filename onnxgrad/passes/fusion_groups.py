@@ -67,10 +67,10 @@ class _Partition:
         while a is not b:
             if a is None or b is None:
                 return None, kind
-            if self.depth[a] >= self.depth[b]:
-                a, kind = self.dominator[a], max(kind, self.path_kind[a])
-            else:
-                b, kind = self.dominator[b], max(kind, self.path_kind[b])
+            if self.depth[a] < self.depth[b]:
+                a, b = b, a
+            kind = max(kind, self.path_kind[a])
+            a = self.dominator[a]
         return a, kind
 
     def root(self, b: Binding) -> Binding:

@@ -160,6 +160,7 @@ def _open(b: Binding, trace: Trace) -> list[Binding] | None:
     metadata = [(e.key, e.value) for e in b.node.metadata_props if e.key != "onnxgrad.made_by"]
     names = {out: out.name for out in b.outputs if out is not None}
     opened, stands = splice(b, body)
+    trace.rounded |= body.key is None  # a schema's body writes its constants (sqrt(2/pi), ...) in the operand's dtype
     _keep_names(names, stands, set(opened))
     for copy in opened:
         known = {e.key for e in copy.node.metadata_props}

@@ -9,7 +9,7 @@ from typing import ClassVar
 from onnx import TensorProto
 
 from onnxgrad.ir.block import Binding, BindingBlock, Var
-from onnxgrad.ir.ops import RANDOM_OPS
+from onnxgrad.ir.ops import RANDOM_OPS, merged_metadata
 from onnxgrad.ir.program import Program
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.rewrite.trace import Trace
@@ -70,20 +70,30 @@ def _content(tensor: TensorProto | None) -> bytes:
 
 def _merge_bindings(block: BindingBlock, trace: Trace) -> None:
     block.schedule()
-    known: dict[Hashable, Binding] = {}
+    known: dict[Hashable, list[Binding]] = {}
     for b in list(block.bindings):
-        key = _key(b)
-        if key is None:
+        if not _pure(b):
             continue
-        kept = known.setdefault(key, b)
-        if kept is b or trace.stopped or _both_returned(b, kept):
+        alike = known.setdefault((b.domain, b.op, tuple(b.inputs)), [])
+        kept = next((k for k in alike if _same_call(k, b)), None)
+        if kept is None:
+            alike.append(b)
+        if kept is None or trace.stopped or _both_returned(b, kept):
             continue
         trace.of("equal_bindings").applied += 1
         trace.fired("equal_bindings", str(b))
+        _carry_metadata(b, kept)
         for old, new in zip(b.outputs, kept.outputs, strict=True):
             if old is not None and new is not None:
                 block.replace(old, new)
         block.remove(b)
+
+
+def _carry_metadata(b: Binding, kept: Binding) -> None:
+    """The binding that stays says where both came from."""
+    metadata = merged_metadata([kept, b])
+    if metadata != {entry.key: entry.value for entry in kept.node.metadata_props}:
+        kept.set_metadata(metadata)
 
 
 def _both_returned(b: Binding, kept: Binding) -> bool:
@@ -92,14 +102,20 @@ def _both_returned(b: Binding, kept: Binding) -> bool:
     return any(p is not None and q is not None and p.returned and q.returned for p, q in pairs)
 
 
-def _key(b: Binding) -> Hashable | None:
-    if b.domain not in ("", "ai.onnx.ml") or b.op in RANDOM_OPS or b.blocks or draws(b):
-        return None
-    if b.has_refs:
-        return None
-    present = tuple(o is not None for o in b.outputs)
-    attrs = tuple(sorted(a.SerializeToString(deterministic=True) for a in b.node.attribute))
-    return (b.domain, b.op, tuple(b.inputs), attrs, present)
+def _pure(b: Binding) -> bool:
+    """Known to give the same results for the same operands."""
+    known = b.domain in ("", "ai.onnx.ml") and b.op not in RANDOM_OPS and not b.blocks
+    return known and not draws(b) and not b.has_refs
+
+
+def _same_call(a: Binding, b: Binding) -> bool:
+    """Of two bindings with the same operator and operands: the same attributes, and the same results asked for."""
+    present = [o is not None for o in a.outputs] == [o is not None for o in b.outputs]
+    return present and _attributes(a) == _attributes(b)
+
+
+def _attributes(b: Binding) -> list[bytes]:
+    return sorted(a.SerializeToString(deterministic=True) for a in b.node.attribute)
 
 
 def draws(b: Binding) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from onnx import ModelProto
@@ -12,7 +15,8 @@ from onnxgrad.errors import NotProved
 from onnxgrad.ir import interop
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.save import save, to_proto
+from onnxgrad.ir.weights import outside
 from onnxgrad.passes.pipeline import PassResult, Pipeline
 from onnxgrad.rewrite.trace import Firing, Trace
 from onnxgrad.verify import Report, verify
@@ -76,7 +80,8 @@ def optimize_program(
     original = _subject(model, program)
     options.setdefault("float64_exact", not trace.rounded)
     tell("prove")
-    report = verify(original, to_proto(program), **options)
+    with _runnable(program) as candidate:
+        report = verify(original, candidate, **options)
     if not report.ok:
         tell("bisect")
         raise RewriteRefuted(report, _culprit(model, pipeline, len(trace.firings), original, options))
@@ -107,6 +112,19 @@ def _subject(model: ModelLike, program: Program) -> Any:
     return program.path if program.path is not None else program.proto
 
 
+@contextlib.contextmanager
+def _runnable(program: Program) -> Iterator[ModelProto | Path]:
+    """The program as onnxruntime can load it: weights in external files need a file of the model beside them."""
+    proto = to_proto(program)
+    if not outside(proto):
+        yield proto
+        return
+    with tempfile.TemporaryDirectory(prefix="onnxgrad-") as folder:
+        path = Path(folder) / "candidate.onnx"
+        save(program, path)
+        yield path
+
+
 def _culprit(
     model: ModelLike, pipeline: Pipeline, total: int, original: Any, options: Mapping[str, Any]
 ) -> Firing | None:
@@ -114,17 +132,18 @@ def _culprit(
     if total == 0:
         return None
 
-    def candidate(n: int) -> tuple[ModelProto, Trace]:
+    def rewritten(n: int) -> tuple[Program, Trace]:
         trace = Trace(limit=n)
         program = load(model)
         pipeline.run(program, trace)
-        return to_proto(program), trace
+        return program, trace
 
     def good(n: int) -> bool:
         try:
-            return verify(original, candidate(n)[0], **options).ok
+            with _runnable(rewritten(n)[0]) as candidate:
+                return verify(original, candidate, **options).ok
         except RunFailed:
             return False
 
     first = bisect(total, good)
-    return candidate(first)[1].firings[first - 1]
+    return rewritten(first)[1].firings[first - 1]

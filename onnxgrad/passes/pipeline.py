@@ -20,6 +20,7 @@ from onnxgrad.passes import (  # each module registers its passes
     fold_constant,
     forward_fold_scale_axis,
     inline,
+    legalize,
     merge_equal,
     outline,
     remove_noops,
@@ -46,6 +47,7 @@ _MODULES = (
     fold_constant,
     forward_fold_scale_axis,
     inline,
+    legalize,
     merge_equal,
     outline,
     remove_noops,
@@ -109,14 +111,22 @@ class Pipeline:
         """
         trace = trace or Trace()
         done: dict[str, PassResult] = {}
+        # how many firings there were when a pass last found nothing to do: if there are no more now, it finds nothing again
+        idle: dict[Pass, int] = {}
+        bindings = _bindings(program)
         for _ in range(_ROUNDS):
             fired = len(trace.firings)
             for p in self.passes:
                 if trace.stopped:
                     break
+                if idle.get(p) == len(trace.firings):
+                    continue
                 if on_stage is not None:
                     on_stage(p.name)
-                result = _run_one(p, program, trace)
+                result = _run_one(p, program, trace, bindings)
+                bindings = result.after
+                if not result.firings:
+                    idle[p] = len(trace.firings)
                 known = done.get(p.name)
                 done[p.name] = result if known is None else _sum(known, result)
             if len(trace.firings) == fired:
@@ -124,12 +134,12 @@ class Pipeline:
         return list(done.values())
 
 
-def _run_one(p: Pass, program: Program, trace: Trace) -> PassResult:
+def _run_one(p: Pass, program: Program, trace: Trace, before: int) -> PassResult:
     trace.pass_name = p.name
-    before, fired, started = _bindings(program), len(trace.firings), time.perf_counter()
+    fired, started = len(trace.firings), time.perf_counter()
     p.run(program, trace)
-    seconds = time.perf_counter() - started
-    return PassResult(p.name, len(trace.firings) - fired, before, _bindings(program), seconds)
+    seconds, firings = time.perf_counter() - started, len(trace.firings) - fired
+    return PassResult(p.name, firings, before, _bindings(program) if firings else before, seconds)
 
 
 def _bindings(program: Program) -> int:

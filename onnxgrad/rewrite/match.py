@@ -58,7 +58,7 @@ def _captured(pattern: Capture, value: Any, found: Captured) -> Iterator[Capture
 
 
 def _call(pattern: Call, b: Binding, found: Captured) -> Iterator[Captured]:
-    if b.node.attribute and b.has_refs:
+    if b.has_refs:
         return  # what the enclosing function's caller decides is not known here
     for name, wanted in pattern.attrs:
         value = attribute(b, name)

@@ -117,7 +117,13 @@ def bench(
     if not models or rounds < 1 or seconds <= 0:
         raise InputError("bench needs at least one model, one round and a time above 0")
     subjects = {name: subject(model) for name, model in models.items()}
-    options: dict[str, Any] = {"provider": provider, "threads": threads, "optimize": optimize, "timeout": timeout}
+    options: dict[str, Any] = {
+        "provider": provider,
+        "threads": threads,
+        "optimize": optimize,
+        "timeout": timeout,
+        "keep": len(models),
+    }
     first = next(iter(subjects))
     sessions = {first: _open_first(subjects[first], options)}
     case, feeds = choose_cases(

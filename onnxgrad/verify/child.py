@@ -112,7 +112,7 @@ class Sessions:
         if provider not in used:
             return {"missing": provider, "available": used}
         self._open[key] = session
-        while len(self._open) > CACHED_SESSIONS:
+        while len(self._open) > config.get("keep", CACHED_SESSIONS):
             self._open.popitem(last=False)
         return {
             "inputs": [(i.name, i.type, i.shape) for i in session.get_inputs()],

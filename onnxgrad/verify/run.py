@@ -22,6 +22,7 @@ import numpy as np
 import onnx
 
 from onnxgrad.errors import InputError
+from onnxgrad.verify.child import CACHED_SESSIONS
 from onnxgrad.verify.process import Child, Refused, RunFailed
 
 __all__ = [
@@ -168,8 +169,10 @@ def open_session(
     threads: int = 1,
     session_options: Mapping[str, str] = {},
     timeout: float = 120.0,
+    keep: int = CACHED_SESSIONS,
 ) -> Session:
-    """Load a model in the child. `session_options`: onnxruntime's session configuration entries.
+    """Load a model in the child. `session_options`: onnxruntime's session configuration entries. `keep`: how many
+    sessions the child may hold; beyond that the least recently used one is dropped, and comes back at its next run.
 
     Raises InputError when the provider (or onnxruntime) is missing, RunFailed when the model does not load.
     """
@@ -182,6 +185,7 @@ def open_session(
         "optimize": optimize,
         "threads": threads,
         "options": dict(session_options),
+        "keep": keep,
     }
     key = f"{digest} {optimize} {threads} {sorted(session_options.items())}"
     info = _ask(_child(provider), timeout, "load", "open", key, _sendable(payload), config)

@@ -32,8 +32,16 @@ def subject(model: Model) -> Subject:
             proto = onnx.load_model_from_string(model)
             return Subject(model, proto, lambda: proto)
         path = Path(model)
-        return Subject(path, onnx.load(path, load_external_data=False), lambda: onnx.load(path))
+        return Subject(path, onnx.load(path, load_external_data=False), lambda: _with_weights(path))
     except OSError as error:
         raise InputError(f"cannot read {name}: {error.strerror}") from error
     except Exception as error:  # protobuf's DecodeError (its module differs between versions), ValueError, TypeError
         raise InputError(f"{name} is no ONNX model: {' '.join(str(error).split())[:300]}") from error
+
+
+def _with_weights(path: Path) -> onnx.ModelProto:
+    """The model with its external data. Raises InputError when that is missing, damaged or outside the folder."""
+    try:
+        return onnx.load(path)
+    except Exception as error:  # onnx raises its checker's ValidationError, OSError, ValueError, RuntimeError
+        raise InputError(f"{path}: its external data cannot be read: {' '.join(str(error).split())[:200]}") from error

@@ -4,8 +4,8 @@ One line per case::
 
     check_op("y = Tanh (x)", {"x": normal(2, 3)})
     check_op("y, m = MaxPool <kernel_shape = [2, 2]> (x)", {"x": distinct(1, 2, 4, 4)}, outputs=["y"])
-    check_op("y = Gather <axis = 1> (x, i)", {"x": normal(2, 5), "i": np.array([1, 3])})       # integers stay as they are
-    check_op("y = ReduceSum (x, a)", {"x": normal(2, 3)}, constants={"a": np.array([1])})      # operands known beforehand
+    check_op("y = Gather <axis = 1> (x, i)", {"x": normal(2, 5), "i": np.array([1, 3])})  # integers stay
+    check_op("y = ReduceSum (x, a)", {"x": normal(2, 3)}, constants={"a": np.array([1])})  # known beforehand
     check_model(model, feeds, wrt=["x", "w"])                                                  # any model
 
 For every output a random adjoint u is fed through `seed="input"`; for every float input a random direction v is

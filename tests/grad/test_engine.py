@@ -192,7 +192,8 @@ def test_metadata_survives_and_derived_nodes_carry_it() -> None:
 
 
 def test_an_old_model_is_raised_with_a_note() -> None:
-    model = parse("m (float[2,3] x) => (float s) { a = Squeeze <axes = [0]> (y) y = ReduceSum <axes = [0], keepdims = 1> (x) "
+    model = parse("m (float[2,3] x) => (float s) { a = Squeeze <axes = [0]> (y) "
+                  "y = ReduceSum <axes = [0], keepdims = 1> (x) "
                   "s = ReduceMean <keepdims = 0> (a) }", opset='"" : 11')  # fmt: skip
     model.metadata_props.add(key="k", value="v")
     found = differentiate(load(onnx.ModelProto.FromString(model.SerializeToString())))
@@ -237,7 +238,7 @@ def test_a_schema_body_is_opened_and_its_shape_arithmetic_folded() -> None:
     assert not set(ops(gradient(model, seed="input"))) & {"Shape", "Size", "Range", "NonZero"}
 
 
-# ---- rules of users, and what rules may not do --------------------------------------------------------------------------
+# ---- rules of users, and what rules may not do ----------------------------------------------------------------------
 
 
 def custom(body: str = "y = my.Twice <by = 3.0> (x)") -> onnx.ModelProto:
@@ -279,7 +280,7 @@ def test_a_cotangent_of_the_wrong_shape_names_rule_and_binding(table: None) -> N
 def test_a_rule_that_emits_what_does_not_type_is_named(table: None) -> None:
     vjp("Tanh", lambda g, y, x: op.Concat(g, op.Cast(g, to=7), axis=0), replace=True)
     model = parse("m (float[2] x) => (float[2] y) { y = Tanh (x) }")
-    with pytest.raises(Exception, match="rule of Tanh failed at 'y:.*does not type"):
+    with pytest.raises(Exception, match=r"rule of Tanh failed at 'y:.*does not type"):
         gradient(model, seed="input")
 
 

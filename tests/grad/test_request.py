@@ -109,9 +109,10 @@ def test_no_float_input() -> None:
 
 def test_a_value_inside_a_nested_graph_is_named_as_such() -> None:
     text = """<ir_version: 10, opset_import: ["" : 18]> m (float[2] x, bool c) => (float s) {
-      y = If (c) <then_branch = a () => (float[2] t) { t = Exp (x) }, else_branch = b () => (float[2] u) { u = Sin (x) }>
+      y = If (c) <then_branch = a () => (float[2] t) { t = Exp (x) },
+                  else_branch = b () => (float[2] u) { u = Sin (x) }>
       s = ReduceSum <keepdims = 0> (y) }"""
-    with pytest.raises(InputError, match="'t' is no value of the model.*local to then_branch"):
+    with pytest.raises(InputError, match=r"'t' is no value of the model.*local to then_branch"):
         gradient(onnx.parser.parse_model(text), "t")
 
 

@@ -97,7 +97,8 @@ def test_every_law_is_tested() -> None:
 
 
 def test_the_forward_part_stays_as_it_is() -> None:
-    text = """<ir_version: 10, opset_import: ["" : 18]> m (float[2] x) => (float s) <float two = {2}, float three = {3}> {
+    text = """<ir_version: 10, opset_import: ["" : 18]>
+      m (float[2] x) => (float s) <float two = {2}, float three = {3}> {
       a = Mul (x, two) b = Mul (a, three) i = Identity (b) s = ReduceSum <keepdims = 0> (i) }"""
     model = onnx.parser.parse_model(text)
     program = load(model)

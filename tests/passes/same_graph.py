@@ -10,7 +10,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 
 
 def canonical(model: ModelProto, *, metadata: bool = True) -> ModelProto:
-    """`model` with its main graph's inner values called after what computes them, nodes sorted by that."""
+    """`model` with its main graph's inner values called after what computes them, nodes sorted by that, no value_info."""
     found = ModelProto()
     found.CopyFrom(model)
     _canonical_graph(found.graph, {}, metadata)
@@ -51,8 +51,4 @@ def _canonical_graph(graph: GraphProto, outer: Mapping[str, str], metadata: bool
     graph.node.extend(node for _, node in sorted(rows, key=lambda r: r[0]))
     for v in graph.output:
         v.name = names[v.name]
-    for v in graph.value_info:
-        v.name = names.get(v.name, v.name)
-    declared = sorted(graph.value_info, key=lambda v: v.SerializeToString(deterministic=True))
-    del graph.value_info[:]
-    graph.value_info.extend(declared)
+    del graph.value_info[:]  # what is declared about inner values may be inferred anew

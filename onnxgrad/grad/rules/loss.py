@@ -6,10 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from onnxgrad.grad.accumulate import zeros_like
 from onnxgrad.grad.registry import vjp
 from onnxgrad.ir.block import Var
 from onnxgrad.ir.ops import constant, op
-from onnxgrad.ir.types import is_static, numpy_dtype
+from onnxgrad.ir.types import element_count, is_static, numpy_dtype
+
+# a constant of more elements than this is not worth its place in the file
+_KEPT = 4096
 
 
 def _cross_entropy(
@@ -27,7 +31,7 @@ def _cross_entropy(
     total: Var | None = None
     if g[0] is not None:
         share, places = sample_share(g[0], scores, labels, weights, reduction, ignore_index)
-        if is_static(places.shape):
+        if is_static(places.shape) and (element_count(places.shape) or 0) <= _KEPT:
             one_less = np.full([d for d in places.shape or () if isinstance(d, int)], -1.0, numpy_dtype(scores.dtype))
             total = op.ScatterElements(probability, places, one_less, axis=1, reduction="add") * share
         else:
@@ -38,14 +42,20 @@ def _cross_entropy(
     return total
 
 
+def safe_places(labels: Var, ignore_index: int | None) -> tuple[Var, Var | None]:
+    """The labels as (N, 1, d1, ...), safe to index with, and which of them are ignored."""
+    places = op.Unsqueeze(labels, [1])
+    if ignore_index is None:
+        return places, None
+    ignored = op.Equal(places, labels_literal(ignore_index, labels))
+    return op.Where(ignored, labels_literal(0, labels), places), ignored
+
+
 def sample_share(
     g: Var, scores: Var, labels: Var, weights: Var | None, reduction: str, ignore_index: int | None
 ) -> tuple[Var, Var]:
     """What each sample's loss receives and its label, safe to index with: both (N, 1, d1, ...)."""
-    places = op.Unsqueeze(labels, [1])  # (N, 1, d1, ...): samples broadcast against scores from here on
-    ignored = None if ignore_index is None else op.Equal(places, labels_literal(ignore_index, labels))
-    if ignored is not None:
-        places = op.Where(ignored, labels_literal(0, labels), places)
+    places, ignored = safe_places(labels, ignore_index)
     weight = None if weights is None else op.Gather(weights, places)
     if ignored is not None:
         weight = op.Where(
@@ -60,9 +70,36 @@ def sample_share(
     return op.Expand(g, op.Shape(places)) if weight is None else weight * g, places
 
 
+def _weights(
+    g: Sequence[Var | None],
+    y: Sequence[Var],
+    scores: Var,
+    labels: Var,
+    weights: Var,
+    reduction: str,
+    ignore_index: int | None,
+) -> Var | None:
+    """Each class gets its samples' -log p, in a mean less the loss itself and over the total weight."""
+    if g[0] is None:
+        return None
+    places, ignored = safe_places(labels, ignore_index)
+    part = -op.GatherElements(y[1], places, axis=1)
+    if reduction == "mean":
+        weight = op.Gather(weights, places)
+        if ignored is not None:
+            weight = op.Where(ignored, 0.0, weight)
+        part = (part - y[0]) * (g[0] / op.ReduceSum(weight, keepdims=0))
+    else:
+        part = part * (op.Unsqueeze(g[0], [1]) if reduction == "none" else g[0])
+    if ignored is not None:
+        part = op.Where(ignored, 0.0, part)
+    flat = op.Reshape(places, [-1])
+    return op.ScatterElements(zeros_like(weights), flat, op.Reshape(part, [-1]), axis=0, reduction="add")
+
+
 def labels_literal(value: int, labels: Var) -> np.generic:
     """An integer of the labels' dtype."""
     return np.int32(value) if labels.dtype == 6 else np.int64(value)
 
 
-vjp("SoftmaxCrossEntropyLoss", _cross_entropy, notes="a weighted mean is not differentiated w.r.t. the weights")
+vjp("SoftmaxCrossEntropyLoss", _cross_entropy, None, _weights)

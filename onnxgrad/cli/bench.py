@@ -1,0 +1,93 @@
+"""`onnxgrad bench`: latency of models, measured in turns."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.table import Table
+
+from onnxgrad.cli.common import (
+    STDIN,
+    add_running,
+    expand,
+    natural,
+    positive,
+    require_runtime,
+    running_options,
+    source,
+)
+from onnxgrad.cli.report import Output, cell, table
+from onnxgrad.errors import InputError
+from onnxgrad.verify.bench import BenchReport, Spread, bench
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument(
+        "model", nargs="+", metavar="MODEL", help="ONNX files of one interface; ratios are to the first"
+    )
+    group = add_running(parser, "measuring")
+    group.add_argument("--seed", type=natural, default=0, metavar="N", help="of generated values (default: 0)")
+    group.add_argument("--rounds", type=natural, default=20, metavar="N", help="turns of each model (default: 20)")
+    group.add_argument("--seconds", type=positive, default=2.0, metavar="S", help="for each model (default: 2)")
+    group.add_argument("--no-optimize", action="store_true", help="switch onnxruntime's own optimisations off")
+    group.add_argument(
+        "--require", type=positive, metavar="RATIO", help="exit with 1 when a model takes longer than RATIO x the first"
+    )
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Measure, print, and say 1 when a model does not run or exceeds --require."""
+    names = expand(args.model)
+    if args.rounds < 1:
+        raise InputError("--rounds: at least 1 is wanted")
+    require_runtime(args.provider)
+    options = running_options(args)
+    models = {_label(name, names): source(name) for name in names}
+    report = bench(
+        models,
+        seed=args.seed,
+        rounds=args.rounds,
+        seconds=args.seconds,
+        optimize=not args.no_optimize,
+        **options,
+    )
+    slow = [t.name for t in report.timings[1:] if args.require is not None and t.wall_ratio.median > args.require]
+    code = 1 if slow or report.refused else 0
+    out.show(_table(report))
+    for name, why in report.refused.items():
+        out.complain(f"{name} does not run: {why}")
+    for name in slow:
+        out.complain(f"{name} takes longer than {args.require:g} x {report.timings[0].name}")
+    out.json({**report.to_dict(), "exit_code": code})
+    return code
+
+
+def _label(name: str, names: list[str]) -> str:
+    """The file's name, or its whole path where two files are called alike."""
+    if name == STDIN:
+        return "stdin"
+    alike = sum(Path(other).name == Path(name).name for other in names)
+    return name if alike > 1 else Path(name).name
+
+
+def _table(report: BenchReport) -> Table:
+    threads = f"{report.threads} thread{'s' * (report.threads != 1)}"
+    sizes = "".join(f", {name}={size}" for name, size in report.dims.items())
+    made = table(
+        "model", ">wall ms", ">quartiles", ">CPU ms", ">wall ratio", ">quartiles", ">CPU ratio", ">runs",
+        title=f"{report.provider}, {threads}{sizes}",
+    )  # fmt: skip
+    for t in report.timings:
+        style = "green" if t.wall_ratio.high < 1 else "yellow" if t.wall_ratio.low > 1 else ""
+        made.add_row(
+            cell(t.name), f"{t.wall.median * 1e3:.3f}", _quartiles(t.wall, 1e3), f"{t.cpu.median * 1e3:.3f}",
+            cell(f"{t.wall_ratio.median:.3f}", style), _quartiles(t.wall_ratio, 1), f"{t.cpu_ratio.median:.3f}",
+            str(t.runs),
+        )  # fmt: skip
+    return made
+
+
+def _quartiles(spread: Spread, factor: float) -> str:
+    return f"{spread.low * factor:.3f} - {spread.high * factor:.3f}"

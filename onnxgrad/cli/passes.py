@@ -1,0 +1,76 @@
+"""`onnxgrad passes`: every pass with its law and options, every preset with its order and reasons."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+from typing import Any
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from onnxgrad.cli.report import Output, cell, table
+from onnxgrad.errors import InputError
+from onnxgrad.passes.pipeline import PASSES, Pass
+from onnxgrad.passes.presets import DESCRIBED, Preset
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument("name", nargs="*", metavar="NAME", help="show only these passes or presets")
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Always 0. Raises InputError for an unknown name."""
+    names = args.name or [*PASSES, *DESCRIBED]
+    for name in names:
+        if name not in PASSES and name not in DESCRIBED:
+            raise InputError(f"unknown pass or preset '{name}': `onnxgrad passes` lists them")
+    passes = {name: PASSES[name] for name in sorted(PASSES) if name in names}
+    presets = {name: preset for name, preset in DESCRIBED.items() if name in names}
+    out.json(
+        {
+            "passes": [{"name": n, "law": p.law(), "options": _options(p)} for n, p in passes.items()],
+            "presets": [
+                {"name": n, "why": p.why, "passes": [{"pass": s.item, "why": s.why} for s in p.steps]}
+                for n, p in presets.items()
+            ],
+        }
+    )
+    out.show(*_parts(passes, presets, bool(args.name) or out.verbose))
+    return 0
+
+
+def _options(cls: type[Pass]) -> list[dict[str, Any]]:
+    """Name, type and default of each option that text can set."""
+    return [
+        {"name": f.name, "type": str(f.type), "default": None if f.default is MISSING else f.default}
+        for f in fields(cls)
+        if f.type in ("int", "float", "bool", "str")
+    ]
+
+
+def _parts(passes: dict[str, type[Pass]], presets: dict[str, Preset], with_reasons: bool) -> Iterator[RenderableType]:
+    for name, cls in passes.items():
+        options = ", ".join(f"{o['name']}={_shown(o['default'])}" for o in _options(cls))
+        yield Text.assemble((name, "bold cyan"), cell(f"{{{options}}}" if options else "", "cyan"))
+        yield Padding(cell(cls.law()), (0, 0, 0, 4))
+    for name, preset in presets.items():
+        yield ""
+        yield Text.assemble(("preset ", "dim"), (name, "bold"), f": {preset.why}")
+        if with_reasons:
+            made = table(">", "pass", "why here")
+            for i, step in enumerate(preset.steps, 1):
+                made.add_row(str(i), cell(step.item, "cyan"), cell(step.why, "dim"))
+            yield made
+        else:
+            yield Padding(cell(", ".join(step.item for step in preset.steps), "dim"), (0, 0, 0, 4))
+    if presets and not with_reasons:
+        yield ""
+        yield Text("`onnxgrad passes PRESET` says why each pass stands where it does", style="dim")
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

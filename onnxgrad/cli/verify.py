@@ -1,0 +1,60 @@
+"""`onnxgrad verify`: do two models compute the same?"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+import onnx
+
+from onnxgrad.cli.common import STDIN, add_proof, named, proof_options, read, require_runtime
+from onnxgrad.cli.new_weights import has_new_weights
+from onnxgrad.cli.proof_report import proof_lines
+from onnxgrad.cli.report import Output
+from onnxgrad.errors import InputError, OnnxgradError
+from onnxgrad.verify import verify
+
+# what `verify` advises where it serves `optimize`
+_ADVICE = re.compile(r"(;|, or) skip the proof with --no-verify")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument("a", metavar="A", help="the original: an ONNX file, or - for stdin")
+    parser.add_argument("b", metavar="B", help="the model that should equal it")
+    parser.add_argument(
+        "--weights",
+        choices=("auto", "same", "rounded"),
+        default="auto",
+        help="same: weights were at most moved, so float64 results may differ by 1e-9 of max; rounded: they were "
+        "computed anew, so by 1e-6 or 3 times what float32 costs A; auto (default): look",
+    )
+    add_proof(parser)
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """0 when B computes what A computes, else 1."""
+    if args.a == args.b == STDIN:
+        raise InputError("both models cannot come from stdin")
+    options = proof_options(args)
+    (a, folder_a), (b, folder_b) = read(args.a), read(args.b)
+    require_runtime(args.provider)
+    try:
+        with out.progress("verify", 1) as advance:
+            advance("running both models", None)
+            rounded = args.weights == "rounded"
+            if args.weights == "auto":
+                rounded = has_new_weights(a, b, (folder_a, folder_b))
+            report = verify(_model(args.a, a), _model(args.b, b), float64_exact=not rounded, **options)
+    except OnnxgradError as error:
+        error.args = (_ADVICE.sub("", str(error)), *error.args[1:])
+        raise named(error, args.a) from error
+    out.json({"a": args.a, "b": args.b, **report.to_dict()})
+    out.show(*proof_lines(report, out.verbose))
+    return 0 if report.ok else 1
+
+
+def _model(name: str, proto: onnx.ModelProto) -> Path | onnx.ModelProto:
+    """What `verify` runs: the file itself, since its weights may lie beside it."""
+    return proto if name == STDIN else Path(name)

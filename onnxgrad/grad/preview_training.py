@@ -1,0 +1,151 @@
+"""`ai.onnx.preview.training`: Gradient, Adam, Adagrad and Momentum by standard operators, which onnxruntime runs.
+
+The formulas are those of the operators' schemas, in their notation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from onnxgrad.errors import InputError, InternalError
+from onnxgrad.grad.accumulate import filled_like, zeros_like
+from onnxgrad.grad.engine import backward, reaching
+from onnxgrad.grad.opset import OPSET
+from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.clone import clone_bindings
+from onnxgrad.ir.ops import emitting, op
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.types import numpy_dtype
+from onnxgrad.passes.base import Pass, register
+from onnxgrad.rewrite.engine import substitute
+from onnxgrad.rewrite.trace import Trace
+
+DOMAIN = "ai.onnx.preview.training"
+
+
+@register
+@dataclass(frozen=True)
+class LowerTraining(Pass):
+    """Gradient, Adam, Adagrad, Momentum = what their definitions say, in operators of the default domain."""
+
+    name: ClassVar[str] = "lower-training"
+
+    def run(self, program: Program, trace: Trace) -> None:
+        """Replace each of these bindings in the main graph. Raises InputError for a Gradient that cannot be formed."""
+        block = program.main
+        block.schedule()
+        found = [b for b in block.bindings if b.domain == DOMAIN and b.op in _LOWER]
+        if found:
+            program.opsets.setdefault("", OPSET)  # a model of optimizers alone need not import it
+        for b in found:
+            if trace.stopped:
+                return
+            where = str(b)
+            try:
+                with emitting(block, share=True, sources=(b,), made_by="lower_training"):
+                    results = _LOWER[b.op](b)
+            except InternalError as e:
+                raise InputError(f"'{where}' cannot be expressed at opset {program.opset}: {e}") from e
+            trace.of("lower_training").applied += 1
+            trace.fired("lower_training", where)
+            pairs = zip(b.outputs, results, strict=True)
+            substitute({old: new for old, new in pairs if old is not None}, "lower_training")
+        if DOMAIN in program.opsets and not any(b.domain == DOMAIN for blk in program.blocks() for b in blk.bindings):
+            del program.opsets[DOMAIN]
+            block.touch()
+
+
+def _gradient(b: Binding) -> list[Var]:
+    """dy/dxs at the values that the operands give; the forward values are reused where operands are xs themselves."""
+    block = b.block
+    values = {v.name: v for v in block.vars()}
+    names = [*(b.attr("xs") or ()), *(b.attr("zs") or ())]
+    missing = [n for n in (*names, b.attr("y")) if n not in values]
+    if missing:
+        raise InputError(f"'{b}' names '{missing[0]}', which is no value of the graph")
+    if len(names) != len(b.inputs):
+        raise InputError(f"'{b}' has {len(b.inputs)} operands for {len(names)} names in xs and zs")
+    y, xs = values[b.attr("y")], [values[n] for n in b.attr("xs")]
+    given = {values[n]: v for n, v in zip(names, b.inputs, strict=True)}
+    if any(v is not own for own, v in given.items()):
+        # the same graph from other values: a second copy of what lies between them and y
+        between = reaching(block, [y])
+        mapping: dict[Var, Var | None] = dict(given)
+        copied = [f for f in block.bindings if f is not b and any(v in between and v not in given for v in f.outputs)]
+        clone_bindings([f for f in copied if f.domain != DOMAIN], block, mapping, prefix="at_")
+        y = mapping.get(y) or y
+        xs = [mapping.get(v) or v for v in xs]
+    found = backward(block, {y: filled_like(y, 1.0)}, xs)
+    return [found[v] if v in found else zeros_like(v) for v in xs]
+
+
+def _per_tensor(count: int, step: Callable[..., tuple[Var, ...]]) -> Callable[[Binding], list[Var]]:
+    """Operands (R, T, X1.., G1.., state1.., ...), `count` lists of them; results X1.., state1.., ... likewise."""
+
+    def lower(b: Binding) -> list[Var]:
+        operands = [v for v in b.inputs if v is not None]
+        rate, t, lists = operands[0], operands[1], operands[2:]
+        n = len(lists) // count
+        if n * count != len(lists) or n == 0:
+            raise InputError(f"'{b}' has {len(lists)} tensors, not {count} for each one to update")
+        new = [step(b, rate, t, *(lists[k * n + i] for k in range(count))) for i in range(n)]
+        return [new[i][k] for k in range(len(new[0])) for i in range(n)]
+
+    return lower
+
+
+def _number(b: Binding, name: str, like: Var) -> Any:
+    """An attribute as a number of the tensors' dtype."""
+    return np.asarray(b.attr(name, 0.0)).astype(numpy_dtype(like.dtype))
+
+
+def _regularized(b: Binding, x: Var, g: Var) -> Var:
+    return g if b.attr("norm_coefficient", 0.0) == 0 else _number(b, "norm_coefficient", x) * x + g
+
+
+def _scalar(v: Var, like: Var) -> Var:
+    result: Var = op.Cast(v, to=like.dtype)
+    return result
+
+
+def _adagrad(b: Binding, rate: Var, t: Var, x: Var, g: Var, h: Var) -> tuple[Var, ...]:
+    r = _scalar(rate, x) / (1.0 + _scalar(t, x) * _number(b, "decay_factor", x))
+    g = _regularized(b, x, g)
+    h_new = h + g * g
+    return x - r * g / (op.Sqrt(h_new) + _number(b, "epsilon", x)), h_new
+
+
+def _adam(b: Binding, rate: Var, t: Var, x: Var, g: Var, v: Var, h: Var) -> tuple[Var, ...]:
+    alpha, beta, r = _number(b, "alpha", x), _number(b, "beta", x), _scalar(rate, x)
+    one = alpha.dtype.type(1)
+    g = _regularized(b, x, g)
+    v_new = v * alpha + g * (one - alpha)
+    h_new = h * beta + g * g * (one - beta)
+    count = _scalar(t, x)
+    corrected = r * op.Sqrt(one - op.Pow(beta, count)) / (one - op.Pow(alpha, count))
+    r = op.Where(op.Greater(t, np.int64(0)), corrected, r)
+    x_new = x - r * v_new / (op.Sqrt(h_new) + _number(b, "epsilon", x))
+    return x_new * (one - _number(b, "norm_coefficient_post", x)), v_new, h_new
+
+
+def _momentum(b: Binding, rate: Var, t: Var, x: Var, g: Var, v: Var) -> tuple[Var, ...]:
+    alpha, r = _number(b, "alpha", x), _scalar(rate, x)
+    g = _regularized(b, x, g)
+    one = alpha.dtype.type(1)
+    beta = op.Where(op.Greater(t, np.int64(0)), _number(b, "beta", x), one)
+    v_new = v * alpha + g * beta
+    if b.attr("mode") == "nesterov":
+        return x - (g + v_new * alpha) * r, v_new
+    return x - v_new * r, v_new
+
+
+_LOWER: dict[str, Callable[[Binding], list[Var]]] = {
+    "Gradient": _gradient,
+    "Adagrad": _per_tensor(3, _adagrad),
+    "Adam": _per_tensor(4, _adam),
+    "Momentum": _per_tensor(3, _momentum),
+}

@@ -1,0 +1,70 @@
+"""Quantized operators by means of others (SPEC S4, Legalize)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.ops import emitting
+from onnxgrad.ir.program import Program
+from onnxgrad.passes.base import Pass, register, roots
+from onnxgrad.passes.quantized_forms import Form, PlainForm, QdqForm, Unsupported
+from onnxgrad.passes.quantized_laws import LAWS
+from onnxgrad.rewrite.engine import substitute
+from onnxgrad.rewrite.trace import Trace
+
+_FORMS: dict[str, Form] = {"qdq": QdqForm(), "float": PlainForm()}
+# these stay in QDQ form
+_QDQ = frozenset({("", "QuantizeLinear"), ("", "DequantizeLinear")})
+
+
+@register
+@dataclass(frozen=True)
+class Legalize(Pass):
+    """qf(x, s, z) = quantize(f((x - z) s)): QLinear*, QGemm, *Integer, DynamicQuantizeLinear by other operators.
+
+    `to=qdq`: QuantizeLinear and DequantizeLinear around float operators. `to=float`: plain arithmetic only, integers
+    accumulated in float32; exact up to 2^24, beyond that `--explain` says how far an accumulator may be off.
+    """
+
+    name: ClassVar[str] = "legalize"
+    to: str = "qdq"
+
+    def run(self, program: Program, trace: Trace) -> None:
+        """Rewrite every quantized operator that has the form asked for. InputError for an unknown form."""
+        form = _FORMS.get(self.to)
+        if form is None:
+            raise InputError(f"unknown form '{self.to}' for pass '{self.name}': choose one of {', '.join(_FORMS)}")
+        for root in roots(program):
+            for b in list(root.walk()):
+                key = (b.domain, b.op)
+                if trace.stopped:
+                    return
+                if key in LAWS and not (self.to == "qdq" and key in _QDQ):
+                    _rewrite(b, form, trace)
+
+
+def _rewrite(b: Binding, form: Form, trace: Trace) -> None:
+    rule, where = f"legalize_{b.op}", str(b)
+    counts = trace.of(rule)
+    counts.tried += 1
+    notes: list[str] = []
+    with emitting(b.block, share=True, sources=[b], made_by=rule) as emitter:
+        try:
+            if b.has_refs:
+                raise Unsupported("its attributes are the enclosing function's")
+            values: list[Var] = LAWS[b.domain, b.op](b, form, notes.append)
+        except Unsupported as e:
+            emitter.discard()
+            trace.missed(rule, where, str(e))
+            return
+    counts.matched += 1
+    substitute({old: new for old, new in zip(b.outputs, values) if old is not None}, rule)
+    emitter.discard()  # what only an unused output would have needed
+    counts.applied += 1
+    trace.rounded = True
+    trace.fired(rule, where)
+    for words in notes:
+        trace.missed(rule, where, words)

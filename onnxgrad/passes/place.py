@@ -1,0 +1,207 @@
+"""Which binding runs on which device, and which values must be copied between devices (SPEC S4, Device annotation).
+
+The marks are those that onnxruntime reads: node metadata `layer_ann`, to be mapped to devices by the session option
+`session.layer_assignment_settings` (see `settings`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from onnx import ModelProto, NodeProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.types import TensorType, numpy_dtype
+
+MARK = "layer_ann"
+OPTION = "session.layer_assignment_settings"
+# nodes carry metadata from that IR version on, device configurations from this
+_METADATA_SINCE = 10
+_CONFIGURATIONS_SINCE = 11
+_CONFIGURATION = "onnxgrad"
+_DEVICE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Bindings that `pattern` means run on `device`: `name:GLOB`, `op:GLOB`, or a glob for either."""
+
+    device: str
+    pattern: str
+
+    def matches(self, b: Binding) -> bool:
+        """Whether the pattern means this binding: its node's name, its operator, or domain::operator."""
+        kind, colon, glob = self.pattern.partition(":")
+        if not colon or kind not in ("name", "op"):
+            kind, glob = "", self.pattern
+        operators = (b.op, f"{b.domain}::{b.op}")
+        names = {"name": (b.node.name,), "op": operators, "": (b.node.name, *operators)}[kind]
+        return any(fnmatchcase(name, glob) for name in names if name)
+
+
+def rule(text: str) -> list[Rule]:
+    """The rules of `DEVICE=PATTERN,PATTERN`. Raises InputError."""
+    device, equals, patterns = text.partition("=")
+    found = [Rule(device, p.strip()) for p in patterns.split(",") if p.strip()]
+    if not equals or not found or _DEVICE.fullmatch(device) is None:
+        raise InputError(f"cannot read '{text}': write DEVICE=PATTERN, such as cuda='Conv*' or gpu:0=op:MatMul,name:head*")
+    return found
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A value that moves from one device to another, once for all its readers there.
+
+    `made_by` is the binding that computes it, None for a graph input; `readers` is empty for a graph output, which is
+    copied to the host. `count`: elements as text (`N*64`), `bytes` when every size is known.
+    """
+
+    value: Var
+    made_by: Binding | None
+    source: str
+    target: str
+    readers: tuple[Binding, ...]
+    count: str
+    bytes: int | None
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The device of every binding, by block order, and what is copied.
+
+    `copies` lie between bindings. `interface` are graph inputs and outputs that a caller would otherwise pass through
+    host memory; with onnxruntime's IO binding they need no copy.
+    """
+
+    devices: dict[Binding, str]
+    copies: list[Copy]
+    interface: list[Copy]
+
+
+def place(
+    program: Program, rules: Sequence[Rule], *, default: str = "cpu", propagate: bool = False
+) -> Placement:
+    """Choose a device for every binding; nothing is written.
+
+    The first rule that matches decides, then a mark already there. What is left takes, with `propagate`, the one device
+    that all its operands' bindings agree on, else the one that all its readers agree on; else `default`. Raises
+    InputError for a rule that matches nothing or a device name that onnxruntime could not read.
+    """
+    bindings = [b for block in program.blocks() for b in block.bindings]
+    devices: dict[Binding, str] = {}
+    for b in bindings:
+        chosen = next((r.device for r in rules if r.matches(b)), None) or _mark_of(b)
+        if chosen is not None:
+            devices[b] = chosen
+    for r in rules:
+        if not any(r.matches(b) for b in bindings):
+            raise InputError(f"--device {r.device}={r.pattern}: no node has such a name or operator")
+    for device in (default, *devices.values()):
+        if _DEVICE.fullmatch(device) is None:
+            raise InputError(f"'{device}' is no device name: letters, digits and _ . : - only")
+    if propagate:
+        for order, neighbours in ((bindings, _before), (bindings[::-1], _behind)):
+            for b in order:
+                near = {devices.get(n) for n in neighbours(b)}
+                agreed = next(iter(near)) if len(near) == 1 else None
+                if b not in devices and agreed is not None:
+                    devices[b] = agreed
+    devices = {b: devices.get(b, default) for b in bindings}
+    return Placement(devices, *_copies(program, devices, default))
+
+
+def _mark_of(b: Binding) -> str | None:
+    return next((e.value for e in b.node.metadata_props if e.key == MARK), None)
+
+
+def _before(b: Binding) -> list[Binding]:
+    found = [v.definition for v in b.inputs if v is not None and v.definition is not None]
+    return [d for d in found if d.op != "Constant"]
+
+
+def _behind(b: Binding) -> list[Binding]:
+    return [user for v in b.outputs if v is not None for user in v.users]
+
+
+def _copies(program: Program, devices: dict[Binding, str], host: str) -> tuple[list[Copy], list[Copy]]:
+    """One copy for each value and each device it is read on but not made on. Constants are put in place beforehand."""
+    inner: list[Copy] = []
+    interface: list[Copy] = []
+    for block in program.blocks():
+        for v in block.vars():
+            made_by = v.definition
+            if made_by is None and (v.initializer is not None or block is not program.main):
+                continue
+            if made_by is not None and v.is_constant:
+                continue
+            source = host if made_by is None else devices[made_by]
+            readers: dict[str, list[Binding]] = {}
+            for user in v.users:
+                readers.setdefault(devices[user], []).append(user)
+            found = [_copy(v, source, target, tuple(users)) for target, users in readers.items() if target != source]
+            (inner if made_by is not None else interface).extend(found)
+            if block is program.main and v.returned and source != host:
+                interface.append(_copy(v, source, host, ()))
+    return inner, interface
+
+
+def _copy(v: Var, source: str, target: str, readers: tuple[Binding, ...]) -> Copy:
+    count, size = "?", None
+    if isinstance(v.type, TensorType) and v.shape is not None and v.dtype:
+        known, open_ = 1, []
+        for d in v.shape:
+            if isinstance(d, int):
+                known *= d
+            else:
+                open_.append("?" if d is None else str(d))
+        count = "*".join([*open_, *([str(known)] if known != 1 or not open_ else [])])
+        size = None if open_ else known * numpy_dtype(v.dtype).itemsize
+    return Copy(v, v.definition, source, target, readers, count, size)
+
+
+def annotate(program: Program, placement: Placement, *, ir: bool = False) -> None:
+    """Write the placement into the program: `layer_ann` on every node, and with `ir` the IR's device configurations.
+
+    Every node is marked, those of the default device too: onnxruntime gives an unmarked node to whichever provider
+    comes first. Raises the IR version where the fields need it.
+    """
+    program.ir_version = max(program.ir_version, _CONFIGURATIONS_SINCE if ir else _METADATA_SINCE)
+    names = list(dict.fromkeys(placement.devices.values()))
+    for b, device in placement.devices.items():
+        node = NodeProto()
+        node.CopyFrom(b.node)
+        others = [e for e in node.metadata_props if e.key != MARK]
+        del node.metadata_props[:]
+        node.metadata_props.extend(others)
+        node.metadata_props.add(key=MARK, value=device)
+        if ir:
+            kept = [c for c in node.device_configurations if c.configuration_id != _CONFIGURATION]
+            del node.device_configurations[:]
+            node.device_configurations.extend(kept)
+            configuration = node.device_configurations.add(configuration_id=_CONFIGURATION)
+            for v in b.outputs:
+                if v is not None:  # whole on one device: a sharding without a sharded axis
+                    configuration.sharding_spec.add(tensor_name=v.name, device=[names.index(device)])
+        b.node, b.changed = node, True
+        b.block.touch()
+    if ir:
+        proto = ModelProto()
+        proto.CopyFrom(program.proto)
+        others_ = [c for c in proto.configuration if c.name != _CONFIGURATION]
+        del proto.configuration[:]
+        proto.configuration.extend(others_)
+        proto.configuration.add(name=_CONFIGURATION, num_devices=len(names), device=names)
+        program.proto = proto
+
+
+def settings(placement: Placement) -> str:
+    """The value of `session.layer_assignment_settings`: `device(=annotation);...`, an `=` asks for the exact mark.
+
+    onnxruntime calls CUDA devices `gpu` or `cuda` and lets the number follow a colon.
+    """
+    return ";".join(f"{device}(={device})" for device in dict.fromkeys(placement.devices.values()))

@@ -1,0 +1,161 @@
+"""Latency of optimised models against their inputs: onnxgrad's presets and onnxsim, onnxslim, onnxoptimizer, onnxscript
+
+`python scripts/bench_latency_peers.py [MODEL.onnx ...] [--peers-python PYTHON] [--out FILE.json]`; without models,
+those of models/ and those fetched before. Each peer runs in a process of its own with its defaults (`PYTHON` has the
+four installed; default: this one). Then all results of one model are measured in one run of `onnxgrad.verify.bench`:
+sessions in turns, CPU time beside wall time, ratios to the input. A result that computes something else is marked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from onnxgrad.errors import OnnxgradError  # noqa: E402  # the script runs from a checkout
+from onnxgrad.passes.optimize import optimize  # noqa: E402
+from onnxgrad.verify import verify  # noqa: E402
+from onnxgrad.verify.bench import bench  # noqa: E402
+from onnxgrad.verify.run import versions  # noqa: E402
+from scripts.fetch_models import cache_folder  # noqa: E402
+
+PRESETS = ("default", "inference", "canonical")
+PEERS = {
+    "onnxsim": "import onnxsim; out, ok = onnxsim.simplify(model)",
+    "onnxslim": "import onnxslim; out = onnxslim.slim(model)",
+    "onnxoptimizer": "import onnxoptimizer; out = onnxoptimizer.optimize(model)",
+    "onnxscript": "import onnxscript.optimizer; out = onnxscript.optimizer.optimize(model)",
+}
+CHILD = """
+import sys, time, onnx
+model = onnx.load(sys.argv[1])
+started = time.perf_counter()
+{call}
+seconds = time.perf_counter() - started
+onnx.save(out, sys.argv[2])
+print("seconds", seconds)
+"""
+
+
+def peer(python: str, name: str, model: Path, target: Path, timeout: float) -> str:
+    """Run one tool; what went wrong, or nothing."""
+    try:
+        done = subprocess.run(
+            [python, "-W", "ignore", "-c", CHILD.format(call=PEERS[name]), str(model), str(target)],
+            capture_output=True, text=True, timeout=timeout,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"took over {timeout:g} s"
+    if done.returncode or not target.is_file():
+        said = done.stderr.strip().splitlines()
+        return f"exit {done.returncode}: {said[-1][:200] if said else ''}"
+    return ""
+
+
+def measure(path: Path, python: str, folder: Path, seconds: float, rounds: int, threads: int) -> dict[str, Any]:
+    """One model under every tool."""
+    models: dict[str, Any] = {"input": str(path)}
+    failed: dict[str, str] = {}
+    for preset in PRESETS:
+        target = folder / f"onnxgrad {preset}.onnx"
+        try:
+            onnx.save(optimize(path, preset=preset, verify=False), target)
+            models[f"onnxgrad {preset}"] = str(target)
+        except OnnxgradError as error:
+            failed[f"onnxgrad {preset}"] = str(error)
+    for name in PEERS:
+        target = folder / f"{name}.onnx"
+        wrong = peer(python, name, path, target, timeout=120)
+        if wrong:
+            failed[name] = wrong
+        else:
+            models[name] = str(target)
+    proofs = {}
+    for label, target in models.items():
+        if label != "input":
+            try:
+                report = verify(path, target, seeds=(0,), float64_exact=False, float64_budget=10.0)
+                proofs[label] = "equal" if report.ok else str(report.worst)
+            except OnnxgradError as error:
+                proofs[label] = str(error)
+    shared = {label: target for label, target in models.items() if not proofs.get(label, "").startswith("(")}
+    nodes = {label: len(onnx.load(target, load_external_data=False).graph.node) for label, target in models.items()}
+    try:
+        report_of = bench(shared, seconds=seconds, rounds=rounds, threads=threads).to_dict()
+    except OnnxgradError as error:
+        report_of = {"error": str(error)}
+    return {"model": path.name, "nodes": nodes, "proofs": proofs, "failed": failed, **report_of}
+
+
+def line(row: dict[str, Any]) -> str:
+    """One row of the table: wall ratio (CPU ratio) per tool; ! where the result differs, - where the tool failed."""
+    ratios = {t["name"]: t for t in row.get("timings", ())}
+    cells = []
+    for label in (*(f"onnxgrad {p}" for p in PRESETS), *PEERS):
+        if label in ratios:
+            t = ratios[label]
+            wrong = "" if row["proofs"].get(label) == "equal" else "!"
+            cells.append(f"{t['wall_ratio']['median']:.2f} ({t['cpu_ratio']['median']:.2f}){wrong}")
+        else:
+            cells.append("-")
+    start = f"{ratios['input']['wall']['median'] * 1e3:.2f}" if "input" in ratios else "?"
+    return "| " + " | ".join([row["model"], start, *cells]) + " |"
+
+
+def default_models() -> list[Path]:
+    return sorted((ROOT / "models").glob("*.onnx")) + sorted(cache_folder("models").glob("*.onnx"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="*", type=Path)
+    parser.add_argument("--peers-python", default=sys.executable)
+    parser.add_argument("--out", type=Path, default=ROOT / "scripts/results/latency_peers.json")
+    parser.add_argument("--seconds", type=float, default=1.0, help="measuring time for each result")
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    header = ["model", "input ms", *(f"onnxgrad {p}" for p in PRESETS), *PEERS]
+    table = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    print("\n".join(table), flush=True)
+    rows = []
+    for path in args.models or default_models():
+        with tempfile.TemporaryDirectory() as folder:
+            row = measure(path, args.peers_python, Path(folder), args.seconds, args.rounds, args.threads)
+        rows.append(row)
+        table.append(line(row))
+        print(table[-1], flush=True)
+    asked = f"import importlib.metadata as m; print(', '.join(p + ' ' + m.version(p) for p in {tuple(PEERS)}))"
+    found = subprocess.run([args.peers_python, "-c", asked], capture_output=True, text=True)
+    about = {
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "threads": args.threads,
+        "onnxruntime": versions()["onnxruntime"],
+        "peers": found.stdout.strip(),
+    }
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    words = [
+        "# Latency after / before\n",
+        "Wall ratio (CPU ratio) to the input: medians of paired rounds, sessions in turns.",
+        "`!`: the result differs from the input's beyond its noise; `-`: the tool failed or its result does not run.",
+        "; ".join(f"{k}: {v}" for k, v in about.items()) + "\n",
+    ]
+    args.out.with_suffix(".md").write_text("\n".join([*words, *table]) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Types on loading: inference is believed before declarations, declarations complete it, and what is known flows on."""
+
+from __future__ import annotations
+
+import ml_dtypes  # noqa: F401  # numpy learns the small dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+
+from onnxgrad.ir import annotate as annotate_module
+from onnxgrad.ir.block import Var
+from onnxgrad.ir.load import load
+from onnxgrad.ir.types import TensorType, numpy_dtype
+from tests.backend_suite import Case, usable
+from tests.helpers import parse
+
+
+def declare(model: onnx.ModelProto, name: str, shape: list[int | str | None], dtype: int = TensorProto.FLOAT) -> None:
+    model.graph.value_info.append(onnx.helper.make_tensor_value_info(name, dtype, shape))
+
+
+def types(model: onnx.ModelProto) -> dict[str, str]:
+    return {v.name: str(v.type or "?") for v in load(model).main.vars()}
+
+
+def test_a_wrong_declaration_is_not_believed() -> None:
+    model = parse("g (float[2,3] x) => (float[7] y) { t = Neg(x) u = Abs(t) y = Exp(u) }")
+    declare(model, "t", [2, 5])
+    declare(model, "u", ["K"], TensorProto.INT64)
+    assert types(model) == {"x": "f32[2,3]", "t": "f32[2,3]", "u": "f32[2,3]", "y": "f32[2,3]"}
+
+
+def test_a_declaration_wrong_in_one_place_is_not_believed_in_another() -> None:
+    model = parse("g (float[2,3] x, int64[2] s) => (float[a,b] y) { r = Reshape(x, s) t = Concat<axis = 0>(r, r) y = Neg(t) }")
+    declare(model, "r", ["N", 3])
+    declare(model, "t", [4, 4])
+    found = types(model)
+    assert (found["r"], found["t"]) == ("f32[N,3]", "f32[4,4]")  # inference left all of t open
+    model = parse("g (float[N,3] x) => (float[a,b] y) { t = Concat<axis = 0>(x, x) y = Neg(t) }")
+    declare(model, "t", ["M", 4])
+    assert types(model)["y"] == "f32[a,3]"
+
+
+def test_a_declaration_completes_and_flows_on() -> None:
+    text = """g (float[N,6] x, int64[2] s) => (float[P,Q] y) {
+      r = Reshape(x, s)
+      t = Tanh(r)
+      w = Transpose(t)
+      sh = Shape(w)
+      y = Reshape(t, sh)
+    }"""
+    model = parse(text)
+    assert types(model)["w"] in ("f32[?,?]", "f32[unk__1,unk__0]")
+    declare(model, "r", ["N", 6])
+    found = types(model)
+    assert {n: found[n] for n in ("r", "t", "w", "y")} == {
+        "r": "f32[N,6]",
+        "t": "f32[N,6]",
+        "w": "f32[6,N]",
+        "y": "f32[6,N]",
+    }
+
+
+@pytest.mark.parametrize("said", ["?", "", -1])
+def test_dimensions_that_say_nothing(said: str | int) -> None:
+    model = parse("g (float[4,4] x) => (float[4,4] y) { y = Neg(x) }")
+    for dim in model.graph.input[0].type.tensor_type.shape.dim:
+        dim.Clear()
+        if isinstance(said, int):
+            dim.dim_value = said
+        else:
+            dim.dim_param = said
+    assert load(model).main.inputs[0].type == TensorType(TensorProto.FLOAT, (None, None))
+
+
+def test_nested_blocks_are_typed() -> None:
+    model = parse(
+        """g (int64 n, bool c, float[N,3] x) => (float[N,3] y) {
+          y = Loop (n, c, x) <body = b (int64 i, bool go, float[N,3] v) => (bool on, float[N,3] w) {
+            on = Identity(go)
+            w = If (go) <then_branch = t () => (float[N,3] p) { q = Neg(x) p = Add(q, v) },
+                         else_branch = e () => (float[N,3] p) { s = Shape(v) p = Expand(x, s) }>
+          }>
+        }"""
+    )
+    program = load(model)
+    found = {v.name: str(v.type or "?") for block in program.blocks() for v in block.vars()}
+    assert {n: found[n] for n in ("w", "q", "s", "on")} == {"w": "f32[N,3]", "q": "f32[N,3]", "s": "i64[2]", "on": "bool[]"}
+
+
+def test_functions_type_their_calls_and_constants() -> None:
+    model = parse(
+        """<ir_version: 10, opset_import: ["" : 20, "d" : 1]>
+        g (float[N,4] x) => (float[a,b] y) { t = d.F(x) y = Neg(t) }
+        <domain: "d", opset_import: ["" : 20]> F (x) => (y) { k = Constant<value = int64[1] {1}>() y = ReduceSum(x, k) }"""
+    )
+    program = load(model)
+    assert {str(b.out.type) for b in program.main.bindings} == {"f32[N,1]"}
+    (body,) = program.functions.values()
+    assert str(next(iter(body.bindings)).out.type) == "i64[1]"
+
+
+def test_without_inference_each_binding_is_typed_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = parse("g (float[N,4] x) => (float[a,b] y) { s = Shape(x) r = Flatten(x) t = Reshape(r, s) y = Softmax(t) }")
+    expected = types(model)
+    monkeypatch.setattr(annotate_module, "_infer", lambda model: None)
+    assert types(model) == expected == {"x": "f32[N,4]", "s": "i64[2]", "r": "f32[N,4]", "t": "f32[N,4]", "y": "f32[N,4]"}
+
+
+def wrong(case: Case) -> str:
+    """Where the types found without any declaration do not fit the results that the case expects; '' if nowhere."""
+    model = onnx.ModelProto()
+    model.CopyFrom(case.model)
+    del model.graph.value_info[:]
+    for value in model.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    block = load(model).main
+    sizes: dict[str, set[int]] = {}
+    pairs = [(v, case.inputs.get(v.name)) for v in block.inputs] + list(zip(block.outputs, case.outputs, strict=True))
+    for var, value in pairs:
+        if isinstance(value, np.ndarray) and isinstance(var.type, TensorType) and value.dtype.kind not in "OU":
+            if not _fits(var, value, sizes):
+                return f"{var!r} is {value.dtype}{list(value.shape)}"
+    return ""
+
+
+def _fits(var: Var, value: np.ndarray[tuple[int, ...], np.dtype[np.generic]], sizes: dict[str, set[int]]) -> bool:
+    if numpy_dtype(var.dtype) != value.dtype or (var.shape is not None and len(var.shape) != value.ndim):
+        return False
+    for d, real in zip(var.shape or (), value.shape):
+        if isinstance(d, str):
+            sizes.setdefault(d, set()).add(real)
+        if (isinstance(d, int) and d != real) or (isinstance(d, str) and len(sizes[d]) > 1):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.slow)])
+def test_types_fit_the_results_of_the_backend_suite(step: int) -> None:
+    assert {c.name: w for c in list(usable())[::step] if (w := wrong(c))} == {}

@@ -1,0 +1,285 @@
+"""Files appear whole or not at all, inputs are never touched, weights stay where they are until they must move."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, TensorProto, numpy_helper
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir import weights
+from onnxgrad.ir.load import load
+from onnxgrad.ir.ops import constant, emitting, op
+from onnxgrad.ir.save import save, to_proto
+from tests.helpers import parse
+
+W = np.arange(600, dtype=np.float32).reshape(2, 300)
+B = np.arange(4, dtype=np.float32)
+
+
+def external_model(folder: Path, location: str = "weights.bin") -> Path:
+    """Two large initializers at one place in an external file, a small one beside them, one in a nested graph."""
+    model = parse(
+        """g (float[N,2] x, bool c) => (float[N,300] y, float[N,300] z) {
+          y = MatMul(x, w)
+          z = If (c) <then_branch = t () => (float[N,300] p) { p = MatMul(x, w) },
+                      else_branch = e () => (float[N,300] p) { p = MatMul(x, tied) }>
+        }"""
+    )
+    model.graph.initializer.append(numpy_helper.from_array(W, "w"))
+    model.graph.initializer.append(numpy_helper.from_array(W, "tied"))
+    model.graph.initializer.append(numpy_helper.from_array(B, "unused"))
+    data = W.tobytes()
+    (folder / "weights.bin").write_bytes(b"\0" * 64 + data + B.tobytes())
+    for tensor, offset, size in zip(model.graph.initializer, (64, 64, 64 + len(data)), (len(data), len(data), 16)):
+        onnx.external_data_helper.set_external_data(tensor, location, offset, size)
+        tensor.ClearField("raw_data")
+    path = folder / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def same_but_for_location(a: ModelProto, b: ModelProto) -> bool:
+    found = []
+    for model in (a, b):
+        copy = ModelProto()
+        copy.CopyFrom(model)
+        for tensor in weights.tensors(copy):
+            del tensor.external_data[:]
+        found.append(copy)
+    return found[0] == found[1]
+
+
+def values(path: Path) -> dict[str, Any]:
+    return {t.name: numpy_helper.to_array(t) for t in onnx.load(path).graph.initializer}
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_external_data_is_streamed_to_one_new_file(tmp_path: Path, changed: bool) -> None:
+    source = external_model(tmp_path)
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    program = load(source)
+    program.main.changed = changed
+    assert program.main.initializers["w"].shape == (2, 300)
+    out = tmp_path / "out"
+    out.mkdir()
+    save(program, out / "new.onnx")
+    assert sorted(p.name for p in out.iterdir()) == ["new.onnx", "new.onnx.data"]
+    after = onnx.load(out / "new.onnx", load_external_data=False)
+    assert same_but_for_location(onnx.load(source, load_external_data=False), after)
+    places = [e for t in after.graph.initializer for e in t.external_data if e.key == "location"]
+    assert {e.value for e in places} == {"new.onnx.data"}
+    assert (out / "new.onnx.data").stat().st_size < 2 * W.nbytes, "what shared its place still does"
+    for name, array in values(source).items():
+        np.testing.assert_array_equal(values(out / "new.onnx")[name], array)
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()} == before
+    onnx.checker.check_model(str(out / "new.onnx"))
+
+
+def test_weights_are_not_read_until_asked_for(tmp_path: Path) -> None:
+    source = external_model(tmp_path)
+    (tmp_path / "weights.bin").unlink()
+    program = load(source)
+    assert to_proto(program) == onnx.load(source, load_external_data=False)
+    for use in (
+        lambda: program.main.initializers["w"].const,
+        lambda: to_proto(program, weights=True),
+        lambda: save(program, tmp_path / "out.onnx"),
+    ):
+        with pytest.raises(InputError, match="'w' cannot be read") as error:
+            use()
+        assert "\n" not in str(error.value)
+    assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]
+
+
+@pytest.mark.parametrize("how", ["parent", "absolute", "link", "linked folder", "short", "empty", "folder", "nul"])
+def test_external_data_may_not_leave_the_folder(tmp_path: Path, how: str) -> None:
+    secret = tmp_path / "secret.bin"
+    secret.write_bytes(b"\0" * 10_000)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    location = {
+        "parent": "../secret.bin",
+        "absolute": str(secret),
+        "link": "link.bin",
+        "linked folder": "sub/secret.bin",
+        "short": "weights.bin",
+        "empty": "",
+        "folder": ".",
+        "nul": "a\0b",
+    }[how]
+    path = external_model(folder, location)
+    if how == "link":
+        (folder / "link.bin").symlink_to(secret)
+    elif how == "linked folder":
+        (folder / "sub").symlink_to(tmp_path)
+    elif how == "short":
+        os.truncate(folder / "weights.bin", 100)
+    (tmp_path / "out").mkdir()
+    program = load(path)
+    for use in (
+        lambda: program.main.initializers["w"].const,
+        lambda: to_proto(program, weights=True),
+        lambda: save(program, tmp_path / "out" / "m.onnx"),
+    ):
+        with pytest.raises(InputError, match="cannot be read"):
+            use()
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_model_without_a_folder_names_the_way_out(tmp_path: Path) -> None:
+    proto = onnx.load(external_model(tmp_path), load_external_data=False)
+    program = load(proto)
+    assert to_proto(program) == proto
+    with pytest.raises(InputError, match="pass the model's path"):
+        save(program, tmp_path / "out.onnx")
+
+
+def test_its_own_files_are_never_overwritten(tmp_path: Path) -> None:
+    source = external_model(tmp_path, "weights.bin")
+    link, hard = tmp_path / "link.onnx", tmp_path / "hard.onnx"
+    link.symlink_to(source)
+    os.link(source, hard)
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    program = load(source)
+    for target in (source, tmp_path / "." / "model.onnx", link, hard):
+        with pytest.raises(InputError, match="output and input are the same"):
+            save(program, target)
+    with pytest.raises(InputError, match="reads its weights from this file"):
+        save(program, tmp_path / "weights.bin")
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+    # where our own name for the weights is the source's
+    os.rename(tmp_path / "weights.bin", tmp_path / "new.onnx.data")
+    again = external_model(tmp_path, "new.onnx.data")
+    save(load(again), tmp_path / "new.onnx")
+    assert (tmp_path / "new.onnx.2.data").is_file()
+    np.testing.assert_array_equal(values(tmp_path / "new.onnx")["w"], W)
+
+
+def test_an_existing_output_is_replaced_and_the_umask_respected(tmp_path: Path) -> None:
+    target = tmp_path / "y.onnx"
+    target.write_bytes(b"old")
+    old = os.umask(0o027)
+    try:
+        save(load(parse("g (float[2] x) => (float[2] y) { y = Relu(x) }")), str(target))
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
+    assert onnx.load(target).graph.node[0].op_type == "Relu"
+    assert [p.name for p in tmp_path.iterdir()] == ["y.onnx"]
+
+
+def _fail(error: OSError) -> Any:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize("where", ["write", "rename", "chmod"])
+def test_nothing_is_left_when_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    source = external_model(tmp_path)
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "m.onnx").write_bytes(b"old")
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    if where == "write":
+
+        class Full(io.BufferedWriter):
+            def write(self, data: Any) -> int:
+                raise full
+
+        real = os.fdopen
+
+        def opened(fd: int, mode: str = "r", *rest: Any) -> Any:
+            return Full(io.FileIO(fd, "w")) if mode == "wb" else real(fd, mode, *rest)
+
+        monkeypatch.setattr(os, "fdopen", opened)
+    else:
+        monkeypatch.setattr(os, {"rename": "replace", "chmod": "chmod"}[where], _fail(full))
+    with pytest.raises(InputError, match=r"m.onnx: cannot be written: No space left"):
+        save(load(source), out / "m.onnx")
+    monkeypatch.undo()
+    assert [(p.name, p.read_bytes()) for p in out.iterdir()] == [("m.onnx", b"old")]
+
+
+@pytest.mark.parametrize("target", ["none/m.onnx", "file/m.onnx", "folder", "x" * 300])
+def test_where_nothing_can_be_written(tmp_path: Path, target: str) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InputError, match="cannot be written") as error:
+        save(load(external_model(tmp_path)), tmp_path / target)
+    assert "\n" not in str(error.value)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder", "model.onnx", "weights.bin"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_folder_without_permission(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(InputError, match="Permission denied"):
+        save(load(parse("g (float[2] x) => (float[2] y) { y = Relu(x) }")), tmp_path / "m.onnx")
+
+
+def test_same_edits_same_bytes(tmp_path: Path) -> None:
+    found = []
+    for name in ("a.onnx", "b.onnx"):
+        program = load(external_model(tmp_path))
+        with emitting(program.main):
+            y = program.main.outputs[0]
+            program.main.replace(y, op.Add(program.main.inputs[0] @ constant(W), np.float32(1)))
+        program.main.remove_unused()
+        save(program, tmp_path / name)
+        found.append((tmp_path / name).read_bytes().replace(b"a.onnx", b"b.onnx"))
+    assert found[0] == found[1]
+
+
+def test_initializers_can_be_renamed() -> None:
+    weights = "float[2] v = {1, 2}, float[2] w = {3, 4}"
+    model = parse(f"g (float[2] x) => (float[2] y) <{weights}> {{ t = Mul(x, v) y = Mul(t, w) }}")
+    block = load(model).main
+    block.rename(block.initializers["v"], "weight")
+    block.check()
+    after = to_proto(block.program)
+    assert [t.name for t in after.graph.initializer] == ["weight", "w"]
+    assert list(after.graph.node[0].input) == ["x", "weight"]
+    assert model.graph.initializer[0].name == "v"
+
+
+@pytest.mark.slow
+def test_models_over_two_gigabytes(tmp_path: Path) -> None:
+    count = 9 << 28  # 2.25 GB of int8, sparse on disk
+    model = parse("g (int64 i) => (int8 y, int64 j) { y = Gather(w, i) t = Identity(i) j = Neg(t) }")
+    tensor = TensorProto(name="w", data_type=TensorProto.INT8, dims=[count], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="w.bin")
+    model.graph.initializer.append(tensor)
+    with (tmp_path / "w.bin").open("wb") as file:
+        file.truncate(count)
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    program = load(tmp_path / "m.onnx")
+    block = program.main
+    block.replace(next(b.out for b in block.bindings if b.op == "Identity"), block.inputs[0])
+    block.remove_unused()
+    with pytest.raises(InputError, match=r"pass 2 GB, more than a ModelProto .* BindingBlock.load\(path\)"):
+        to_proto(program, weights=True)
+    out = tmp_path / "out"
+    out.mkdir()
+    save(program, out / "m.onnx")
+    assert (out / "m.onnx.data").stat().st_size == count
+    assert (out / "m.onnx").stat().st_size < 1000
+    (out / "m.onnx.data").unlink()
+    # one that passed the limit in memory
+    grown = load(parse("g (int8 x) => (int8 y) { y = Neg(x) }"))
+    with emitting(grown.main):
+        for _ in range(2):
+            grown.main.add_output(op.Neg(constant(np.zeros(count // 2, np.int8))))
+    save(grown, out / "grown.onnx")
+    assert (out / "grown.onnx.data").stat().st_size == count
+    (out / "grown.onnx.data").unlink()  # pytest keeps its folders

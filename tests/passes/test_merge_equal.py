@@ -1,0 +1,173 @@
+"""Equal bindings and equal initializers become one; what draws or differs in a bit does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.helpers import parse
+from tests.passes.common import Done, apply, assert_same_results, before_and_after, model_of, weights
+
+PASSES = "merge-equal,remove-unused"
+
+
+def merged(text: str, constants: dict[str, Any] | None = None, **options: Any) -> Done:
+    done = apply(model_of(text, constants, **options), PASSES)
+    assert_same_results(done)
+    return done
+
+
+def ops(done: Done) -> list[str]:
+    return [b.op for b in done.block.bindings]
+
+
+def test_golden(golden: Callable[[str, str], None]) -> None:
+    text = """g (float[2,2] x) => (float[2,2] o) <float[2,2] w = {1, 2, 3, 4}, float[2,2] v = {1, 2, 3, 4}> {
+        a = MatMul(x, w)
+        b = MatMul(x, v)
+        r = Relu(a)
+        s = Relu(b)
+        o = Add(r, s)
+      }"""
+    golden("merge_equal", before_and_after(text, PASSES))
+
+
+def test_chains_collapse_in_one_go() -> None:
+    body = "".join(f"{p}1 = Relu(x) {p}2 = Exp({p}1) {p}3 = Neg({p}2) " for p in "abc") + "o = Sum(a3, b3, c3)"
+    assert ops(merged(f"g (float[2] x) => (float[2] o) {{ {body} }}")) == ["Relu", "Exp", "Neg", "Sum"]
+
+
+def test_several_results() -> None:
+    text = """g (float[4] x) => (float[2] o) { a, b = Split<axis=0, num_outputs=2>(x) c, d = Split<axis=0, num_outputs=2>(x)
+      s = Add(a, d) t = Add(c, b) o = Sub(s, t) }"""
+    assert ops(merged(text)) == ["Split", "Add", "Sub"]
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        "a = Softmax<axis=0>(x) b = Softmax<axis=1>(x)",
+        "a = Sub(x, y) b = Sub(y, x)",
+        'a = Clip(x, l) b = Clip(x, "", l)',
+        "a = Cast<to=1>(x) b = Cast<to=10>(x)",
+    ],
+)
+def test_what_differs_stays(pair: str) -> None:
+    text = f"g (float[2,2] x, float[2,2] y, float l) => (float[] o, float[] p) {{ {pair} o = Identity(a) p = Neg(b) }}"
+    model = parse(text.replace("float[] p", "float16[] p") if "Cast" in pair else text)
+    assert len(ops(apply(model, PASSES))) == 4
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        "RandomNormalLike(x)",
+        "RandomUniform<shape=[2]>()",
+        "RandomUniformLike<seed=1.0>(x)",
+        "Bernoulli(x)",
+        "Dropout(x, r, t)",
+    ],
+)
+def test_two_draws_are_two_draws(draw: str) -> None:
+    """Merging them made a difference of two draws 0 elsewhere."""
+    text = f"""g (float[2] x) => (float[2] o) {{
+      t = Constant<value = bool {{1}}>() r = Constant<value_float=0.5>() a = {draw} b = {draw} o = Sub(a, b) }}"""
+    op = draw.split("(")[0].split("<")[0]
+    assert ops(apply(parse(text), PASSES)).count(op) == 2
+
+
+def test_a_dropout_in_inference_merges_and_one_before_opset_7_does_not() -> None:
+    text = "g (float[2] x) => (float[2] o) { a = Dropout(x) b = Dropout(x) o = Sub(a, b) }"
+    assert ops(merged(text)) == ["Dropout", "Sub"]
+    assert ops(apply(parse(text, opset=6, ir_version=7), PASSES)).count("Dropout") == 2
+
+
+def test_calls_and_control_flow_stay() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 20, "my" : 1]>
+    g (float[2] x) => (float[2] o) { a = my.f(x) b = my.f(x) o = Sub(a, b) }
+    <domain: "my", opset_import: ["" : 20]> f (u) => (v) { v = RandomNormalLike(u) }"""
+    assert ops(apply(parse(text), PASSES)) == ["f", "f", "Sub"]
+    branches = "<then_branch = t () => (float[2] u) { u = RandomNormalLike(x) }, else_branch = e () => (float[2] v) { v = Abs(x) }>"
+    loop = f"g (bool k, float[2] x) => (float[2] o) {{ a = If(k) {branches} b = If(k) {branches.replace(' u', ' p').replace(' v', ' q')} o = Sub(a, b) }}"
+    assert ops(apply(parse(loop), PASSES)).count("If") == 2
+
+
+def test_two_outputs_keep_both_names() -> None:
+    done = merged("g (float[2] x) => (float[2] a, float[2] b, float[2] c) { a = Relu(x) b = Relu(x) d = Relu(x) c = Neg(d) }")
+    assert ops(done) == ["Relu", "Relu", "Neg"]
+    one = merged("g (float[2] x) => (float[2] b, float[2] c) { a = Relu(x) b = Relu(x) c = Neg(a) }")
+    assert ops(one) == ["Relu", "Neg"] and [v.name for v in one.block.outputs] == ["b", "c"]
+
+
+def test_within_a_branch_and_with_what_it_captures() -> None:
+    text = """g (bool k, float[2] x) => (float[2] o) {
+      a = Relu(x) b = Relu(x)
+      o = If (k) <then_branch = t () => (float[2] u) { c = Neg(a) d = Neg(b) u = Add(c, d) }, else_branch = e () => (float[2] v) { v = Abs(b) }> }"""
+    done = merged(text)
+    assert (done.count("Relu"), done.count("Neg")) == (1, 1)
+
+
+# ---- initializers ----------------------------------------------------------------------------------------------------
+
+
+def test_equal_initializers_whichever_field_holds_them() -> None:
+    model = parse("g (float[2] x) => (float[2] o) <float[2] u = {1, 2}, float[2] v = {1, 2}> { a = Mul(x, u) b = Add(a, v) o = Add(b, w) }")
+    model.graph.initializer.append(model_of("g () => () {}", {"w": np.array([1, 2], np.float32)}).graph.initializer[0])
+    done = apply(model, PASSES)
+    assert_same_results(done)
+    assert len(done.block.initializers) == 2, "as floats and as raw bytes: two, not one, and never wrong"
+
+
+@pytest.mark.parametrize(
+    ("u", "v"),
+    [
+        (np.array([0.0], np.float32), np.array([-0.0], np.float32)),
+        (np.zeros(2, np.float32), np.zeros(2, np.int32)),
+        (np.zeros((1, 2), np.float32), np.zeros((2, 1), np.float32)),
+        (np.array([np.nan], np.float32), np.array([-np.nan], np.float32)),
+    ],
+)
+def test_a_bit_a_dtype_or_a_shape_of_difference(u: Any, v: Any) -> None:
+    model = model_of("g (float[2,2] x) => (float[2,2] o) { a = Cast<to=1>(u) b = Cast<to=1>(v) c = Div(x, a) d = Div(x, b) o = Sub(c, d) }",
+                     {"u": u, "v": v})
+    assert len(apply(model, "merge-equal").block.initializers) == 2
+
+
+def test_plus_and_minus_zero_give_different_results() -> None:
+    text = "g (float[2] x) => (float[2] o, float[2] p) <float z = {0}, float n = {-0.0}> { o = Div(x, z) p = Div(x, n) }"
+    done = apply(model_of("g (float[2] x) => (float[2] o, float[2] p) { o = Div(x, z) p = Div(x, n) }",
+                          {"z": np.float32(0.0), "n": np.float32(-0.0)}), PASSES)
+    assert_same_results(done, exact=True)
+    assert len(done.block.initializers) == 2 and text
+
+
+def test_defaults_and_outputs_are_interface() -> None:
+    text = "g (float[2] x, float[2] u = {1, 2}, float[2] v = {1, 2}) => (float[2] o) { a = Mul(x, u) o = Add(a, v) }"
+    assert len(merged(text).block.initializers) == 2
+    returned = "g (float[2] x) => (float[2] o, float[2] u, float[2] v) <float[2] u = {1, 2}, float[2] v = {1, 2}> { a = Mul(x, u) o = Add(a, v) }"
+    assert len(merged(returned).block.initializers) == 2
+
+
+def test_strings() -> None:
+    text = "g (string[2] x) => (bool[2] o) { a = Equal(x, u) b = Equal(x, v) c = Equal(x, w) d = And(a, b) o = And(c, d) }"
+    constants = {"u": np.array(["a", "b"], object), "v": np.array(["a", "b"], object), "w": np.array(["ab", ""], object)}
+    done = apply(model_of(text, constants), PASSES)
+    assert len(done.block.initializers) == 2 and done.count("Equal") == 2
+
+
+def test_the_binding_that_stays_says_where_both_came_from() -> None:
+    model = model_of("g (float[2] x) => (float[2] o) { a = Relu(x) b = Relu(x) c = Relu(x) d = Add(a, b) o = Add(c, d) }")
+    for node, scope in zip(model.graph.node, ("one", "two", "one")):
+        node.metadata_props.add(key="namespace", value=scope)
+    done = apply(model, PASSES)
+    (relu,) = [n for n in done.after.graph.node if n.op_type == "Relu"]
+    assert {e.key: e.value for e in relu.metadata_props} == {"namespace": "one | two"}
+    assert [n.metadata_props for n in model.graph.node][0][0].value == "one", "the argument is never changed"
+
+
+def test_merging_reaches_a_fixpoint() -> None:
+    done = merged("g (float[2,2] x) => (float[2,2] o) { a = MatMul(x, w) b = MatMul(x, w) o = Add(a, b) }", weights(w=(2, 2)))
+    assert not apply(done.after, PASSES).trace.firings

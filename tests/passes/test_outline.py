@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+
+from onnxgrad.ir.load import load
+from onnxgrad.passes.fusion_groups import fusion_groups
+from tests.helpers import MODELS_DIR, parse
+from tests.passes.proving import Ran, ran
+from tests.passes.same_graph import canonical
+
+FIVE = "g (float[4] x, float[4] p) => (float[4] y) { a=Add(x,p) b=Add(a,p) c=Add(b,p) d=Add(c,p) e=Add(d,p) y=Exp(e) }"
+SUM = """g (float[4,5] x, float[5] p) => (float[4,1] y) <int64[1] axes = {1}, float[1] q = {2.0}>
+  { a = Add(x, p)  b = Add(a, p)  c = ReduceSum(b, axes)  y = Add(c, q) }"""
+
+
+def groups(text: str, max_size: int = 256) -> list[list[str]]:
+    return [[b.op for b in g] for g in fusion_groups(load(parse(text)).main, max_size)]
+
+
+def whole(done: Ran) -> str:
+    return "\n".join([done.text, *map(str, done.program.functions.values())])
+
+
+def test_five_adds_and_an_exp_are_one_function(golden: Callable[[str, str], None]) -> None:
+    done = ran(parse(FIVE), "outline")
+    assert len(done.ops) == 1 and len(done.program.functions) == 1
+    golden("passes/outline_chain", whole(done))
+    done.prove()
+
+
+def test_a_reduction_ends_a_group(golden: Callable[[str, str], None]) -> None:
+    done = ran(parse(SUM), "outline")
+    assert groups(SUM) == [["Add", "Add", "ReduceSum"], ["Add"]]
+    assert len(done.ops) == 2 and len(done.program.functions) == 2
+    golden("passes/outline_reduction", whole(done))
+    done.prove()
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        # elementwise work follows a product in its loop, through a diamond as well
+        ("a = MatMul(x, x)  b = Relu(a)  y = Tanh(b)", [["MatMul", "Relu", "Tanh"]]),
+        ("a = MatMul(x, x)  b = Relu(a)  c = Tanh(a)  y = Add(b, c)", [["MatMul", "Relu", "Tanh", "Add"]]),
+        # one product to a group
+        ("a = MatMul(x, x)  b = MatMul(a, x)  y = Neg(b)", [["MatMul"], ["MatMul", "Neg"]]),
+        ("a = MatMul(x, x)  b = MatMul(x, x)  y = Add(a, b)", [["MatMul", "Add"], ["MatMul"]]),
+        # what is read outside of every path stays outside
+        ("a = Neg(x)  b = Softmax(a)  c = Abs(a)  y = Add(b, c)", [["Neg"], ["Abs", "Add"]]),
+        # injective bindings join in the second phase
+        ("a = Transpose(x)  y = Neg(a)", [["Transpose", "Neg"]]),
+        ("a = Neg(x)  b = Transpose(a)  y = Abs(b)", [["Neg", "Transpose", "Abs"]]),
+        # before a product comes a group of its own
+        ("a = Neg(x)  y = MatMul(a, x)", [["Neg"], ["MatMul"]]),
+        # opaque operators are in no group
+        ("a = Softmax(x)  y = Neg(a)", [["Neg"]]),
+    ],
+)
+def test_groups(body: str, expected: list[list[str]]) -> None:
+    text = f"g (float[4,4] x) => (float[4,4] y) {{ {body} }}"
+    assert sorted(groups(text)) == sorted(expected)
+    done = ran(parse(text), "outline")
+    done.prove()
+
+
+def test_a_graph_output_inside_ends_a_group() -> None:
+    text = "g (float[4] x) => (float[4] a, float[4] y) { a = Neg(x)  y = Abs(a) }"
+    assert groups(text) == [["Neg"], ["Abs"]]
+    done = ran(parse(text), "outline")
+    assert [o.name for o in done.after.graph.output] == ["a", "y"]
+    done.prove()
+
+
+def test_a_value_that_a_nested_graph_captures_ends_a_group() -> None:
+    text = """g (float[4] x, bool c) => (float[4] y) { a = Neg(x)  b = Abs(a)
+      t = If (c) <then_branch = t () => (float[4] u) { u = Sqrt(b) }, else_branch = e () => (float[4] v) { w = Neg(b) v = Exp(w) }>
+      y = Add(b, t) }"""
+    done = ran(parse(text), "outline")
+    assert done.count["fused_neg_exp"] == 1 and done.count["fused_neg_abs"] == 1
+    done.prove()
+
+
+def test_limits() -> None:
+    assert groups(FIVE, 2) == [["Add", "Add"], ["Add", "Add"], ["Add", "Exp"]]
+    assert ran(parse(FIVE), "outline{min_size=7}").ops == ["Add"] * 5 + ["Exp"]
+
+
+def test_bindings_of_different_devices_do_not_share_a_group() -> None:
+    given = parse("g (float[4] x) => (float[4] y) { a = Neg(x)  b = Abs(a)  y = Exp(b) }")
+    given.graph.node[2].metadata_props.add(key="layer_ann", value="gpu")
+    done = ran(given, "outline")
+    assert done.ops == ["fused_neg_abs", "fused_exp"]
+    assert [e.value for e in done.after.graph.node[1].metadata_props if e.key == "layer_ann"] == ["gpu"]
+
+
+def test_equal_groups_share_a_function() -> None:
+    body = "a = Neg(x)  b = Abs(a)  s = Softmax(b)  c = Neg(s)  y = Abs(c)"
+    done = ran(parse(f"g (float[4] x) => (float[4] y) {{ {body} }}"), "outline")
+    assert done.ops == ["fused_neg_abs", "Softmax", "fused_neg_abs"] and len(done.program.functions) == 1
+    done.prove()
+
+
+def test_before_ir_8_there_are_no_functions() -> None:
+    given = parse(FIVE, opset=12, ir_version=7)
+    done = ran(given, "outline")
+    assert done.after == given and "has no functions" in done.reasons
+
+
+def round_trip(path: Path) -> None:
+    model = onnx.load(path)
+    outlined = ran(model, "outline{min_size=2}")
+    assert outlined.trace.firings
+    again = ran(outlined.after, "inline{names=onnxgrad::*}")
+    assert canonical(again.after) == canonical(model)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "lstmcell", "mobilenet_v2.raw"])
+def test_inline_is_the_inverse(name: str) -> None:
+    round_trip(MODELS_DIR / f"{name}.onnx")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", sorted(MODELS_DIR.glob("*.onnx")), ids=lambda p: p.stem)
+def test_inline_is_the_inverse_on_every_model(path: Path) -> None:
+    round_trip(path)
+
+
+@pytest.mark.parametrize("name", ["bert", "resnet18"])
+def test_outlined_models_compute_the_same(name: str) -> None:
+    ran(onnx.load(MODELS_DIR / f"{name}.onnx"), "outline").prove(legs=["onnxruntime"])

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxgrad.errors import InputError
+from onnxgrad.verify.bench import Spread, bench
+from tests.helpers import parse
+
+
+def product(times: int) -> onnx.ModelProto:
+    """`times` products in a row."""
+    body = "  ".join(f"v{i + 1} = MatMul(v{i}, w)" for i in range(times))
+    model = parse(f"g (float[1,64] v0) => (float[1,64] v{times}) {{ {body} }}")
+    w = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32) / 8
+    model.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    return model
+
+
+def test_a_longer_model_takes_longer() -> None:
+    report = bench({"short": product(2), "long": product(200)}, rounds=6, seconds=0.2)
+    short, long = report.timings
+    assert (short.name, long.name) == ("short", "long")
+    assert short.wall_ratio == Spread(1.0, 1.0, 1.0) == short.cpu_ratio
+    assert long.wall_ratio.median > 3 and long.cpu_ratio.median > 3
+    assert 0 < short.wall.low <= short.wall.median <= short.wall.high < long.wall.median
+    assert short.runs > long.runs >= 6
+    assert json.loads(json.dumps(report.to_dict()))["timings"][1]["wall_ratio"]["median"] > 3
+    assert str(report).splitlines()[0].split()[:3] == ["model", "wall", "ms"]
+
+
+def test_symbolic_dims_and_given_inputs() -> None:
+    model = parse("g (float[N,3] x) => (float[N,3] y) { y = Relu(x) }")
+    assert bench({"m": model}, rounds=1, seconds=0.01, dims={"N": 5}).dims == {"N": 5}
+    given = {"x": np.ones((7, 3), np.float32)}
+    assert bench({"m": model}, rounds=1, seconds=0.01, inputs=given).timings[0].runs >= 1
+
+
+def test_a_model_that_does_not_run_is_reported() -> None:
+    good = parse("g (float[2] x) => (float[2] y) { y = Relu(x) }")
+    bad = parse("g (float[2] x) => (float[2] y) { y = NoSuchOperator(x) }")
+    report = bench({"good": good, "bad": bad}, rounds=1, seconds=0.01)
+    assert [t.name for t in report.timings] == ["good"]
+    assert "bad" in report.refused and "bad" in str(report)
+    with pytest.raises(InputError, match="does not load"):
+        bench({"bad": bad, "good": good}, rounds=1, seconds=0.01)
+
+
+def test_misuse_is_an_input_error() -> None:
+    good = parse("g (float[2] x) => (float[2] y) { y = Relu(x) }")
+    other = parse("g (float[2] z) => (float[2] y) { y = Relu(z) }")
+    with pytest.raises(InputError, match="cannot share feeds"):
+        bench({"good": good, "other": other}, rounds=1, seconds=0.01)
+    with pytest.raises(InputError, match="at least one model"):
+        bench({})
+    with pytest.raises(InputError, match="no ONNX model"):
+        bench({"nothing": b"\xff\xff"})
+
+
+def test_half_and_bfloat16_inputs() -> None:
+    for dtype in ("float16", "bfloat16"):
+        model = parse(f"g ({dtype}[2] x) => ({dtype}[2] y) {{ y = Identity(x) }}")
+        assert bench({"m": model}, rounds=1, seconds=0.01).timings[0].runs >= 1
