@@ -21,11 +21,15 @@ from onnxgrad.version import __version__
 
 COMMANDS = {
     "optimize": "rewrite a model into a smaller equal one, and prove that it is equal",
+    "grad": "the gradient of a model as a plain ONNX graph, checked against differences",
+    "check-grad": "compare a model's gradient with central differences, value by value",
     "verify": "run two models and say whether they compute the same",
     "inspect": "what is in a model: interface, operators, parameters, or the whole block as text",
     "diff": "what changed between two models",
     "bench": "measure the latency of models in turns, wall and CPU time",
+    "place": "mark nodes with devices for onnxruntime, and show what is copied between them",
     "passes": "the passes with their laws and options, and the presets",
+    "ops": "how the gradient of each operator is formed",
     "doctor": "what is installed here, and which providers really run",
 }
 

@@ -49,7 +49,7 @@ def has_schema_body(binding: Binding) -> bool:
 
 
 def body_of(binding: Binding) -> Body:
-    """The body of a call. InputError when it has none, or when a body made for the call needs types that are unknown."""
+    """The body of a call. InputError when it has none, or when one made for the call needs types that are unknown."""
     key = called(binding)
     if key is not None:
         return Body(binding.block.program.functions[key], tuple(binding.outputs), key)
@@ -103,7 +103,8 @@ def conflict(binding: Binding, body: Body) -> str | None:
             continue
         old, new = (attributes.schema(b.op, v, b.domain) for v in (there, here))
         if old is None or new is None or not _means_the_same(old, new):
-            return f"its body is written for opset {there} of domain '{b.domain}', here it is {here}, and {b.op} changed"
+            written = f"opset {there} of domain '{b.domain}'"
+            return f"its body is written for {written}, here it is {here}, and {b.op} changed"
     given = dict(zip(body.block.inputs, binding.inputs))
     absent = {v for v in body.block.inputs if given.get(v) is None}
     returned = [inner for inner, out in zip(body.block.outputs, body.results) if out is not None]

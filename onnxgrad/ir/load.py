@@ -82,7 +82,7 @@ def _program(proto: ModelProto, folder: Path | None, path: Path | None = None) -
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Loading only makes objects that stay; looking through them for garbage again and again takes a third of the time."""
+    """Loading makes only objects that stay; looking through them for garbage takes a third of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

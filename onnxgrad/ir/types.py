@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -46,6 +47,7 @@ _SHORT = {
 }
 
 
+@lru_cache(maxsize=64)
 def dtype_name(dtype: int) -> str:
     """The short name used by the printer: f32, i64, bool, f8e4m3fn, ..."""
     if dtype not in TensorProto.DataType.values():

@@ -19,6 +19,8 @@ MAX_BYTES = (1 << 31) - (1 << 20)
 _ALIGNMENT = 4096
 # tensors below this stay in the model file even when others go outside
 _INLINE_BYTES = 1024
+# external data is copied in pieces of this size, so that no weight has to fit into memory
+_PIECE = 1 << 24
 
 
 def internalize(tensor: TensorProto, folder: Path | None) -> TensorProto:
@@ -110,14 +112,32 @@ def move(leaving: Iterable[TensorProto], folder: Path | None, file: IO[bytes], l
         external = tensor.data_location == TensorProto.EXTERNAL
         place = tuple(sorted((e.key, e.value) for e in tensor.external_data)) if external else ()
         if place not in written or not external:
-            data = internalize(tensor, folder).raw_data if external else tensor.raw_data
             offset = -(-file.tell() // _ALIGNMENT) * _ALIGNMENT
             file.seek(offset)
-            file.write(data)
-            written[place] = (offset, len(data))
+            for data in _pieces(tensor, folder) if external else [tensor.raw_data]:
+                file.write(data)
+            written[place] = (offset, file.tell() - offset)
         tensor.raw_data = b"\0"  # set_external_data wants the field present
         set_external_data(tensor, location, *written[place])
         tensor.ClearField("raw_data")
+
+
+def _pieces(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
+    """The bytes of an external tensor, a piece at a time, each read through onnx's checks. Errors as `internalize`."""
+    place = {e.key: e.value for e in tensor.external_data}
+    length, offset = place.get("length", ""), place.get("offset", "0")
+    if not (length.isdecimal() and offset.isdecimal()) or int(length) <= _PIECE:
+        yield internalize(tensor, folder).raw_data
+        return
+    start, end = int(offset), int(offset) + int(length)
+    piece = TensorProto(name=tensor.name, data_type=TensorProto.UINT8, data_location=TensorProto.EXTERNAL)
+    for at in range(start, end, _PIECE):
+        del piece.external_data[:]
+        size = min(_PIECE, end - at)
+        piece.dims[:] = [size]
+        for key, value in (("location", place.get("location", "")), ("offset", str(at)), ("length", str(size))):
+            piece.external_data.add(key=key, value=value)
+        yield internalize(piece, folder).raw_data
 
 
 def sources(model: ModelProto, folder: Path | None) -> set[Path]:

@@ -31,6 +31,8 @@ def _of_equal_shapes(a: Var, b: Var, root: Binding) -> Hashable | Decline:
     """One bucket: same operator and scalars, both operands of the same shapes, biases all rows or all absent."""
     if not (_known(a.shape) and _known(b.shape)) or not a.dtype:
         return decline("an operand's shape is unknown")
+    if root.has_refs:
+        return decline("an attribute is that of the enclosing function")
     if a.rank != b.rank:
         return decline("the operands have different ranks")
     bias = root.operand(2)

@@ -69,7 +69,7 @@ class Scale:
         array = v.const
         if array is not None:
             with np.errstate(all="ignore"):
-                scaled: Any = array / factors if self.divide else array * factors  # type: ignore[operator]
+                scaled = (np.divide if self.divide else np.multiply)(array, factors)
             if not np.isfinite(scaled).all():
                 raise Stays(f"{v.name} times its scale is not finite")
         operand = constant(factors, name="scale")
@@ -113,6 +113,8 @@ def read_scale(root: Binding, y: Var, s: Var, scalars: bool) -> Scale | Decline 
 def again(b: Binding, inputs: Sequence[Var | None], outputs: int | None = None, **changed: Any) -> Any:
     """The same operator on other operands, attributes kept but for those in `changed`; a tuple for `outputs`."""
     attrs = {**b.attrs, **changed}
+    if b.has_refs:
+        raise Stays(f"an attribute of {b.op} is that of the enclosing function")
     if any(isinstance(value, tuple) and not value for value in attrs.values()):
         raise Stays(f"{b.op} has an empty attribute")
     at = emitter()
@@ -144,6 +146,7 @@ def weight(v: Var | None, result: Var) -> Var:
 
 def _leaf(v: Var) -> Var | None:
     """The one value that is not fixed by the file and that `v` is a rearranged or scaled form of, None without one."""
+    # a dequantized weight is not among them: scaled, it would no longer be read by a quantized kernel
     for _ in range(REACH):
         if v.is_constant:
             return None
@@ -159,9 +162,7 @@ def _leaf(v: Var) -> Var | None:
     return v
 
 
-_REARRANGED = frozenset(
-    {"Cast", "Div", "Flatten", "Identity", "Mul", "Reshape", "Squeeze", "Transpose", "Unsqueeze", "DequantizeLinear"}
-)
+_REARRANGED = frozenset({"Cast", "Div", "Flatten", "Identity", "Mul", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _FIXED = _REARRANGED | {"Add", "Concat", "ConstantOfShape", "Expand", "Neg", "Slice", "Split", "Sqrt"}
 
 

@@ -45,7 +45,7 @@ def _vectors(x: Var, root: Binding) -> list[int] | Decline:
 @rewrite(P.BatchNormalization(x, gamma, beta, mean, var))
 def batch_norm(x: Var, gamma: Var, beta: Var, mean: Var, var: Var, root: Binding) -> Any:
     """BN(x) = x * scale + shift, scale = gamma / sqrt(var + eps), shift = beta - mean * scale, in inference"""
-    reason = _training(root)
+    reason = "an attribute is that of the enclosing function" if root.has_refs else _training(root)
     if reason is not None:
         return decline(reason)
     axes = _vectors(x, root)

@@ -32,7 +32,8 @@ def test_a_wrong_declaration_is_not_believed() -> None:
 
 
 def test_a_declaration_wrong_in_one_place_is_not_believed_in_another() -> None:
-    model = parse("g (float[2,3] x, int64[2] s) => (float[a,b] y) { r = Reshape(x, s) t = Concat<axis = 0>(r, r) y = Neg(t) }")
+    graph = "{ r = Reshape(x, s) t = Concat<axis = 0>(r, r) y = Neg(t) }"
+    model = parse(f"g (float[2,3] x, int64[2] s) => (float[a,b] y) {graph}")
     declare(model, "r", ["N", 3])
     declare(model, "t", [4, 4])
     found = types(model)
@@ -86,14 +87,17 @@ def test_nested_blocks_are_typed() -> None:
     )
     program = load(model)
     found = {v.name: str(v.type or "?") for block in program.blocks() for v in block.vars()}
-    assert {n: found[n] for n in ("w", "q", "s", "on")} == {"w": "f32[N,3]", "q": "f32[N,3]", "s": "i64[2]", "on": "bool[]"}
+    assert [found[n] for n in ("w", "q", "s", "on")] == ["f32[N,3]", "f32[N,3]", "i64[2]", "bool[]"]
 
 
 def test_functions_type_their_calls_and_constants() -> None:
     model = parse(
         """<ir_version: 10, opset_import: ["" : 20, "d" : 1]>
         g (float[N,4] x) => (float[a,b] y) { t = d.F(x) y = Neg(t) }
-        <domain: "d", opset_import: ["" : 20]> F (x) => (y) { k = Constant<value = int64[1] {1}>() y = ReduceSum(x, k) }"""
+        <domain: "d", opset_import: ["" : 20]> F (x) => (y) {
+          k = Constant<value = int64[1] {1}>()
+          y = ReduceSum(x, k)
+        }"""
     )
     program = load(model)
     assert {str(b.out.type) for b in program.main.bindings} == {"f32[N,1]"}
@@ -102,10 +106,11 @@ def test_functions_type_their_calls_and_constants() -> None:
 
 
 def test_without_inference_each_binding_is_typed_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = parse("g (float[N,4] x) => (float[a,b] y) { s = Shape(x) r = Flatten(x) t = Reshape(r, s) y = Softmax(t) }")
+    graph = "{ s = Shape(x) r = Flatten(x) t = Reshape(r, s) y = Softmax(t) }"
+    model = parse(f"g (float[N,4] x) => (float[a,b] y) {graph}")
     expected = types(model)
     monkeypatch.setattr(annotate_module, "_infer", lambda model: None)
-    assert types(model) == expected == {"x": "f32[N,4]", "s": "i64[2]", "r": "f32[N,4]", "t": "f32[N,4]", "y": "f32[N,4]"}
+    assert types(model) == expected == {**dict.fromkeys("xrty", "f32[N,4]"), "s": "i64[2]"}
 
 
 def wrong(case: Case) -> str:
@@ -119,9 +124,9 @@ def wrong(case: Case) -> str:
     sizes: dict[str, set[int]] = {}
     pairs = [(v, case.inputs.get(v.name)) for v in block.inputs] + list(zip(block.outputs, case.outputs, strict=True))
     for var, value in pairs:
-        if isinstance(value, np.ndarray) and isinstance(var.type, TensorType) and value.dtype.kind not in "OU":
-            if not _fits(var, value, sizes):
-                return f"{var!r} is {value.dtype}{list(value.shape)}"
+        comparable = isinstance(value, np.ndarray) and isinstance(var.type, TensorType) and value.dtype.kind not in "OU"
+        if comparable and not _fits(var, value, sizes):
+            return f"{var!r} is {value.dtype}{list(value.shape)}"
     return ""
 
 

@@ -134,12 +134,14 @@ LOGICAL = ("Not", "And", "Or", "Xor")
 ATTRIBUTES: dict[str, dict[str, Any]] = {"Transpose": {"perm": [1, 0]}, "Cast": {"to": 7}, "Concat": {"axis": 1}}
 
 
-@pytest.mark.parametrize("opset", [7, 13, 20])
-@pytest.mark.parametrize("name", sorted(infer._QUICK))
+QUICK = sorted(infer._QUICK)
+VERSIONS = [(name, opset) for name in QUICK for opset in (7, 13, 20) if attributes.schema(name, opset, "")]
+
+
+@pytest.mark.parametrize(("name", "opset"), VERSIONS)
 def test_closed_forms_agree_with_onnx(name: str, opset: int) -> None:
     schema = attributes.schema(name, opset, "")
-    if schema is None:
-        pytest.skip(f"no {name} at opset {opset}")
+    assert schema is not None
     kind = "bool" if name in LOGICAL else "int64" if name == "Equal" else "float"
     first = f"{'bool' if name == 'Where' else kind}[3,3] a"
     graph = f"g ({first}, {kind}[3,3] b, {kind}[3,3] d) => (bool[3,3] y) {{ y = Cast<to=9>(a) }}"

@@ -253,6 +253,16 @@ def test_initializers_can_be_renamed() -> None:
     assert model.graph.initializer[0].name == "v"
 
 
+def test_raised_versions_are_written_in_place() -> None:
+    header = '<ir_version: 8, opset_import: ["d" : 1, "ai.onnx" : 17]>'
+    model = parse(f"{header} g (float[2] x) => (float[2] y) {{ y = Relu(x) }}")
+    program = load(model)
+    program.opsets[""], program.opsets["com.microsoft"], program.ir_version = 21, 1, 10
+    after = to_proto(program)
+    assert [(o.domain, o.version) for o in after.opset_import] == [("d", 1), ("ai.onnx", 21), ("com.microsoft", 1)]
+    assert after.ir_version == 10 and after.graph == model.graph
+
+
 @pytest.mark.slow
 def test_models_over_two_gigabytes(tmp_path: Path) -> None:
     count = 9 << 28  # 2.25 GB of int8, sparse on disk

@@ -1,0 +1,51 @@
+"""`onnxgrad check-grad`: the gradient of a model against central differences, value by value."""
+
+from __future__ import annotations
+
+import argparse
+
+from onnxgrad.cli.common import STDIN, add_running, named, natural, positive, require_runtime, running_options, source
+from onnxgrad.cli.gradients import add_gradient, check_lines, gradient_options
+from onnxgrad.cli.report import Output, heading
+from onnxgrad.errors import OnnxgradError
+from onnxgrad.grad import check_gradient
+from onnxgrad.ir.load import load
+from onnxgrad.verify.files import load_inputs
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument("model", metavar="MODEL", help="an ONNX file, or - for stdin")
+    add_gradient(parser)
+    parser.add_argument("--tolerance", type=positive, metavar="T", help="relative; default: by the model's float type")
+    add_running(parser, "check")
+    parser.add_argument("--data-seed", type=natural, default=0, metavar="N", help="of generated values and directions")
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """0 when every value that could be judged is right, else 1."""
+    asked = gradient_options(args)
+    require_runtime(args.provider)
+    options = running_options(args)
+    options.pop("timeout")
+    options.pop("threads")
+    given = options.pop("inputs", None)
+    model = source(args.model)
+    try:
+        with out.progress("check-grad", 1) as advance:
+            advance("gradient against differences", None)
+            report = check_gradient(
+                model,
+                asked["wrt"],
+                asked["target"],
+                seed=args.data_seed,
+                inputs=None if given is None else load_inputs(given, load(model).proto),
+                tolerance=args.tolerance,
+                checkpoint=asked["checkpoint"],
+                **options,
+            )
+    except OnnxgradError as error:
+        raise named(error, args.model) from error
+    out.json({"model": args.model, **report.to_dict()})
+    out.show(heading("stdin" if args.model == STDIN else args.model), *check_lines(report, out.verbose))
+    return 0 if report.ok else 1

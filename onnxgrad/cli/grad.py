@@ -1,0 +1,150 @@
+"""`onnxgrad grad`: the reverse-mode gradient of a model as a plain ONNX graph."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from onnxgrad.cli.common import (
+    STDIN,
+    add_running,
+    check_not_weights,
+    check_output,
+    named,
+    natural,
+    require_runtime,
+    running_options,
+    source,
+)
+from onnxgrad.cli.gradients import add_gradient, check_lines, gradient_options
+from onnxgrad.cli.report import Output, bytes_text, heading, number, seconds_text, table
+from onnxgrad.errors import InputError, NotProved, OnnxgradError
+from onnxgrad.grad import Gradient, check_gradient, differentiate
+from onnxgrad.grad.check import GradientReport
+from onnxgrad.ir.load import load, read_proto
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.save import save, to_proto
+from onnxgrad.verify.files import load_inputs
+
+# the proof looks at this many values, spread over those asked for; check-grad looks at all
+_SAMPLE = 8
+_LISTED = 12
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument("model", metavar="MODEL", help="an ONNX file, or - for stdin")
+    parser.add_argument("-o", "--output", metavar="OUT", required=True, help="the file to write; - is stdout")
+    add_gradient(parser)
+    parser.add_argument("--names", default="{}_grad", metavar="PATTERN", help="of the adjoints (default: {}_grad)")
+    parser.add_argument("--no-simplify", action="store_true", help="leave the graph as the backward walk made it")
+    add_running(parser, "proof")
+    parser.add_argument("--data-seed", type=natural, default=0, metavar="N", help="of generated values")
+    parser.add_argument("--no-verify", action="store_true", help="skip the numeric check (needs no onnxruntime)")
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Write the gradient graph once a sample of its adjoints agrees with differences."""
+    asked = gradient_options(args)
+    asked |= {"seed": args.adjoint, "names": args.names, "simplify": not args.no_simplify}
+    target = None if args.output == STDIN else Path(args.output)
+    if target is not None:
+        check_output(target, [args.model])
+    if not args.no_verify:
+        require_runtime(args.provider)
+    model = source(args.model)
+    if target is not None and target.exists() and isinstance(model, Path):
+        check_not_weights(target, read_proto(model), model.parent)
+    try:
+        started = time.perf_counter()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what it warns of is among the notes, which are printed
+            found = differentiate(load(model), **asked)
+        seconds = time.perf_counter() - started
+        report = None if args.no_verify else _prove(args, found, asked, out)
+    except OnnxgradError as error:
+        raise named(error, args.model) from error
+    _show(args, out, found, seconds, report)
+    if report is not None and not report.ok:
+        raise NotProved(f"{args.model}: {report}; nothing was written")
+    _write(found.program, target)
+    return 0
+
+
+def _prove(args: argparse.Namespace, found: Gradient, asked: dict[str, Any], out: Output) -> GradientReport:
+    """The numeric check of some of the requested values, in the same request otherwise."""
+    names = _spread(list(found.adjoints))
+    options = running_options(args)
+    options.pop("timeout")
+    options.pop("threads")
+    given = options.pop("inputs", None)
+    original = load(source(args.model)).proto if args.model != STDIN else found.program.proto
+    with out.progress("check", 1) as advance:
+        advance("gradient against differences", None)
+        return check_gradient(
+            source(args.model) if args.model != STDIN else original,
+            names,
+            asked["target"],
+            seed=args.data_seed,
+            inputs=None if given is None else load_inputs(given, original),
+            checkpoint=asked["checkpoint"],
+            **options,
+        )
+
+
+def _spread(names: Sequence[str]) -> list[str]:
+    """At most `_SAMPLE` of the names, evenly spread, the first and last among them."""
+    if len(names) <= _SAMPLE:
+        return list(names)
+    return [names[round(i * (len(names) - 1) / (_SAMPLE - 1))] for i in range(_SAMPLE)]
+
+
+def _show(
+    args: argparse.Namespace, out: Output, found: Gradient, seconds: float, report: GradientReport | None
+) -> None:
+    program = found.program
+    before, after = _nodes(load(source(args.model))) if args.model != STDIN else 0, _nodes(program)
+    adjoints = table("value", "adjoint", "type")
+    types = {v.name: v.type for v in program.main.outputs}
+    for value, name in list(found.adjoints.items())[: None if out.verbose else _LISTED]:
+        adjoints.add_row(value, name, str(types.get(name) or "?"))
+    out.show(heading("stdin" if args.model == STDIN else args.model))
+    out.show(f"gradient of {', '.join(found.targets)} with respect to {len(found.adjoints)} values", adjoints)
+    if len(found.adjoints) > _LISTED and not out.verbose:
+        out.show(f"and {len(found.adjoints) - _LISTED} more (-v lists all)")
+    for target, seed in found.seeds.items():
+        out.show(f"new input {seed}: the adjoint of {target}")
+    for note in found.notes:
+        out.show(f"note: {note}")
+    size = bytes_text(to_proto(program).ByteSize())
+    grown = f"{number(before)} → {number(after)} nodes, " if before else f"{number(after)} nodes, "
+    out.show(f"{grown}{size}, opset {program.opset}, built in {seconds_text(seconds)}")
+    if report is not None:
+        out.show(*check_lines(report, out.verbose))
+    out.json(
+        {
+            "model": args.model, "output": args.output, "targets": list(found.targets),
+            "adjoints": dict(found.adjoints), "seeds": dict(found.seeds), "notes": list(found.notes),
+            "nodes": {"before": before, "after": after}, "seconds": seconds,
+            "check": None if report is None else report.to_dict(),
+        }
+    )  # fmt: skip
+
+
+def _nodes(program: Program) -> int:
+    return sum(b.op not in ("Constant", "Identity") for b in program.main.walk())
+
+
+def _write(program: Program, target: Path | None) -> None:
+    if target is not None:
+        save(program, target)
+        return
+    if sys.stdout.isatty():
+        raise InputError("-o - writes a binary model: send stdout to a file or a pipe")
+    sys.stdout.buffer.write(to_proto(program, weights=True).SerializeToString(deterministic=True))
+    sys.stdout.buffer.flush()

@@ -1,0 +1,105 @@
+"""What `grad` and `check-grad` share: which gradient is asked for, and the user's own rules."""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import RenderableType
+
+from onnxgrad.cli.report import cell, table
+from onnxgrad.errors import InputError, OnnxgradError
+from onnxgrad.grad.check import GradientReport
+from onnxgrad.grad.checkpoint import Checkpoint
+from onnxgrad.grad.request import PARAMS
+
+# values shown without -v
+_SHOWN = 8
+
+
+def add_gradient(parser: argparse.ArgumentParser) -> None:
+    """Options that say which gradient is meant."""
+    group = parser.add_argument_group("gradient")
+    group.add_argument(
+        "--wrt", action="append", metavar="NAME|GLOB",
+        help="values to differentiate with respect to: inputs, weights, intermediate values; params: every weight that "
+        "reaches the target; default: every floating-point input",
+    )  # fmt: skip
+    group.add_argument(
+        "--target", action="append", metavar="NAME|INDEX", help="default: the only output; several add up"
+    )
+    group.add_argument(
+        "--seed", choices=("ones", "input"), default="ones", dest="adjoint",
+        help="ones (default): scalar targets; input: any shape, the targets' adjoints become graph inputs",
+    )  # fmt: skip
+    group.add_argument(
+        "--checkpoint", action="append", default=[], metavar="auto|SIZE|MARK",
+        help="recompute instead of keep: auto, a memory budget such as 512MB, or marks [start:|end:]NAME[@READER]",
+    )  # fmt: skip
+    group.add_argument(
+        "--rules", action="append", default=[], metavar="FILE.py",
+        help="a Python file that registers gradient rules with onnxgrad.vjp(...); it runs with your rights",
+    )  # fmt: skip
+
+
+def gradient_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of `gradient` that the options say; runs the files of --rules. Raises InputError."""
+    run_rules(args.rules)
+    wrt: Any = args.wrt
+    if wrt == [PARAMS]:
+        wrt = PARAMS
+    elif wrt is not None and PARAMS in wrt:
+        raise InputError(f"--wrt {PARAMS} means all weights: give it alone")
+    return {"wrt": wrt, "target": args.target, "checkpoint": _checkpoint(args.checkpoint)}
+
+
+def _checkpoint(marks: list[str]) -> Any:
+    if not marks:
+        return None
+    if len(marks) == 1 and (marks[0] == "auto" or marks[0][:1].isdigit()):
+        return marks[0]
+    found: dict[str, list[Any]] = {"start": [], "end": []}
+    for mark in marks:
+        kind, colon, rest = mark.partition(":")
+        if not colon or kind not in found:
+            kind, rest = "start", mark
+        name, at, reader = rest.partition("@")
+        found[kind].append((name, reader) if at else name)
+    return Checkpoint(found["start"], found["end"])
+
+
+def run_rules(files: Sequence[str]) -> None:
+    """Run Python files that register rules. Raises InputError that names file, line and what they raised."""
+    for name in files:
+        if not Path(name).is_file():
+            raise InputError(f"--rules {name}: no such file")
+        try:
+            runpy.run_path(name)
+        except OnnxgradError as error:
+            raise InputError(f"--rules {name}: {error}") from error
+        except Exception as error:  # it is the user's program: whatever it raises is theirs to see
+            line = traceback.extract_tb(error.__traceback__)[-1].lineno
+            raise InputError(f"--rules {name}, line {line}: {type(error).__name__}: {error}") from error
+
+
+def check_lines(report: GradientReport, verbose: bool) -> list[RenderableType]:
+    """The numeric check as a table, the worst value first."""
+    rows = table("value", ">gradient · direction", ">differences", ">error", "")
+    ordered = sorted(report.values, key=lambda v: (v.judged, -v.error))
+    worst = report.worst
+    shown = ordered if verbose else ([worst] if worst is not None else []) + [v for v in ordered if v is not worst]
+    for v in shown if verbose else shown[:_SHOWN]:
+        style = "" if v.judged and v.error <= report.tolerance else "yellow" if not v.judged else "red"
+        verdict = v.why if not v.judged else "" if v.error <= report.tolerance else "WRONG"
+        rows.add_row(
+            cell(v.name), cell(f"{v.gradient:.6g}"), cell(f"{v.difference:.6g}"), cell(f"{v.error:.1e}", style),
+            cell(verdict, style),
+        )  # fmt: skip
+    parts: list[RenderableType] = [rows]
+    if len(report.values) > len(shown[:_SHOWN]) and not verbose:
+        parts.append(f"and {len(report.values) - _SHOWN} more values (-v shows all)")
+    return [*parts, str(report)]

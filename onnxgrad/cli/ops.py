@@ -1,0 +1,39 @@
+"""`onnxgrad ops`: the coverage table of gradients, from the registry."""
+
+from __future__ import annotations
+
+import argparse
+
+from onnxgrad.cli.gradients import run_rules
+from onnxgrad.cli.report import Output, cell, table
+from onnxgrad.errors import InputError
+from onnxgrad.grad.coverage import coverage, page
+
+_STYLES = {"rule": "green", "body": "green", "zero": "", "no gradient": "dim", "missing": "red"}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument("name", nargs="*", metavar="NAME", help="show only these operators")
+    parser.add_argument("--markdown", action="store_true", help="the whole table as a Markdown page")
+    parser.add_argument("--rules", action="append", default=[], metavar="FILE.py", help="with these rules registered")
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Always 0. Raises InputError for an unknown operator."""
+    run_rules(args.rules)
+    if args.markdown:
+        out.text(page().rstrip("\n"))
+        return 0
+    rows = list(coverage())
+    known = {r.name for r in rows}
+    for name in args.name:
+        if name not in known:
+            raise InputError(f"unknown operator '{name}': `onnxgrad ops` lists them")
+    rows = [r for r in rows if not args.name or r.name in args.name]
+    shown = table("operator", ">since", "gradient", "at kinks, and limits")
+    for r in rows:
+        shown.add_row(cell(r.name), cell(r.since), cell(r.kind, _STYLES[r.kind]), cell(r.notes))
+    out.json({"operators": [{"name": r.name, "since": r.since, "gradient": r.kind, "notes": r.notes} for r in rows]})
+    out.show(shown)
+    return 0

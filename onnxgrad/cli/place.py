@@ -1,0 +1,111 @@
+"""`onnxgrad place`: mark nodes with devices, and show which values then have to be copied."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from onnxgrad.cli.common import STDIN, check_output, named, source
+from onnxgrad.cli.report import Output, bytes_text, cell, heading, number, table
+from onnxgrad.errors import OnnxgradError
+from onnxgrad.ir.load import load
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.save import save, to_proto
+from onnxgrad.passes.place import OPTION, Copy, Placement, annotate, place, rule, settings
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument("model", metavar="MODEL", help="an ONNX file, or - for stdin")
+    parser.add_argument("-o", "--output", metavar="OUT", help="the file to write; - is stdout; without it, only look")
+    parser.add_argument(
+        "--device", action="append", default=[], metavar="DEVICE=PATTERN", type=str,
+        help="nodes whose name or operator matches run there: cuda='Conv*,op:Gemm,name:head*'; may repeat, the first "
+        "match decides; marks already in the model stay where nothing matches",
+    )  # fmt: skip
+    parser.add_argument("--default", default="cpu", metavar="DEVICE", help="of all other nodes (default: cpu)")
+    parser.add_argument(
+        "--propagate", action="store_true", help="unmarked nodes follow their operands', or else their readers', device"
+    )
+    parser.add_argument("--ir", action="store_true", help="write the IR's device_configurations as well (IR version 11)")
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Place, report, write."""
+    rules = [r for text in args.device for r in rule(text)]
+    target = None if args.output in (None, STDIN) else Path(args.output)
+    if target is not None:
+        check_output(target, [args.model])
+    try:
+        program = load(source(args.model))
+        version = program.ir_version
+        placement = place(program, rules, default=args.default, propagate=args.propagate)
+        if args.output is not None:
+            annotate(program, placement, ir=args.ir)
+            _write(program, target)
+    except OnnxgradError as error:
+        raise named(error, args.model) from error
+    if program.ir_version != version:
+        out.note(f"the IR version went from {version} to {program.ir_version}, which has the fields for the marks")
+    counts = Counter(placement.devices.values())
+    out.json(
+        {
+            "model": args.model,
+            "devices": dict(counts),
+            "copies": [_to_dict(c) for c in placement.copies],
+            "interface": [_to_dict(c) for c in placement.interface],
+            "option": {"name": OPTION, "value": settings(placement)},
+        }
+    )
+    _show(out, counts, placement)
+    return 0
+
+
+def _write(program: Program, target: Path | None) -> None:
+    if target is not None:
+        save(program, target)
+        return
+    sys.stdout.buffer.write(to_proto(program, weights=True).SerializeToString(deterministic=True))
+    sys.stdout.buffer.flush()
+
+
+def _show(out: Output, counts: Counter[str], placement: Placement) -> None:
+    nodes = table("device", ">nodes")
+    for device, count in sorted(counts.items()):
+        nodes.add_row(cell(device), number(count))
+    out.show(nodes, "")
+    known = [c.bytes for c in placement.copies if c.bytes is not None]
+    total = bytes_text(sum(known)) + ("" if len(known) == len(placement.copies) else " and what depends on open sizes")
+    count = len(placement.copies)
+    out.show(heading(f"{count} {'copy' if count == 1 else 'copies'} between devices, {total}"))
+    for title, copies in (("", placement.copies), ("graph inputs and outputs off the default device", placement.interface)):
+        if not copies:
+            continue
+        rows = table("value", "made by", "read by", "from", "to", ">bytes")
+        for c in copies:
+            made = "input" if c.made_by is None else _name(c.made_by)
+            readers = ", ".join(_name(b) for b in c.readers[:4]) + (" ..." if len(c.readers) > 4 else "")
+            size = f"{c.count} elements" if c.bytes is None else bytes_text(c.bytes)
+            rows.add_row(cell(c.value.name), cell(made), cell(readers or "output"), cell(c.source), cell(c.target), size)
+        out.show(*([heading(title)] if title else []), rows)
+    out.show("", heading("session option for onnxruntime"))
+    out.text(f"{OPTION} = {settings(placement)}")
+
+
+def _name(b: Any) -> str:
+    return f"{b.op} {b.node.name}".strip()
+
+
+def _to_dict(c: Copy) -> dict[str, Any]:
+    return {
+        "value": c.value.name,
+        "made_by": None if c.made_by is None else _name(c.made_by),
+        "read_by": [_name(b) for b in c.readers],
+        "from": c.source,
+        "to": c.target,
+        "elements": c.count,
+        "bytes": c.bytes,
+    }

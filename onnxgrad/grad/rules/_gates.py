@@ -1,0 +1,137 @@
+"""Activations of RNN, GRU and LSTM: the value and the slope of each gate, with alpha, beta and clip."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.accumulate import filled_like
+from onnxgrad.grad.rules._common import as_number
+from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.ops import constant, op
+
+Slope = Callable[[Var, Var, float, float], Var]
+Value = Callable[[Var, float, float], Var]
+
+
+def _piecewise(mask: Var, then: float | Var, otherwise: float | Var, like: Var) -> Var:
+    """Where of numbers, in the dtype of `like`."""
+    both = (constant(v, like.dtype) if isinstance(v, float) else v for v in (then, otherwise))
+    result: Var = op.Where(mask, *both)
+    return result
+
+
+def _scaled(v: Var, factor: float) -> Var:
+    return v if factor == 1.0 else v * factor
+
+
+# (value of z, slope of (z, value), default alpha, default beta, takes alpha, takes beta); the kinks as in activation.py
+_ACTIVATIONS: dict[str, tuple[Value, Slope, float, float, bool, bool]] = {
+    "sigmoid": (lambda z, a, b: op.Sigmoid(z), lambda z, y, a, b: y * (1.0 - y), 0.0, 0.0, False, False),
+    "tanh": (lambda z, a, b: op.Tanh(z), lambda z, y, a, b: 1.0 - y * y, 0.0, 0.0, False, False),
+    "relu": (lambda z, a, b: op.Relu(z), lambda z, y, a, b: as_number(op.Greater(y, 0.0), z), 0.0, 0.0, False, False),
+    "affine": (
+        lambda z, a, b: _scaled(z, a) if b == 0.0 else _scaled(z, a) + b,
+        lambda z, y, a, b: filled_like(z, a),
+        1.0,
+        0.0,
+        True,
+        True,
+    ),
+    "leakyrelu": (
+        lambda z, a, b: op.LeakyRelu(z, alpha=a),
+        lambda z, y, a, b: _piecewise(op.Greater(z, 0.0), 1.0, a, z),
+        0.01,
+        0.0,
+        True,
+        False,
+    ),
+    "thresholdedrelu": (
+        lambda z, a, b: op.Where(op.Greater(z, a), z, 0.0),
+        lambda z, y, a, b: as_number(op.Greater(z, a), z),
+        1.0,
+        0.0,
+        True,
+        False,
+    ),
+    "scaledtanh": (
+        lambda z, a, b: _scaled(op.Tanh(_scaled(z, b)), a),
+        lambda z, y, a, b: (1.0 - op.Tanh(_scaled(z, b)) * op.Tanh(_scaled(z, b))) * (a * b),
+        1.0,
+        1.0,
+        True,
+        True,
+    ),
+    "hardsigmoid": (
+        lambda z, a, b: op.HardSigmoid(z, alpha=a, beta=b),
+        lambda z, y, a, b: _piecewise(op.And(op.Greater(y, 0.0), op.Less(y, 1.0)), a, 0.0, z),
+        0.2,
+        0.5,
+        True,
+        True,
+    ),
+    "elu": (
+        lambda z, a, b: op.Elu(z, alpha=a),
+        lambda z, y, a, b: _piecewise(op.Greater(z, 0.0), 1.0, y + a, z),
+        1.0,
+        0.0,
+        True,
+        False,
+    ),
+    "softsign": (
+        lambda z, a, b: op.Softsign(z),
+        lambda z, y, a, b: op.Reciprocal((op.Abs(z) + 1.0) * (op.Abs(z) + 1.0)),
+        0.0,
+        0.0,
+        False,
+        False,
+    ),
+    "softplus": (lambda z, a, b: op.Softplus(z), lambda z, y, a, b: op.Sigmoid(z), 0.0, 0.0, False, False),
+}
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One activation with its numbers; `clip` bounds what enters it, 0 does not."""
+
+    name: str
+    alpha: float
+    beta: float
+    clip: float
+
+    def __call__(self, z: Var) -> Var:
+        """The gate's value."""
+        inner = op.Clip(z, -self.clip, self.clip) if self.clip else z
+        return _ACTIVATIONS[self.name][0](inner, self.alpha, self.beta)
+
+    def slope(self, z: Var) -> Var:
+        """The derivative of the value by `z`; 0 outside of the bounds, 1 times the activation's on them."""
+        inner = op.Clip(z, -self.clip, self.clip) if self.clip else z
+        slope = _ACTIVATIONS[self.name][1](inner, self(z), self.alpha, self.beta)
+        if self.clip:
+            slope = op.Where(op.LessOrEqual(op.Abs(z), self.clip), slope, 0.0)
+        return slope
+
+
+def gates(binding: Binding, defaults: Sequence[str], directions: int, unclipped: int = -1) -> list[list[Gate]]:
+    """The gates of each direction. Alphas and betas are handed out in order to the activations that take them.
+
+    `unclipped`: the position within a direction that `clip` does not reach (LSTM's cell output, as onnxruntime does).
+    Raises InputError for an activation that ONNX does not know.
+    """
+    names = list(binding.attr("activations", None) or list(defaults) * directions)
+    alphas, betas = (iter(binding.attr(f"activation_{n}", None) or ()) for n in ("alpha", "beta"))
+    clip = float(binding.attr("clip", None) or 0.0)
+    found: list[Gate] = []
+    for i, raw in enumerate(names):
+        name = (raw.decode() if isinstance(raw, bytes) else raw).lower()
+        if name not in _ACTIVATIONS:
+            raise InputError(f"'{binding}' has the activation '{raw}', which ONNX does not define: it has no gradient")
+        _, _, alpha, beta, takes_alpha, takes_beta = _ACTIVATIONS[name]
+        alpha = float(next(alphas, alpha)) if takes_alpha else alpha
+        beta = float(next(betas, beta)) if takes_beta else beta
+        found.append(Gate(name, alpha, beta, 0.0 if i % len(defaults) == unclipped else clip))
+    if len(found) != len(defaults) * directions:
+        raise InputError(f"'{binding}' has {len(found)} activations where {len(defaults) * directions} are needed")
+    return [found[i : i + len(defaults)] for i in range(0, len(found), len(defaults))]

@@ -1,0 +1,138 @@
+"""`main` itself, and a few calls through a real process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from onnxgrad.cli import app, inspect
+from onnxgrad.errors import InternalError
+from tests.cli.conftest import Result
+from tests.helpers import ROOT
+
+Run = Callable[..., Result]
+
+
+def process(
+    *words: object, stdin: bytes = b"", path: Path | None = None, **env: str
+) -> subprocess.CompletedProcess[bytes]:
+    """`python -m onnxgrad ...`; `path` comes first among the folders that modules are imported from."""
+    import os
+
+    folders = [str(p) for p in (path, ROOT) if p is not None]
+    return subprocess.run(
+        [sys.executable, "-m", "onnxgrad", *map(str, words)],
+        input=stdin, capture_output=True, timeout=120, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(folders), **env},
+    )  # fmt: skip
+
+
+def test_help_and_version(run: Run) -> None:
+    done = run("--help")
+    assert done.code == 0 and all(name in done.out for name in app.COMMANDS)
+    assert run("--version").out.startswith("onnxgrad 0.")
+    for name in app.COMMANDS:
+        assert run(name, "--help").code == 0
+
+
+@pytest.mark.parametrize("words", [[], ["nonsense"], ["inspect"], ["inspect", "a", "b"], ["--nonsense"]])
+def test_bad_words(run: Run, words: list[str]) -> None:
+    done = run(*words)
+    assert done.code == 2 and len(done.lines) == 1 and done.out == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (RuntimeError("a\nb"), 3, "internal error: RuntimeError: a b; please report"),
+        (InternalError("rule x does not end"), 3, "internal error: rule x does not end; please report"),
+        (MemoryError(), 3, "MemoryError"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (OSError(28, "No space left on device", "f"), 2, "f: No space left on device"),
+    ],
+)
+def test_every_outcome_is_one_line(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, words: str
+) -> None:
+    def fail(*_: Any) -> int:
+        raise error
+
+    monkeypatch.setattr(inspect, "run", fail)
+    done = run("inspect", "model.onnx")
+    assert done.code == code and len(done.lines) == 1 and words in done.err
+    verbose = run("inspect", "model.onnx", "-v")
+    assert verbose.code == code and "Traceback" in verbose.err
+
+
+def test_a_closed_pipe_is_no_error(branches: Path) -> None:
+    script = f"{sys.executable} -m onnxgrad inspect --text {ROOT / 'models' / 'unet.onnx'} | head -n 1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, timeout=120, cwd=ROOT)
+    assert done.returncode in (0, app.PIPE_CLOSED) and done.stderr == b"" and done.stdout.count(b"\n") == 1
+
+
+def test_stdin_to_stdout(branches: Path) -> None:
+    done = process("optimize", "-", "-o", "-", "--merge", "always", stdin=branches.read_bytes())
+    assert done.returncode == 0
+    model = onnx.load_model_from_string(done.stdout)
+    assert [n.op_type for n in model.graph.node].count("MatMul") == 1
+    assert b"equal on cpu" in done.stderr
+
+
+def test_bad_stdin() -> None:
+    for command in ("inspect", "optimize"):
+        done = process(command, "-", *(["--dry-run"] if command == "optimize" else []), stdin=b"no model at all")
+        assert done.returncode == 2 and done.stderr.count(b"\n") == 1 and b"stdin" in done.stderr
+
+
+def test_colours(branches: Path) -> None:
+    assert b"\x1b[" not in process("inspect", branches).stdout
+    assert b"\x1b[" in process("inspect", branches, "--color", "always").stdout
+    assert b"\x1b[" not in process("inspect", branches, "--color", "never", FORCE_COLOR="1").stdout
+    assert b"\x1b[" not in process("inspect", branches, NO_COLOR="1", FORCE_COLOR="1").stdout
+
+
+def test_a_terminal_that_knows_only_ascii(branches: Path) -> None:
+    done = process("optimize", branches, "--dry-run", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0 and b"MatMul" in done.stdout and done.stderr == b""
+
+
+@pytest.fixture
+def without_onnxruntime(tmp_path: Path) -> Path:
+    """A folder whose `onnxruntime` cannot be imported, as if none were installed."""
+    folder = tmp_path / "blocked"
+    folder.mkdir()
+    (folder / "onnxruntime.py").write_text(
+        "raise ModuleNotFoundError(\"No module named 'onnxruntime'\", name='onnxruntime')\n"
+    )
+    return folder
+
+
+def test_without_onnxruntime(without_onnxruntime: Path, branches: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    refused = process("optimize", branches, "-o", out, path=without_onnxruntime)
+    assert refused.returncode == 2 and refused.stderr.count(b"\n") == 1 and not out.exists()
+    assert b"pip install 'onnxgrad[cpu]'" in refused.stderr and b"--no-verify" in refused.stderr
+    done = process("optimize", branches, "-o", out, "--no-verify", "--merge", "always", path=without_onnxruntime)
+    assert done.returncode == 0 and done.stderr == b""
+    assert [n.op_type for n in onnx.load(out).graph.node].count("MatMul") == 1
+    assert process("inspect", out, path=without_onnxruntime).returncode == 0
+
+
+def test_doctor_without_onnxruntime(without_onnxruntime: Path) -> None:
+    done = process("doctor", path=without_onnxruntime)
+    assert done.returncode == 2 and done.stderr.count(b"\n") == 1
+    assert b"pip install 'onnxgrad[cpu]'" in done.stderr and b"onnxgrad-" not in done.stderr
+
+
+def test_real_models_by_glob(tmp_path: Path, models_dir: Path) -> None:
+    done = process("optimize", models_dir / "bert.*onnx", models_dir / "mobilenet_v2.raw.onnx", "--out-dir", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bert.onnx", "bert.raw.onnx", "mobilenet_v2.raw.onnx"]
+    ops = [n.op_type for n in onnx.load(tmp_path / "mobilenet_v2.raw.onnx").graph.node]
+    assert "BatchNormalization" not in ops and "CastLike" not in ops

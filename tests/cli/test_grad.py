@@ -1,0 +1,137 @@
+"""`grad`, `check-grad` and `ops` as a user calls them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxgrad.cli.app import main
+from onnxgrad.grad.coverage import page
+from onnxgrad.verify.run import run
+from tests.helpers import MODELS_DIR, parse
+
+LOSS = """g (float[N,3] x, int64[N] i) => (float loss) {
+    t = Tanh (x)
+    q = Mul (t, x)
+    loss = ReduceSum <keepdims = 0> (q)
+}"""
+CUSTOM = LOSS.replace("t = Tanh (x)", "t = my.domain.Twice (x)")
+RULES = 'import onnxgrad\nonnxgrad.vjp("my.domain::Twice", lambda g, y, x: g * 2.0, replace=True)\n'
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    path = tmp_path / "loss.onnx"
+    onnx.save(parse(LOSS), path)
+    return str(path)
+
+
+def test_writes_a_graph_that_onnxruntime_runs(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, out, report = Path(model).read_bytes(), tmp_path / "grad.onnx", tmp_path / "report.json"
+    assert main(["grad", model, "-o", str(out), "--json", str(report)]) == 0
+    assert "gradient agrees with differences" in capsys.readouterr().out
+    x = np.float32([[0.1, -0.5, 2.0]])
+    found = run(out, {"x": x, "i": np.zeros(1, np.int64)})
+    expected = np.tanh(x) + x * (1 - np.tanh(x) ** 2)
+    np.testing.assert_allclose(found["x_grad"], expected, rtol=1e-5)
+    assert json.loads(report.read_text())["adjoints"] == {"x": "x_grad"}
+    assert Path(model).read_bytes() == before
+
+
+def test_params_of_a_real_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "grad.onnx"
+    source = MODELS_DIR / "training" / "mlp.onnx"
+    assert main(["grad", str(source), "--wrt", "params", "--checkpoint", "auto", "-o", str(out)]) == 0
+    assert "with respect to 6 values" in capsys.readouterr().out
+    added = [v.name for v in onnx.load(out).graph.output][1:]
+    assert added == [f"{layer}.{kind}_grad" for layer in (0, 2, 4) for kind in ("weight", "bias")]
+
+
+def test_the_same_call_writes_the_same_bytes(model: str, tmp_path: Path) -> None:
+    outs = [tmp_path / "a.onnx", tmp_path / "b.onnx"]
+    for out in outs:
+        words = [sys.executable, "-m", "onnxgrad", "grad", model, "-o", str(out), "-q", "--no-verify"]
+        subprocess.run(words, check=True, timeout=60)
+    assert outs[0].read_bytes() == outs[1].read_bytes()
+
+
+def test_check_grad(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check-grad", model, "--wrt", "x", "--wrt", "t"]) == 0
+    printed = capsys.readouterr().out
+    assert "2 values" in printed
+
+
+def test_a_wrong_rule_is_found_and_nothing_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = parse(LOSS.replace("t = Tanh (x)", "t = my.domain.Halve (x)"))
+    body = onnx.parser.parse_function(
+        '<opset_import: ["" : 20], domain: "my.domain"> Halve (a) => (b) '
+        "{ h = Constant <value = float {0.5}> ()  b = Mul (a, h) }"
+    )
+    model.functions.append(body)
+    model.opset_import.add(domain="my.domain", version=1)
+    path, rules, out = tmp_path / "m.onnx", tmp_path / "rules.py", tmp_path / "g.onnx"
+    onnx.save(model, path)
+    rules.write_text('import onnxgrad\nonnxgrad.vjp("my.domain::Halve", lambda g, y, x: g * 0.7, replace=True)\n')
+    assert main(["grad", str(path), "-o", str(out), "--rules", str(rules), "--wrt", "x"]) == 1
+    assert "DIFFERS" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_rules_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, rules, out = tmp_path / "m.onnx", tmp_path / "rules.py", tmp_path / "g.onnx"
+    proto = parse(CUSTOM)
+    proto.opset_import.add(domain="my.domain", version=1)
+    proto.graph.value_info.append(onnx.helper.make_tensor_value_info("t", 1, ["N", 3]))
+    onnx.save(proto, path)
+    assert main(["grad", str(path), "-o", str(out), "--no-verify"]) == 2
+    complaint = capsys.readouterr().err
+    assert "no gradient rule for my.domain::Twice" in complaint and "--rules" in complaint
+    rules.write_text(RULES)
+    assert main(["grad", str(path), "-o", str(out), "--no-verify", "--rules", str(rules)]) == 0
+    rules.write_text("x = 1 / 0\n")
+    capsys.readouterr()
+    assert main(["grad", str(path), "-o", str(out), "--rules", str(rules)]) == 2
+    assert "line 1: ZeroDivisionError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--wrt", "nothing"], "'nothing' is no value"),
+        (["--wrt", "i"], "'i'"),
+        (["--wrt", "x", "--wrt", "x"], "twice"),
+        (["--target", "q"], "not a scalar"),
+        (["--target", "3"], "out of range"),
+        (["--target", "i"], "'i'"),
+        (["--names", "grad"], "{}"),
+        (["--checkpoint", "plenty"], "'plenty' is no value"),
+        (["--rules", "missing.py"], "no such file"),
+        (["--wrt", "params", "--wrt", "x"], "alone"),
+    ],
+)
+def test_bad_requests(
+    model: str, tmp_path: Path, words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.onnx"
+    assert main(["grad", model, "-o", str(out), *words]) == 2
+    printed = capsys.readouterr().err
+    assert complaint in printed and printed.count("\n") == 1
+    assert not out.exists()
+
+
+def test_output_over_the_input_is_refused(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["grad", model, "-o", model]) == 2
+    assert "same file" in capsys.readouterr().err
+
+
+def test_ops(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ops", "--markdown"]) == 0
+    assert capsys.readouterr().out == page()
+    assert main(["ops", "Relu", "NoSuchOp"]) == 2
+    assert "NoSuchOp" in capsys.readouterr().err

@@ -1,0 +1,71 @@
+"""What a model that is larger than memory costs: weights that no pass needs stay on disk and are streamed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+LAYERS, SIDE = 12, 8192  # 12 weights of 256 MiB
+
+
+def giant(folder: Path) -> Path:
+    """A chain of MatMul and Relu whose weights lie in one sparse file of 3 GiB."""
+    size = SIDE * SIDE * 4
+    with open(folder / "weights.bin", "wb") as file:
+        file.truncate(LAYERS * size)
+        for i in range(LAYERS):  # a mark in each tensor, to find it again
+            file.seek(i * size)
+            file.write(bytes([i + 1] * 4))
+    nodes, tensors, last = [], [], "x"
+    for i in range(LAYERS):
+        tensor = TensorProto(name=f"w{i}", data_type=TensorProto.FLOAT, dims=[SIDE, SIDE])
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, value in (("location", "weights.bin"), ("offset", str(i * size)), ("length", str(size))):
+            tensor.external_data.add(key=key, value=value)
+        tensors.append(tensor)
+        out = "y" if i == LAYERS - 1 else f"r{i}"
+        nodes += [
+            helper.make_node("MatMul", [last, f"w{i}"], [f"m{i}"]),
+            helper.make_node("Identity", [f"m{i}"], [f"i{i}"]),  # something to do
+            helper.make_node("Relu", [f"i{i}"], [out]),
+        ]
+        last = out
+    shape = ["N", SIDE]
+    graph = helper.make_graph(
+        nodes, "giant", [helper.make_tensor_value_info("x", 1, shape)], [helper.make_tensor_value_info("y", 1, shape)], tensors
+    )  # fmt: skip
+    path = folder / "giant.onnx"
+    path.write_bytes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10).SerializeToString()
+    )
+    return path
+
+
+@pytest.mark.slow
+def test_a_model_of_3_gb_is_optimised_in_a_tenth_of_its_size(tmp_path: Path) -> None:
+    model, out = giant(tmp_path), tmp_path / "out.onnx"
+    command = [sys.executable, "-m", "onnxgrad", "optimize", str(model), "--no-verify", "-q", "-o", str(out)]
+    child = subprocess.Popen(command)
+    _, status, usage = os.wait4(child.pid, 0)  # the peak of this child alone
+    child.returncode = os.waitstatus_to_exitcode(status)
+    assert child.returncode == 0
+    size = (tmp_path / "weights.bin").stat().st_size
+    assert size >= 3 * 10**9
+    peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    print(f"peak {peak / 1e6:.0f} MB of {size / 1e6:.0f} MB: {100 * peak / size:.1f} %")
+    assert peak < size / 10
+    written = onnx.load(out, load_external_data=False)
+    assert [n.op_type for n in written.graph.node] == ["MatMul", "Relu"] * LAYERS
+    for i, tensor in enumerate(written.graph.initializer):
+        place = {e.key: e.value for e in tensor.external_data}
+        with open(tmp_path / place["location"], "rb") as file:
+            file.seek(int(place["offset"]))
+            assert file.read(4) == bytes([i + 1] * 4)
+        assert int(place["length"]) == SIDE * SIDE * 4
+    assert os.stat(tmp_path / "out.onnx.data").st_size >= size

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+
+from onnxgrad.ir.program import Program
+from onnxgrad.passes.base import PASSES, Pass
+from onnxgrad.rewrite.engine import apply_rules, count, rewrite
+from onnxgrad.rewrite.pattern import P, capture
+from onnxgrad.rewrite.trace import Trace
+from tests.cli.conftest import Result
+
+Run = Callable[..., Result]
+
+
+def ops(path: Path) -> list[str]:
+    return [n.op_type for n in onnx.load(path).graph.node]
+
+
+def test_one_model(run: Run, branches: Path, tmp_path: Path) -> None:
+    before = branches.read_bytes()
+    out = tmp_path / "out.onnx"
+    done = run("optimize", branches, "-o", out, "--merge", "always")
+    assert (done.code, done.err) == (0, "")
+    assert sorted(ops(out)) == ["Add", "MatMul", "Split", "Tanh"]
+    for word in ("MatMul", "nodes", "parameters", "file size", "combine_parallel_matmul ×1", "equal on cpu", "float64"):
+        assert word in done.out
+    assert branches.read_bytes() == before
+
+
+def test_same_input_same_bytes(run: Run, branches: Path, tmp_path: Path) -> None:
+    outs = [tmp_path / f"{i}.onnx" for i in range(2)]
+    for out in outs:
+        assert run("optimize", branches, "-o", out, "--merge", "always", "-q").code == 0
+    assert outs[0].read_bytes() == outs[1].read_bytes()
+
+
+def test_quiet_prints_nothing(run: Run, branches: Path, tmp_path: Path) -> None:
+    done = run("optimize", branches, "-o", tmp_path / "o.onnx", "-q")
+    assert (done.code, done.out, done.err) == (0, "", "")
+
+
+def test_dry_run_writes_nothing(run: Run, branches: Path, tmp_path: Path) -> None:
+    done = run("optimize", branches, "--dry-run")
+    assert done.code == 0 and "no model written" in done.out
+    assert [p.name for p in tmp_path.iterdir()] == ["branches.onnx"]
+
+
+def test_max_rewrites(run: Run, branches: Path, tmp_path: Path) -> None:
+    out = tmp_path / "o.onnx"
+    assert run("optimize", branches, "-o", out, "--max-rewrites", 0).code == 0
+    assert out.read_bytes() == branches.read_bytes()
+    assert run("optimize", branches, "-o", out, "--merge", "always", "--max-rewrites", 2).code == 0
+    assert ops(out).count("MatMul") == 3
+
+
+def test_passes_and_their_options(run: Run, branches: Path, tmp_path: Path) -> None:
+    out = tmp_path / "o.onnx"
+    done = run("optimize", branches, "-o", out, "--passes", "combine-parallel-matmul{merge=always,min_branches=3}")
+    assert done.code == 0 and ops(out).count("MatMul") == 3 and "Identity" in ops(out)  # q reads the Identity
+    done = run("optimize", branches, "-o", out, "--passes", "remove-noops,combine-parallel-matmul{merge=always}")
+    assert done.code == 0 and ops(out).count("MatMul") == 1
+
+
+def test_explain_says_why_not(run: Run, branches: Path) -> None:
+    done = run("optimize", branches, "--dry-run", "--merge", "never", "--explain")
+    assert done.code == 0 and "combine_parallel_matmul" in done.out and "why not" in done.out
+
+
+def test_verbose_shows_rules(run: Run, branches: Path) -> None:
+    done = run("optimize", branches, "--dry-run", "-v")
+    assert done.code == 0 and "tried" in done.out and "identity" in done.out
+    assert "branches.onnx: remove-noops" in done.err
+
+
+def test_no_verify_says_so(run: Run, branches: Path, tmp_path: Path) -> None:
+    done = run("optimize", branches, "-o", tmp_path / "o.onnx", "--no-verify")
+    assert done.code == 0 and "not proved" in done.out and "equal" not in done.out.replace("merge-equal", "")
+
+
+def test_json_file_and_stdout(run: Run, branches: Path, tmp_path: Path) -> None:
+    out, report = tmp_path / "o.onnx", tmp_path / "r.json"
+    assert run("optimize", branches, "-o", out, "--merge", "always", "--json", report).code == 0
+    data = json.loads(report.read_text(encoding="utf-8"))
+    model = data["models"][0]
+    assert data["exit_code"] == 0 and model["output"] == str(out) and model["proof"]["ok"] is True
+    assert model["before"]["operators"]["MatMul"] == 3 and model["after"]["operators"]["MatMul"] == 1
+    assert model["rules"]["combine_parallel_matmul"]["applied"] == 1
+    done = run("optimize", branches, "--dry-run", "--json", "-")
+    assert json.loads(done.out)["models"][0]["output"] is None
+
+
+def test_given_inputs_and_sizes(run: Run, branches: Path, tmp_path: Path) -> None:
+    import numpy as np
+
+    values = tmp_path / "x.npy"
+    np.save(values, np.ones((5, 4), np.float32))
+    report = tmp_path / "r.json"
+    assert run("optimize", branches, "--dry-run", "--input", f"x={values}", "--json", report).code == 0
+    assert json.loads(report.read_text())["models"][0]["proof"]["cases"] == [{"dims": {"N": 5}, "seed": None}]
+    assert run("optimize", branches, "--dry-run", "--dim", "N=7", "--seed", 3, "--json", report).code == 0
+    assert json.loads(report.read_text())["models"][0]["proof"]["cases"] == [{"dims": {"N": 7}, "seed": 3}]
+
+
+def test_several_models(run: Run, branches: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "many"
+    folder.mkdir()
+    shutil.copy(branches, folder / "a.onnx")
+    shutil.copy(branches, folder / "b.onnx")
+    done = run("optimize", folder / "*.onnx", "--out-dir", tmp_path / "out")
+    assert done.code == 0 and done.err == "" and "a.onnx" in done.out and "b.onnx" in done.out
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["a.onnx", "b.onnx"]
+    (folder / "c.onnx").write_bytes(b"")
+    again = run("optimize", folder / "*.onnx", "--out-dir", tmp_path / "out2")
+    assert again.code == 2 and len(again.lines) == 1 and "c.onnx" in again.err and "refused" in again.out
+    assert sorted(p.name for p in (tmp_path / "out2").iterdir()) == ["a.onnx", "b.onnx"]
+
+
+def test_models_of_one_name_are_refused(run: Run, branches: Path, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    shutil.copy(branches, tmp_path / "sub" / branches.name)
+    done = run("optimize", branches, tmp_path / "sub" / branches.name, "--out-dir", tmp_path / "out")
+    assert done.code == 2 and "branches.onnx" in done.err and not (tmp_path / "out").exists()
+
+
+def test_external_weights(run: Run, branches: Path, tmp_path: Path) -> None:
+    model = onnx.load(branches)
+    path, out = tmp_path / "ext.onnx", tmp_path / "o.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="ext.bin", size_threshold=0)
+    assert run("optimize", path, "-o", out).code == 0
+    assert not onnx.load(path, load_external_data=False).graph.initializer[0].raw_data
+    assert onnx.load(out).graph.initializer[0].raw_data
+    refused = run("optimize", path, "-o", tmp_path / "ext.bin")
+    assert refused.code == 2 and "reads its weights" in refused.err
+
+
+x = capture("x")
+
+
+@rewrite(P.Tanh(x), shrinks=count("Tanh"))
+def tanh_is_identity(x):  # type: ignore[no-untyped-def]
+    """A lie."""
+    return x
+
+
+class Wrong(Pass):
+    """tanh(x) = x, which it is not."""
+
+    name = "wrong"
+
+    def run(self, program: Program, trace: Trace) -> None:
+        apply_rules(program.main, [tanh_is_identity], trace)
+
+
+@pytest.fixture
+def wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PASSES, "wrong", Wrong)
+
+
+@pytest.mark.usefixtures("wrong")
+def test_a_wrong_rewrite_is_named_and_nothing_written(run: Run, branches: Path, tmp_path: Path) -> None:
+    out, report = tmp_path / "o.onnx", tmp_path / "r.json"
+    done = run("optimize", branches, "-o", out, "--passes", "remove-noops,wrong", "--json", report)
+    assert done.code == 1 and len(done.lines) == 1
+    assert "tanh_is_identity" in done.err and "number 2" in done.err and "pass wrong" in done.err
+    assert "different on cpu" in done.out and not out.exists()
+    data = json.loads(report.read_text(encoding="utf-8"))["models"][0]
+    assert data["exit_code"] == 1 and data["proof"]["ok"] is False and data["output"] is None
+
+
+@pytest.mark.usefixtures("wrong")
+def test_worst_exit_code_of_several(run: Run, branches: Path, tmp_path: Path) -> None:
+    other = tmp_path / "b.onnx"
+    shutil.copy(branches, other)
+    done = run("optimize", branches, other, "--passes", "wrong", "--out-dir", tmp_path / "out")
+    assert done.code == 1 and len(done.lines) == 2 and list((tmp_path / "out").iterdir()) == []
