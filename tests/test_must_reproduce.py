@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ import onnxruntime as ort
 import pytest
 from onnx import ModelProto
 
+from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
 from onnxgrad.passes.optimize import optimize
 from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import Unsupported, feeds_for, reference, run
+from scripts.fetch_models import NAMES
 from tests.helpers import MODELS_DIR
 
 # MatMul + Gemm before and after with merge=always. LSTM cell: 97 of 128 go, one more than combining alone takes away
@@ -178,3 +181,14 @@ def test_the_argument_is_never_changed() -> None:
 def test_every_committed_model_is_proved(name: str, merge: str) -> None:
     """`optimize` raises when the proof fails."""
     optimize(str(MODELS_DIR / name), merge=merge)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("merge", ["auto", "always"])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_fetched_model_is_proved(name: str, merge: str, fetched: Callable[[str], Path]) -> None:
+    """Real trained models: on generated feeds, or the refusal names the option that gives feeds."""
+    try:
+        optimize(str(fetched(name)), merge=merge)
+    except InputError as error:
+        assert "--input" in str(error) or "--dim" in str(error), error

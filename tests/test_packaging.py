@@ -56,7 +56,7 @@ def test_console_script_is_callable(pyproject: dict[str, Any]) -> None:
 
 def test_base_dependencies_bring_no_onnxruntime(pyproject: dict[str, Any]) -> None:
     names = {name_of(r) for r in pyproject["project"]["dependencies"]}
-    assert names == {"onnx", "numpy", "onnx-graphsurgeon", "rich"}
+    assert names == {"onnx", "numpy", "onnx-graphsurgeon", "rich", "tomli"}
 
 
 def test_extras(pyproject: dict[str, Any]) -> None:

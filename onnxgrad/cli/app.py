@@ -98,5 +98,5 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
             module = import_module(f"onnxgrad.cli.{name.replace('-', '_')}")
             module.add_options(sub)
             add_common(sub)
-            sub.set_defaults(run=module.run)
+            sub.set_defaults(run=module.run, words=tuple(words))  # words: what the user wrote out, which wins over a recipe
     return parser

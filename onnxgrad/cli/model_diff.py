@@ -11,9 +11,8 @@ from typing import Any
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from onnxgrad.cli.stats import operator
-from onnxgrad.errors import InputError
+from onnxgrad.cli.tensors import elements
 from onnxgrad.ir.types import dtype_name, type_from_proto
-from onnxgrad.ir.weights import internalize
 
 _GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
@@ -262,13 +261,5 @@ def _kind(tensor: TensorProto | None) -> str:
 
 
 def _content(tensor: TensorProto, side: _Side) -> bytes:
-    """The elements as bytes, from whichever field holds them."""
-    from onnx import numpy_helper
-
-    if tensor.data_location == TensorProto.EXTERNAL:
-        tensor = internalize(tensor, side.folder)
-    try:
-        array = numpy_helper.to_array(tensor)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"the data of tensor '{tensor.name}' is damaged: {error}") from error
+    array = elements(tensor, side.folder)
     return repr(array.tolist()).encode() if array.dtype == object else array.tobytes()

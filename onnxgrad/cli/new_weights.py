@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from onnx import ModelProto, TensorProto, numpy_helper
+from onnx import ModelProto, TensorProto
 
-from onnxgrad.ir.weights import internalize, tensors
+from onnxgrad.cli.tensors import elements
+from onnxgrad.ir.weights import tensors
 
 _FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16}
 _ELEMENTS = 1 << 26  # beyond this the search costs more than it is worth
@@ -17,7 +18,7 @@ def has_new_weights(a: ModelProto, b: ModelProto, folders: tuple[Path | None, Pa
     """True when a floating-point constant of b holds a value, other than 0 and 1, that is in no constant of a.
 
     Moved, merged, split or transposed weights are old values. With very many elements the answer is True.
-    Raises InputError when external data cannot be read.
+    Raises InputError when data is damaged or missing.
     """
     if sum(int(np.prod(t.dims)) for m in (a, b) for t in tensors(m) if t.data_type in _FLOATS) > _ELEMENTS:
         return True
@@ -29,7 +30,6 @@ def _values(model: ModelProto, folder: Path | None) -> np.ndarray[tuple[int, ...
     found = [np.zeros(0)]
     for tensor in tensors(model):
         if tensor.data_type in _FLOATS:
-            inside = internalize(tensor, folder) if tensor.data_location == TensorProto.EXTERNAL else tensor
-            array = numpy_helper.to_array(inside).astype(np.float64)
+            array = elements(tensor, folder).astype(np.float64)
             found.append(np.unique(array[np.isfinite(array)]))
     return np.concatenate(found)

@@ -23,6 +23,7 @@ from onnxgrad.cli.common import (
     source,
 )
 from onnxgrad.cli.optimize_report import Outcome
+from onnxgrad.cli.recipe import Recipe, find
 from onnxgrad.cli.report import Output
 from onnxgrad.cli.stats import stats_of
 from onnxgrad.errors import InputError, OnnxgradError
@@ -47,6 +48,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--merge", choices=MERGE, default="auto", help="parallel products into one: auto (default) where it pays"
     )
+    how.add_argument(
+        "--config", metavar="FILE", help="a recipe: options and requirements as TOML; default: [tool.onnxgrad] of "
+        "pyproject.toml in this folder",
+    )  # fmt: skip
     how.add_argument("--max-rewrites", type=natural, metavar="N", help="stop after N rewrites")
     how.add_argument("--explain", action="store_true", help="list near misses with the reason they were declined")
     add_proof(parser)
@@ -55,12 +60,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class _Job:
-    """What is the same for every model of one call."""
+    """How one model is treated; without a recipe the same for every model of one call."""
 
     args: argparse.Namespace
     pipeline: Pipeline
     proof: dict[str, object]
     out: Output
+    recipe: Recipe | None
 
 
 @dataclass
@@ -82,20 +88,19 @@ class _Clock:
 def run(args: argparse.Namespace, out: Output) -> int:
     """Optimise every model; the worst exit code of them."""
     models = expand(args.model)
-    pipeline = Pipeline.of(args.preset, args.passes, merge=args.merge, provider=args.provider)
-    proof = proof_options(args)
+    recipe = find(args.config)
+    jobs = [_job(args, name, recipe, out) for name in models]
     targets = _targets(args, models)
     for target in targets:
         if target is not None:
             check_output(target, models)
-    if not args.no_verify:
+    for provider in dict.fromkeys(job.args.provider for job in jobs if not job.args.no_verify):
         try:
-            require_runtime(args.provider)
+            require_runtime(provider)
         except InputError as error:
             raise InputError(f"{error}; or skip the proof with --no-verify") from error
-    job = _Job(args, pipeline, dict(proof), out)
     outcomes: list[Outcome] = []
-    for name, target in zip(models, targets, strict=True):
+    for job, name, target in zip(jobs, models, targets, strict=True):
         outcome = _one(job, name, target, last=len(models) == 1)
         outcomes.append(outcome)
         if len(models) > 1 and outcome.error is not None:
@@ -107,6 +112,12 @@ def run(args: argparse.Namespace, out: Output) -> int:
     elif outcomes[0].error is not None:
         raise outcomes[0].error
     return code
+
+
+def _job(args: argparse.Namespace, name: str, recipe: Recipe | None, out: Output) -> _Job:
+    own = args if recipe is None else recipe.apply(args, name, args.words)
+    pipeline = Pipeline.of(own.preset, own.passes, merge=own.merge, provider=own.provider)
+    return _Job(own, pipeline, dict(proof_options(own)), out, recipe)
 
 
 def _targets(args: argparse.Namespace, models: list[str]) -> list[Path | None]:
@@ -146,6 +157,8 @@ def _one(job: _Job, name: str, target: Path | None, *, last: bool) -> Outcome:
     try:
         done = _rewrite(job, name, target, outcome, clock)
         clock.switch("write")
+        if job.recipe is not None:
+            job.recipe.check(name, done.program, done.report)
         if not job.args.dry_run:
             _write(done, target)
             outcome.written = True

@@ -114,12 +114,13 @@ def check_operands(schema: onnx.defs.OpSchema, inputs: Sequence[Var | None]) -> 
     expected = formals(schema.name, schema.domain, schema.since_version)
     bound: dict[str, Var] = {}
     for i, v in enumerate(inputs):
-        if v is None or not v.dtype:
+        dtype = 0 if v is None else v.dtype
+        if v is None or not dtype:
             continue
         formal = expected[min(i, len(expected) - 1)]
-        if formal.dtypes and v.dtype not in formal.dtypes:
-            raise TypeMismatch(f"operand '{formal.name}' may not be {dtype_name(v.dtype)}")
-        if formal.alike and bound.setdefault(formal.variable, v).dtype != v.dtype:
+        if formal.dtypes and dtype not in formal.dtypes:
+            raise TypeMismatch(f"operand '{formal.name}' may not be {dtype_name(dtype)}")
+        if formal.alike and bound.setdefault(formal.variable, v).dtype != dtype:
             raise TypeMismatch(f"operand '{formal.name}' must have the dtype of '{bound[formal.variable].name}'")
 
 

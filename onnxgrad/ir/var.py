@@ -61,17 +61,20 @@ class Var:
     @property
     def dtype(self) -> int:
         """The ONNX element type; 0 when unknown or not a tensor."""
-        return self.type.dtype if isinstance(self.type, TensorType) else 0
+        type_ = self.type
+        return type_.dtype if isinstance(type_, TensorType) else 0
 
     @property
     def shape(self) -> Shape | None:
         """The symbolic shape; None when the rank is unknown or the value is no tensor."""
-        return self.type.shape if isinstance(self.type, TensorType) else None
+        type_ = self.type
+        return type_.shape if isinstance(type_, TensorType) else None
 
     @property
     def rank(self) -> int | None:
         """The number of axes, None when unknown."""
-        return None if self.shape is None else len(self.shape)
+        shape = self.shape
+        return None if shape is None else len(shape)
 
     @property
     def use_count(self) -> int:

@@ -56,7 +56,7 @@ class PlainForm(Form):
         return centred(x, zero, axis) * along(scale, axis, x)
 
     def quantize(self, y: Any, scale: Var, zero: Var | None, dtype: int, axis: int | None = None) -> Any:
-        return saturated(op.Round(y / along(scale, axis, y)), zero, dtype, axis)
+        return saturated(rounded(y / along(scale, axis, y)), zero, dtype, axis)
 
 
 def centred(x: Var, zero: Var | None, axis: int | None = None) -> Any:
@@ -67,17 +67,20 @@ def centred(x: Var, zero: Var | None, axis: int | None = None) -> Any:
     return wide - along(op.Cast(zero, to=TensorProto.FLOAT), axis, x)
 
 
-def saturated(rounded: Any, zero: Var | None, dtype: int, axis: int | None = None) -> Any:
-    """rounded + zero, held within `dtype`."""
+def saturated(whole: Any, zero: Var | None, dtype: int, axis: int | None = None) -> Any:
+    """whole + zero, held within `dtype`."""
     low, high = LIMITS[dtype]
     if zero is not None:
-        rounded = rounded + along(op.Cast(zero, to=TensorProto.FLOAT), axis, rounded)
-    if rounded.block.opsets[""] >= 11:
-        held = op.Clip(rounded, float(low), float(high))
-    else:
-        held = op.Clip(rounded, min=float(low), max=float(high))
-    # Cast from float to small integers is only defined for what fits, which Clip saw to
-    return op.Cast(held, to=dtype)
+        whole = whole + along(op.Cast(zero, to=TensorProto.FLOAT), axis, whole)
+    # Cast from float to small integers is only defined for what fits, which Clip sees to
+    return op.Cast(op.Clip(whole, float(low), float(high)), to=dtype)
+
+
+def rounded(v: Any) -> Any:
+    """Ties to even, as QuantizeLinear rounds."""
+    if v.block.opsets[""] < 11:
+        raise Unsupported("rounding by plain operators needs opset 11")
+    return op.Round(v)
 
 
 def along(v: Var, axis: int | None, data: Var) -> Var:

@@ -14,7 +14,7 @@ from onnx import TensorProto
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import op
 from onnxgrad.passes.quantized_bounds import accumulated, shortfall
-from onnxgrad.passes.quantized_forms import LIMITS, Form, PlainForm, Unsupported, along, centred, saturated
+from onnxgrad.passes.quantized_forms import LIMITS, Form, PlainForm, Unsupported, along, centred, rounded, saturated
 
 Note = Callable[[str], None]
 Law = Callable[[Binding, Form, Note], list[Any]]
@@ -82,7 +82,7 @@ def qlinear_conv(b: Binding, form: Form, note: Note) -> list[Any]:
         wide = None if bias is None else op.Cast(bias, to=TensorProto.FLOAT)
         sums = op.Conv(centred(x, zx), centred(w, zw, 0), wide, **attrs)
         ratio = along(sx, None, x) * along(sw, 0, sw) / along(sy, None, x)
-        return [saturated(op.Round(sums * along(ratio, 1, sums)), zy, dtype)]
+        return [saturated(rounded(sums * along(ratio, 1, sums)), zy, dtype)]
     wide = None if bias is None else form.dequantize(bias, _joint(sx, sw), None, 0)
     y = op.Conv(form.dequantize(x, sx, zx), form.dequantize(w, sw, zw, 0), wide, **attrs)
     return [form.quantize(y, sy, zy, dtype)]
@@ -103,7 +103,7 @@ def qlinear_matmul(b: Binding, form: Form, note: Note) -> list[Any]:
     if isinstance(form, PlainForm):
         sums = _sums(a, za, w, zw, note)
         ratio = along(sa, -2, a) * along(sw, -1, w) / along(sy, -2, sums)
-        return [saturated(op.Round(sums * ratio), zy, dtype, -2)]
+        return [saturated(rounded(sums * ratio), zy, dtype, -2)]
     y = op.MatMul(form.dequantize(a, sa, za, -2), form.dequantize(w, sw, zw, -1))
     return [form.quantize(y, sy, zy, dtype, -2)]
 
@@ -178,7 +178,7 @@ def dynamic_quantize(b: Binding, form: Form, note: Note) -> list[Any]:
     span = (high - low) / 255.0
     # nothing but zeros: any scale will do, and onnxruntime's is 1
     scale = op.Where(op.Equal(span, 0.0), 1.0, span)
-    zero = saturated(op.Round((0.0 - low) / scale), None, TensorProto.UINT8)
+    zero = saturated(rounded((0.0 - low) / scale), None, TensorProto.UINT8)
     return [form.quantize(x, scale, zero, TensorProto.UINT8), scale, zero]
 
 

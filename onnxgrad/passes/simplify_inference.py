@@ -18,6 +18,7 @@ from onnxgrad.rewrite.trace import Decline, Trace, decline
 
 x, gamma, beta, mean, var, ratio, mode = capture("x gamma beta mean var ratio mode")
 
+_HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 # what can take the scale into its weight and the shift into its bias
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
 
@@ -59,15 +60,18 @@ def batch_norm(x: Var, gamma: Var, beta: Var, mean: Var, var: Var, root: Binding
         result: Var = op.Unsqueeze(v, axes) if axes else v
         return result
 
+    # half precision has 3 digits: one rounding of scale and shift is enough, and eps would lose half of its own
+    computed = TensorProto.FLOAT if var.dtype in _HALF else var.dtype
+
     def wide(v: Var) -> Var:
         """From opset 15 on gamma and beta may be narrower than the statistics."""
-        result: Var = v if v.dtype == var.dtype else op.Cast(v, to=var.dtype)
+        result: Var = v if v.dtype == computed else op.Cast(v, to=computed)
         return result
 
-    scale = (1.0 / op.Sqrt(var + float(root.attr("epsilon")))) * wide(gamma)
+    scale = (1.0 / op.Sqrt(wide(var) + float(root.attr("epsilon")))) * wide(gamma)
     shift = -wide(mean) * scale
     # the order of emission is the original's: the data is scaled before the shift is complete
-    if axes or x.dtype != var.dtype:
+    if axes or x.dtype != computed:
         y = x * aligned(scale) + aligned(shift + wide(beta))
     else:
         scaled = x * scale

@@ -15,13 +15,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.verify.borrowed import borrow
 from onnxgrad.verify.kernels import CONTRACTIONS, KERNELS, Call, Unsupported
 from onnxgrad.verify.run import Feeds, Value
-from onnxgrad.verify.values import attribute_value, bind, dense, type_of, widen
+from onnxgrad.verify.values import attribute_value, bind, dense, elements, type_of, widen
 
 __all__ = ["Reference", "Unsupported", "reference"]
 
@@ -244,7 +243,7 @@ class Reference:
 
     def graph(self, graph: onnx.GraphProto, opsets: Mapping[str, int]) -> _Graph:
         """Compile a graph or subgraph."""
-        initial: _Env = {t.name: widen(numpy_helper.to_array(t)) for t in graph.initializer}
+        initial: _Env = {t.name: widen(elements(t)) for t in graph.initializer}
         initial |= {t.values.name: dense(t) for t in graph.sparse_initializer}
         inputs, outputs = [v.name for v in graph.input], [v.name for v in graph.output]
         return _Graph(self, graph.node, inputs, outputs, initial, opsets)

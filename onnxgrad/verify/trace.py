@@ -16,9 +16,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 
 from onnxgrad.verify.dims import evaluate, required_inputs, shape_of
+from onnxgrad.verify.values import elements
 
 Key: TypeAlias = "tuple[str, str]"  # (function or "" for the graph and its subgraphs, value name)
 
@@ -105,7 +105,7 @@ class Tracer:
 
     def _remember(self, key: Key, tensor: onnx.TensorProto) -> None:
         if math.prod(tensor.dims) <= _SMALL and tensor.data_location != onnx.TensorProto.EXTERNAL:
-            self.constants[key] = numpy_helper.to_array(tensor)
+            self.constants[key] = elements(tensor)
 
     def _nodes(self, nodes: Iterable[onnx.NodeProto], scope: str) -> None:
         for node in nodes:

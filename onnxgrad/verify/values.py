@@ -10,6 +10,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from onnxgrad.errors import InputError
+
 _NARROW = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 _A = onnx.AttributeProto
 
@@ -23,10 +25,18 @@ def widen(value: Any) -> Any:
     return widen(np.asarray(value)) if isinstance(value, np.generic) else value
 
 
+def elements(tensor: onnx.TensorProto) -> np.ndarray[Any, Any]:
+    """The array of a tensor. Raises InputError when its data is damaged."""
+    try:
+        return numpy_helper.to_array(tensor)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the data of tensor '{tensor.name}' is damaged: {error}") from error
+
+
 def attribute_value(attribute: onnx.AttributeProto) -> Any:
     """An attribute that is no subgraph as a Python value: tensors as widened arrays, strings decoded."""
     if attribute.type == _A.TENSOR:
-        return widen(numpy_helper.to_array(attribute.t))
+        return widen(elements(attribute.t))
     if attribute.type == _A.SPARSE_TENSOR:
         return dense(attribute.sparse_tensor)
     value = onnx.helper.get_attribute_value(attribute)
@@ -39,7 +49,7 @@ def attribute_value(attribute: onnx.AttributeProto) -> Any:
 
 def dense(sparse: onnx.SparseTensorProto) -> np.ndarray[Any, Any]:
     """A sparse tensor as a widened dense one; its indices are linear (n,) or coordinates (n, rank)."""
-    values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
+    values, indices = elements(sparse.values), elements(sparse.indices)
     full = np.zeros(tuple(sparse.dims), values.dtype)
     if indices.ndim == 1:
         full.reshape(-1)[indices] = values

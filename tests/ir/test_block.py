@@ -210,6 +210,20 @@ def test_pinned_values_keep_their_names() -> None:
     assert find(block, "w").use_count == 2  # one product, and the note
 
 
+def test_renaming_an_output_renames_it_everywhere() -> None:
+    model = parse(REPLACE)
+    model.graph.value_info.add(name="t").type.CopyFrom(model.graph.output[0].type)
+    block = load(model).main
+    block.rename(find(block, "y"), "answer")
+    block.rename(find(block, "t"), "y")
+    block.check()
+    after = to_proto(block.program)
+    onnx.checker.check_model(after, full_check=True)
+    assert [o.name for o in after.graph.output] == ["answer", "z", "k"]
+    assert after.graph.output[0].type == model.graph.output[0].type
+    assert [list(n.output) for n in after.graph.node] == [["y"], ["answer"], ["z"], ["u"]]
+
+
 def test_removing_what_is_read_is_refused() -> None:
     block = load(parse(REPLACE)).main
     with pytest.raises(InternalError, match="still read"):

@@ -232,3 +232,11 @@ def test_scalars_only_on_request() -> None:
     done = ran(model, PASS + "{scalars=true},fold-constant,remove-unused")
     assert done.ops == ["MatMul", "Reshape", "Reshape"]
     done.prove()
+
+
+def test_a_weight_in_a_constant_node_is_replaced_and_not_added() -> None:
+    text = """g (float[1,1,4,4] x) => (float[1,2,4,4] y)
+      { w = Constant <value = float[2,1,1,1] {1, 2}> ()  c = Conv(x, w)  y = Mul(c, s) }"""
+    done = ran(with_weights(parse(text), {"s": (2, 1, 1)}), f"{PASS},fold-constant{{max_growth=0}},remove-unused")
+    assert done.ops == ["Conv"] and done.count["Constant"] == 0
+    done.prove()

@@ -1,0 +1,189 @@
+"""Recipes: the options of `optimize`, and what must come out, in `[tool.onnxgrad]` of pyproject.toml or a TOML file.
+
+    [tool.onnxgrad]                       # in a file given with --config: at top level
+    preset = "default"                    # or passes = "a,b{option=value}" (or a list of such)
+    merge = "auto"
+
+    [tool.onnxgrad.verify]
+    dims = { batch = 4 }
+    seeds = [0, 1]
+    tolerance = 1e-6                      # of max|y|, on top of the calibrated one
+
+    [tool.onnxgrad.models."unet*.onnx"]   # the options above again, for these models alone, and:
+    require = { MatMul = "<=164", "MatMul+Gemm" = "<=200", nodes = "<1500" }
+
+An option on the command line wins over the recipe.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import operator
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from onnxgrad.errors import InputError, NotProved
+from onnxgrad.ir.program import Program
+from onnxgrad.verify import Report
+from onnxgrad.verify.proof import LEGS
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_TABLE = "tool.onnxgrad"
+_COMPARE: dict[str, Callable[[int, int], bool]] = {
+    "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
+}  # fmt: skip
+_REQUIREMENT = re.compile(r"\s*(<=|>=|==|!=|<|>)\s*(\d+)\s*")
+# recipe key -> (the argument of `optimize` that it sets, the option that sets it too, the type it has in TOML)
+_OPTIONS: dict[str, tuple[str, str, type]] = {
+    "preset": ("preset", "--preset", str),
+    "passes": ("passes", "--passes", object),
+    "merge": ("merge", "--merge", str),
+    "verify.run": ("no_verify", "--no-verify", bool),
+    "verify.provider": ("provider", "--provider", str),
+    "verify.dims": ("dim", "--dim", dict),
+    "verify.seeds": ("seed", "--seed", list),
+    "verify.legs": ("leg", "--leg", list),
+    "verify.threads": ("threads", "--threads", int),
+    "verify.timeout": ("timeout", "--timeout", object),
+    "verify.inputs": ("input", "--input", list),
+}
+_GATES = ("require", "verify.tolerance")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The flat options for all models, and those for the models that a glob means; `where` names the file."""
+
+    where: str
+    common: Mapping[str, Any] = field(default_factory=dict)
+    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def of(self, model: str) -> dict[str, Any]:
+        """The options for one model: the common ones, then those of every glob that means its path or file name."""
+        found = dict(self.common)
+        for pattern, own in self.models.items():
+            if fnmatchcase(model, pattern) or fnmatchcase(Path(model).name, pattern):
+                joined = {**found.get("require", {}), **own.get("require", {})}
+                found.update(own)
+                found["require"] = joined
+        return found
+
+    def apply(self, args: argparse.Namespace, model: str, given: Sequence[str] = ()) -> argparse.Namespace:
+        """A copy of `args` with the recipe's options for `model`, except those among the words `given`."""
+        made = copy.copy(args)
+        for key, value in self.of(model).items():
+            if key in _GATES:
+                continue
+            name, flag, _ = _OPTIONS[key]
+            if any(w == flag or w.startswith(f"{flag}=") for w in given):
+                continue
+            setattr(made, name, _argument(key, value))
+        return made
+
+    def check(self, model: str, program: Program, report: Report | None) -> None:
+        """Raises NotProved, exit code 1, when the optimised model misses what the recipe requires."""
+        own = self.of(model)
+        missed = [words for name, text in own.get("require", {}).items() if (words := _miss(program, name, text))]
+        limit = own.get("verify.tolerance")
+        worst = None if report is None or limit is None else max((d.rel for d in report.differences), default=0.0)
+        if worst is not None and limit is not None and not worst <= limit:
+            missed.append(f"a difference of {worst:.2e} of max, tolerance = {limit:g}")
+        if missed:
+            raise NotProved(f"{self.where} requires otherwise: {'; '.join(missed)}; nothing was written")
+
+
+def _argument(key: str, value: Any) -> Any:
+    """A TOML value as what the option of `optimize` would have given."""
+    if key == "passes" and isinstance(value, list):
+        return ",".join(value)
+    if key == "verify.run":
+        return not value
+    if key == "verify.dims":
+        return [f"{name}={size}" for name, size in value.items()]
+    return float(value) if key == "verify.timeout" else value
+
+
+def _miss(program: Program, name: str, text: Any) -> str | None:
+    """What is wrong with a count: of an operator, of several joined by +, or of all nodes."""
+    sign, number = _requirement(text)
+    counts = Counter(f"{b.domain}::{b.op}" if b.domain else b.op for block in program.blocks() for b in block.bindings)
+    found = counts.total() if name == "nodes" else sum(counts[op.strip()] for op in name.split("+"))
+    return None if _COMPARE[sign](found, number) else f"{found} {name}, not {sign} {number}"
+
+
+def _requirement(text: Any) -> tuple[str, int]:
+    if isinstance(text, int) and not isinstance(text, bool):
+        return "==", text
+    match = _REQUIREMENT.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise InputError(f"cannot read the requirement {text!r}: write a number or such as \"<=164\"")
+    return match[1], int(match[2])
+
+
+def find(config: str | None) -> Recipe | None:
+    """The recipe of `--config FILE`, else of pyproject.toml in the current folder if it has the table; None otherwise.
+
+    Raises InputError for a file that is missing or no TOML, and for an unknown key.
+    """
+    path = Path("pyproject.toml") if config is None else Path(config)
+    if config is None and not path.is_file():
+        return None
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as e:
+        raise InputError(f"{path}: {e.strerror or e}") from e
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        if config is None:
+            return None  # somebody else's file
+        raise InputError(f"{path}: not TOML: {' '.join(str(e).split())}") from e
+    table = data.get("tool", {}).get("onnxgrad") if isinstance(data.get("tool"), dict) else None
+    if table is None:
+        if config is None:
+            return None
+        if path.name == "pyproject.toml":
+            raise InputError(f"{path}: has no table [{_TABLE}]")
+        table = data
+    return parse(table, str(path))
+
+
+def parse(table: Any, where: str) -> Recipe:
+    """A recipe from its table. Raises InputError naming the key."""
+    if not isinstance(table, dict) or not isinstance(table.get("models", {}), dict):
+        raise InputError(f"{where}: [{_TABLE}] and its models are tables")
+    models = {pattern: _flat(own, f"{where}: models.{pattern!r}") for pattern, own in table.get("models", {}).items()}
+    return Recipe(where, _flat({k: v for k, v in table.items() if k != "models"}, where), models)
+
+
+def _flat(table: Any, where: str) -> dict[str, Any]:
+    if not isinstance(table, dict) or not isinstance(table.get("verify", {}), dict):
+        raise InputError(f"{where}: is no table")
+    flat = {k: v for k, v in table.items() if k != "verify"}
+    flat.update((f"verify.{k}", v) for k, v in table.get("verify", {}).items())
+    for key, value in flat.items():
+        if key not in _OPTIONS and key not in _GATES:
+            raise InputError(f"{where}: unknown key '{key}'; there are {', '.join((*_OPTIONS, *_GATES, 'models'))}")
+        wanted = {"require": dict, "verify.tolerance": object}.get(key) or _OPTIONS[key][2]
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        fits = is_number if key in ("verify.timeout", "verify.tolerance") else isinstance(value, wanted)
+        if not fits or (key == "passes" and not isinstance(value, (str, list))):
+            raise InputError(f"{where}: '{key}' has the wrong type: {value!r}")
+    for key, allowed in (("verify.seeds", lambda v: type(v) is int and v >= 0), ("verify.legs", LEGS.__contains__)):
+        for item in flat.get(key, ()):
+            if not allowed(item):
+                raise InputError(f"{where}: '{key}' cannot have {item!r}")
+    if flat.get("verify.threads", 1) < 1:
+        raise InputError(f"{where}: 'verify.threads' must be at least 1")
+    for text in flat.get("require", {}).values():
+        _requirement(text)
+    return flat

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+
+from onnxgrad.cli.app import main
+from onnxgrad.cli.recipe import find, parse
+from onnxgrad.errors import InputError
+from tests import helpers
+
+TEXT = """g (float[N,4] x) => (float[N,4] y) <float[4,4] w = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16}>
+  { a = Identity(x)  b = MatMul(a, w)  c = MatMul(b, w)  y = Relu(c) }"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    onnx.save(helpers.parse(TEXT), tmp_path / "m.onnx")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def optimize(*words: str) -> int:
+    return main(["optimize", "m.onnx", "-q", *words])
+
+
+def test_a_requirement_that_holds_and_one_that_does_not(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = '[models."*.onnx"]\nrequire = { MatMul = "<=2", nodes = 3, "MatMul+Relu" = "==3" }\n'
+    (folder / "ok.toml").write_text(recipe)
+    assert optimize("--config", "ok.toml", "-o", "out.onnx") == 0
+    (folder / "no.toml").write_text(recipe.replace("<=2", "<=1"))
+    assert optimize("--config", "no.toml", "-o", "other.onnx") == 1
+    assert "no.toml requires otherwise: 2 MatMul, not <= 1" in capsys.readouterr().err
+    assert (folder / "out.onnx").exists() and not (folder / "other.onnx").exists()
+
+
+def test_pyproject_of_the_current_folder(folder: Path) -> None:
+    (folder / "pyproject.toml").write_text('[tool.onnxgrad]\npasses = ["remove-unused"]\n')
+    assert optimize("-o", "out.onnx") == 0
+    assert len(onnx.load(folder / "out.onnx").graph.node) == 4
+    # what is written on the command line wins
+    assert optimize("--passes", "remove-noops", "-o", "two.onnx") == 0
+    assert len(onnx.load(folder / "two.onnx").graph.node) == 3
+
+
+def test_a_pyproject_without_our_table_is_none_of_our_business(folder: Path) -> None:
+    (folder / "pyproject.toml").write_text("[tool.other]\nx = 1\n")
+    assert find(None) is None
+    (folder / "pyproject.toml").write_text("not toml at all [")
+    assert find(None) is None
+    with pytest.raises(InputError, match="not TOML"):
+        find("pyproject.toml")
+
+
+def test_verification_options_reach_the_proof(folder: Path) -> None:
+    (folder / "r.toml").write_text('[verify]\ndims = { N = 3 }\nseeds = [7]\nlegs = ["onnxruntime"]\ntolerance = 1e-3\n')
+    assert optimize("--config", "r.toml", "-o", "out.onnx", "--json", "report.json") == 0
+    (model,) = json.loads((folder / "report.json").read_text())["models"]
+    proof = model.get("proof") or model.get("report") or model
+    text = json.dumps(proof)
+    assert '"seed": 7' in text and '"N": 3' in text and '"seed": 0' not in text
+
+
+def test_a_tolerance_below_the_noise_fails(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = """g (float[4,64] x) => (float[4,64] y) { b = BatchNormalization(x, s, s, s, s)  c = MatMul(b, w)  y = MatMul(c, w) }"""
+    from tests.passes.proving import with_weights
+
+    model = with_weights(helpers.parse(text), {"w": (64, 64), "s": (64,)}, positive="s")
+    onnx.save(model, folder / "m.onnx")
+    (folder / "r.toml").write_text('preset = "inference"\n[verify]\ntolerance = 1e-12\n')
+    assert optimize("--config", "r.toml", "-o", "out.onnx") == 1
+    assert "tolerance = 1e-12" in capsys.readouterr().err
+
+
+def test_several_models_have_their_own_options(folder: Path) -> None:
+    onnx.save(helpers.parse(TEXT), folder / "n.onnx")
+    (folder / "r.toml").write_text('passes = "remove-unused"\n[models."n.onnx"]\npasses = "remove-noops"\n')
+    assert main(["optimize", "m.onnx", "n.onnx", "-q", "--config", "r.toml", "--out-dir", "out"]) == 0
+    assert [len(onnx.load(folder / "out" / name).graph.node) for name in ("m.onnx", "n.onnx")] == [4, 3]
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"pases": "x"}, "unknown key 'pases'"),
+        ({"preset": 3}, "'preset' has the wrong type"),
+        ({"require": {"MatMul": "about 3"}}, "cannot read the requirement 'about 3'"),
+        ({"require": {"MatMul": True}}, "cannot read the requirement True"),
+        ({"verify": {"sedes": [1]}}, "unknown key 'verify.sedes'"),
+        ({"verify": {"seeds": [-1]}}, "cannot have -1"),
+        ({"verify": {"legs": ["left"]}}, "cannot have 'left'"),
+        ({"verify": {"tolerance": "small"}}, "wrong type"),
+        ({"models": {"*": {"models": {}}}}, "unknown key 'models'"),
+        ({"models": []}, "are tables"),
+    ],
+)
+def test_mistakes_are_named(table: object, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        parse(table, "r.toml")
+
+
+def test_a_missing_file_and_a_wrong_preset(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert optimize("--config", "none.toml", "--dry-run") == 2
+    (folder / "r.toml").write_text('preset = "fastest"\n')
+    assert optimize("--config", "r.toml", "--dry-run") == 2
+    assert "unknown preset 'fastest'" in capsys.readouterr().err
