@@ -140,7 +140,7 @@ def main(arguments: list[str]) -> int:
     logging.disable(logging.WARNING)
     folder = cache_folder("training") if options.full else SMALL
     folder.mkdir(parents=True, exist_ok=True)
-    for name in options.names or MODELS:
+    for name in options.names or [n for n, t in MODELS.items() if options.full or not t.full_only]:
         print(export(MODELS[name], folder, full=options.full), flush=True)
     return 0
 

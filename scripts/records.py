@@ -16,7 +16,12 @@ def write_record(name: str, lines: Sequence[str], hardware: str | None = None) -
     """Write one record and answer its path."""
     hardware = hardware or f"{os.cpu_count()} {platform.machine().replace('_', '-')} cores"
     versions = ", ".join(f"{p} {_version(p)}" for p in ("onnx", "onnxruntime", "numpy") if _version(p))
-    head = [f"# {name}", "", f"{datetime.date.today()}, {hardware}, Python {platform.python_version()}, {versions}.", ""]
+    head = [
+        f"# {name}",
+        "",
+        f"{datetime.date.today()}, {hardware}, Python {platform.python_version()}, {versions}.",
+        "",
+    ]
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.md"
     path.write_text("\n".join([*head, *lines]) + "\n", encoding="utf-8")

@@ -122,14 +122,14 @@ class Output:
             SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(30), TimeElapsedColumn(),
             console=self.errors, transient=True,
         )  # fmt: skip
-        task = bar.add_task(clean(title), total=total)
+        steps, pulse = bar.add_task(clean(title), total=total), bar.add_task("", total=None, visible=False)
 
         def advance(what: str, completed: float | None) -> None:
             described = clean(f"{title}: {what}")
-            if completed is None:  # how long it takes is not known: the bar pulses
-                bar.update(task, description=described, total=None)
-            else:
-                bar.update(task, description=described, total=total, completed=min(completed, total))
+            known = completed is not None
+            # the bar pulses where nobody knows how long it takes, and is full only when all is done
+            bar.update(steps, description=described, visible=known, completed=min(completed or 0, 0.99 * total))
+            bar.update(pulse, description=described, visible=not known)
             if self.verbose and not self._bar:
                 self.note(described)
 

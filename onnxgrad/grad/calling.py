@@ -33,9 +33,10 @@ class Results:
 
 def complete_result(binding: Binding, index: int) -> Var:
     """Name an omitted optional output of a forward binding, typed, so that the backward part can read it."""
-    binding = binding.out.definition or binding  # a stand-in (checkpointing) shows its original's results
+    present = next(v for v in binding.outputs if v is not None)
+    binding = present.definition or binding  # a stand-in (checkpointing) shows its original's results
     block = binding.block
-    name = block.program.fresh(f"{binding.out.name}_{index}")
+    name = block.program.fresh(f"{present.name}_{index}")
     names = [f"o{i}" if v is None else v.name for i, v in enumerate(binding.outputs)]
     names += [f"o{i}" for i in range(len(names), index)]
     names[index:] = [name]

@@ -218,7 +218,7 @@ def constant(value: Any, dtype: int | None = None, name: str = "const") -> Var:
         if known is not None and _still_there(known):
             return known
     program = at.block.program
-    if at.block.root.is_function:
+    if at.block.is_function or program.ir_version < 4:  # below IR 4 an initializer would have to be a graph input
         tensor = numpy_helper.from_array(array)
         schema = attributes.schema("Constant", at.block.opsets.get("", 0), "")
         var = append(at, "Constant", "", schema, [], [("value", tensor)], [True]).out

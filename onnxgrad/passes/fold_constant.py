@@ -217,7 +217,7 @@ def _size(b: Binding) -> int | None:
 def _growth(b: Binding) -> int:
     """Bytes the file gains: the result, less the constants that nothing else reads."""
     dying = 0
-    for v in {v for v in b.inputs if v is not None and v.is_constant and v.use_count == 1}:
+    for v in {v for v in b.inputs if v is not None and v.is_constant and v.use_count == 1 and not v.parameter}:
         dying += (element_count(v.shape) or 0) * numpy_dtype(v.dtype).itemsize if v.dtype else 0
     return (_size(b) or 0) - dying
 

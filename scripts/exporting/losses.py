@@ -28,6 +28,7 @@ class Training:
     train: bool = False  # train() instead of eval(): BatchNormalization uses the batch's statistics
     seed: int = 0  # another one where float32 and float64 disagree about the sign of some ReLU's input
     classic: bool = False  # the TorchScript exporter, which writes LSTM and GRU as one operator each
+    full_only: bool = False  # too large to keep a small one
 
 
 class WithLoss(nn.Module):
@@ -117,6 +118,13 @@ def gpt2(full: bool) -> Built:
     return LanguageModel(hf.GPT2LMHeadModel(config)), {"ids": ids, "labels": torch.roll(ids, -1, 1)}
 
 
+def gpt2_deep(full: bool) -> Built:
+    """GPT2LMHeadModel, 12 layers, 16 sequences of 128 tokens: activations outweigh weights (for checkpointing)."""
+    hf, config = _transformer("GPT2Config", full, n_embd="hidden", n_layer=12, n_head=4, n_positions=128)
+    ids = torch.randint(3, 2000 if full else 60, (16, 128))
+    return LanguageModel(hf.GPT2LMHeadModel(config)), {"ids": ids, "labels": torch.roll(ids, -1, 1)}
+
+
 def llama(full: bool) -> Built:
     """LlamaForCausalLM, 4 layers, 4 heads, 2 key/value heads."""
     hf, config = _transformer("LlamaConfig", full, hidden_size="hidden", num_hidden_layers=4, num_attention_heads=4,
@@ -166,6 +174,7 @@ MODELS: Mapping[str, Training] = {
         Training("mlp", mlp, 12),
         Training("bert", bert, 179),
         Training("gpt2", gpt2, 162),
+        Training("gpt2_deep", gpt2_deep, full_only=True),
         Training("llama", llama, 284),
         Training("resnet18", resnet18, 70, seed=2),
         Training("resnet18_train", resnet18, train=True, seed=1),

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import ModelProto, TensorProto, numpy_helper
+from onnx import ModelProto, numpy_helper
 
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.load import load
@@ -47,20 +46,6 @@ class Done:
     def count(self, *ops: str) -> int:
         """Bindings of these operators, in nested blocks and functions too."""
         return sum(b.op in ops for block in self.program.blocks() for b in block.bindings)
-
-
-def fill(model: ModelProto, *, seed: int = 0) -> ModelProto:
-    """The model with every initializer that is written as all zeros (`float[4,3] w = {}` has none) made random."""
-    filled = ModelProto()
-    filled.CopyFrom(model)
-    rng = np.random.default_rng(seed)
-    for tensor in filled.graph.initializer:
-        if tensor.name.startswith("w") or tensor.name.startswith("c"):
-            dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-            values = rng.standard_normal(list(tensor.dims)) if dtype.kind == "f" else np.arange(np.prod(tensor.dims))
-            fresh = numpy_helper.from_array(np.asarray(values).reshape(list(tensor.dims)).astype(dtype), tensor.name)
-            tensor.CopyFrom(fresh)
-    return filled
 
 
 def weights(**shapes: Sequence[int]) -> dict[str, Any]:
@@ -132,7 +117,3 @@ def before_and_after(text: str, *passes: Pass | str, **options: Any) -> str:
     model = parse(text)
     before = str(load(model).main)
     return f"{before}\n\n{apply(model, *passes, **options).block}"
-
-
-def is_float(dtype: int) -> bool:
-    return dtype in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)

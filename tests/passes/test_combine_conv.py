@@ -98,6 +98,16 @@ def test_even_kernels_pad_by_side() -> None:
     done.prove()
 
 
+def test_same_padding_of_a_dilated_kernel() -> None:
+    """onnxruntime refuses to run it, so there is no proof; explicit pads of the same meaning run."""
+    text = """g (float[1,3,8,8] x) => (float[1,2,8,8] a, float[1,2,8,8] b)
+      { a = Conv <auto_pad = "SAME_UPPER", dilations = [2, 1]> (x, w1)
+        b = Conv <pads = [2, 1, 2, 1], dilations = [2, 1]> (x, w2) }"""
+    done = ran(with_weights(parse(text), {"w1": (2, 3, 3, 3), "w2": (2, 3, 3, 3)}), PASS)
+    (merged,) = [b for b in done.program.main.bindings if b.op == "Conv"]
+    assert merged.attr("pads") == (2, 1, 2, 1)
+
+
 def test_kernels_and_inputs_that_differ() -> None:
     text = """g (float[1,3,8,8] x, float[1,3,8,8] z) => (float[1,2,A,B] a, float[1,2,C,D] b, float[1,2,E,F] c)
       { a = Conv(x, w1)  b = Conv(x, w2)  c = Conv(z, w1) }"""

@@ -82,7 +82,9 @@ def test_widths_unknown_until_run_time() -> None:
     text = f"g ({X}, float[4,N] u, float[4,M] v) => (float[3,N] a, float[3,M] b) {{ a = Gemm(x, u) b = Gemm(x, v) }}"
     done = merged(text)
     assert (done.count("Gemm"), done.count("Shape")) == (1, 2)
-    biased = merged(text.replace("u)", "u, c)").replace("float[4,N] u, c)", "float[4,N] u)").replace("v) =>", "v, float[N] c) =>"))
+    biased = merged(
+        text.replace("u)", "u, c)").replace("float[4,N] u, c)", "float[4,N] u)").replace("v) =>", "v, float[N] c) =>")
+    )
     assert biased.count("Gemm") == 2 and "unknown number of columns" in biased.reasons("combine_parallel_gemm")[0]
 
 
@@ -109,7 +111,9 @@ def test_before_opset_7_gemm_broadcasts_by_an_attribute() -> None:
 
 
 def test_the_check_and_the_merge_rule() -> None:
-    model = parse("g (float[3,4] x, float[4,2] u, float[4,2] v) => (float[3,2] a, float[3,2] b) { a = Gemm(x, u) b = Gemm(x, v) }")
+    model = parse(
+        "g (float[3,4] x, float[4,2] u, float[4,2] v) => (float[3,2] a, float[3,2] b) { a = Gemm(x, u) b = Gemm(x, v) }"
+    )
     assert apply(model, CombineParallelGemm(merge="always", check=lambda group: False)).count("Gemm") == 2
     assert apply(model, CombineParallelGemm(merge="auto")).count("Gemm") == 2
     assert apply(model, CombineParallelGemm(merge="auto", provider="cuda")).count("Gemm") == 1

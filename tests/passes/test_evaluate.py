@@ -177,5 +177,7 @@ def test_what_fails_at_run_time_has_no_value(op: str, operands: list[Any], attrs
         ("Range", [np.float32(0), np.float32(1), np.float32(0.1)], {}),
     ],
 )
-def test_what_libraries_may_round_differently_is_left_to_onnxruntime(op: str, operands: list[Any], attrs: dict[str, Any]) -> None:
+def test_what_libraries_may_round_differently_is_left_to_onnxruntime(
+    op: str, operands: list[Any], attrs: dict[str, Any]
+) -> None:
     assert answers(op, operands, **attrs)[0] is None

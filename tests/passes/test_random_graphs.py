@@ -56,7 +56,9 @@ class Graph:
         return names
 
     def step(self) -> None:
-        kind = self.draw(st.sampled_from(["dense", "dense", "dense", "product", "transpose", "gemm", "bias", "f", "concat", "move"]))
+        kind = self.draw(
+            st.sampled_from(["dense", "dense", "dense", "product", "transpose", "gemm", "bias", "f", "concat", "move"])
+        )
         if kind == "dense":
             new = self.emit("MatMul", self.pick(), self.weight())
         elif kind == "product":

@@ -154,8 +154,10 @@ def test_there_and_back(narrow: str, wide: int, gone: bool) -> None:
 
 def test_reshape_of_reshape() -> None:
     def both(first: Any, second: Any, options: str = "") -> list[str]:
-        done = cleaned(f"g (float[2,6] x) => (float[] o) {{ y = Reshape(x, a) z = Reshape{options}(y, b) o = Relu(z) }}",
-                       {"a": first, "b": second})
+        done = cleaned(
+            f"g (float[2,6] x) => (float[] o) {{ y = Reshape(x, a) z = Reshape{options}(y, b) o = Relu(z) }}",
+            {"a": first, "b": second},
+        )
         assert_same_results(done, exact=True)
         return ops(done)
 

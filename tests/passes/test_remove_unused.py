@@ -51,10 +51,18 @@ def test_what_only_a_removed_branch_captured_goes_too() -> None:
 
 
 def test_values_that_training_info_names_stay() -> None:
-    model = parse("g (float[2] x) => (float[2] o) <float[2] w = {1, 2}, float[2] v = {1, 2}> { keep = Neg(x) drop = Exp(x) o = Relu(x) }")
+    model = parse(
+        "g (float[2] x) => (float[2] o) <float[2] w = {1, 2}, float[2] v = {1, 2}> { keep = Neg(x) drop = Exp(x) o = Relu(x) }"
+    )
     info = model.training_info.add()
-    info.algorithm.CopyFrom(helper.make_graph([helper.make_node("Add", ["w", "keep"], ["w_new"])], "step", [],
-                                              [helper.make_empty_tensor_value_info("w_new")]))
+    info.algorithm.CopyFrom(
+        helper.make_graph(
+            [helper.make_node("Add", ["w", "keep"], ["w_new"])],
+            "step",
+            [],
+            [helper.make_empty_tensor_value_info("w_new")],
+        )
+    )
     info.update_binding.add(key="w", value="w_new")
     done = apply(model, PASSES)
     assert [n.op_type for n in done.after.graph.node] == ["Neg", "Relu"]

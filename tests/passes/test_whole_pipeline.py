@@ -82,8 +82,19 @@ def test_a_bias_that_a_caller_may_override_is_not_folded() -> None:
     assert_same_results(done, feeds={"x": np.ones((3, 4), np.float32), "c": np.full(2, 9, np.float32)})
 
 
+def test_below_ir_4_a_new_constant_is_no_initializer() -> None:
+    """There every initializer must be a graph input too, and the interface is sacred."""
+    text = "g (float[3,4] x, float[4,4] w1, float[4,4] w2) => (float[3,4] a, float[3,4] b) { a = MatMul(x, w1) b = MatMul(x, w2) }"
+    done = same(text, weights(w1=(4, 4), w2=(4, 4)), opset=8, ir_version=3)
+    onnx.checker.check_model(done.after)
+    assert done.count("MatMul") == 1 and [i.name for i in done.after.graph.input] == ["x", "w1", "w2"]
+
+
 def test_the_domain_spelled_out() -> None:
-    model = model_of("g (float[3,4] x) => (float[3,4] a, float[3,4] b) { p = Identity(x) a = MatMul(p, w1) b = MatMul(x, w2) }", weights(**W))
+    model = model_of(
+        "g (float[3,4] x) => (float[3,4] a, float[3,4] b) { p = Identity(x) a = MatMul(p, w1) b = MatMul(x, w2) }",
+        weights(**W),
+    )
     for node in model.graph.node:
         node.domain = "ai.onnx"
     model.opset_import[0].domain = "ai.onnx"
@@ -93,14 +104,26 @@ def test_the_domain_spelled_out() -> None:
 
 
 def test_an_output_twice_and_an_input_as_output() -> None:
-    done = optimized(model_of("g (float[3,4] x) => (float[3,4] a, float[3,4] b, float[3,4] x) { a = MatMul(x, w1) b = MatMul(x, w2) }", weights(**W)))
+    done = optimized(
+        model_of(
+            "g (float[3,4] x) => (float[3,4] a, float[3,4] b, float[3,4] x) { a = MatMul(x, w1) b = MatMul(x, w2) }",
+            weights(**W),
+        )
+    )
     assert [o.name for o in done.after.graph.output] == ["a", "b", "x"]
-    twice = optimized(model_of("g (float[3,4] x) => (float[3,4] a, float[3,4] b, float[3,4] a) { a = MatMul(x, w1) b = MatMul(x, w2) }", weights(**W)))
+    twice = optimized(
+        model_of(
+            "g (float[3,4] x) => (float[3,4] a, float[3,4] b, float[3,4] a) { a = MatMul(x, w1) b = MatMul(x, w2) }",
+            weights(**W),
+        )
+    )
     assert [o.name for o in twice.after.graph.output] == ["a", "b", "a"] and twice.count("MatMul") == 1
 
 
 def test_a_pinned_product_keeps_its_name() -> None:
-    model = model_of("g (float[3,4] x) => (float[3,4] o) { a = MatMul(x, w1) b = MatMul(x, w2) o = Add(a, b) }", weights(**W))
+    model = model_of(
+        "g (float[3,4] x) => (float[3,4] o) { a = MatMul(x, w1) b = MatMul(x, w2) o = Add(a, b) }", weights(**W)
+    )
     model.graph.quantization_annotation.add(tensor_name="b")
     done = optimized(model)
     assert_same_results(done)
@@ -120,10 +143,15 @@ def test_columns_of_no_width() -> None:
 
 
 def test_duplicate_and_empty_node_names() -> None:
-    model = model_of("g (float[3,4] x) => (float[3,4] a, float[3,4] b) { p = Identity(x) a = MatMul(p, w1) b = MatMul(x, w2) }", weights(**W))
+    model = model_of(
+        "g (float[3,4] x) => (float[3,4] a, float[3,4] b) { p = Identity(x) a = MatMul(p, w1) b = MatMul(x, w2) }",
+        weights(**W),
+    )
     for node in model.graph.node[:2]:
         node.name = "same"
-    done = optimized(model)  # onnxruntime refuses the original, and what comes out once the names are no longer both there
+    done = optimized(
+        model
+    )  # onnxruntime refuses the original, and what comes out once the names are no longer both there
     assert done.count("MatMul") == 1
     assert run(done.after, {"x": np.ones((3, 4), np.float32)})
 
@@ -149,7 +177,10 @@ def test_sequences_optionals_and_strings_pass_through() -> None:
 
 
 def test_weights_in_external_files(tmp_path: Path) -> None:
-    model = model_of("g (float[3,4] x) => (float[3,4] a, float[3,4] b) { p = Identity(x) a = MatMul(p, w1) b = MatMul(x, w2) }", weights(**W))
+    model = model_of(
+        "g (float[3,4] x) => (float[3,4] a, float[3,4] b) { p = Identity(x) a = MatMul(p, w1) b = MatMul(x, w2) }",
+        weights(**W),
+    )
     source, target = tmp_path / "in.onnx", tmp_path / "out.onnx"
     copy = onnx.ModelProto()
     copy.CopyFrom(model)

@@ -28,7 +28,9 @@ def side_by_side(group: list[Branch]) -> Any:
     return op.Split(product, [4] * len(group), axis=1, outputs=len(group))
 
 
-def block(body: str, outputs: str, inputs: str = "float[2,4] x, float[2,4] z, float[4,4] w, float[4,4] v") -> BindingBlock:
+def block(
+    body: str, outputs: str, inputs: str = "float[2,4] x, float[2,4] z, float[4,4] w, float[4,4] v"
+) -> BindingBlock:
     typed = ", ".join(f"float[2,4] {name}" for name in outputs.split())
     return load(parse(f"g ({inputs}) => ({typed}) {{ {body} }}")).main
 
@@ -120,9 +122,7 @@ def test_two_groups_that_would_close_a_cycle_together() -> None:
 
 
 def test_operands_defined_after_the_first_branch_are_hoisted_chains_too() -> None:
-    main = block(
-        "a = MatMul(x, w) n = Neg(a) vt = Transpose(v) vtt = Transpose(vt) b = MatMul(x, vtt)", "n b"
-    )
+    main = block("a = MatMul(x, w) n = Neg(a) vt = Transpose(v) vtt = Transpose(vt) b = MatMul(x, vtt)", "n b")
     run(main)
     assert [b.op for b in main.bindings] == ["Transpose", "Transpose", "Concat", "MatMul", "Split", "Neg"]
 

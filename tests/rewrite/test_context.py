@@ -59,7 +59,14 @@ TWO = (P.MatMul(x, w1), P.MatMul(x, w2))
 def test_what_is_defined_later_is_hoisted_and_nothing_else() -> None:
     merged = rewrite_bindings(PatternContext(*TWO), merge_two, parse(CHAIN))
     onnx.checker.check_model(merged, full_check=True)
-    assert [n.op_type for n in merged.graph.node] == ["Transpose", "Transpose", "Transpose", "Concat", "MatMul", "Split"]
+    assert [n.op_type for n in merged.graph.node] == [
+        "Transpose",
+        "Transpose",
+        "Transpose",
+        "Concat",
+        "MatMul",
+        "Split",
+    ]
     assert verify(parse(CHAIN), merged).ok
 
 
@@ -78,9 +85,7 @@ def test_a_match_that_would_close_a_cycle_is_refused() -> None:
 
 def test_tests_and_sole_readers() -> None:
     add, relu = P.Add(a, b), P.Relu(P.Add(a, b))
-    model = parse(
-        "g (float[3] x, float[3] z) => (float[3] y, float[3] t) { s = Add (x, z) y = Relu (s) t = Neg (s) }"
-    )
+    model = parse("g (float[3] x, float[3] z) => (float[3] y, float[3] t) { s = Add (x, z) y = Relu (s) t = Neg (s) }")
     assert list(PatternContext(relu).matches(load(model).main))
     assert not list(PatternContext(add, relu).only_used_by(add, relu).matches(load(model).main))
     assert not list(PatternContext(relu).where(lambda m: m[a].rank == 2).matches(load(model).main))

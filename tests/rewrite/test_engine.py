@@ -105,7 +105,11 @@ def test_two_one_shot_rules_that_undo_each_other_run_out_of_fuel() -> None:
     there = rewrite(P.Relu(x))(lambda x: op.Max(x, op.Sub(x, x)))
     back = rewrite(P.Max(x, y))(lambda x: op.Relu(x))
     with pytest.raises(InternalError, match="fuel"):
-        apply_rules(block("o = Relu(a)"), [Rule("there", there.pattern, there.build, None), Rule("back", back.pattern, back.build, None)], Trace())
+        apply_rules(
+            block("o = Relu(a)"),
+            [Rule("there", there.pattern, there.build, None), Rule("back", back.pattern, back.build, None)],
+            Trace(),
+        )
 
 
 def test_a_one_shot_rule_does_not_fire_on_its_own_result() -> None:
@@ -218,11 +222,16 @@ def test_what_is_emitted_says_what_it_came_from() -> None:
     main = load(model).main
     run(main, abs_of_abs)
     (only,) = main.bindings
-    assert {e.key: e.value for e in only.node.metadata_props} == {"namespace": "layer", "onnxgrad.made_by": "abs_of_abs"}
+    assert {e.key: e.value for e in only.node.metadata_props} == {
+        "namespace": "layer",
+        "onnxgrad.made_by": "abs_of_abs",
+    }
 
 
 def test_output_names_survive_when_an_output_is_replaced() -> None:
-    main = block("p = Neg(a) q = Neg(p) o = Relu(q) s = Neg(o) t = Neg(s)", outputs="float[2,3] o, float[2,3] t, float[2,3] q")
+    main = block(
+        "p = Neg(a) q = Neg(p) o = Relu(q) s = Neg(o) t = Neg(s)", outputs="float[2,3] o, float[2,3] t, float[2,3] q"
+    )
     run(main, neg_of_neg)
     assert [v.name for v in main.outputs] == ["o", "t", "q"]
     assert sorted(ops(main)) == ["Identity", "Identity", "Relu"]  # t is o, and q is the input a

@@ -16,7 +16,9 @@ from tests.helpers import parse
 x, y, z, p, q, axis = capture("x y z p q axis")
 
 
-def block(body: str, inputs: str = "float[2,3] a, float[2,3] b, float[2,3] c", outputs: str = "o", **options: Any) -> BindingBlock:
+def block(
+    body: str, inputs: str = "float[2,3] a, float[2,3] b, float[2,3] c", outputs: str = "o", **options: Any
+) -> BindingBlock:
     typed = ", ".join(f"float[] {name}" for name in outputs.split())
     return load(parse(f"g ({inputs}) => ({typed}) {{ {body} }}", **options)).main
 
@@ -94,7 +96,9 @@ def test_each_after_fixed_operands_and_with_nothing_left() -> None:
 
 def test_each_with_a_common_capture() -> None:
     pattern = P.Concat(Each(P.Add(x, y), same=(x,)))
-    assert matches(pattern, block("s = Add(a, b) t = Add(a, c) o = Concat<axis=0>(s, t)")) == [{"x": "a", "y": ["b", "c"]}]
+    assert matches(pattern, block("s = Add(a, b) t = Add(a, c) o = Concat<axis=0>(s, t)")) == [
+        {"x": "a", "y": ["b", "c"]}
+    ]
     assert matches(pattern, block("s = Sub(a, b) t = Add(a, c) o = Concat<axis=0>(s, t)")) == []
     assert matches(pattern, block("s = Add(a, b) t = Add(c, c) o = Concat<axis=0>(s, t)")) == []
 

@@ -120,7 +120,8 @@ def gates(binding: Binding, defaults: Sequence[str], directions: int, unclipped:
     `unclipped`: the position within a direction that `clip` does not reach (LSTM's cell output, as onnxruntime does).
     Raises InputError for an activation that ONNX does not know.
     """
-    names = list(binding.attr("activations", None) or list(defaults) * directions)
+    # RNN's schema gives two functions by default even where one direction needs one
+    names = list(binding.attr("activations", None) or list(defaults) * directions)[: len(defaults) * directions]
     alphas, betas = (iter(binding.attr(f"activation_{n}", None) or ()) for n in ("alpha", "beta"))
     clip = float(binding.attr("clip", None) or 0.0)
     found: list[Gate] = []
