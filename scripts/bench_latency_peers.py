@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,7 @@ from onnxgrad.verify.bench import bench  # noqa: E402
 from onnxgrad.verify.run import versions  # noqa: E402
 from scripts.fetch_models import cache_folder  # noqa: E402
 
+CONTROL = "input again"
 PRESETS = ("default", "inference", "canonical")
 PEERS = {
     "onnxsim": "import onnxsim; out, ok = onnxsim.simplify(model)",
@@ -64,9 +66,11 @@ def peer(python: str, name: str, model: Path, target: Path, timeout: float) -> s
     return ""
 
 
-def measure(path: Path, python: str, folder: Path, seconds: float, rounds: int, threads: int) -> dict[str, Any]:
-    """One model under every tool."""
-    models: dict[str, Any] = {"input": str(path)}
+def measure(path: Path, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """One model under every tool; `input again` is a copy of the input, whose ratio shows the noise."""
+    copy = folder / f"{CONTROL}.onnx"
+    shutil.copy(path, copy)
+    models: dict[str, Any] = {"input": str(path), CONTROL: str(copy)}
     failed: dict[str, str] = {}
     for preset in PRESETS:
         target = folder / f"onnxgrad {preset}.onnx"
@@ -77,14 +81,14 @@ def measure(path: Path, python: str, folder: Path, seconds: float, rounds: int, 
             failed[f"onnxgrad {preset}"] = str(error)
     for name in PEERS:
         target = folder / f"{name}.onnx"
-        wrong = peer(python, name, path, target, timeout=120)
+        wrong = peer(args.peers_python, name, path, target, timeout=120)
         if wrong:
             failed[name] = wrong
         else:
             models[name] = str(target)
     proofs = {}
     for label, target in models.items():
-        if label != "input":
+        if label not in ("input", CONTROL) and not args.no_verify:
             try:
                 report = verify(path, target, seeds=(0,), float64_exact=False, float64_budget=10.0)
                 proofs[label] = "equal" if report.ok else str(report.worst)
@@ -93,7 +97,7 @@ def measure(path: Path, python: str, folder: Path, seconds: float, rounds: int, 
     shared = {label: target for label, target in models.items() if not proofs.get(label, "").startswith("(")}
     nodes = {label: len(onnx.load(target, load_external_data=False).graph.node) for label, target in models.items()}
     try:
-        report_of = bench(shared, seconds=seconds, rounds=rounds, threads=threads).to_dict()
+        report_of = bench(shared, seconds=args.seconds, rounds=args.rounds, threads=args.threads).to_dict()
     except OnnxgradError as error:
         report_of = {"error": str(error)}
     return {"model": path.name, "nodes": nodes, "proofs": proofs, "failed": failed, **report_of}
@@ -103,10 +107,10 @@ def line(row: dict[str, Any]) -> str:
     """One row of the table: wall ratio (CPU ratio) per tool; ! where the result differs, - where the tool failed."""
     ratios = {t["name"]: t for t in row.get("timings", ())}
     cells = []
-    for label in (*(f"onnxgrad {p}" for p in PRESETS), *PEERS):
+    for label in (CONTROL, *(f"onnxgrad {p}" for p in PRESETS), *PEERS):
         if label in ratios:
             t = ratios[label]
-            wrong = "" if row["proofs"].get(label) == "equal" else "!"
+            wrong = "" if row["proofs"].get(label, "equal") == "equal" else "!"
             cells.append(f"{t['wall_ratio']['median']:.2f} ({t['cpu_ratio']['median']:.2f}){wrong}")
         else:
             cells.append("-")
@@ -126,17 +130,23 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="measuring time for each result")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--no-verify", action="store_true", help="measure only")
     args = parser.parse_args()
-    header = ["model", "input ms", *(f"onnxgrad {p}" for p in PRESETS), *PEERS]
+    header = ["model", "input ms", CONTROL, *(f"onnxgrad {p}" for p in PRESETS), *PEERS]
     table = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     print("\n".join(table), flush=True)
     rows = []
     for path in args.models or default_models():
         with tempfile.TemporaryDirectory() as folder:
-            row = measure(path, args.peers_python, Path(folder), args.seconds, args.rounds, args.threads)
+            row = measure(path, Path(folder), args)
         rows.append(row)
         table.append(line(row))
         print(table[-1], flush=True)
+        write(args, rows, table)
+
+
+def write(args: argparse.Namespace, rows: list[dict[str, Any]], table: list[str]) -> None:
+    """Both files, after every model, so that an interrupted run leaves what it found."""
     asked = f"import importlib.metadata as m; print(', '.join(p + ' ' + m.version(p) for p in {tuple(PEERS)}))"
     found = subprocess.run([args.peers_python, "-c", asked], capture_output=True, text=True)
     about = {

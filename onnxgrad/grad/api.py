@@ -15,6 +15,7 @@ from onnxgrad.grad.accumulate import zeros_like
 from onnxgrad.grad.checkpoint import Recomputation
 from onnxgrad.grad.engine import AsKept, View, backward, influenced, open_calls, reaching
 from onnxgrad.grad.opset import raise_opset
+from onnxgrad.grad.order import sinks_last
 from onnxgrad.grad.request import Target, Wrt, find_targets, find_wrt
 from onnxgrad.grad.segments import Choice, choose
 from onnxgrad.grad.simplify import simplify as simplify_program
@@ -113,6 +114,7 @@ def differentiate(
         simplify_program(program, asked, forward)
     for v in [v for v in block.initializers.values() if v.use_count == 0 and v.name not in before]:
         block.remove_initializer(v)
+    sinks_last(block, forward)
     given = {v.name: g.name for v, g in seeds.items()} if seed == "input" else {}
     return Gradient(program, tuple(target_names), outputs, given, tuple(notes))
 

@@ -30,7 +30,9 @@ def _value(pattern: Pattern, var: Var | None, found: Captured) -> Iterator[Captu
     if var is None:
         return
     if isinstance(pattern, Capture):
-        yield from _captured(pattern, var, found)
+        answer = _captured(pattern, var, found)
+        if answer is not None:
+            yield answer
     elif isinstance(pattern, Either):
         for choice in pattern.choices:
             yield from _value(choice, var, found)
@@ -48,13 +50,13 @@ def _alone(var: Var) -> bool:
     return user is not None and user.block is var.block
 
 
-def _captured(pattern: Capture, value: Any, found: Captured) -> Iterator[Captured]:
+def _captured(pattern: Capture, value: Any, found: Captured) -> Captured | None:
     if pattern.name in found:
         known = found[pattern.name]
-        if known is value or (not isinstance(value, Var) and known == value):
-            yield found
-    elif pattern.test is None or pattern.test(value):
-        yield {**found, pattern.name: value}
+        return found if known is value or (not isinstance(value, Var) and known == value) else None
+    if pattern.test is None or pattern.test(value):
+        return {**found, pattern.name: value}
+    return None
 
 
 def _call(pattern: Call, b: Binding, found: Captured) -> Iterator[Captured]:
@@ -63,7 +65,7 @@ def _call(pattern: Call, b: Binding, found: Captured) -> Iterator[Captured]:
     for name, wanted in pattern.attrs:
         value = attribute(b, name)
         if isinstance(wanted, Capture):
-            answer = next(_captured(wanted, value, found), None)
+            answer = _captured(wanted, value, found)
             if answer is None:
                 return
             found = answer
@@ -93,18 +95,22 @@ def _operands(patterns: Sequence[Pattern | None], inputs: Sequence[Var | None], 
 
 
 def _fixed(patterns: Sequence[Pattern | None], inputs: Sequence[Var | None], found: Captured) -> Iterator[Captured]:
-    if not patterns:
-        yield found
-        return
     if len(inputs) < len(patterns):
         return
-    first = patterns[0]
-    if first is None:
-        answers: Iterator[Captured] = iter([found] if inputs[0] is None else [])
-    else:
-        answers = _value(first, inputs[0], found)
-    for answer in answers:
-        yield from _fixed(patterns[1:], inputs[1:], answer)
+    for i, (pattern, var) in enumerate(zip(patterns, inputs, strict=False)):
+        if pattern is None or var is None:
+            if pattern is not None or var is not None:
+                return
+        elif isinstance(pattern, Capture):  # one answer at most, so there is nothing to come back to
+            answer = _captured(pattern, var, found)
+            if answer is None:
+                return
+            found = answer
+        else:
+            for answer in _value(pattern, var, found):
+                yield from _fixed(patterns[i + 1 :], inputs[i + 1 :], answer)
+            return
+    yield found
 
 
 def _each(each: Each, inputs: Sequence[Var | None], found: Captured) -> Captured | None:

@@ -186,8 +186,10 @@ def _bursts(sessions: Mapping[str, Session], feeds: Results, rounds: int, second
         counts[name] = max(1, min(_MOST_PER_BURST, round(seconds / rounds / max(once, 1e-6))))
     found: _Bursts = {name: [] for name in names}
     for i in range(rounds):
-        turn = i % len(names)
-        for name in names[turn:] + names[:turn]:
+        turn = i // 2 % len(names)
+        order = names[turn:] + names[:turn]
+        # every other round backwards, so that nobody always runs behind the same neighbour
+        for name in reversed(order) if i % 2 else order:
             # one run to warm the caches that the other models have just emptied
             found[name].append(sessions[name].time(feeds, counts[name] + 1, timeout=timeout)[1:])
     return found
