@@ -98,5 +98,6 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
             module = import_module(f"onnxgrad.cli.{name.replace('-', '_')}")
             module.add_options(sub)
             add_common(sub)
-            sub.set_defaults(run=module.run, words=tuple(words))  # words: what the user wrote out, which wins over a recipe
+            # the words that the user wrote out win over a recipe
+            sub.set_defaults(run=module.run, words=tuple(words))
     return parser

@@ -29,6 +29,7 @@ from onnxgrad.cli.stats import stats_of
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.load import read_proto
 from onnxgrad.ir.save import save, to_proto
+from onnxgrad.passes.inline import Inline
 from onnxgrad.passes.optimize import Optimized, RewriteRefuted, optimize_program
 from onnxgrad.passes.parallel import MERGE
 from onnxgrad.passes.pipeline import Pipeline
@@ -48,6 +49,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--merge", choices=MERGE, default="auto", help="parallel products into one: auto (default) where it pays"
     )
+    how.add_argument(
+        "--inline", action="append", default=[], metavar="NAME",
+        help="first put the bodies of these functions, or of operators that have one, in their calls' place",
+    )  # fmt: skip
     how.add_argument(
         "--config", metavar="FILE", help="a recipe: options and requirements as TOML; default: [tool.onnxgrad] of "
         "pyproject.toml in this folder",
@@ -117,6 +122,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
 def _job(args: argparse.Namespace, name: str, recipe: Recipe | None, out: Output) -> _Job:
     own = args if recipe is None else recipe.apply(args, name, args.words)
     pipeline = Pipeline.of(own.preset, own.passes, merge=own.merge, provider=own.provider)
+    if own.inline:
+        pipeline = Pipeline((Inline(names=" ".join(own.inline)), *pipeline.passes))
     return _Job(own, pipeline, dict(proof_options(own)), out, recipe)
 
 

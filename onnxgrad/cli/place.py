@@ -30,7 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--propagate", action="store_true", help="unmarked nodes follow their operands', or else their readers', device"
     )
-    parser.add_argument("--ir", action="store_true", help="write the IR's device_configurations as well (IR version 11)")
+    parser.add_argument("--ir", action="store_true", help="write the IR's device_configurations too (IR version 11)")
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
@@ -81,7 +81,7 @@ def _show(out: Output, counts: Counter[str], placement: Placement) -> None:
     total = bytes_text(sum(known)) + ("" if len(known) == len(placement.copies) else " and what depends on open sizes")
     count = len(placement.copies)
     out.show(heading(f"{count} {'copy' if count == 1 else 'copies'} between devices, {total}"))
-    for title, copies in (("", placement.copies), ("graph inputs and outputs off the default device", placement.interface)):
+    for title, copies in (("", placement.copies), ("graph inputs and outputs elsewhere", placement.interface)):
         if not copies:
             continue
         rows = table("value", "made by", "read by", "from", "to", ">bytes")
@@ -89,7 +89,9 @@ def _show(out: Output, counts: Counter[str], placement: Placement) -> None:
             made = "input" if c.made_by is None else _name(c.made_by)
             readers = ", ".join(_name(b) for b in c.readers[:4]) + (" ..." if len(c.readers) > 4 else "")
             size = f"{c.count} elements" if c.bytes is None else bytes_text(c.bytes)
-            rows.add_row(cell(c.value.name), cell(made), cell(readers or "output"), cell(c.source), cell(c.target), size)
+            rows.add_row(
+                cell(c.value.name), cell(made), cell(readers or "output"), cell(c.source), cell(c.target), size
+            )
         out.show(*([heading(title)] if title else []), rows)
     out.show("", heading("session option for onnxruntime"))
     out.text(f"{OPTION} = {settings(placement)}")

@@ -127,7 +127,7 @@ def _requirement(text: Any) -> tuple[str, int]:
         return "==", text
     match = _REQUIREMENT.fullmatch(text) if isinstance(text, str) else None
     if match is None:
-        raise InputError(f"cannot read the requirement {text!r}: write a number or such as \"<=164\"")
+        raise InputError(f'cannot read the requirement {text!r}: write a number or such as "<=164"')
     return match[1], int(match[2])
 
 

@@ -216,8 +216,42 @@ def sum_of_sums(x: list[Var], root: Binding) -> Any:
     return op.Sum(*flat)
 
 
+@rewrite(P.Mul(P.Mul(a, P.Exp(P.Neg(b).only).only).only, c), shrinks=count())
+def number_into_exponent(a: Var, b: Var, c: Var) -> Any:
+    """(a exp(-b)) c = a exp(ln c - b) for a number c > 0"""
+    p = _scalar(c)
+    return None if p is None or not p > 0 or not b.rank else a * op.Exp(np.asarray(np.log(p)).astype(p.dtype) - b)
+
+
+@rewrite(P.Mul(P.Mul(a, P.Exp(P.Sub(d, b).only).only).only, c), shrinks=count())
+def another_number_into_exponent(a: Var, b: Var, c: Var, d: Var) -> Any:
+    """(a exp(d - b)) c = a exp((d + ln c) - b) for numbers c > 0 and d"""
+    p, q = _scalar(c), _scalar(d)
+    if p is None or q is None or not p > 0 or not b.rank:
+        return None
+    return a * op.Exp(np.asarray(q + np.log(p)).astype(p.dtype) - b)
+
+
+@rewrite(P.Mul(x, P.Sub(c, P.Mul(a, a).only).only), shrinks=count())
+def difference_of_squares(x: Var, a: Var, c: Var) -> Any:
+    """x (1 - t t) = (x (1 + t)) (1 - t), where x (1 + t) is computed already (the derivative of gelu by tanh)"""
+    if _scalar(c) != 1:
+        return None
+    for product in x.users:
+        other = product.inputs[1] if product.inputs[0] is x else product.inputs[0]
+        plus = None if other is None or not product.is_op("Mul") else other.definition
+        if plus is not None and plus.is_op("Add") and a in plus.inputs and product.block is x.block:
+            one = plus.inputs[1] if plus.inputs[0] is a else plus.inputs[0]
+            if one is not None and _scalar(one) == 1:
+                return product.out * (c - a)
+    return None
+
+
 RULES = [
     times_reciprocal,
+    number_into_exponent,
+    another_number_into_exponent,
+    difference_of_squares,
     commuting_with_expand,
     left_of_expand,
     right_of_expand,

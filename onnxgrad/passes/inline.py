@@ -153,7 +153,7 @@ def _open(b: Binding, trace: Trace) -> list[Binding] | None:
         trace.missed(_RULE, where, str(e))
         return None
     trace.of(_RULE).matched += 1
-    reason = conflict(b, body) or _unbound(b, body)
+    reason = conflict(b, body) or _unbound(b, body) or _untyped(b, body)
     if reason is not None:
         trace.missed(_RULE, where, reason)
         return None
@@ -184,6 +184,19 @@ def _unbound(b: Binding, body: Body) -> str | None:
         a.name for a in b.node.attribute if a.ref_attr_name and a.name in defaults and a.ref_attr_name not in always
     ]
     return f"attribute '{lost[0]}' is handed on by reference and has a default of its own" if lost else None
+
+
+def _untyped(b: Binding, body: Body) -> str | None:
+    """A schema's body with nested graphs was written for operands of the schema's ranks. onnxruntime's kernels may take
+    others (Range: one element for a scalar, which onnx's own body of AffineGrid relies on), such a body does not."""
+    if body.key is not None or not any(inner.blocks for inner in body.block.bindings):
+        return None
+    unknown = next((v for v in b.inputs if v is not None and v.rank is None), None)
+    if unknown is not None:
+        return f"its body has nested graphs, and the rank of operand '{unknown.name}' is unknown"
+    if b.is_op("Range") and any(v is not None and v.rank for v in b.inputs):
+        return "its body is for scalars, and an operand has an axis"
+    return None
 
 
 def _keep_names(names: dict[Var, str], stands: dict[Var, Var], opened: set[Binding]) -> None:

@@ -27,8 +27,8 @@ _ELEMENTWISE = (
     "Sign Sin Sinh Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu"
 )
 _BROADCAST = (
-    "Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Expand Greater GreaterOrEqual Less LessOrEqual Max Mean "
-    "Min Mod Mul Or Pow PRelu Sub Sum Where Xor"
+    "Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Expand Greater GreaterOrEqual Less LessOrEqual Max "
+    "Mean Min Mod Mul Or Pow PRelu Sub Sum Where Xor"
 )
 _INJECTIVE = (
     "Concat DepthToSpace Flatten Gather GatherElements GatherND Pad Reshape ReverseSequence Slice SpaceToDepth Squeeze "
@@ -38,7 +38,10 @@ _REDUCTION = (
     "ArgMax ArgMin ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
     "ReduceSumSquare"
 )
-_COMPLEX = "AveragePool Conv ConvInteger ConvTranspose Gemm GlobalAveragePool GlobalMaxPool LpPool MatMul MatMulInteger MaxPool"
+_COMPLEX = (
+    "AveragePool Conv ConvInteger ConvTranspose Gemm GlobalAveragePool GlobalMaxPool LpPool MatMul MatMulInteger "
+    "MaxPool"
+)
 _KINDS: dict[str, Kind] = {
     op: kind
     for kind, ops in (
@@ -60,7 +63,7 @@ def kind_of(binding: Binding) -> Kind:
 
 
 def edge_kind(value: Var, reader: Binding) -> Kind:
-    """How `reader` looks at `value`: a broadcasting operator takes an operand of its result's shape element by element."""
+    """How `reader` looks at `value`: what broadcasts takes an operand of its result's shape element by element."""
     kind = kind_of(reader)
     if (
         kind is Kind.BROADCAST

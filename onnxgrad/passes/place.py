@@ -49,7 +49,9 @@ def rule(text: str) -> list[Rule]:
     device, equals, patterns = text.partition("=")
     found = [Rule(device, p.strip()) for p in patterns.split(",") if p.strip()]
     if not equals or not found or _DEVICE.fullmatch(device) is None:
-        raise InputError(f"cannot read '{text}': write DEVICE=PATTERN, such as cuda='Conv*' or gpu:0=op:MatMul,name:head*")
+        raise InputError(
+            f"cannot read '{text}': write DEVICE=PATTERN, such as cuda='Conv*' or gpu:0=op:Gemm,name:head*"
+        )
     return found
 
 
@@ -83,9 +85,7 @@ class Placement:
     interface: list[Copy]
 
 
-def place(
-    program: Program, rules: Sequence[Rule], *, default: str = "cpu", propagate: bool = False
-) -> Placement:
+def place(program: Program, rules: Sequence[Rule], *, default: str = "cpu", propagate: bool = False) -> Placement:
     """Choose a device for every binding; nothing is written.
 
     The first rule that matches decides, then a mark already there. What is left takes, with `propagate`, the one device

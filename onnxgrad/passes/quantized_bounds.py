@@ -30,7 +30,7 @@ def reach(x: Var, zero: Var | None) -> int:
 def accumulated(
     x: Var, x_zero: Var | None, w: Var, w_zero: Var | None, summed: tuple[int, ...], bias: Var | None
 ) -> tuple[int, int] | None:
-    """(terms, largest |sum|) of the products of `x` with `w`, which is summed over its axes `summed`; None if unknown."""
+    """(terms, largest |sum|) of the products of `x` with `w`, summed over the axes `summed` of `w`; None if unknown."""
     if w.shape is None:
         return None
     sizes = [w.shape[a] for a in summed]

@@ -62,15 +62,20 @@ class PatternContext:
         self._tests.append(test)
         return self
 
-    def matches(self, block: BindingBlock) -> Iterator[Matched]:
-        """Every way to match all roots in one block, in the block's order."""
-        for captured, values in self._match(0, block, {}, {}):
+    def matches(self, block: BindingBlock, first: Binding | None = None) -> Iterator[Matched]:
+        """Every way to match all roots in one block, in the block's order; with `first`, those that start there."""
+        for captured, values in self._match(0, block, {}, {}, first):
             matched = Matched(captured, values)
             if self._holds(matched):
                 yield matched
 
     def _match(
-        self, index: int, block: BindingBlock, found: Captured, values: Mapping[Pattern, Any]
+        self,
+        index: int,
+        block: BindingBlock,
+        found: Captured,
+        values: Mapping[Pattern, Any],
+        first: Binding | None = None,
     ) -> Iterator[tuple[Captured, Mapping[Pattern, Any]]]:
         if index == len(self.roots):
             yield found, values
@@ -81,10 +86,15 @@ class PatternContext:
                 yield from self._match(index + 1, block, extended, {**values, root: members})
             return
         taken = {id(v) for v in values.values()}
-        for b in _candidates(root, block, found):
+        for b in _candidates(root, block, found) if first is None else [first]:
             if id(b.out) not in taken:
                 for extended in match_binding(root, b, found):
                     yield from self._match(index + 1, block, extended, {**values, root: b.out})
+
+    def starts(self, block: BindingBlock) -> list[Binding | None]:
+        """Where the first root may be, as `first` for `matches`: [None] when that takes looking at everything."""
+        first = self.roots[0]
+        return [None] if isinstance(first, Each) else list(_candidates(first, block, {}))
 
     def _holds(self, matched: Matched) -> bool:
         for producer, consumer in self._only:
@@ -170,9 +180,18 @@ def _rewrite_block(context: PatternContext, rewriter: Rewriter, root: BindingBlo
     name = getattr(rewriter, "__name__", "rewriter")
     fuel = Fuel(1000 + 20 * sum(1 for _ in root.walk()))
     for block in [root, *(nested for b in root.walk() for nested in b.blocks.values())]:
-        refused: set[tuple[int, ...]] = set()
-        while not trace.stopped and _rewrite_first(context, rewriter, name, block, trace, refused):
-            fuel.burn(name)
+        refused: set[tuple[Var, ...]] = set()
+        fired = True
+        while fired:
+            fired = False
+            for first in context.starts(block):  # sweep on from a firing, not from the beginning: models are long
+                if trace.stopped:
+                    return
+                if first is not None and not first.is_live:
+                    continue
+                if _rewrite_first(context, rewriter, name, block, trace, refused, first):
+                    fuel.burn(name)
+                    fired = True
 
 
 def _rewrite_first(
@@ -181,12 +200,13 @@ def _rewrite_first(
     name: str,
     block: BindingBlock,
     trace: Trace,
-    refused: set[tuple[int, ...]],
+    refused: set[tuple[Var, ...]],
+    first: Binding | None,
 ) -> bool:
-    """Rewrite the first match that the rewriter accepts; False when there is none. A refused match is not asked again."""
-    for matched in context.matches(block):
+    """Rewrite the first match that the rewriter accepts; False when there is none. A refused one is not asked again."""
+    for matched in context.matches(block, first):
         roots = _flat(matched.values.values())
-        key = tuple(id(v) for v in roots)
+        key = tuple(roots)
         if key in refused:
             continue
         trace.of(name).matched += 1

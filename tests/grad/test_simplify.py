@@ -29,6 +29,14 @@ LAWS = {
     "numbers_of_a_product": ("a = Mul (x, two) b = Mul (w, three) y = Mul (a, b)", {"Mul": 2}),
     "product_over_number": ("a = Mul (x, two) y = Div (a, three)", {"Mul": 1}),
     "neg_of_product_with_number": ("a = Mul (x, two) y = Neg (a)", {"Mul": 1}),
+    "number_into_exponent": ("n = Neg (w) e = Exp (n) a = Mul (x, e) y = Mul (a, three)", {"Sub": 1, "Exp": 1, "Mul": 1}),
+    "another_number_into_exponent": (
+        "n = Sub (two, w) e = Exp (n) a = Mul (x, e) y = Mul (a, three)", {"Sub": 1, "Exp": 1, "Mul": 1}
+    ),
+    "difference_of_squares": (
+        "h = Tanh (w) p = Add (h, one) o = Mul (x, p) q = Mul (h, h) r = Sub (one, q) g = Mul (x, r) y = Mul (g, o)",
+        {"Tanh": 1, "Add": 1, "Mul": 3, "Sub": 1},
+    ),
     "times_reciprocal": ("r = Div (one, w) y = Mul (x, r)", {"Div": 1}),
     "sum_of_sums": ("a = Add (x, w) y = Sum (a, x, w)", {"Sum": 1}),
     "common_factor": ("a = Mul (x, w) b = Mul (x, v) c = Mul (b, v) y = Add (a, c)", {"Mul": 2, "Add": 1}),

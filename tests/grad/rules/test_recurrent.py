@@ -16,7 +16,9 @@ T, B, I, H = 3, 2, 2, 3
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 
 
-def feeds_of(kind: str, directions: int = 1, steps: int = T, layout: int = 0, peepholes: bool = False) -> dict[str, Any]:
+def feeds_of(
+    kind: str, directions: int = 1, steps: int = T, layout: int = 0, peepholes: bool = False
+) -> dict[str, Any]:
     width = GATES[kind] * H
     state = (B, directions, H) if layout else (directions, B, H)
     feeds = {
@@ -133,7 +135,9 @@ def test_activations(name: str, alpha: float | None, beta: float | None) -> None
     if beta is not None:
         attributes["activation_beta"] = [beta]
     # onnxruntime reads the lists by position, the standard does not say; the oracle is the judge of two lists
-    check_op(node_of("RNN", **attributes), feeds_of("RNN", 2), symbolic=False, onnxruntime=alpha is not None, seeds=(0,))
+    check_op(
+        node_of("RNN", **attributes), feeds_of("RNN", 2), symbolic=False, onnxruntime=alpha is not None, seeds=(0,)
+    )
 
 
 def test_lstm_with_other_activations() -> None:

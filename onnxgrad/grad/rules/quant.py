@@ -1,0 +1,63 @@
+"""Quantisation: rounding has zero derivative almost everywhere; a scale after it has a real one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.accumulate import reshape_like
+from onnxgrad.grad.registry import vjp, zero
+from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.ops import constant, op
+
+
+def _dequantize_scale(
+    g: Var, y: Var, x: Var, scale: Var, zero_point: Var | None, axis: int, block_size: int | None, binding: Binding
+) -> Var:
+    """y = (x - zero_point) * scale: the sum of g * (x - zero_point) over what shares a scale."""
+    if scale.rank is None or x.rank is None:
+        raise InputError(f"the gradient of '{binding}' needs the rank of its input and scale, which is not known")
+    ones = op.Expand(constant(1.0, scale.dtype), op.Shape(scale))
+    plain = op.DequantizeLinear(x, ones, zero_point, axis=axis, block_size=block_size)
+    each = g * (plain if plain.dtype == g.dtype else op.Cast(plain, to=g.dtype))
+    a = axis % max(x.rank, 1)
+    if block_size:
+        return _sum_blocks(each, x, scale, a, block_size, binding)
+    if scale.rank == 0 or scale.shape == (1,):
+        return reshape_like(op.ReduceSum(each, keepdims=0), scale)
+    others = [i for i in range(x.rank) if i != a]
+    result: Var = op.ReduceSum(each, others, keepdims=0) if others else each
+    return result
+
+
+def _sum_blocks(each: Var, x: Var, scale: Var, axis: int, block: int, binding: Binding) -> Var:
+    """Sums of `block` neighbours along `axis`; the last block may be short."""
+    size = x.shape[axis] if x.shape is not None else None
+    if not isinstance(size, int):
+        raise InputError(f"the gradient of '{binding}' by a blocked scale needs the size of axis {axis} beforehand")
+    blocks = -(-size // block)
+    if blocks * block != size:
+        each = op.Pad(each, [0, blocks * block - size], None, [axis])
+    lead = [0] * axis
+    split = op.Reshape(each, np.array([*lead, blocks, block, *_rest(x, axis)], np.int64))
+    result: Var = op.ReduceSum(split, [axis + 1], keepdims=0)
+    return result
+
+
+def _rest(x: Var, axis: int) -> list[int]:
+    """The sizes behind `axis` for a Reshape; one of them may be open."""
+    after = list(x.shape or ())[axis + 1 :]
+    if sum(not isinstance(d, int) for d in after) > 1:
+        raise InputError(f"the gradient by a blocked scale needs the sizes of '{x.name}' beforehand")
+    return [d if isinstance(d, int) else -1 for d in after]
+
+
+vjp(
+    "DequantizeLinear",
+    None,
+    _dequantize_scale,
+    notes="the scale; nothing flows into the integers, so nothing through a QuantizeLinear before it",
+)
+# DynamicQuantizeLinear goes through its body: y_scale and the range it comes from have a derivative
+zero("QuantizeLinear", notes="rounding: zero almost everywhere; no straight-through estimate")
+zero("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", notes="integers")

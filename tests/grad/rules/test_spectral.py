@@ -1,0 +1,56 @@
+"""DFT and STFT: real and complex, one-sided, inverse, padded and cut, constant and run-time operands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.grad.numeric import check_op, normal
+
+ATTRIBUTES = ["", "<inverse = 1>", "<onesided = 1>"]
+
+
+@pytest.mark.parametrize("attributes", ATTRIBUTES)
+@pytest.mark.parametrize("length", [None, 3, 5, 8])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_dft(attributes: str, length: int | None, parts: int) -> None:
+    if "onesided" in attributes and parts == 2:
+        return  # a complex signal has no one-sided spectrum
+    constants: dict[str, Any] = {"a": np.array(1, np.int64)}
+    if length is not None:
+        constants["n"] = np.array(length, np.int64)
+    node = f"y = DFT {attributes} (x, {'n' if length else ''}, a)"
+    check_op(
+        node, {"x": normal(2, 5, parts)}, constants=constants, symbolic=False, onnxruntime=length is None, seeds=(0,)
+    )
+
+
+@pytest.mark.parametrize("length", [None, 5, 8])
+def test_inverse_of_a_one_sided_spectrum(length: int | None) -> None:
+    constants: dict[str, Any] = {"a": np.array(1, np.int64)}
+    if length is not None:
+        constants["n"] = np.array(length, np.int64)
+    node = f"y = DFT <inverse = 1, onesided = 1> (x, {'n' if length else ''}, a)"
+    check_op(node, {"x": normal(2, 4, 2)}, constants=constants, symbolic=False, onnxruntime=False, seeds=(0,))
+
+
+def test_axis_is_an_attribute_before_opset_20() -> None:
+    check_op("y = DFT <axis = 2> (x)", {"x": normal(1, 2, 6, 1)}, opset=18, symbolic=False, seeds=(0,))
+
+
+def test_axis_at_run_time() -> None:
+    feeds = {"x": normal(1, 4, 3, 2), "a": np.array(-3, np.int64)}
+    check_op("y = DFT (x, , a)", feeds, wrt=["x"], symbolic=False, onnxruntime=False, seeds=(0,))
+
+
+@pytest.mark.parametrize("onesided", [0, 1])
+@pytest.mark.parametrize("window", [False, True])
+def test_stft(onesided: int, window: bool) -> None:
+    feeds = {"x": normal(2, 14, 1)}
+    if window:
+        feeds["w"] = normal(4, seed=1)
+    node = f"y = STFT <onesided = {onesided}> (x, s, {'w' if window else ''}, n)"
+    constants = {"s": np.array(3, np.int64), "n": np.array(4, np.int64)}
+    check_op(node, feeds, constants=constants, symbolic=False, seeds=(0,))
