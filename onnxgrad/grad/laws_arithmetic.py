@@ -238,12 +238,15 @@ def difference_of_squares(x: Var, a: Var, c: Var) -> Any:
     if _scalar(c) != 1:
         return None
     for product in x.users:
+        if not product.is_op("Mul") or product.block is not x.block:
+            continue
         other = product.inputs[1] if product.inputs[0] is x else product.inputs[0]
-        plus = None if other is None or not product.is_op("Mul") else other.definition
-        if plus is not None and plus.is_op("Add") and a in plus.inputs and product.block is x.block:
-            one = plus.inputs[1] if plus.inputs[0] is a else plus.inputs[0]
-            if one is not None and _scalar(one) == 1:
-                return product.out * (c - a)
+        plus = None if other is None else other.definition
+        if plus is None or not plus.is_op("Add") or a not in plus.inputs:
+            continue
+        one = plus.inputs[1] if plus.inputs[0] is a else plus.inputs[0]
+        if one is not None and _scalar(one) == 1:
+            return product.out * (c - a)
     return None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from onnxgrad.errors import InternalError
 from onnxgrad.ir.block import Binding, BindingBlock
@@ -38,9 +38,12 @@ def topological_order(block: BindingBlock) -> list[Binding]:
     return order
 
 
-def depends_on(reader: Binding, sources: set[Binding]) -> bool:
-    """Whether `reader` reads, directly or through other bindings of its block, a result of one of `sources`."""
-    seen: set[Binding] = set()
+def depends_on(reader: Binding, sources: set[Binding], beside: Iterable[Binding] = ()) -> bool:
+    """Whether `reader` reads, directly or through other bindings of its block, a result of one of `sources`.
+
+    `beside`: bindings known to depend on none of them, where the search may stop.
+    """
+    seen = set(beside)
     work = [reader]
     while work:
         for needed in _operands(work.pop(), reader.block):

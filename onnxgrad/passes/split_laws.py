@@ -81,7 +81,8 @@ def _add_of_split(split: Binding, trace: Trace) -> Binding | None:
 
 def _comes_from(v: Var, split: Binding) -> bool:
     b = v.definition
-    return b is not None and (b is split or depends_on(b, {split}))
+    beside = [operand.definition for operand in split.reads() if operand.definition is not None]
+    return b is not None and (b is split or depends_on(b, {split}, beside))
 
 
 def _parts(split: Binding) -> Any:

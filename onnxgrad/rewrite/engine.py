@@ -209,9 +209,12 @@ def _says_less(new: Var, old: Var) -> bool:
 def closes_cycle(mapping: Mapping[Var, Var]) -> bool:
     """Whether a new value depends on one that is to be replaced: its own reader would then be its operand."""
     olds = {old.definition for old in mapping if old.definition is not None}
+    news = {new.definition for new in mapping.values() if new.definition is not None} - olds
+    # what a binding reads does not depend on it, so the search for it stops there and need not climb the whole model
     return any(
-        new.definition is not None and new.definition not in olds and depends_on(new.definition, olds)
-        for new in mapping.values()
+        depends_on(new, {old}, [v.definition for v in old.reads() if v.definition is not None])
+        for old in olds
+        for new in news
     )
 
 
