@@ -168,6 +168,8 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     lines = ["Optimising time, proof off, warm, one process, medians of interleaved runs.", ""]
     lines += [*table(arguments.models, arguments.runs), "", *chains()]
+    if hasattr(os, "getloadavg"):
+        lines.append(f"Load of the machine at the end: {os.getloadavg()[0]:.1f}: above 1, read the ratios only.")
     print("\n".join(lines))
     if arguments.write:
         write_record("bench_optimize", lines)

@@ -1,0 +1,70 @@
+"""Resize in its modes, and the pooling relatives, against central differences."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.grad.numeric import check_op, distinct, normal, positive
+
+X = normal(1, 2, 4, 5)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("transformation", ["half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel"])
+@pytest.mark.parametrize("scales", [[1, 1, 2, 1.5], [1, 1, 0.5, 0.6]])
+def test_resize_by_scales(mode: str, transformation: str, scales: list[float]) -> None:
+    if transformation == "align_corners":
+        scales = [1, 1, 2, 3]  # where a size is rounded, onnxruntime and the specification align other corners
+    check_op(
+        f'y = Resize <mode = "{mode}", coordinate_transformation_mode = "{transformation}"> (x, , s)',
+        {"x": X},
+        constants={"s": np.float32(scales)},
+    )
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_resize_to_sizes(mode: str) -> None:
+    check_op(f'y = Resize <mode = "{mode}"> (x, , , s)', {"x": X}, constants={"s": np.array([1, 2, 7, 3])})
+    check_op(
+        f'y = Resize <mode = "{mode}", axes = [3, 2]> (x, , , s)', {"x": X}, constants={"s": np.array([3, 6])}, symbolic=False
+    )
+
+
+@pytest.mark.parametrize("more", ["antialias = 1", "exclude_outside = 1", "cubic_coeff_a = -0.5"])
+def test_cubic_options(more: str) -> None:
+    check_op(f'y = Resize <mode = "cubic", {more}> (x, , s)', {"x": X}, constants={"s": np.float32([1, 1, 0.6, 0.8])})
+
+
+def test_crop_and_resize() -> None:
+    check_op(
+        'y = Resize <mode = "linear", coordinate_transformation_mode = "tf_crop_and_resize"> (x, r, , s)',
+        {"x": X},
+        constants={"r": np.float32([0, 0, 0.2, 0.1, 1, 1, 0.9, 0.8]), "s": np.array([1, 2, 3, 3])},
+    )
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_lrn(size: int) -> None:
+    check_op(f"y = LRN <size = {size}, alpha = 0.5, beta = 0.7, bias = 1.3> (x)", {"x": normal(2, 5, 3, 2)}, onnxruntime=size % 2 == 1)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+def test_lp_pools(p: int) -> None:
+    x = positive(1, 2, 5, 6) * np.sign(distinct(1, 2, 5, 6))
+    check_op(f"y = GlobalLpPool <p = {p}> (x)", {"x": x})
+    check_op(f"y = LpPool <p = {p}, kernel_shape = [3, 2], strides = [2, 1], pads = [1, 0, 1, 1]> (x)", {"x": x})
+
+
+def test_max_unpool() -> None:
+    places = np.array([[[[1, 3], [8, 15]]]])
+    check_op("y = MaxUnpool <kernel_shape = [2, 2], strides = [2, 2]> (x, i)", {"x": normal(1, 1, 2, 2), "i": places})
+
+
+def test_col2im() -> None:
+    check_op(
+        "y = Col2Im <strides = [1, 2], pads = [1, 0, 0, 1], dilations = [1, 2]> (x, s, b)",
+        {"x": normal(1, 8, 10)},
+        constants={"s": np.array([5, 5]), "b": np.array([2, 2])},
+        symbolic=False,
+    )
