@@ -49,7 +49,8 @@ def chain(layers: int, size: int) -> onnx.ModelProto:
     """x -> tanh(tanh(... x)), the sum of squares of the result as loss."""
     nodes = " ".join(f"h{i + 1} = Tanh (h{i})" for i in range(layers))
     text = f"""<ir_version: 10, opset_import: ["" : 20]>
-    g (float[{size}] h0) => (float loss) {{ {nodes} q = Mul (h{layers}, h{layers}) loss = ReduceSum <keepdims = 0> (q) }}"""
+    g (float[{size}] h0) => (float loss) {{
+        {nodes} q = Mul (h{layers}, h{layers}) loss = ReduceSum <keepdims = 0> (q) }}"""
     return onnx.parser.parse_model(text)
 
 
@@ -97,7 +98,8 @@ def main() -> None:
     seconds = {k: statistics.median(r["seconds"] for r in runs) for k, runs in found.items()}
     same = np.allclose(found["plain"][0]["sums"], found["checkpointed"][0]["sums"], rtol=1e-5)
     print(
-        f"{name}: peak {mb['plain']:.0f} MB -> {mb['checkpointed']:.0f} MB, ratio {mb['checkpointed'] / mb['plain']:.2f}; "
+        f"{name}: peak {mb['plain']:.0f} MB -> {mb['checkpointed']:.0f} MB, "
+        f"ratio {mb['checkpointed'] / mb['plain']:.2f}; "
         f"time ratio {seconds['checkpointed'] / seconds['plain']:.2f}; results {'equal' if same else 'DIFFER'}"
     )
 

@@ -121,5 +121,3 @@ def _copy_node(source: NodeProto, bound: Mapping[str, AttributeProto] | None) ->
             copy.CopyFrom(bound[a.ref_attr_name])
             copy.name = a.name
     return node
-
-

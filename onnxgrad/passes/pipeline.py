@@ -116,7 +116,7 @@ class Pipeline:
 
     def _run(self, program: Program, trace: Trace, on_stage: Callable[[str], None]) -> list[PassResult]:
         done: dict[str, PassResult] = {}
-        # how many firings there were when a pass last found nothing to do: if there are no more now, it finds nothing again
+        # how many firings there were when a pass last found nothing: if there are no more now, it finds nothing again
         idle: dict[Pass, int] = {}
         bindings = _bindings(program)
         for _ in range(_ROUNDS):
@@ -140,7 +140,7 @@ class Pipeline:
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """Bindings and values live long and refer to each other: looking for garbage among them costs a quarter of the time."""
+    """Bindings and values live long and refer to each other: collecting garbage costs a quarter of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

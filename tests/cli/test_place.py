@@ -25,7 +25,11 @@ def test_the_example_of_the_specification(model: str, tmp_path: Path, capsys: py
     assert "session.layer_assignment_settings = cpu(=cpu);cuda(=cuda)" in text
     found = json.loads((tmp_path / "j.json").read_text())
     assert found["devices"] == {"cpu": 3, "cuda": 2}
-    assert [(c["made_by"], c["read_by"]) for c in found["copies"]] == [("Add", ["Sqrt"]), ("Sqrt", ["Sub"]), ("Sub", ["Exp"])]
+    assert [(c["made_by"], c["read_by"]) for c in found["copies"]] == [
+        ("Add", ["Sqrt"]),
+        ("Sqrt", ["Sub"]),
+        ("Sub", ["Exp"]),
+    ]
     marks = [n.metadata_props[0].value for n in onnx.load(out).graph.node]
     assert marks == ["cpu", "cuda", "cpu", "cpu", "cuda"]
 

@@ -55,7 +55,9 @@ def test_a_pyproject_without_our_table_is_none_of_our_business(folder: Path) -> 
 
 
 def test_verification_options_reach_the_proof(folder: Path) -> None:
-    (folder / "r.toml").write_text('[verify]\ndims = { N = 3 }\nseeds = [7]\nlegs = ["onnxruntime"]\ntolerance = 1e-3\n')
+    (folder / "r.toml").write_text(
+        '[verify]\ndims = { N = 3 }\nseeds = [7]\nlegs = ["onnxruntime"]\ntolerance = 1e-3\n'
+    )
     assert optimize("--config", "r.toml", "-o", "out.onnx", "--json", "report.json") == 0
     (model,) = json.loads((folder / "report.json").read_text())["models"]
     proof = model.get("proof") or model.get("report") or model

@@ -30,7 +30,9 @@ def recomputed(model: onnx.ModelProto) -> set[str]:
     return {n.op_type for n in model.graph.node if n.output[0].startswith("again_")}
 
 
-def grads(model: onnx.ModelProto, checkpoint: object, feeds: dict[str, np.ndarray], wrt: object = None) -> tuple[onnx.ModelProto, dict]:
+def grads(
+    model: onnx.ModelProto, checkpoint: object, feeds: dict[str, np.ndarray], wrt: object = None
+) -> tuple[onnx.ModelProto, dict]:
     graph = gradient(model, wrt, checkpoint=checkpoint)
     onnx.checker.check_model(graph, full_check=True)
     return graph, run(graph, feeds)

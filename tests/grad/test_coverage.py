@@ -10,17 +10,22 @@ from onnxgrad.grad.registry import find
 from tests.helpers import DATA_DIR, ROOT
 
 GRAD = ROOT / "onnxgrad" / "grad"
+# operators with a derivative that have no rule yet: an error says so; a rule takes its operator off this list
+OPEN = ["DeformConv", "GridSample", "MaxRoiPool", "RoiAlign"]
+
+
 def test_every_operator_of_the_default_domain_is_accounted_for() -> None:
     rows = {row.name: row for row in coverage()}
-    missing = [name for name, row in rows.items() if row.kind == "missing"]
-    assert len(missing) <= 5, missing
     with_derivative = (DATA_DIR / "differentiable.txt").read_text().split()
     assert len(with_derivative) == 144
-    assert [n for n in with_derivative if rows[n].kind not in ("rule", "body")] == []
+    assert [n for n in with_derivative if rows[n].kind not in ("rule", "body")] == OPEN
+    assert [name for name, row in rows.items() if row.kind == "missing"] == OPEN
 
 
 def test_the_page_is_current() -> None:
-    assert (GRAD / "OPERATORS.md").read_text() == page(), "run: python -m onnxgrad ops --markdown > onnxgrad/grad/OPERATORS.md"
+    assert (GRAD / "OPERATORS.md").read_text() == page(), (
+        "run: python -m onnxgrad ops --markdown > onnxgrad/grad/OPERATORS.md"
+    )
 
 
 @pytest.mark.parametrize("name", ["Floor", "Round", "ArgMax", "Shape"])

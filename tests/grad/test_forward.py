@@ -40,7 +40,10 @@ def test_jvp_agrees_with_differences_and_with_the_vjp(name: str) -> None:
     v = {w: normal(*feeds[w].shape, seed=7) for w in wrt}
     tangent = run(graph, {**feeds, **{f"{w}_tangent": v[w] for w in wrt}})["y_tangent"]
     step = 1e-6
-    ends = [reference(model, {**feeds, **{w: feeds[w].astype(np.float64) + s * v[w] for w in wrt}})["y"] for s in (step, -step)]
+    ends = [
+        reference(model, {**feeds, **{w: feeds[w].astype(np.float64) + s * v[w] for w in wrt}})["y"]
+        for s in (step, -step)
+    ]
     np.testing.assert_allclose(tangent, (ends[0] - ends[1]) / (2 * step), rtol=1e-3, atol=1e-4)
     u = normal(*tangent.shape, seed=9)
     pulled = run(gradient(model, seed="input"), {**feeds, "y_grad": u})

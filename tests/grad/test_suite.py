@@ -6,8 +6,11 @@ graph itself in float64 (1e-6); three seeds. Cases that onnxruntime cannot run g
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 
 from onnxgrad.errors import InputError
@@ -15,15 +18,87 @@ from tests.backend_suite import case, clamp_ir
 from tests.grad.numeric import check_model
 from tests.suite_table import any_opset, table
 
-# name of the case -> the convention it rests on: its inputs lie on a kink, where no difference says what is right
-KINKS: dict[str, str] = {}
-# not a function of its input that has a derivative, though an output moves with it
-REFUSED: dict[str, str] = {}
-# every n-th case in the default run
-SAMPLE = 16
-
 RUNS = table()["single_node_moving"]
 REFERENCE_ONLY = table()["single_node_moving_reference_only"]
+
+# name of the case -> the convention it rests on: its inputs lie on a kink or a jump, where no difference says what is right
+KINKS: dict[str, str] = {
+    **dict.fromkeys(
+        ["test_elu_example", "test_selu_example", "test_leakyrelu_example", "test_thresholdedrelu_example"],
+        "an input is exactly 0 (or the threshold): PyTorch's one-sided choice",
+    ),
+    "test_softsign_example": "an input is exactly 0: sign(0) = 0",
+    "test_acosh_example": "an input is exactly 1, where the derivative is infinite",
+    "test_operator_sqrt": "an input is exactly 0, where the derivative is infinite",
+    "test_reduce_min_default_axes_keepdims_example": "ties: shared evenly, as torch.amin",
+    **dict.fromkeys(
+        ["test_l1normalization_axis_last", "test_l2normalization_axis_0"], "a norm is exactly 0, or an element is: 0"
+    ),
+    **dict.fromkeys(
+        [f"test_mod_float_edge_cases_fmod_0_float{bits}" for bits in (16, 32, 64)], "operands are NaN, Inf or multiples"
+    ),
+    **dict.fromkeys(
+        ["test_maxpool_3d_dilations", "test_maxpool_3d_dilations_use_ref_impl"], "equal maxima: the first, as forward"
+    ),
+    **dict.fromkeys(
+        [f"test_range_{t}_type_positive_delta" for t in ("float", "float16", "bfloat16")],
+        "the length of the result jumps with the limit",
+    ),
+    **dict.fromkeys(
+        [
+            "test_unique_sorted_with_axis", "test_unique_sorted_with_axis_3d", "test_unique_sorted_without_axis",
+            "test_unique_sorted_with_negative_axis", "test_unique_not_sorted_without_axis",
+            "test_unique_bfloat16_sorted_without_axis",
+        ],
+        "equal elements: the length of the result jumps",
+    ),
+}  # fmt: skip
+# the operand that is differentiated, where others are floats that select or measure: they jump
+WRT = {"OneHot": 2, "Resize": 0, "Upsample": 0, "CastLike": 0}
+# cases whose inputs hold NaN, Inf, 1e199 or a negative base, which no difference survives: those elements are replaced
+WITH_INFINITIES = (
+    "test_cast_",
+    "test_castlike_",
+    "test_mod_float_edge_cases",
+    "test_operator_add_",
+    "test_operator_pow",
+    "test_pow",
+)
+# refused with an InputError that matches
+REFUSED: dict[str, str] = {
+    **dict.fromkeys([f"test_resize_{d}sample_sizes_nearest_not_{k}er" for d in ("up", "down") for k in ("larg", "small")],
+                    "keep_aspect_ratio_policy"),
+    **dict.fromkeys([f"test_col2im{k}" for k in ("", "_5d", "_dilations", "_pads", "_strides")], "block_shape"),
+}  # fmt: skip
+# what is not right yet, by name and reason: each must still fail, so that a mended one is taken off this list
+OPEN: dict[str, str] = {
+    **{n: "no rule for GridSample yet" for n in [*RUNS, *REFERENCE_ONLY] if n.startswith("test_gridsample")},
+    **{n: "no rule for DeformConv yet" for n in [*RUNS, *REFERENCE_ONLY] if "deform_conv" in n},
+    **{n: "no rule for RoiAlign yet" for n in [*RUNS, *REFERENCE_ONLY] if n.startswith("test_roialign")},
+    **{n: "its body needs a default opset that the case does not import" for n in REFERENCE_ONLY if "flexattention" in n},
+    **dict.fromkeys(
+        ["test_adagrad", "test_adagrad_multiple", "test_adam", "test_adam_multiple", "test_momentum",
+         "test_momentum_multiple", "test_nesterov_momentum"],
+        "the model imports no default opset (the operators themselves are lowered by the pass lower-training)",
+    ),
+    **{n: "its body leaves the rank of a MatMul unknown" for n in RUNS if n.startswith("test_affine_grid")},
+    "test_ai_onnx_ml_array_feature_extractor": "the model imports no default opset",
+    **{n: "per-channel slopes of opset 6 are not converted" for n in REFERENCE_ONLY if n.startswith("test_PReLU_") and "multiparam" in n},
+    "test_scan_sum": "opset 8's Scan with a batch axis",
+    "test_linear_attention_fp16": "its body's Scan does not type in half precision",
+    "test_sce_NCd1d2d3d4d5_mean_weight": "1.3e-4 in float32 where 1e-4 is asked; right to 1e-6 in float64",
+    **dict.fromkeys(
+        [
+            "test_attention_4d_softcap_neginf_mask",
+            "test_attention_4d_softcap_neginf_mask_poison",
+            "test_attention_4d_with_past_and_present_qk_matmul_bias_3d_mask_causal",
+            "test_attention_4d_with_past_and_present_qk_matmul_bias_4d_mask_causal",
+        ],
+        "differences over a mask of -inf are NaN",
+    ),
+}  # fmt: skip
+# every n-th case in the default run
+SAMPLE = 16
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,30 +110,54 @@ def opsets() -> Iterator[None]:
 
 def check(name: str, *, onnxruntime: bool) -> None:
     found = case(name)
-    model = clamp_ir(found.model)
+    model, feeds = clamp_ir(found.model), found.inputs
+    if name.startswith(WITH_INFINITIES):
+        feeds = {
+            k: np.where(np.isfinite(v) & (v > 0.01 if "pow" in name else True) & (np.abs(v) < 6e4), v, 0.75).astype(
+                v.dtype
+            )
+            for k, v in feeds.items()
+        }
+    operand = WRT.get(model.graph.node[0].op_type)
+    wrt = None if operand is None else [model.graph.node[0].input[operand]]
     if name in REFUSED:
         with pytest.raises(InputError, match=REFUSED[name]):
-            check_model(model, found.inputs, onnxruntime=False)
+            check_model(model, feeds, wrt, onnxruntime=False)
         return
-    check_model(model, found.inputs, onnxruntime=onnxruntime)
+    check_model(model, feeds, wrt, onnxruntime=onnxruntime, rtol=_resolution(model))
 
 
-@pytest.mark.parametrize("name", [n for n in RUNS[::SAMPLE] if n not in KINKS])
+def _resolution(model: onnx.ModelProto) -> float:
+    """1e-4, or what the coarsest float type on the way can tell apart."""
+    types = {v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output)}
+    return 3e-2 if onnx.TensorProto.BFLOAT16 in types else 4e-3 if onnx.TensorProto.FLOAT16 in types else 1e-4
+
+
+def cases(names: Sequence[str]) -> list[Any]:
+    """The cases that are no kinks; the open ones must fail."""
+    return [
+        pytest.param(n, marks=pytest.mark.xfail(reason=OPEN[n], strict=True)) if n in OPEN else n
+        for n in names
+        if n not in KINKS
+    ]
+
+
+@pytest.mark.parametrize("name", cases(RUNS[::SAMPLE]))
 def test_sample(name: str) -> None:
     check(name, onnxruntime=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in RUNS if n not in KINKS])
+@pytest.mark.parametrize("name", cases(RUNS))
 def test_case(name: str) -> None:
     check(name, onnxruntime=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in REFERENCE_ONLY if n not in KINKS])
+@pytest.mark.parametrize("name", cases(REFERENCE_ONLY))
 def test_case_that_only_the_reference_runs(name: str) -> None:
     check(name, onnxruntime=False)
 
 
 def test_the_exceptions_are_cases() -> None:
-    assert {*KINKS, *REFUSED} <= {*RUNS, *REFERENCE_ONLY}
+    assert {*KINKS, *REFUSED, *OPEN} <= {*RUNS, *REFERENCE_ONLY}

@@ -150,9 +150,7 @@ g (float[2] x) => (float[2] y, float[2] z, float[2] k) <float[2] k = {5, 6}, flo
         ("t", "u", False, {"y": "exp", "z": "exp+k", "k": "k"}),  # no output at all
     ],
 )
-def test_replace_keeps_output_names(
-    old: str, new: str, identity: bool, expected: dict[str, str] | None
-) -> None:
+def test_replace_keeps_output_names(old: str, new: str, identity: bool, expected: dict[str, str] | None) -> None:
     block = load(parse(REPLACE)).main
     block.replace(find(block, old), find(block, new))
     if expected is None:

@@ -66,7 +66,9 @@ def matmul(**changes: Any) -> tuple[ModelProto, Arrays]:
 
 
 def contrib(op: str, operands: Arrays, inputs: str = "a", **attrs: Any) -> tuple[ModelProto, Arrays]:
-    return model_of(op, operands, inputs=inputs, domain="com.microsoft", **attrs), {n: operands[n] for n in inputs.split()}
+    return model_of(op, operands, inputs=inputs, domain="com.microsoft", **attrs), {
+        n: operands[n] for n in inputs.split()
+    }
 
 
 def pair(name: str, data: Any, zero: int) -> Arrays:
@@ -204,7 +206,9 @@ def test_per_channel_in_qdq_form_needs_opset_13() -> None:
 
 
 def test_unused_outputs_of_dynamic_quantization() -> None:
-    text = """g (float[3,4] x) => (float[3,4] y) { q, s, z = DynamicQuantizeLinear(x)  y = DequantizeLinear(q, s, z) }"""
+    text = (
+        """g (float[3,4] x) => (float[3,4] y) { q, s, z = DynamicQuantizeLinear(x)  y = DequantizeLinear(q, s, z) }"""
+    )
     done = ran(parse(text), "legalize{to=float}")
     assert not any("uantize" in b.op for b in done.program.main.bindings)
     done.prove(legs=["onnxruntime"])

@@ -43,7 +43,13 @@ def test_the_example_of_the_specification() -> None:
 
 def test_marks_are_written_on_every_node_and_read_back() -> None:
     model = marked()
-    assert [[e.value for e in n.metadata_props] for n in model.graph.node] == [["cpu"], ["cuda"], ["cpu"], ["cpu"], ["cuda"]]
+    assert [[e.value for e in n.metadata_props] for n in model.graph.node] == [
+        ["cpu"],
+        ["cuda"],
+        ["cpu"],
+        ["cpu"],
+        ["cuda"],
+    ]
     again = place(load(model), [])
     assert len(again.copies) == 3
     moved = place(load(model), rule("gpu:1=Log"))
@@ -115,7 +121,12 @@ def test_patterns(pattern: str, devices: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("cuda", "write DEVICE=PATTERN"), ("=Conv", "write DEVICE=PATTERN"), ("a(b)=Conv", "write DEVICE=PATTERN"), ("cuda=", "write")],
+    [
+        ("cuda", "write DEVICE=PATTERN"),
+        ("=Conv", "write DEVICE=PATTERN"),
+        ("a(b)=Conv", "write DEVICE=PATTERN"),
+        ("cuda=", "write"),
+    ],
 )
 def test_unreadable_rules(text: str, words: str) -> None:
     with pytest.raises(InputError, match=words):

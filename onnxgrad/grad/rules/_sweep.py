@@ -164,7 +164,7 @@ class Recurrent:
         return self.state(g[index] if len(g) > index else None, d)
 
     def carry(self, d: Direction) -> list[Var]:
-        """(T, B, 1), 1 where a step does not count and passes its adjoint on, as one scanned operand; none if all do."""
+        """(T, B, 1), 1 where a step does not count and passes its adjoint on, as one scanned operand."""
         return [] if d.mask is None else [op.Cast(op.Not(d.mask), to=self.x.dtype)]
 
     def sweep(self, step: Step, states: Sequence[Var], scans: Sequence[Var], reverse: bool) -> tuple[list[Var], ...]:

@@ -65,7 +65,7 @@ def _as_operand(k: Any) -> Any:
     return np.array(k, np.int64).reshape(()) if isinstance(k, tuple) else k
 
 
-vjp("SpaceToDepth", lambda g, y, x, blocksize: op.DepthToSpace(g, blocksize=blocksize, mode="DCR"))
+vjp("SpaceToDepth", lambda g, y, x, blocksize, mode="DCR": op.DepthToSpace(g, blocksize=blocksize, mode=mode))
 
 
 def _depth_to_space(g: Var, y: Var, x: Var, blocksize: int, mode: str) -> Var:

@@ -27,7 +27,10 @@ def test_resize_by_scales(mode: str, transformation: str, scales: list[float]) -
 def test_resize_to_sizes(mode: str) -> None:
     check_op(f'y = Resize <mode = "{mode}"> (x, , , s)', {"x": X}, constants={"s": np.array([1, 2, 7, 3])})
     check_op(
-        f'y = Resize <mode = "{mode}", axes = [3, 2]> (x, , , s)', {"x": X}, constants={"s": np.array([3, 6])}, symbolic=False
+        f'y = Resize <mode = "{mode}", axes = [3, 2]> (x, , , s)',
+        {"x": X},
+        constants={"s": np.array([3, 6])},
+        symbolic=False,
     )
 
 
@@ -46,7 +49,11 @@ def test_crop_and_resize() -> None:
 
 @pytest.mark.parametrize("size", [3, 4])
 def test_lrn(size: int) -> None:
-    check_op(f"y = LRN <size = {size}, alpha = 0.5, beta = 0.7, bias = 1.3> (x)", {"x": normal(2, 5, 3, 2)}, onnxruntime=size % 2 == 1)
+    check_op(
+        f"y = LRN <size = {size}, alpha = 0.5, beta = 0.7, bias = 1.3> (x)",
+        {"x": normal(2, 5, 3, 2)},
+        onnxruntime=size % 2 == 1,
+    )
 
 
 @pytest.mark.parametrize("p", [1, 2, 3])

@@ -38,16 +38,32 @@ def test_scatter_elements(reduction: str, axis: int) -> None:
 
 
 def test_a_product_with_zeros_is_the_product_of_the_others() -> None:
-    model = op_model('y = ScatterElements <reduction = "mul"> (x, i, u)', {"x": normal(2), "i": np.zeros(3, np.int64), "u": normal(3)})
-    feeds = {"x": np.float32([2, 5]), "i": np.array([0, 0, 1]), "u": np.float32([0, 3, 0]), "y_grad": np.float32([1, 1])}
+    model = op_model(
+        'y = ScatterElements <reduction = "mul"> (x, i, u)',
+        {"x": normal(2), "i": np.zeros(3, np.int64), "u": normal(3)},
+    )
+    feeds = {
+        "x": np.float32([2, 5]),
+        "i": np.array([0, 0, 1]),
+        "u": np.float32([0, 3, 0]),
+        "y_grad": np.float32([1, 1]),
+    }
     found = run(gradient(model, seed="input"), feeds)
     np.testing.assert_array_equal(found["u_grad"], [6, 0, 5])
     np.testing.assert_array_equal(found["x_grad"], [0, 0])
 
 
 def test_ties_of_a_maximum_share_evenly() -> None:
-    model = op_model('y = ScatterElements <reduction = "max"> (x, i, u)', {"x": normal(2), "i": np.zeros(3, np.int64), "u": normal(3)})
-    feeds = {"x": np.float32([4, 1]), "i": np.array([0, 0, 1]), "u": np.float32([4, 3, 0]), "y_grad": np.float32([1, 1])}
+    model = op_model(
+        'y = ScatterElements <reduction = "max"> (x, i, u)',
+        {"x": normal(2), "i": np.zeros(3, np.int64), "u": normal(3)},
+    )
+    feeds = {
+        "x": np.float32([4, 1]),
+        "i": np.array([0, 0, 1]),
+        "u": np.float32([4, 3, 0]),
+        "y_grad": np.float32([1, 1]),
+    }
     found = run(gradient(model, seed="input"), feeds)
     np.testing.assert_array_equal(found["x_grad"], [0.5, 1])
     np.testing.assert_array_equal(found["u_grad"], [0.5, 0, 0])
@@ -71,7 +87,9 @@ def test_gather_nd(batch: int, shape: tuple[int, ...], indices: list) -> None:
 @pytest.mark.parametrize("axis", [0, -1])
 def test_top_k(largest: int, axis: int) -> None:
     check_op(
-        f"y, i = TopK <axis = {axis}, largest = {largest}> (x, k)", {"x": distinct(3, 4), "k": np.array([2])}, outputs=["y"]
+        f"y, i = TopK <axis = {axis}, largest = {largest}> (x, k)",
+        {"x": distinct(3, 4), "k": np.array([2])},
+        outputs=["y"],
     )
 
 
