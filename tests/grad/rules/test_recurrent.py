@@ -12,7 +12,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad import gradient
 from tests.grad.numeric import check_model, check_op, normal, op_model
 
-T, B, I, H = 3, 2, 2, 3
+T, B, N, H = 3, 2, 2, 3
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 
 
@@ -22,8 +22,8 @@ def feeds_of(
     width = GATES[kind] * H
     state = (B, directions, H) if layout else (directions, B, H)
     feeds = {
-        "x": normal(*((B, steps) if layout else (steps, B)), I),
-        "w": normal(directions, width, I, seed=1) * 0.5,
+        "x": normal(*((B, steps) if layout else (steps, B)), N),
+        "w": normal(directions, width, N, seed=1) * 0.5,
         "r": normal(directions, width, H, seed=2) * 0.5,
         "b": normal(directions, 2 * width, seed=3) * 0.5,
         "h": normal(*state, seed=4),
