@@ -22,7 +22,7 @@ MAX_BINDINGS = 200_000
 
 def has_body(binding: Binding) -> bool:
     """Whether the binding can be opened: a local function, or a schema body at this opset; and it has no rule."""
-    if rule_of(binding) is not None or binding.blocks:
+    if rule_of(binding) is not None:
         return False
     return called(binding) is not None or has_schema_body(binding)
 

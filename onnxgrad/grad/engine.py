@@ -17,9 +17,9 @@ from onnxgrad.grad.bodies import has_body, open_call
 from onnxgrad.grad.calling import partials
 from onnxgrad.grad.registry import Rule, missing, rule_of
 from onnxgrad.grad.sequences import add_up_sequences
-from onnxgrad.ir import attributes, infer
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.ops import emitter
+from onnxgrad.ir.retype import retype
 from onnxgrad.ir.types import FLOAT_DTYPES, OptionalType, SequenceType, TensorType, Type
 
 
@@ -102,26 +102,6 @@ def open_calls(block: BindingBlock, targets: Iterable[Var], sources: Iterable[Va
         for b in calls:
             open_call(b)
         retype(block)
-
-
-def retype(block: BindingBlock) -> None:
-    """Type again what was of unknown type or rank: its operands may be known now."""
-    block.schedule()
-    for b in block.bindings:
-        if b.blocks or all(v is None or v.rank is not None or not _is_open(v) for v in b.outputs):
-            continue
-        node = type(b.node)()
-        node.CopyFrom(b.node)
-        node.input[:] = ["" if v is None else v.name for v in b.inputs]
-        node.output[:] = ["" if v is None else v.name for v in b.outputs]
-        schema = attributes.schema(b.op, b.version, b.domain)
-        for v, found in zip(b.outputs, infer.result_types(schema, node, b.inputs, block), strict=True):
-            if v is not None and found is not None and _is_open(v):
-                v.type = found
-
-
-def _is_open(v: Var) -> bool:
-    return v.type is None or (isinstance(v.type, TensorType) and (v.shape is None or not v.dtype))
 
 
 def backward(

@@ -7,6 +7,7 @@ from onnx import ModelProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
+from onnxgrad.ir.ops import emitting, op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 
@@ -14,16 +15,25 @@ from onnxgrad.ir.save import to_proto
 OPSET = 18
 # the oldest IR version that allows it in onnxruntime's eyes is older; metadata of nodes needs 10, which is optional
 _IR_VERSION = 8
+_WEIGHTS_ARE_NO_INPUTS = 4
+# what onnx.version_converter passes over: PRelu's slopes were one per channel, Scan had a batch axis
+_SLOPES_BROADCAST = 7
+_SCAN_WITHOUT_BATCH = 9
 
 
 def raise_opset(program: Program) -> tuple[Program, str]:
     """The program at opset 18 or above, and a note when it had to be converted ("" otherwise).
 
     Names, metadata and doc strings are carried over where the converted model still has the node. Raises InputError
-    when onnx.version_converter cannot convert the model.
+    when onnx.version_converter cannot convert the model, or is known to convert it wrongly.
     """
+    _own_weights(program)
+    if "" not in program.opsets:  # it has no operator of the default domain, so any version will do
+        program.opsets[""] = OPSET
     if program.opset >= OPSET:
         return program, ""
+    if program.opset < _SCAN_WITHOUT_BATCH:
+        _refuse_batched_scan(program)
     source = to_proto(program, weights=True)
     try:
         converted = onnx.version_converter.convert_version(source, OPSET)
@@ -36,8 +46,49 @@ def raise_opset(program: Program) -> tuple[Program, str]:
         ) from e
     _carry_over(source, converted)
     raised = load(converted)
+    if program.opset < _SLOPES_BROADCAST:
+        _align_slopes(raised)
     raised.folder, raised.path = program.folder, program.path
     return raised, f"opset raised from {program.opset} to {OPSET}: the gradient needs its operators"
+
+
+def _own_weights(program: Program) -> None:
+    """Below IR 4 a weight had to be listed as an input, which nobody could feed; from IR 4 on anybody could."""
+    if program.ir_version >= _WEIGHTS_ARE_NO_INPUTS:
+        return
+    program.ir_version = _IR_VERSION
+    block = program.main
+    for v in [v for v in block.inputs if v.initializer is not None]:
+        block.inputs.remove(v)
+        v.parameter = False
+    block.touch()
+
+
+def _refuse_batched_scan(program: Program) -> None:
+    for block in program.blocks():
+        for b in block.bindings:
+            if b.is_op("Scan"):
+                raise InputError(
+                    f"'{b}' of opset {program.opset} has a batch axis, which onnx.version_converter drops without a "
+                    "word: export the model again at a newer opset"
+                )
+
+
+def _align_slopes(program: Program) -> None:
+    """PRelu(x, slope): a slope per channel lies along axis 1 of x, where the newer operator broadcasts from the last.
+
+    Raises InputError where the ranks are not known.
+    """
+    for block in program.blocks():
+        for b in [b for b in block.bindings if b.is_op("PRelu")]:
+            x, slope = b.inputs
+            if x is None or slope is None or slope.shape in ((), (1,)):
+                continue
+            if x.rank is None or slope.rank is None:
+                raise InputError(f"the ranks of '{b}' are not known, so its slopes cannot be raised from opset 6")
+            if slope.rank == 1 and x.rank > 2:
+                with emitting(block, sources=(b,), made_by="raise_opset"):
+                    block.set_operand(b, 1, op.Unsqueeze(slope, list(range(1, x.rank - 1))))
 
 
 def _carry_over(source: ModelProto, converted: ModelProto) -> None:

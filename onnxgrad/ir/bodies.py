@@ -64,6 +64,9 @@ def _schema_body(binding: Binding) -> Body:
     schema: Any = attributes.schema(binding.op, binding.version, binding.domain)
     if schema is None or not has_schema_body(binding):
         raise InputError(f"'{binding}' calls no local function and its schema has no body")
+    captured = next((v for block in binding.blocks.values() for v in block.captures()), None)
+    if captured is not None:
+        raise InputError(f"the schema's body of '{binding}' cannot be opened: its graph reads outer '{captured.name}'")
     version = binding.version
     if schema.has_function:
         chosen = _not_above(schema.function_opset_versions, version)
@@ -77,6 +80,9 @@ def _schema_body(binding: Binding) -> Body:
         node.output[:] = ["" if v is None else v.name for v in binding.outputs]
         data = schema.get_context_dependent_function_with_opset_version(chosen, node.SerializeToString(), types)
     proto = FunctionProto.FromString(data)
+    if all(o.domain not in ("", "ai.onnx") for o in proto.opset_import):
+        # onnx's builder forgets it for operators of other domains; it builds for the model's opset
+        proto.opset_import.add(domain="", version=binding.block.opsets.get("", 0))
     if not proto.node:
         raise InputError(f"the schema's body of '{binding}' needs its operands' types, which are not known")
     defined = {name for n in proto.node for name in n.output} | set(proto.input)

@@ -190,7 +190,8 @@ def _gradient_names(
 ) -> dict[str, str]:
     added = [v.name for v in graph.graph.output[len(model.graph.output) :]]
     assert len(added) == len(wrt)
-    assert [v.name for v in graph.graph.input[len(model.graph.input) :]] == [f"{t}_grad" for t in targets]
+    before = {v.name for v in model.graph.input}
+    assert [v.name for v in graph.graph.input if v.name not in before] == [f"{t}_grad" for t in targets]
     return dict(zip(wrt, added, strict=True))
 
 

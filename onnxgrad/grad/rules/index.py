@@ -48,3 +48,12 @@ vjp(
     "GatherElements",
     lambda g, y, data, indices, axis: op.ScatterElements(zeros_like(data), indices, g, axis=axis, reduction="add"),
 )
+
+
+def _features(g: Var, y: Var, data: Var, at: Var) -> Var:
+    """Gather along the last axis, by any number of places in any shape; a vector counts as one row."""
+    flat = op.Reshape(g, [-1]) if data.rank == 1 else g
+    return _gather(flat, y, data, op.Reshape(at, [-1]), -1)
+
+
+vjp("ai.onnx.ml::ArrayFeatureExtractor", _features)

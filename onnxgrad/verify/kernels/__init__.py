@@ -5,6 +5,7 @@ read attributes and operands of every opset, and never run in onnxruntime.
 """
 
 from onnxgrad.verify.kernels import (
+    affine_grid,
     contrib,
     control,
     conv,
@@ -28,7 +29,7 @@ CONTRACTIONS = frozenset({
 })  # fmt: skip
 # operators whose function body in the schema is evaluated although onnx.reference has a class: the class rounds to
 # float32
-BY_BODY = frozenset({"AffineGrid", "CausalConvWithState", "LinearAttention"})
-_REGISTERED = (contrib, control, conv, elementwise, index, layout, linear, norm, pool, recurrent, sampling)
+BY_BODY = frozenset({"CausalConvWithState", "LinearAttention"})
+_REGISTERED = (affine_grid, contrib, control, conv, elementwise, index, layout, linear, norm, pool, recurrent, sampling)
 
 __all__ = ["BY_BODY", "CONTRACTIONS", "KERNELS", "Call", "Unsupported"]

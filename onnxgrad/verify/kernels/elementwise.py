@@ -249,3 +249,11 @@ def dynamic_quantize(call: Call, x: Array) -> tuple[Array, Array, Array]:
         np.asarray(scale),
         np.asarray(zero).astype(np.uint8),
     )
+
+
+@kernel("PRelu")
+def prelu(call: Call, x: Array, slope: Array) -> Array:
+    """Below opset 7 a slope per channel lies along axis 1; onnx.reference only looks there when broadcasting fails."""
+    if call.version < 7 and slope.ndim == 1 and slope.size > 1:
+        slope = slope.reshape(-1, *[1] * (x.ndim - 2))
+    return np.where(x < 0, x * slope, x)

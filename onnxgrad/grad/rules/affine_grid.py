@@ -1,0 +1,33 @@
+"""AffineGrid: every point of the grid is theta times a fixed homogeneous point."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.accumulate import with_type_of
+from onnxgrad.grad.registry import vjp
+from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.ops import constant, op
+from onnxgrad.ir.types import Dim
+
+
+def _affine_grid(g: Var, y: Var, theta: Var, size: tuple[int, ...] | Var, align_corners: int, binding: Binding) -> Var:
+    """grid[n, p] = theta[n] (p, 1), so theta_grad[n] = sum_p g[n, p] (p, 1)^T; the p are the identity's own grid."""
+    if isinstance(size, Var):
+        rank: Dim = size.shape[0] if size.shape else None
+        single = op.Concat(constant(np.array([1])), op.Slice(size, [1], [np.iinfo(np.int64).max]), axis=0)
+    else:
+        rank, single = len(size), constant(np.array([1, *size[1:]]))
+    if not isinstance(rank, int):
+        raise InputError(f"the gradient of '{binding}' needs to know how many axes the grid has: declare size's shape")
+    d = rank - 2
+    identity = op.CastLike(constant(np.eye(d, d + 1, dtype=np.float32)[None]), theta)
+    points = op.Reshape(op.AffineGrid(identity, single, align_corners=align_corners), [-1, d])
+    homogeneous = op.Pad(points, [0, 1], 1.0, [1])
+    cotangents = op.Reshape(g, [0, -1, d])
+    found: Var = op.MatMul(op.Transpose(cotangents, perm=[0, 2, 1]), homogeneous)
+    return with_type_of(found, theta)
+
+
+vjp("AffineGrid", _affine_grid)

@@ -1,0 +1,44 @@
+"""onnxgrad/ir/retype.py: control flow whose types the file leaves out."""
+
+from __future__ import annotations
+
+import onnx
+
+from onnxgrad.ir.load import load
+from onnxgrad.ir.retype import retype
+
+
+def types(nodes: str) -> dict[str, str]:
+    text = (
+        '<ir_version: 10, opset_import: ["" : 18]> m (bool c, int64 n, float16[5,2] x, float[2] h) => (float16[] out) '
+        f"{{ {nodes} out = Cast <to = 10> (n) }}"
+    )
+    block = load(onnx.parser.parse_model(text)).main
+    for v in [v for b in block.walk() for v in b.outputs if v is not None]:
+        v.type = None  # as in the body of a function
+    retype(block)
+    return {v.name: str(v.type) for b in block.walk() for v in b.outputs if v is not None}
+
+
+def test_if_has_what_its_branches_agree_on() -> None:
+    found = types(
+        "y = If (c) <then_branch = t () => (p) { p = Identity (x) }, else_branch = e () => (q) "
+        "{ q = Concat <axis = 0> (x, x) }>  z = Relu (y)"
+    )
+    assert found["y"] == "f16[?,2]" and found["z"] == found["y"]
+
+
+def test_scan_types_its_body_and_its_results() -> None:
+    found = types(
+        "last, all = Scan <num_scan_inputs = 1, body = b (s, e) => (t, o) "
+        "{ f = Cast <to = 1> (e) t = Add (s, f) o = CastLike (t, e) }> (h, x)"
+    )
+    assert found["f"] == "f32[2]" and found["last"] == "f32[2]" and found["all"] == "f16[?,2]"
+
+
+def test_loop_keeps_the_dtype_of_a_state() -> None:
+    found = types(
+        "last, all = Loop <body = b (i, go, s) => (go_on, t, o) "
+        "{ go_on = Identity (go) t = Concat <axis = 0> (s, s) o = Cast <to = 10> (h) }> (n, c, h)"
+    )
+    assert found["last"].startswith("f32[") and found["all"] == "f16[?,2]"
