@@ -1,7 +1,7 @@
 """Better and differentiated ONNX files, proved by running them in onnxruntime."""
 
 from onnxgrad.errors import InputError, InternalError, NotProved, OnnxgradError
-from onnxgrad.grad import check_gradient, gradient, vjp, vjp_all, zero
+from onnxgrad.grad import body, check_gradient, gradient, vjp, vjp_all, zero
 from onnxgrad.grad.checkpoint import Checkpoint
 from onnxgrad.grad.forward import jvp
 from onnxgrad.grad.preview_training import LowerTraining
@@ -30,6 +30,7 @@ __all__ = [
     "P",
     "PatternContext",
     "__version__",
+    "body",
     "capture",
     "check_gradient",
     "combine",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rich.console import RenderableType
@@ -18,6 +18,7 @@ from onnxgrad.cli.report import bytes_text, cell, change, heading, number, secon
 from onnxgrad.cli.stats import Stats
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.passes.optimize import Optimized
+from onnxgrad.rewrite.trace import Inexact
 from onnxgrad.verify import Report
 
 _OPERATORS = 12  # rows of changed operators without -v
@@ -55,6 +56,7 @@ class Outcome:
             "after": None if self.after is None else self.after.to_dict(),
             "passes": [] if done is None else _passes_data(done),
             "rules": {} if done is None else _rules_data(done),
+            "inexact": [] if done is None else [asdict(i) for i in done.trace.inexact],
             "declined": [] if done is None else [_miss(*key) for key in done.trace.declined],
             "proof": None if self.report is None else self.report.to_dict(),
             "seconds": {kind: round(spent, 3) for kind, spent in self.seconds.items()},
@@ -97,6 +99,7 @@ def details(outcome: Outcome, args: argparse.Namespace, verbose: bool) -> Iterat
         yield _counts(outcome.before, outcome.after, verbose)
     if outcome.done is not None:
         yield from _passes(outcome.done, verbose)
+        yield from _inexact(outcome.done.trace.inexact)
         if verbose:
             yield ""
             yield _rules(outcome.done)
@@ -147,6 +150,17 @@ def _passes(done: Optimized, verbose: bool) -> Iterator[RenderableType]:
         yield Text("nothing to rewrite", style="yellow")
     elif idle and not verbose:
         yield Text(f"{len(idle)} other passes found nothing to do", style="dim")
+
+
+def _inexact(found: Sequence[Inexact]) -> Iterator[Text]:
+    """One line for all rewrites that are right only up to a bound: how many, and the worst."""
+    if not found:
+        return
+    # no known bound is worse than any
+    worst = max(found, key=lambda i: float("inf") if i.error is None else i.error)
+    where = f"{worst.rule} at {worst.where.split(' = ')[0]}"
+    several = f"{number(len(found))} rewrites are" if len(found) > 1 else "1 rewrite is"
+    yield Text(f"{several} not exact for every feed; worst: {worst.reason} ({where})", style="yellow")
 
 
 def _rules(done: Optimized) -> Table:

@@ -4,9 +4,9 @@ from onnxgrad.grad import rules
 from onnxgrad.grad.api import Gradient, differentiate, gradient
 from onnxgrad.grad.check import GradientReport, check_gradient
 from onnxgrad.grad.engine import backward
-from onnxgrad.grad.registry import Rule, find, vjp, vjp_all, vjp_blocks, zero
+from onnxgrad.grad.registry import Rule, body, find, vjp, vjp_all, vjp_blocks, zero
 
 __all__ = [
-    "Gradient", "GradientReport", "Rule", "backward", "check_gradient", "differentiate", "find", "gradient", "rules",
-    "vjp", "vjp_all", "vjp_blocks", "zero",
+    "Gradient", "GradientReport", "Rule", "backward", "body", "check_gradient", "differentiate", "find", "gradient",
+    "rules", "vjp", "vjp_all", "vjp_blocks", "zero",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""`gradient`: a model with the adjoints of the requested values as further outputs (SPEC S2)."""
+"""`gradient`: a model with the adjoints of the requested values as further outputs."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from onnxgrad.grad.order import sinks_last
 from onnxgrad.grad.request import Target, Wrt, find_targets, find_wrt
 from onnxgrad.grad.segments import Choice, choose
 from onnxgrad.grad.simplify import simplify as simplify_program
+from onnxgrad.grad.straight_through import close_rounding, open_rounding, stopped_by
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.interop import like
 from onnxgrad.ir.load import ModelLike, load
@@ -50,6 +51,7 @@ def gradient(
     *,
     seed: Seed = "ones",
     checkpoint: Choice = None,
+    ste: bool = False,
     simplify: bool = True,
     names: str = "{}_grad",
 ) -> Any:
@@ -60,11 +62,13 @@ def gradient(
     None: every floating-point input; "params": every weight that reaches the target. `target`: an output's name or
     index, any value's name, or a list, whose adjoints add up; None: the only output. `seed="ones"`: targets are
     scalars; `seed="input"`: any shape, with a new graph input `<target>_grad` of the target's type. `checkpoint`: a
-    `Checkpoint`, value names, "auto" or a memory budget such as "512MB" (see `onnxgrad.grad.segments.choose`). Raises
-    InputError as SPEC S2 lists. Warns when no requested value reaches the target.
+    `Checkpoint`, value names, "auto" or a memory budget such as "512MB" (see `onnxgrad.grad.segments.choose`). `ste`: rounding
+    by QuantizeLinear and DequantizeLinear passes adjoints straight through, an estimate; without it nothing passes,
+    for the derivative of rounding is zero. Raises InputError for a request that the model cannot answer: an unknown name,
+    a value that is not floating-point, no unique target. Warns when no requested value reaches the target.
     """
     program = load(model)
-    found = differentiate(program, wrt, target, seed=seed, checkpoint=checkpoint, simplify=simplify, names=names)
+    found = differentiate(program, wrt, target, seed=seed, checkpoint=checkpoint, ste=ste, simplify=simplify, names=names)
     for note in found.notes:
         _log.info(note)
     return found.program if isinstance(model, Program) else like(found.program, model)
@@ -77,6 +81,7 @@ def differentiate(
     *,
     seed: Seed = "ones",
     checkpoint: Choice = None,
+    ste: bool = False,
     simplify: bool = True,
     names: str = "{}_grad",
 ) -> Gradient:
@@ -92,6 +97,9 @@ def differentiate(
     asked = find_wrt(block, wrt, find_targets(block, target, scalar=seed == "ones"))
     asked_names = [v.name for v in asked]
     target_names = [v.name for v in find_targets(block, target, scalar=seed == "ones")]
+    rounded = open_rounding(program) if ste else 0
+    if ste:
+        notes.append(f"straight through {rounded} quantisation{'' if rounded == 1 else 's'}: an estimate, not a derivative")
     open_calls(block, [v for v in block.vars() if v.name in set(target_names)], asked)
     values = {v.name: v for v in block.vars()}
     before = {t.name for t in program.proto.graph.initializer}
@@ -103,12 +111,17 @@ def differentiate(
         found = backward(block, seeds, asked, view=view)
         if not found:
             text = f"no requested value reaches {_listed(target_names)}: all gradients are zero"
+            stop = stopped_by(program, asked)
+            if stop is not None:
+                text += f" ('{stop}' rounds; ste=True, --ste, passes its gradient straight through)"
             notes.append(text)
             warnings.warn(text, stacklevel=3)
         outputs = {v.name: _return(block, v, found.get(v), names, forward) for v in asked}
     for value, output in outputs.items():
         if output != names.format(value):
             notes.append(f"'{names.format(value)}' is taken: the gradient of '{value}' is '{output}'")
+    if ste:
+        close_rounding(program)
     block.remove_unused()
     if simplify:
         simplify_program(program, asked, forward)

@@ -1,4 +1,4 @@
-"""Calls opened in place: local functions, and operators without a rule whose schema gives them a function body."""
+"""Calls opened in place: local functions, and operators whose body is registered (`registry.body`) or in the schema."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.accumulate import with_type_of
-from onnxgrad.grad.registry import rule_of
+from onnxgrad.grad.calling import build_body
+from onnxgrad.grad.registry import Rule, rule_of
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.bodies import body_of, called, conflict, has_schema_body, splice
 from onnxgrad.ir.ops import constant, emitting
 from onnxgrad.ir.program import FunctionKey
+from onnxgrad.ir.retype import retype
 from onnxgrad.ir.symbolic import sizes
 from onnxgrad.ir.types import Array, TensorType, element_count
 from onnxgrad.passes.evaluate import evaluate
@@ -21,18 +23,23 @@ MAX_BINDINGS = 200_000
 
 
 def has_body(binding: Binding) -> bool:
-    """Whether the binding can be opened: a local function, or a schema body at this opset; and it has no rule."""
-    if rule_of(binding) is not None:
-        return False
+    """Whether the binding can be opened: a registered body, or without a rule a local function or a schema body."""
+    rule = rule_of(binding)
+    if rule is not None:
+        return rule.kind == "body"
     return called(binding) is not None or has_schema_body(binding)
 
 
-def open_call(binding: Binding) -> list[Binding]:
-    """Replace the call by its body's bindings, within its block; returns them.
+def open_call(binding: Binding) -> None:
+    """Replace the call by its body's bindings, within its block.
 
     Raises InputError for a recursive function, for one written for another opset whose operators changed since, and
     when the graph grows past MAX_BINDINGS.
     """
+    rule = rule_of(binding)
+    if rule is not None and called(binding) is None:
+        _open_registered(rule, binding)
+        return
     body, block = body_of(binding), binding.block
     if len(block.bindings) + len(body.block.bindings) > MAX_BINDINGS:
         raise InputError(f"opening the calls of '{binding.op}' passes {MAX_BINDINGS} nodes: inline less of the model")
@@ -42,11 +49,25 @@ def open_call(binding: Binding) -> list[Binding]:
         if reason is not None:
             raise InputError(f"function {binding.domain}::{binding.op} cannot be opened: {reason}")
     with emitting(block, share=True):
-        opened, stands = splice(binding, body, prefix=f"{binding.op.lower()}_", fold=fold)
+        _, stands = splice(binding, body, prefix=f"{binding.op.lower()}_", fold=fold)
     for out, new in stands.items():
         if new.definition is not None:
             with_type_of(new, out)
-    return opened
+
+
+def _open_registered(rule: Rule, binding: Binding) -> None:
+    """Let what a `body` rule emits stand in for the call."""
+    block = binding.block
+    if any(v is not None and v.type is None for v in binding.inputs):
+        retype(block)  # behind an operator that onnx cannot type: the body before this one may have done so
+    with emitting(block, share=True, sources=(binding,), made_by=f"body of {rule.name}"):
+        results = build_body(rule, binding)
+    for out, new in zip(list(binding.outputs), results):
+        if out is not None and new is not None:
+            block.replace(out, new)
+            if new.definition is not None:
+                with_type_of(new, out)
+    block.remove(binding)
 
 
 # larger constants of a body are left for the runtime to compute

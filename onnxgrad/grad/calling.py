@@ -102,6 +102,24 @@ def partials(rule: Rule, binding: Binding, g: Sequence[Var | None], wanted: Sequ
     return answer
 
 
+def build_body(rule: Rule, binding: Binding) -> list[Var | None]:
+    """What a `body` rule emits for a call: one value per output, None for an omitted output.
+
+    Raises InputError when the rule does not compute an output that the call has.
+    """
+    builder = rule.formulas[0]
+    if builder is None:
+        raise InternalError(f"the rule of {rule.name} has no function")
+    arguments, named = _arguments(rule, 0, binding, ())
+    found = builder(*arguments, **named)
+    results = list(found) if isinstance(found, tuple) else [found]
+    results += [None] * (len(binding.outputs) - len(results))
+    for out, result in zip(binding.outputs, results):
+        if out is not None and not isinstance(result, Var):
+            raise InputError(f"the body of {rule.name} does not compute '{out.name}' of '{binding}'")
+    return [None if out is None else result for out, result in zip(binding.outputs, results)]
+
+
 def _arguments(rule: Rule, index: int, binding: Binding, wanted: Sequence[bool]) -> tuple[list[Any], dict[str, Any]]:
     arguments: list[Any] = []
     named: dict[str, Any] = {}

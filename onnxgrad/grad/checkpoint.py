@@ -1,4 +1,4 @@
-"""Checkpointing: recompute instead of keep (SPEC S2c).
+"""Checkpointing: recompute instead of keep.
 
 A mark sits on a use of a value: *start* where the value enters a recomputed segment, *end* where it leaves one. Kept
 are the graph's inputs and constants, every start-marked value, and a binding each of whose operands is either kept and

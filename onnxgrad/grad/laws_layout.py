@@ -45,9 +45,12 @@ def _is_zero(v: Var) -> bool:
 
 @rewrite(P.any_of("Sum", "Add")(Each(x)), shrinks=SCATTERS_INTO_ZEROS)
 def sum_with_scattered(x: list[Var], root: Binding) -> Any:
-    """a + Scatter(0, i, u) = Scatter(a, i, u), scattering being addition"""
+    """a + Scatter(0, i, u) = Scatter(a, i, u), scattering being addition; through a Reshape too"""
     for i, v in enumerate(x):
-        made = v.definition
+        made, folded = v.definition, None
+        if made is not None and made.is_op("Reshape") and v.use_count == 1 and made.inputs[0] is not None:
+            v, folded = made.inputs[0], made
+            made = v.definition
         if made is None or made.op not in ("ScatterND", "ScatterElements") or made.domain or v.use_count != 1:
             continue
         zeros, rest = made.inputs[0], [other for k, other in enumerate(x) if k != i]
@@ -55,9 +58,13 @@ def sum_with_scattered(x: list[Var], root: Binding) -> Any:
             continue
         if not rest or not all(same_shape(o.shape, root.out.shape) for o in rest):
             continue
+        if folded is not None and v.rank != 1:
+            continue
         base = add_up(rest)
         axis = made.attr("axis") if made.op == "ScatterElements" else None
-        return getattr(op, made.op)(base, *made.inputs[1:], axis=axis, reduction="add")
+        onto = base if folded is None else op.Reshape(base, [-1])
+        summed = getattr(op, made.op)(onto, *made.inputs[1:], axis=axis, reduction="add")
+        return summed if folded is None else op.Reshape(summed, folded.inputs[1], allowzero=folded.attr("allowzero"))
     return None
 
 
@@ -185,7 +192,7 @@ def transpose_of_product_of_transpose(a: Var, b: Var, c: Any, d: Any) -> Any:
 
 @rewrite(P.Concat(Each(P.Transpose(x, perm=d).only), axis=c), shrinks=count("Transpose"))
 def concat_of_transposes(x: list[Var], d: list[Any], c: int, root: Binding) -> Any:
-    """Concat(T(a), T(b)) = T(Concat(a, b)), for one permutation (SPEC S5)"""
+    """Concat(T(a), T(b)) = T(Concat(a, b)), for one permutation"""
     if len(x) < 2 or d[0] is None or any(list(p) != list(d[0]) for p in d[1:]):
         return None
     return op.Transpose(op.Concat(*x, axis=d[0][c % len(d[0])]), perm=d[0])

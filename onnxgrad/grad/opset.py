@@ -6,8 +6,10 @@ import onnx
 from onnx import ModelProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir.attributes import is_of_onnxruntime
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import emitting, op
+from onnxgrad.ir.preflight import every_node
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 
@@ -19,6 +21,8 @@ _WEIGHTS_ARE_NO_INPUTS = 4
 # what onnx.version_converter passes over: PRelu's slopes were one per channel, Scan had a batch axis
 _SLOPES_BROADCAST = 7
 _SCAN_WITHOUT_BATCH = 9
+# where operators that onnx.version_converter does not know, and that no version changed, wait
+_HIDDEN = "onnxgrad.hidden"
 
 
 def raise_opset(program: Program) -> tuple[Program, str]:
@@ -35,6 +39,10 @@ def raise_opset(program: Program) -> tuple[Program, str]:
     if program.opset < _SCAN_WITHOUT_BATCH:
         _refuse_batched_scan(program)
     source = to_proto(program, weights=True)
+    hidden = [n for n in every_node(source.graph.node) if not n.domain and is_of_onnxruntime(n.op_type, program.opset)]
+    for node in hidden:
+        node.domain = _HIDDEN
+    source.opset_import.add(domain=_HIDDEN, version=1)
     try:
         converted = onnx.version_converter.convert_version(source, OPSET)
     except (RuntimeError, ValueError) as e:
@@ -44,6 +52,9 @@ def raise_opset(program: Program) -> tuple[Program, str]:
             f"({reason}): "
             "export it again at a newer opset"
         ) from e
+    for node in every_node(converted.graph.node):
+        if node.domain == _HIDDEN:
+            node.domain = ""
     _carry_over(source, converted)
     raised = load(converted)
     if program.opset < _SLOPES_BROADCAST:
@@ -94,7 +105,7 @@ def _align_slopes(program: Program) -> None:
 def _carry_over(source: ModelProto, converted: ModelProto) -> None:
     converted.ir_version = max(source.ir_version, _IR_VERSION)
     del converted.opset_import[:]
-    for entry in source.opset_import:
+    for entry in [e for e in source.opset_import if e.domain != _HIDDEN]:
         version = OPSET if entry.domain in ("", "ai.onnx") else entry.version
         converted.opset_import.add(domain=entry.domain, version=version)
     del converted.metadata_props[:]

@@ -15,6 +15,7 @@ from onnxgrad.errors import InputError, InternalError
 from onnxgrad.grad.accumulate import filled_like, zeros_like
 from onnxgrad.grad.engine import backward, reaching
 from onnxgrad.grad.opset import OPSET
+from onnxgrad.grad.registry import body
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.clone import clone_bindings
 from onnxgrad.ir.ops import emitting, op
@@ -149,3 +150,11 @@ _LOWER: dict[str, Callable[[Binding], list[Var]]] = {
     "Adam": _per_tensor(4, _adam),
     "Momentum": _per_tensor(3, _momentum),
 }
+
+
+def _body(name: str) -> Callable[..., tuple[Var, ...]]:
+    return lambda *, binding: tuple(_LOWER[name](binding))
+
+
+for _name in ("Adagrad", "Adam", "Momentum"):
+    body(f"{DOMAIN}::{_name}", _body(_name), notes="through what its definition says")

@@ -13,7 +13,10 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.block import Binding
 
 Formula = Callable[..., Any]
-Kind = Literal["vjp", "vjp_all", "vjp_blocks", "zero"]
+Kind = Literal["vjp", "vjp_all", "vjp_blocks", "zero", "body"]
+
+# the domain of operators that stand in a graph only while its gradient is formed
+INTERNAL = "onnxgrad"
 
 # numpy broadcasting is undone for these; a partial of any other operator must have its operand's shape
 _BROADCASTING = frozenset(
@@ -39,7 +42,9 @@ _BROADCASTING = frozenset(
 
 @dataclass(frozen=True)
 class Rule:
-    """How one operator is differentiated. `formulas`: one per operand (vjp), or a single one (vjp_all, vjp_blocks)."""
+    """How one operator is differentiated. `formulas`: one per operand (vjp), a single one (vjp_all, vjp_blocks), or
+    what builds the body that is differentiated in the operator's place (body).
+    """
 
     domain: str
     op: str
@@ -59,10 +64,13 @@ class Rule:
 
     def has_formula(self, index: int) -> bool:
         """Whether operand `index` can receive anything."""
-        if self.kind in ("vjp_all", "vjp_blocks"):
+        if self.kind in ("vjp_all", "vjp_blocks", "body"):
             return True
         return index < len(self.formulas) and self.formulas[index] is not None
 
+
+# onnxruntime's convolutions on blocked channels, which ORT_ENABLE_ALL writes into saved models
+_BLOCKED_LAYOUT = "com.microsoft.nchwc"
 
 _RULES: dict[tuple[str, str], Rule] = {}
 
@@ -118,6 +126,17 @@ def vjp_blocks(name: str, formula: Formula, *, since: int = 1, notes: str = "", 
     _add(Rule(domain, op, "vjp_blocks", (formula,), since=since, notes=notes), replace)
 
 
+def body(name: str, builder: Formula, *, since: int = 1, notes: str = "", replace: bool = False) -> None:
+    """Register what an operator computes in terms of others: `builder(operands ..., *, attributes ...)` emits it.
+
+    Positional parameters are operands (None where omitted), keyword-only ones attributes, `binding` the call. The
+    answer is the result, or a tuple with one per output (None: not computed). Between the requested values and the
+    target the call is replaced by what was emitted, which is differentiated in its stead; elsewhere it stays.
+    """
+    domain, op = split_name(name)
+    _add(Rule(domain, op, "body", (builder,), since=since, notes=notes), replace)
+
+
 def zero(*names: str, notes: str = "") -> None:
     """Declare operators whose derivative is zero almost everywhere (or that have no float input at all)."""
     for name in names:
@@ -144,6 +163,11 @@ def missing(binding: Binding) -> InputError:
     """The error for a binding that stands between a requested value and the target and has no rule."""
     name = f"{binding.domain}::{binding.op}" if binding.domain else binding.op
     operands = ", ".join(f"x{i}" for i in range(len(binding.inputs)))
+    if binding.domain == _BLOCKED_LAYOUT:
+        return InputError(
+            f"no gradient rule for {name} at '{binding}': onnxruntime optimised this file for the memory layout of one "
+            "machine; save it with graph_optimization_level ORT_ENABLE_EXTENDED, or differentiate the original"
+        )
     return InputError(
         f"no gradient rule for {name} (domain '{binding.domain or 'ai.onnx'}', version {binding.version}) at "
         f"'{binding}': register one with onnxgrad.vjp(\"{name}\", lambda g, y, {operands}: ...), one formula per "
@@ -203,7 +227,7 @@ def plan(rule: Rule, index: int) -> tuple[Parameter, ...]:
 
 def _plan(rule: Rule, formula: Formula) -> tuple[Parameter, ...]:
     inputs, attributes, variadic = formal_names(rule.domain, rule.op)
-    parameters = list(inspect.signature(formula).parameters.values())[2:]
+    parameters = list(inspect.signature(formula).parameters.values())[0 if rule.kind == "body" else 2 :]
     result: list[Parameter] = []
     if rule.kind == "vjp_all":
         result.append(Parameter("operands"))
@@ -217,7 +241,7 @@ def _plan(rule: Rule, formula: Formula) -> tuple[Parameter, ...]:
             p.name in attributes
             or rule.kind == "vjp_all"
             or p.kind is p.KEYWORD_ONLY
-            or (inputs is None and operands >= len(rule.formulas))
+            or (inputs is None and rule.kind != "body" and operands >= len(rule.formulas))
         ):
             result.append(Parameter("attribute", p.name, default=default))
         else:

@@ -72,7 +72,8 @@ def find_wrt(block: BindingBlock, wrt: Wrt, targets: Sequence[Var]) -> list[Var]
 
     None: every floating-point input. "params": the float initializers and Constant values with more than one element
     that reach a target, running statistics excepted. Raises InputError for an unknown name, a name given twice, a
-    value that is no floating-point tensor, a glob without a match, and a model without a floating-point input.
+    value that is no floating-point tensor or a measure of Resize, a glob without a match, and a model without a
+    floating-point input.
     """
     if wrt is None:
         inputs = [v for v in block.inputs if v.initializer is None and v.dtype in FLOAT_DTYPES]
@@ -91,7 +92,7 @@ def find_wrt(block: BindingBlock, wrt: Wrt, targets: Sequence[Var]) -> list[Var]
             raise InputError(f"'{entry}' is given twice in wrt")
         named.add(entry)
         if entry in values:
-            found[_float(values[entry])] = None
+            found[_differentiable(_float(values[entry]))] = None
         elif entry == PARAMS:
             found.update(dict.fromkeys(parameters(block, targets)))
         elif any(c in entry for c in "*?["):
@@ -140,6 +141,22 @@ def _values(block: BindingBlock) -> dict[str, Var]:
 def _float(v: Var) -> Var:
     if not isinstance(v.type, TensorType) or v.dtype not in FLOAT_DTYPES:
         raise InputError(f"wrt '{v.name}' is {v.type or 'of unknown type'}, not a floating-point tensor")
+    return v
+
+
+# float operands that place or size a result, which moves with them; the rules give them nothing
+_MEASURES = {("", "Resize"): {1: "roi", 2: "scales"}}
+
+
+def _differentiable(v: Var) -> Var:
+    """`v`, unless it is a measure: asked for by name, its gradient would be a wrong zero."""
+    for b in v.users:
+        for index, name in _MEASURES.get((b.domain, b.op), {}).items():
+            if index < len(b.inputs) and b.inputs[index] is v:
+                raise InputError(
+                    f"wrt '{v.name}' is the {name} of '{b}': the positions that {b.op} reads move with it, which no "
+                    "gradient rule expresses: leave it out of wrt"
+                )
     return v
 
 

@@ -1,4 +1,4 @@
-"""Clean-up of a gradient graph: SPEC S1, and the laws that what the walk leaves behind asks for."""
+"""Clean-up of a gradient graph: double transposes go, and what else the walk leaves behind."""
 
 from __future__ import annotations
 

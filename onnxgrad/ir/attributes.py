@@ -13,6 +13,9 @@ from onnx import AttributeProto, NodeProto, TensorProto
 
 from onnxgrad.ir.types import Array
 
+# what onnxruntime's optimiser writes into the default domain although onnx has no such operator, or not yet
+_OF_ONNXRUNTIME = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
+
 
 @dataclass(frozen=True, slots=True)
 class RefAttr:
@@ -55,6 +58,14 @@ def schema(op: str, version: int, domain: str) -> onnx.defs.OpSchema | None:
     if version <= 0 or not onnx.defs.has(op, max_inclusive_version=version, domain=domain):
         return None
     return onnx.defs.get_schema(op, max_inclusive_version=version, domain=domain)
+
+
+def is_of_onnxruntime(op: str, version: int) -> bool:
+    """Whether an operator of the default domain is onnxruntime's own at this opset: it runs there, onnx has no schema.
+
+    LayerNormalization before opset 17 means what it means since; SimplifiedLayerNormalization never came.
+    """
+    return op in _OF_ONNXRUNTIME and schema(op, version, "") is None
 
 
 @lru_cache(maxsize=4096)

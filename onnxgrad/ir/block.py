@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
+from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
 
 from onnxgrad.errors import InternalError
 from onnxgrad.ir.binding import Binding
@@ -44,6 +44,8 @@ class BindingBlock:
         self.initializers: dict[str, Var] = {}
         self.sparse: list[Var] = []  # sparse initializers: carried, never computed with
         self.bindings: dict[Binding, None] = {}
+        # what the file is to declare about values that came from elsewhere; None: nothing
+        self.declared: dict[Var, ValueInfoProto | None] = {}
         self.changed = False
 
     # ---- reading -------------------------------------------------------------------------------------------

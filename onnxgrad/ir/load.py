@@ -236,7 +236,10 @@ class _Reader:
             raise InputError(
                 f"{self.where}: {binding.op} '{binding.node.name}' needs the default opset, which is not imported"
             )
-        if not isinstance(binding.op, str) or attributes.schema(binding.op, binding.version, "") is None:
+        if not isinstance(binding.op, str) or (
+            attributes.schema(binding.op, binding.version, "") is None
+            and not attributes.is_of_onnxruntime(binding.op, binding.version)
+        ):
             raise InputError(
                 f"{self.where}: unknown operator {binding.op} at opset {binding.version} (node '{binding.node.name}')"
             )

@@ -40,7 +40,7 @@ def inlined_nodes(proto: ModelProto) -> int:
     total = dict.fromkeys(calls, 0)
     for key in _callees_first(calls):
         total[key] = sum(total.get(called, 1) for called in calls[key])
-    return sum(total.get(_key(n), 1) for n in _nodes(proto.graph.node))
+    return sum(total.get(_key(n), 1) for n in every_node(proto.graph.node))
 
 
 def _check_functions(proto: ModelProto, where: str) -> None:
@@ -58,7 +58,7 @@ def _check_functions(proto: ModelProto, where: str) -> None:
 
 
 def _calls(proto: ModelProto) -> dict[_Key, list[_Key]]:
-    return {(f.domain, f.name, f.overload): [_key(n) for n in _nodes(f.node)] for f in proto.functions}
+    return {(f.domain, f.name, f.overload): [_key(n) for n in every_node(f.node)] for f in proto.functions}
 
 
 def _callees_first(calls: dict[_Key, list[_Key]]) -> list[_Key]:
@@ -81,12 +81,12 @@ def _key(node: NodeProto) -> _Key:
     return (node.domain, node.op_type, node.overload)
 
 
-def _nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+def every_node(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
     """Every node, those of nested graphs included."""
     for node in nodes:
         yield node
         for a in node.attribute:
             if a.HasField("g"):
-                yield from _nodes(a.g.node)
+                yield from every_node(a.g.node)
             for g in a.graphs:
-                yield from _nodes(g.node)
+                yield from every_node(g.node)

@@ -213,7 +213,7 @@ def _write_declarations(values: list[Var], source: Any, target: Any) -> None:
 
 def _write_value_info(block: BindingBlock, source: GraphProto, graph: GraphProto) -> None:
     """What was declared stays, unless its value is gone; new values are declared where the file declared its own."""
-    if not source.value_info:
+    if not source.value_info and not block.declared:
         return
     before = {name for n in source.node for name in n.output}
     gone = before.difference(v.name for v in block.vars())
@@ -222,7 +222,14 @@ def _write_value_info(block: BindingBlock, source: GraphProto, graph: GraphProto
     declared = {v.name for v in source.value_info} | {v.name for v in block.outputs} | before
     for b in block.bindings:
         for out in b.outputs:
-            if out is not None and out.name not in declared and out.type is not None:
+            if out is None or out.name in declared:
+                continue
+            if out in block.declared:
+                info = block.declared[out]
+                if info is not None:
+                    graph.value_info.add().CopyFrom(info)
+                    graph.value_info[-1].name = out.name
+            elif source.value_info and out.type is not None:
                 graph.value_info.add(name=out.name, type=type_to_proto(out.type))
 
 

@@ -1,4 +1,4 @@
-"""A per-channel multiply behind a product moves into its weight (SPEC S4, BackwardFoldScaleAxis)."""
+"""A per-channel multiply behind a product moves into its weight (Relay's BackwardFoldScaleAxis)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parallel Convs into one (SPEC S4, CombineParallelConv2D; here 1-D and 3-D as well)."""
+"""Parallel Convs into one (Relay's CombineParallelConv2D; here 1-D and 3-D as well)."""
 
 from __future__ import annotations
 

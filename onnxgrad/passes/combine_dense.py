@@ -1,4 +1,4 @@
-"""Parallel products of equal shapes into one batched product (SPEC S4, CombineParallelDense)."""
+"""Parallel products of equal shapes into one batched product (Relay's CombineParallelDense)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parallel Gemms into one (SPEC S3a)."""
+"""Parallel Gemms into one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parallel MatMuls into one (SPEC S3a)."""
+"""Parallel MatMuls into one."""
 
 from __future__ import annotations
 

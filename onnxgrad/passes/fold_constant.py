@@ -13,7 +13,7 @@ from onnxgrad.ir import attributes, infer, symbolic
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.ops import RANDOM_OPS, constant, emitting
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.types import Array, TensorType, element_count, is_static, numpy_dtype
+from onnxgrad.ir.types import FLOAT_DTYPES, Array, TensorType, element_count, is_static, numpy_dtype
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.passes.evaluate import MOVES, evaluate
 from onnxgrad.passes.merge_equal import draws
@@ -46,15 +46,17 @@ class FoldConstant(Pass):
     """f(c) = its value, for constants c: what depends on constants only is computed now.
 
     `max_growth`: how many bytes the file may grow by, all foldings together (weights that go away count against it).
-    Never folded: random draws, control flow, (de)quantization, sequences, results of unknown size.
+    Never folded: random draws, control flow, (de)quantization, sequences, results of unknown size. `floats=false`
+    leaves floating-point results alone, so that a model keeps the weights that it is going to be trained with.
     """
 
     name: ClassVar[str] = "fold-constant"
     max_growth: int = 1 << 20
+    floats: bool = True
 
     def run(self, program: Program, trace: Trace) -> None:
         """Fold everywhere. A binding that onnxruntime cannot evaluate stays."""
-        budget = _Budget(self.max_growth, trace)
+        budget = _Budget(self.max_growth, self.floats, trace)
         for root in roots(program):
             for block in [root, *(nested for b in root.walk() for nested in b.blocks.values())]:
                 _fold_exactly(block, budget, trace)
@@ -64,14 +66,19 @@ class FoldConstant(Pass):
 class _Budget:
     """What the foldings of a whole run may still add, over all passes and rounds."""
 
-    def __init__(self, limit: int, trace: Trace) -> None:
+    def __init__(self, limit: int, floats: bool, trace: Trace) -> None:
         self.limit = limit
+        self.floats = floats
         self.trace = trace
 
     @property
     def left(self) -> int:
         """Bytes left, never negative."""
         return max(self.limit - self.trace.grown, 0)
+
+    def takes(self, v: Var) -> bool:
+        """Whether constants of this dtype may be made at all."""
+        return self.floats or v.dtype not in FLOAT_DTYPES
 
     def pays(self, growth: int) -> bool:
         """Whether a folding that adds `growth` bytes is allowed; if so it is charged."""
@@ -86,6 +93,8 @@ def _fold_exactly(block: BindingBlock, budget: _Budget, trace: Trace) -> None:
     for b in list(block.bindings):
         if trace.stopped:
             return
+        if b.is_op("Reshape") and b in block.bindings:
+            _settle_reshape(b, trace)
         constant = _constant_operands(b)
         # the cheap questions first: this loop sees every binding of the model
         if not (constant or _may_hold_sizes(b)) or b not in block.bindings or not _foldable(b):
@@ -95,7 +104,7 @@ def _fold_exactly(block: BindingBlock, budget: _Budget, trace: Trace) -> None:
         array = _known_sizes(b.out)
         if array is None and constant and _size(b) is not None and budget.left >= _growth(b):
             array = evaluate(b)
-        if array is not None and budget.pays(_growth(b)):
+        if array is not None and budget.takes(b.out) and budget.pays(_growth(b)):
             _replace(b, array, trace)
 
 
@@ -129,6 +138,26 @@ def _known_sizes(out: Var) -> Array | None:
     return np.array(sizes, np.int64).reshape([len(sizes)] if out.rank else [])
 
 
+def _settle_reshape(b: Binding, trace: Trace) -> None:
+    """Reshape(x, (..., n, ...)) = Reshape(x, (..., -1, ...)): with one size open, the count of elements decides it."""
+    target = b.operand(1)
+    if target is None or target.is_constant or target.dtype != TensorProto.INT64 or target.rank != 1 or b.has_refs:
+        return
+    sizes = symbolic.sizes(target)
+    if sizes is None or sum(not isinstance(d, int) for d in sizes) != 1 or target.shape not in ((len(sizes),), (None,)):
+        return
+    # an unnamed size might be anything, and 0 or -1 among the others would mean something else
+    if any(d is None or (isinstance(d, int) and d <= 0) for d in sizes):
+        return
+    trace.of("reshape_to_open_size").applied += 1
+    trace.fired("reshape_to_open_size", str(b))
+    array = np.array([d if isinstance(d, int) else -1 for d in sizes], np.int64)
+    with emitting(b.block, sources=[b], made_by="reshape_to_open_size"):
+        b.block.set_operand(b, 1, constant(array, name=f"{target.name}_folded"))
+    if target.definition is not None:
+        target.definition.block.remove_unused([target.definition])
+
+
 def _fold_in_onnxruntime(block: BindingBlock, budget: _Budget, trace: Trace) -> None:
     folded: dict[Binding, None] = {}
     known: set[Var] = set()
@@ -139,8 +168,8 @@ def _fold_in_onnxruntime(block: BindingBlock, budget: _Budget, trace: Trace) -> 
         if size is not None and size <= _LARGEST_STEP:
             folded[b] = None
             known.update(v for v in b.outputs if v is not None)
-    wanted = [b for b in folded if any(u not in folded for u in b.out.users) and len(b.outputs) == 1]
-    wanted = [b for b in wanted if budget.pays(_growth(b))]
+    wanted = [b for b in folded if any(u not in folded or not budget.takes(u.out) for u in b.out.users)]
+    wanted = [b for b in wanted if budget.takes(b.out) and budget.pays(_growth(b))]
     if wanted and not trace.stopped:
         for b, value in _values(block, list(folded), wanted):
             if isinstance(value, np.ndarray) and not trace.stopped:

@@ -1,4 +1,4 @@
-"""A per-channel multiply in front of a product moves into its weight (SPEC S4, ForwardFoldScaleAxis)."""
+"""A per-channel multiply in front of a product moves into its weight (Relay's ForwardFoldScaleAxis)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls replaced by the bodies they stand for (SPEC S4, Inline)."""
+"""Calls replaced by the bodies they stand for (Relay's Inline)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.bodies import Body, body_of, called, conflict, has_schema_body, splice
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.passes.base import Pass, register, roots
+from onnxgrad.passes.outlined import KEY, MADE_BY, Origin, declare_copies, origins, restore_names, restore_order
 from onnxgrad.passes.remove_unused_functions import names_function, reachable, walk_nodes
 from onnxgrad.rewrite.trace import Trace
 
@@ -117,6 +118,8 @@ class Inline(Pass):
     def _open_all(self, root: BindingBlock, inlined: set[FunctionKey], trace: Trace) -> None:
         patterns = self.names.split()
         work = [root]
+        found: dict[Binding, Origin] = {}
+        results: set[Var] = set()
         while work:
             block = work.pop()
             opened: dict[Binding, list[Binding]] = {}
@@ -126,13 +129,22 @@ class Inline(Pass):
                 key = called(b)
                 if not ((key in inlined) if key is not None else _is_named(b, patterns)):
                     continue
-                copies = None if trace.stopped else _open(b, trace)
-                if copies is not None:
-                    opened[b] = copies
-                    pending += copies
+                done = None if trace.stopped else _open(b, trace)
+                if done is None:
+                    continue
+                copies, ends = done
+                opened[b] = copies
+                pending += copies
+                members = origins(b.node)
+                if members is not None and len(members) == len(copies):
+                    found.update(zip(copies, members, strict=True))
+                    results |= ends
             if opened:
                 put_in_place(block, before, opened)
+                restore_order(block, found)
             work += [nested for b in block.bindings for nested in b.blocks.values()]
+        if found:
+            restore_names(root, {b: o for b, o in found.items() if b.is_live}, results)
 
 
 def _others(program: Program, inlined: set[FunctionKey]) -> list[BindingBlock]:
@@ -144,7 +156,8 @@ def _is_named(b: Binding, patterns: list[str]) -> bool:
     return named and not b.has_refs and has_schema_body(b)
 
 
-def _open(b: Binding, trace: Trace) -> list[Binding] | None:
+def _open(b: Binding, trace: Trace) -> tuple[list[Binding], set[Var]] | None:
+    """The copies of the body in the call's place and the values that stand for its results; None when it stays."""
     where = str(b)
     trace.of(_RULE).tried += 1
     try:
@@ -157,11 +170,12 @@ def _open(b: Binding, trace: Trace) -> list[Binding] | None:
     if reason is not None:
         trace.missed(_RULE, where, reason)
         return None
-    metadata = [(e.key, e.value) for e in b.node.metadata_props if e.key != "onnxgrad.made_by"]
+    metadata = [(e.key, e.value) for e in b.node.metadata_props if e.key not in (MADE_BY, KEY)]
     names = {out: out.name for out in b.outputs if out is not None}
     opened, stands = splice(b, body)
     trace.rounded |= body.key is None  # a schema's body writes its constants (sqrt(2/pi), ...) in the operand's dtype
     _keep_names(names, stands, set(opened))
+    declare_copies(body.block, opened)
     for copy in opened:
         known = {e.key for e in copy.node.metadata_props}
         for key, value in metadata:
@@ -169,7 +183,7 @@ def _open(b: Binding, trace: Trace) -> list[Binding] | None:
                 copy.node.metadata_props.add(key=key, value=value)
     trace.of(_RULE).applied += 1
     trace.fired(_RULE, where)
-    return opened
+    return opened, set(stands.values())
 
 
 def _unbound(b: Binding, body: Body) -> str | None:

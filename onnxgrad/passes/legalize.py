@@ -1,4 +1,4 @@
-"""Quantized operators by means of others (SPEC S4, Legalize)."""
+"""Quantized operators by means of others (Relay's Legalize)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import emitting
 from onnxgrad.ir.program import Program
 from onnxgrad.passes.base import Pass, register, roots
+from onnxgrad.passes.quantized_bounds import Shortfall
 from onnxgrad.passes.quantized_forms import Form, PlainForm, QdqForm, Unsupported
 from onnxgrad.passes.quantized_laws import LAWS
 from onnxgrad.rewrite.engine import substitute
-from onnxgrad.rewrite.trace import Trace
+from onnxgrad.rewrite.trace import Inexact, Trace
 
 _FORMS: dict[str, Form] = {"qdq": QdqForm(), "float": PlainForm()}
 # these stay in QDQ form
@@ -26,7 +27,7 @@ class Legalize(Pass):
     """qf(x, s, z) = quantize(f((x - z) s)): QLinear*, QGemm, *Integer, DynamicQuantizeLinear by other operators.
 
     `to=qdq`: QuantizeLinear and DequantizeLinear around float operators. `to=float`: plain arithmetic only, integers
-    accumulated in float32; exact up to 2^24, beyond that `--explain` says how far an accumulator may be off.
+    accumulated in float32; exact up to 2^24, beyond that the report says how far an accumulator may be off.
     """
 
     name: ClassVar[str] = "legalize"
@@ -50,7 +51,7 @@ def _rewrite(b: Binding, form: Form, trace: Trace) -> None:
     rule, where = f"legalize_{b.op}", str(b)
     counts = trace.of(rule)
     counts.tried += 1
-    notes: list[str] = []
+    notes: list[Shortfall] = []
     with emitting(b.block, share=True, sources=[b], made_by=rule) as emitter:
         try:
             if b.has_refs:
@@ -66,5 +67,6 @@ def _rewrite(b: Binding, form: Form, trace: Trace) -> None:
     counts.applied += 1
     trace.rounded = True
     trace.fired(rule, where)
-    for words in notes:
-        trace.missed(rule, where, words)
+    for short in notes:
+        trace.inexact.append(Inexact(rule, where, short.error, short.words))
+        trace.missed(rule, where, f"rewritten, but {short.words}")

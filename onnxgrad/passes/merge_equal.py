@@ -11,6 +11,7 @@ from onnx import TensorProto
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.ops import RANDOM_OPS, merged_metadata
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.types import FLOAT_DTYPES
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.rewrite.trace import Trace
 
@@ -21,24 +22,28 @@ class MergeEqual(Pass):
     """f(x), f(x) = y, y: equal bindings become one, initializers with equal bytes become one.
 
     Never merged: random draws, operators of unknown domains and calls (they may draw too), control flow, and values
-    that differ in a bit (+0.0 and -0.0).
+    that differ in a bit (+0.0 and -0.0). `floats=false` leaves floating-point constants alone: weights that start out
+    equal, such as biases of zeros, are not equal any more after a step of training.
     """
 
     name: ClassVar[str] = "merge-equal"
+    floats: bool = True
 
     def run(self, program: Program, trace: Trace) -> None:
         """Merge within each block; nested blocks see what enclosing ones define but keep their own bindings."""
         for root in roots(program):
             blocks = [root, *(nested for b in root.walk() for nested in b.blocks.values())]
             for block in blocks:
-                _merge_initializers(block, trace)
-                _merge_bindings(block, trace)
+                _merge_initializers(block, self.floats, trace)
+                _merge_bindings(block, self.floats, trace)
 
 
-def _merge_initializers(block: BindingBlock, trace: Trace) -> None:
+def _merge_initializers(block: BindingBlock, floats: bool, trace: Trace) -> None:
     by_kind: dict[Hashable, list[Var]] = {}
     for v in block.initializers.values():
         if v.initializer is None or v.parameter or v.returned or v.initializer.data_location == TensorProto.EXTERNAL:
+            continue
+        if v.initializer.data_type in FLOAT_DTYPES and not floats:
             continue
         by_kind.setdefault((v.initializer.data_type, tuple(v.initializer.dims)), []).append(v)
     for kind in by_kind.values():
@@ -68,11 +73,11 @@ def _content(tensor: TensorProto | None) -> bytes:
     return b"f" + serialized
 
 
-def _merge_bindings(block: BindingBlock, trace: Trace) -> None:
+def _merge_bindings(block: BindingBlock, floats: bool, trace: Trace) -> None:
     block.schedule()
     known: dict[Hashable, list[Binding]] = {}
     for b in list(block.bindings):
-        if not _pure(b):
+        if not _pure(b) or (not floats and b.is_op("Constant") and b.out.dtype in FLOAT_DTYPES):
             continue
         alike = known.setdefault((b.domain, b.op, tuple(b.inputs)), [])
         kept = next((k for k in alike if _same_call(k, b)), None)

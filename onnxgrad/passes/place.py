@@ -1,4 +1,4 @@
-"""Which binding runs on which device, and which values must be copied between devices (SPEC S4, Device annotation).
+"""Which binding runs on which device, and which values must be copied between devices (Relay's device annotation).
 
 The marks are those that onnxruntime reads: node metadata `layer_ann`, to be mapped to devices by the session option
 `session.layer_assignment_settings` (see `settings`).

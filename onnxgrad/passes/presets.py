@@ -27,6 +27,14 @@ _CLEAN = (
     Step("fold-constant", "a raw export's Transpose(weight), shapes and biases become the constants that laws ask for"),
     Step("merge-equal", "what is equal shows only once it is folded; then parallel branches share an input"),
 )
+# a weight that is folded, merged with an equal one or concatenated is another parameter for training
+_TRAINABLE = (
+    *_CLEAN[:2],
+    Step("fold-constant{floats=false}", "shapes, sizes and indices only"),
+    Step("merge-equal{floats=false}", "what is equal shows only once it is folded; biases of zeros stay apart"),
+    Step("simplify-transpose", "fewer and lower transposes between the same weights"),
+    Step("remove-unused", "shapes that were folded"),
+)
 _BACKWARD = Step("backward-fold-scale-axis", "before forward: behind a product a scale moves whatever its sign")
 _FORWARD = Step("forward-fold-scale-axis", "what is left in front of a product")
 _FOLDED = (
@@ -75,7 +83,7 @@ DESCRIBED: dict[str, Preset] = {
         (*_CLEAN, *_INFERENCE, *_EVERYWHERE),
     ),
     "training-safe": Preset(
-        "BatchNormalization, Dropout and the weights' own arithmetic as they are", (*_CLEAN, *_PRODUCTS)
+        "every weight keeps its name, shape and bytes, and BatchNormalization and Dropout stay", _TRAINABLE
     ),
 }
 PRESETS: dict[str, tuple[str, ...]] = {

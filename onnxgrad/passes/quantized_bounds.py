@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -68,13 +69,21 @@ def _centred(w: Var, zero: Var | None, summed: tuple[int, ...]) -> Array | None:
     return apart
 
 
-def shortfall(found: tuple[int, int] | None) -> str | None:
-    """What to say when float32 cannot hold the sums exactly; None when it can."""
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """Sums that float32 may not hold exactly: how far one may be off (None: no bound is known), in words as well."""
+
+    error: float | None
+    words: str
+
+
+def shortfall(found: tuple[int, int] | None) -> Shortfall | None:
+    """What to report when float32 cannot hold the sums exactly; None when it can."""
     if found is None:
-        return "rewritten, but the length of the sum is unknown: exact only while the sums stay below 2^24"
+        return Shortfall(None, "the length of the sum is unknown: exact only while the sums stay below 2^24")
     terms, largest = found
     if largest <= EXACT:
         return None
     # the error of a sum of n terms is at most n u / (1 - n u) times the sum of their magnitudes (Higham, section 3.1)
     error = terms * _UNIT / (1 - terms * _UNIT) * largest if terms * _UNIT < 1 else float(largest)
-    return f"rewritten, but sums may reach {largest}, above 2^24: an accumulator may be off by up to {error:.3g}"
+    return Shortfall(error, f"sums may reach {largest}, above 2^24: an accumulator may be off by up to {error:.3g}")

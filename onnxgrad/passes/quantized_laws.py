@@ -13,10 +13,10 @@ from onnx import TensorProto
 
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import op
-from onnxgrad.passes.quantized_bounds import accumulated, shortfall
+from onnxgrad.passes.quantized_bounds import Shortfall, accumulated, shortfall
 from onnxgrad.passes.quantized_forms import LIMITS, Form, PlainForm, Unsupported, along, centred, rounded, saturated
 
-Note = Callable[[str], None]
+Note = Callable[[Shortfall], None]
 Law = Callable[[Binding, Form, Note], list[Any]]
 CONTRIB = "com.microsoft"
 LAWS: dict[tuple[str, str], Law] = {}
@@ -76,9 +76,9 @@ def qlinear_conv(b: Binding, form: Form, note: Note) -> list[Any]:
     (sx, sw, sy), (zx, zw, zy), bias = _scale(b, 1, 4, 6), (b.operand(2), b.operand(5), b.operand(7)), b.operand(8)
     attrs, dtype = _attrs(b, _CONV), _out_dtype(b, zy, x)
     if isinstance(form, PlainForm):
-        words = shortfall(accumulated(x, zx, w, zw, tuple(range(1, len(w.shape or ()))), bias))
-        if words is not None:
-            note(words)
+        short = shortfall(accumulated(x, zx, w, zw, tuple(range(1, len(w.shape or ()))), bias))
+        if short is not None:
+            note(short)
         wide = None if bias is None else op.Cast(bias, to=TensorProto.FLOAT)
         sums = op.Conv(centred(x, zx), centred(w, zw, 0), wide, **attrs)
         ratio = along(sx, None, x) * along(sw, 0, sw) / along(sy, None, x)
@@ -111,9 +111,9 @@ def qlinear_matmul(b: Binding, form: Form, note: Note) -> list[Any]:
 def _sums(a: Var, za: Var | None, w: Var, zw: Var | None, note: Note) -> Any:
     """(a - za) @ (w - zw) in float32."""
     rank = len(w.shape or ())
-    words = shortfall(accumulated(a, za, w, zw, (max(rank - 2, 0),), None))
-    if words is not None:
-        note(words)
+    short = shortfall(accumulated(a, za, w, zw, (max(rank - 2, 0),), None))
+    if short is not None:
+        note(short)
     return op.MatMul(centred(a, za, -2), centred(w, zw, -1))
 
 
@@ -128,9 +128,9 @@ def matmul_integer(b: Binding, form: Form, note: Note) -> list[Any]:
 def conv_integer(b: Binding, form: Form, note: Note) -> list[Any]:
     """y = conv(x - zx, w - zw)"""
     x, w = _quantized(b, 0, 1)
-    words = shortfall(accumulated(x, b.operand(2), w, b.operand(3), tuple(range(1, len(w.shape or ()))), None))
-    if words is not None:
-        note(words)
+    short = shortfall(accumulated(x, b.operand(2), w, b.operand(3), tuple(range(1, len(w.shape or ()))), None))
+    if short is not None:
+        note(short)
     y = op.Conv(centred(x, b.operand(2)), centred(w, b.operand(3), 0), **_attrs(b, _CONV))
     return [op.Cast(y, to=TensorProto.INT32)]
 
@@ -153,9 +153,9 @@ def qgemm(b: Binding, form: Form, note: Note) -> list[Any]:
     joint = _joint(sa, sw) * float(b.attr("alpha", 1.0))
     transposed = {n: b.attrs[n] for n in ("transA", "transB") if n in b.attrs}
     if isinstance(form, PlainForm):
-        words = shortfall(accumulated(a, za, w, zw, (1 - columns,), bias))
-        if words is not None:
-            note(words)
+        short = shortfall(accumulated(a, za, w, zw, (1 - columns,), bias))
+        if short is not None:
+            note(short)
     sums = op.Gemm(
         centred(a, za),
         centred(w, zw, columns),

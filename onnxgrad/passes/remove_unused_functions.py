@@ -1,4 +1,4 @@
-"""Local functions that no call reaches (SPEC S4, RemoveUnusedFunctions)."""
+"""Local functions that no call reaches (Relay's RemoveUnusedFunctions)."""
 
 from __future__ import annotations
 

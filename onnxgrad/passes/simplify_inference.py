@@ -1,4 +1,4 @@
-"""Operators that behave differently in training, written as what they do in inference (SPEC S4, SimplifyInference)."""
+"""Operators that behave differently in training, written as what they do in inference (Relay's SimplifyInference)."""
 
 from __future__ import annotations
 

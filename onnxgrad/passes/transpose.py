@@ -1,4 +1,4 @@
-"""Transpose laws: SPEC S1 and what belongs to it."""
+"""Laws of Transpose with itself, MatMul and Gemm."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ GEMM_RULES = [
 @register
 @dataclass(frozen=True)
 class SimplifyTranspose(Pass):
-    """T(T(x)) = x, T(a @ b) = T(b) @ T(a), Gemm(T(a), b) = Gemm(a, b, transA): fewer and lower transposes (SPEC S1).
+    """T(T(x)) = x, T(a @ b) = T(b) @ T(a), Gemm(T(a), b) = Gemm(a, b, transA): fewer and lower transposes.
 
     `always`: push a transpose below a product even when neither operand's transpose cancels or folds, which is what
     a gradient graph wants; without, only when one of them costs nothing.

@@ -1,4 +1,4 @@
-"""Transposes in front of a Concat become one behind it (SPEC S5)."""
+"""Transposes in front of a Concat become one behind it."""
 
 from __future__ import annotations
 

@@ -39,13 +39,24 @@ class RuleCounts:
     seconds: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Inexact:
+    """A rewrite whose result may be off for some feeds: by at most `error` (None: no bound is known), and why."""
+
+    rule: str
+    where: str
+    error: float | None
+    reason: str
+
+
 @dataclass
 class Trace:
     """The record of one run. `limit` stops after that many firings; `explain` keeps the reasons of near misses.
 
     `rounded`: some firing computed new floating-point constants, which were rounded to their dtype. A proof in float64
     must then allow for that; otherwise it may ask for equality to the last digits. `grown`: bytes that folded constants
-    added so far, for the cap that all passes of the run have in common.
+    added so far, for the cap that all passes of the run have in common. `inexact`: firings that are right only up to a
+    bound.
     """
 
     limit: int | None = None
@@ -56,6 +67,7 @@ class Trace:
     grown: int = 0
     firings: list[Firing] = field(default_factory=list)
     counts: dict[str, RuleCounts] = field(default_factory=dict)
+    inexact: list[Inexact] = field(default_factory=list)
     declined: dict[tuple[str, str, str], None] = field(default_factory=dict)
 
     @property

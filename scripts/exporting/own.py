@@ -33,7 +33,7 @@ class LstmCells(nn.Module):
 
 
 def lstmcell() -> tuple[nn.Module, dict[str, Tensor]]:
-    """MODELS.md's configuration: 4 x Linear(64, 96) on x, 4 x Linear(96, 96) on h, x (4, 16, 64)."""
+    """4 x Linear(64, 96) on x, 4 x Linear(96, 96) on h, x (4, 16, 64)."""
     model = LstmCells(64, 96, 16)
     return model, {"x": torch.randn(4, 16, 64)}
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 from onnxgrad.cli.app import main
@@ -135,3 +136,17 @@ def test_ops(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == page()
     assert main(["ops", "Relu", "NoSuchOp"]) == 2
     assert "NoSuchOp" in capsys.readouterr().err
+
+
+def test_a_file_that_onnxruntime_optimised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(tmp_path / "fused.onnx")
+    options.intra_op_num_threads, options.log_severity_level = 1, 3
+    source = str(MODELS_DIR / "training" / "bert.onnx")
+    onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    fused = tmp_path / "fused.onnx"
+    assert {n.domain for n in onnx.load(fused).graph.node} == {"", "com.microsoft"}
+    assert main(["grad", str(fused), "--wrt", "bert.encoder.layer.1.*", "-o", str(tmp_path / "grad.onnx")]) == 0
+    assert "gradient agrees with differences" in capsys.readouterr().out
+    onnx.checker.check_model(onnx.load(tmp_path / "grad.onnx"))

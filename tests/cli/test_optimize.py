@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -14,6 +15,7 @@ from onnxgrad.rewrite.engine import apply_rules, count, rewrite
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Trace
 from tests.cli.conftest import Result
+from tests.helpers import parse
 
 Run = Callable[..., Result]
 
@@ -179,3 +181,36 @@ def test_worst_exit_code_of_several(run: Run, branches: Path, tmp_path: Path) ->
     shutil.copy(branches, other)
     done = run("optimize", branches, other, "--passes", "wrong", "--out-dir", tmp_path / "out")
     assert done.code == 1 and len(done.lines) == 2 and list((tmp_path / "out").iterdir()) == []
+
+
+def test_the_error_bound_of_legalize_is_in_the_summary(run: Run, tmp_path: Path) -> None:
+    def integers(length: int) -> Path:
+        path = tmp_path / f"{length}.onnx"
+        weight = onnx.numpy_helper.from_array(np.full((length, 2), 255, np.uint8), "w")
+        text = f"g (uint8[1,{length}] x) => (int32[1,2] y) {{ y = MatMulInteger(x, w) }}"
+        model = parse(text)
+        model.graph.initializer.append(weight)
+        onnx.save(model, path)
+        return path
+
+    def said(length: int) -> str:
+        done = run(
+            "optimize", integers(length), "--dry-run", "--passes", "legalize{to=float}", "--json", tmp_path / "j"
+        )
+        assert done.code == 0
+        return " ".join(done.out.split())
+
+    assert "not exact" not in said(257)
+    assert json.loads((tmp_path / "j").read_text(encoding="utf-8"))["models"][0]["inexact"] == []
+    assert "1 rewrite is not exact for every feed; worst: sums may reach 16841475, above 2^24" in said(259)
+    (found,) = json.loads((tmp_path / "j").read_text(encoding="utf-8"))["models"][0]["inexact"]
+    assert found["rule"] == "legalize_MatMulInteger" and 0 < found["error"] < 1000
+
+
+def test_an_inlining_that_the_opset_forbids_is_explained(run: Run, tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 20, "local" : 1]> main (float[3] x) => (float[3] y) { y = local.g(x) }
+      <domain: "local", opset_import: ["" : 12]> g (x) => (y) { t = ReduceSum <axes = [0]> (x)  y = Add(x, t) }"""
+    onnx.save(parse(text), tmp_path / "m.onnx")
+    done = run("optimize", tmp_path / "m.onnx", "--dry-run", "--passes", "inline{names=g}", "--explain", "--no-verify")
+    words = "".join(c if c.isalnum() or c in "':," else " " for c in done.out).split()
+    assert done.code == 0 and {"inline", "call", "opset", "12", "20,", "ReduceSum", "changed"} <= set(words)

@@ -13,7 +13,7 @@ from onnxgrad.verify.run import run
 from tests.grad.numeric import normal
 from tests.helpers import parse
 
-# SPEC S2c: a = f(x); b = g(start(a)); c = h(b); d = k(end(c)); e = sin(a)
+# a = f(x); b = g(start(a)); c = h(b); d = k(end(c)); e = sin(a)
 GOLDEN = """g (float[4] x) => (float loss) {
     a = Exp (x)
     b = Tanh (a)

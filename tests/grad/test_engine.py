@@ -35,7 +35,7 @@ def table() -> Iterator[None]:
     registry._RULES.update(before)
 
 
-# ---- SPEC S1: the three rows of its table, and the sum of four products -------------------------------------------
+# ---- the transposes of products, and the sum of four products -------------------------------------------
 
 PRODUCTS = {"a @ T(b)": (0, 1), "T(a) @ b": (1, 0), "T(a) @ T(b)": (1, 1)}
 AFTER = {

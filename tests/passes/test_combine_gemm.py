@@ -1,4 +1,4 @@
-"""Parallel Gemms (SPEC S3a)."""
+"""Parallel Gemms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SPEC S3a: products that share an operand become one, with biases and a common activation."""
+"""Products that share an operand become one, with biases and a common activation."""
 
 from __future__ import annotations
 

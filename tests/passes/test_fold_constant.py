@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from onnxgrad.passes.fold_constant import FoldConstant
+from onnxgrad.verify.run import run
 from tests.helpers import parse
 from tests.passes.common import Done, apply, assert_same_results, before_and_after, model_of, weights
+from tests.passes.proving import ran
 
 PASSES = "fold-constant,remove-unused"
 
@@ -257,3 +259,31 @@ def test_the_constants_of_a_branch_fold_in_the_branch() -> None:
                   else_branch = e () => (float[2] v) { v = Abs(x) }> }"""
     done = folded(text, weights(w=(2,)))
     assert done.count("Exp", "Neg") == 0
+
+
+FLATTEN = """g (float[N,3,M] x) => (float[N,K] y) <int64[1] i = {0}, int64[1] six = {6}, int64[1] open = {-1}>
+  { s = Shape(x)  n = Gather<axis = 0>(s, i)  t = Concat<axis = 0>(SIZES)  y = Reshape(x, t) }"""
+
+
+@pytest.mark.parametrize(
+    ("sizes", "settled"),
+    [("n, six", [-1, 6]), ("six, n", [6, -1]), ("n, open", None), ("n, n", None), ("six, k", None)],
+)
+def test_a_reshape_with_one_open_size_needs_no_shape_arithmetic(sizes: str, settled: list[int] | None) -> None:
+    text = FLATTEN.replace("SIZES", sizes)
+    if "k" in sizes:  # a size that the caller gives may be 0 or -1
+        text = text.replace("x) =>", "x, int64[1] k) =>")
+    done = ran(parse(text), "fold-constant")
+    found = next(b for b in done.program.main.bindings if b.op == "Reshape").inputs[1]
+    assert found is not None and found.ints == (None if settled is None else tuple(settled))
+    assert settled is None or done.count["Shape"] == 0
+
+
+def test_the_settled_reshape_computes_the_same() -> None:
+    text = FLATTEN.replace("SIZES", "n, six").replace("float[N,3,M] x", "float[N,3,2] x")
+    done = ran(parse(text), "fold-constant")
+    assert done.ops == ["Reshape"]
+    done.prove()
+    for rows in (0, 1, 3):
+        x = np.arange(rows * 6, dtype=np.float32).reshape(rows, 3, 2)
+        np.testing.assert_array_equal(run(done.after, {"x": x})["y"], x.reshape(rows, 6))

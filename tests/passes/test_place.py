@@ -14,7 +14,7 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.passes.place import OPTION, Placement, annotate, place, rule, settings
 from tests.helpers import parse
 
-# SPEC S4: add, sqrt, log, subtract, exp, with sqrt and exp on cuda
+# Relay's example: add, sqrt, log, subtract, exp, with sqrt and exp on cuda
 EXAMPLE = "g (float[4,5] x) => (float[4,5] y) { a = Add(x, x)  b = Sqrt(a)  c = Log(x)  d = Sub(b, c)  y = Exp(d) }"
 
 

@@ -1,4 +1,4 @@
-"""Transpose laws: SPEC S1's table, Gemm, and what must stay."""
+"""Transpose laws: of itself, of MatMul, of Gemm, and what must stay."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def lines(done: Done) -> list[str]:
     return [str(b).split(" = ")[1] for b in done.block.bindings]
 
 
-# the rows of SPEC S1, written out as what a gradient leaves behind: T(T(b)) and all
+# the gradients of MatMul's four layouts, written out as what a gradient leaves behind: T(T(b)) and all
 TABLE = {
     "a_tb": ("float[2,3] a, float[4,3] b, float[2,4] g", "float[2,3] da, float[4,3] db",
              "tb = T(b) ttb = T(tb) da = MatMul(g, ttb) ta = T(a) p = MatMul(ta, g) db = T(p)"),
@@ -44,7 +44,7 @@ def table(name: str, batch: str = "") -> str:
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_the_table_of_spec_s1(name: str, golden: Callable[[str, str], None]) -> None:
+def test_gradients_of_the_three_layouts(name: str, golden: Callable[[str, str], None]) -> None:
     golden(f"transpose_{name}", before_and_after(table(name), ALWAYS, "remove-unused"))
     assert_same_results(apply(parse(table(name)), ALWAYS, "remove-unused"))
 

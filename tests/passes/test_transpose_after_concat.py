@@ -1,4 +1,4 @@
-"""SPEC S5: transposes in front of a Concat become one behind it; with S3a, parallel nn.Linear products become one."""
+"""Transposes in front of a Concat become one behind it; with combining, parallel nn.Linear products become one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from tests.helpers import parse
 from tests.passes.common import Done, apply, assert_same_results, before_and_after, model_of, weights
 
-S5 = "transpose-after-concat,remove-unused"
+PASSES = "transpose-after-concat,remove-unused"
 S3A_S5 = "remove-unused,remove-noops,fold-constant,merge-equal,combine-parallel-matmul{merge=always},transpose-after-concat,remove-unused"
 
 
 def moved(text: str, **options: Any) -> Done:
-    done = apply(parse(text, **options), S5)
+    done = apply(parse(text, **options), PASSES)
     assert_same_results(done)
     return done
 
@@ -61,13 +61,13 @@ def test_a_perm_that_is_absent_counts_as_reversal() -> None:
     ],
 )  # fmt: skip
 def test_must_not_fire(text: str, reason: str) -> None:
-    done = apply(parse(text), S5)
+    done = apply(parse(text), PASSES)
     assert done.fired("transpose_after_concat") == 0 and reason in done.reasons("transpose_after_concat")[0]
 
 
 def test_an_operand_that_is_no_transpose_keeps_all() -> None:
     text = "g (float[2,3] a, float[3,2] b) => (float[6,2] o) { s = Transpose(a) o = Concat<axis=0>(s, b) }"
-    assert not apply(parse(text), S5).trace.firings
+    assert not apply(parse(text), PASSES).trace.firings
 
 
 def test_it_pays_when_one_of_three_has_another_reader() -> None:
@@ -81,7 +81,7 @@ def test_transposes_outside_of_a_loop_stay_outside() -> None:
       t = Transpose(a) u = Transpose(b)
       o = Loop (n, k, s) <body = l (int64 i, bool c, float[6,2] v) => (bool d, float[6,2] r) {
         d = Identity(c) w = Concat<axis=0>(t, u) r = Add(v, w) }> }"""
-    assert not apply(parse(text), S5).trace.firings
+    assert not apply(parse(text), PASSES).trace.firings
 
 
 def test_composition_with_combining_on_graph_inputs(golden: Callable[[str, str], None]) -> None:

@@ -11,6 +11,7 @@ flows there::
     vjp_all("Concat", lambda g, y, xs, axis: [...])                   # any number of operands: a list, one per input
     vjp_blocks("If", f)                                               # f(binding, g, wanted) -> {value: partial}
     zero("Floor", "Ceil")                                             # derivative zero almost everywhere
+    body("my::Square", lambda x, *, scale=1.0: x * x * scale)         # what it computes: that is differentiated
 
 `g` is the output's adjoint, `y` the output. When the schema allows several outputs both are tuples: `g[i]` is None
 where no adjoint arrived (`fill=True`: zeros instead), and `y[i]` of an optional output that the model leaves out adds

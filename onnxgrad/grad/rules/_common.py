@@ -55,6 +55,13 @@ def from_front(axis: int, rank: int) -> int:
     return axis + rank if axis < 0 else axis
 
 
+def plus(x: Var, *others: Var | None) -> Var:
+    """The sum of what is there of some operands."""
+    for other in others:
+        x = x if other is None else x + other
+    return x
+
+
 def sum_like(v: Var, scalar: Var) -> Var:
     """The sum of all elements of `v` in the shape of `scalar`, which has one element."""
     total: Var = op.ReduceSum(v, keepdims=0)

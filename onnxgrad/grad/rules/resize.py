@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp
@@ -56,26 +57,69 @@ def _is_untouched(binding: Binding, position: int, axis: int, x: Var, y: Var) ->
 def _weights(binding: Binding, position: int, axis: int, x: Var, y: Var) -> Var:
     """(size of x, size of y) along one axis: Resize of the identity, laid out as one image of in x in x 1."""
     roi, scales, sizes = (binding.operand(i) for i in (1, 2, 3))
-    policy = binding.attr("keep_aspect_ratio_policy", "stretch")
-    if sizes is not None and policy != "stretch":
-        raise InputError(
-            f"the gradient of '{binding}' with keep_aspect_ratio_policy '{policy}' is not supported: give scales"
-        )
     n = op.Shape(x, start=axis, end=axis + 1)
-    one = np.array([1], np.int64)
     identity = op.CastLike(op.EyeLike(op.ConstantOfShape(op.Concat(n, n, axis=0))), x)
-    image = op.Reshape(identity, op.Concat(one, n, n, one, axis=0))
+    transformation = binding.attr("coordinate_transformation_mode")
     corners = None
-    if binding.attr("coordinate_transformation_mode") == "tf_crop_and_resize" and roi is not None:
+    if transformation == "tf_crop_and_resize" and roi is not None:
         begin, end = _at(roi, position), _at(roi, position + len(binding.attr("axes") or range(x.rank or 0)))
         low, high = (op.CastLike(v, roi) for v in _ZERO_TO_ONE)
         corners = op.Concat(low, low, begin, low, high, high, end, high, axis=0)
+    if sizes is None:
+        return _resized(binding, identity, corners, scale=_at(scales, position))
+    if binding.attr("keep_aspect_ratio_policy", "stretch") == "stretch":
+        return _resized(binding, identity, corners, size=_at(sizes, position))
+    length = op.Shape(y, start=axis, end=axis + 1)
+    if transformation in ("align_corners", "tf_crop_and_resize"):  # these know lengths only
+        return _resized(binding, identity, corners, size=length)
+    return _with_one_scale(binding, identity, x, sizes, length)
+
+
+def _resized(binding: Binding, image: Var, corners: Var | None, *, scale: Any = None, size: Any = None) -> Var:
+    """The last axis of (in, in or more) resized, by a scale or to a size."""
+    one = np.array([1], np.int64)
+    columns = op.Shape(image, start=0, end=1)
+    rows = op.Shape(image, start=1, end=2)
+    laid_out = op.Reshape(image, op.Concat(one, columns, rows, one, axis=0))
     attributes = {name: binding.attrs[name] for name in _PASSED if name in binding.attrs}
-    if sizes is not None:
-        made = op.Resize(image, corners, None, op.Concat(one, n, _at(sizes, position), one, axis=0), **attributes)
+    if size is not None:
+        made = op.Resize(laid_out, corners, None, op.Concat(one, columns, size, one, axis=0), **attributes)
     else:
-        made = op.Resize(image, corners, op.Concat(_ONE, _ONE, _at(scales, position), _ONE, axis=0), None, **attributes)
+        made = op.Resize(laid_out, corners, op.Concat(_ONE, _ONE, scale, _ONE, axis=0), None, **attributes)
     result: Var = op.Squeeze(made, [0, 3])
+    return result
+
+
+def _with_one_scale(binding: Binding, identity: Var, x: Var, sizes: Var, length: Var) -> Var:
+    """The weights where one scale, the smallest or largest of sizes to operand, holds for all axes.
+
+    Resize rounds its result's sizes then, but takes their floor when given scales. So it is asked for a longer image,
+    continued by its last pixel, which is where positions beyond an image read anyhow, and the first `length` are kept.
+    """
+    transformation = binding.attr("coordinate_transformation_mode")
+    for name, known in (
+        ("coordinate_transformation_mode half_pixel_symmetric", transformation != "half_pixel_symmetric"),
+        ("antialias", not binding.attr("antialias", 0)),
+        ("exclude_outside", not binding.attr("exclude_outside")),
+    ):
+        if not known:
+            policy = binding.attr("keep_aspect_ratio_policy")
+            raise InputError(
+                f"the gradient of '{binding}' is not supported for keep_aspect_ratio_policy {policy} with {name}: "
+                "give scales"
+            )
+    rank = x.rank or 0
+    axes = np.array([from_front(a, rank) for a in binding.attr("axes") or range(rank)], np.int64)
+    before = op.Cast(op.Gather(op.Shape(x), axes, axis=0), to=TensorProto.FLOAT)
+    ratios = op.Cast(sizes, to=TensorProto.FLOAT) / before
+    smallest = binding.attr("keep_aspect_ratio_policy") == "not_larger"
+    scale = (op.ReduceMin if smallest else op.ReduceMax)(ratios, [0], keepdims=1)
+    more = op.Cast(op.Ceil(1.0 / scale), to=TensorProto.INT64) + np.array([1], np.int64)
+    longer = op.Pad(identity, op.Concat(np.array([0], np.int64), more, axis=0), None, [1], mode="edge")
+    weights = op.Slice(_resized(binding, longer, None, scale=scale), [0], length, [1])
+    if transformation == "pytorch_half_pixel":  # a single pixel reads the first
+        weights = op.Where(op.Equal(length, np.array([1], np.int64)), op.Slice(identity, [0], [1], [1]), weights)
+    result: Var = weights
     return result
 
 
@@ -95,4 +139,8 @@ def _along(g: Var, axis: int, weights: Var, rank: int) -> Var:
     return moved
 
 
-vjp("Resize", _resize, notes="nearest: the selected source; scales, sizes and roi receive nothing")
+vjp(
+    "Resize",
+    _resize,
+    notes="nearest: the selected source; scales and roi receive nothing, and are refused when asked for by name",
+)

@@ -13,7 +13,8 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.accumulate import reshape_like, zeros_like
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import as_number, from_front, where
-from onnxgrad.grad.rules.index import _gather as gather_gradient
+from onnxgrad.grad.rules._rows import add_rows
+from onnxgrad.grad.rules.index import gather as gather_gradient
 from onnxgrad.grad.rules.shape import size_along
 from onnxgrad.ir.block import Var
 from onnxgrad.ir.ops import op
@@ -97,24 +98,10 @@ vjp(
 
 
 def _gather_nd(g: Var, y: Var, data: Var, indices: Var, batch_dims: int) -> Var:
-    """ScatterND that adds; batch axes become part of the index."""
-    if batch_dims:
-        if indices.rank is None:
-            raise InputError(
-                f"GatherND with batch_dims needs indices of known rank, '{indices.name}' is {indices.type}"
-            )
-        places = indices.rank - 1
-        ones = np.ones(places + 1, np.int64)
-        shape = op.Concat(op.Shape(indices, start=0, end=places), ones[:1], axis=0)
-        numbers = []
-        for k in range(batch_dims):
-            line = ones.copy()
-            line[k] = -1
-            count = op.Range(np.int64(0), op.Gather(op.Shape(data), np.int64(k)), np.int64(1))
-            numbers.append(op.Expand(op.Reshape(count, line), shape))
-        indices = op.Concat(*numbers, indices, axis=-1)
-    result: Var = op.ScatterND(zeros_like(data), indices, g, reduction="add")
-    return result
+    """Gathering the numbers of data's elements says where each element of g belongs."""
+    count = op.Range(np.int64(0), op.Size(data), np.int64(1))
+    places = op.GatherND(reshape_like(count, data), indices, batch_dims=batch_dims)
+    return reshape_like(add_rows(op.Reshape(data, [-1]), op.Reshape(places, [-1]), op.Reshape(g, [-1])), data)
 
 
 vjp("GatherND", _gather_nd)
@@ -160,9 +147,8 @@ vjp("TopK", _top_k, notes="ties: the index that the forward returned")
 
 
 def _flat_gather(g: Var, x: Var, places: Var) -> Var:
-    """The gradient of x.reshape(-1)[places]."""
-    flat = op.ScatterND(op.Reshape(zeros_like(x), [-1]), op.Unsqueeze(places, [-1]), g, reduction="add")
-    return reshape_like(flat, x)
+    """The gradient of x.reshape(-1)[places], the places all different."""
+    return reshape_like(add_rows(op.Reshape(x, [-1]), places, g, distinct=True), x)
 
 
 def _compress(g: Var, y: Var, x: Var, condition: Var, axis: int | None = None) -> Var:

@@ -10,6 +10,7 @@ from onnx import TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.grad.accumulate import reshape_like
 from onnxgrad.grad.registry import vjp, zero
+from onnxgrad.grad.rules._rows import add_rows
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import constant, op
 
@@ -178,10 +179,8 @@ def _stft_signal(
     if at.window is not None:
         v = v * at.shaped_window()
     flat = op.Reshape(v, [0, -1, at.parts])
-    # frames overlap: they add up, by the first axis, which is the fastest to scatter over
-    empty = op.Expand(constant(0.0, signal.dtype), op.Shape(op.Transpose(at.signal, perm=[1, 0, 2])))
-    rows = op.Unsqueeze(at.places, [1])
-    summed = op.ScatterND(empty, rows, op.Transpose(flat, perm=[1, 0, 2]), reduction="add")
+    # frames overlap: they add up, by the first axis, where rows lie together
+    summed = add_rows(op.Transpose(at.signal, perm=[1, 0, 2]), at.places, op.Transpose(flat, perm=[1, 0, 2]))
     return reshape_like(op.Transpose(summed, perm=[1, 0, 2]), signal)
 
 

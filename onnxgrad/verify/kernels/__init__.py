@@ -7,6 +7,7 @@ read attributes and operands of every opset, and never run in onnxruntime.
 from onnxgrad.verify.kernels import (
     affine_grid,
     contrib,
+    contrib_attention,
     control,
     conv,
     elementwise,
@@ -16,6 +17,7 @@ from onnxgrad.verify.kernels import (
     norm,
     pool,
     recurrent,
+    roi,
     sampling,
 )
 from onnxgrad.verify.kernels.registry import KERNELS, Call, Unsupported
@@ -25,11 +27,14 @@ CONTRACTIONS = frozenset({
     "MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL1",
     "ReduceL2", "ReduceLogSumExp", "ReduceLogSum", "Softmax", "LogSoftmax", "LayerNormalization", "RMSNormalization",
     "GroupNormalization", "InstanceNormalization", "BatchNormalization", "AveragePool", "GlobalAveragePool", "LSTM",
-    "GRU", "RNN", "Attention", "CumSum", "Sum", "FusedMatMul", "FusedConv",
+    "GRU", "RNN", "Attention", "CumSum", "Sum", "FusedMatMul", "FusedConv", "DeformConv",
 })  # fmt: skip
 # operators whose function body in the schema is evaluated although onnx.reference has a class: the class rounds to
 # float32
 BY_BODY = frozenset({"CausalConvWithState", "LinearAttention"})
-_REGISTERED = (affine_grid, contrib, control, conv, elementwise, index, layout, linear, norm, pool, recurrent, sampling)
+_REGISTERED = (
+    affine_grid, contrib, contrib_attention, control, conv, elementwise, index, layout, linear, norm, pool, recurrent,
+    roi, sampling,
+)  # fmt: skip
 
 __all__ = ["BY_BODY", "CONTRACTIONS", "KERNELS", "Call", "Unsupported"]

@@ -57,10 +57,12 @@ def layer_normalization(call: Call, x: Array, scale: Array, bias: Array | None =
 @kernel("RMSNormalization")
 @kernel("SimplifiedLayerNormalization")
 @kernel("SimplifiedLayerNormalization", domain="com.microsoft")
-def rms_normalization(call: Call, x: Array, scale: Array) -> Array:
+def rms_normalization(call: Call, x: Array, scale: Array) -> tuple[Array, ...]:
+    """The result and, which only onnxruntime's SimplifiedLayerNormalization has, the factor."""
     first = -1 if call["axis"] is None else call["axis"]
     axes = tuple(range(first % x.ndim, x.ndim))
-    return np.asarray(x / np.sqrt((x * x).mean(axis=axes, keepdims=True) + _epsilon(call)) * scale)
+    inverse = 1 / np.sqrt((x * x).mean(axis=axes, keepdims=True) + _epsilon(call))
+    return (x * inverse * scale, inverse)[: len(call.outputs)]
 
 
 @kernel("SkipLayerNormalization", domain="com.microsoft")
@@ -68,7 +70,7 @@ def skip_layer_normalization(
     call: Call, x: Array, skip: Array, gamma: Array, beta: Array | None = None, bias: Array | None = None
 ) -> tuple[Any, ...]:
     total = x + skip if bias is None else x + skip + bias
-    y, mean, inverse = _standardise(total, (x.ndim - 1,), _epsilon(call))
+    y, mean, inverse = _standardise(total, (x.ndim - 1,), 1e-12 if call["epsilon"] is None else call["epsilon"])
     return y * gamma if beta is None else y * gamma + beta, mean, inverse, total
 
 

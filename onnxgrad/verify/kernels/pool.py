@@ -91,29 +91,3 @@ def global_max_pool(call: Call, x: Array) -> Array:
 def global_lp_pool(call: Call, x: Array) -> Array:
     p = call["p"] if call["p"] is not None else 2
     return np.asarray((np.abs(x) ** p).sum(axis=tuple(range(2, x.ndim)), keepdims=True) ** (1.0 / p))
-
-
-@kernel("MaxRoiPool")
-def max_roi_pool(call: Call, x: Array, rois: Array) -> Array:
-    """x (N, C, H, W), rois (R, 5) = (batch, x1, y1, x2, y2) -> (R, C, *pooled_shape). No suite case exists; Caffe's
-    definition.
-    """
-    rows, columns = call["pooled_shape"]
-    y = np.zeros((rois.shape[0], x.shape[1], rows, columns), x.dtype)
-    for r, roi in enumerate(rois):
-        plane = x[int(roi[0])]
-        x1, y1, x2, y2 = (int(_half_away(v * call["spatial_scale"])) for v in roi[1:])
-        height, width = max(y2 - y1 + 1, 1) / rows, max(x2 - x1 + 1, 1) / columns
-        for i, j in np.ndindex(rows, columns):
-            top, bottom = (
-                min(max(f + y1, 0), x.shape[2]) for f in (math.floor(i * height), math.ceil((i + 1) * height))
-            )
-            left, right = (min(max(f + x1, 0), x.shape[3]) for f in (math.floor(j * width), math.ceil((j + 1) * width)))
-            if bottom > top and right > left:
-                y[r, :, i, j] = plane[:, top:bottom, left:right].max(axis=(1, 2))
-    return y
-
-
-def _half_away(value: float) -> float:
-    """C's round()."""
-    return math.copysign(math.floor(abs(value) + 0.5), value)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.grad.numeric import check_op, distinct, normal, positive
+from onnxgrad.errors import InputError
+from onnxgrad.grad import gradient
+from onnxgrad.verify.run import run
+from tests.grad.numeric import check_op, distinct, normal, op_model, positive
 
 X = normal(1, 2, 4, 5)
 
@@ -45,6 +48,64 @@ def test_crop_and_resize() -> None:
         {"x": X},
         constants={"r": np.float32([0, 0, 0.2, 0.1, 1, 1, 0.9, 0.8]), "s": np.array([1, 2, 3, 3])},
     )
+
+
+@pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("transformation", ["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"])
+@pytest.mark.parametrize("sizes", [[7, 8], [3, 2], [1, 4]])
+def test_one_scale_for_all_axes(policy: str, mode: str, transformation: str, sizes: list[int]) -> None:
+    """Resize is linear, so onnxruntime's own forward is the check; onnx.reference aligns other corners."""
+    node = (
+        f'y = Resize <mode = "{mode}", coordinate_transformation_mode = "{transformation}", axes = [2, 3], '
+        f'keep_aspect_ratio_policy = "{policy}"> (x, , , s)'
+    )
+    for symbolic in (False, True):
+        model = op_model(node, {"x": X}, constants={"s": np.array(sizes)}, symbolic=symbolic)
+        y = run(model, {"x": X})["y"]
+        u = normal(*y.shape)
+        dx = run(gradient(model, ["x"], "y", seed="input"), {"x": X, "y_grad": u})["x_grad"]
+        assert abs((dx * X).sum() - (u * y).sum()) < 1e-5 * np.linalg.norm(u) * np.linalg.norm(y)
+        other = np.roll(X, 1, axis=3)
+        assert abs((dx * other).sum() - (u * run(model, {"x": other})["y"]).sum()) < 1e-5 * np.linalg.norm(u) * 10
+
+
+@pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_one_scale_against_differences(policy: str, mode: str) -> None:
+    node = f'y = Resize <mode = "{mode}", axes = [3, 2], keep_aspect_ratio_policy = "{policy}"> (x, , , s)'
+    check_op(node, {"x": X}, constants={"s": np.array([8, 7])})
+
+
+@pytest.mark.parametrize(
+    "more", ['coordinate_transformation_mode = "half_pixel_symmetric"', "antialias = 1", "exclude_outside = 1"]
+)
+def test_one_scale_is_refused_where_it_cannot_be_expressed(more: str) -> None:
+    node = f'y = Resize <mode = "cubic", axes = [2, 3], keep_aspect_ratio_policy = "not_larger", {more}> (x, , , s)'
+    model = op_model(node, {"x": X}, constants={"s": np.array([7, 8])})
+    with pytest.raises(InputError, match=r"Resize.* is not supported for keep_aspect_ratio_policy not_larger with"):
+        gradient(model, ["x"], seed="input")
+
+
+@pytest.mark.parametrize("name", ["r", "f"])
+def test_measures_are_refused_by_name(name: str) -> None:
+    """Positions move with them, so zero would be wrong."""
+    node = 'y = Resize <mode = "linear", coordinate_transformation_mode = "tf_crop_and_resize"> (x, r, f)'
+    measures = {"r": np.float32([0, 0, 0.2, 0.1, 1, 1, 0.9, 0.8]), "f": np.float32([1, 1, 1.5, 1.5])}
+    for model in (op_model(node, {"x": X, **measures}), op_model(node, {"x": X}, constants=measures)):
+        with pytest.raises(InputError, match=rf"wrt '{name}'.*Resize.*: "):
+            gradient(model, [name], "y", seed="input")
+        gradient(model, ["x"], "y", seed="input")
+
+
+def test_scales_are_no_parameters() -> None:
+    model = op_model(
+        "z = Mul (x, w) y = Resize (z, , f)",
+        {"x": X},
+        constants={"w": normal(5), "f": np.float32([1, 1, 2, 2])},
+        outputs=["y"],
+    )
+    assert [v.name for v in gradient(model, "params", seed="input").graph.output] == ["y", "w_grad"]
 
 
 @pytest.mark.parametrize("size", [3, 4])

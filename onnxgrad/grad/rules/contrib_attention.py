@@ -1,0 +1,210 @@
+"""onnxruntime's Attention and MultiHeadAttention (com.microsoft), by their bodies, as its CPU kernels compute them.
+
+Shapes: B batch, S queries, L keys, N heads, H the size of a head, D = N H. A cache (past keys and values), rotary
+embedding and packed projections are declined.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.registry import body
+from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.ops import constant, op
+from onnxgrad.ir.types import numpy_dtype, same_dim
+
+_DOMAIN = "com.microsoft"
+_FILTER = -10000.0
+
+
+def _attention(
+    x: Var,
+    weights: Var,
+    bias: Var | None,
+    mask: Var | None,
+    past: Var | None,
+    attention_bias: Var | None,
+    past_length: Var | None,
+    *,
+    num_heads: int,
+    qkv_hidden_sizes: Sequence[int] | None = None,
+    scale: float | None = None,
+    mask_filter_value: float = _FILTER,
+    unidirectional: int = 0,
+    do_rotary: int = 0,
+    binding: Binding,
+) -> tuple[Var | None, ...]:
+    """x (B, S, E), weights (E, D + D + D_v): the projections, heads side by side, then attention over x itself."""
+    _decline(binding, "a cache of keys and values", past is not None or past_length is not None)
+    _decline(binding, "do_rotary", bool(do_rotary))
+    projected = x @ weights
+    if bias is not None:
+        projected = projected + bias
+    if qkv_hidden_sizes:
+        parts = op.Split(projected, list(qkv_hidden_sizes), axis=-1, outputs=3)
+    else:
+        parts = op.Split(projected, axis=-1, outputs=3)
+    q, k, v = (_heads(part, num_heads) for part in parts)
+    y, _ = _attend(q, k, v, mask, attention_bias, scale, mask_filter_value, bool(unidirectional), binding)
+    if binding.result(1) is None:
+        return (y,)
+    return y, op.Concat(op.Unsqueeze(k, [0]), op.Unsqueeze(v, [0]), axis=0)
+
+
+def _multi_head_attention(
+    query: Var,
+    key: Var | None,
+    value: Var | None,
+    bias: Var | None,
+    mask: Var | None,
+    attention_bias: Var | None,
+    past_key: Var | None,
+    past_value: Var | None,
+    past_length: Var | None,
+    cache_indirection: Var | None,
+    *,
+    num_heads: int,
+    scale: float | None = None,
+    mask_filter_value: float = _FILTER,
+    unidirectional: int = 0,
+    binding: Binding,
+) -> tuple[Var | None, ...]:
+    """query (B, S, D); key (B, L, D) and value (B, L, D_v), or both (B, N, L, H); bias (D + D + D_v)."""
+    cache = (past_key, past_value, past_length, cache_indirection)
+    _decline(binding, "a cache of keys and values", any(v is not None for v in cache))
+    if key is None or value is None or query.rank != 3 or key.rank not in (3, 4) or value.rank != key.rank:
+        _decline(binding, "packed operands, or operands of unknown rank,", True)
+        raise InputError(f"no gradient of '{binding}'")
+    split = key.rank == 4
+    _decline(binding, "a bias with keys and values that are split into heads", split and bias is not None)
+    if bias is not None:
+        # written out: D may be known at run time only
+        size = op.Shape(query, start=2, end=3)
+        query = query + op.Slice(bias, [0], size, [0])
+        key = key + op.Slice(bias, size, size + size, [0])
+        value = value + op.Slice(bias, size + size, [np.iinfo(np.int64).max], [0])
+    q = _heads(query, num_heads)
+    k, v = (key, value) if split else (_heads(key, num_heads), _heads(value, num_heads))
+    y, scores = _attend(q, k, v, mask, attention_bias, scale, mask_filter_value, bool(unidirectional), binding)
+    return y, k, v, scores
+
+
+def _attend(
+    q: Var,
+    k: Var,
+    v: Var,
+    mask: Var | None,
+    bias: Var | None,
+    scale: float | None,
+    fill: float,
+    causal: bool,
+    binding: Binding,
+) -> tuple[Var, Var]:
+    """softmax(scale q k^T + bias + masks) v of q (B, N, S, H), k (B, N, L, H), v (B, N, L, H_v): (B, S, N H_v), and
+    what the softmax was taken of.
+    """
+    scores = (q * _scale(q, scale)) @ op.Transpose(k, perm=[0, 1, 3, 2])
+    if bias is not None:
+        scores = scores + bias
+    if mask is not None:
+        scores = scores + op.Where(_visible(mask, q, k, binding), constant(0.0, q.dtype), constant(fill, q.dtype))
+    if causal:
+        scores = op.Where(_not_later(q, k), scores, _lowest(q))
+    context = op.Transpose(op.Softmax(scores, axis=-1) @ v, perm=[0, 2, 1, 3])
+    n, h = (context.shape or (None,) * 4)[2:]
+    return op.Reshape(context, [0, 0, n * h if isinstance(n, int) and isinstance(h, int) else -1]), scores
+
+
+def _heads(x: Var, count: int) -> Var:
+    """(B, S, N H) as (B, N, S, H)."""
+    size = None if x.shape is None else x.shape[-1]
+    split = op.Reshape(x, [0, 0, count, size // count if isinstance(size, int) else -1])
+    result: Var = op.Transpose(split, perm=[0, 2, 1, 3])
+    return result
+
+
+def _scale(q: Var, given: float | None) -> float | Var:
+    """The factor of the scores: 1 / sqrt(H) unless given (0 counts as not given)."""
+    if given:
+        return given
+    size = None if q.shape is None else q.shape[-1]
+    if isinstance(size, int):
+        return 1.0 / math.sqrt(size)
+    result: Var = op.Reciprocal(op.Sqrt(op.Cast(op.Shape(q, start=3), to=q.dtype)))
+    return result
+
+
+def _visible(mask: Var, q: Var, k: Var, binding: Binding) -> Var:
+    """Which keys a query sees: a bool tensor that broadcasts to (B, N, S, L).
+
+    The mask is (B, L) or (B, S, L) with positive numbers at what is seen; or the ends (B) of each row of keys; or the
+    ends and then the starts (2 B); of (3 B + 2) the CPU kernel reads the first B, the ends.
+    """
+    if mask.rank in (2, 3):
+        seen: Var = op.Unsqueeze(op.Greater(mask, 0), [1, 2] if mask.rank == 2 else [1])
+        return seen
+    _decline(binding, f"a mask of type {mask.type}", mask.rank != 1)
+    batch = op.Shape(q, start=0, end=1)
+    places = op.Range(0, op.Squeeze(op.Shape(k, start=2, end=3), [0]), 1)
+    given = op.Cast(mask, to=TensorProto.INT64)
+    inside = op.Less(places, op.Unsqueeze(op.Slice(given, [0], batch, [0]), [1]))
+    starts = _starts(given, q, batch)
+    if starts is not None:
+        inside = op.And(inside, op.GreaterOrEqual(places, op.Unsqueeze(starts, [1])))
+    result: Var = op.Unsqueeze(inside, [1, 2])
+    return result
+
+
+def _starts(mask: Var, q: Var, batch: Var) -> Var | None:
+    """The second half of a mask of 2 B numbers; zeros (or None) when it has another length, which may show late."""
+    length = None if mask.shape is None else mask.shape[0]
+    count = None if q.shape is None else q.shape[0]
+    if length is not None and count is not None and same_dim(length, count):
+        return None
+    if isinstance(length, int) and isinstance(count, int):
+        return op.Slice(mask, [count], [2 * count], [0]) if length == 2 * count else None
+    enough = op.Concat(mask, op.Expand(constant([0], TensorProto.INT64), batch), axis=0)
+    found = op.Slice(enough, batch, batch + batch, [0])
+    two = op.Equal(op.Shape(mask), batch + batch)
+    result: Var = op.Where(two, found, constant(0, TensorProto.INT64))
+    return result
+
+
+def _not_later(q: Var, k: Var) -> Var:
+    """(S, L): query i sees the keys up to i; the last query sees all, which matters where L > S."""
+    sizes = [None if v.shape is None else v.shape[2] for v in (q, k)]
+    if isinstance(sizes[0], int) and isinstance(sizes[1], int):
+        seen = np.tri(sizes[0], sizes[1], dtype=bool)
+        seen[-1:] = True
+        return constant(seen)
+    queries, keys = (op.Squeeze(op.Shape(v, start=2, end=3), [0]) for v in (q, k))
+    rows = op.Unsqueeze(op.Range(0, queries, 1), [1])
+    result: Var = op.Or(op.LessOrEqual(op.Range(0, keys, 1), rows), op.Equal(rows, queries - 1))
+    return result
+
+
+def _lowest(v: Var) -> float:
+    """The lowest number of a dtype; float32's for bfloat16, which numpy has not, would round to -inf."""
+    dtype = numpy_dtype(v.dtype or TensorProto.FLOAT)
+    return float(np.finfo(np.float16 if dtype == np.float16 else np.float32).min)
+
+
+def _decline(binding: Binding, what: str, declined: bool) -> None:
+    if declined:
+        raise InputError(
+            f"no gradient of {binding.domain}::{binding.op} at '{binding}': {what} is not supported: export the model "
+            "without it, or register a body of your own with onnxgrad.body(..., replace=True)"
+        )
+
+
+body(f"{_DOMAIN}::Attention", _attention, notes="without past, do_rotary and 4-D masks")
+body(
+    f"{_DOMAIN}::MultiHeadAttention",
+    _multi_head_attention,
+    notes="without past and packed operands; 4-D keys and values without bias",
+)

@@ -1,0 +1,138 @@
+"""Straight-through: the gradient passes a quantisation as if nothing were rounded between its bounds.
+
+Rounding has a zero derivative almost everywhere, so this is an estimate, never more (Bengio, Leonard & Courville,
+2013); the scale's part is that of learned step sizes (Esser et al., 2020). While the gradient is formed, a
+StraightThrough stands behind each QuantizeLinear - DequantizeLinear pair; the model's own values stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxgrad.grad.accumulate import reshape_like
+from onnxgrad.grad.registry import INTERNAL, vjp
+from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.ops import emitting, op
+from onnxgrad.ir.program import Program
+
+_BOUNDS = {
+    TensorProto.INT4: (-8, 7),
+    TensorProto.UINT4: (0, 15),
+    TensorProto.INT8: (-128, 127),
+    TensorProto.UINT8: (0, 255),
+    TensorProto.INT16: (-(1 << 15), (1 << 15) - 1),
+    TensorProto.UINT16: (0, (1 << 16) - 1),
+}
+
+
+def open_rounding(program: Program) -> int:
+    """Put a StraightThrough behind each pair that rounds and comes back by the same scale; how many there are.
+
+    A pair with blocked scales, with a scale per channel of an operand of unknown rank, or of no integer type stays as
+    it is, and so does a QuantizeLinear whose integers go elsewhere.
+    """
+    pairs = [(b, q) for b in program.main.walk() if (q := _quantized(b)) is not None]
+    for back, q in pairs:
+        x, scale = q.inputs[0], back.inputs[1]
+        zero = back.operand(2)
+        low, high = _BOUNDS[back.inputs[0].dtype] if back.inputs[0] is not None else (0, 0)
+        with emitting(back.block, sources=(back,), made_by="straight_through"):
+            passed = op.domain(INTERNAL).StraightThrough(
+                x, scale, zero, back.out, axis=back.attr("axis") or 0, low=float(low), high=float(high)
+            )
+        passed.type = back.out.type
+        out = back.out
+        back.block.replace(out, passed)
+        back.block.set_operand(passed.definition, 3, out)
+    return len(pairs)
+
+
+def close_rounding(program: Program) -> None:
+    """Take the StraightThroughs out again, in recomputed copies and nested blocks too."""
+    for b in [b for b in program.main.walk() if (b.domain, b.op) == (INTERNAL, "StraightThrough")]:
+        value = b.inputs[3]
+        if value is not None:
+            b.block.replace(b.out, value)
+        b.block.remove_unused([b])
+
+
+def stopped_by(program: Program, values: Sequence[Var]) -> Binding | None:
+    """A QuantizeLinear that reads something that depends on one of the values."""
+    reached = set(values)
+    for b in program.main.bindings:
+        if any(v in reached for v in b.reads()):
+            if b.op in ("QuantizeLinear", "DynamicQuantizeLinear"):
+                return b
+            reached.update(v for v in b.outputs if v is not None)
+    return None
+
+
+def _quantized(back: Binding) -> Binding | None:
+    """The binding that rounded what `back` dequantises, when the two belong together."""
+    if not back.is_op("DequantizeLinear") or back.inputs[0] is None or back.inputs[0].dtype not in _BOUNDS:
+        return None
+    q = back.inputs[0].definition
+    scale, zero = back.inputs[1], back.operand(2)
+    if q is None or q.block is not back.block or q.inputs[0] is None or scale is None or back.attr("block_size"):
+        return None
+    if q.is_op("DynamicQuantizeLinear"):
+        return q if (scale, zero) == (q.result(1), q.result(2)) else None
+    if not q.is_op("QuantizeLinear") or q.attr("axis") != back.attr("axis"):
+        return None
+    per_tensor = scale.rank == 0 or scale.shape == (1,)
+    if not per_tensor and (scale.rank != 1 or q.inputs[0].rank is None):
+        return None
+    return q if _same(q.inputs[1], scale) and _same(q.operand(2), zero) else None
+
+
+def _same(a: Var | None, b: Var | None) -> bool:
+    if a is b or a is None or b is None:
+        return a is b
+    x, y = a.const, b.const
+    return x is not None and y is not None and np.array_equal(x, y)
+
+
+# ---- y = scale * (clip(round(x / scale) + zero, low, high) - zero), the rounding passed by -----------------------
+
+
+def _along(v: Var, x: Var, axis: int) -> Var:
+    """One number, or one per channel, so that it broadcasts against `x`."""
+    if v.rank == 0 or v.shape == (1,):
+        return v
+    rank = x.rank or 1
+    others = [i for i in range(rank) if i != axis % rank]
+    spread: Var = op.Unsqueeze(v, others) if others else v
+    return spread
+
+
+def _inside(x: Var, scale: Var, zero: Var | None, axis: int, low: float, high: float) -> Var:
+    """Where nothing is clipped: x / scale rounds into [low, high] - zero."""
+    steps = op.Div(x, _along(scale, x, axis))
+    if zero is not None:
+        steps = steps + _along(op.Cast(zero, to=x.dtype), x, axis)
+    inside: Var = op.And(op.GreaterOrEqual(steps, low - 0.5), op.LessOrEqual(steps, high + 0.5))
+    return inside
+
+
+def _to_x(g: Var, y: Var, x: Var, scale: Var, zero: Var | None, value: Var, axis: int, low: float, high: float) -> Var:
+    partial: Var = op.Where(_inside(x, scale, zero, axis, low, high), g, 0.0)
+    return partial
+
+
+def _to_scale(
+    g: Var, y: Var, x: Var, scale: Var, zero: Var | None, value: Var, axis: int, low: float, high: float
+) -> Var:
+    """-x / scale where nothing is clipped; the integers' own part arrives through DequantizeLinear."""
+    each = op.Where(_inside(x, scale, zero, axis, low, high), g * op.Neg(op.Div(x, _along(scale, x, axis))), 0.0)
+    if scale.rank == 0 or scale.shape == (1,):
+        return reshape_like(op.ReduceSum(each, keepdims=0), scale)
+    rank = x.rank or 1
+    others = [i for i in range(rank) if i != axis % rank]
+    summed: Var = op.ReduceSum(each, others, keepdims=0) if others else each
+    return summed
+
+
+vjp(f"{INTERNAL}::StraightThrough", _to_x, _to_scale, None, lambda g, y, x, scale, zero, value: g)
