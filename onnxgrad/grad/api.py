@@ -13,6 +13,7 @@ import numpy as np
 from onnxgrad.errors import InputError
 from onnxgrad.grad.accumulate import zeros_like
 from onnxgrad.grad.checkpoint import Recomputation
+from onnxgrad.grad.control_flow import type_states
 from onnxgrad.grad.engine import AsKept, View, backward, influenced, open_calls, reaching
 from onnxgrad.grad.opset import raise_opset
 from onnxgrad.grad.order import sinks_last
@@ -62,13 +63,16 @@ def gradient(
     None: every floating-point input; "params": every weight that reaches the target. `target`: an output's name or
     index, any value's name, or a list, whose adjoints add up; None: the only output. `seed="ones"`: targets are
     scalars; `seed="input"`: any shape, with a new graph input `<target>_grad` of the target's type. `checkpoint`: a
-    `Checkpoint`, value names, "auto" or a memory budget such as "512MB" (see `onnxgrad.grad.segments.choose`). `ste`: rounding
-    by QuantizeLinear and DequantizeLinear passes adjoints straight through, an estimate; without it nothing passes,
-    for the derivative of rounding is zero. Raises InputError for a request that the model cannot answer: an unknown name,
-    a value that is not floating-point, no unique target. Warns when no requested value reaches the target.
+    `Checkpoint`, value names, "auto" or a memory budget such as "512MB" (see `onnxgrad.grad.segments.choose`).
+    `ste`: rounding by QuantizeLinear and DequantizeLinear passes adjoints straight through, an estimate; without it
+    nothing passes, for the derivative of rounding is zero. Raises InputError for a request that the model cannot
+    answer: an unknown name, a value that is not floating-point, no unique target. Warns when no requested value
+    reaches the target.
     """
     program = load(model)
-    found = differentiate(program, wrt, target, seed=seed, checkpoint=checkpoint, ste=ste, simplify=simplify, names=names)
+    found = differentiate(
+        program, wrt, target, seed=seed, checkpoint=checkpoint, ste=ste, simplify=simplify, names=names
+    )
     for note in found.notes:
         _log.info(note)
     return found.program if isinstance(model, Program) else like(found.program, model)
@@ -91,20 +95,21 @@ def differentiate(
     if names.count("{}") != 1:
         raise InputError(f"names must hold {{}} once, for the value's name; it is {names!r}")
     program, note = raise_opset(program)
+    own_names = set(program.names)
     notes = [note] if note else []
     block = program.main
     block.schedule()
-    asked = find_wrt(block, wrt, find_targets(block, target, scalar=seed == "ones"))
-    asked_names = [v.name for v in asked]
-    target_names = [v.name for v in find_targets(block, target, scalar=seed == "ones")]
-    rounded = open_rounding(program) if ste else 0
+    targets = find_targets(block, target, scalar=seed == "ones")
+    asked = find_wrt(block, wrt, targets)
+    target_names = [v.name for v in targets]
+    anchors = open_rounding(program) if ste else []
     if ste:
-        notes.append(f"straight through {rounded} quantisation{'' if rounded == 1 else 's'}: an estimate, not a derivative")
-    open_calls(block, [v for v in block.vars() if v.name in set(target_names)], asked)
-    values = {v.name: v for v in block.vars()}
+        many = f"{len(anchors)} quantisation{'' if len(anchors) == 1 else 's'}"
+        notes.append(f"straight through {many}: an estimate, not a derivative")
+    anchors += open_calls(block, targets, asked)
+    type_states(block)
     before = {t.name for t in program.proto.graph.initializer}
-    targets, asked = [values[n] for n in target_names], [values[n] for n in asked_names]
-    forward = set(block.bindings)
+    forward = set(block.bindings).difference(anchors)
     view = _view(block, checkpoint, targets, asked)
     with emitting(block, share=True, made_by="gradient"):
         seeds = {v: _seed(v, seed, names) for v in targets}
@@ -122,6 +127,8 @@ def differentiate(
             notes.append(f"'{names.format(value)}' is taken: the gradient of '{value}' is '{output}'")
     if ste:
         close_rounding(program)
+    for anchor in anchors:
+        anchor.block.lift(anchor, own_names)
     block.remove_unused()
     if simplify:
         simplify_program(program, asked, forward)

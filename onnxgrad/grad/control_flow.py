@@ -23,6 +23,7 @@ from onnxgrad.grad.sequences import add_up_sequences, zero_sequence
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.clone import clone_bindings
 from onnxgrad.ir.ops import RANDOM_OPS, constant, emit_with_blocks, emitter, emitting, nested_block, op
+from onnxgrad.ir.retype import retype
 from onnxgrad.ir.types import SequenceType, TensorType, Type, same_shape
 
 Answer = Mapping[Var, Any]
@@ -156,6 +157,20 @@ def stable_types(body: BindingBlock, initial: Sequence[Var]) -> list[Type | None
     return types
 
 
+def type_states(block: BindingBlock) -> None:
+    """Shapes for the final states of Loops, which onnx leaves open, where no step changes them."""
+    for b in [b for b in block.walk() if b.is_op("Loop")]:
+        initial = b.inputs[2:]
+        results = b.outputs[: len(initial)]
+        if any(v is not None and isinstance(v.type, TensorType) and v.shape is None for v in results):
+            with emitting(b.block):
+                types = stable_types(b.blocks["body"], [_present(v, b) for v in initial])
+            for v, type_ in zip(results, types, strict=True):
+                if v is not None and v.shape is None and type_ is not None:
+                    v.type = type_
+            retype(block)
+
+
 # ---- Scan -----------------------------------------------------------------------------------------------------
 
 
@@ -286,7 +301,9 @@ def _return(block: BindingBlock, adjoint: Any, like: Var | None) -> None:
     """Return an adjoint from a body, zeros when there is none; a body returns only what it computes itself."""
     if adjoint is None and like is not None:
         adjoint = zero_sequence(like) if isinstance(like.type, SequenceType) else zeros_like(like)
-    if adjoint.block is not block or adjoint.definition is None or adjoint.returned:
+    if adjoint.block is not block or adjoint.definition is None:
+        adjoint = op.Identity(adjoint)
+    while adjoint.returned:  # onnxruntime gives a value that a body returns twice wrong numbers
         adjoint = op.Identity(adjoint)
     block.add_output(adjoint)
 

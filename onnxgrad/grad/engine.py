@@ -7,7 +7,7 @@ computed once. Only what a requested adjoint needs is emitted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -87,19 +87,24 @@ def reaching(block: BindingBlock, targets: Iterable[Var]) -> set[Var]:
     return found
 
 
-def open_calls(block: BindingBlock, targets: Iterable[Var], sources: Iterable[Var]) -> None:
-    """Open every call between `sources` and `targets` that has no rule and has a body, and the calls in those."""
-    # opening an output's call gives the output another Var, so names are what stays
-    target_names, source_names = [v.name for v in targets], [v.name for v in sources]
+def open_calls(block: BindingBlock, targets: Collection[Var], sources: Collection[Var]) -> list[Binding]:
+    """Open every call between `sources` and `targets` that has no rule and has a body, and the calls in those.
+
+    A call that defines a source of unknown shape is opened as well, for its adjoint's type. Where such a call defines
+    one of them, an Identity does afterwards; returns these.
+    """
+    kept: set[Var] = {*targets, *sources}
+    anchors: list[Binding] = []
     while True:
         block.schedule()
-        values = {v.name: v for v in block.vars()}
-        needed = influenced(block, [values[n] for n in source_names if n in values])
-        needed &= reaching(block, [values[n] for n in target_names if n in values])
+        needed = influenced(block, sources) & reaching(block, targets)
+        needed |= {v for v in sources if v.type is None or (isinstance(v.type, TensorType) and v.shape is None)}
         calls = [b for b in block.bindings if any(v in needed for v in b.outputs if v is not None) and has_body(b)]
         if not calls:
-            return
+            return anchors
         for b in calls:
+            # the body may return what others read too, which is another value to differentiate by
+            anchors += [block.anchor(v) for v in list(b.outputs) if v is not None and v in kept]
             open_call(b)
         retype(block)
 

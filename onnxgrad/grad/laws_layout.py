@@ -139,6 +139,24 @@ def reshape_back(x: Var, root: Binding) -> Any:
     return x if is_static(x.shape) and x.shape == root.out.shape and not root.out.returned else None
 
 
+@rewrite(P.Squeeze(P.ReduceSum(x, a, keepdims=1).only, s), shrinks=count("Squeeze"))
+def squeeze_of_sum(x: Var, a: Var, s: Var, root: Binding) -> Any:
+    """Squeeze(ReduceSum(x, axes), axes) = ReduceSum(x, axes) that drops them"""
+    rank = x.rank or 0
+    if a.ints is None or s.ints is None or sorted(i % rank for i in a.ints) != sorted(i % rank for i in s.ints):
+        return None
+    return op.ReduceSum(x, a, keepdims=0)
+
+
+@rewrite(P.Reshape(P.Mul(P.Reshape(x, c).only, a).only, s), shrinks=count("Reshape"))
+def reshape_around_product(x: Var, a: Var, s: Var, root: Binding) -> Any:
+    """Reshape(Reshape(x, s) * a, t) = x * Reshape(a, t), where t is the shape of x and a has that of the product"""
+    product = None if root.inputs[0] is None else root.inputs[0].shape
+    if not is_static(x.shape) or x.shape != root.out.shape or not same_shape(a.shape, product):
+        return None
+    return x * op.Reshape(a, s, allowzero=root.attr("allowzero") or None)
+
+
 @rewrite(P.Concat(Each(P.Reshape(x, s).only), axis=c), shrinks=count("Reshape"))
 def concat_of_reshapes(x: list[Var], c: int, root: Binding) -> Any:
     """Concat(Reshape(a), Reshape(b)) = Reshape(Concat(a, b)), where each joins the axes from the concatenated one on"""
@@ -202,6 +220,8 @@ RULES = [
     sum_with_scattered,
     sum_of_reshapes,
     reshape_back,
+    reshape_around_product,
+    squeeze_of_sum,
     concat_of_reshapes,
     stack,
     transpose_of_product_of_transpose,

@@ -10,9 +10,10 @@ from onnxgrad.grad.bodies import fold
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.ops import emitting
 from onnxgrad.ir.program import Program
-from onnxgrad.passes.base import roots
+from onnxgrad.passes.base import nested, roots
 from onnxgrad.passes.remove_noops import RULES as NOOPS
 from onnxgrad.passes.remove_noops import transpose_in_order
+from onnxgrad.passes.remove_unused_functions import RemoveUnusedFunctions
 from onnxgrad.passes.transpose import GEMM_RULES, transpose_of_matmul, transpose_of_transpose
 from onnxgrad.rewrite.engine import apply_rules
 from onnxgrad.rewrite.trace import Trace
@@ -34,7 +35,9 @@ def simplify(
             apply_rules(block, [*TRANSPOSES, *RULES, *NOOPS], trace, where=lambda b: b not in forward)
             _fold_constants(block, forward)
             apply_rules(block, NOOPS, trace, where=lambda b: b not in forward)
-    program.main.remove_unused()
+    for block in reversed([program.main, *nested(program.main)]):
+        block.remove_unused()
+    RemoveUnusedFunctions().run(program, trace)
 
 
 def _fold_constants(block: BindingBlock, forward: Collection[Binding]) -> None:

@@ -18,7 +18,7 @@ from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import emitting, op
 from onnxgrad.ir.program import Program
 
-_BOUNDS = {
+_BOUNDS: dict[int, tuple[int, int]] = {
     TensorProto.INT4: (-8, 7),
     TensorProto.UINT4: (0, 15),
     TensorProto.INT8: (-128, 127),
@@ -28,14 +28,17 @@ _BOUNDS = {
 }
 
 
-def open_rounding(program: Program) -> int:
-    """Put a StraightThrough behind each pair that rounds and comes back by the same scale; how many there are.
+def open_rounding(program: Program) -> list[Binding]:
+    """Put a StraightThrough behind each pair that rounds and comes back by the same scale; returns the Identities that
+    now define what the pairs did.
 
     A pair with blocked scales, with a scale per channel of an operand of unknown rank, or of no integer type stays as
     it is, and so does a QuantizeLinear whose integers go elsewhere.
     """
     pairs = [(b, q) for b in program.main.walk() if (q := _quantized(b)) is not None]
+    anchors = []
     for back, q in pairs:
+        anchor = back.block.anchor(back.out)
         x, scale = q.inputs[0], back.inputs[1]
         zero = back.operand(2)
         low, high = _BOUNDS[back.inputs[0].dtype] if back.inputs[0] is not None else (0, 0)
@@ -44,10 +47,9 @@ def open_rounding(program: Program) -> int:
                 x, scale, zero, back.out, axis=back.attr("axis") or 0, low=float(low), high=float(high)
             )
         passed.type = back.out.type
-        out = back.out
-        back.block.replace(out, passed)
-        back.block.set_operand(passed.definition, 3, out)
-    return len(pairs)
+        back.block.set_operand(anchor, 0, passed)
+        anchors.append(anchor)
+    return anchors
 
 
 def close_rounding(program: Program) -> None:

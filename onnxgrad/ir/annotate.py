@@ -63,7 +63,11 @@ def _light_copy(program: Program) -> ModelProto:
     # a default that a caller may override fixes no shape
     fixed = {v.name for v in program.main.initializers.values() if not v.overridable}
     graph.initializer.extend([_light_tensor(tensor) for tensor in source.initializer if tensor.name in fixed])
+    # an output that is an input or a weight has its type: a stub would take the shape from all that reads it
+    known = {v.name for v in (*source.input, *source.initializer, *(t.values for t in source.sparse_initializer))}
     for value in source.output:
+        if value.name in known:
+            continue
         stub = graph.output.add(name=value.name)
         if value.type.HasField("tensor_type"):
             stub.type.tensor_type.elem_type = value.type.tensor_type.elem_type

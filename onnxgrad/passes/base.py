@@ -33,6 +33,11 @@ def roots(program: Program) -> list[BindingBlock]:
     return [program.main, *program.functions.values()]
 
 
+def nested(root: BindingBlock) -> list[BindingBlock]:
+    """The blocks inside a block, at any depth, outer ones first."""
+    return [inner for b in root.walk() for inner in b.blocks.values()]
+
+
 PASSES: dict[str, type[Pass]] = {}
 
 _P = TypeVar("_P", bound=type[Pass])

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.program import Program
-from onnxgrad.passes.base import Pass, register, roots
+from onnxgrad.passes.base import Pass, nested, register, roots
 from onnxgrad.rewrite.trace import Trace
 
 
@@ -22,7 +21,7 @@ class RemoveUnused(Pass):
         """Remove unused bindings and initializers everywhere; one firing for each kind in each block."""
         for root in roots(program):
             # inner blocks first: what they no longer capture may be unused outside
-            for block in reversed([root, *_nested(root)]):
+            for block in reversed([root, *nested(root)]):
                 if trace.stopped:
                     return
                 bindings = block.remove_unused()
@@ -34,7 +33,3 @@ class RemoveUnused(Pass):
                     if removed:
                         trace.of(f"unused_{kind}").applied += removed
                         trace.fired(f"unused_{kind}", f"{removed} in {block.name}")
-
-
-def _nested(root: BindingBlock) -> list[BindingBlock]:
-    return [nested for b in root.walk() for nested in b.blocks.values()]

@@ -55,7 +55,9 @@ def test_a_registered_body_is_differentiated_in_the_operators_place() -> None:
 
 def test_a_call_that_no_gradient_passes_stays() -> None:
     graph = gradient(
-        parse("g (float[2] x, float[2] c) => (float[2] y) { d = com.microsoft.Gelu (c) y = Mul (x, d) }"), ["x"], seed="input"
+        parse("g (float[2] x, float[2] c) => (float[2] y) { d = com.microsoft.Gelu (c) y = Mul (x, d) }"),
+        ["x"],
+        seed="input",
     )
     assert ops_of(graph).count("Gelu") == 1 and next(n for n in graph.graph.node if n.op_type == "Gelu").domain
 

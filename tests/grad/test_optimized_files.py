@@ -35,7 +35,9 @@ FUSED = {
 SLOW = {"clip", "t5", "whisper", "gpt2", "llama", "vit"}
 
 
-def optimized(source: onnx.ModelProto | Path, target: Path, level: Level = Level.ORT_ENABLE_EXTENDED) -> onnx.ModelProto:
+def optimized(
+    source: onnx.ModelProto | Path, target: Path, level: Level = Level.ORT_ENABLE_EXTENDED
+) -> onnx.ModelProto:
     """The model as onnxruntime saves it."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = level
@@ -99,7 +101,9 @@ def test_old_opsets_hold_onnxruntimes_normalisation_in_the_default_domain(name: 
     fused = optimized(model, tmp_path / "fused.onnx")
     assert [n.op_type for n in fused.graph.node if not n.domain] == [name] and len(fused.graph.node) == 2
     rng = np.random.default_rng(0)
-    feeds = {v.name: rng.standard_normal([d.dim_value for d in v.type.tensor_type.shape.dim]) for v in model.graph.input}
+    feeds = {
+        v.name: rng.standard_normal([d.dim_value for d in v.type.tensor_type.shape.dim]) for v in model.graph.input
+    }
     feeds = {n: v.astype(np.float32) for n, v in {**feeds, "y_grad": rng.standard_normal((2, 3, 8))}.items()}
     wanted, got = (run(gradient(m, seed="input"), feeds) for m in (model, fused))
     for key, value in wanted.items():

@@ -50,6 +50,10 @@ LAWS = {
         "p = Transpose <perm = [1, 0]> (x) q = Transpose <perm = [1, 0]> (w) y = Concat <axis = 0> (p, q)",
         {"Concat": 1, "Transpose": 1},
     ),
+    "reshape_around_product": (
+        "p = Reshape (x, f) q = Exp (w) o = Reshape (q, f) r = Mul (o, p) y = Reshape (r, d)", {"Exp": 1, "Mul": 1}
+    ),
+    "squeeze_of_sum": ("p = ReduceSum (x, at) y = Squeeze (p, at)", {"ReduceSum": 1}),
     "concat_of_reshapes": (
         "p = Reshape (k, joined) q = Reshape (l, joined) y = Concat <axis = 1> (p, q)", {"Concat": 1, "Reshape": 1}
     ),

@@ -69,15 +69,13 @@ def test_by_the_dequantised_value_itself() -> None:
     model = op_model(text, {"x": x}, constants={"s": np.float32(0.1), "z": np.int8(0)})
     found = run(gradient(model, ["x", "y"], seed="input", ste=True), {"x": x, "y_grad": x})
     np.testing.assert_array_equal(found["x_grad"], x)
-    assert [k for k in found] == ["y", "x_grad", "y_grad_2"]
+    assert list(found) == ["y", "x_grad", "y_grad_2"]
 
 
 def test_dynamic_quantisation() -> None:
     """Its range follows x, so nothing is clipped; scale and zero point depend on x too."""
     x = normal(3, 4)
-    text = (
-        "q, s, z = DynamicQuantizeLinear (x)\n d = DequantizeLinear (q, s, z)\n y = Mul (d, c)"
-    )
+    text = "q, s, z = DynamicQuantizeLinear (x)\n d = DequantizeLinear (q, s, z)\n y = Mul (d, c)"
     model = op_model(text, {"x": x}, constants={"c": np.float32(2)})
     found = run(gradient(model, seed="input", ste=True), {"x": x, "y_grad": np.ones_like(x)})
     ordinary = (x != x.max()) & (x != x.min())
@@ -105,7 +103,7 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     onnx.save(model, tmp_path / "m.onnx")
     words = ["grad", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "g.onnx"), "--seed", "input"]
     assert main([*words, "--ste", "--json", str(tmp_path / "r.json")]) == 0
-    assert "straight through 1 pair" in capsys.readouterr().out
+    assert "straight through 1 quantisation" in capsys.readouterr().out
     assert json.loads((tmp_path / "r.json").read_text())["check"] is None
     found = run(tmp_path / "g.onnx", {"x": x, "y_grad": np.ones_like(x)})
     np.testing.assert_allclose(found["x_grad"], 2 * np.round(x / np.float32(0.1)) * np.float32(0.1), rtol=1e-5)

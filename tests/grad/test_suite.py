@@ -66,7 +66,7 @@ KINKS: dict[str, str] = {
     ),
 }  # fmt: skip
 # the operand that is differentiated, where others are floats that select or measure: they jump
-WRT = {"OneHot": 2, "Resize": 0, "Upsample": 0, "CastLike": 0}
+WRT = {"OneHot": 2, "Resize": 0, "Upsample": 0, "CastLike": 0, "RoiAlign": 0}
 # cases whose inputs hold NaN, Inf, 1e199 or a negative base, which no difference survives: those elements are replaced
 WITH_INFINITIES = (
     "test_cast_",
@@ -87,14 +87,11 @@ MASKED = (
 CANCELS = {"test_sce_NCd1d2d3d4d5_mean_weight": 3e-4}
 # refused with an InputError that matches
 REFUSED: dict[str, str] = {
-    **dict.fromkeys([f"test_resize_{d}sample_sizes_nearest_not_{k}er" for d in ("up", "down") for k in ("larg", "small")],
-                    "keep_aspect_ratio_policy"),
     **dict.fromkeys([f"test_col2im{k}" for k in ("", "_5d", "_dilations", "_pads", "_strides")], "block_shape"),
     "test_scan_sum": "batch axis",
 }  # fmt: skip
 # what is not right yet, by name and reason: each must still fail, so that a mended one is taken off this list
 OPEN: dict[str, str] = {
-    **{n: "no rule for RoiAlign yet" for n in [*RUNS, *REFERENCE_ONLY] if n.startswith("test_roialign")},
 }  # fmt: skip
 # every n-th case in the default run
 SAMPLE = 16

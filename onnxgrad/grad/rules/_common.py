@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 
 from onnxgrad.ir.block import Var
 from onnxgrad.ir.ops import constant, op
@@ -68,13 +69,30 @@ def sum_like(v: Var, scalar: Var) -> Var:
     return total if scalar.shape == () else op.Reshape(total, op.Shape(scalar))
 
 
-def pad(v: Var, pads: Any, axes: Any = None) -> Var:
-    """Zeros around `v` (negative pads crop), along `axes` or all.
+def pad(v: Var, pads: Any, axes: Any = None, value: Any = None) -> Var:
+    """Zeros, or `value`, around `v` (negative pads crop), along `axes` or all.
 
-    The axes are always written: onnxruntime 1.31 fuses a Pad without them into the Conv or MaxPool behind it even
-    where it pads the Conv's weight, and then fails to load the graph.
+    Pads of all axes, and all axes, are always written. onnxruntime 1.31 moves a Transpose through a Pad of some axes as
+    if it were one of all, and fuses a Pad without axes into the Conv or MaxPool behind it even where it pads the Conv's
+    weight; neither then runs.
     """
-    if axes is None and v.rank is not None:
+    if v.rank is not None:
+        pads = pads if axes is None else _pads_of_all(pads, axes, v.rank)
         axes = list(range(v.rank))
-    result: Var = op.Pad(v, pads, None, axes)
+    result: Var = op.Pad(v, pads, value, axes)
     return result
+
+
+def _pads_of_all(pads: Any, axes: Any, rank: int) -> Any:
+    known = axes.ints if isinstance(axes, Var) else axes
+    given = pads.ints if isinstance(pads, Var) else pads
+    if known is None:
+        axes = op.Mod(op.Cast(axes, to=TensorProto.INT64) + np.int64(rank), np.int64(rank))
+        places = op.Concat(axes, axes + np.int64(rank), axis=0)
+    else:
+        places = np.array([a % rank + end for end in (0, rank) for a in known], np.int64)
+        if given is not None:
+            full = np.zeros(2 * rank, np.int64)
+            full[places] = given
+            return full.tolist()
+    return op.ScatterElements(np.zeros(2 * rank, np.int64), places, pads, axis=0)

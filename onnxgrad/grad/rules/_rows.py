@@ -13,10 +13,13 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.grad.accumulate import reshape_like, zeros_like
+from onnxgrad.grad.rules._common import pad
 from onnxgrad.ir.block import Var
 from onnxgrad.ir.ops import constant, op
 from onnxgrad.ir.types import element_count
 
+# what gives elements of its first operand and nothing else
+_KEEP_A_FILL = frozenset({"Cast", "Expand", "Gather", "GatherElements", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
 # a line of indices longer than this is counted at run time instead of stored
 _STORED = 1 << 12
 
@@ -28,6 +31,13 @@ def add_rows(data: Var, rows: Var, g: Var, *, distinct: bool = False) -> Var:
     """
     if rows.dtype != TensorProto.INT64:
         rows = op.Cast(rows, to=TensorProto.INT64)
+    row = _only_row(rows)
+    if row is not None and rows.rank and element_count(rows.shape) != 1:
+        total = op.ReduceSum(g, list(range(rows.rank)), keepdims=0)
+        return add_rows(data, constant(np.array([row])), op.Unsqueeze(total, [0]))
+    start = _run(rows, data)
+    if start is not None:
+        return _placed(data, start, rows, g)
     if distinct or _all_differ(rows, data):
         placed: Var = op.ScatterND(zeros_like(data), op.Unsqueeze(rows, [-1]), g, reduction="add")
         return placed
@@ -38,6 +48,48 @@ def add_rows(data: Var, rows: Var, g: Var, *, distinct: bool = False) -> Var:
         at = op.Add(op.Mul(op.Unsqueeze(rows, [-1]), width), line)
     summed = op.ScatterElements(_flat_zeros(data), op.Reshape(at, [-1]), flat, axis=0, reduction="add")
     return summed if data.rank == 1 else reshape_like(summed, data)
+
+
+def _only_row(rows: Var) -> int | None:
+    """The one row that is meant every time: a table of token types, of which a model uses the first."""
+    source = rows.definition
+    while source is not None and not source.domain and source.op in _KEEP_A_FILL and source.inputs[0] is not None:
+        rows = source.inputs[0]
+        source = rows.definition
+    places = rows.const
+    if places is None or not places.size or (places != places.flat[0]).any():
+        return None
+    return int(places.flat[0])
+
+
+def _run(rows: Var, data: Var) -> int | None:
+    """The first of known rows that follow each other; None when they do not, or sizes are not known."""
+    places, count = rows.const, data.shape[0] if data.shape else None
+    if places is None or not isinstance(count, int) or not places.size:
+        return None
+    places = places.reshape(-1) % count
+    return int(places[0]) if (np.diff(places) == 1).all() else None
+
+
+def _placed(data: Var, start: int, rows: Var, g: Var) -> Var:
+    """The rows of g as they are, with zeros around them."""
+    flat = g if rows.rank == 1 else _as_rows(g, data)
+    count = data.shape[0] if data.shape else None
+    behind = count - start - (element_count(rows.shape) or 0) if isinstance(count, int) else 0
+    return pad(flat, [start, behind], [0]) if start or behind else flat
+
+
+def _as_rows(g: Var, data: Var) -> Var:
+    """g [*places, *rest] as [rows, *rest]."""
+    rest = data.shape[1:] if data.shape is not None else ()
+    places = (g.shape or ())[: len(g.shape or ()) - len(rest)]
+    if places[:-1] and all(d == 1 for d in places[:-1]):
+        rows: Var = op.Squeeze(g, list(range(len(places) - 1)))
+    elif all(isinstance(d, int) and d for d in rest):
+        rows = op.Reshape(g, [-1, *rest])
+    else:
+        rows = op.Reshape(g, op.Concat(np.array([-1]), op.Shape(data, start=1), axis=0), allowzero=1)
+    return rows
 
 
 def _line(data: Var) -> tuple[Any, Var]:

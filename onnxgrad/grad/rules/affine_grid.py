@@ -7,6 +7,7 @@ import numpy as np
 from onnxgrad.errors import InputError
 from onnxgrad.grad.accumulate import with_type_of
 from onnxgrad.grad.registry import vjp
+from onnxgrad.grad.rules._common import pad
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import constant, op
 from onnxgrad.ir.types import Dim
@@ -24,7 +25,7 @@ def _affine_grid(g: Var, y: Var, theta: Var, size: tuple[int, ...] | Var, align_
     d = rank - 2
     identity = op.CastLike(constant(np.eye(d, d + 1, dtype=np.float32)[None]), theta)
     points = op.Reshape(op.AffineGrid(identity, single, align_corners=align_corners), [-1, d])
-    homogeneous = op.Pad(points, [0, 1], 1.0, [1])
+    homogeneous = pad(points, [0, 1], [1], 1.0)
     cotangents = op.Reshape(g, [0, -1, d])
     found: Var = op.MatMul(op.Transpose(cotangents, perm=[0, 2, 1]), homogeneous)
     return with_type_of(found, theta)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from onnx import TensorProto
 
 from onnxgrad.grad.accumulate import zeros_like
 from onnxgrad.grad.registry import vjp
@@ -42,12 +43,15 @@ def _cross_entropy(
     return total
 
 
-def safe_places(labels: Var, ignore_index: int | None) -> tuple[Var, Var | None]:
-    """The labels as (N, 1, d1, ...), safe to index with, and which of them are ignored."""
+def safe_places(labels: Var, ignore_index: int | None, scores: Var) -> tuple[Var, Var | None]:
+    """The labels as (N, 1, d1, ...), safe to index the scores' classes with, and which of them are ignored."""
     places = op.Unsqueeze(labels, [1])
     if ignore_index is None:
         return places, None
     ignored = op.Equal(places, labels_literal(ignore_index, labels))
+    classes = scores.shape[1] if scores.shape else None
+    if isinstance(classes, int) and -classes <= ignore_index < classes:
+        return places, ignored
     return op.Where(ignored, labels_literal(0, labels), places), ignored
 
 
@@ -55,7 +59,7 @@ def sample_share(
     g: Var, scores: Var, labels: Var, weights: Var | None, reduction: str, ignore_index: int | None
 ) -> tuple[Var, Var]:
     """What each sample's loss receives and its label, safe to index with: both (N, 1, d1, ...)."""
-    places, ignored = safe_places(labels, ignore_index)
+    places, ignored = safe_places(labels, ignore_index, scores)
     weight = None if weights is None else op.Gather(weights, places)
     if ignored is not None:
         weight = op.Where(
@@ -64,10 +68,18 @@ def sample_share(
     if reduction == "none":
         share = op.Unsqueeze(g, [1])
         return share if weight is None else share * weight, places
+    if reduction == "mean" and weights is None and weight is not None and _is_column(weight):
+        # one over how many count; nothing where none does, where the mean itself is NaN
+        return op.LpNormalization(weight, p=1, axis=0) * g, places
     if reduction == "mean":
         total = op.Cast(op.Size(labels), to=scores.dtype) if weight is None else op.ReduceSum(weight, keepdims=0)
         g = g / total
     return op.Expand(g, op.Shape(places)) if weight is None else weight * g, places
+
+
+def _is_column(weight: Var) -> bool:
+    """Samples without axes of their own, of a type that onnxruntime normalises."""
+    return weight.rank == 2 and weight.dtype in (TensorProto.FLOAT, TensorProto.DOUBLE)
 
 
 def _weights(
@@ -82,7 +94,7 @@ def _weights(
     """Each class gets its samples' -log p, in a mean less the loss itself and over the total weight."""
     if g[0] is None:
         return None
-    places, ignored = safe_places(labels, ignore_index)
+    places, ignored = safe_places(labels, ignore_index, scores)
     part = -op.GatherElements(y[1], places, axis=1)
     if reduction == "mean":
         weight = op.Gather(weights, places)

@@ -7,6 +7,7 @@ import numpy as np
 from onnxgrad.errors import InputError
 from onnxgrad.grad.accumulate import reshape_like
 from onnxgrad.grad.registry import vjp, zero
+from onnxgrad.grad.rules._common import pad
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import constant, op
 
@@ -37,7 +38,7 @@ def _sum_blocks(each: Var, x: Var, scale: Var, axis: int, block: int, binding: B
         raise InputError(f"the gradient of '{binding}' by a blocked scale needs the size of axis {axis} beforehand")
     blocks = -(-size // block)
     if blocks * block != size:
-        each = op.Pad(each, [0, blocks * block - size], None, [axis])
+        each = pad(each, [0, blocks * block - size], [axis])
     lead = [0] * axis
     split = op.Reshape(each, np.array([*lead, blocks, block, *_rest(x, axis)], np.int64))
     result: Var = op.ReduceSum(split, [axis + 1], keepdims=0)

@@ -10,6 +10,7 @@ from onnx import TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.grad.accumulate import reshape_like
 from onnxgrad.grad.registry import vjp, zero
+from onnxgrad.grad.rules._common import pad
 from onnxgrad.grad.rules._rows import add_rows
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import constant, op
@@ -39,8 +40,7 @@ def _fitted(v: Var, axis: Any, n: Any) -> Var:
 
 def _padded(v: Var, axis: Any, after: Any) -> Var:
     pads = [0, *after] if isinstance(after, list) else op.Concat(constant(np.array([0], np.int64)), after, axis=0)
-    result: Var = op.Pad(v, pads, None, axis if isinstance(axis, Var) else [axis])
-    return result
+    return pad(v, pads, axis if isinstance(axis, Var) else [axis])
 
 
 def _real(v: Var, parts: Any) -> Var:

@@ -49,9 +49,7 @@ def _heads(x: Array, count: int) -> Array:
     return x if x.ndim == 4 else x.reshape(*x.shape[:2], count, -1).swapaxes(1, 2)
 
 
-def _attend(
-    call: Call, q: Array, k: Array, v: Array, mask: Array | None, bias: Array | None
-) -> tuple[Array, Array]:
+def _attend(call: Call, q: Array, k: Array, v: Array, mask: Array | None, bias: Array | None) -> tuple[Array, Array]:
     batch, _, queries, size = q.shape
     scores = np.einsum("bnsh,bnlh->bnsl", q, k) * (call["scale"] or 1 / math.sqrt(size))
     if bias is not None:

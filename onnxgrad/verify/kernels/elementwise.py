@@ -155,6 +155,11 @@ def softplus(call: Call, x: Array) -> Array:
     return np.asarray(np.logaddexp(0.0, x))
 
 
+@kernel("Softsign")
+def softsign(call: Call, x: Array) -> Array:
+    return np.asarray(x / (1.0 + np.abs(x)))
+
+
 @kernel("Mish")
 def mish(call: Call, x: Array) -> Array:
     return np.asarray(x * np.tanh(np.logaddexp(0.0, x)))

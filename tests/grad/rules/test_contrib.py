@@ -126,7 +126,13 @@ def test_fused_conv(attributes: str, operands: str) -> None:
 )
 @pytest.mark.parametrize("opset", [18, 23])
 def test_skip_layer_normalization(node: str, names: str, opset: int) -> None:
-    feeds = {"x": normal(2, 3, 4), "s": normal(2, 3, 4, seed=1), "w": positive(4), "b": normal(4), "c": normal(4, seed=2)}
+    feeds = {
+        "x": normal(2, 3, 4),
+        "s": normal(2, 3, 4, seed=1),
+        "w": positive(4),
+        "b": normal(4),
+        "c": normal(4, seed=2),
+    }
     outputs = ["y", "t"] if " t " in node else ["y"]
     check(node, {n: feeds[n] for n in names}, outputs=outputs, opset=opset)
 
@@ -143,7 +149,13 @@ def test_simplified_layer_normalization(axis: str) -> None:
 
 
 IDS = {"ids": np.array([[1, 0, 2], [3, 3, 1]], np.int32), "seg": np.array([[0, 0, 1], [1, 0, 1]], np.int32)}
-TABLES = {"word": normal(5, 4), "pos": normal(6, 4, seed=1), "part": normal(2, 4, seed=2), "w": positive(4), "b": normal(4)}
+TABLES = {
+    "word": normal(5, 4),
+    "pos": normal(6, 4, seed=1),
+    "part": normal(2, 4, seed=2),
+    "w": positive(4),
+    "b": normal(4),
+}
 
 
 @pytest.mark.parametrize(
@@ -168,7 +180,7 @@ TABLES = {"word": normal(5, 4), "pos": normal(6, 4, seed=1), "part": normal(2, 4
 )
 def test_embed_layer_normalization(node: str, more: dict[str, Any]) -> None:
     feeds = {**IDS, **TABLES, **more}
-    used = {n: v for n, v in feeds.items() if f" {n}," in f" {node.partition('(')[2][:-1]},"  or f"({n}," in node}
+    used = {n: v for n, v in feeds.items() if f" {n}," in f" {node.partition('(')[2][:-1]}," or f"({n}," in node}
     check(node, used, outputs=["y", "t", "m"] if " t " in node else ["y", "m"])
 
 
@@ -177,7 +189,10 @@ TWICE = [
     ("y = BiasGelu (x, b)", {"x": normal(2, 4), "b": normal(4)}),
     ("y = FusedMatMul <transB = 1, alpha = 0.5> (x, b)", {"x": normal(2, 4), "b": normal(3, 4)}),
     ("y = SkipLayerNormalization (x, s, b)", {"x": normal(2, 4), "s": normal(2, 4, seed=1), "b": positive(4)}),
-    ("y = SkipSimplifiedLayerNormalization (x, s, b)", {"x": normal(2, 4), "s": normal(2, 4, seed=1), "b": positive(4)}),
+    (
+        "y = SkipSimplifiedLayerNormalization (x, s, b)",
+        {"x": normal(2, 4), "s": normal(2, 4, seed=1), "b": positive(4)},
+    ),
 ]
 
 

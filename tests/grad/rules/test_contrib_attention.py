@@ -120,12 +120,18 @@ def test_all_results_of_multi_head_attention() -> None:
         (node("Attention", ["x", "w", "b"], ["y"], ", do_rotary = 1"), {}, "do_rotary"),
         (node("Attention", ["x", "w", "b", "m"], ["y"], ""), {"m": np.ones((B, 1, S, S), np.int32)}, "mask of type"),
         (node("MultiHeadAttention", ["p"], ["y"], ""), {"p": normal(B, S, N, 3, H)}, "packed"),
-        (node("MultiHeadAttention", ["x", "x", "x", "", "", "", "p", "p"], ["y"], ""), {"p": normal(B, N, 1, H)}, "cache"),
+        (
+            node("MultiHeadAttention", ["x", "x", "x", "", "", "", "p", "p"], ["y"], ""),
+            {"p": normal(B, N, 1, H)},
+            "cache",
+        ),
     ],
 )
 def test_what_is_declined(made: onnx.NodeProto, feeds: dict[str, Any], reason: str) -> None:
     values = {"x": X, "w": W, "b": BIAS, **feeds}
-    given = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for n, v in values.items()]
+    given = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for n, v in values.items()
+    ]
     graph = helper.make_graph([made], "g", given, [helper.make_tensor_value_info("y", 1, [B, S, N * H])])
     imports = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     with pytest.raises(InputError, match=f"com.microsoft::{made.op_type} at .*{reason}"):
