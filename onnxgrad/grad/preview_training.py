@@ -126,7 +126,7 @@ def _adam(b: Binding, rate: Var, t: Var, x: Var, g: Var, v: Var, h: Var) -> tupl
     g = _regularized(b, x, g)
     v_new = v * alpha + g * (one - alpha)
     h_new = h * beta + g * g * (one - beta)
-    count = _scalar(t, x)
+    count = op.Max(_scalar(t, x), one)  # at 0 there is no correction, nor a division by zero
     corrected = r * op.Sqrt(one - op.Pow(beta, count)) / (one - op.Pow(alpha, count))
     r = op.Where(op.Greater(t, np.int64(0)), corrected, r)
     x_new = x - r * v_new / (op.Sqrt(h_new) + _number(b, "epsilon", x))

@@ -19,6 +19,7 @@ from onnxgrad.verify.kernels import (
     recurrent,
     roi,
     sampling,
+    training,
 )
 from onnxgrad.verify.kernels.registry import KERNELS, Call, Unsupported
 
@@ -34,7 +35,7 @@ CONTRACTIONS = frozenset({
 BY_BODY = frozenset({"CausalConvWithState", "LinearAttention"})
 _REGISTERED = (
     affine_grid, contrib, contrib_attention, control, conv, elementwise, index, layout, linear, norm, pool, recurrent,
-    roi, sampling,
+    roi, sampling, training,
 )  # fmt: skip
 
 __all__ = ["BY_BODY", "CONTRACTIONS", "KERNELS", "Call", "Unsupported"]
