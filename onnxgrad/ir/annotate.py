@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper
 
-from onnxgrad.ir import attributes, infer, symbolic
+from onnxgrad.ir import attributes, ceil_mode, infer, symbolic
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.preflight import inlined_nodes
 from onnxgrad.ir.program import Program
@@ -27,6 +27,8 @@ def annotate(program: Program) -> None:
     """Give every Var of the program the best type that can be shown."""
     light = _light_copy(program)
     inferred = _infer(light)
+    while inferred is not None and ceil_mode.correct(light, inferred):
+        inferred = _infer(light)
     graph = (inferred or light).graph
     _assign(program.main, _types(graph), graph.node)
     for function in program.functions.values():

@@ -12,7 +12,7 @@ from typing import Any
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from onnxgrad.ir import symbolic
+from onnxgrad.ir import ceil_mode, symbolic
 from onnxgrad.ir.block import BindingBlock, Var
 from onnxgrad.ir.signature import TypeMismatch
 from onnxgrad.ir.types import (
@@ -44,6 +44,8 @@ def result_types(
         if found is not None:
             return [found]
     types = _onnx_types(schema, node, inputs, block)
+    if ceil_mode.rounds_up(node) and inputs[0] is not None and isinstance(types[0], TensorType):
+        types[0] = TensorType(types[0].dtype, ceil_mode.without_late_windows(node, inputs[0].shape, types[0].shape))
     refined = symbolic.refine(node, inputs)
     if refined is not None and types and isinstance(types[0], TensorType):
         types[0] = TensorType(types[0].dtype, _merge(types[0].shape, refined))
