@@ -17,7 +17,7 @@ from onnxgrad.grad.control_flow import type_states
 from onnxgrad.grad.engine import AsKept, View, backward, influenced, open_calls, reaching
 from onnxgrad.grad.opset import raise_opset
 from onnxgrad.grad.order import sinks_last
-from onnxgrad.grad.request import Target, Wrt, find_targets, find_wrt
+from onnxgrad.grad.request import Target, Wrt, find_targets, find_wrt, hoist_requested
 from onnxgrad.grad.segments import Choice, choose
 from onnxgrad.grad.simplify import simplify as simplify_program
 from onnxgrad.grad.straight_through import close_rounding, open_rounding, stopped_by
@@ -100,6 +100,7 @@ def differentiate(
     block = program.main
     block.schedule()
     targets = find_targets(block, target, scalar=seed == "ones")
+    hoist_requested(program, wrt)
     asked = find_wrt(block, wrt, targets)
     target_names = [v.name for v in targets]
     anchors = open_rounding(program) if ste else []

@@ -17,7 +17,7 @@ from onnx import ModelProto, TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.api import differentiate
-from onnxgrad.grad.request import Target, Wrt, find_targets
+from onnxgrad.grad.request import Target, Wrt, find_targets, hoist_requested
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.ops import emitting, op
 from onnxgrad.ir.program import Program
@@ -130,7 +130,7 @@ def check_gradient(
     feeds = feeds_for(source, seed=seed, dims=dims, given=inputs)
 
     names = list(found.adjoints)
-    probe, deltas, moved = _probe(source, names, found.targets)
+    probe, deltas, moved = _probe(source, wrt, names, found.targets)
     rng = np.random.default_rng(seed)
     reference = Reference(probe)
     base = reference.run({**feeds, **{d: np.zeros(()) for d in deltas.values()}})
@@ -194,10 +194,11 @@ def _check(
 
 
 def _probe(
-    source: ModelProto, names: Sequence[str], targets: Sequence[str]
+    source: ModelProto, wrt: Wrt, names: Sequence[str], targets: Sequence[str]
 ) -> tuple[ModelProto, dict[str, str], dict[str, str]]:
     """The model with `x + delta` for each named value; the names of the deltas, and of the outputs for the targets."""
     program = load(source)
+    hoist_requested(program, wrt)
     block = program.main
     values = {v.name: v for v in block.vars()}
     deltas: dict[str, str] = {}

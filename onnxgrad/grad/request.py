@@ -9,7 +9,9 @@ from typing import TypeAlias
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.engine import reaching
+from onnxgrad.grad.nested_weights import hoist_weights
 from onnxgrad.ir.block import BindingBlock, Var
+from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES, TensorType
 
 Wrt: TypeAlias = "str | Sequence[str] | None"
@@ -67,13 +69,23 @@ def _target(block: BindingBlock, entry: str | int, values: dict[str, Var], outpu
     return block.outputs[entry]
 
 
+def hoist_requested(program: Program, wrt: Wrt) -> None:
+    """Weights of nested graphs that `wrt` means, "params" or by name, become weights of the main graph."""
+    asked = {wrt} if isinstance(wrt, str) else set(wrt or ())
+    if PARAMS in asked:
+        hoist_weights(program)
+    named = asked.difference(v.name for v in program.main.vars())
+    if named:
+        hoist_weights(program, named)
+
+
 def find_wrt(block: BindingBlock, wrt: Wrt, targets: Sequence[Var]) -> list[Var]:
     """The values to differentiate with respect to, in the order asked; globs in the model's order.
 
-    None: every floating-point input. "params": the float initializers and Constant values with more than one element
-    that reach a target, running statistics excepted. Raises InputError for an unknown name, a name given twice, a
-    value that is no floating-point tensor or a measure of Resize, a glob without a match, and a model without a
-    floating-point input.
+    None: every floating-point input. "params": the float initializers and Constant values with at least one axis that
+    reach a target, running statistics excepted; those without one are mostly numbers of the formulas, so name them.
+    Raises InputError for an unknown name, a name given twice, a value that is no floating-point tensor or a measure of
+    Resize, a glob without a match, and a model without a floating-point input.
     """
     if wrt is None:
         inputs = [v for v in block.inputs if v.initializer is None and v.dtype in FLOAT_DTYPES]
@@ -107,7 +119,7 @@ def find_wrt(block: BindingBlock, wrt: Wrt, targets: Sequence[Var]) -> list[Var]
 
 
 def parameters(block: BindingBlock, targets: Iterable[Var]) -> list[Var]:
-    """Float initializers and Constant values with more than one element that reach a target, in the model's order."""
+    """Float initializers and Constant values with at least one axis that reach a target, in the model's order."""
     reached = reaching(block, targets)
     statistics = {
         v for b in block.walk() if b.is_op("BatchNormalization") for v in b.inputs[3:5] if v is not None
@@ -119,19 +131,11 @@ def parameters(block: BindingBlock, targets: Iterable[Var]) -> list[Var]:
         and v not in statistics
         and (v.initializer is not None or v.is_constant)
         and v.dtype in FLOAT_DTYPES
-        and _elements(v) > 1
+        and v.shape != ()
     ]
     if not found:
         raise InputError('wrt="params": the model has no float initializer or Constant that reaches the target')
     return found
-
-
-def _elements(v: Var) -> int:
-    dims = v.initializer.dims if v.initializer is not None else v.shape or ()
-    count = 1
-    for d in dims:
-        count *= d if isinstance(d, int) else 1
-    return count
 
 
 def _values(block: BindingBlock) -> dict[str, Var]:

@@ -9,6 +9,7 @@ from onnx import numpy_helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad import gradient
+from onnxgrad.grad.check import check_gradient
 
 TEXT = """<ir_version: 10, opset_import: ["" : 18]>
 m (float[2,3] x, float[3] y, int64[2] n) => (float[2,4] h, float s, int64[2] k)
@@ -41,7 +42,7 @@ def test_the_default_is_every_float_input() -> None:
 
 
 def test_params_are_weights_that_reach_the_target() -> None:
-    assert asked(wrt="params") == ["b_grad", "w_grad", "c_grad"]
+    assert asked(wrt="params") == ["b_grad", "scale_grad", "w_grad", "c_grad"]
     assert asked(wrt="params", target="r") == ["c_grad"]
 
 
@@ -120,3 +121,20 @@ def test_seed_input_takes_any_shape() -> None:
     graph = gradient(model(), ["x"], "h", seed="input")
     assert graph.graph.input[-1].name == "h_grad"
     assert [d.dim_value for d in graph.graph.input[-1].type.tensor_type.shape.dim] == [2, 4]
+
+
+def test_weights_inside_branches_are_parameters() -> None:
+    """Both branches call their weight w: two weights. Constants of a body count too, numbers without an axis do not."""
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+    g (float[2,3] x, bool c) => (float[2,4] y) {
+      y = If (c) <
+        then_branch: graph = t () => (float[2,4] p) <float[3,4] w = {1,2,3,4,5,6,7,8,9,10,11,12}> { p = MatMul (x, w) },
+        else_branch: graph = e () => (float[2,4] q) <float[3,4] w = {2,0,1,0,1,0,1,0,1,0,1,0}, float s = {3.0}> {
+          b = Constant <value = float[4] {1,2,3,4}> ()  h = MatMul (x, w)  o = Add (h, b)  q = Mul (o, s) }>
+    }""")
+    report = check_gradient(model, "params", inputs={"c": np.array(False)})
+    assert report.ok and len(report.values) == 3
+    assert sorted(c.name.split("_")[0] for c in report.values) == ["b", "w", "w"]
+    graph = gradient(model, ["b", "s"], seed="input")
+    assert [v.name for v in graph.graph.output] == ["y", "b_grad", "s_grad"]
+    onnx.checker.check_model(graph, full_check=True)
