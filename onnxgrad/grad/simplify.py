@@ -11,6 +11,7 @@ from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.ops import emitting
 from onnxgrad.ir.program import Program
 from onnxgrad.passes.base import nested, roots
+from onnxgrad.passes.merge_equal import merge_bindings
 from onnxgrad.passes.remove_noops import RULES as NOOPS
 from onnxgrad.passes.remove_noops import transpose_in_order
 from onnxgrad.passes.remove_unused_functions import RemoveUnusedFunctions
@@ -35,6 +36,7 @@ def simplify(
             apply_rules(block, [*TRANSPOSES, *RULES, *NOOPS], trace, where=lambda b: b not in forward)
             _fold_constants(block, forward)
             apply_rules(block, NOOPS, trace, where=lambda b: b not in forward)
+            merge_bindings(block, trace, where=lambda b: b not in forward)
     for block in reversed([program.main, *nested(program.main)]):
         block.remove_unused()
     RemoveUnusedFunctions().run(program, trace)

@@ -181,6 +181,39 @@ def _shape(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
     return TensorType(TensorProto.INT64, (len(shape[start:end]),))
 
 
+def _reshape(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
+    shape, target = inputs[0].shape, inputs[1].ints
+    count = _size(shape)
+    if shape is None or not count or target is None or len(inputs[1].shape or ()) != 1:
+        return None
+    sizes = [
+        shape[i] if d == 0 and i < len(shape) and not _attribute(node, "allowzero", 0) else d
+        for i, d in enumerate(target)
+    ]
+    rest = _size(tuple(d for d in sizes if d != -1))
+    if not rest or sizes.count(-1) > 1 or count % rest or (-1 not in sizes and rest != count):
+        return None  # onnx says what is wrong
+    return TensorType(inputs[0].dtype, tuple(count // rest if d == -1 else d for d in sizes))
+
+
+def _gemm(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
+    a, b = inputs[0].shape, inputs[1].shape
+    if len(inputs) != 2 or a is None or b is None or len(a) != 2 or len(b) != 2 or inputs[0].dtype != inputs[1].dtype:
+        return None
+    (m, k), (k2, n) = a[:: -1 if _attribute(node, "transA", 0) else 1], b[:: -1 if _attribute(node, "transB", 0) else 1]
+    return TensorType(inputs[0].dtype, (m, n)) if same_dim(k, k2) else None
+
+
+def _reduce(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
+    shape, axes = inputs[0].shape, inputs[1].ints if len(inputs) == 2 else None
+    if shape is None or not axes or any(not -len(shape) <= a < len(shape) for a in axes):
+        return None
+    gone = {a % len(shape) for a in axes}
+    left = [1 if i in gone else d for i, d in enumerate(shape)]
+    kept = _attribute(node, "keepdims", 1)
+    return TensorType(inputs[0].dtype, tuple(d for i, d in enumerate(left) if kept or i not in gone))
+
+
 def _attribute(node: NodeProto, name: str, default: Any) -> Any:
     for a in node.attribute:
         if a.name == name:
@@ -205,4 +238,8 @@ _QUICK: dict[str, Callable[[NodeProto, Sequence[Var]], TensorType | None]] = {
     "Cast": _cast,
     "Concat": _concat,
     "Shape": _shape,
+    "Reshape": _reshape,
+    "Gemm": _gemm,
+    "ReduceSum": _reduce,
+    "ReduceMean": _reduce,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -35,7 +35,7 @@ class MergeEqual(Pass):
             blocks = [root, *(nested for b in root.walk() for nested in b.blocks.values())]
             for block in blocks:
                 _merge_initializers(block, self.floats, trace)
-                _merge_bindings(block, self.floats, trace)
+                merge_bindings(block, trace, floats=self.floats)
 
 
 def _merge_initializers(block: BindingBlock, floats: bool, trace: Trace) -> None:
@@ -73,11 +73,14 @@ def _content(tensor: TensorProto | None) -> bytes:
     return b"f" + serialized
 
 
-def _merge_bindings(block: BindingBlock, floats: bool, trace: Trace) -> None:
+def merge_bindings(
+    block: BindingBlock, trace: Trace, *, floats: bool = True, where: Callable[[Binding], bool] = lambda b: True
+) -> None:
+    """Let one binding stand for all that are equal, of those that `where` admits."""
     block.schedule()
     known: dict[Hashable, list[Binding]] = {}
     for b in list(block.bindings):
-        if not _pure(b) or (not floats and b.is_op("Constant") and b.out.dtype in FLOAT_DTYPES):
+        if not where(b) or not _pure(b) or (not floats and b.is_op("Constant") and b.out.dtype in FLOAT_DTYPES):
             continue
         alike = known.setdefault((b.domain, b.op, tuple(b.inputs)), [])
         kept = next((k for k in alike if _same_call(k, b)), None)

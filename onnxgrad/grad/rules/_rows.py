@@ -33,8 +33,9 @@ def add_rows(data: Var, rows: Var, g: Var, *, distinct: bool = False) -> Var:
         rows = op.Cast(rows, to=TensorProto.INT64)
     row = _only_row(rows)
     if row is not None and rows.rank and element_count(rows.shape) != 1:
-        total = op.ReduceSum(g, list(range(rows.rank)), keepdims=0)
-        return add_rows(data, constant(np.array([row])), op.Unsqueeze(total, [0]))
+        # the leading axes first: a table of positions has that sum too
+        summed = op.ReduceSum(g, list(range(rows.rank - 1)), keepdims=0) if rows.rank > 1 else g
+        return add_rows(data, constant(np.array([row])), op.ReduceSum(summed, [0], keepdims=1))
     start = _run(rows, data)
     if start is not None:
         return _placed(data, start, rows, g)
