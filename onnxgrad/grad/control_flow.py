@@ -38,12 +38,26 @@ def if_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer:
         with _body_of(source) as block:
             mapping: dict[Var, Var | None] = {}
             outs = Body.of(source).copy(block, mapping)
-            found = _backward(block, outs, g, wanted)
+            arriving = [_possible(adjoint, out) for adjoint, out in zip(g, outs, strict=True)]
+            found = _backward(block, outs, arriving, wanted)
             for v in wanted:
                 _return(block, found.get(v), v)
         branches[name] = block
     results = emit_with_blocks("If", [b.inputs[0]], branches, [v.type for v in wanted])
     return dict(zip(wanted, results, strict=True))
+
+
+def _possible(adjoint: Any, out: Var) -> Any:
+    """The adjoint of a branch's result; zeros where its shape cannot be the result's.
+
+    Readers of the If that take one shape only prove that a branch with another is never taken (exporters write both
+    ways out of a question about ranks), but its body has to be of one piece all the same.
+    """
+    here, there = out.shape, None if adjoint is None else adjoint.shape
+    if here is None or there is None:
+        return adjoint
+    sizes = [(a, b) for a, b in zip(here, there) if isinstance(a, int) and isinstance(b, int)]
+    return adjoint if len(here) == len(there) and all(a == b for a, b in sizes) else zeros_like(out)
 
 
 # ---- Loop -----------------------------------------------------------------------------------------------------

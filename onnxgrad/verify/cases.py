@@ -40,7 +40,7 @@ def choose_cases(
     seeds = seeds or (0,)
     if inputs is not None:
         return [_given_case(model, given, dims, seeds[0], attempt) for given in _sets(inputs, model)]
-    plans = _runnable(model, dims, seeds[0], attempt)
+    plans = runnable(model, dims, seeds[0], attempt)
     pairs = itertools.islice(zip(itertools.cycle(plans), itertools.cycle(seeds)), max(len(plans), len(seeds)))
     cases = [(Case(plan, seed), feeds_for(model, seed=seed, dims=plan)) for plan, seed in pairs]
     return [cases[0], *(case for case in cases[1:] if _runs(case[1], attempt))]
@@ -82,9 +82,15 @@ def _sets(inputs: Inputs, model: onnx.ModelProto) -> list[Mapping[str, Value]]:
     return arrays if arrays else [load_inputs(files, model)]
 
 
-def _runnable(
-    model: onnx.ModelProto, dims: Mapping[str, int] | None, seed: int, attempt: Callable[[Results], None]
+def runnable(
+    model: onnx.ModelProto,
+    dims: Mapping[str, int] | None,
+    seed: int,
+    attempt: Callable[[Results], None],
+    *,
+    count: int = _PLANS,
 ) -> list[dict[str, int]]:
+    """The first `count` plans of `dim_plans` at which the model runs; InputError when it runs at none."""
     good: list[dict[str, int]] = []
     first: RunFailed | None = None
     started = time.monotonic()
@@ -97,7 +103,7 @@ def _runnable(
                 break  # it died or hung: other sizes would cost as much again
         else:
             good.append(plan)
-        if len(good) == _PLANS or (good and time.monotonic() - started > _PATIENCE):
+        if len(good) == count or (good and time.monotonic() - started > _PATIENCE):
             break
     if not good and first is not None:
         raise InputError(

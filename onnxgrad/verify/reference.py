@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -18,7 +18,7 @@ import onnx
 
 from onnxgrad.errors import InputError
 from onnxgrad.verify.borrowed import borrow
-from onnxgrad.verify.kernels import CONTRACTIONS, KERNELS, Call, Unsupported
+from onnxgrad.verify.kernels import BOUNDED, CONTRACTIONS, KERNELS, Call, Unsupported
 from onnxgrad.verify.run import Feeds, Value
 from onnxgrad.verify.values import attribute_value, bind, dense, elements, type_of, widen
 
@@ -39,21 +39,25 @@ def reference(model: onnx.ModelProto, feeds: Feeds) -> dict[str, Value]:
 
 @dataclass
 class _Clock:
-    """The time budget of one run, and the perturbation of every sum (0: none)."""
+    """The time budget of one run, and the perturbation (0: none) of what the operators `jittered` compute."""
 
     deadline: float | None = None
     seconds: float = 0.0
     jitter: float = 0.0
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    jittered: Collection[str] = CONTRACTIONS
 
     def check(self) -> None:
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise Unsupported(f"over its budget of {self.seconds:.3g} s")
 
-    def perturb(self, value: Any) -> Any:
-        if isinstance(value, np.ndarray) and value.dtype == np.float64:
-            return value * (1.0 + self.jitter * self.rng.uniform(-1.0, 1.0, value.shape))
-        return value
+    def perturb(self, value: Any, bounded: bool) -> Any:
+        if not isinstance(value, np.ndarray) or value.dtype != np.float64:
+            return value
+        moved = value * (1.0 + self.jitter * self.rng.uniform(-1.0, 1.0, value.shape))
+        if bounded and self.jittered is not CONTRACTIONS:
+            moved = moved + self.jitter * self.rng.uniform(-1.0, 1.0, value.shape)
+        return np.asarray(moved)
 
 
 _Run: TypeAlias = Callable[[Call, Sequence[Any], _Clock], "tuple[Any, ...]"]
@@ -153,8 +157,9 @@ def _apply(step: _Step, env: _Env, clock: _Clock) -> Iterator[Any]:
     size = max((value.nbytes for value in found if isinstance(value, np.ndarray)), default=0)
     if size > _LARGEST:
         raise Unsupported(f"{where}: a result of {size / 2**30:.0f} GiB")
-    perturbed = clock.jitter and call.op_type in CONTRACTIONS
-    return (clock.perturb(widen(value)) if perturbed else widen(value) for value in found)
+    if not clock.jitter or call.op_type not in clock.jittered:
+        return (widen(value) for value in found)
+    return (clock.perturb(widen(value), call.op_type in BOUNDED) for value in found)
 
 
 def _with_bodies(call: Call, env: _Env, clock: _Clock) -> Call:
@@ -220,13 +225,21 @@ class Reference:
         self.compiled = self.graph(model.graph, opsets)
 
     def run(
-        self, feeds: Feeds, *, seconds: float | None = None, jitter: float = 0.0, seed: int = 0
+        self,
+        feeds: Feeds,
+        *,
+        seconds: float | None = None,
+        jitter: float = 0.0,
+        jittered: Collection[str] = CONTRACTIONS,
+        seed: int = 0,
     ) -> dict[str, Value]:
         """Output name -> value.
 
-        `jitter` multiplies every sum (MatMul, Conv, Reduce*, normalisations) by 1 + jitter * U(-1, 1): how much another
-        order of summation could change the result. Raises InputError for a missing input, Unsupported for a failure or
-        after `seconds`.
+        `jitter` multiplies every result of the operators `jittered` by 1 + jitter * U(-1, 1). Of those that sum
+        (MatMul, Conv, Reduce*, normalisations) it shows how much another order of summation could change the result, of
+        `kernels.ROUNDED` what rounding can do (Parker, Monte Carlo arithmetic, 1997); there, what lies between -1 and 1
+        moves by jitter * U(-1, 1) as well. Raises InputError for a missing input, Unsupported for a failure or after
+        `seconds`.
         """
         graph = self.compiled
         for name in graph.inputs:
@@ -237,7 +250,7 @@ class Reference:
         deadline = None if seconds is None else time.monotonic() + seconds
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            clock = _Clock(deadline, seconds or 0.0, jitter, np.random.default_rng(seed))
+            clock = _Clock(deadline, seconds or 0.0, jitter, np.random.default_rng(seed), jittered)
             found = graph.run(arguments, {}, clock)
         return dict(zip(graph.outputs, found))
 

@@ -30,6 +30,14 @@ CONTRACTIONS = frozenset({
     "GroupNormalization", "InstanceNormalization", "BatchNormalization", "AveragePool", "GlobalAveragePool", "LSTM",
     "GRU", "RNN", "Attention", "CumSum", "Sum", "FusedMatMul", "FusedConv", "DeformConv",
 })  # fmt: skip
+# what rounds: those, and arithmetic element by element
+ROUNDED = CONTRACTIONS | {
+    "Add", "Sub", "Mul", "Div", "Pow", "Exp", "Log", "Sqrt", "Reciprocal", "Erf", "Sigmoid", "Tanh", "Softplus", "Gelu",
+    "Sin", "Cos", "Tan", "Softsign", "Mish", "Swish", "HardSwish", "HardSigmoid", "Elu", "Selu", "Celu", "LeakyRelu",
+    "PRelu", "Mean", "Resize", "LpNormalization", "LpPool", "LRN",
+}  # fmt: skip
+# between -1 and 1: onnxruntime computes these to an absolute precision
+BOUNDED = frozenset({"Cos", "Erf", "HardSigmoid", "Sigmoid", "Sin", "Softmax", "Tanh"})
 # operators whose function body in the schema is evaluated although onnx.reference has a class: the class rounds to
 # float32
 BY_BODY = frozenset({"CausalConvWithState", "LinearAttention"})
@@ -38,4 +46,4 @@ _REGISTERED = (
     roi, sampling, training,
 )  # fmt: skip
 
-__all__ = ["BY_BODY", "CONTRACTIONS", "KERNELS", "Call", "Unsupported"]
+__all__ = ["BOUNDED", "BY_BODY", "CONTRACTIONS", "KERNELS", "ROUNDED", "Call", "Unsupported"]
