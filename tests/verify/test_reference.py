@@ -19,7 +19,6 @@ from tests.helpers import parse
 
 # Everything of the suite's operator cases that the reference does not reproduce, and why.
 CANNOT = {
-    r"test_(adam|adagrad|momentum|nesterov)": "ai.onnx.preview.training has no reference implementation",
     r"test_bitcast_.*float": "the bits of a float32 are not there in float64",
     r"test_image_decoder": "an image library would have to be installed",
     r"test_(training_dropout|bernoulli)(?!.*(zero|1))": "random numbers of another generator",

@@ -18,7 +18,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.accumulate import reshape_like, zeros_like
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import constant, emit_with_blocks, emitter, emitting, nested_block, op
-from onnxgrad.ir.types import TensorType
+from onnxgrad.ir.types import TensorType, Type
 
 Step = Callable[[Sequence[Var], Sequence[Var]], tuple[Sequence[Var], Sequence[Var]]]
 
@@ -175,14 +175,16 @@ class Recurrent:
         at = emitter()
         block = nested_block("sweep")
         with emitting(block, share=True, sources=at.sources, made_by=at.made_by):
-            inputs = [block.add_input(block.program.fresh("state"), v.type) for v in states]
-            elements = [block.add_input(block.program.fresh("element"), _element(v)) for v in scans]
+            inputs = [block.add_input(block.program.fresh("state"), _matrix(v.type)) for v in states]
+            elements = [block.add_input(block.program.fresh("element"), _matrix(_element(v))) for v in scans]
             after, outs = step(inputs, elements)
             for v in (*after, *outs):
                 own = v.block is block and v.definition is not None and not v.returned
-                block.add_output(v if own else op.Identity(v))
-        types = [v.type for v in states]
-        types += [TensorType(v.dtype, (self.steps, *v.shape) if v.shape is not None else None) for v in outs]
+                result = v if own else op.Identity(v)
+                result.type = _matrix(result.type)
+                block.add_output(result)
+        types: list[Type | None] = [v.type for v in inputs]
+        types += [TensorType(v.dtype, (self.steps, *(v.shape or (None, None)))) for v in block.outputs[len(states) :]]
         results = emit_with_blocks(
             "Scan",
             [*states, *scans],
@@ -241,6 +243,13 @@ def zeros_like_type(like: Var, size: Any) -> Var:
     """Zeros of the dtype of `like` in the shape `size`."""
     zero = zeros_like(op.Slice(op.Reshape(like, [-1]), [0], [1], [0])) if not like.dtype else constant(0.0, like.dtype)
     return _as_var(op.Expand(zero, size))
+
+
+def _matrix(type_: Type | None) -> Type | None:
+    """(batch, features) where nothing is known of the shape: onnxruntime wants the ranks in a Scan's body."""
+    if isinstance(type_, TensorType) and type_.shape is None:
+        return TensorType(type_.dtype, (None, None))
+    return type_
 
 
 def _element(v: Var) -> TensorType:
