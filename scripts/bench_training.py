@@ -39,8 +39,11 @@ def session_of(graph: bytes) -> onnxruntime.InferenceSession:
 def compare(name: str, rounds: int) -> str:
     """One line: medians of both and of the ratios of neighbouring runs."""
     model, inputs = build(MODELS[name], full=True)
+    path = cache_folder("training") / f"{name}.onnx"
+    with np.load(path.with_suffix(".npz")) as record:
+        asked = [key.removeprefix("grad:") for key in record.files if key.startswith("grad:")]
     started = time.perf_counter()
-    graph = gradient(cache_folder("training") / f"{name}.onnx", "params", "loss")
+    graph = gradient(path, [n for n in asked if n not in inputs], "loss")
     built = time.perf_counter() - started
     session = session_of(graph.SerializeToString())
     outputs = [o.name for o in session.get_outputs() if o.name.endswith("_grad")]

@@ -55,3 +55,21 @@ def test_conv_transpose(attributes: str, w: tuple[int, ...]) -> None:
 def test_conv_transpose_with_output_shape(sizes: str) -> None:
     node = f"y = ConvTranspose <strides = [3, 3], output_shape = {sizes}> (x, w)"
     check_op(node, {"x": normal(2, 4, 5, 6), "w": normal(4, 3, 3, 3)}, symbolic=False)
+
+
+@pytest.mark.parametrize("attributes", ["", "<strides = [2, 3]>", "<strides = [1, 2], dilations = [3, 1]>"])
+def test_pointwise(attributes: str) -> None:
+    """Kernels of one pixel: products of matrices, with what a stride leaves unread left out."""
+    feeds = {"x": normal(2, 3, 6, 8), "w": normal(4, 3, 1, 1), "b": normal(4)}
+    check_op(f"y = Conv {attributes} (x, w, b)", feeds)
+    check_op(f"y = Conv {attributes} (x, w)", {"x": feeds["x"]}, ["x", "w"], constants={"w": feeds["w"]}, symbolic=True)
+    check_op(f"y = ConvTranspose {attributes} (x, w)", {"x": feeds["x"], "w": normal(3, 4, 1, 1)})
+
+
+def test_pointwise_in_other_ranks_and_with_output_padding() -> None:
+    check_op("y = Conv <strides = [2]> (x, w)", {"x": normal(2, 3, 7), "w": normal(4, 3, 1)})
+    check_op("y = Conv (x, w)", {"x": normal(2, 3, 2, 3, 4), "w": normal(2, 3, 1, 1, 1)})
+    check_op(
+        "y = ConvTranspose <strides = [2, 2], output_padding = [1, 0]> (x, w)",
+        {"x": normal(2, 3, 3, 4), "w": normal(3, 2, 1, 1)},
+    )
