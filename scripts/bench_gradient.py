@@ -1,7 +1,7 @@
 """Time to build gradient graphs: the models of models/training, and chains of 1 000 and 10 000 nodes.
 
-`python scripts/bench_gradient.py [--rounds N] [--write]`: medians of wall and CPU time in one process; the chains in turns, with
-the median of the ratios of neighbouring runs.
+`python scripts/bench_gradient.py [--rounds N] [--write]`: medians of wall and CPU time in one process; the chains in
+turns, with the median of the ratios of neighbouring runs.
 """
 
 from __future__ import annotations
