@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
 import onnx
 import pytest
 
+from onnxgrad.grad import registry
 from scripts.fetch_models import LIGHT, fetch
 from tests import helpers
 
@@ -56,3 +57,13 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """`golden(name, text)`: compare with tests/text/name.txt, or rewrite it under `--update-golden`."""
     update = bool(request.config.getoption("--update-golden"))
     return lambda name, text: helpers.compare_golden(name, text, update=update)
+
+
+@pytest.fixture(autouse=True)
+def registered_rules() -> Iterator[None]:
+    """The table of gradient rules is for the whole process: each test leaves it as it was."""
+    before = dict(registry._RULES)
+    yield
+    if before != registry._RULES:
+        registry._RULES.clear()
+        registry._RULES.update(before)

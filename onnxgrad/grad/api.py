@@ -21,6 +21,7 @@ from onnxgrad.grad.request import Target, Wrt, find_targets, find_wrt, hoist_req
 from onnxgrad.grad.segments import Choice, choose
 from onnxgrad.grad.simplify import simplify as simplify_program
 from onnxgrad.grad.straight_through import close_rounding, open_rounding, stopped_by
+from onnxgrad.ir.anchor import lift
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.interop import like
 from onnxgrad.ir.load import ModelLike, load
@@ -128,8 +129,8 @@ def differentiate(
             notes.append(f"'{names.format(value)}' is taken: the gradient of '{value}' is '{output}'")
     if ste:
         close_rounding(program)
-    for anchor in anchors:
-        anchor.block.lift(anchor, own_names)
+    for identity in anchors:
+        lift(identity, own_names)
     block.remove_unused()
     if simplify:
         simplify_program(program, asked, forward)

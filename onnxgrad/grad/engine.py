@@ -17,6 +17,7 @@ from onnxgrad.grad.bodies import has_body, open_call
 from onnxgrad.grad.calling import partials
 from onnxgrad.grad.registry import Rule, missing, rule_of
 from onnxgrad.grad.sequences import add_up_sequences
+from onnxgrad.ir.anchor import anchor
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.ops import emitter
 from onnxgrad.ir.retype import retype
@@ -104,7 +105,7 @@ def open_calls(block: BindingBlock, targets: Collection[Var], sources: Collectio
             return anchors
         for b in calls:
             # the body may return what others read too, which is another value to differentiate by
-            anchors += [block.anchor(v) for v in list(b.outputs) if v is not None and v in kept]
+            anchors += [anchor(v) for v in list(b.outputs) if v is not None and v in kept]
             open_call(b)
         retype(block)
 

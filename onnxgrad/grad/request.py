@@ -111,7 +111,8 @@ def find_wrt(block: BindingBlock, wrt: Wrt, targets: Sequence[Var]) -> list[Var]
             found.update(dict.fromkeys(_matching(entry, values)))
         else:
             raise InputError(
-                f"wrt '{entry}' is no value of the model{_did_you_mean(entry, values)}{_inside(block, entry)}"
+                f"wrt '{entry}' is no value of the model{_did_you_mean(entry, values)}{_inside(block, entry)}; "
+                "`onnxgrad inspect --text` lists them"
             )
     if not found:
         raise InputError("wrt names nothing to differentiate with respect to")

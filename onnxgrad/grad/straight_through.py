@@ -14,6 +14,7 @@ from onnx import TensorProto
 
 from onnxgrad.grad.accumulate import reshape_like
 from onnxgrad.grad.registry import INTERNAL, vjp
+from onnxgrad.ir.anchor import anchor
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import emitting, op
 from onnxgrad.ir.program import Program
@@ -38,7 +39,7 @@ def open_rounding(program: Program) -> list[Binding]:
     pairs = [(b, q) for b in program.main.walk() if (q := _quantized(b)) is not None]
     anchors = []
     for back, q in pairs:
-        anchor = back.block.anchor(back.out)
+        identity = anchor(back.out)
         x, scale = q.inputs[0], back.inputs[1]
         zero = back.operand(2)
         low, high = _BOUNDS[back.inputs[0].dtype] if back.inputs[0] is not None else (0, 0)
@@ -47,8 +48,8 @@ def open_rounding(program: Program) -> list[Binding]:
                 x, scale, zero, back.out, axis=back.attr("axis") or 0, low=float(low), high=float(high)
             )
         passed.type = back.out.type
-        back.block.set_operand(anchor, 0, passed)
-        anchors.append(anchor)
+        back.block.set_operand(identity, 0, passed)
+        anchors.append(identity)
     return anchors
 
 

@@ -7,7 +7,7 @@ from, and what no one changed is written back as it was.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
@@ -214,40 +214,13 @@ class BindingBlock:
             for block in _blocks_returning(old):
                 block._return_instead(old, new)
 
-    def anchor(self, var: Var) -> Binding:
-        """Let an Identity define `var`, and the binding that did another result: what is put in the place of that one
-        later is not `var`. Returns the Identity.
-        """
-        source = var.definition
-        if source is None:
-            raise InternalError(f"nothing in a block defines {var!r}")
-        made = self.add_result(source, len(source.outputs), self.program.fresh(var.name), var.type)
-        source.outputs.pop()
-        source.outputs = [made if v is var else v for v in source.outputs]
-        copy = self._identity(self.program.fresh(var.name), made).definition
-        assert copy is not None
-        copy.outputs[0] = var
-        var.definition = copy
-        return copy
-
-    def lift(self, anchor: Binding, given: Collection[str]) -> None:
-        """Undo `anchor`; what the Identity read takes over its result's name, unless its own is among `given`."""
-        out, source = anchor.out, anchor.inputs[0]
-        if source is None:
-            raise InternalError(f"an anchor reads nothing: {anchor}")
-        named = out.name
-        self.replace(out, source)
-        if out.name == named and source.definition is not None and source.name not in given:
-            self._swap_names(out, source)
-        self.remove(anchor)
-
     def _return_instead(self, old: Var, new: Var) -> None:
         """Make `new` what this block returns in the place of `old`."""
         if old.block is self:
             if self._is_interface(old):
                 return
             if new.definition is not None and not new.returned and new.block is self:
-                self._swap_names(old, new)
+                self.swap_names(old, new)
             else:
                 new = self._identity_named_like(old, new)
         elif any(v is new for v in self.outputs):
@@ -264,7 +237,8 @@ class BindingBlock:
         """A graph input, whose name callers use. Inputs of nested blocks and functions are passed by position."""
         return var.parameter and self.owner is None and not self.is_function
 
-    def _swap_names(self, old: Var, new: Var) -> None:
+    def swap_names(self, old: Var, new: Var) -> None:
+        """Let two values exchange their names."""
         old_name, new_name = old.name, new.name
         self.rename(old, new_name)
         self.rename(new, old_name)

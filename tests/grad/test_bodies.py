@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import onnx
 import pytest
 
 from onnxgrad import body
 from onnxgrad.errors import InputError
-from onnxgrad.grad import gradient, registry
+from onnxgrad.grad import gradient
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import op
 from onnxgrad.verify.run import run
 
 HEADER = '<ir_version: 10, opset_import: ["": 21, "my": 1, "com.microsoft": 1]>'
-
-
-@pytest.fixture(autouse=True)
-def table() -> Iterator[None]:
-    before = dict(registry._RULES)
-    yield
-    registry._RULES.clear()
-    registry._RULES.update(before)
 
 
 def parse(graph: str, functions: str = "") -> onnx.ModelProto:

@@ -1,7 +1,6 @@
 """onnxgrad/grad/engine.py, calling.py, accumulate.py, bodies.py"""
 
 from collections import Counter
-from collections.abc import Iterator
 
 import numpy as np
 import onnx
@@ -9,7 +8,7 @@ import pytest
 from onnx import numpy_helper
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad import differentiate, gradient, registry, vjp, vjp_all
+from onnxgrad.grad import differentiate, gradient, vjp, vjp_all
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
 from onnxgrad.verify.run import run
@@ -24,15 +23,6 @@ def parse(body: str, *, opset: str = '"" : 18', functions: str = "", **values: n
 
 def ops(model: onnx.ModelProto) -> Counter[str]:
     return Counter(n.op_type for n in model.graph.node if n.op_type not in ("Constant", "Identity"))
-
-
-@pytest.fixture
-def table() -> Iterator[None]:
-    """The rules as they were, afterwards."""
-    before = dict(registry._RULES)
-    yield
-    registry._RULES.clear()
-    registry._RULES.update(before)
 
 
 # ---- the transposes of products, and the sum of four products -------------------------------------------
@@ -253,38 +243,38 @@ def test_a_missing_rule_names_operator_domain_version_and_what_to_do() -> None:
     assert "\n" not in str(e.value)
 
 
-def test_a_rule_of_the_user_gets_attributes_by_name(table: None) -> None:
+def test_a_rule_of_the_user_gets_attributes_by_name() -> None:
     vjp("my::Twice", lambda g, y, x, by, of=5.0: g * by * of)
     graph = gradient(custom(), seed="input")
     assert 15.0 in [float(numpy_helper.to_array(t)) for t in graph.graph.initializer if not t.dims]
 
 
-def test_domains_are_not_ignored(table: None) -> None:
+def test_domains_are_not_ignored() -> None:
     with pytest.raises(InputError, match="no gradient rule for my::Tanh"):
         gradient(custom("y = my.Tanh (x)"), seed="input")
 
 
-def test_a_wrong_number_of_partials_names_the_rule(table: None) -> None:
+def test_a_wrong_number_of_partials_names_the_rule() -> None:
     vjp_all("my::Twice", lambda g, y, xs: [g, g])
     with pytest.raises(InputError, match="rule of my::Twice answered 2 partials for 1 operands"):
         gradient(custom(), seed="input")
 
 
-def test_a_cotangent_of_the_wrong_shape_names_rule_and_binding(table: None) -> None:
+def test_a_cotangent_of_the_wrong_shape_names_rule_and_binding() -> None:
     vjp("Tanh", lambda g, y, x: op.Concat(g, g, axis=0), replace=True)
     model = parse("m (float[2] x) => (float[2] y) { y = Tanh (x) }")
     with pytest.raises(InputError, match=r"rule of Tanh answered f32\[4\] for operand 0 of type f32\[2\] at 'y:"):
         gradient(model, seed="input")
 
 
-def test_a_rule_that_emits_what_does_not_type_is_named(table: None) -> None:
+def test_a_rule_that_emits_what_does_not_type_is_named() -> None:
     vjp("Tanh", lambda g, y, x: op.Concat(g, op.Cast(g, to=7), axis=0), replace=True)
     model = parse("m (float[2] x) => (float[2] y) { y = Tanh (x) }")
     with pytest.raises(Exception, match=r"rule of Tanh failed at 'y:.*does not type"):
         gradient(model, seed="input")
 
 
-def test_a_rule_may_answer_none(table: None) -> None:
+def test_a_rule_may_answer_none() -> None:
     vjp("Tanh", lambda g, y, x: None, replace=True)
     model = parse("m (float[2] x) => (float[2] y) { y = Tanh (x) }")
     with pytest.warns(UserWarning, match="all gradients are zero"):
