@@ -91,15 +91,16 @@ def reaching(block: BindingBlock, targets: Iterable[Var]) -> set[Var]:
 def open_calls(block: BindingBlock, targets: Collection[Var], sources: Collection[Var]) -> list[Binding]:
     """Open every call between `sources` and `targets` that has no rule and has a body, and the calls in those.
 
-    A call that defines a source of unknown shape is opened as well, for its adjoint's type. Where such a call defines
-    one of them, an Identity does afterwards; returns these.
+    Calls before a source of unknown shape are opened as well, for its adjoint's type. Where an opened call defines one
+    of them, an Identity does afterwards; returns these.
     """
     kept: set[Var] = {*targets, *sources}
     anchors: list[Binding] = []
     while True:
         block.schedule()
         needed = influenced(block, sources) & reaching(block, targets)
-        needed |= {v for v in sources if v.type is None or (isinstance(v.type, TensorType) and v.shape is None)}
+        unknown = [v for v in sources if v.type is None or (isinstance(v.type, TensorType) and v.shape is None)]
+        needed |= reaching(block, unknown) if unknown else set()
         calls = [b for b in block.bindings if any(v in needed for v in b.outputs if v is not None) and has_body(b)]
         if not calls:
             return anchors

@@ -82,6 +82,21 @@ def test_a_loop_state_keeps_its_shape_for_what_follows() -> None:
     check_model(parsed(text), {"x": normal(2, 3), "w": normal(3, 4)}, wrt=["x", "w"])
 
 
+def test_a_value_of_a_nested_call_that_is_not_reached_has_a_typed_adjoint() -> None:
+    """onnx types neither what follows the Loop nor the calls, and the checker wants every output's rank."""
+    text = """g (float[3] x) => (float[3] y) <int64 n = {2}> {
+       z = Loop (n, "", x) <body: graph = b (int64 i, bool go, float[3] s) => (bool on, float[] t) {
+          on = Identity (go) t = Sin (s) }>
+       v = my.outer (z)
+       y = Neg (x)
+    }
+    <domain: "my", opset_import: ["" : 20, "my" : 1]> outer (a) => (c) { b = my.bend (a) c = Add (b, a) }
+    <domain: "my", opset_import: ["" : 20]> bend (a) => (c) { c = Sin (a) }"""
+    graph = gradient(parsed(text), ["x", "v"], seed="input")
+    onnx.checker.check_model(graph)
+    assert [d.dim_value for d in graph.graph.output[-1].type.tensor_type.shape.dim] == [3]
+
+
 def test_neighbouring_rows_of_an_inner_axis() -> None:
     """onnxruntime 1.31 moves a Transpose through a Pad of some axes as if it were one of all: the graph fails to run."""
     check_model(
