@@ -23,6 +23,7 @@ from onnxgrad.grad.simplify import simplify as simplify_program
 from onnxgrad.grad.straight_through import close_rounding, open_rounding, stopped_by
 from onnxgrad.ir.anchor import lift
 from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.collector import collector_paused
 from onnxgrad.ir.interop import like
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.ops import constant, emitting, op
@@ -79,6 +80,7 @@ def gradient(
     return found.program if isinstance(model, Program) else like(found.program, model)
 
 
+@collector_paused()
 def differentiate(
     program: Program,
     wrt: Wrt = None,
@@ -122,7 +124,7 @@ def differentiate(
             if stop is not None:
                 text += f" ('{stop}' rounds; ste=True, --ste, passes its gradient straight through)"
             notes.append(text)
-            warnings.warn(text, stacklevel=3)
+            warnings.warn(text, stacklevel=4)  # gradient's caller, past the decorator
         outputs = {v.name: _return(block, v, found.get(v), names, forward) for v in asked}
     for value, output in outputs.items():
         if output != names.format(value):

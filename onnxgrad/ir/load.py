@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,6 +14,7 @@ from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir import attributes, interop
 from onnxgrad.ir.annotate import annotate
 from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.collector import collector_paused
 from onnxgrad.ir.preflight import check_model
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import TensorType
@@ -76,20 +75,8 @@ def _parse(data: bytes, where: str) -> ModelProto:
 def _program(proto: ModelProto, folder: Path | None, path: Path | None = None) -> Program:
     where = str(path) if path is not None else "model"
     check_model(proto, where)
-    with _collector_paused():
+    with collector_paused():
         return _read(proto, folder, path, where)
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Loading makes only objects that stay; looking through them for garbage takes a third of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _read(proto: ModelProto, folder: Path | None, path: Path | None, where: str) -> Program:

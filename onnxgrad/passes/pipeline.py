@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir.collector import collector_paused
 from onnxgrad.ir.program import Program
 from onnxgrad.passes import (  # each module registers its passes
     backward_fold_scale_axis,
@@ -111,7 +110,7 @@ class Pipeline:
 
         `on_stage` is told the name of each pass before it runs.
         """
-        with _without_collection():
+        with collector_paused():
             return self._run(program, trace or Trace(), on_stage or (lambda stage: None))
 
     def _run(self, program: Program, trace: Trace, on_stage: Callable[[str], None]) -> list[PassResult]:
@@ -136,18 +135,6 @@ class Pipeline:
             if len(trace.firings) == fired:
                 break
         return list(done.values())
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Bindings and values live long and refer to each other: collecting garbage costs a quarter of the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _run_one(p: Pass, program: Program, trace: Trace, before: int) -> PassResult:
