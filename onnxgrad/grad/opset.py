@@ -6,6 +6,7 @@ import onnx
 from onnx import ModelProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.grad import batched_scan
 from onnxgrad.ir.attributes import is_of_onnxruntime
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import emitting, op
@@ -18,9 +19,8 @@ OPSET = 18
 # the oldest IR version that allows it in onnxruntime's eyes is older; metadata of nodes needs 10, which is optional
 _IR_VERSION = 8
 _WEIGHTS_ARE_NO_INPUTS = 4
-# what onnx.version_converter passes over: PRelu's slopes were one per channel, Scan had a batch axis
+# what onnx.version_converter passes over: PRelu's slopes were one per channel
 _SLOPES_BROADCAST = 7
-_SCAN_WITHOUT_BATCH = 9
 # where operators that onnx.version_converter does not know, and that no version changed, wait
 _HIDDEN = "onnxgrad.hidden"
 
@@ -36,8 +36,8 @@ def raise_opset(program: Program) -> tuple[Program, str]:
         program.opsets[""] = OPSET
     if program.opset >= OPSET:
         return program, ""
-    if program.opset < _SCAN_WITHOUT_BATCH:
-        _refuse_batched_scan(program)
+    if program.opset < batched_scan.SINCE:
+        batched_scan.refuse_batched_scans(program)
     source = to_proto(program, weights=True)
     hidden = [n for n in every_node(source.graph.node) if not n.domain and is_of_onnxruntime(n.op_type, program.opset)]
     for node in hidden:
@@ -55,6 +55,8 @@ def raise_opset(program: Program) -> tuple[Program, str]:
     for node in every_node(converted.graph.node):
         if node.domain == _HIDDEN:
             node.domain = ""
+    if program.opset < batched_scan.SINCE:
+        batched_scan.restore_batches(source, converted)
     _carry_over(source, converted)
     raised = load(converted)
     if program.opset < _SLOPES_BROADCAST:
@@ -73,16 +75,6 @@ def _own_weights(program: Program) -> None:
         block.inputs.remove(v)
         v.parameter = False
     block.touch()
-
-
-def _refuse_batched_scan(program: Program) -> None:
-    for block in program.blocks():
-        for b in block.bindings:
-            if b.is_op("Scan"):
-                raise InputError(
-                    f"'{b}' of opset {program.opset} has a batch axis, which onnx.version_converter drops without a "
-                    "word: export the model again at a newer opset"
-                )
 
 
 def _align_slopes(program: Program) -> None:

@@ -36,14 +36,27 @@ def test_weights_below_ir_4_stay_constants() -> None:
     np.testing.assert_allclose(found["w_grad"], feeds["x"].T @ feeds["y_grad"].reshape(2, 2), rtol=1e-5)
 
 
-def test_the_batch_axis_of_scan_is_refused() -> None:
-    model = onnx.parser.parse_model(
-        '<ir_version: 3, opset_import: ["" : 8]> m (float[1,2] a, float[1,3,2] x) => (float[1,2] y, float[1,3,2] z) '
-        "{ y, z = Scan <num_scan_inputs = 1, body = b (float[2] s, float[2] e) => (float[2] t, float[2] o) "
-        '{ t = Add (s, e) o = Identity (t) }> ("", a, x) }'
-    )
-    with pytest.raises(InputError, match="batch axis"):
-        gradient(model, "x", 0, seed="input")
+SCAN = (
+    '<ir_version: 3, opset_import: ["" : 8]> m (float[2,2] a, float[2,3,1,2] x, int64[2] n) => (float[2,2] y, float[2,3,2] z) '
+    "{{ y, z = Scan <num_scan_inputs = 1, directions = [{}], body = b (float[2] s, float[1,2] e) => (float[2] t, float[2] o) "
+    "{{ f = Squeeze <axes = [0]> (e) p = Mul (s, f) t = Tanh (p) o = Sin (t) }}> ({}, a, x) }}"
+)
+
+
+@pytest.mark.parametrize("direction", [0, 1])
+def test_the_batch_axis_of_scan_is_kept(direction: int) -> None:
+    """onnx.version_converter drops it; the body is raised as well, and what the graph declares stays."""
+    feeds = {"a": normal(2, 2), "x": normal(2, 3, 1, 2), "n": np.array([1, 2])}
+    model = onnx.parser.parse_model(SCAN.format(direction, '""'))
+    check_model(model, feeds, ["a", "x"], onnxruntime=True)
+    graph = gradient(model, ["a"], 0, seed="input")
+    assert list(graph.graph.input)[:2] == list(model.graph.input)[:2]
+    assert list(graph.graph.output)[:2] == list(model.graph.output)
+
+
+def test_a_batched_scan_with_lengths_is_refused() -> None:
+    with pytest.raises(InputError, match="batch axis and lengths"):
+        gradient(onnx.parser.parse_model(SCAN.format(0, "n")), "x", 0, seed="input")
 
 
 def test_a_model_without_the_default_domain() -> None:

@@ -7,13 +7,11 @@ graph itself in float64 (1e-6); three seeds. Cases that onnxruntime cannot run g
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
-from onnxgrad.errors import InputError
 from tests.backend_suite import case, clamp_ir
 from tests.grad.numeric import check_model
 from tests.suite_table import any_opset, table
@@ -85,14 +83,6 @@ MASKED = (
 )
 # float32 in the loss itself: its mean over 6480 elements enters each weight's gradient, where it nearly cancels
 CANCELS = {"test_sce_NCd1d2d3d4d5_mean_weight": 3e-4}
-# refused with an InputError that matches
-REFUSED: dict[str, str] = {
-    **dict.fromkeys([f"test_col2im{k}" for k in ("", "_5d", "_dilations", "_pads", "_strides")], "block_shape"),
-    "test_scan_sum": "batch axis",
-}  # fmt: skip
-# what is not right yet, by name and reason: each must still fail, so that a mended one is taken off this list
-OPEN: dict[str, str] = {
-}  # fmt: skip
 # every n-th case in the default run
 SAMPLE = 16
 
@@ -116,10 +106,6 @@ def check(name: str, *, onnxruntime: bool) -> None:
         }
     operand = WRT.get(model.graph.node[0].op_type)
     wrt = None if operand is None else [model.graph.node[0].input[operand]]
-    if name in REFUSED:
-        with pytest.raises(InputError, match=REFUSED[name]):
-            check_model(model, feeds, wrt, onnxruntime=False)
-        return
     target = None
     if name in MASKED:
         wrt = [k for k, v in feeds.items() if v.dtype.kind == "f" and np.isfinite(v).all()]
@@ -134,13 +120,9 @@ def _resolution(model: onnx.ModelProto) -> float:
     return 3e-2 if onnx.TensorProto.BFLOAT16 in types else 4e-3 if onnx.TensorProto.FLOAT16 in types else 1e-4
 
 
-def cases(names: Sequence[str]) -> list[Any]:
-    """The cases that are no kinks; the open ones must fail."""
-    return [
-        pytest.param(n, marks=pytest.mark.xfail(reason=OPEN[n], strict=True)) if n in OPEN else n
-        for n in names
-        if n not in KINKS
-    ]
+def cases(names: Sequence[str]) -> list[str]:
+    """The cases that are no kinks."""
+    return [n for n in names if n not in KINKS]
 
 
 @pytest.mark.parametrize("name", cases(RUNS[::SAMPLE]))
@@ -161,4 +143,4 @@ def test_case_that_only_the_reference_runs(name: str) -> None:
 
 
 def test_the_exceptions_are_cases() -> None:
-    assert {*KINKS, *REFUSED, *OPEN, *MASKED, *CANCELS} <= {*RUNS, *REFERENCE_ONLY}
+    assert {*KINKS, *MASKED, *CANCELS} <= {*RUNS, *REFERENCE_ONLY}

@@ -100,16 +100,18 @@ def _max_unpool(g: Var, y: Var, x: Var, places: Var, shape: Any, binding: Bindin
 vjp("MaxUnpool", _max_unpool)
 
 
-def _col2im(g: Var, y: Var, x: Var, image: Any, block: Any, binding: Binding) -> Var:
-    """The patches of g: for each place in the block, a strided slice."""
-    sizes = binding.inputs[2].ints if binding.inputs[2] is not None else None
-    if sizes is None:
-        raise InputError(f"the gradient of '{binding}' needs a block_shape known beforehand")
-    n = len(sizes)
+def _col2im(g: Var, y: Var, x: Var, image: Var, block: Var, binding: Binding) -> Var:
+    """The patches of g: for each place in the block, a strided slice, or elements by number where it is not known."""
+    sizes, rank = block.ints, g.rank
+    if sizes is None and rank is None:
+        raise InputError(f"the gradient of '{binding}' needs to know how many axes the image has: declare its shape")
+    n = len(sizes) if sizes is not None else (rank or 0) - 2
     dilations = binding.attr("dilations") or (1,) * n
     strides = binding.attr("strides") or (1,) * n
     pads = binding.attr("pads") or (0,) * 2 * n
     padded = pad(g, [0, 0, *pads[:n], 0, 0, *pads[n:]])
+    if sizes is None:
+        return reshape_like(_patches(padded, block, n, strides, dilations), x)
     axes = list(range(2, n + 2))
     ends = op.Shape(padded, start=2)
     extent = np.array([(k - 1) * d for k, d in zip(sizes, dilations, strict=True)], np.int64)
@@ -120,6 +122,22 @@ def _col2im(g: Var, y: Var, x: Var, image: Any, block: Any, binding: Binding) ->
         patches.append(op.Unsqueeze(op.Reshape(patch, [0, 0, -1]), [2]))
     stacked = op.Concat(*patches, axis=2)
     return reshape_like(stacked, x)
+
+
+def _patches(padded: Var, block: Var, n: int, strides: Sequence[int], dilations: Sequence[int]) -> Var:
+    """padded (N, C, *image) as (N, C, places in the block, positions): Gather by the sum of two row-major numbers."""
+    sizes = op.Shape(padded, start=2)
+    place: Any = np.int64(0)
+    position: Any = np.int64(0)
+    for i in range(n):
+        size, count = (op.Squeeze(op.Slice(v, [i], [i + 1], [0]), [0]) for v in (sizes, block))
+        offsets = op.Range(np.int64(0), count, np.int64(1)) * np.int64(dilations[i])
+        starts = op.Range(np.int64(0), size - (count - np.int64(1)) * np.int64(dilations[i]), np.int64(strides[i]))
+        place = offsets if i == 0 else op.Reshape(op.Unsqueeze(place * size, [1]) + offsets, [-1])
+        position = starts if i == 0 else op.Reshape(op.Unsqueeze(position * size, [1]) + starts, [-1])
+    numbers = op.Unsqueeze(place, [1]) + position
+    result: Var = op.Gather(op.Reshape(padded, [0, 0, -1]), numbers, axis=2)
+    return result
 
 
 vjp("Col2Im", _col2im)

@@ -82,9 +82,8 @@ def _scan8(call: Call, lengths: Array | None, *operands: Any) -> tuple[Any, ...]
     count = call["num_scan_inputs"]
     if lengths is not None:
         raise Unsupported("Scan of opset 8 with sequence lengths")
-    one = Call(
-        call.op_type, call.domain, 9, {"body": call["body"], "num_scan_inputs": count}, call.inputs, call.outputs
-    )
+    attributes = {"body": call["body"], "num_scan_inputs": count, "scan_input_directions": call["directions"]}
+    one = Call(call.op_type, call.domain, 9, attributes, call.inputs, call.outputs)
     rows = [scan(one, *(operand[b] for operand in operands)) for b in range(operands[0].shape[0])]
     return tuple(np.stack(column) for column in zip(*rows, strict=True))
 
