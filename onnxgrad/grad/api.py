@@ -111,7 +111,7 @@ def differentiate(
         many = f"{len(anchors)} quantisation{'' if len(anchors) == 1 else 's'}"
         notes.append(f"straight through {many}: an estimate, not a derivative")
     anchors += open_calls(block, targets, asked)
-    type_states(block)
+    type_states(block, asked)
     before = {t.name for t in program.proto.graph.initializer}
     forward = set(block.bindings).difference(anchors)
     view = _view(block, checkpoint, targets, asked)

@@ -8,7 +8,7 @@ reverse sweep of an iteration with its states on tape.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -171,8 +171,10 @@ def stable_types(body: BindingBlock, initial: Sequence[Var]) -> list[Type | None
     return types
 
 
-def type_states(block: BindingBlock) -> None:
-    """Shapes for the final states of Loops, which onnx leaves open, where no step changes them."""
+def type_states(block: BindingBlock, wanted: Iterable[Var]) -> None:
+    """Shapes for the final states of Loops, which onnx leaves open, where no step changes them; and what follows from
+    them and from declared outputs for the values in `wanted`.
+    """
     for b in [b for b in block.walk() if b.is_op("Loop")]:
         initial = b.inputs[2:]
         results = b.outputs[: len(initial)]
@@ -183,6 +185,8 @@ def type_states(block: BindingBlock) -> None:
                 if v is not None and v.shape is None and type_ is not None:
                     v.type = type_
             retype(block)
+    if any(isinstance(v.type, TensorType) and v.shape is None for v in wanted):
+        retype(block)
 
 
 # ---- Scan -----------------------------------------------------------------------------------------------------

@@ -97,6 +97,19 @@ def test_a_value_of_a_nested_call_that_is_not_reached_has_a_typed_adjoint() -> N
     assert [d.dim_value for d in graph.graph.output[-1].type.tensor_type.shape.dim] == [3]
 
 
+def test_a_branch_over_values_that_only_the_outputs_declare_has_a_typed_adjoint() -> None:
+    """What the file declares of an output reaches the branches that read it."""
+    text = """g (float x, bool c) => (float z, float y) <int64 n = {2}> {
+       z = Loop (n, "", x) <body: graph = b (int64 i, bool go, float s) => (bool on, float[] t) {
+          on = Identity (go) t = Sin (s) }>
+       v = If (c) <then_branch: graph = t () => (float[] p) { p = Mul (z, z) },
+                   else_branch: graph = e () => (float[] q) { q = Neg (z) }>
+       y = Neg (x)
+    }"""
+    graph = gradient(parsed(text), ["x", "v"], "y")
+    onnx.checker.check_model(graph)
+
+
 def test_neighbouring_rows_of_an_inner_axis() -> None:
     """onnxruntime 1.31 moves a Transpose through a Pad of some axes as if it were one of all: the graph fails to run."""
     check_model(
