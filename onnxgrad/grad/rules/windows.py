@@ -100,23 +100,23 @@ def _max_unpool(g: Var, y: Var, x: Var, places: Var, shape: Any, binding: Bindin
 vjp("MaxUnpool", _max_unpool)
 
 
-def _col2im(g: Var, y: Var, x: Var, image: Var, block: Var, binding: Binding) -> Var:
+def _col2im(g: Var, y: Var, x: Var, image: Any, block: tuple[int, ...] | Var, binding: Binding) -> Var:
     """The patches of g: for each place in the block, a strided slice, or elements by number where it is not known."""
-    sizes, rank = block.ints, g.rank
-    if sizes is None and rank is None:
+    rank = g.rank if isinstance(block, Var) else len(block) + 2
+    if rank is None:
         raise InputError(f"the gradient of '{binding}' needs to know how many axes the image has: declare its shape")
-    n = len(sizes) if sizes is not None else (rank or 0) - 2
+    n = rank - 2
     dilations = binding.attr("dilations") or (1,) * n
     strides = binding.attr("strides") or (1,) * n
     pads = binding.attr("pads") or (0,) * 2 * n
     padded = pad(g, [0, 0, *pads[:n], 0, 0, *pads[n:]])
-    if sizes is None:
+    if isinstance(block, Var):
         return reshape_like(_patches(padded, block, n, strides, dilations), x)
     axes = list(range(2, n + 2))
     ends = op.Shape(padded, start=2)
-    extent = np.array([(k - 1) * d for k, d in zip(sizes, dilations, strict=True)], np.int64)
+    extent = np.array([(k - 1) * d for k, d in zip(block, dilations, strict=True)], np.int64)
     patches = []
-    for place in product(*map(range, sizes)):
+    for place in product(*map(range, block)):
         start = np.array([p * d for p, d in zip(place, dilations, strict=True)], np.int64)
         patch = op.Slice(padded, start, op.Sub(ends, extent - start), axes, list(strides))
         patches.append(op.Unsqueeze(op.Reshape(patch, [0, 0, -1]), [2]))
