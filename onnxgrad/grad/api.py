@@ -28,6 +28,7 @@ from onnxgrad.ir.interop import like
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.ops import constant, emitting, op
 from onnxgrad.ir.program import Program
+from onnxgrad.passes.remove_unused_functions import reachable
 
 Seed = Literal["ones", "input"]
 
@@ -62,7 +63,8 @@ def gradient(
 
     `model` is a path, bytes, ModelProto, gs.Graph or onnx_ir.Model and is not changed; a path or bytes give a
     ModelProto back, everything else its own kind. `wrt`: names or globs of inputs, initializers, intermediate values;
-    None: every floating-point input; "params": every weight that reaches the target. `target`: an output's name or
+    None: every floating-point input; "params": every weight with an axis that reaches the target, those of nested
+    graphs too, which then move to the main graph. `target`: an output's name or
     index, any value's name, or a list, whose adjoints add up; None: the only output. `seed="ones"`: targets are
     scalars; `seed="input"`: any shape, with a new graph input `<target>_grad` of the target's type. `checkpoint`: a
     `Checkpoint`, value names, "auto" or a memory budget such as "512MB" (see `onnxgrad.grad.segments.choose`).
@@ -98,7 +100,7 @@ def differentiate(
     if names.count("{}") != 1:
         raise InputError(f"names must hold {{}} once, for the value's name; it is {names!r}")
     program, note = raise_opset(program)
-    own_names = set(program.names)
+    own_names, called = set(program.names), reachable(program)
     notes = [note] if note else []
     block = program.main
     block.schedule()
@@ -138,6 +140,9 @@ def differentiate(
         simplify_program(program, asked, forward)
     for v in [v for v in block.initializers.values() if v.use_count == 0 and v.name not in before]:
         block.remove_initializer(v)
+    # functions whose every call was opened; what nothing called before is none of our business
+    for key in called - reachable(program):
+        del program.functions[key]
     sinks_last(block, forward)
     given = {v.name: g.name for v, g in seeds.items()} if seed == "input" else {}
     return Gradient(program, tuple(target_names), outputs, given, tuple(notes))

@@ -14,7 +14,6 @@ from onnxgrad.passes.base import nested, roots
 from onnxgrad.passes.merge_equal import merge_bindings
 from onnxgrad.passes.remove_noops import RULES as NOOPS
 from onnxgrad.passes.remove_noops import transpose_in_order
-from onnxgrad.passes.remove_unused_functions import RemoveUnusedFunctions
 from onnxgrad.passes.transpose import GEMM_RULES, transpose_of_matmul, transpose_of_transpose
 from onnxgrad.rewrite.engine import apply_rules
 from onnxgrad.rewrite.trace import Trace
@@ -39,7 +38,6 @@ def simplify(
             merge_bindings(block, trace, where=lambda b: b not in forward)
     for block in reversed([program.main, *nested(program.main)]):
         block.remove_unused()
-    RemoveUnusedFunctions().run(program, trace)
 
 
 def _fold_constants(block: BindingBlock, forward: Collection[Binding]) -> None:

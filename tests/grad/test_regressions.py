@@ -63,6 +63,14 @@ def test_a_function_that_returns_its_operand(wrt: str) -> None:
     np.testing.assert_allclose(found[graph.graph.output[-1].name], adjoint, rtol=1e-5)
 
 
+def test_functions_go_with_their_last_call_and_no_others() -> None:
+    text = """g (float[3] x) => (float[3] y) { y = my.bend (x) }
+    <domain: "my", opset_import: ["" : 20]> bend (a) => (c) { c = Sin (a) }
+    <domain: "my", opset_import: ["" : 20]> spare (a) => (c) { c = Cos (a) }"""
+    graph = gradient(parsed(text), seed="input")
+    assert [f.name for f in graph.functions] == ["spare"]
+
+
 def test_a_call_whose_result_is_returned_by_a_loop_body() -> None:
     text = """g (float[3] x) => (float[3] y) <int64 n = {2}> {
        y = Loop (n, "", x) <body: graph = b (int64 i, bool go, float[3] s) => (bool on, float[3] t) {
