@@ -71,7 +71,8 @@ def gradient(
     `ste`: rounding by QuantizeLinear and DequantizeLinear passes adjoints straight through, an estimate; without it
     nothing passes, for the derivative of rounding is zero. Raises InputError for a request that the model cannot
     answer: an unknown name, a value that is not floating-point, no unique target. Warns when no requested value
-    reaches the target.
+    reaches the target, and when `wrt` holds a target with `seed="input"`: `y_grad` is then the new input, so that the
+    adjoint of `y` is returned as `y_grad_2`.
     """
     program = load(model)
     found = differentiate(
@@ -79,6 +80,9 @@ def gradient(
     )
     for note in found.notes:
         _log.info(note)
+    for value in found.seeds:  # the input of that name is ours: nobody can have seen it coming
+        if value in found.adjoints:
+            warnings.warn(_renamed(value, found.adjoints[value], names), stacklevel=2)
     return found.program if isinstance(model, Program) else like(found.program, model)
 
 
@@ -130,7 +134,7 @@ def differentiate(
         outputs = {v.name: _return(block, v, found.get(v), names, forward) for v in asked}
     for value, output in outputs.items():
         if output != names.format(value):
-            notes.append(f"'{names.format(value)}' is taken: the gradient of '{value}' is '{output}'")
+            notes.append(_renamed(value, output, names))
     if ste:
         close_rounding(program)
     for identity in anchors:
@@ -171,10 +175,15 @@ def _return(block: BindingBlock, value: Var, adjoint: Var | None, names: str, fo
     name = block.program.fresh(names.format(value.name))
     # what the forward part defines, a constant, and what is an output already keep their names
     if adjoint.returned or adjoint.definition is None or adjoint.definition in forward:
-        adjoint = op.Identity(adjoint)
+        with emitting(block, made_by="gradient"):  # not shared: each of several values with one adjoint has its own
+            adjoint = op.Identity(adjoint)
     block.rename(adjoint, name)
     block.add_output(adjoint)
     return name
+
+
+def _renamed(value: str, output: str, names: str) -> str:
+    return f"'{names.format(value)}' is taken: the gradient of '{value}' is '{output}'"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto
 
-from onnxgrad.errors import InputError
+from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.grad.api import Gradient, differentiate
 from onnxgrad.grad.request import Target, Wrt, find_targets, hoist_requested
 from onnxgrad.ir.load import ModelLike, load
@@ -31,7 +31,7 @@ from onnxgrad.verify.cases import runnable
 from onnxgrad.verify.inputs import feeds_for
 from onnxgrad.verify.kernels import ROUNDED, Unsupported
 from onnxgrad.verify.reference import Reference
-from onnxgrad.verify.run import run
+from onnxgrad.verify.run import RunFailed, run
 
 # relative to the value's own gradient, by the coarsest float type on the way
 TOLERANCES: dict[int, float] = {
@@ -132,8 +132,8 @@ def check_gradient(
     """Check `gradient(model, wrt, target, **options)` numerically in random directions.
 
     Targets that are no scalars get a random adjoint. `inputs` are used where given, the rest is generated from `seed`
-    and `dims`. Raises InputError as `gradient` does, `Unsupported` where the float64 reference lacks an operator, and
-    RunFailed where onnxruntime refuses the gradient graph.
+    and `dims`. Raises InputError as `gradient` does, `Unsupported` where the float64 reference lacks an operator,
+    NotProved where onnxruntime runs the model and refuses the gradient graph, and RunFailed where a limit is reached.
     """
     source = to_proto(load(model), weights=True)
     program = load(source)
@@ -156,7 +156,10 @@ def check_gradient(
     base = reference.run({**feeds, **{d: np.zeros(()) for d in deltas.values()}})
     weights = {t: _adjoint(rng, base[moved[t]], scalar, found.program, t) for t in found.targets}
     given = {**feeds, **{found.seeds[t]: weights[t] for t in found.seeds}}
-    results = run(graph, given, provider=provider, outputs=list(found.adjoints.values()))
+    try:
+        results = run(graph, given, provider=provider, outputs=list(found.adjoints.values()))
+    except RunFailed as error:
+        raise _whose_fault(error, source, feeds, provider) from error
 
     arrays = {n: np.asarray(results[found.adjoints[n]]).astype(np.float64) for n in names}
     scale = max((float(np.linalg.norm(a)) for a in arrays.values()), default=0.0)
@@ -173,6 +176,21 @@ def check_gradient(
     judged = [c for c in checks if c.judged]
     ok = bool(judged) and all(c.error <= limit for c in judged)
     return GradientReport(ok, tuple(checks), limit, provider, found.notes)
+
+
+def _whose_fault(error: RunFailed, source: ModelProto, feeds: Mapping[str, Any], provider: str) -> OnnxgradError:
+    """What to raise where onnxruntime refused the gradient graph: an InputError where it refuses the model as well."""
+    try:
+        run(source, feeds, provider=provider)
+    except RunFailed as refused:
+        if refused.stage in ("load", "run"):
+            return InputError(f"the model itself does not run on these inputs: {refused.reason}")
+    if error.stage not in ("load", "run"):
+        return error  # a limit was reached, which says itself which
+    return NotProved(
+        f"the gradient, our result, does not run in onnxruntime, though the model does: {error.reason}; please report "
+        "it with the model"
+    )
 
 
 class _Line:

@@ -167,14 +167,14 @@ def check_optimized(drawn: Drawn) -> None:
 
 @given(drawn=models())
 @FEW
-@pytest.mark.filterwarnings("ignore:no requested value reaches")
+@pytest.mark.filterwarnings("ignore:no requested value reaches", "ignore:.* is taken")
 def test_gradients_agree_with_differences(drawn: Drawn) -> None:
     check_differences(drawn)
 
 
 @given(drawn=models())
 @FEW
-@pytest.mark.filterwarnings("ignore:no requested value reaches")
+@pytest.mark.filterwarnings("ignore:no requested value reaches", "ignore:.* is taken")
 def test_optimizing_changes_nothing(drawn: Drawn) -> None:
     check_optimized(drawn)
 
@@ -182,7 +182,7 @@ def test_optimizing_changes_nothing(drawn: Drawn) -> None:
 @pytest.mark.slow
 @given(drawn=models())
 @MANY
-@pytest.mark.filterwarnings("ignore:no requested value reaches")
+@pytest.mark.filterwarnings("ignore:no requested value reaches", "ignore:.* is taken")
 def test_many_gradients_agree_with_differences(drawn: Drawn) -> None:
     check_differences(drawn)
 
@@ -190,6 +190,6 @@ def test_many_gradients_agree_with_differences(drawn: Drawn) -> None:
 @pytest.mark.slow
 @given(drawn=models())
 @MANY
-@pytest.mark.filterwarnings("ignore:no requested value reaches")
+@pytest.mark.filterwarnings("ignore:no requested value reaches", "ignore:.* is taken")
 def test_optimizing_changes_nothing_on_many(drawn: Drawn) -> None:
     check_optimized(drawn)
