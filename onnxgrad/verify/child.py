@@ -11,8 +11,10 @@ from __future__ import annotations
 import ctypes
 import os
 import pickle
+import signal
 import struct
 import sys
+import threading
 import time
 from collections import OrderedDict
 from typing import Any, BinaryIO
@@ -258,11 +260,34 @@ def _handle(sessions: Sessions, verb: str, arguments: list[Any]) -> tuple[Any, .
     raise ValueError(f"unknown request {verb!r}")
 
 
+def _end_with_parent(pipe: int) -> None:
+    """End this process as soon as the parent's end of `pipe` closes, however the parent died.
+
+    The kernel's SIGIO ends us even while a library computes and holds the interpreter's lock; a thread does where
+    there is no such signal, and where the parent had died before we asked for it.
+    """
+    if hasattr(os, "O_ASYNC"):
+        import fcntl
+
+        signal.signal(signal.SIGIO, signal.SIG_DFL)  # which is to end the process
+        fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+
+    def wait() -> None:
+        os.read(pipe, 1)  # nobody writes
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def main() -> None:
     """Keep the answer pipe to ourselves: whatever a library prints goes to stderr, which the parent keeps in a file."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    limit = int(sys.argv[1])
+    limit, pipe = int(sys.argv[1]), int(sys.argv[2])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the parent decides what it means
+    if pipe >= 0:
+        _end_with_parent(pipe)
     if limit:
         _limit_memory(limit)
     serve(sys.stdin.buffer, answers)

@@ -41,10 +41,19 @@ class Child:
         # module.
         code = f"import sys; sys.path[:] = {sys.path!r}; import runpy; runpy.run_path({script!r}, run_name='__main__')"
         self.rss_limit = None if limited else limit
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", code, str(limit if limited else 0)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
-        )  # fmt: skip
+        # Nobody writes to this pipe: its end is ours. pass_fds is POSIX only; elsewhere the child sees its stdin end.
+        watched, self.life = os.pipe() if os.name == "posix" else (-1, -1)
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", code, str(limit if limited else 0), str(watched)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
+                pass_fds=() if watched < 0 else (watched,),
+            )  # fmt: skip
+        except BaseException:
+            _close(self.life)
+            raise
+        finally:
+            _close(watched)
         self.requests = cast(BinaryIO, self.process.stdin)
         self.answers = cast(BinaryIO, self.process.stdout)
         self.owner = os.getpid()
@@ -60,6 +69,8 @@ class Child:
         atexit.unregister(self.kill)
         self.process.kill()
         self.process.wait()
+        _close(self.life)
+        self.life = -1
         for stream in (self.requests, self.answers, self.log):
             try:
                 stream.close()
@@ -97,6 +108,9 @@ class Child:
             said = self._said()
             self.kill()
             raise RunFailed(lost or "killed", _obituary(lost, code, timeout, said)) from error
+        except BaseException:
+            self.kill()  # interrupted: what it still answers would be taken for the next request's answer
+            raise
         finally:
             done.set()
         watcher.join()
@@ -132,6 +146,11 @@ def _obituary(lost: str, code: int, timeout: float, said: str) -> str:
             name = f"signal {-code}"
         return f"it died of {name}" + (f" ({said})" if said else "")
     return f"it exited with {code}" + (f" ({said})" if said else "")
+
+
+def _close(descriptor: int) -> None:
+    if descriptor >= 0:
+        os.close(descriptor)
 
 
 def memory_limit() -> int:

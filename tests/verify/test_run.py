@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ import pytest
 
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.verify.process import Child
-from onnxgrad.verify.run import RunFailed, open_session, run, run_many, runtime_limits, versions
+from onnxgrad.verify.run import RunFailed, _child, open_session, run, run_many, runtime_limits, versions
 from tests.helpers import ROOT, parse
 
 NEG = "g (float[N] x) => (float[N] y) { y = Neg(x) }"
@@ -252,3 +253,65 @@ except InputError as error:
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=60, check=True)
     assert "pip install 'onnxgrad[cpu]'" in done.stdout
+
+
+# runs ENDLESS as a session's first request, so that the child computes when the parent ends
+PARENT = f"""
+import numpy as np
+from onnxgrad.verify.run import _child, open_session
+from tests.helpers import parse
+
+session = open_session(parse({ENDLESS!r}))
+feeds = {{"n": np.array(2**40), "x": np.zeros((300, 300), np.float32)}}
+print(_child("cpu").process.pid, flush=True)
+session.run(feeds, timeout=100)
+"""
+
+
+def gone(pid: int, seconds: float = 10.0) -> bool:
+    """Whether a process ends within some seconds; a zombie that nobody reaps has ended."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+                if file.read().rsplit(")", 1)[1].split()[0] == "Z":
+                    return True
+        except OSError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks processes up in /proc")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_the_child_dies_with_its_parent(number: int) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    time.sleep(0.3)  # into the run
+    parent.send_signal(number)
+    assert parent.wait(20) != 0
+    parent.communicate()
+    assert gone(child)
+
+
+def test_an_interrupted_request_leaves_no_answer_behind() -> None:
+    session = open_session(parse(NEG))
+    before = _child("cpu")
+
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    old = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(Interrupted):
+            run(parse(ENDLESS), {"n": np.array(2**40), "x": np.zeros((300, 300), np.float32)})
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+    assert not before.alive()
+    assert session.run({"x": np.ones(2, np.float32)})["y"].tolist() == [-1, -1]
