@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -158,8 +159,10 @@ def common_factor(x: list[Var], root: Binding) -> Any:
     return None
 
 
-def _products(terms: list[Var], root: Binding) -> set[Binding]:
-    """The Muls below `root` that nothing outside reads and that have its shape, in reach through such Muls."""
+def _products(terms: list[Var], root: Binding) -> dict[Binding, None]:
+    """The Muls below `root` that nothing outside reads and that have its shape, in reach through such Muls; in an
+    order that only the graph decides.
+    """
     found: dict[Binding, None] = {}
     work = list(terms)
     while work:
@@ -168,17 +171,17 @@ def _products(terms: list[Var], root: Binding) -> set[Binding]:
         if m is not None and fits and m not in found and len(found) < _LONGEST:
             found[m] = None
             work += [v for v in m.inputs if v is not None]
-    inside = set(found)
-    while outside := {m for m in inside if any(u is not root and u not in inside for u in m.out.users)}:
-        inside -= outside
-    return inside
+    while outside := [m for m in found if any(u is not root and u not in found for u in m.out.users)]:
+        for m in outside:
+            del found[m]
+    return found
 
 
 # Muls looked at for one sum
 _LONGEST = 24
 
 
-def _strip(v: Var, factor: Var, products: set[Binding], stripped: dict[Var, Var]) -> bool:
+def _strip(v: Var, factor: Var, products: Collection[Binding], stripped: dict[Var, Var]) -> bool:
     """Put v / factor into `stripped`; False when `factor` is not exactly once in v, or is v."""
     if v in stripped:
         return True

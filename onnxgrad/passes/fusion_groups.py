@@ -110,7 +110,7 @@ class _Partition:
         if any(self.device[p] != self.device[sink] for p in path):
             return
         target = self.root(sink)
-        joining = {r for p in path if (r := self.root(p)) is not target}
+        joining = dict.fromkeys(r for p in path if (r := self.root(p)) is not target)
         if self.size[target] + sum(self.size[r] for r in joining) > self.max_size:
             return
         for r in joining:
