@@ -99,7 +99,9 @@ class Pipeline:
                 raise InputError(f"unknown preset '{preset}': choose one of {', '.join(PRESETS)}")
             passes = PRESETS[preset]
         parsed: list[Pass] = []
-        for item in [passes] if isinstance(passes, str) else passes:
+        for item in passes if isinstance(passes, (list, tuple)) else [passes]:
+            if not isinstance(item, (str, Pass)):
+                raise InputError(f"a pass is a name or a Pass, not {type(item).__name__} (rules run with rewrite_call)")
             parsed += parse_passes(item, merge=merge, provider=provider) if isinstance(item, str) else [item]
         return Pipeline(tuple(parsed))
 

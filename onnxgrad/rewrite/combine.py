@@ -13,9 +13,9 @@ from typing import Any
 
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.ops import emitting
-from onnxgrad.rewrite.engine import call_arguments, substitute
-from onnxgrad.rewrite.match import match_binding
-from onnxgrad.rewrite.pattern import Call
+from onnxgrad.rewrite.engine import call_arguments, fault_of, replacements, substitute
+from onnxgrad.rewrite.match import heads, match_binding, value_of
+from onnxgrad.rewrite.pattern import Pattern
 from onnxgrad.rewrite.trace import Decline, Trace
 
 
@@ -24,10 +24,10 @@ class Branch:
     """One member of a family: its root binding and what the pattern captured there."""
 
     root: Binding
-    captured: Mapping[str, Any]
+    captured: Mapping[Any, Any]
 
-    def __getitem__(self, name: str) -> Any:
-        return self.captured[name]
+    def __getitem__(self, name: str | Pattern) -> Any:
+        return self.captured[name] if isinstance(name, str) else value_of(name, self.captured)
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,13 @@ class Family:
     """A law over parallel branches: how one looks, which belong together (`by`), what replaces a whole group."""
 
     name: str
-    pattern: Call
+    pattern: Pattern
     by: Callable[..., Hashable | Decline | None]
     build: Callable[[list[Branch]], Any]
 
 
 def combine(
-    pattern: Call, *, by: Callable[..., Hashable | Decline | None]
+    pattern: Pattern, *, by: Callable[..., Hashable | Decline | None]
 ) -> Callable[[Callable[[list[Branch]], Any]], Family]:
     """Make a family of a function that receives a group's branches and returns one replacement per branch.
 
@@ -57,8 +57,9 @@ def apply_family(block: BindingBlock, family: Family, trace: Trace, min_branches
     started = time.perf_counter()
     emitted: list[Binding] = []
     buckets: dict[tuple[BindingBlock, Hashable], list[Binding]] = {}
+    ops = heads(family.pattern)
     for b in list(block.walk()):
-        if b.op not in family.pattern.ops or b.domain != family.pattern.domain:
+        if ops is not None and (b.domain, b.op) not in ops:
             continue
         counts.tried += 1
         key = _key(family, b)
@@ -145,7 +146,15 @@ def _rewrite(family: Family, group: list[Branch], trace: Trace) -> list[Binding]
         if isinstance(answer, Decline):
             trace.missed(family.name, where, answer.reason)
         return []
+    fault = fault_of(family.build)
+    if not isinstance(answer, Sequence) or len(answer) != len(group):
+        raise fault(f"{family.name} must return one value for each of {len(group)} branches, not {str(answer)[:60]}")
+    pairs = {branch[family.pattern]: new for branch, new in zip(group, answer, strict=True)}
+    mapping = replacements(pairs, {}, family.name, fault)
+    if not mapping:
+        emitter.discard()
+        return []
     trace.of(family.name).applied += 1
     trace.fired(family.name, where)
-    substitute({branch.root.out: new for branch, new in zip(group, answer, strict=True)}, family.name)
+    substitute(mapping, family.name, fault)
     return [b for b in emitter.emitted if b.is_live]

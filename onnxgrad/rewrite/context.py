@@ -11,21 +11,32 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from onnxgrad.errors import InternalError
+from onnxgrad.errors import InputError
 from onnxgrad.ir import interop
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.ops import emitting
 from onnxgrad.ir.program import Program
-from onnxgrad.rewrite.engine import Measure, apply_rules, closes_cycle, rewrite, substitute
-from onnxgrad.rewrite.match import Captured, gather, match_binding
-from onnxgrad.rewrite.pattern import Call, Capture, Each, Pattern
+from onnxgrad.rewrite.engine import (
+    Measure,
+    apply_rules,
+    closes_cycle,
+    fault_of,
+    replacements,
+    rewrite,
+    substitute,
+)
+from onnxgrad.rewrite.match import Captured, gather, heads, match_binding, reader_of, value_of
+from onnxgrad.rewrite.pattern import Call, Capture, Each, Either, Pattern
 from onnxgrad.rewrite.trace import Decline, Fuel, Trace
 
 
 @dataclass(frozen=True)
 class Matched:
-    """What one match found: `m[pattern]` is the value of a root, `m[capture]` what the capture stands for."""
+    """What one match found: `m[pattern]` is the value of a root or of a pattern inside one, `m[capture]` a capture's.
+
+    KeyError for a pattern that had no part in the match, such as the alternative not taken.
+    """
 
     captured: Captured
     values: Mapping[Pattern, Any]
@@ -33,27 +44,29 @@ class Matched:
     def __getitem__(self, key: Pattern | str) -> Any:
         if isinstance(key, str):
             return self.captured[key]
-        return self.captured[key.name] if isinstance(key, Capture) else self.values[key]
+        return self.values[key] if key in self.values else value_of(key, self.captured)
 
 
 @dataclass
 class PatternContext:
-    """Several roots that match together, each a different binding.
+    """Several roots that match together, each a different value.
 
-    roots: `P.Op(...)` patterns, or `Each(P.Op(x, w), same=(x,))` for every binding of that form with one common x.
+    roots: patterns, or `Each(P.Op(x, w), same=(x,))` for every binding of that form with one common x.
     """
 
-    roots: tuple[Call | Each, ...]
-    _only: list[tuple[Call, Call]] = field(default_factory=list)
+    roots: tuple[Pattern, ...]
+    _only: list[tuple[Pattern, Pattern]] = field(default_factory=list)
     _tests: list[Callable[[Matched], bool]] = field(default_factory=list)
 
-    def __init__(self, *roots: Call | Each) -> None:
+    def __init__(self, *roots: Pattern) -> None:
+        if not roots or not all(isinstance(root, Pattern) for root in roots):
+            raise InputError("PatternContext takes the roots, one or more patterns written with P")
         self.roots = roots
         self._only = []
         self._tests = []
 
-    def only_used_by(self, producer: Call, consumer: Call) -> PatternContext:
-        """The value of root `producer` is read by the binding of root `consumer` and by nothing else."""
+    def only_used_by(self, producer: Pattern, consumer: Pattern) -> PatternContext:
+        """The value of `producer` is read by the binding of `consumer` and by nothing else (roots or inside)."""
         self._only.append((producer, consumer))
         return self
 
@@ -85,11 +98,12 @@ class PatternContext:
             for extended, members in _families(root, block, found):
                 yield from self._match(index + 1, block, extended, {**values, root: members})
             return
-        taken = {id(v) for v in values.values()}
+        taken = {id(v) for v in _flat(values.values())}
         for b in _candidates(root, block, found) if first is None else [first]:
-            if id(b.out) not in taken:
-                for extended in match_binding(root, b, found):
-                    yield from self._match(index + 1, block, extended, {**values, root: b.out})
+            for extended in match_binding(root, b, found):
+                value = value_of(root, extended)
+                if id(value) not in taken:
+                    yield from self._match(index + 1, block, extended, {**values, root: value})
 
     def starts(self, block: BindingBlock) -> list[Binding | None]:
         """Where the first root may be, as `first` for `matches`: [None] when that takes looking at everything."""
@@ -98,24 +112,26 @@ class PatternContext:
 
     def _holds(self, matched: Matched) -> bool:
         for producer, consumer in self._only:
-            if matched[producer].sole_user() is not matched[consumer].definition:
+            readers = {reader_of(v) for v in _flat([matched[producer]])}
+            if None in readers or readers != {v.definition for v in _flat([matched[consumer]])}:
                 return False
         return all(test(matched) for test in self._tests)
 
 
-def _candidates(root: Call, block: BindingBlock, found: Captured) -> Iterable[Binding]:
+def _candidates(root: Pattern, block: BindingBlock, found: Captured) -> Iterable[Binding]:
     """Bindings that may be `root`: readers of an operand that is known already, else all of the block."""
-    for operand in root.operands:
+    if isinstance(root, Either):
+        return dict.fromkeys(b for choice in root.choices for b in _candidates(choice, block, found))
+    for operand in root.operands if isinstance(root, Call) else ():
         if isinstance(operand, Capture) and isinstance(found.get(operand.name), Var):
             return [b for b in found[operand.name].users if b.block is block]
-    return [b for b in block.bindings if b.op in root.ops]
+    ops = heads(root)
+    return [b for b in block.bindings if ops is None or (b.domain, b.op) in ops]
 
 
 def _families(each: Each, block: BindingBlock, found: Captured) -> Iterator[tuple[Captured, list[Var]]]:
     """The largest families of bindings that match `each.pattern` with their `same` captures in common."""
     pattern = each.pattern
-    if not isinstance(pattern, Call):
-        raise InternalError("Each(...) as a root wants an operator pattern")
     common = {c.name for c in each.same}
     families: dict[tuple[Any, ...], list[tuple[Binding, Captured]]] = {}
     for b in _candidates(pattern, block, found):
@@ -124,10 +140,10 @@ def _families(each: Each, block: BindingBlock, found: Captured) -> Iterator[tupl
             key = tuple(_identity(answer.get(c.name)) for c in each.same)
             families.setdefault(key, []).append((b, answer))
     for members in families.values():
-        extended, lists = found, dict[str, list[Any]]()
+        extended, lists = found, dict[Any, list[Any]]()
         for _, answer in members:
             extended, lists = gather(answer, extended, lists, common)
-        yield {**extended, **lists}, [b.out for b, _ in members]
+        yield {**extended, **lists}, [value_of(pattern, answer) for _, answer in members]
 
 
 def _identity(value: Any) -> Any:
@@ -142,7 +158,8 @@ def rewrite_bindings(
 ) -> Any:
     """Rewrite every match of `context` until none is left; the model in the kind given (a BindingBlock in place).
 
-    `rewriter(m)` emits with `op` and returns `{matched value (or root pattern): new value}`, or None or `decline(...)`.
+    `rewriter(m)` emits with `op` and returns `{matched value (or its pattern): new value}`; None, `{}`, the matched
+    values themselves and `decline(...)` leave the match alone, anything else is an InputError that names the rewriter.
     Values that the new bindings need from further down are hoisted by the schedule; a match whose replacement would
     close a cycle is refused. Raises InternalError naming the rewriter when it does not terminate.
     """
@@ -151,7 +168,7 @@ def rewrite_bindings(
 
 
 def rewrite_call(
-    pattern: Call,
+    pattern: Pattern,
     rewriter: Callable[..., Any],
     model: ModelLike,
     *,
@@ -204,6 +221,7 @@ def _rewrite_first(
     first: Binding | None,
 ) -> bool:
     """Rewrite the first match that the rewriter accepts; False when there is none. A refused one is not asked again."""
+    fault = fault_of(rewriter)
     for matched in context.matches(block, first):
         roots = _flat(matched.values.values())
         key = tuple(roots)
@@ -218,17 +236,19 @@ def _rewrite_first(
         if isinstance(answer, Decline):
             trace.missed(name, where, answer.reason)
         elif answer is not None:
-            mapping = {(matched[old] if isinstance(old, Pattern) else old): new for old, new in answer.items()}
+            if not isinstance(answer, Mapping):
+                raise fault(f"rule {name} must return a mapping of values to new ones, not {type(answer).__name__}")
+            mapping = replacements(answer, {**matched.captured, **matched.values}, name, fault)
             if closes_cycle(mapping):
                 trace.missed(name, where, "the replacement needs a value that depends on what it replaces")
                 mapping = None
-        if mapping is None:
+        if not mapping:
             emitter.discard()
             refused.add(key)
             continue
         trace.of(name).applied += 1
         trace.fired(name, where)
-        substitute(mapping, name)
+        substitute(mapping, name, fault)
         return True
     return False
 

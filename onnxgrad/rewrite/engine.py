@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from onnxgrad.errors import InternalError
+from onnxgrad.errors import InputError, InternalError, OnnxgradError
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.ops import emitting
 from onnxgrad.ir.schedule import depends_on
 from onnxgrad.ir.types import TensorType
-from onnxgrad.rewrite.match import Captured, match_binding
-from onnxgrad.rewrite.pattern import Call
+from onnxgrad.rewrite.match import Captured, heads, match_binding, value_of
+from onnxgrad.rewrite.pattern import Pattern
 from onnxgrad.rewrite.trace import Decline, Fuel, Trace
 
 # firings allowed per binding of the block, plus a floor for tiny ones
@@ -49,7 +49,7 @@ class Rule:
     """A law: where it applies (`pattern`), what to build, and why it ends (`shrinks`, or None for one-shot)."""
 
     name: str
-    pattern: Call
+    pattern: Pattern
     build: Callable[..., Any]
     shrinks: Measure | None
 
@@ -59,13 +59,16 @@ class Rule:
         return (inspect.getdoc(self.build) or "").split("\n")[0]
 
 
-def rewrite(pattern: Call, *, shrinks: Measure | None = None) -> Callable[[Callable[..., Any]], Rule]:
+def rewrite(pattern: Pattern, *, shrinks: Measure | None = None) -> Callable[[Callable[..., Any]], Rule]:
     """Make a rule of a function that receives the captures by name, and `root`, the matched binding, if it asks.
 
-    The function returns the value that replaces the root's first output, a tuple replacing all outputs, a mapping
-    of values to replacements, None to decline, or `decline("why")`. Without `shrinks` the rule is one-shot: it never
-    fires on what it emitted itself.
+    The function returns the value that replaces the one which the pattern stands for, a tuple replacing all outputs of
+    its binding, or a mapping of values to replacements. It leaves the match alone by returning None, that value itself,
+    an empty mapping, or `decline("why")`. Anything else is an InputError that names the function. Without `shrinks` the
+    rule is one-shot: it never fires on what it emitted itself.
     """
+    if not isinstance(pattern, Pattern):
+        raise InputError(f"a rule's pattern is written with P, as in P.Relu(x), not as {type(pattern).__name__}")
     return lambda build: Rule(build.__name__, pattern, build, shrinks)
 
 
@@ -76,11 +79,8 @@ def apply_rules(
 
     `where` limits the roots at which they may fire.
     """
-    by_op: dict[tuple[str, str], list[Rule]] = {}
-    for rule in rules:
-        for op in rule.pattern.ops:
-            by_op.setdefault((rule.pattern.domain, op), []).append(rule)
-    work = _Worklist(b for b in block.walk() if (b.domain, b.op) in by_op)
+    rules_at = _by_operator(rules)
+    work = _Worklist(b for b in block.walk() if rules_at(b))
     fuel = Fuel(_FUEL_FLOOR + _FUEL_PER_BINDING * len(work))
     makers: dict[Binding, str] = {}
     fired = 0
@@ -88,7 +88,7 @@ def apply_rules(
         binding = work.pop()
         if not binding.is_live or (where is not None and not where(binding)):
             continue
-        for rule in by_op.get((binding.domain, binding.op), ()):
+        for rule in rules_at(binding):
             if rule.shrinks is None and makers.get(binding) == rule.name:
                 continue
             before = rule.shrinks.of(block.root) if trace.check_measures and rule.shrinks else None
@@ -101,9 +101,19 @@ def apply_rules(
                 raise InternalError(f"rule {rule.name} did not shrink its measure, the {rule.shrinks.name}")
             emitted, neighbours = touched
             makers.update(dict.fromkeys(emitted, rule.name))
-            work.extend(b for b in (*emitted, *neighbours) if (b.domain, b.op) in by_op)
+            work.extend(b for b in (*emitted, *neighbours) if rules_at(b))
             break
     return fired
+
+
+def _by_operator(rules: Sequence[Rule]) -> Callable[[Binding], Sequence[Rule]]:
+    """Of `rules`, in their order, those that may fire at a binding."""
+    known = [(rule, heads(rule.pattern)) for rule in rules]
+    anywhere = [rule for rule, ops in known if ops is None]
+    table = {
+        key: [rule for rule, ops in known if ops is None or key in ops] for _, named in known for key in named or ()
+    }
+    return lambda b: table.get((b.domain, b.op), anywhere)
 
 
 def fire(rule: Rule, binding: Binding, trace: Trace) -> tuple[list[Binding], list[Binding]] | None:
@@ -134,9 +144,12 @@ def _build(
         if isinstance(answer, Decline):
             trace.missed(rule.name, str(binding), answer.reason)
         return None
-    mapping = _as_mapping(answer, binding, rule.name)
+    mapping = _as_mapping(answer, value_of(rule.pattern, captured), captured, rule)
+    if not mapping:
+        emitter.discard()
+        return None
     trace.fired(rule.name, str(binding))
-    return emitter.emitted, substitute(mapping, rule.name)
+    return emitter.emitted, substitute(mapping, rule.name, fault_of(rule.build))
 
 
 def call_arguments(build: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,28 +162,73 @@ def _parameters(build: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(inspect.signature(build).parameters)
 
 
-def _as_mapping(answer: Any, binding: Binding, rule: str) -> Mapping[Var, Var]:
+def _as_mapping(answer: Any, root: Var, captured: Captured, rule: Rule) -> Mapping[Var, Var]:
+    fault, binding = fault_of(rule.build), root.definition
     if isinstance(answer, Mapping):
-        return {(old.out if isinstance(old, Binding) else old): new for old, new in answer.items()}
-    news = answer if isinstance(answer, tuple) else (answer,)
-    olds = [v for v in binding.outputs[: len(news)] if v is not None]
-    if len(olds) != len(news):
-        raise InternalError(f"rule {rule} returned {len(news)} values for {binding}")
-    return dict(zip(olds, news, strict=True))
+        return replacements(answer, captured, rule.name, fault)
+    if not isinstance(answer, tuple):
+        return replacements({root: answer}, captured, rule.name, fault)
+    olds = [] if binding is None else [v for v in binding.outputs[: len(answer)] if v is not None]
+    if len(olds) != len(answer):
+        raise fault(f"rule {rule.name} returned {len(answer)} values for {binding}")
+    return replacements(dict(zip(olds, answer, strict=True)), captured, rule.name, fault)
 
 
-def substitute(mapping: Mapping[Var, Var], rule: str) -> list[Binding]:
+def replacements(
+    answer: Mapping[Any, Any], captured: Captured, rule: str, fault: type[OnnxgradError]
+) -> dict[Var, Var]:
+    """What a rewriter answered as values for values; left out are those that stay themselves and those nobody reads.
+
+    A key is a value, the binding of one, or a pattern that stands for one. Raises `fault`, naming the rule.
+    """
+    found: dict[Var, Var] = {}
+    for key, new in answer.items():
+        old = key.out if isinstance(key, Binding) else key
+        if isinstance(key, Pattern):
+            try:
+                old = value_of(key, captured)
+            except KeyError:
+                raise fault(f"rule {rule} replaces a pattern that is no part of what it matches") from None
+        if not isinstance(old, Var):
+            raise fault(f"rule {rule} replaces {type(old).__name__} {old!r}: only a value can be replaced")
+        if not isinstance(new, Var):
+            raise fault(
+                f"rule {rule} replaces {old.name} by {type(new).__name__} {str(new)[:60]}: return a value of the graph "
+                "(emitted with op, or captured)"
+            )
+        if not _in_scope(new, old.block):
+            raise fault(f"rule {rule} replaces {old.name} by {new.name}, which is not in reach where that is read")
+        if new is not old and old.use_count:
+            found[old] = new
+    return found
+
+
+def _in_scope(v: Var, block: BindingBlock) -> bool:
+    while v.block is not block:
+        if block.owner is None:
+            return False
+        block = block.owner.block
+    return True
+
+
+def fault_of(build: Callable[..., Any]) -> type[OnnxgradError]:
+    """The error for what a rewriter did wrong: a user's is the input, one of this package is our own fault."""
+    ours = (getattr(build, "__module__", None) or "").partition(".")[0] == __name__.partition(".")[0]
+    return InternalError if ours else InputError
+
+
+def substitute(mapping: Mapping[Var, Var], rule: str, fault: type[OnnxgradError] = InternalError) -> list[Binding]:
     """Replace values at once, drop what became unused, and return the bindings whose surroundings changed.
 
-    Raises InternalError when a replacement has another type or would close a cycle.
+    Raises `fault` when a replacement has another type or would close a cycle.
     """
     neighbours: dict[Binding, None] = {}
     roots = [old.definition for old in mapping if old.definition is not None]
     for old, new in mapping.items():
-        _check_type(old, new, rule)
+        _check_type(old, new, rule, fault)
         neighbours.update(dict.fromkeys(old.users))
     if len(mapping) > 1 and closes_cycle(mapping):
-        raise InternalError(f"rule {rule} builds on a value that it replaces, which would be a cycle, at {roots[0]}")
+        raise fault(f"rule {rule} builds on a value that it replaces, which would be a cycle, at {roots[0]}")
     for old, new in mapping.items():
         if new.type is None or _says_less(new, old):
             new.type = old.type
@@ -183,7 +241,7 @@ def substitute(mapping: Mapping[Var, Var], rule: str) -> list[Binding]:
     return [b for b in neighbours if b.is_live]
 
 
-def _check_type(old: Var, new: Var, rule: str) -> None:
+def _check_type(old: Var, new: Var, rule: str, fault: type[OnnxgradError]) -> None:
     a, b = old.type, new.type
     if a is None or b is None:
         return
@@ -196,7 +254,7 @@ def _check_type(old: Var, new: Var, rule: str) -> None:
     else:
         fits = type(a) is type(b)
     if not fits:
-        raise InternalError(f"rule {rule} replaces {old!r} by {new!r}, a value of another type")
+        raise fault(f"rule {rule} replaces {old!r} by {new!r}, a value of another type")
 
 
 def _says_less(new: Var, old: Var) -> bool:

@@ -5,16 +5,44 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from onnxgrad.ir.block import Binding, Var
-from onnxgrad.rewrite.pattern import COMMUTATIVE, Call, Capture, Each, Either, Pattern
+from onnxgrad.rewrite.pattern import COMMUTATIVE, Call, Capture, Each, Either, Literal, Pattern
 
-Captured = Mapping[str, Any]
+# captures by name, and the patterns of operators and alternatives by themselves: what each stands for
+Captured = Mapping[Any, Any]
 
 
-def match_binding(pattern: Call, binding: Binding, found: Captured | None = None) -> Iterator[Captured]:
-    """Every way in which `binding` is the root of `pattern`, as captured names that extend those `found` before."""
-    if binding.op in pattern.ops and binding.domain == pattern.domain:
-        yield from _call(pattern, binding, found or {})
+def match_binding(pattern: Pattern, binding: Binding, found: Captured | None = None) -> Iterator[Captured]:
+    """Every way in which `binding` computes the root of `pattern`, as captures that extend those `found` before."""
+    found = found or {}
+    if isinstance(pattern, Call):
+        if binding.op in pattern.ops and binding.domain == pattern.domain and binding.result(pattern.result):
+            yield from _call(pattern, binding, found)
+    elif isinstance(pattern, Either):
+        for choice in pattern.choices:
+            for answer in match_binding(choice, binding, found):
+                yield {**answer, pattern: value_of(choice, answer)}
+    else:
+        for var in binding.outputs:
+            yield from _value(pattern, var, found)
+
+
+def value_of(pattern: Pattern, captured: Captured) -> Any:
+    """What a pattern stands for in a match. Raises KeyError for one that is no part of it."""
+    return captured[pattern.name if isinstance(pattern, Capture) else pattern]
+
+
+def heads(pattern: Pattern) -> frozenset[tuple[str, str]] | None:
+    """The operators, by domain and name, that may compute what `pattern` describes; None: any."""
+    if isinstance(pattern, Call):
+        return frozenset((pattern.domain, op) for op in pattern.ops)
+    if isinstance(pattern, Either):
+        choices = [heads(choice) for choice in pattern.choices]
+        known = [choice for choice in choices if choice is not None]
+        return frozenset().union(*known) if len(known) == len(choices) else None
+    return None
 
 
 def attribute(binding: Binding, name: str) -> Any:
@@ -35,7 +63,13 @@ def _value(pattern: Pattern, var: Var | None, found: Captured) -> Iterator[Captu
             yield answer
     elif isinstance(pattern, Either):
         for choice in pattern.choices:
-            yield from _value(choice, var, found)
+            # what another operand reads is for one alternative of several to say
+            if not (isinstance(choice, Call) and choice.alone and var.sole_user() is None):
+                for answer in _value(choice, var, found):
+                    yield {**answer, pattern: var}
+    elif isinstance(pattern, Literal):
+        if _is_value(var, pattern.value):
+            yield found
     elif isinstance(pattern, Call):
         b = var.definition
         if b is None or b.op not in pattern.ops or b.domain != pattern.domain or b.result(pattern.result) is not var:
@@ -45,9 +79,30 @@ def _value(pattern: Pattern, var: Var | None, found: Captured) -> Iterator[Captu
 
 
 def _alone(var: Var) -> bool:
-    """Read by one operand slot, in its own block: what a nested block reads may be wanted many times there."""
-    user = var.sole_user()
+    """Read by one binding, in its own block: what a nested block reads may be wanted many times there."""
+    user = reader_of(var)
     return user is not None and user.block is var.block
+
+
+def reader_of(var: Var) -> Binding | None:
+    """The only binding that reads `var`, in however many operands; None when there are others or it is returned."""
+    return next(iter(var.users)) if len(var.users) == 1 and not var.returned else None
+
+
+def _is_value(var: Var, value: Any) -> bool:
+    """Whether `var` is a constant of this value; a number is a scalar or a vector of one, so that it widens nothing."""
+    shapes: tuple[Any, ...] = ((), (1,)) if value.ndim == 0 else (value.shape,)
+    array: Any = var.const if var.shape in shapes else None
+    if array is None:
+        return False
+    if value.dtype.kind in "US" or array.dtype.kind in "OUS":
+        return array.dtype.kind in "OUS" and bool((array.astype(str) == value).all())
+    if (value.dtype.kind == "b") != (array.dtype.kind == "b"):
+        return False
+    with np.errstate(all="ignore"):
+        own = value.astype(array.dtype)  # 0.1 is another number in each floating dtype
+    kept = array.dtype.kind not in "iu" or np.array_equal(own, value)
+    return bool(kept and np.array_equal(array.reshape(own.shape).astype(np.float64), own.astype(np.float64)))
 
 
 def _captured(pattern: Capture, value: Any, found: Captured) -> Captured | None:
@@ -71,17 +126,20 @@ def _call(pattern: Call, b: Binding, found: Captured) -> Iterator[Captured]:
             found = answer
         elif value != wanted:
             return
+    found = {**found, pattern: b.result(pattern.result)}
     if pattern.label is not None:
         found = {**found, pattern.label: b}
     operands = list(pattern.operands)
     yield from _operands(operands, b.inputs, found)
-    if len(operands) == 2 and len(b.inputs) == 2 and b.op in COMMUTATIVE and b.domain == "":
+    if len(operands) == 2 and len(set(b.inputs)) == 2 and b.op in COMMUTATIVE and b.domain == "":
         yield from _operands(operands, [b.inputs[1], b.inputs[0]], found)
 
 
 def _operands(patterns: Sequence[Pattern | None], inputs: Sequence[Var | None], found: Captured) -> Iterator[Captured]:
     if patterns and isinstance(patterns[-1], Each):
         fixed = len(patterns) - 1
+        if not _alone_throughout([*patterns[:fixed], *[patterns[-1].pattern] * (len(inputs) - fixed)], inputs):
+            return
         for answer in _fixed(patterns[:fixed], inputs[:fixed], found):
             gathered = _each(patterns[-1], inputs[fixed:], answer)
             if gathered is not None:
@@ -91,7 +149,17 @@ def _operands(patterns: Sequence[Pattern | None], inputs: Sequence[Var | None], 
     width = max(len(patterns), len(inputs))
     padded_patterns = [*patterns, *[None] * (width - len(patterns))]
     padded_inputs = [*inputs, *[None] * (width - len(inputs))]
-    yield from _fixed(padded_patterns, padded_inputs, found)
+    if _alone_throughout(padded_patterns, padded_inputs):
+        yield from _fixed(padded_patterns, padded_inputs, found)
+
+
+def _alone_throughout(patterns: Sequence[Pattern | None], inputs: Sequence[Var | None]) -> bool:
+    """A value read in several operands is used by nothing but the pattern when the pattern says so at each of them."""
+    if len(set(inputs)) == len(inputs):
+        return True
+    slots = [(p, v) for p, v in zip(patterns, inputs) if v is not None and list(inputs).count(v) > 1]
+    marked = {v for p, v in slots if isinstance(p, Call) and p.alone}
+    return all(isinstance(p, Call) and p.alone for p, v in slots if v in marked)
 
 
 def _fixed(patterns: Sequence[Pattern | None], inputs: Sequence[Var | None], found: Captured) -> Iterator[Captured]:
@@ -114,19 +182,39 @@ def _fixed(patterns: Sequence[Pattern | None], inputs: Sequence[Var | None], fou
 
 
 def _each(each: Each, inputs: Sequence[Var | None], found: Captured) -> Captured | None:
-    lists: dict[str, list[Any]] = {}
+    lists: dict[Any, list[Any]] = {}
     common = {c.name for c in each.same}
-    for var in inputs:
-        answer = next(_value(each.pattern, var, found), None)
+    # captures that another Each gathered: here they stand for the same lists, member by member
+    shared = {name: found[name] for name in _names(each.pattern) if isinstance(found.get(name), list)}
+    if any(len(known) != len(inputs) for known in shared.values()):
+        return None
+    for i, var in enumerate(inputs):
+        own = {**found, **{name: known[i] for name, known in shared.items()}} if shared else found
+        answer = next(_value(each.pattern, var, own), None)
         if answer is None:
             return None
         found, lists = gather(answer, found, lists, common)
     return {**found, **lists}
 
 
+def _names(pattern: Pattern | None) -> Iterator[str]:
+    """The names of a pattern's captures."""
+    if isinstance(pattern, Capture):
+        yield pattern.name
+    elif isinstance(pattern, Each):
+        yield from _names(pattern.pattern)
+    elif isinstance(pattern, Either):
+        for choice in pattern.choices:
+            yield from _names(choice)
+    elif isinstance(pattern, Call):
+        yield from ([] if pattern.label is None else [pattern.label])
+        for inner in (*pattern.operands, *(wanted for _, wanted in pattern.attrs)):
+            yield from _names(inner if isinstance(inner, Pattern) else None)
+
+
 def gather(
-    answer: Captured, found: Captured, lists: dict[str, list[Any]], common: set[str]
-) -> tuple[Captured, dict[str, list[Any]]]:
+    answer: Captured, found: Captured, lists: dict[Any, list[Any]], common: set[str]
+) -> tuple[Captured, dict[Any, list[Any]]]:
     """Add one member's captures: those in `common` to what is found for all, the others to their lists."""
     for name, value in answer.items():
         if name not in found:

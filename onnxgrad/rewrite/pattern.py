@@ -1,7 +1,8 @@
 """The pattern language. `P.Transpose(P.Transpose(x, perm=p), perm=q)` describes values; captures are its variables.
 
 A capture stands for a value where an operand is expected and for an attribute's value after `name=`. The same
-capture twice must stand for the same thing. Commutative operators match in both orders.
+capture twice must stand for the same thing. Commutative operators match in both orders. A number or an array where an
+operand is expected stands for a constant of that value.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from onnxgrad.errors import InternalError
+import numpy as np
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.types import Array
 
 COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min", "And", "Or", "Xor", "Equal", "Sum", "Mean"})
 
@@ -41,6 +45,13 @@ class Capture(Pattern):
 
 
 @dataclass(frozen=True, eq=False)
+class Literal(Pattern):
+    """A constant of this value in any dtype: a number may be a scalar or a vector of one, an array has its shape."""
+
+    value: Array
+
+
+@dataclass(frozen=True, eq=False)
 class Call(Pattern):
     """The result of an operator. `alone`: read by nothing but the pattern. `label` captures the binding itself."""
 
@@ -54,7 +65,10 @@ class Call(Pattern):
 
     @property
     def only(self) -> Call:
-        """The same call, used only by the binding that the pattern has above it, and in the same block."""
+        """The same call, used only by the binding that the pattern has above it, and in the same block.
+
+        A binding that reads it in several operands matches where the pattern says `only` at each of them.
+        """
         return replace(self, alone=True)
 
     def named(self, label: str) -> Call:
@@ -70,7 +84,7 @@ class Call(Pattern):
 class Each(Pattern):
     """Every one of the remaining operands (or, in a PatternContext, every such binding): captures gather lists.
 
-    Captures in `same` stand for one value that all have in common.
+    Captures in `same` stand for one value that all have in common. A capture in two `Each` stands for one list.
     """
 
     pattern: Pattern
@@ -117,8 +131,18 @@ class _Operators:
 
     def _call(self, ops: frozenset[str], operands: Sequence[Pattern | None], attrs: dict[str, Any]) -> Call:
         if any(isinstance(o, Each) for o in operands[:-1]):
-            raise InternalError("Each(...) stands for all remaining operands, so it comes last")
-        return Call(ops, self._domain, tuple(operands), tuple(attrs.items()))
+            raise InputError("Each(...) stands for all remaining operands, so it comes last")
+        written = tuple((name, tuple(v) if isinstance(v, list) else v) for name, v in attrs.items())
+        return Call(ops, self._domain, tuple(_operand(o) for o in operands), written)
+
+
+def _operand(given: Any) -> Pattern | None:
+    if given is None or isinstance(given, Pattern):
+        return given
+    value = np.asarray(given)
+    if value.dtype.kind not in "biufUS":
+        raise InputError(f"a pattern's operand is a pattern, None, a number or an array, not {type(given).__name__}")
+    return Literal(value)
 
 
 P: Any = _Operators()

@@ -26,7 +26,9 @@ UNSTABLE = 0.05  # noise beyond which a comparison says little; such outputs are
 
 @dataclass(frozen=True)
 class Difference:
-    """How one output differs: the worst element, or what is structurally wrong (`reason`)."""
+    """How one output differs: the worst element, or what is structurally wrong (`reason`). `compared`: how many finite
+    elements were held against each other under a finite tolerance; exact dtypes count every element.
+    """
 
     output: str
     index: tuple[int, ...] | None
@@ -35,6 +37,7 @@ class Difference:
     rel: float
     tolerance: float
     reason: str = ""
+    compared: int = 0
 
     @property
     def ok(self) -> bool:
@@ -52,6 +55,7 @@ class Difference:
         return {
             "output": self.output, "index": index, "a": _jsonable(self.a), "b": _jsonable(self.b),
             "rel": _jsonable(self.rel), "tolerance": _jsonable(self.tolerance), "reason": self.reason, "ok": self.ok,
+            "compared": self.compared,
         }  # fmt: skip
 
 
@@ -149,11 +153,13 @@ def compare_tensor(
         return Difference(name, None, None, None, math.inf, limit if math.isinf(limit) else 0.0, reason)
     if a.size == 0:
         return Difference(name, None, None, None, 0.0, limit)
+    per = 1
     if a.dtype.kind == "c":
+        per = 2
         a, b = _split_complex(a), _split_complex(b)
     if not is_float(a):
         wrong = np.asarray(a != b, bool)
-        return _at(name, a, b, wrong, float(wrong.mean()), limit)
+        return _at(name, a, b, wrong, float(wrong.mean()), limit, a.size)
     x, y = a.astype(np.float64), b.astype(np.float64)
     for what, mask in (("NaN", np.isnan(x) != np.isnan(y)), ("infinity", _infinite(x) != _infinite(y))):
         if mask.any():
@@ -165,7 +171,7 @@ def compare_tensor(
     gap = np.abs(np.subtract(x, y, where=finite, out=np.zeros_like(x)))
     scale = max(np.max(np.abs(x), where=finite, initial=0.0), np.max(np.abs(y), where=finite, initial=0.0))
     rel = float(gap.max() / scale) if scale else 0.0
-    return _at(name, x, y, gap, rel, limit)
+    return _at(name, x, y, gap, rel, limit, -(-int(finite.sum()) // per))
 
 
 def _dtype_name(array: np.ndarray[Any, Any]) -> str:
@@ -180,10 +186,13 @@ def _infinite(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.where(np.isinf(x), np.sign(x), 0.0)
 
 
-def _at(name: str, a: Any, b: Any, badness: np.ndarray[Any, Any], rel: float, limit: float) -> Difference:
+def _at(
+    name: str, a: Any, b: Any, badness: np.ndarray[Any, Any], rel: float, limit: float, compared: int = 0
+) -> Difference:
     index = tuple(int(i) for i in np.unravel_index(int(np.argmax(badness)), badness.shape))
     x, y = (v.item() if isinstance(v, np.generic) else v for v in (a[index], b[index]))
-    return Difference(name, index, x, y, rel, limit)
+    # under an infinite limit (the original's own runs disagree about shape, NaN or infinity) nothing was compared
+    return Difference(name, index, x, y, rel, limit, compared=compared if math.isfinite(limit) else 0)
 
 
 def noise(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -193,12 +202,12 @@ def noise(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     found: dict[str, float] = {}
     for other in runs[1:]:
         for difference in compare(runs[0], other):
-            name = _base(difference.output, runs[0])
+            name = base_name(difference.output, runs[0])
             found[name] = max(found.get(name, 0.0), difference.rel)
     return found
 
 
-def _base(name: str, outputs: Mapping[str, Any]) -> str:
+def base_name(name: str, outputs: Mapping[str, Any]) -> str:
     """The output that a sequence element `y[0]` belongs to."""
     return name if name in outputs else name.split("[", 1)[0]
 

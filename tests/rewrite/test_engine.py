@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onnxgrad.errors import InternalError
+from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
@@ -158,7 +158,7 @@ def test_constants_of_a_declined_rule_are_taken_back() -> None:
 
 def test_too_many_values_are_refused() -> None:
     rule = rewrite(P.Relu(x))(lambda x: (x, x))
-    with pytest.raises(InternalError, match="returned 2 values"):
+    with pytest.raises(InputError, match="returned 2 values"):
         run(block("o = Relu(a)"), rule)
 
 
@@ -173,7 +173,7 @@ def test_too_many_values_are_refused() -> None:
 )
 def test_a_replacement_of_another_type_is_refused(wrong: Any) -> None:
     rule = rewrite(P.Relu(x))(wrong)
-    with pytest.raises(InternalError, match="a value of another type"):
+    with pytest.raises(InputError, match="a value of another type"):
         run(block("r = Relu(a) o = Exp(r)"), rule)
 
 
@@ -184,7 +184,7 @@ def test_a_replacement_that_depends_on_what_it_replaces_is_refused() -> None:
     def crossed(left: Binding, right: Binding) -> Any:
         return {left.out: op.Neg(right.out), right.out: op.Neg(left.out)}
 
-    with pytest.raises(InternalError, match="rule crossed builds on a value that it replaces"):
+    with pytest.raises(InputError, match="rule crossed builds on a value that it replaces"):
         run(block("e = Exp(a) l = Log(a) o = Sub(e, l)"), crossed)
 
 
