@@ -9,13 +9,13 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import emitting, op
 from onnxgrad.ir.save import save
-from onnxgrad.passes.optimize import optimize
+from onnxgrad.passes.optimize import RewriteRefuted, optimize
 from onnxgrad.rewrite.combine import combine
 from onnxgrad.rewrite.context import PatternContext, rewrite_bindings, rewrite_call
 from onnxgrad.rewrite.engine import rewrite
 from onnxgrad.rewrite.pattern import Each, P, capture
 from onnxgrad.rewrite.trace import decline
-from onnxgrad.verify import verify
+from onnxgrad.verify import RunFailed, Unsupported, verify
 from onnxgrad.version import __version__
 
 __all__ = [
@@ -29,6 +29,9 @@ __all__ = [
     "OnnxgradError",
     "P",
     "PatternContext",
+    "RewriteRefuted",
+    "RunFailed",
+    "Unsupported",
     "__version__",
     "body",
     "capture",

@@ -2,11 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+# a message that quotes what it was given is cut in its middle beyond this: nobody reads a whole graph in an error
+_LONGEST = 2000
+
 
 class OnnxgradError(Exception):
-    """Base of every error this package raises on purpose; `exit_code` is what the command line returns."""
+    """Base of every error this package raises on purpose; `exit_code` is what the command line returns.
+
+    Every subclass survives pickling, whatever its constructor asks for: process pools send errors that way.
+    """
 
     exit_code = 3
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if len(text) <= _LONGEST:
+            return text
+        return f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 4 :]}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (type(self), self.args, dict(self.__dict__))
+
+
+def _again(cls: type[OnnxgradError], args: tuple[Any, ...], attributes: dict[str, Any]) -> OnnxgradError:
+    """An error as it was, without its constructor, whose parameters need not be `args`."""
+    error = cls.__new__(cls, *args)
+    error.__dict__.update(attributes)
+    return error
 
 
 class InputError(OnnxgradError):

@@ -24,8 +24,8 @@ from onnxgrad.grad.straight_through import close_rounding, open_rounding, stoppe
 from onnxgrad.ir.anchor import lift
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.collector import collector_paused
-from onnxgrad.ir.interop import like
-from onnxgrad.ir.load import ModelLike, load
+from onnxgrad.ir.interop import check_room, like
+from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.ops import constant, emitting, op
 from onnxgrad.ir.program import Program
 from onnxgrad.passes.remove_unused_functions import reachable
@@ -61,11 +61,11 @@ def gradient(
 ) -> Any:
     """The model with one more output per requested value: the adjoint of that value, named by `names`.
 
-    `model` is a path, bytes, ModelProto, gs.Graph or onnx_ir.Model and is not changed; a path or bytes give a
-    ModelProto back, everything else its own kind. `wrt`: names or globs of inputs, initializers, intermediate values;
-    None: every floating-point input; "params": every weight with an axis that reaches the target, those of nested
-    graphs too, which then move to the main graph. `target`: an output's name or
-    index, any value's name, or a list, whose adjoints add up; None: the only output. `seed="ones"`: targets are
+    `model` is a path, bytes, ModelProto or another object that `load` takes, and is not changed; what has no kind to
+    come back as gives a ModelProto, everything else its own kind. `wrt`: names or globs of inputs, initializers,
+    intermediate values; None: every floating-point input; "params": every weight with an axis that reaches the target,
+    those of nested graphs too, which then move to the main graph. `target`: an output's name or index, any value's
+    name, or a list, whose adjoints add up; None: the only output. `seed="ones"`: targets are
     scalars; `seed="input"`: any shape, with a new graph input `<target>_grad` of the target's type. `checkpoint`: a
     `Checkpoint`, value names, "auto" or a memory budget such as "512MB" (see `onnxgrad.grad.segments.choose`).
     `ste`: rounding by QuantizeLinear and DequantizeLinear passes adjoints straight through, an estimate; without it
@@ -74,7 +74,8 @@ def gradient(
     reaches the target, and when `wrt` holds a target with `seed="input"`: `y_grad` is then the new input, so that the
     adjoint of `y` is returned as `y_grad_2`.
     """
-    program = load(model)
+    program = load_own(model)
+    check_room(program, model)
     found = differentiate(
         program, wrt, target, seed=seed, checkpoint=checkpoint, ste=ste, simplify=simplify, names=names
     )
@@ -83,7 +84,7 @@ def gradient(
     for value in found.seeds:  # the input of that name is ours: nobody can have seen it coming
         if value in found.adjoints:
             warnings.warn(_renamed(value, found.adjoints[value], names), stacklevel=2)
-    return found.program if isinstance(model, Program) else like(found.program, model)
+    return like(found.program, model)
 
 
 @collector_paused()

@@ -14,8 +14,8 @@ from onnxgrad.grad.api import differentiate
 from onnxgrad.grad.opset import raise_opset
 from onnxgrad.grad.request import Target, Wrt
 from onnxgrad.grad.simplify import simplify
-from onnxgrad.ir.interop import like
-from onnxgrad.ir.load import ModelLike, load
+from onnxgrad.ir.interop import check_room, like
+from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.program import Program
 
 
@@ -25,8 +25,9 @@ def jvp(model: ModelLike, wrt: Wrt = None, target: Target = None, *, names: str 
     `wrt` and `target` as for `gradient`; targets may have any shape. Tangents are named by `names`. The result is of
     the kind given. Raises InputError as `gradient` does.
     """
-    program = _tangents(load(model), wrt, target, names)
-    return program if isinstance(model, Program) else like(program, model)
+    program = load_own(model)
+    check_room(program, model)
+    return like(_tangents(program, wrt, target, names), model)
 
 
 def _tangents(program: Program, wrt: Wrt, target: Target, names: str) -> Program:

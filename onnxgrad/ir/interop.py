@@ -1,19 +1,55 @@
-"""The two graph libraries that users hold in their hands: onnx_graphsurgeon and onnx_ir, at the edges only."""
+"""The kinds of models that users hold in their hands, at the edges only.
+
+Two libraries' graphs go in and come out as their own kind: onnx_graphsurgeon's Graph and onnx_ir's Model. Three kinds
+go in and come out as a ModelProto: torch's ONNXProgram, an onnxscript function, a stream such as BytesIO. None of these
+libraries is imported to ask what something is: who passes one of their objects has imported it.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any, cast
 
+import onnx
 from onnx import ModelProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir import weights as external
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.save import to_proto
+
+
+def settled(model: Any) -> Any:
+    """The model as a path, bytes, ModelProto or Program, which can be read again and again; it is not changed.
+
+    Raises InputError for what is no model, and for the block of a function or of a nested graph.
+    """
+    if isinstance(model, (str, os.PathLike, bytes, ModelProto, Program)):
+        return model
+    if isinstance(model, BindingBlock):
+        if model is not model.program.main:
+            raise InputError(f"block '{model.name}' is a part of a model: pass its program, or the main block")
+        return model.program
+    if isinstance(model, (bytearray, memoryview)):
+        return bytes(model)
+    # asked of the class, since graphsurgeon's graphs complain about every attribute that they lack
+    if hasattr(type(model), "getvalue"):  # BytesIO: all of it, wherever it stands
+        return _bytes(model.getvalue(), model)
+    if hasattr(type(model), "read"):
+        return _bytes(model.read(), model)
+    return to_model_proto(model)
+
+
+def _bytes(data: Any, stream: Any) -> bytes:
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise InputError(f"a model must come from a binary stream, not from a {type(stream).__name__} of text")
+    return bytes(data)
 
 
 def to_model_proto(model: Any) -> ModelProto:
-    """The ModelProto of a gs.Graph or an onnx_ir.Model, neither of which is changed. InputError for anything else."""
-    # someone who passes one of these has imported its library; we do not import it to ask
+    """The ModelProto of another library's model, which is not changed. InputError for anything else."""
     if _is_instance(model, "onnx_graphsurgeon", "Graph"):
         import onnx_graphsurgeon as gs
 
@@ -26,16 +62,54 @@ def to_model_proto(model: Any) -> ModelProto:
         import onnx_ir
 
         return cast(ModelProto, onnx_ir.to_proto(model))
+    if _names(model) & {"ONNXProgram"}:
+        return _checked(model.model_proto, model)
+    if _names(model) & {"OnnxFunction", "TracedOnnxFunction"} and hasattr(model, "to_model_proto"):
+        return _from_script(model)
     raise InputError(
-        "a model must be a path, bytes, ModelProto, onnx_graphsurgeon.Graph or onnx_ir.Model, "
-        f"not {type(model).__name__}"
+        "a model must be a path, bytes, ModelProto, onnx_graphsurgeon.Graph, onnx_ir.Model, torch ONNXProgram, "
+        f"onnxscript function, binary stream or onnxgrad Program, not {type(model).__name__}"
     )
 
 
-def like(program: Program, model: Any) -> Any:
-    """The program in the kind that `model` is; paths and bytes give a ModelProto with its weights loaded."""
-    from onnxgrad.ir.save import to_proto
+def _from_script(function: Any) -> ModelProto:
+    """The model of an onnxscript function whose operands have declared types."""
+    try:
+        found = function.to_model_proto()
+    except Exception as e:  # its library raises TypeError, ValueError and others for what it cannot say as a model
+        name = getattr(function, "name", type(function).__name__)
+        reason = " ".join(str(e).split())[:200]
+        raise InputError(f"the onnxscript function '{name}' gives no model: {type(e).__name__}: {reason}") from e
+    return _checked(found, function)
 
+
+def _checked(found: Any, model: Any) -> ModelProto:
+    if not isinstance(found, ModelProto):
+        raise InputError(f"the {type(model).__name__} gives a {type(found).__name__}, not a ModelProto")
+    return found
+
+
+def check_room(program: Program, model: Any) -> None:
+    """Raise InputError now, not after long work, when `like` would have to put over 2 GB into one ModelProto."""
+    if isinstance(model, (Program, BindingBlock, ModelProto)) or _is_instance(model, "onnx_ir", "Model"):
+        return
+    total = sum(_size(t) for t in external.outside(program.proto))
+    if total >= external.MAX_BYTES:
+        raise InputError(f"the model's weights ({total / 1e9:.1f} GB) {external.TOO_LARGE}")
+
+
+def _size(tensor: onnx.TensorProto) -> int:
+    """The bytes that an external tensor declares; 0 where it does not say."""
+    length = next((e.value for e in tensor.external_data if e.key == "length"), "")
+    return int(length) if length.isdecimal() and len(length) < 20 else 0
+
+
+def like(program: Program, model: Any) -> Any:
+    """The program in the kind that `model` is; what has no kind to come back as gives a ModelProto with its weights."""
+    if isinstance(model, Program):
+        return program
+    if isinstance(model, BindingBlock):
+        return program.main
     if _is_instance(model, "onnx_graphsurgeon", "Graph"):
         return to_graphsurgeon(program)
     if _is_instance(model, "onnx_ir", "Model"):
@@ -48,8 +122,6 @@ def like(program: Program, model: Any) -> Any:
 def to_graphsurgeon(program: Program) -> Any:
     """The program as an onnx_graphsurgeon.Graph; what graphsurgeon does not know (node metadata, ...) is lost there."""
     import onnx_graphsurgeon as gs
-
-    from onnxgrad.ir.save import to_proto
 
     return gs.import_onnx(to_proto(program, weights=True))
 
@@ -64,3 +136,8 @@ def from_graphsurgeon(graph: Any) -> Program:
 def _is_instance(model: Any, module: str, name: str) -> bool:
     found = sys.modules.get(module)
     return found is not None and isinstance(model, getattr(found, name))
+
+
+def _names(model: Any) -> set[str]:
+    """The names of the object's classes: what it is, without importing where it comes from."""
+    return {cls.__name__ for cls in type(model).__mro__}

@@ -1,4 +1,4 @@
-"""Reading: a path, bytes, ModelProto, gs.Graph or onnx_ir.Model becomes a Program."""
+"""Reading: a path, bytes, ModelProto or an object of another library (`ir.interop`) becomes a Program."""
 
 from __future__ import annotations
 
@@ -17,30 +17,40 @@ from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.collector import collector_paused
 from onnxgrad.ir.preflight import check_model
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import TensorType
 
-# everything the public functions accept; gs.Graph and onnx_ir.Model have no static type here
+# everything the public functions accept; the objects of other libraries have no static type here
 ModelLike: TypeAlias = str | os.PathLike[str] | bytes | ModelProto | Any
 
 _GRAPH_KINDS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
 
 def load(model: ModelLike) -> Program:
-    """The Program of a model. The argument is never changed.
+    """The Program of a model. The argument is never changed; a Program, or the main block of one, is its own answer.
 
     Raises InputError when the file is missing, empty or no ONNX model, when an operator or opset is unknown, a
     name is undefined or defined twice.
     """
+    model = interop.settled(model)
     if isinstance(model, Program):
         return model
-    if isinstance(model, (str, os.PathLike)):
-        path = Path(model)
-        return _program(read_proto(path), path.parent, path)
     if isinstance(model, bytes):
         return _program(_parse(model, "the given bytes"), None)
     if isinstance(model, ModelProto):
         return _program(model, None)
-    return _program(interop.to_model_proto(model), None)
+    path = Path(model)
+    return _program(read_proto(path), path.parent, path)
+
+
+def load_own(model: ModelLike) -> Program:
+    """The Program of a model, to be changed: a copy of a Program that someone else holds. Errors as `load`."""
+    program = load(model)
+    if not isinstance(model, (Program, BindingBlock)):
+        return program
+    proto = to_proto(program)
+    # what is as it was read is still the file's, which a proof may then run
+    return _program(proto, program.folder, program.path if proto == program.proto else None)
 
 
 def read_proto(path: Path) -> ModelProto:

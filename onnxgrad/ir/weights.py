@@ -15,6 +15,10 @@ from onnxgrad.errors import InputError
 
 # protobuf's limit, with room for what surrounds the weights
 MAX_BYTES = (1 << 31) - (1 << 20)
+TOO_LARGE = (
+    "pass 2 GB, more than a ModelProto can hold: pass onnxgrad.load(path) and write the result with "
+    "onnxgrad.save(program, path), or use the command line"
+)
 # page-aligned tensors can be mapped into memory
 _ALIGNMENT = 4096
 # tensors below this stay in the model file even when others go outside
@@ -87,10 +91,7 @@ def load_weights(model: ModelProto, folder: Path | None) -> None:
         inside = internalize(tensor, folder)
         total += len(inside.raw_data)
         if total >= MAX_BYTES:
-            raise InputError(
-                "the model's weights pass 2 GB, more than a ModelProto can hold: use BindingBlock.load(path) and "
-                "block.save(path), or the command line"
-            )
+            raise InputError(f"the model's weights {TOO_LARGE}")
         tensor.CopyFrom(inside)
 
 

@@ -13,7 +13,7 @@ from onnx import ModelProto
 
 from onnxgrad.errors import NotProved
 from onnxgrad.ir import interop
-from onnxgrad.ir.load import ModelLike, load
+from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import save, to_proto
 from onnxgrad.ir.weights import outside
@@ -62,9 +62,11 @@ def optimize_program(
     explain: bool = False,
     proof: Mapping[str, Any] | None = None,
     on_stage: Callable[[str], None] | None = None,
+    on_read: Callable[[Program], None] | None = None,
 ) -> Optimized:
     """Run `pipeline` over a fresh reading of `model` and prove the result; `proof` goes to `verify.verify`.
 
+    `on_read` sees the program before any rewrite and may refuse it.
     `limit` stops after that many rewrites; `on_stage` is told what begins: "read", each pass by name, "prove",
     "bisect". Raises RewriteRefuted (exit code 1) when the proof fails, after bisecting
     the numbered firings, and InputError when the model cannot be read, or cannot be run while `prove` is on.
@@ -73,18 +75,21 @@ def optimize_program(
     trace = Trace(limit=limit, explain=explain)
     tell = on_stage or (lambda stage: None)
     tell("read")
-    program = load(model)
+    model = interop.settled(model)  # read more than once
+    program = load_own(model)
+    if on_read is not None:
+        on_read(program)
     results = pipeline.run(program, trace, tell)
     if not prove:
         return Optimized(program, results, trace, None)
-    original = _subject(model, program)
     options.setdefault("float64_exact", not trace.rounded)
     tell("prove")
-    with _runnable(program) as candidate:
-        report = verify(original, candidate, **options)
-    if not report.ok:
-        tell("bisect")
-        raise RewriteRefuted(report, _culprit(model, pipeline, len(trace.firings), original, options))
+    with _original(program) as original:
+        with _runnable(program) as candidate:
+            report = verify(original, candidate, **options)
+        if not report.ok:
+            tell("bisect")
+            raise RewriteRefuted(report, _culprit(model, pipeline, len(trace.firings), original, options))
     return Optimized(program, results, trace, report)
 
 
@@ -97,19 +102,31 @@ def optimize(
     provider: str = "cpu",
     verify: bool = True,
 ) -> Any:
-    """The optimised model, in the kind that was given (a path or bytes give a ModelProto).
+    """The optimised model, in the kind that was given (what has none to come back as gives a ModelProto).
 
     `preset` or `passes` (`"a,b{option=value}"`) choose what runs; `merge` is always, auto or never; `verify` proves
     the result on `provider`. Raises InputError, RewriteRefuted.
     """
     pipeline = Pipeline.of(preset, passes, merge=merge, provider=provider)
-    done = optimize_program(model, pipeline, prove=verify, proof={"provider": provider})
+    given = interop.settled(model)  # a stream is read once
+    done = optimize_program(
+        given,
+        pipeline,
+        prove=verify,
+        proof={"provider": provider},
+        on_read=lambda program: interop.check_room(program, model),
+    )
     return interop.like(done.program, model)
 
 
-def _subject(model: ModelLike, program: Program) -> Any:
-    """What `verify` reads as the original: the file itself when there is one."""
-    return program.path if program.path is not None else program.proto
+@contextlib.contextmanager
+def _original(program: Program) -> Iterator[ModelProto | Path]:
+    """What `program` was read from, as onnxruntime can load it: the file itself when there is one."""
+    if program.path is not None:
+        yield program.path
+        return
+    with _runnable(Program(program.proto, program.folder)) as original:
+        yield original
 
 
 @contextlib.contextmanager
@@ -134,7 +151,7 @@ def _culprit(
 
     def rewritten(n: int) -> tuple[Program, Trace]:
         trace = Trace(limit=n)
-        program = load(model)
+        program = load_own(model)
         pipeline.run(program, trace)
         return program, trace
 

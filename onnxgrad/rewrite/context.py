@@ -16,7 +16,6 @@ from onnxgrad.ir import interop
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.ops import emitting
-from onnxgrad.ir.program import Program
 from onnxgrad.rewrite.engine import (
     Measure,
     apply_rules,
@@ -156,7 +155,7 @@ Rewriter = Callable[[Matched], Mapping[Any, Var] | Decline | None]
 def rewrite_bindings(
     context: PatternContext, rewriter: Rewriter, model: ModelLike, *, trace: Trace | None = None
 ) -> Any:
-    """Rewrite every match of `context` until none is left; the model in the kind given (a BindingBlock in place).
+    """Rewrite every match of `context` until none is left; the model in the kind given (a block or Program in place).
 
     `rewriter(m)` emits with `op` and returns `{matched value (or its pattern): new value}`; None, `{}`, the matched
     values themselves and `decline(...)` leave the match alone, anything else is an InputError that names the rewriter.
@@ -175,7 +174,7 @@ def rewrite_call(
     shrinks: Measure | None = None,
     trace: Trace | None = None,
 ) -> Any:
-    """Rewrite every binding that is the root of `pattern`; the model in the kind given (a BindingBlock in place).
+    """Rewrite every binding that is the root of `pattern`; the model in the kind given (a block or Program in place).
 
     `rewriter` is called as a `@rewrite` rule is: with the captures it names, and `root`.
     """
@@ -188,9 +187,11 @@ def _over(model: ModelLike, transform: Callable[[BindingBlock], object]) -> Any:
         transform(model)
         return model
     program = load(model)
+    if program is not model:
+        interop.check_room(program, model)
     for block in (program.main, *program.functions.values()):
         transform(block)
-    return program if isinstance(model, Program) else interop.like(program, model)
+    return interop.like(program, model)
 
 
 def _rewrite_block(context: PatternContext, rewriter: Rewriter, root: BindingBlock, trace: Trace) -> None:

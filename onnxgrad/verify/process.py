@@ -129,7 +129,7 @@ class Refused(Exception):
     """The child answered with an exception: its class name and its words."""
 
     def __init__(self, kind: str, words: str) -> None:
-        super().__init__(words)
+        super().__init__(kind, words)  # its arguments, so that it survives pickling
         self.kind = kind
         self.words = words
 

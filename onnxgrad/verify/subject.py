@@ -1,14 +1,21 @@
-"""A model under proof, in the two forms that a proof needs."""
+"""A model under proof, in the two forms that a proof needs.
+
+What users hold in their hands becomes a protobuf here, by the package's own conversion; nothing else is shared.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import onnx
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir.interop import settled
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.save import to_proto
 from onnxgrad.verify.run import TWO_GB, Model
 
 
@@ -21,8 +28,11 @@ class Subject:
     weights: Callable[[], onnx.ModelProto]
 
 
-def subject(model: Model) -> Subject:
-    """Parse a model given as ModelProto, bytes or path. Raises InputError for what is no ONNX model."""
+def subject(model: Any) -> Subject:
+    """The protobuf of a model of any kind that `ir.load` takes. Raises InputError for what is no ONNX model."""
+    model = settled(model)
+    if isinstance(model, Program):
+        model = to_proto(model, weights=True)
     if isinstance(model, onnx.ModelProto):
         small = model.ByteSize() <= TWO_GB
         return Subject(model.SerializeToString() if small else model, model, lambda: model)
