@@ -3,7 +3,9 @@
 A mark sits on a use of a value: *start* where the value enters a recomputed segment, *end* where it leaves one. Kept
 are the graph's inputs and constants, every start-marked value, and a binding each of whose operands is either kept and
 read without a start mark or read through an end mark. All else is computed a second time, at most once, when the
-backward part needs it. Random draws are always kept: a second draw would be another one.
+backward part needs it, and what is kept only where a rule compares it with operands that are not: onnxruntime may fuse
+the two computations of an operand differently, and then no element equals its own maximum. Random draws are always
+kept: a second draw would be another one.
 
 onnxruntime merges equal bindings and may run recomputation early, which undoes it. So a recomputed segment reads its
 operands through `Where(c, x, x)`, whose condition depends on the adjoint that arrives there: it is x whatever c is,
@@ -18,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from onnxgrad.errors import InputError
+from onnxgrad.grad.registry import rule_of
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.clone import clone_bindings
 from onnxgrad.ir.ops import RANDOM_OPS, op
@@ -103,7 +106,8 @@ class Recomputation:
         if b not in self._recomputed:
             if not any(v in self._lost for v in b.reads()):
                 return b
-            if b.blocks:
+            rule = rule_of(b)
+            if b.blocks or (rule is not None and rule.compares):
                 return self._copy(b, g)
             # outputs stay those of `b`: the list is shared, so an optional output added later is added to `b`
             return Binding(b.node, b.block, [v and self._value(v, g) for v in b.inputs], b.outputs)

@@ -43,7 +43,8 @@ _BROADCASTING = frozenset(
 @dataclass(frozen=True)
 class Rule:
     """How one operator is differentiated. `formulas`: one per operand (vjp), a single one (vjp_all, vjp_blocks), or
-    what builds the body that is differentiated in the operator's place (body).
+    what builds the body that is differentiated in the operator's place (body). `compares`: operands are compared with
+    results, so both must come from one computation.
     """
 
     domain: str
@@ -55,6 +56,7 @@ class Rule:
     broadcasts: bool = False
     since: int = 1
     notes: str = ""
+    compares: bool = False
     plans: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -83,6 +85,7 @@ def vjp(
     broadcasts: bool | None = None,
     since: int = 1,
     notes: str = "",
+    compares: bool = False,
     replace: bool = False,
 ) -> None:
     """Register one formula per operand, in the schema's order; None, or none at the end: no gradient there.
@@ -90,13 +93,15 @@ def vjp(
     `name` is "Op" or "my.domain::Op". `notes` states the convention at kinks. `fill`: outputs without an adjoint
     arrive as zeros instead of None. `many`: `g` and `y` are tuples (default: the schema allows several outputs).
     `broadcasts`: operands broadcast against each other, the engine sums partials back. `since`: the oldest version
-    the rule knows. Raises InputError when the operator has a rule already and `replace` is not set.
+    the rule knows. `compares`: a formula asks which operands equal a result, as that of a maximum does; under
+    checkpointing it then reads both from one computation, for two may differ in the last bit. Raises InputError when
+    the operator has a rule already and `replace` is not set.
     """
     if not any(formulas):
         raise InputError(f'vjp("{name}") has no formula: declare it with zero("{name}") if its derivative is zero')
     domain, op = split_name(name)
     broad = (domain == "" and op in _BROADCASTING) if broadcasts is None else broadcasts
-    _add(Rule(domain, op, "vjp", formulas, fill, many, broad, since, notes), replace)
+    _add(Rule(domain, op, "vjp", formulas, fill, many, broad, since, notes, compares), replace)
 
 
 def vjp_all(
@@ -108,12 +113,13 @@ def vjp_all(
     broadcasts: bool | None = None,
     since: int = 1,
     notes: str = "",
+    compares: bool = False,
     replace: bool = False,
 ) -> None:
     """Register one function `f(g, y, xs, attributes by name ...)` that returns a list with one partial per input."""
     domain, op = split_name(name)
     broad = (domain == "" and op in _BROADCASTING) if broadcasts is None else broadcasts
-    _add(Rule(domain, op, "vjp_all", (formula,), fill, many, broad, since, notes), replace)
+    _add(Rule(domain, op, "vjp_all", (formula,), fill, many, broad, since, notes, compares), replace)
 
 
 def vjp_blocks(name: str, formula: Formula, *, since: int = 1, notes: str = "", replace: bool = False) -> None:

@@ -80,8 +80,8 @@ def _extremum(g: Var, y: Var, xs: Sequence[Var], wanted: Sequence[bool]) -> list
     return [share * m if asked else None for m, asked in zip(masks, wanted)]
 
 
-vjp_all("Max", _extremum, notes="equal operands share the adjoint evenly")
-vjp_all("Min", _extremum, notes="equal operands share the adjoint evenly")
+vjp_all("Max", _extremum, notes="equal operands share the adjoint evenly", compares=True)
+vjp_all("Min", _extremum, notes="equal operands share the adjoint evenly", compares=True)
 vjp_all("Sum", lambda g, y, xs: [g] * len(xs))
 vjp_all("Mean", lambda g, y, xs: [g / float(len(xs))] * len(xs))
 vjp("Where", None, lambda g, y, c, a, b: op.Where(c, g, 0.0), lambda g, y, c, a, b: op.Where(c, 0.0, g))

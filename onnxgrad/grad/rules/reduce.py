@@ -83,8 +83,8 @@ def _log_sum_exp(g: Var, y: Var, x: Var, axes: Axes, keepdims: int, noop_with_em
 
 vjp("ReduceSum", _sum)
 vjp("ReduceMean", _mean)
-vjp("ReduceMax", _extremum, notes="equal maxima share the adjoint evenly")
-vjp("ReduceMin", _extremum, notes="equal minima share the adjoint evenly")
+vjp("ReduceMax", _extremum, notes="equal maxima share the adjoint evenly", compares=True)
+vjp("ReduceMin", _extremum, notes="equal minima share the adjoint evenly", compares=True)
 vjp("ReduceProd", _prod, notes="exact with zeros among the factors")
 vjp("ReduceL1", _l1, notes="0 at 0")
 vjp("ReduceL2", _l2, notes="0 where the norm is 0")

@@ -83,6 +83,7 @@ vjp(
     None,
     lambda g, y, data, indices, updates, reduction: _d_updates(g, y, data, updates, _nd(indices), reduction),
     notes=_NOTES,
+    compares=True,
 )
 vjp(
     "ScatterElements",
@@ -94,6 +95,7 @@ vjp(
         g, y, data, updates, _elements(indices, axis), reduction
     ),
     notes=_NOTES,
+    compares=True,
 )
 
 
