@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
-from onnxgrad.cli.common import Parser, add_common, wants
+from onnxgrad.cli.common import Parser, add_common, check_json, wants
 from onnxgrad.cli.report import Output, clean
 from onnxgrad.errors import InputError, InternalError, OnnxgradError
 from onnxgrad.version import __version__
@@ -46,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     verbose = wants(words, "-v", "--verbose")
     try:
         args = _parser(words).parse_args(words)
+        check_json(args)
         out = Output(
             color=args.color,
             quiet=args.quiet,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 import warnings
 from collections.abc import Sequence
@@ -14,21 +13,23 @@ from onnxgrad.cli.common import (
     STDIN,
     add_running,
     check_not_weights,
-    check_output,
+    files_read,
     named,
     natural,
     require_runtime,
     running_options,
     source,
+    target_of,
+    write_model,
 )
 from onnxgrad.cli.gradients import add_gradient, check_lines, gradient_options
 from onnxgrad.cli.report import Output, bytes_text, heading, number, seconds_text, table
-from onnxgrad.errors import InputError, NotProved, OnnxgradError
+from onnxgrad.errors import NotProved, OnnxgradError
 from onnxgrad.grad import Gradient, check_gradient, differentiate
 from onnxgrad.grad.check import GradientReport
 from onnxgrad.ir.load import load, read_proto
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.save import save, to_proto
+from onnxgrad.ir.save import to_proto
 from onnxgrad.verify.files import load_inputs
 
 # the proof looks at this many values, spread over those asked for; check-grad looks at all
@@ -56,9 +57,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     """Write the gradient graph once a sample of its adjoints agrees with differences."""
     asked = gradient_options(args)
     asked |= {"seed": args.adjoint, "names": args.names, "simplify": not args.no_simplify, "ste": args.ste}
-    target = None if args.output == STDIN else Path(args.output)
-    if target is not None:
-        check_output(target, [args.model])
+    target = target_of(args.output, files_read(args))
     if not args.no_verify:
         require_runtime(args.provider)
     model = source(args.model)
@@ -74,10 +73,12 @@ def run(args: argparse.Namespace, out: Output) -> int:
         report = None if args.no_verify or args.ste else _prove(args, found, asked, out)
     except OnnxgradError as error:
         raise named(error, args.model) from error
+    proved = report is None or report.ok
+    if proved:
+        write_model(found.program, target)
     _show(args, out, found, seconds, report)
-    if report is not None and not report.ok:
+    if not proved:
         raise NotProved(f"{args.model}: {report}; nothing was written")
-    _write(found.program, target)
     return 0
 
 
@@ -143,13 +144,3 @@ def _show(
 
 def _nodes(program: Program) -> int:
     return sum(b.op not in ("Constant", "Identity") for b in program.main.walk())
-
-
-def _write(program: Program, target: Path | None) -> None:
-    if target is not None:
-        save(program, target)
-        return
-    if sys.stdout.isatty():
-        raise InputError("-o - writes a binary model: send stdout to a file or a pipe")
-    sys.stdout.buffer.write(to_proto(program, weights=True).SerializeToString(deterministic=True))
-    sys.stdout.buffer.flush()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,11 +15,14 @@ from onnxgrad.cli.common import (
     check_not_weights,
     check_output,
     expand,
+    files_read,
     named,
     natural,
     proof_options,
     require_runtime,
     source,
+    target_of,
+    write_model,
 )
 from onnxgrad.cli.optimize_report import Outcome
 from onnxgrad.cli.recipe import Recipe, find
@@ -28,7 +30,7 @@ from onnxgrad.cli.report import Output
 from onnxgrad.cli.stats import stats_of
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.load import read_proto
-from onnxgrad.ir.save import save, to_proto
+from onnxgrad.ir.save import to_proto
 from onnxgrad.passes.inline import Inline
 from onnxgrad.passes.optimize import Optimized, RewriteRefuted, optimize_program
 from onnxgrad.passes.parallel import MERGE
@@ -96,7 +98,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     recipe = find(args.config)
     jobs = [_job(args, name, recipe, out) for name in models]
     targets = _targets(args, models)
-    for target in targets:
+    for target in targets if args.out_dir is not None else ():
         if target is not None:
             check_output(target, models)
     for provider in dict.fromkeys(job.args.provider for job in jobs if not job.args.no_verify):
@@ -143,9 +145,7 @@ def _targets(args: argparse.Namespace, models: list[str]) -> list[Path | None]:
         raise InputError(f"{len(models)} models need --out-dir DIR (or --dry-run)")
     if args.output is None and not args.dry_run:
         raise InputError("say where to write: -o OUT or --out-dir DIR, or look first with --dry-run")
-    if args.dry_run or args.output == STDIN:
-        return [None] * len(models)
-    return [Path(args.output)]
+    return [None] * len(models) if args.dry_run else [target_of(args.output, [*models, *files_read(args)])]
 
 
 def _make_folder(folder: Path, dry_run: bool) -> None:
@@ -167,7 +167,7 @@ def _one(job: _Job, name: str, target: Path | None, *, last: bool) -> Outcome:
         if job.recipe is not None:
             job.recipe.check(name, done.program, done.report)
         if not job.args.dry_run:
-            _write(done, target)
+            write_model(done.program, target)
             outcome.written = True
     except OnnxgradError as error:
         outcome.error = named(error, name)
@@ -208,11 +208,3 @@ def _rewrite(job: _Job, name: str, target: Path | None, outcome: Outcome, clock:
     outcome.before = stats_of(done.program.proto)
     outcome.after = stats_of(to_proto(done.program))
     return done
-
-
-def _write(done: Optimized, target: Path | None) -> None:
-    if target is not None:
-        save(done.program, target)
-        return
-    sys.stdout.buffer.write(to_proto(done.program, weights=True).SerializeToString(deterministic=True))
-    sys.stdout.buffer.flush()

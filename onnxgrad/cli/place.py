@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
-from onnxgrad.cli.common import STDIN, check_output, named, source
+from onnxgrad.cli.common import files_read, named, source, target_of, write_model
 from onnxgrad.cli.report import Output, bytes_text, cell, heading, number, table
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.load import load
-from onnxgrad.ir.program import Program
-from onnxgrad.ir.save import save, to_proto
 from onnxgrad.passes.place import OPTION, Copy, Placement, annotate, place, rule, settings
 
 
@@ -36,16 +32,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, out: Output) -> int:
     """Place, report, write."""
     rules = [r for text in args.device for r in rule(text)]
-    target = None if args.output in (None, STDIN) else Path(args.output)
-    if target is not None:
-        check_output(target, [args.model])
+    target = None if args.output is None else target_of(args.output, files_read(args))
     try:
         program = load(source(args.model))
         version = program.ir_version
         placement = place(program, rules, default=args.default, propagate=args.propagate)
         if args.output is not None:
             annotate(program, placement, ir=args.ir)
-            _write(program, target)
+            write_model(program, target)
     except OnnxgradError as error:
         raise named(error, args.model) from error
     if program.ir_version != version:
@@ -62,14 +56,6 @@ def run(args: argparse.Namespace, out: Output) -> int:
     )
     _show(out, counts, placement)
     return 0
-
-
-def _write(program: Program, target: Path | None) -> None:
-    if target is not None:
-        save(program, target)
-        return
-    sys.stdout.buffer.write(to_proto(program, weights=True).SerializeToString(deterministic=True))
-    sys.stdout.buffer.flush()
 
 
 def _show(out: Output, counts: Counter[str], placement: Placement) -> None:

@@ -6,12 +6,11 @@ import json
 import os
 import re
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -20,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir.files import write_whole
 
 _PATIENCE = 1.0  # seconds of work before a progress bar appears
 _PIPE_WIDTH = 160  # a pipe or file has no width; tables take only what they need
@@ -33,7 +33,7 @@ def clean(text: str) -> str:
 
 def _console(stream: Any, color: str) -> Console:
     plain = color == "never" or (color == "auto" and bool(os.environ.get("NO_COLOR")))
-    console = Console(
+    console = _Console(
         file=stream,
         force_terminal=True if color == "always" else None,
         color_system=None if plain else "auto" if color == "auto" else "truecolor",
@@ -45,6 +45,19 @@ def _console(stream: Any, color: str) -> Console:
     if not stream.isatty() and "COLUMNS" not in os.environ:
         console.width = _PIPE_WIDTH
     return console
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """The reader of stdout has gone: for `main` to tell, where rich would exit with 1."""
+        raise BrokenPipeError
+
+
+def stdout_for_data(option: str) -> BinaryIO:
+    """stdout, when `option` wants data there. Raises InputError where it is closed."""
+    if sys.stdout is None or sys.stdout.closed:
+        raise InputError(f"{option}: stdout is closed")
+    return sys.stdout.buffer
 
 
 class Output:
@@ -67,13 +80,8 @@ class Output:
         self.errors = _console(sys.stderr, color)
         self.results = self.errors if binary else _console(sys.stdout, color)
         self._bar = self.errors.is_terminal and not quiet
-        if json not in (None, "-"):
-            path = Path(str(json))
-            try:
-                with tempfile.TemporaryFile(dir=path.parent):
-                    pass
-            except OSError as error:
-                raise InputError(f"--json {path}: cannot be written: {error.strerror or error}") from error
+        if json == "-":
+            stdout_for_data("--json -")
 
     def show(self, *parts: RenderableType) -> None:
         """Print results."""
@@ -103,14 +111,10 @@ class Output:
         if self._json == "-":
             print(text, end="", file=sys.stdout)
             return
-        path = Path(self._json)
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
-            part.write_text(text, encoding="utf-8")
-            os.replace(part, path)
+            write_whole(Path(self._json), text.encode("utf-8", "backslashreplace"))
         except OSError as error:
-            part.unlink(missing_ok=True)
-            raise InputError(f"--json {path}: cannot be written: {error.strerror or error}") from error
+            raise InputError(f"--json {self._json}: cannot be written: {error.strerror or error}") from error
 
     @contextmanager
     def progress(self, title: str, total: float) -> Iterator[Callable[[str, float | None], None]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -23,6 +24,8 @@ from onnxgrad.ir.types import TensorType
 # everything the public functions accept; the objects of other libraries have no static type here
 ModelLike: TypeAlias = str | os.PathLike[str] | bytes | ModelProto | Any
 
+# what protobuf cannot hold any more
+MOST_BYTES = 1 << 31
 _GRAPH_KINDS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
 
@@ -56,7 +59,10 @@ def load_own(model: ModelLike) -> Program:
 def read_proto(path: Path) -> ModelProto:
     """Parse a model file without its external data. Raises InputError."""
     try:
-        _check_size(path.stat().st_size, str(path))
+        found = path.stat()
+        if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+            raise InputError(f"{path}: is a device or a pipe, which is not read twice: pipe it into stdin and give -")
+        _check_size(found.st_size, str(path))
         data = path.read_bytes()
     except OSError as e:
         raise InputError(f"{path}: {e.strerror or e}") from e
@@ -64,7 +70,7 @@ def read_proto(path: Path) -> ModelProto:
 
 
 def _check_size(size: int, where: str) -> None:
-    if size >= 1 << 31:
+    if size >= MOST_BYTES:
         raise InputError(
             f"{where}: over 2 GB in one file, which protobuf cannot hold: store its weights as external data"
         )

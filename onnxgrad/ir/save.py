@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import filecmp
 import os
-import tempfile
-from collections.abc import Iterator
+import re
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from google.protobuf.message import EncodeError
+from google.protobuf.message import DecodeError, EncodeError
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir import weights as external
 from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.files import Part, Staging, is_stream, place_of, write_stream
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import type_to_proto
 
@@ -40,32 +41,67 @@ def to_proto(program: Program, *, weights: bool = False) -> ModelProto:
     return model
 
 
-def save(program: Program, path: str | os.PathLike[str]) -> None:
-    """Write a program to `path`: beside it first, then renamed, so that it appears whole or not at all.
+def to_bytes(program: Program) -> bytes:
+    """The whole model in one piece, weights inside. InputError where that passes 2 GB."""
+    data = _serialized(to_proto(program, weights=True))
+    if data is None:
+        raise InputError(f"the model's weights {external.TOO_LARGE}")
+    return data
 
-    Weights that were in external files go, tensor by tensor, to one new file `<name>.data` beside it; so do the
-    weights of a model that would pass 2 GB. Raises InputError when `path` is one of the model's own files or cannot be
+
+def save(program: Program, path: str | os.PathLike[str], *, sync: bool = True) -> None:
+    """Write a program to `path`: whole or not at all, and to the disk (without `sync`: when the system likes).
+
+    Weights that were in external files go, tensor by tensor, to one new file beside it, whose name says its content:
+    `<name>.<digest>.data`; so do the weights of a model that would pass 2 GB. It comes before the model, and replaces
+    nothing; the one that a replaced model had goes afterwards, if `save` made it. Links are followed; a device or a
+    pipe gets the model in one piece. Raises InputError when `path` is one of the model's own files or cannot be
     written.
     """
     path = Path(path)
     try:
-        _refuse_own_files(program, path)
-        model = to_proto(program)
-        outside = external.outside(model)
-        data = _serialized(model)
-        if data is None:
-            outside += external.large(model)
-        with contextlib.ExitStack() as files:  # both are renamed at the end, or neither
-            if outside:
-                data_path = _free_data_path(path, program)
-                file = files.enter_context(_whole_file(data_path))
-                external.move(outside, program.folder, file, data_path.name)
-                data = _serialized(model)
-            if data is None:
-                raise InputError(f"{path}: cannot be written: the model passes 2 GB even without its weights")
-            files.enter_context(_whole_file(path)).write(data)
+        if is_stream(path):
+            write_stream(path, to_bytes(program))
+        else:
+            _save(program, path, place_of(path), sync)
     except OSError as e:
         raise InputError(f"{path}: cannot be written: {e.strerror or e}") from e
+
+
+def _save(program: Program, path: Path, place: Path, sync: bool) -> None:
+    _refuse_own_files(program, place)
+    model = to_proto(program)
+    outside = external.outside(model)
+    data = _serialized(model)
+    if data is None:
+        outside += external.large(model)
+    if outside and path.parent.resolve() != place.parent.resolve():
+        raise InputError(
+            f"{path}: is a link into another folder, and who follows it looks for the weights beside the link: "
+            f"write to {place}"
+        )
+    with Staging(place.parent, sync=sync) as staging:
+        moves: list[tuple[Part, Path]] = []
+        kept = external.sources(program.proto, program.folder)
+        if outside:
+            part = staging.part()
+            digest = external.move(outside, program.folder, part.file)
+            part.settle(sync=sync)
+            data_path, made = _data_path(place, digest, part)
+            external.name(outside, data_path.name)
+            kept.add(data_path.resolve())
+            moves += [(part, data_path)] if made else []
+            data = _serialized(model)
+        if data is None:
+            raise InputError(f"{path}: cannot be written: the model passes 2 GB even without its weights")
+        part = staging.part()
+        part.file.write(data)
+        before = _own_data(place)
+        staging.publish(*moves, (part, place))
+    for old in before:
+        if old.resolve() not in kept:
+            with contextlib.suppress(OSError):  # the new model is in place and reads nothing of it
+                old.unlink()
 
 
 def _serialized(model: ModelProto) -> bytes | None:
@@ -75,23 +111,6 @@ def _serialized(model: ModelProto) -> bytes | None:
     except (EncodeError, ValueError):
         return None
     return data if len(data) < external.MAX_BYTES else None
-
-
-@contextlib.contextmanager
-def _whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """Write beside the target and rename on success; nothing is left behind on failure."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)  # mkstemp made it private
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
 
 
 def _refuse_own_files(program: Program, path: Path) -> None:
@@ -105,14 +124,28 @@ def _refuse_own_files(program: Program, path: Path) -> None:
         raise InputError(f"{path}: the model reads its weights from this file; choose another output")
 
 
-def _free_data_path(path: Path, program: Program) -> Path:
-    """`<name>.data` beside the output, unless the model reads its own weights from there."""
-    taken = external.sources(program.proto, program.folder)
-    candidate, count = path.with_name(f"{path.name}.data"), 1
-    while candidate.resolve() in taken:
+def _data_path(model: Path, digest: str, part: Part) -> tuple[Path, bool]:
+    """The name of the weights in `part`, and whether they have to be put there: a file with their content may be."""
+    path, count = model.with_name(f"{model.name}.{digest}.data"), 1
+    while path.exists() or path.is_symlink():
+        if path.is_file() and filecmp.cmp(path, part.path, shallow=False):
+            return path, False
         count += 1
-        candidate = path.with_name(f"{path.name}.{count}.data")
-    return candidate
+        path = model.with_name(f"{model.name}.{digest}-{count}.data")
+    return path, True
+
+
+def _own_data(path: Path) -> list[Path]:
+    """The files that the model at `path` reads its weights from and that `save` named."""
+    try:
+        if path.stat().st_size >= external.MAX_BYTES:
+            return []
+        model = ModelProto()
+        model.ParseFromString(path.read_bytes())
+    except (OSError, DecodeError):  # there is none, or something else is replaced
+        return []
+    named = re.compile(re.escape(path.name) + r"\.[0-9a-f]{16}(-\d+)?\.data")
+    return [path.with_name(n) for n in sorted(external.locations(model)) if named.fullmatch(n)]
 
 
 # ---- protobuf -------------------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -17,7 +18,7 @@ from onnxgrad.errors import InputError
 MAX_BYTES = (1 << 31) - (1 << 20)
 TOO_LARGE = (
     "pass 2 GB, more than a ModelProto can hold: pass onnxgrad.load(path) and write the result with "
-    "onnxgrad.save(program, path), or use the command line"
+    "onnxgrad.save(program, path), or on the command line -o FILE"
 )
 # page-aligned tensors can be mapped into memory
 _ALIGNMENT = 4096
@@ -106,9 +107,13 @@ def large(model: ModelProto) -> list[TensorProto]:
     return [t for t in inside if len(t.raw_data) > _INLINE_BYTES]
 
 
-def move(leaving: Iterable[TensorProto], folder: Path | None, file: IO[bytes], location: str) -> None:
-    """Write the tensors one after the other to `file`, which will be called `location`; equal places stay shared."""
+def move(leaving: Sequence[TensorProto], folder: Path | None, file: IO[bytes]) -> str:
+    """Write the tensors one after the other to `file`; equal places stay shared. A digest of what was written.
+
+    The tensors then lie at their places in a file without a name, which `name` gives them.
+    """
     written: dict[tuple[tuple[str, str], ...], tuple[int, int]] = {}
+    digest = hashlib.blake2b(digest_size=8)
     for tensor in leaving:
         external = tensor.data_location == TensorProto.EXTERNAL
         place = tuple(sorted((e.key, e.value) for e in tensor.external_data)) if external else ()
@@ -117,10 +122,19 @@ def move(leaving: Iterable[TensorProto], folder: Path | None, file: IO[bytes], l
             file.seek(offset)
             for data in _pieces(tensor, folder) if external else [tensor.raw_data]:
                 file.write(data)
+                digest.update(data)
             written[place] = (offset, file.tell() - offset)
+            digest.update(repr(written[place]).encode())
         tensor.raw_data = b"\0"  # set_external_data wants the field present
-        set_external_data(tensor, location, *written[place])
+        set_external_data(tensor, "", *written[place])
         tensor.ClearField("raw_data")
+    return digest.hexdigest()
+
+
+def name(moved: Iterable[TensorProto], location: str) -> None:
+    """Say in which file the tensors lie."""
+    for tensor in moved:
+        next(e for e in tensor.external_data if e.key == "location").value = location
 
 
 def _pieces(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
@@ -146,9 +160,12 @@ def sources(model: ModelProto, folder: Path | None) -> set[Path]:
     if folder is None:
         return set()
     found = set()
-    for tensor in tensors(model):
-        for entry in tensor.external_data:
-            if entry.key == "location":
-                with contextlib.suppress(OSError, ValueError):  # a name that is no path leads to no file
-                    found.add((folder / entry.value).resolve())
+    for location in locations(model):
+        with contextlib.suppress(OSError, ValueError):  # a name that is no path leads to no file
+            found.add((folder / location).resolve())
     return found
+
+
+def locations(model: ModelProto) -> set[str]:
+    """The names of those files, as the model has them."""
+    return {e.value for t in tensors(model) for e in t.external_data if e.key == "location"}

@@ -138,7 +138,7 @@ def _runnable(program: Program) -> Iterator[ModelProto | Path]:
         return
     with tempfile.TemporaryDirectory(prefix="onnxgrad-") as folder:
         path = Path(folder) / "candidate.onnx"
-        save(program, path)
+        save(program, path, sync=False)
         yield path
 
 

@@ -42,6 +42,8 @@ def subject(model: Any) -> Subject:
             proto = onnx.load_model_from_string(model)
             return Subject(model, proto, lambda: proto)
         path = Path(model)
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise InputError(f"{name}: is a device or a pipe, which cannot be read twice")
         return Subject(path, onnx.load(path, load_external_data=False), lambda: _with_weights(path))
     except OSError as error:
         raise InputError(f"cannot read {name}: {error.strerror}") from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -118,6 +120,12 @@ USAGE: dict[str, tuple[list[str], str]] = {
     "unknown flag": (["--dry-run", "--fast"], "--fast"),
     "flags are not abbreviated": (["--dry"], "--dry"),
     "json cannot be written": (["--dry-run", "--json", "{}/none/r.json"], "--json"),
+    "json into a folder": (["--dry-run", "--json", "{}"], "is a folder"),
+    "json into the root": (["--dry-run", "--json", "/"], "is a folder"),
+    "json of no name": (["--dry-run", "--json", ""], "--json: the name of the file is empty"),
+    "json over the input": (["--dry-run", "--json", "{}/model.onnx"], "same file"),
+    "json over the output": (["-o", "{}/o.onnx", "--json", "{}/o.onnx"], "-o writes the model"),
+    "output of no name": (["-o", ""], "-o: the name of the output is empty"),
     "stdout wanted twice": (["-o", "-", "--json", "-"], "both want stdout"),
 }
 
@@ -168,3 +176,34 @@ def test_a_model_of_an_unknown_domain(run: Run, tmp_path: Path) -> None:
     check(run("optimize", path, "-o", out), 2, "--no-verify")
     assert run("optimize", path, "-o", out, "--no-verify").code == 0
     assert [n.op_type for n in onnx.load(out).graph.node] == ["Secret"]
+
+
+def test_json_goes_into_a_device_or_through_a_link(run: Run, branches: Path, tmp_path: Path) -> None:
+    (tmp_path / "link.json").symlink_to("real.json")
+    assert run("inspect", branches, "--json", tmp_path / "link.json").code == 0
+    assert (tmp_path / "link.json").is_symlink() and b'"inputs"' in (tmp_path / "real.json").read_bytes()
+    pipe, got = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: got.append(pipe.read_bytes()))
+    reader.start()
+    assert run("inspect", branches, "--json", pipe).code == 0
+    reader.join()
+    assert pipe.is_fifo() and b'"inputs"' in got[0]
+
+
+def test_no_file_that_is_read_is_written(run: Run, branches: Path, tmp_path: Path) -> None:
+    recipe, values = tmp_path / "r.toml", tmp_path / "v.npy"
+    recipe.write_text("")
+    values.write_bytes(b"")
+    for words in (["--config", recipe], ["--input", f"x={values}"]):
+        for option in ("-o", "--json"):
+            rest = [] if option == "-o" else ["--dry-run"]
+            check(run("optimize", branches, *words, *rest, option, str(words[1]).removeprefix("x=")), 2, "same file")
+
+
+@pytest.mark.parametrize("command", ["inspect", "optimize", "verify", "grad", "diff", "bench"])
+def test_a_pipe_is_no_model(run: Run, tmp_path: Path, command: str) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    rest = {"verify": [pipe], "diff": [pipe], "inspect": []}.get(command, ["-o", tmp_path / "o"])
+    check(run(command, pipe, *([] if command == "bench" else rest)), 2, "is a device or a pipe")

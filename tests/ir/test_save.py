@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
+import shutil
 import stat
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import pytest
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir import weights
+from onnxgrad.ir import files, weights
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import constant, emitting, op
 from onnxgrad.ir.save import save, to_proto
@@ -58,6 +60,16 @@ def same_but_for_location(a: ModelProto, b: ModelProto) -> bool:
     return found[0] == found[1]
 
 
+def weights_of(path: Path) -> Path:
+    """The one external file of a model."""
+    (name,) = weights.locations(onnx.load(path, load_external_data=False))
+    return path.with_name(name)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in folder.iterdir()}
+
+
 def values(path: Path) -> dict[str, Any]:
     return {t.name: numpy_helper.to_array(t) for t in onnx.load(path).graph.initializer}
 
@@ -72,12 +84,14 @@ def test_external_data_is_streamed_to_one_new_file(tmp_path: Path, changed: bool
     out = tmp_path / "out"
     out.mkdir()
     save(program, out / "new.onnx")
-    assert sorted(p.name for p in out.iterdir()) == ["new.onnx", "new.onnx.data"]
+    data = weights_of(out / "new.onnx")
+    assert sorted(p.name for p in out.iterdir()) == ["new.onnx", data.name]
+    assert re.fullmatch(r"new\.onnx\.[0-9a-f]{16}\.data", data.name)
     after = onnx.load(out / "new.onnx", load_external_data=False)
     assert same_but_for_location(onnx.load(source, load_external_data=False), after)
     places = [e for t in after.graph.initializer for e in t.external_data if e.key == "location"]
-    assert {e.value for e in places} == {"new.onnx.data"}
-    assert (out / "new.onnx.data").stat().st_size < 2 * W.nbytes, "what shared its place still does"
+    assert {e.value for e in places} == {data.name}
+    assert data.stat().st_size < 2 * W.nbytes, "what shared its place still does"
     for name, array in values(source).items():
         np.testing.assert_array_equal(values(out / "new.onnx")[name], array)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()} == before
@@ -156,12 +170,91 @@ def test_its_own_files_are_never_overwritten(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="reads its weights from this file"):
         save(program, tmp_path / "weights.bin")
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
-    # where our own name for the weights is the source's
-    os.rename(tmp_path / "weights.bin", tmp_path / "new.onnx.data")
-    again = external_model(tmp_path, "new.onnx.data")
-    save(load(again), tmp_path / "new.onnx")
-    assert (tmp_path / "new.onnx.2.data").is_file()
-    np.testing.assert_array_equal(values(tmp_path / "new.onnx")["w"], W)
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_weights_that_the_input_reads_stay(tmp_path: Path, changed: bool) -> None:
+    """OUT's own data file is the input's too: it is neither written over nor removed with the old OUT."""
+    save(load(external_model(tmp_path)), tmp_path / "out.onnx")
+    shutil.copy(tmp_path / "out.onnx", tmp_path / "in.onnx")
+    before = contents(tmp_path)
+    program = load(tmp_path / "in.onnx")
+    if changed:
+        program.main.remove_initializer(program.main.initializers["unused"])
+    save(program, tmp_path / "out.onnx")
+    after = contents(tmp_path)
+    assert {n: after[n] for n in before if n != "out.onnx"} == {n: before[n] for n in before if n != "out.onnx"}
+    assert len(after) == len(before) + changed
+    np.testing.assert_array_equal(values(tmp_path / "in.onnx")["w"], W)
+
+
+def test_two_versions_never_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever rename is the last one to happen: OUT is whole, old or new, and a second try leaves no more behind."""
+    out = tmp_path / "out"
+    out.mkdir()
+    save(load(external_model(tmp_path)), out / "m.onnx")
+    old = contents(out)
+    changed = W[::-1].copy()
+    (tmp_path / "weights.bin").write_bytes(b"\0" * 64 + changed.tobytes() + B.tobytes())
+    replace = os.replace
+    for last in (0, 1):
+        made = []
+
+        def fail(source: Any, target: Any, made: list[Any] = made, last: int = last) -> None:
+            if len(made) == last:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            made.append(replace(source, target))
+
+        monkeypatch.setattr(os, "replace", fail)
+        with pytest.raises(InputError, match="No space left"):
+            save(load(tmp_path / "model.onnx"), out / "m.onnx")
+        monkeypatch.undo()
+        assert contents(out) == old
+    # killed between the two: the new weights lie there and nobody reads them
+    calls = []
+
+    def killed(source: Any, target: Any) -> None:
+        calls.append(target)
+        if len(calls) == 2:
+            raise OSError(errno.EIO, "as good as dead")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", killed)
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)
+    with pytest.raises(InputError):
+        save(load(tmp_path / "model.onnx"), out / "m.onnx")
+    monkeypatch.undo()
+    np.testing.assert_array_equal(values(out / "m.onnx")["w"], W)
+    save(load(tmp_path / "model.onnx"), out / "m.onnx")
+    np.testing.assert_array_equal(values(out / "m.onnx")["w"], changed)
+    assert {p.name for p in out.iterdir() if p.suffix != ".part"} == {"m.onnx", weights_of(out / "m.onnx").name}
+
+
+def test_only_a_data_file_of_its_own_goes_with_the_model(tmp_path: Path) -> None:
+    source, out = load(external_model(tmp_path)), tmp_path / "out"
+    out.mkdir()
+    (out / "m.onnx.data").mkdir()
+    (out / "m.onnx.0123456789abcdef.data").write_bytes(b"another's: m.onnx does not read it")
+    save(source, out / "m.onnx")
+    first = weights_of(out / "m.onnx")
+    save(source, out / "m.onnx")
+    assert weights_of(out / "m.onnx") == first, "the same content has the same name"
+    others = {"m.onnx.data", "m.onnx.0123456789abcdef.data"}
+    assert {p.name for p in out.iterdir()} == {"m.onnx", first.name, *others}
+    # a name that is taken by something else
+    first.write_bytes(b"tampered with")
+    save(source, out / "m.onnx")
+    assert weights_of(out / "m.onnx").name == f"{first.stem}-2.data"
+    assert {p.name for p in out.iterdir()} == {"m.onnx", weights_of(out / "m.onnx").name, *others}
+    # a model without external weights replaces it
+    save(load(parse("g (float[2] x) => (float[2] y) { y = Relu(x) }")), out / "m.onnx")
+    assert {p.name for p in out.iterdir()} == {"m.onnx", *others}
+    # the data of a model that others wrote stays
+    onnx.save(
+        onnx.load(tmp_path / "model.onnx"), out / "m.onnx", save_as_external_data=True, location="w", size_threshold=0
+    )
+    save(source, out / "m.onnx")
+    assert (out / "w").is_file()
 
 
 def test_an_existing_output_is_replaced_and_the_umask_respected(tmp_path: Path) -> None:
@@ -184,7 +277,7 @@ def _fail(error: OSError) -> Any:
     return fail
 
 
-@pytest.mark.parametrize("where", ["write", "rename", "chmod"])
+@pytest.mark.parametrize("where", ["write", "rename", "sync"])
 def test_nothing_is_left_when_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     source = external_model(tmp_path)
     out = tmp_path / "out"
@@ -197,14 +290,9 @@ def test_nothing_is_left_when_writing_fails(tmp_path: Path, monkeypatch: pytest.
             def write(self, data: Any) -> int:
                 raise full
 
-        real = os.fdopen
-
-        def opened(fd: int, mode: str = "r", *rest: Any) -> Any:
-            return Full(io.FileIO(fd, "w")) if mode == "wb" else real(fd, mode, *rest)
-
-        monkeypatch.setattr(os, "fdopen", opened)
+        monkeypatch.setattr(files, "open", lambda fd, mode: Full(io.FileIO(fd, "w")), raising=False)
     else:
-        monkeypatch.setattr(os, {"rename": "replace", "chmod": "chmod"}[where], _fail(full))
+        monkeypatch.setattr(os, {"rename": "replace", "sync": "fsync"}[where], _fail(full))
     with pytest.raises(InputError, match=r"m.onnx: cannot be written: No space left"):
         save(load(source), out / "m.onnx")
     monkeypatch.undo()
@@ -239,6 +327,7 @@ def test_same_edits_same_bytes(tmp_path: Path) -> None:
         save(program, tmp_path / name)
         found.append((tmp_path / name).read_bytes().replace(b"a.onnx", b"b.onnx"))
     assert found[0] == found[1]
+    assert weights_of(tmp_path / "a.onnx").name[1:] == weights_of(tmp_path / "b.onnx").name[1:]
 
 
 def test_initializers_can_be_renamed() -> None:
@@ -282,14 +371,14 @@ def test_models_over_two_gigabytes(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     save(program, out / "m.onnx")
-    assert (out / "m.onnx.data").stat().st_size == count
+    assert weights_of(out / "m.onnx").stat().st_size == count
     assert (out / "m.onnx").stat().st_size < 1000
-    (out / "m.onnx.data").unlink()
+    weights_of(out / "m.onnx").unlink()
     # one that passed the limit in memory
     grown = load(parse("g (int8 x) => (int8 y) { y = Neg(x) }"))
     with emitting(grown.main):
         for _ in range(2):
             grown.main.add_output(op.Neg(constant(np.zeros(count // 2, np.int8))))
     save(grown, out / "grown.onnx")
-    assert (out / "grown.onnx.data").stat().st_size == count
-    (out / "grown.onnx.data").unlink()  # pytest keeps its folders
+    assert weights_of(out / "grown.onnx").stat().st_size == count
+    weights_of(out / "grown.onnx").unlink()  # pytest keeps its folders
