@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 from onnx import TensorProto
 
@@ -9,10 +11,19 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.accumulate import with_type_of
 from onnxgrad.grad.calling import build_body
 from onnxgrad.grad.registry import Rule, rule_of
-from onnxgrad.ir.block import Binding, Var
-from onnxgrad.ir.bodies import body_of, called, conflict, has_schema_body, splice
+from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.bodies import (
+    body_of,
+    called,
+    callees_first,
+    conflict,
+    expanded_size,
+    expanded_sizes,
+    has_schema_body,
+    splice,
+)
 from onnxgrad.ir.ops import constant, emitting
-from onnxgrad.ir.program import FunctionKey
+from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.retype import retype
 from onnxgrad.ir.symbolic import sizes
 from onnxgrad.ir.types import Array, TensorType, element_count
@@ -28,6 +39,27 @@ def has_body(binding: Binding) -> bool:
     if rule is not None:
         return rule.kind == "body"
     return called(binding) is not None or has_schema_body(binding)
+
+
+def refuse_bomb(block: BindingBlock, calls: Sequence[Binding]) -> None:
+    """Raises InputError, before any is opened, when `block` passes MAX_BINDINGS with these calls and theirs open."""
+    program = block.program
+    if not program.functions:
+        return
+    # a function whose calls have a rule stays a call, except where it is one of `calls`
+    ruled = {key for b in _every_call(program) if (key := called(b)) is not None and not has_body(b)}
+    sizes = expanded_sizes(program, [key for key in callees_first(program) if key not in ruled])
+    size = len(block.bindings) - len(calls) + expanded_size(calls, sizes)
+    if size > MAX_BINDINGS:
+        raise InputError(
+            f"opening the calls of '{calls[0].op}' and the like gives graph '{block.name}' {size} nodes, more than "
+            f"{MAX_BINDINGS}: inline less of the model"
+        )
+
+
+def _every_call(program: Program) -> Iterator[Binding]:
+    for block in (program.main, *program.functions.values()):
+        yield from block.walk()
 
 
 def open_call(binding: Binding) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.grad.accumulate import add_up, fit
-from onnxgrad.grad.bodies import has_body, open_call
+from onnxgrad.grad.bodies import has_body, open_call, refuse_bomb
 from onnxgrad.grad.calling import partials
 from onnxgrad.grad.registry import Rule, missing, rule_of
 from onnxgrad.grad.sequences import add_up_sequences
@@ -104,6 +104,7 @@ def open_calls(block: BindingBlock, targets: Collection[Var], sources: Collectio
         calls = [b for b in block.bindings if any(v in needed for v in b.outputs if v is not None) and has_body(b)]
         if not calls:
             return anchors
+        refuse_bomb(block, calls)
         for b in calls:
             # the body may return what others read too, which is another value to differentiate by
             anchors += [anchor(v) for v in list(b.outputs) if v is not None and v in kept]

@@ -6,7 +6,7 @@ import onnx
 from onnx import ModelProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad import batched_scan
+from onnxgrad.grad import batched_scan, raised_functions
 from onnxgrad.ir.attributes import is_of_onnxruntime
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import emitting, op
@@ -38,13 +38,15 @@ def raise_opset(program: Program) -> tuple[Program, str]:
         return program, ""
     if program.opset < batched_scan.SINCE:
         batched_scan.refuse_batched_scans(program)
+    opened = raised_functions.open_changed(program, OPSET)
     source = to_proto(program, weights=True)
     hidden = [n for n in every_node(source.graph.node) if not n.domain and is_of_onnxruntime(n.op_type, program.opset)]
     for node in hidden:
         node.domain = _HIDDEN
     source.opset_import.add(domain=_HIDDEN, version=1)
+    bare = raised_functions.without_functions(program, source) if source.functions else source
     try:
-        converted = onnx.version_converter.convert_version(source, OPSET)
+        converted = onnx.version_converter.convert_version(bare, OPSET)
     except (RuntimeError, ValueError) as e:
         reason = str(e).strip().splitlines()[0]
         raise InputError(
@@ -57,12 +59,16 @@ def raise_opset(program: Program) -> tuple[Program, str]:
             node.domain = ""
     if program.opset < batched_scan.SINCE:
         batched_scan.restore_batches(source, converted)
+    raised_functions.carry_functions(source, converted, OPSET)
     _carry_over(source, converted)
     raised = load(converted)
     if program.opset < _SLOPES_BROADCAST:
         _align_slopes(raised)
     raised.folder, raised.path = program.folder, program.path
-    return raised, f"opset raised from {program.opset} to {OPSET}: the gradient needs its operators"
+    note = f"opset raised from {program.opset} to {OPSET}: the gradient needs its operators"
+    if opened:
+        note += f"; the calls of {', '.join(opened)} are opened, whose operators changed in between"
+    return raised, note
 
 
 def _own_weights(program: Program) -> None:

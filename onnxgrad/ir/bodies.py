@@ -6,7 +6,7 @@ same where it would go, and put copies of its bindings in the call's place.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -19,7 +19,7 @@ from onnxgrad.ir import attributes
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.clone import clone_bindings
 from onnxgrad.ir.load import function_block
-from onnxgrad.ir.program import FunctionKey
+from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.types import type_to_proto
 
 
@@ -46,6 +46,40 @@ def has_schema_body(binding: Binding) -> bool:
     """Whether the operator's schema, at this opset, comes with a function body."""
     schema: Any = attributes.schema(binding.op, binding.version, binding.domain)  # its stub lags behind
     return bool(schema is not None and (schema.has_function or schema.has_context_dependent_function))
+
+
+def callees_first(program: Program) -> list[FunctionKey]:
+    """The functions in an order in which each comes after those it calls; those on a cycle are left out."""
+    waiting = {key: callees(block) for key, block in program.functions.items()}
+    callers: dict[FunctionKey, list[FunctionKey]] = {}
+    for key, needed in waiting.items():
+        for c in needed:
+            callers.setdefault(c, []).append(key)
+    order = [key for key, needed in waiting.items() if not needed]
+    for key in order:  # grows while it is walked
+        for caller in callers.get(key, ()):
+            waiting[caller].discard(key)
+            if not waiting[caller]:
+                order.append(caller)
+    return order
+
+
+def callees(block: BindingBlock) -> set[FunctionKey]:
+    """The functions that the block calls."""
+    return {key for b in block.walk() if (key := called(b)) is not None}
+
+
+def expanded_sizes(program: Program, opened: Iterable[FunctionKey]) -> dict[FunctionKey, int]:
+    """How many bindings each of the `opened` functions (callees first) has once every call of them is open."""
+    size: dict[FunctionKey, int] = {}
+    for key in opened:
+        size[key] = expanded_size(program.functions[key].walk(), size)
+    return size
+
+
+def expanded_size(bindings: Iterable[Binding], sizes: Mapping[FunctionKey, int]) -> int:
+    """How many bindings these are once every call of the functions in `sizes` is open."""
+    return sum(1 if (key := called(b)) is None else sizes.get(key, 1) for b in bindings)
 
 
 def body_of(binding: Binding) -> Body:
@@ -104,19 +138,40 @@ def conflict(binding: Binding, body: Body) -> str | None:
     """
     opsets = binding.block.opsets
     for b in body.block.walk():
-        there, here = b.version, opsets.get(b.domain, b.version)
-        if here == there or called(b) is not None:
-            continue
-        old, new = (attributes.schema(b.op, v, b.domain) for v in (there, here))
-        if old is None or new is None or not _means_the_same(old, new):
-            written = f"opset {there} of domain '{b.domain}'"
-            return f"its body is written for {written}, here it is {here}, and {b.op} changed"
+        reason = changes_meaning(b, opsets.get(b.domain, b.version))
+        if reason is not None:
+            return reason
     given = dict(zip(body.block.inputs, binding.inputs))
     absent = {v for v in body.block.inputs if given.get(v) is None}
     returned = [inner for inner, out in zip(body.block.outputs, body.results) if out is not None]
     nested = [v for b in body.block.walk() for block in b.blocks.values() for v in block.outputs]
     lost = next((v for v in (*returned, *nested) if v in absent), None)
     return None if lost is None else f"it returns operand '{lost.name}', which the call leaves out"
+
+
+# what means something else in the newer version though its form is the same: (operator, version) -> whether it does
+_CHANGED_SILENTLY: dict[tuple[str, int], Callable[[Binding], bool]] = {
+    ("RoiAlign", 16): lambda b: "coordinate_transformation_mode" not in b.attrs,  # the default moved by half a pixel
+    ("Split", 18): lambda b: b.operand(1) is None and "num_outputs" not in b.attrs,  # equal parts are asked for now
+}
+
+
+def changes_meaning(b: Binding, opset: int) -> str | None:
+    """Why the binding, written for its block's opset, is not the same at version `opset` of its domain; None if it is.
+
+    A call of a local function, and an operator unknown at both versions, mean the same at any.
+    """
+    written = b.version
+    if written == opset or called(b) is not None:
+        return None
+    old, new = (attributes.schema(b.op, v, b.domain) for v in (written, opset))
+    if old is None and new is None:
+        return None
+    if old is not None and new is not None and _means_the_same(old, new):
+        changed = _CHANGED_SILENTLY.get((b.op, new.since_version)) if b.domain == "" else None
+        if changed is None or old.since_version == new.since_version or not changed(b):
+            return None
+    return f"its body is written for opset {written} of domain '{b.domain}', here it is {opset}, and {b.op} changed"
 
 
 @lru_cache(maxsize=1024)

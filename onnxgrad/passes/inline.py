@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import ClassVar
@@ -12,7 +11,18 @@ from onnx import FunctionProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.block import Binding, BindingBlock, Var
-from onnxgrad.ir.bodies import Body, body_of, called, conflict, has_schema_body, splice
+from onnxgrad.ir.bodies import (
+    Body,
+    body_of,
+    called,
+    callees,
+    callees_first,
+    conflict,
+    expanded_size,
+    expanded_sizes,
+    has_schema_body,
+    splice,
+)
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.passes.outlined import KEY, MADE_BY, Origin, declare_copies, origins, restore_names, restore_order
@@ -21,39 +31,6 @@ from onnxgrad.rewrite.trace import Trace
 
 _MARK = "onnxgrad.inline"
 _RULE = "inline_call"
-
-
-def callees_first(program: Program) -> list[FunctionKey]:
-    """The functions in an order in which each comes after those it calls; those on a cycle are left out."""
-    waiting = {key: _callees(block) for key, block in program.functions.items()}
-    callers: dict[FunctionKey, list[FunctionKey]] = {}
-    for key, needed in waiting.items():
-        for c in needed:
-            callers.setdefault(c, []).append(key)
-    order = [key for key, needed in waiting.items() if not needed]
-    for key in order:  # grows while it is walked
-        for caller in callers.get(key, ()):
-            waiting[caller].discard(key)
-            if not waiting[caller]:
-                order.append(caller)
-    return order
-
-
-def _callees(block: BindingBlock) -> set[FunctionKey]:
-    return {key for b in block.walk() if (key := called(b)) is not None}
-
-
-def expanded_size(block: BindingBlock, inlined: Iterable[FunctionKey]) -> int:
-    """How many bindings `block` has once every call of the `inlined` functions (callees first) is open."""
-    size: dict[FunctionKey, int] = {}
-    functions = block.program.functions
-
-    def total(b: BindingBlock) -> int:
-        return sum(1 if (key := called(x)) is None else size.get(key, 1) for x in b.walk())
-
-    for key in inlined:
-        size[key] = total(functions[key])
-    return total(block)
 
 
 @register
@@ -74,8 +51,9 @@ class Inline(Pass):
     def run(self, program: Program, trace: Trace) -> None:
         """Inline in every function, then in the main graph. InputError when a graph would pass `max_nodes`."""
         order = self._inlinable(program, trace)
+        sizes = expanded_sizes(program, order)
         for block in roots(program):
-            size = expanded_size(block, order)
+            size = expanded_size(block.walk(), sizes)
             if size > self.max_nodes:
                 raise InputError(
                     f"inlining would give graph '{block.name}' {size} nodes, more than max_nodes={self.max_nodes}: "
@@ -101,7 +79,7 @@ class Inline(Pass):
         for key in order:
             if not self._marked(program, key):
                 continue
-            other = sorted(_callees(program.functions[key]).difference(chosen))
+            other = sorted(callees(program.functions[key]).difference(chosen))
             if other:
                 trace.missed(_RULE, "::".join(filter(None, key)), f"it calls '{other[0][1]}', which is not inlined")
                 continue

@@ -9,6 +9,7 @@ from onnx import numpy_helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad import gradient
+from onnxgrad.grad.bodies import MAX_BINDINGS
 from tests.grad.numeric import check_model, normal, run
 
 
@@ -67,3 +68,74 @@ def test_a_model_without_the_default_domain() -> None:
     graph = gradient(model, "x", seed="input")
     assert {o.domain: o.version for o in graph.opset_import} == {"": 18, "ai.onnx.ml": 1}
     check_model(model, {"x": normal(3, 4), "at": np.array([2, 0])}, ["x"])
+
+
+# `f` takes an attribute, `h` calls it twice, `off` is not differentiated through; a call in a branch
+FUNCTIONS = """<ir_version: 8, opset_import: ["" : {opset}, "my" : 1]>
+m (float[2,3] x, float[2,3] u, bool c) => (float[2,3] y, float[2,3] z) {{
+    a = my.h <slope = 0.25> (x)
+    y = If (c) <then_branch = t () => (float[2,3] p) {{ p = my.f (a) }}, else_branch = e () => (float[2,3] q) {{ q = Sin (a) }}>
+    z = my.off (u)
+}}
+<domain: "my", opset_import: ["" : {own}]> f <alpha: float = 0.5> (v) => (w) {{ k = LeakyRelu <alpha: float = @alpha> (v) w = Tanh (k) }}
+<domain: "my", opset_import: ["" : {own}, "my" : 1]> h <slope> (v) => (w) {{ k = my.f <alpha: float = @slope> (v) l = my.f (k) w = Mul (l, v) }}
+<domain: "my", opset_import: ["" : {own}]> off (v) => (w) {{ w = Exp (v) }}"""
+
+
+@pytest.mark.parametrize(("opset", "own"), [*((v, v) for v in range(13, 26)), (13, 15), (17, 15), (17, 19), (24, 22)])
+def test_functions_stay_at_every_opset(opset: int, own: int) -> None:
+    """onnx.version_converter drops them: the calls had no rule, or were written without their functions."""
+    text = FUNCTIONS.format(opset=opset, own=own).replace("LeakyRelu", "Elu" if own != opset else "LeakyRelu")
+    model = onnx.parser.parse_model(text)
+    feeds = {"x": normal(2, 3), "u": normal(2, 3, seed=1), "c": np.array(True)}
+    check_model(model, feeds, ["x"], target="y", seeds=(0,))
+    graph = gradient(model, ["x"], "y", seed="input")
+    calls = {n.op_type for n in graph.graph.node if n.domain == "my"}
+    assert {f.name for f in graph.functions} >= calls >= {"off"}
+    assert {o.domain: o.version for o in graph.opset_import}[""] == max(opset, 18)
+    kept = next(f for f in graph.functions if f.name == "off")
+    assert {o.domain: o.version for o in kept.opset_import}[""] == max(own, 18)
+    asked = gradient(model, ["u"], "z", seed="input")
+    assert {f.name for f in asked.functions} == {"f", "h"}
+    found = run(asked, {**feeds, "z_grad": normal(2, 3, seed=2)})
+    np.testing.assert_allclose(found["u_grad"], np.exp(feeds["u"]) * normal(2, 3, seed=2), rtol=1e-5)
+
+
+CHANGED = """<ir_version: 8, opset_import: ["" : {opset}, "my" : 1]>
+m (float[4,3] x, float[4,3] u) => (float[4,1] y, float[4,1] z) {{ y = my.h (x) z = my.h (u) }}
+<domain: "my", opset_import: ["" : {opset}]> f <keep: int = 1> (v) => (w) {{ {body} }}
+<domain: "my", opset_import: ["" : {opset}, "my" : 1]> h (v) => (w) {{ k = Tanh (v) w = my.f (k) }}
+<domain: "my", opset_import: ["" : {opset}]> unused (v) => (w) {{ w = Tanh (v) }}"""
+
+
+@pytest.mark.parametrize(
+    ("opset", "body"),
+    [
+        *((v, "w = ReduceMean <axes = [1], keepdims: int = @keep> (v)") for v in range(13, 18)),
+        (12, "s = Softmax <axis = 0> (v) w = ReduceSum <axes = [1]> (s)"),
+        (13, "p, q, w = Split <axis = 1> (v)"),
+    ],
+)
+def test_a_function_whose_operators_changed_is_opened(opset: int, body: str) -> None:
+    model = onnx.parser.parse_model(CHANGED.format(opset=opset, body=body))
+    feeds = {"x": normal(4, 3), "u": normal(4, 3, seed=1)}
+    check_model(model, feeds, ["x"], target="y", seeds=(0,))
+    graph = gradient(model, ["x"], "y", seed="input")
+    assert [f.name for f in graph.functions] == ["unused"]
+    before, after = run(model, feeds), run(graph, {**feeds, "y_grad": normal(4, 1)})
+    for name in ("y", "z"):
+        np.testing.assert_allclose(after[name], before[name], rtol=1e-6)
+
+
+@pytest.mark.parametrize("opset", [13, 21])
+def test_a_bomb_of_calls_is_refused_before_it_is_opened(opset: int) -> None:
+    calls = "".join(
+        f'<domain: "my", opset_import: ["" : {opset}, "my" : 1]> f{i} (v) => (w) {{ k = my.f{i + 1} (v) w = my.f{i + 1} (k) }}\n'
+        for i in range(60)
+    )
+    last = f'<domain: "my", opset_import: ["" : {opset}]> f60 (v) => (w) {{ w = Exp (v) }}'
+    text = f'<ir_version: 8, opset_import: ["" : {opset}, "my" : 1]> m (float[2] x, float[2] u) => (float[2] y, float[2] z) '
+    model = onnx.parser.parse_model(text + "{ y = my.f0 (x) z = Tanh (u) }" + calls + last)
+    with pytest.raises(InputError, match=f"{2**60 + 1} nodes, more than {MAX_BINDINGS}"):
+        gradient(model, ["x"], "y", seed="input")
+    assert len(gradient(model, ["u"], "z", seed="input").functions) == 61  # what is not passed is not opened
