@@ -22,12 +22,13 @@ MOVES = frozenset(
 )
 
 
-def evaluate(b: Binding) -> Array | None:
-    """The value of a binding over constants, None when numpy would not give the very same bits."""
+def evaluate(b: Binding, operands: _Operands | None = None) -> Array | None:
+    """The value of a binding over constants, or over `operands`; None when numpy would not give the very same bits."""
     rule = _RULES.get(b.op)
     if rule is None:
         return None
-    operands = [None if v is None else v.const for v in b.inputs]
+    if operands is None:
+        operands = [None if v is None else v.const for v in b.inputs]
     if any(v is not None and a is None for v, a in zip(b.inputs, operands, strict=True)):
         return None
     try:

@@ -40,7 +40,11 @@ def bias_of_product(x: Var, d: Var, root: Binding) -> Any:
         row = np.negative(row)  # exact, so c - d = c + (-d)
     # added here and not left to fold-constant: one vector, and the binding count shrinks at once
     old = None if bias is None else bias.const
-    merged = constant(row if old is None else np.add(old, row), name="bias")
+    with np.errstate(over="ignore"):
+        total = row if old is None else np.add(old, row)
+    if np.isfinite(row).all() and not np.isfinite(total).all():
+        return decline("the sum of the addends is not finite")
+    merged = constant(total, name="bias")
     beta: dict[str, Any] = {"beta": 1.0} if b.op == "Gemm" else {}
     try:
         return again(b, [*b.inputs[:2], merged], **beta)

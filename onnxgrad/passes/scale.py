@@ -11,6 +11,7 @@ import numpy as np
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import constant, emit, emitter, op
 from onnxgrad.ir.types import FLOAT_DTYPES, Array, Shape, element_count
+from onnxgrad.passes.digits import fixed_value, reason_of_rounding
 from onnxgrad.rewrite.trace import Decline, decline
 
 # bindings looked at in one attempt: the search is recursive, and a scale that is this far away stays where it is
@@ -65,13 +66,17 @@ class Scale:
         return self.apply(v, self.lined_up(len(v.shape) - 1 - axis))
 
     def apply(self, v: Var, factors: Array) -> Var:
-        """`v` times (or over) `factors`, broadcast. Raises Stays when a constant would leave its dtype's range."""
-        array = v.const
-        if array is not None:
+        """`v` times (or over) `factors`, broadcast. Raises Stays when a fixed `v` would leave its dtype's range."""
+        if _leaf(v) is None:
+            array = fixed_value(v)
+            if array is None:
+                raise Stays(f"{v.name} times its scale is not known to keep its digits: fold-constant comes first")
             with np.errstate(all="ignore"):
-                scaled = (np.divide if self.divide else np.multiply)(array, factors)
-            if not np.isfinite(scaled).all():
-                raise Stays(f"{v.name} times its scale is not finite")
+                wide, by = np.asarray(array, np.longdouble), np.asarray(factors, np.longdouble)
+                exact = np.divide(wide, by) if self.divide else np.multiply(wide, by)
+            reason = reason_of_rounding(exact, v.dtype, f"{v.name} times its scale")
+            if reason is not None:
+                raise Stays(reason)
         operand = constant(factors, name="scale")
         result: Var = op.Div(v, operand) if self.divide else op.Mul(v, operand)
         return result

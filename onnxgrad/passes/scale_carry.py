@@ -31,6 +31,8 @@ def carry(b: Binding, scale: Scale, forward: bool) -> Carried:
         raise Stays(f"a factor is not positive, so it does not pass {b.op}")
     if len([v for v in b.outputs if v is not None]) > 1:
         raise Stays(f"{b.op} has a second output")
+    if b.op == "Pad":
+        _fills_with_zero(b)
     axis = scale.axis if scale.axis is None else _AXIS[b.op](b, scale.axis, forward)
     return Carried(scale.at(axis), b.inputs[1:], {})
 
@@ -79,12 +81,18 @@ def _reduce(b: Binding, axis: int, forward: bool) -> int:
     raise Stays(f"{b.op} sums over the axis of the scale")
 
 
+def _fills_with_zero(b: Binding) -> None:
+    """Pad(x, fill) * s = Pad(x * s, fill * s): the same Pad when the fill is 0, or no value fills at all."""
+    given = b.operand(2)
+    value = b.attr("value", 0.0) if given is None else given.const
+    if b.attr("mode") == "constant" and (value is None or np.any(value)):
+        raise Stays("Pad fills with a value other than 0")
+
+
 def _pad(b: Binding, axis: int, forward: bool) -> int:
-    pads, value, axes, x = b.operand(1), b.operand(2), b.operand(3), b.inputs[0]
+    pads, axes, x = b.operand(1), b.operand(3), b.inputs[0]
     if pads is None or pads.ints is None or axes is not None or x is None or x.rank is None:
         raise Stays("Pad's amounts are known only at run time")
-    if b.attr("mode") == "constant" and value is not None and (value.const is None or value.const.any()):
-        raise Stays("Pad fills with a value other than 0")
     if pads.ints[axis] or pads.ints[axis + x.rank]:
         raise Stays("Pad lengthens the axis of the scale")
     return axis
