@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto
 
 from onnxgrad.cli.stats import operator
 from onnxgrad.cli.tensors import elements
@@ -86,7 +86,7 @@ def _header(found: ModelDiff, a: ModelProto, b: ModelProto) -> None:
         x, y = getattr(a, name), getattr(b, name)
         if x != y:
             found.model.append(f"{name}: {x!r} -> {y!r}")
-    opsets, other = ({o.domain: str(o.version) for o in m.opset_import} for m in (a, b))
+    opsets, other = ({_domain(o): str(o.version) for o in m.opset_import} for m in (a, b))
     found.model += [f"opset {line}" for line in _mapping(opsets, other, empty="ai.onnx")]
     metadata, other = ({p.key: p.value for p in m.metadata_props} for m in (a, b))
     found.model += [f"metadata {line}" for line in _mapping(metadata, other)]
@@ -208,8 +208,13 @@ def _graph_pairs(x: NodeProto, y: NodeProto) -> dict[str, tuple[GraphProto, Grap
     }
 
 
+def _domain(part: NodeProto | OperatorSetIdProto) -> str:
+    """Two spellings, one domain."""
+    return "" if part.domain == "ai.onnx" else part.domain
+
+
 def _node(found: ModelDiff, name: str, x: NodeProto, y: NodeProto) -> None:
-    if (x.op_type, x.domain, x.overload) != (y.op_type, y.domain, y.overload):
+    if (x.op_type, _domain(x), x.overload) != (y.op_type, _domain(y), y.overload):
         found.replaced.append(f"{name}: {_call(x)} -> {_call(y)}")
         return
     if list(x.input) != list(y.input):

@@ -40,6 +40,8 @@ def raise_opset(program: Program) -> tuple[Program, str]:
         batched_scan.refuse_batched_scans(program)
     opened = raised_functions.open_changed(program, OPSET)
     source = to_proto(program, weights=True)
+    for node in [n for n in every_node(source.graph.node) if n.domain == "ai.onnx"]:
+        node.domain = ""
     hidden = [n for n in every_node(source.graph.node) if not n.domain and is_of_onnxruntime(n.op_type, program.opset)]
     for node in hidden:
         node.domain = _HIDDEN

@@ -102,8 +102,10 @@ def _light_constant(node: NodeProto) -> NodeProto:
 
 
 def _strip_nodes(nodes: Iterable[NodeProto]) -> None:
-    """Drop, in our copy, what inference has no use for and would have to copy twice."""
+    """Drop, in our copy, what inference has no use for and would have to copy twice; one spelling for one domain."""
     for node in nodes:
+        if node.domain == "ai.onnx":
+            node.domain = ""
         if node.metadata_props:
             node.ClearField("metadata_props")
         if node.doc_string:

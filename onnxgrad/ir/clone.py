@@ -107,6 +107,8 @@ def _copy_node(source: NodeProto, bound: Mapping[str, AttributeProto] | None) ->
     for field in ("domain", "overload", "doc_string"):
         if source.HasField(field):  # a field that is set to nothing stays different from one that is not set
             setattr(node, field, getattr(source, field))
+    if node.domain == "ai.onnx":
+        node.domain = ""  # the other spelling loads in graphs only, and the copy may stand in a function
     node.metadata_props.extend(source.metadata_props)
     node.device_configurations.extend(source.device_configurations)
     for a in source.attribute:

@@ -38,6 +38,11 @@ def result_types(
     """One type per output name of `node`, None where nothing can be said. Raises TypeMismatch."""
     if schema is None or any(a.ref_attr_name for a in node.attribute):
         return [None] * len(node.output)
+    if node.domain == "ai.onnx":  # the schema is that of the default domain, and the imports have this spelling
+        plain = NodeProto()
+        plain.CopyFrom(node)
+        plain.domain = ""
+        node = plain
     quick = _QUICK.get(node.op_type) if node.domain == "" else None
     if quick is not None and len(node.output) == 1 and all(v is not None and v.dtype for v in inputs):
         found = quick(node, [v for v in inputs if v is not None])

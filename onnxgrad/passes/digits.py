@@ -25,8 +25,8 @@ _REACH = 100
 def reason_of_rounding(exact: Any, dtype: int, name: str) -> str | None:
     """Why rounding `exact` to the float `dtype` loses more than its last digit, None when it does not.
 
-    The error is held against each slice along each axis, so that no channel pays for a larger one beside it; only what
-    is smaller than the last digit of the last digit of the whole may vanish.
+    The error is held against each slice along each axis, so that no channel pays for a larger one beside it. Only dead
+    channels may vanish, those below the last digit of the last digit of the whole: trained networks have many.
     """
     wide = np.asarray(exact, np.longdouble)
     with np.errstate(all="ignore"):

@@ -125,8 +125,7 @@ def _define(program: Program, group: list[Binding], operands: list[Var], file: _
     body = BindingBlock(program, proto, {d: block.opsets[d] for d in domains})
     inside: dict[Var, Var] = {v: body.add_input(v.name, None) for v in operands}
     for b in group:
-        node = NodeProto()
-        node.CopyFrom(b.node)
+        node = _plain(b)
         inputs = [None if v is None else inside[v] for v in b.inputs]
         node.input[:] = ["" if v is None else v.name for v in inputs]
         node.output[:] = ["" if v is None else v.name for v in b.outputs]
@@ -138,13 +137,21 @@ def _define(program: Program, group: list[Binding], operands: list[Var], file: _
     return key
 
 
+def _plain(b: Binding) -> NodeProto:
+    """A copy of the binding's node in the one spelling of the default domain that loads in functions."""
+    node = NodeProto()
+    node.CopyFrom(b.node)
+    if b.domain != b.node.domain:
+        node.domain = b.domain
+    return node
+
+
 def _structure(group: list[Binding], operands: list[Var], file: _File) -> Any:
     """Equal for groups that are the same, declared types included, up to the names of values and nodes."""
     number = {v: i for i, v in enumerate(operands)}
     rows = []
     for b in group:
-        node = NodeProto()
-        node.CopyFrom(b.node)
+        node = _plain(b)
         node.ClearField("name")
         node.input[:] = ["" if v is None else str(number[v]) for v in b.inputs]
         for v in b.outputs:

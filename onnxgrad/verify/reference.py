@@ -196,7 +196,7 @@ class _Function:
         self.owner = owner
         self.function = function
         self.node = node
-        self.opsets = {**opsets, **{i.domain: i.version for i in function.opset_import}}
+        self.opsets = {**opsets, **_opsets(function.opset_import)}
         self.defaults = defaults
         self.graph: _Graph | None = None
 
@@ -209,6 +209,11 @@ class _Function:
         return self.graph.run(values, {}, clock)
 
 
+def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    """Versions by domain; the default domain has two spellings."""
+    return {"" if i.domain == "ai.onnx" else i.domain: i.version for i in imports}
+
+
 class Reference:
     """A model compiled for evaluation in float64; `run` it on several feeds.
 
@@ -218,9 +223,7 @@ class Reference:
     def __init__(self, model: onnx.ModelProto) -> None:
         self.functions = {(f.domain, f.name, f.overload): f for f in model.functions}
         self._defaults: dict[tuple[str, str, int], dict[str, onnx.AttributeProto]] = {}
-        opsets = {i.domain: i.version for i in model.opset_import}
-        if "ai.onnx" in opsets:
-            opsets.setdefault("", opsets["ai.onnx"])
+        opsets = _opsets(model.opset_import)
         self.declared = {value.name: value.type for value in model.graph.input}
         self.compiled = self.graph(model.graph, opsets)
 

@@ -302,6 +302,8 @@ def _inferred(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
                 )
                 continue
         graph.node.append(node)
+        if node.domain == "ai.onnx":  # inference knows the default domain by its other spelling only
+            graph.node[-1].domain = ""
     graph.output.extend(model.graph.output)
     graph.value_info.extend(model.graph.value_info)
     # A model that inference rejects may still run: then what it declares is all that is known.
