@@ -36,7 +36,7 @@ def reason_of_rounding(exact: Any, dtype: int, name: str) -> str | None:
         error = np.square(rounded - wide)
         size = np.square(wide)
         epsilon = EPSILON[dtype]
-        least = epsilon**2 * size.sum()
+        least = epsilon**4 * size.sum()
         for axis in range(wide.ndim) if wide.ndim else [None]:
             others = tuple(i for i in range(wide.ndim) if i != axis)
             if (error.sum(others) > epsilon**2 * np.maximum(size.sum(others), least)).any():

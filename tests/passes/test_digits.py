@@ -107,4 +107,4 @@ def test_the_measure_of_lost_digits() -> None:
 
     assert not lost(1 / np.longdouble(3)) and lost(np.longdouble(1e-44) / 3) and lost(np.longdouble(1e39))
     assert not lost(np.zeros((2, 3))) and not lost(np.zeros((0, 3)))
-    assert not lost([1e-44 / 3, 1.0]) and lost([[1e-44 / 3], [1e-30]])
+    assert not lost([1e-44 / 3, 1.0]) and lost([[1e-44 / 3], [1e-36]])
