@@ -84,6 +84,12 @@ def add_proof(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--leg", action="append", choices=LEGS, help="prove this way only (default: both, each with its own tolerance)"
     )
+    add_allow_empty(group, "this output may be NaN, infinite or empty throughout: without it, nothing proved is exit 1")
+
+
+def add_allow_empty(group: argparse._ArgumentGroup, text: str) -> None:
+    """The option of every proof that says where nothing to compare is all right."""
+    group.add_argument("--allow-empty", action="append", default=[], metavar="NAME", help=text)
 
 
 def proof_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -93,6 +99,8 @@ def proof_options(args: argparse.Namespace) -> dict[str, Any]:
         options["seeds"] = args.seed
     if args.leg:
         options["legs"] = args.leg
+    if args.allow_empty:
+        options["allow_empty"] = args.allow_empty
     return options
 
 

@@ -7,32 +7,38 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from onnxgrad.cli.report import cell, share_text, table
+from onnxgrad.cli.report import cell, number, share_text, table
 from onnxgrad.verify import Difference, Report
+from onnxgrad.verify.report import DIFFERENT, EQUAL, NOT_PROVED, counted
 
+_STYLES = {EQUAL: "bold green", DIFFERENT: "bold red", NOT_PROVED: "bold red"}
 _ROWS = 10  # outputs without -v
 
 
 def verdict(report: Report) -> Text:
-    """`equal` or `different`."""
-    return Text("equal", style="bold green") if report.ok else Text("different", style="bold red")
+    """`equal`, `different` or `not proved`."""
+    return Text(report.verdict, style=_STYLES[report.verdict])
 
 
 def proof_lines(report: Report, verbose: bool) -> Iterator[RenderableType]:
     """The legs with their worst differences, the feeds, and what a reader should know about them."""
     cases = "; ".join(map(str, report.cases))
     ran = f"  {len(report.cases)} run{'s' * (len(report.cases) != 1)}: {cases}" if cases else ""
-    yield Text.assemble(verdict(report), f" on {report.provider}", cell(ran, "dim"))
-    made = table("proof", ">runs", ">worst difference", ">allowed", "where")
+    # a leg that did not run is part of the verdict
+    gaps = cell(f"; {report.gaps}" if report.gaps else "", "yellow")
+    yield Text.assemble(verdict(report), f" on {report.provider}", gaps, cell(ran, "dim"))
+    for reason in report.unproved:
+        yield cell(f"  {reason}", "red")
+    made = table("proof", ">runs", ">compared", ">worst difference", ">allowed", "where")
     for leg in report.legs.values():
         if not leg.ran:
-            made.add_row(leg.name, "0", "", "", cell(f"did not run: {leg.why}", "yellow"))
+            made.add_row(leg.name, "0", "", "", "", cell(f"did not run: {leg.why}", "yellow"))
             continue
         found = leg.worst
         place = cell("bit-identical" if found is None or found.rel == 0 else place_text(found), "dim")
         if leg.why:
             place.append(f" ({leg.why})", style="yellow")
-        made.add_row(leg.name, str(leg.cases), *_sizes(found), place)
+        made.add_row(leg.name, str(leg.cases), number(leg.compared), *_sizes(found), place)
     if made.row_count:
         yield made
     shown = {id(leg.worst) for leg in report.legs.values() if leg.ran}
@@ -44,6 +50,9 @@ def proof_lines(report: Report, verbose: bool) -> Iterator[RenderableType]:
         yield Text(f"  and {len(failing) - _ROWS} more (-v)", style="dim")
     for name in report.unstable:
         yield cell(f"  {name}: the original disagrees with itself by {report.noise.get(name, 0.0):.1e}", "yellow")
+    if verbose:
+        for name, count in report.compared.items():
+            yield cell(f"  {name}: {counted(count)}", "dim")
     for note in report.notes:
         yield cell(f"note: {note}", "dim")
 

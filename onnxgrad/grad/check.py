@@ -143,8 +143,8 @@ def check_gradient(
     graph = to_proto(found.program, weights=True)
     if not inputs:
 
-        def attempt(feeds: dict[str, Any]) -> None:
-            run(source, feeds, provider=provider)
+        def attempt(feeds: dict[str, Any]) -> dict[str, Any]:
+            return run(source, feeds, provider=provider)
 
         dims = runnable(source, dims, seed, attempt, count=1)[0]
     feeds = feeds_for(source, seed=seed, dims=dims, given=inputs)

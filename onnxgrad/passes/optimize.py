@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from onnx import ModelProto
 
-from onnxgrad.errors import NotProved
+from onnxgrad.errors import InternalError, NotProved
 from onnxgrad.ir import interop
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.program import Program
@@ -21,17 +21,19 @@ from onnxgrad.passes.pipeline import PassResult, Pipeline
 from onnxgrad.rewrite.trace import Firing, Trace
 from onnxgrad.verify import Report, verify
 from onnxgrad.verify.bisect import bisect
+from onnxgrad.verify.report import DIFFERENT
 from onnxgrad.verify.run import RunFailed
 
 
 class RewriteRefuted(NotProved):
-    """The optimised model computes something else. `report` holds the differences, `culprit` the first bad firing."""
+    """The optimised model computes something else, or nothing was proved. `report` holds the differences, `culprit` the
+    first bad firing.
+    """
 
     def __init__(self, report: Report, culprit: Firing | None) -> None:
         self.report = report
         self.culprit = culprit
-        worst = report.worst
-        what = "the optimised model differs from the original" if worst is None else str(worst)
+        what = report.summary
         blame = (
             ""
             if culprit is None
@@ -88,8 +90,11 @@ def optimize_program(
         with _runnable(program) as candidate:
             report = verify(original, candidate, **options)
         if not report.ok:
-            tell("bisect")
-            raise RewriteRefuted(report, _culprit(model, pipeline, len(trace.firings), original, options))
+            culprit = None
+            if report.verdict == DIFFERENT:
+                tell("bisect")
+                culprit = _culprit(model, pipeline, len(trace.firings), original, options)
+            raise RewriteRefuted(report, culprit)
     return Optimized(program, results, trace, report)
 
 
@@ -101,11 +106,13 @@ def optimize(
     merge: str = "auto",
     provider: str = "cpu",
     verify: bool = True,
+    allow_empty: Sequence[str] = (),
 ) -> Any:
     """The optimised model, in the kind that was given (what has none to come back as gives a ModelProto).
 
     `preset` or `passes` (`"a,b{option=value}"`) choose what runs; `merge` is always, auto or never; `verify` proves
-    the result on `provider`. Raises InputError, RewriteRefuted.
+    the result on `provider`, where the outputs `allow_empty` may have nothing finite to compare. Raises InputError,
+    RewriteRefuted.
     """
     pipeline = Pipeline.of(preset, passes, merge=merge, provider=provider)
     given = interop.settled(model)  # a stream is read once
@@ -113,7 +120,7 @@ def optimize(
         given,
         pipeline,
         prove=verify,
-        proof={"provider": provider},
+        proof={"provider": provider, "allow_empty": allow_empty},
         on_read=lambda program: interop.check_room(program, model),
     )
     return interop.like(done.program, model)
@@ -158,9 +165,12 @@ def _culprit(
     def good(n: int) -> bool:
         try:
             with _runnable(rewritten(n)[0]) as candidate:
-                return verify(original, candidate, **options).ok
+                return verify(original, candidate, **options).verdict != DIFFERENT
         except RunFailed:
             return False
 
-    first = bisect(total, good)
+    try:
+        first = bisect(total, good)
+    except InternalError:  # a second look disagrees with the first (time ran out, a random operator): nobody to blame
+        return None
     return rewritten(first)[1].firings[first - 1]

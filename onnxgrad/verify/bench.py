@@ -126,9 +126,10 @@ def bench(
     }
     first = next(iter(subjects))
     sessions = {first: _open_first(subjects[first], options)}
-    case, feeds = choose_cases(
-        subjects[first].proto, inputs, dims, (seed,), lambda f: _discard(sessions[first].run(f, timeout=timeout))
+    chosen = choose_cases(
+        subjects[first].proto, inputs, dims, (seed,), lambda f: sessions[first].run(f, timeout=timeout), edges=False
     )[0]
+    feeds = chosen.feeds
     refused: dict[str, str] = {}
     for name, other in subjects.items():
         _same_inputs(first, subjects[first].proto, name, other.proto)
@@ -147,7 +148,7 @@ def bench(
         Timing(name, _all(wall[name]), _all(cpu[name]), _ratio(wall, name, first), _ratio(cpu, name, first), _count(b))
         for name, b in bursts.items()
     )
-    return BenchReport(timings, refused, provider, threads, case.dims)
+    return BenchReport(timings, refused, provider, threads, chosen.case.dims)
 
 
 def _open_first(model: Subject, options: Mapping[str, Any]) -> Session:
@@ -155,10 +156,6 @@ def _open_first(model: Subject, options: Mapping[str, Any]) -> Session:
         return open_session(model.source, **options)
     except RunFailed as error:
         raise InputError(f"the model does not load in onnxruntime: {error.reason}") from error
-
-
-def _discard(results: Results) -> None:
-    """`choose_cases` asks only whether a run succeeds."""
 
 
 def _same_inputs(first: str, a: onnx.ModelProto, name: str, b: onnx.ModelProto) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
 import onnx
 
 from onnxgrad.errors import InputError
-from onnxgrad.verify.dims import dim_plans, roles
+from onnxgrad.verify.compare import has_finite
+from onnxgrad.verify.dims import dim_plans, required_inputs, roles
+from onnxgrad.verify.edges import variants
 from onnxgrad.verify.files import load_inputs
 from onnxgrad.verify.inputs import bound_by, feeds_for
 from onnxgrad.verify.report import Case
@@ -21,8 +26,22 @@ Results: TypeAlias = "dict[str, Value]"
 File: TypeAlias = "str | os.PathLike[str]"
 Inputs: TypeAlias = "Mapping[str, Value] | Sequence[Mapping[str, Value]] | File | Sequence[File]"
 
+Attempt: TypeAlias = "Callable[[Results], Results]"
+
 _PLANS = 2  # sizes per symbolic dimension
+_TRY_ON = ("run", "reference")  # stages of a RunFailed after which other feeds are worth a try
+_ROOM = 8  # elements that an input needs for zeros, ties and others beside them
+_SPARSE_CASES = 2
 _PATIENCE = 30.0  # seconds to spend on finding the second plan
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """One case of a proof, its feeds, and what the original answers on them."""
+
+    case: Case
+    feeds: Results
+    results: Results
 
 
 def choose_cases(
@@ -30,29 +49,86 @@ def choose_cases(
     inputs: Inputs | None,
     dims: Mapping[str, int] | None,
     seeds: Sequence[int],
-    attempt: Callable[[Results], None],
-) -> list[tuple[Case, Results]]:
+    attempt: Attempt,
+    *,
+    edges: bool = True,
+) -> list[Chosen]:
     """The feeds of a proof. `attempt` runs the original and raises RunFailed where it does not take some.
 
-    Generated feeds pair the first two plans that run with the seeds, each at least once. Raises InputError naming the
-    option to pass when there are none.
+    Generated feeds pair the first two plans that run with the seeds, each at least once. With `edges` the last of them
+    is an edge case (see `edges`); where it has little room for one, edge cases at every plan come on top. Raises
+    InputError naming the option to pass when there are none, RunFailed where a limit was reached.
     """
     seeds = seeds or (0,)
     if inputs is not None:
         return [_given_case(model, given, dims, seeds[0], attempt) for given in _sets(inputs, model)]
-    plans = runnable(model, dims, seeds[0], attempt)
+    first = _running(model, dims, seeds[0], attempt, _PLANS)
+    plans = [dict(chosen.case.dims) for chosen in first]
     pairs = itertools.islice(zip(itertools.cycle(plans), itertools.cycle(seeds)), max(len(plans), len(seeds)))
-    cases = [(Case(plan, seed), feeds_for(model, seed=seed, dims=plan)) for plan, seed in pairs]
-    return [cases[0], *(case for case in cases[1:] if _runs(case[1], attempt))]
+    *earlier, (plan, seed) = pairs
+    pick = _Picker(model, attempt, first)
+    if edges and earlier and pick.roomy(plan, seed):
+        last = pick.edge(plan, seed)
+        if last and all(_alive(chosen.results) for chosen in last):
+            return [*pick.usual(earlier), *last]
+    usual = pick.usual([*earlier, (plan, seed)])
+    more = [p for i, p in enumerate(plans) if i == 0 or not pick.wide(p, seeds[0])] if edges else []
+    return [*usual, *(chosen for p in more for chosen in pick.edge(p, seeds[0]))]
 
 
-def _runs(feeds: Results, attempt: Callable[[Results], None]) -> bool:
-    """False where another seed's values are refused: the first seed's were not."""
-    try:
-        attempt(feeds)
-    except RunFailed:
-        return False
-    return True
+@dataclass(frozen=True)
+class _Picker:
+    """Makes the cases of one model; what the original refuses is left out."""
+
+    model: onnx.ModelProto
+    attempt: Attempt
+    ran: Sequence[Chosen]
+
+    def usual(self, pairs: Sequence[tuple[dict[str, int], int]]) -> list[Chosen]:
+        """Feeds in general position. The first are known to run; another seed's values may be refused."""
+        found = []
+        for plan, seed in pairs:
+            known = [chosen for chosen in self.ran if chosen.case == Case(plan, seed)]
+            if known:
+                found += known
+                continue
+            feeds = feeds_for(self.model, seed=seed, dims=plan)
+            with contextlib.suppress(RunFailed):
+                found.append(Chosen(Case(plan, seed), feeds, self.attempt(feeds)))
+        return found
+
+    def edge(self, plan: dict[str, int], seed: int) -> list[Chosen]:
+        """The strongest edge feeds that the original takes. Where it takes those only that leave one data-dependent
+        size alone at a time, two of them. Empty where it takes none, or has no inputs.
+        """
+        found: list[Chosen] = []
+        names = [value.name for value in required_inputs(self.model.graph)]
+        for edges in variants(names) if names else ():
+            feeds = feeds_for(self.model, seed=seed, dims=plan, edges=edges)
+            try:
+                found.append(Chosen(Case(plan, seed, True), feeds, self.attempt(feeds)))
+            except RunFailed as error:
+                if error.stage not in _TRY_ON:
+                    break  # it died or hung: the next might as well
+                continue
+            if edges.only is None or len(found) == _SPARSE_CASES:
+                break
+        return found
+
+    def roomy(self, plan: dict[str, int], seed: int) -> bool:
+        """Whether every input has room for zeros, ties and other values at this plan."""
+        feeds = feeds_for(self.model, seed=seed, dims=plan)
+        return all(isinstance(v, np.ndarray) and v.size >= _ROOM for v in feeds.values())
+
+    def wide(self, plan: dict[str, int], seed: int) -> bool:
+        """Whether no input has shrunk to one element, where a mask has one value only."""
+        feeds = feeds_for(self.model, seed=seed, dims=plan)
+        return not any(isinstance(v, np.ndarray) and v.ndim and v.size <= 1 for v in feeds.values())
+
+
+def _alive(results: Results) -> bool:
+    """Every output has something to compare."""
+    return all(has_finite(value) for value in results.values())
 
 
 def _given_case(
@@ -60,16 +136,18 @@ def _given_case(
     given: Mapping[str, Value],
     dims: Mapping[str, int] | None,
     seed: int,
-    attempt: Callable[[Results], None],
-) -> tuple[Case, Results]:
+    attempt: Attempt,
+) -> Chosen:
     feeds = feeds_for(model, seed=seed, dims=dims, given=given)
     try:
-        attempt(feeds)
+        results = attempt(feeds)
     except RunFailed as error:
+        if error.limit:
+            raise
         raise InputError(
             f"the original model does not run on the given inputs: {error.reason}; skip the proof with --no-verify"
         ) from error
-    return Case(bound_by(model, feeds), None), feeds
+    return Chosen(Case(bound_by(model, feeds), None), feeds, results)
 
 
 def _sets(inputs: Inputs, model: onnx.ModelProto) -> list[Mapping[str, Value]]:
@@ -86,23 +164,30 @@ def runnable(
     model: onnx.ModelProto,
     dims: Mapping[str, int] | None,
     seed: int,
-    attempt: Callable[[Results], None],
+    attempt: Attempt,
     *,
     count: int = _PLANS,
 ) -> list[dict[str, int]]:
-    """The first `count` plans of `dim_plans` at which the model runs; InputError when it runs at none."""
-    good: list[dict[str, int]] = []
+    """The first `count` plans of `dim_plans` at which the model runs. Errors as `choose_cases`."""
+    return [dict(chosen.case.dims) for chosen in _running(model, dims, seed, attempt, count)]
+
+
+def _running(
+    model: onnx.ModelProto, dims: Mapping[str, int] | None, seed: int, attempt: Attempt, count: int
+) -> list[Chosen]:
+    good: list[Chosen] = []
     first: RunFailed | None = None
     started = time.monotonic()
     for plan in dim_plans(model, dims):
+        feeds = feeds_for(model, seed=seed, dims=plan)
         try:
-            attempt(feeds_for(model, seed=seed, dims=plan))
+            good.append(Chosen(Case(plan, seed), feeds, attempt(feeds)))
         except RunFailed as error:
             first = first or error
-            if error.stage != "run" and not good:
-                break  # it died or hung: other sizes would cost as much again
-        else:
-            good.append(plan)
+            if error.limit and not good:
+                raise
+            if error.stage not in _TRY_ON and not good:
+                break  # it died: other sizes would cost as much again
         if len(good) == count or (good and time.monotonic() - started > _PATIENCE):
             break
     if not good and first is not None:

@@ -73,6 +73,19 @@ def is_float(array: np.ndarray[Any, Any]) -> bool:
     return bool(array.dtype.kind == "f" or array.dtype.name.startswith(("bfloat", "float")))
 
 
+def has_finite(value: Any) -> bool:
+    """Whether there is anything to compare in a value: an element that is finite, or of an exact dtype."""
+    if isinstance(value, (list, dict)):
+        return any(map(has_finite, value.values() if isinstance(value, dict) else value))
+    array = np.asarray(value)
+    return value is not None and array.size > 0 and bool(_finite(array).any())
+
+
+def _finite(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    inexact = is_float(array) or array.dtype.kind == "c"
+    return np.asarray(np.isfinite(array) if inexact else np.ones(array.shape, bool))
+
+
 def floor(dtype: np.dtype[Any]) -> float:
     """The smallest tolerance of a dtype; 0 for what must be equal."""
     if dtype.name in FLOOR:
@@ -153,13 +166,12 @@ def compare_tensor(
         return Difference(name, None, None, None, math.inf, limit if math.isinf(limit) else 0.0, reason)
     if a.size == 0:
         return Difference(name, None, None, None, 0.0, limit)
-    per = 1
+    count = int(_finite(a).sum())
     if a.dtype.kind == "c":
-        per = 2
         a, b = _split_complex(a), _split_complex(b)
     if not is_float(a):
         wrong = np.asarray(a != b, bool)
-        return _at(name, a, b, wrong, float(wrong.mean()), limit, a.size)
+        return _at(name, a, b, wrong, float(wrong.mean()), limit, count)
     x, y = a.astype(np.float64), b.astype(np.float64)
     for what, mask in (("NaN", np.isnan(x) != np.isnan(y)), ("infinity", _infinite(x) != _infinite(y))):
         if mask.any():
@@ -171,7 +183,7 @@ def compare_tensor(
     gap = np.abs(np.subtract(x, y, where=finite, out=np.zeros_like(x)))
     scale = max(np.max(np.abs(x), where=finite, initial=0.0), np.max(np.abs(y), where=finite, initial=0.0))
     rel = float(gap.max() / scale) if scale else 0.0
-    return _at(name, x, y, gap, rel, limit, -(-int(finite.sum()) // per))
+    return _at(name, x, y, gap, rel, limit, count)
 
 
 def _dtype_name(array: np.ndarray[Any, Any]) -> str:

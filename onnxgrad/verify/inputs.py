@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -15,6 +16,7 @@ import onnx
 
 from onnxgrad.errors import InputError
 from onnxgrad.verify.dims import dim_plans, evaluate, required_inputs, shape_of, symbols_in
+from onnxgrad.verify.edges import Edges, Slot, edged
 from onnxgrad.verify.run import Value
 from onnxgrad.verify.trace import Tracer, Uses
 
@@ -28,12 +30,13 @@ def feeds_for(
     seed: int,
     dims: Mapping[str, int] | None = None,
     given: Mapping[str, Value] | None = None,
+    edges: Edges | None = None,
 ) -> dict[str, Value]:
     """A value for every input that has no default: the same for the same seed, sizes and model.
 
     `dims`: symbol -> size (see `dims.dim_plans`, whose first plan fills in what is missing); `given`: values that win,
-    and whose shapes fix their symbols. Raises InputError naming the input, or the option to pass, where no value can be
-    made.
+    and whose shapes fix their symbols; `edges`: not in general position, but where models take another way. Raises
+    InputError naming the input, or the option to pass, where no value can be made.
     """
     given = dict(given or {})
     inputs = {value.name: value for value in model.graph.input}
@@ -42,13 +45,12 @@ def feeds_for(
             raise InputError(f"--input {name}: the model has no such input (inputs: {', '.join(inputs)})")
         _check_given(inputs[name], value)
     sizes = dim_plans(model)[0] | dict(dims or {}) | bound_by(model, given)
-    tracer: Tracer | None = None
+    maker: _Maker | None = None
     feeds = given
-    for value in required_inputs(model.graph):
+    for turn, value in enumerate(required_inputs(model.graph)):
         if value.name not in feeds:
-            tracer = tracer or Tracer(model, sizes)
-            generator = np.random.default_rng([seed, zlib.crc32(value.name.encode())])
-            feeds[value.name] = _make(value.name, value.type, tracer, sizes, generator)
+            maker = maker or _Maker(Tracer(model, sizes), sizes, seed, edges)
+            feeds[value.name] = maker.make(value.name, value.type, turn)
     return {name: feeds[name] for name in inputs if name in feeds}
 
 
@@ -84,77 +86,128 @@ def _check_given(value: onnx.ValueInfoProto, array: Value) -> None:
         raise InputError(f"--input {value.name}: the model wants shape {shape}, the file holds {list(array.shape)}")
 
 
-def _make(name: str, kind: onnx.TypeProto, tracer: Tracer, sizes: Mapping[str, int], rng: np.random.Generator) -> Value:
-    which = kind.WhichOneof("value")
-    if which == "tensor_type":
-        return _tensor(name, kind.tensor_type, tracer, sizes, rng)
-    if which == "sequence_type":
-        return [_make(name, kind.sequence_type.elem_type, tracer, sizes, rng) for _ in range(3)]
-    if which == "optional_type":
-        return _make(name, kind.optional_type.elem_type, tracer, sizes, rng)
-    raise InputError(
-        f"no value can be made for the input {name!r} (a {which or 'value without a type'}); "
-        f"give one with --input {name}=FILE"
-    )
+@dataclass
+class _Maker:
+    """Makes the values of one set of feeds."""
 
+    tracer: Tracer
+    sizes: Mapping[str, int]
+    seed: int
+    edges: Edges | None
 
-def _tensor(
-    name: str, kind: onnx.TypeProto.Tensor, tracer: Tracer, sizes: Mapping[str, int], rng: np.random.Generator
-) -> Value:
-    dims = shape_of(name, kind)
-    shape = [] if dims is None else [evaluate(dim, sizes) for dim in dims]
-    if math.prod(shape) > _MAX_ELEMENTS:
+    def make(self, name: str, kind: onnx.TypeProto, turn: int) -> Value:
+        """A value for an input; `turn` inputs come before it."""
+        return self._of_type(name, kind, turn, self._generator(name), self._generator(name, 1))
+
+    def _generator(self, name: str, *more: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, zlib.crc32(name.encode()), *more])
+
+    def _of_type(
+        self, name: str, kind: onnx.TypeProto, turn: int, rng: np.random.Generator, edge_rng: np.random.Generator
+    ) -> Value:
+        which = kind.WhichOneof("value")
+        if which == "tensor_type":
+            return self._tensor(name, kind.tensor_type, turn, rng, edge_rng)
+        if which == "sequence_type":
+            inner = kind.sequence_type.elem_type
+            count = 2 if self.edges is not None and self.edges.sizes else 3
+            return [self._of_type(name, inner, turn + i, rng, edge_rng) for i in range(count)]
+        if which == "optional_type":
+            return self._of_type(name, kind.optional_type.elem_type, turn, rng, edge_rng)
         raise InputError(
-            f"input {name!r} would have shape {shape}; choose smaller sizes with --dim, "
-            f"or give a value with --input {name}=FILE"
+            f"no value can be made for the input {name!r} (a {which or 'value without a type'}); "
+            f"give one with --input {name}=FILE"
         )
-    if kind.elem_type == onnx.TensorProto.STRING:
+
+    def _tensor(
+        self,
+        name: str,
+        kind: onnx.TypeProto.Tensor,
+        turn: int,
+        rng: np.random.Generator,
+        edge_rng: np.random.Generator,
+    ) -> Value:
+        dims = shape_of(name, kind)
+        shape = [] if dims is None else [evaluate(dim, self.sizes) for dim in dims]
+        if math.prod(shape) > _MAX_ELEMENTS:
+            raise InputError(
+                f"input {name!r} would have shape {shape}; choose smaller sizes with --dim, "
+                f"or give a value with --input {name}=FILE"
+            )
+        text = kind.elem_type == onnx.TensorProto.STRING
+        dtype = np.dtype(object) if text else onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+        slot = _slot(name, shape, dtype, self.tracer.uses(name), turn)
+        usual = _usual(slot, shape, rng)
+        made = usual if self.edges is None else edged(usual, slot, self.edges, edge_rng)
+        return np.asarray(made).astype(dtype)
+
+
+def _slot(name: str, shape: list[int], dtype: np.dtype[Any], uses: Uses, turn: int) -> Slot:
+    """What kind of values an input takes, by its type, its uses and its name, and in which interval."""
+    text = name.lower()
+    whole = dtype.kind in "iu" or "int" in dtype.name
+    low, high = _whole_bounds(uses, dtype) if whole else (uses.low, uses.high)
+    mask = "mask" in text or (uses.boolean and not (whole and uses.bounded))
+    if dtype.kind in "OcM":
+        kind = "text" if dtype.kind == "O" else "complex"
+    elif whole and uses.equal_to and math.prod(shape) == 1:
+        kind = "switch"  # such as a sampling rate: a value that the model knows
+    elif dtype.kind == "b" or mask:
+        kind = "mask"
+    elif whole and "position" in text and shape:
+        kind = "position"
+    elif whole:
+        kind = "count" if uses.count else "whole"
+        if "timestep" in text and not uses.bounded:
+            kind, low, high = "whole", 0, 999
+        elif dtype == np.uint8 and len(shape) in (3, 4) and not uses.bounded:
+            low, high = 0, 255
+        elif "len" in text and uses.bounded and kind == "whole":
+            kind = "length"
+    else:
+        bounded = low > -math.inf and high < math.inf
+        kind = "real" if bounded else "timestep" if "timestep" in text else "count" if uses.count else "real"
+        image = len(shape) == 4 and (shape[1] in (1, 3, 4) or shape[3] in (1, 3, 4))
+        if kind == "real" and image and not bounded:
+            low, high = 0.0, 1.0
+    return Slot(name, kind, low, max(low, high), uses, turn)
+
+
+def _usual(slot: Slot, shape: list[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    """Random values of a slot, in general position; floats as float64, integers as int64, masks as 0 and 1."""
+    if slot.kind == "text":
         return np.asarray(rng.choice(_WORDS, shape), object)
-    uses = tracer.uses(name)
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
-    if dtype.kind == "b":
-        return _mask(name, shape, rng).astype(bool)
-    if dtype.kind == "c":
-        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
-    if dtype.kind in "iu" or "int" in dtype.name:
-        return np.asarray(_integers(name, shape, dtype, uses, rng))
-    return np.asarray(_floats(name, shape, uses, rng)).astype(dtype)
+    if slot.kind == "complex":
+        return np.asarray(rng.standard_normal(shape) + 1j * rng.standard_normal(shape))
+    if slot.kind == "mask":
+        return _mask(slot.name, shape, rng)
+    if slot.kind == "switch":
+        return np.full(shape, slot.uses.equal_to[0])
+    if slot.kind == "position":
+        return np.broadcast_to(np.minimum(np.arange(shape[-1]), int(slot.high)), shape)
+    if slot.kind == "count":
+        return np.full(shape, 1 if not slot.uses.bounded else max(slot.low, min(1, slot.high)))
+    if slot.kind == "timestep":
+        return np.floor(rng.uniform(0, 1000, shape))
+    if slot.kind == "length":
+        return np.full(shape, int(slot.high))
+    if slot.kind == "whole":
+        return rng.integers(int(slot.low), int(slot.high), shape, dtype=np.int64, endpoint=True)
+    if slot.low > -math.inf and slot.high < math.inf:
+        return rng.uniform(slot.low, slot.high, shape)
+    return rng.standard_normal(shape)
 
 
 def _mask(name: str, shape: list[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    """1 for a prefix of each row (never empty), 0 after it, as padding makes them; a scalar flag (`training_mode`,
-    `use_cache`) is 0.
+    """1 for a prefix of each row and 0 after it, as padding makes them; both in every row that has room, so that a row
+    is alive whether 1 means "keep" or "leave out". A scalar flag (`training_mode`, `use_cache`) is 0.
     """
     if math.prod(shape) <= 1:
-        return np.full(shape, "mask" in name.lower() and bool(shape))
-    lengths = (
-        rng.integers(shape[-1] // 2 + 1, shape[-1] + 1, [*shape[:-1], 1]) if shape[-1] else np.zeros([*shape[:-1], 1])
-    )
-    return np.asarray(np.arange(shape[-1]) < lengths)
-
-
-def _integers(
-    name: str, shape: list[int], dtype: np.dtype[Any], uses: Uses, rng: np.random.Generator
-) -> np.ndarray[Any, Any]:
-    text = name.lower()
-    low, high = _whole_bounds(uses, dtype)
-    if uses.equal_to and math.prod(shape) == 1:
-        return np.full(shape, uses.equal_to[0]).astype(
-            dtype
-        )  # a switch such as a sampling rate: a value that the model knows
-    if "mask" in text or (uses.boolean and not uses.bounded):
-        return _mask(name, shape, rng).astype(dtype)
-    if "position" in text and shape:
-        return np.broadcast_to(np.minimum(np.arange(shape[-1]), high), shape).astype(dtype)
-    if uses.count:
-        return np.full(shape, 1 if not uses.bounded else max(low, min(1, high))).astype(dtype)
-    if "timestep" in text and not uses.bounded:
-        low, high = 0, 999
-    if not uses.bounded and dtype == np.uint8 and len(shape) in (3, 4):
-        low, high = 0, 255
-    if "len" in text and uses.bounded:
-        return np.full(shape, high).astype(dtype)
-    return rng.integers(low, high, shape, dtype=np.int64, endpoint=True).astype(dtype)
+        return np.full(shape, int("mask" in name.lower() and bool(shape)))
+    if shape[-1] <= 1:
+        return 1 - np.arange(math.prod(shape)).reshape(shape) % 2
+    lengths = rng.integers(max(1, shape[-1] // 2), shape[-1], [*shape[:-1], 1])
+    return np.asarray(np.arange(shape[-1]) < lengths, np.int64)
 
 
 def _whole_bounds(uses: Uses, dtype: np.dtype[Any]) -> tuple[int, int]:
@@ -166,18 +219,3 @@ def _whole_bounds(uses: Uses, dtype: np.dtype[Any]) -> tuple[int, int]:
     high = low + 1 if uses.high == math.inf else math.floor(uses.high)
     low, high = max(low, int(limits.min)), min(high, int(limits.max))
     return low, max(low, high)
-
-
-def _floats(name: str, shape: list[int], uses: Uses, rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    text = name.lower()
-    if uses.boolean or "mask" in text:
-        return _mask(name, shape, rng).astype(np.float64)
-    if uses.low > -math.inf and uses.high < math.inf:
-        return rng.uniform(uses.low, max(uses.low, uses.high), shape)
-    if "timestep" in text:
-        return np.floor(rng.uniform(0, 1000, shape))
-    if uses.count:
-        return np.ones(shape)
-    if len(shape) == 4 and (shape[1] in (1, 3, 4) or shape[3] in (1, 3, 4)):
-        return rng.uniform(0.0, 1.0, shape)
-    return rng.standard_normal(shape)

@@ -28,6 +28,11 @@ class RunFailed(NotProved):
         verb = {"load": "could not load the model", "run": "could not run the model"}.get(stage, "gave no answer")
         super().__init__(f"onnxruntime {verb}: {reason}")
 
+    @property
+    def limit(self) -> bool:
+        """A limit of ours was reached: nothing is known about the model."""
+        return self.stage in ("timeout", "memory")
+
 
 class Child:
     """One child process; not shared between threads without its lock."""

@@ -8,46 +8,68 @@ from typing import Any
 
 from onnxgrad.verify.compare import Difference, worst
 
+EQUAL, DIFFERENT, NOT_PROVED = "equal", "different", "not proved"
+
 
 @dataclass(frozen=True)
 class Leg:
-    """One way of comparing: whether it ran, and if not (or only in part) why."""
+    """One way of comparing: whether it ran, and if not (or only in part) why. `compared`: finite elements of all
+    outputs, over all feeds.
+    """
 
     name: str
     ran: bool
     why: str = ""
     cases: int = 0
     worst: Difference | None = None
+    compared: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         found = None if self.worst is None else self.worst.to_dict()
-        return {"ran": self.ran, "why": self.why, "cases": self.cases, "worst": found}
+        return {"ran": self.ran, "why": self.why, "cases": self.cases, "compared": self.compared, "worst": found}
+
+    @property
+    def gap(self) -> str:
+        """What this leg did not prove, for the verdict; empty when it ran on everything."""
+        if not self.why:
+            return ""
+        return f"{self.name} leg {'only in part' if self.ran else 'did not run'} ({self.why})"
 
     def __str__(self) -> str:
         if not self.ran:
             return f"{self.name} leg: did not run ({self.why})"
         result = "bit-identical" if self.worst is None or self.worst.rel == 0 else f"worst {self.worst}"
-        return f"{self.name} leg: {self.cases} case{'s' * (self.cases != 1)}, {result}" + (
-            f" ({self.why})" if self.why else ""
-        )
+        cases = f"{self.cases} case{'s' * (self.cases != 1)}, {counted(self.compared)}"
+        return f"{self.name} leg: {cases}, {result}" + (f" ({self.why})" if self.why else "")
+
+
+def counted(compared: int) -> str:
+    """What was compared, in words."""
+    return f"{compared:,} finite element{'s' * (compared != 1)} compared"
 
 
 @dataclass(frozen=True)
 class Case:
-    """One set of feeds: what was chosen for the symbolic dimensions, and the seed (None: the user's own inputs)."""
+    """One set of feeds: what was chosen for the symbolic dimensions, and the seed (None: the user's own inputs).
+
+    `edges`: zeros, ties, the other side of comparisons and of switches, masks the other way round.
+    """
 
     dims: Mapping[str, int]
     seed: int | None
+    edges: bool = False
 
     def __str__(self) -> str:
         sizes = ", ".join(f"{name}={size}" for name, size in self.dims.items())
-        return f"{'given inputs' if self.seed is None else f'seed {self.seed}'}{f', {sizes}' if sizes else ''}"
+        seed = "given inputs" if self.seed is None else f"seed {self.seed}"
+        return f"{seed}{' with zeros and ties' if self.edges else ''}{f', {sizes}' if sizes else ''}"
 
 
 @dataclass(frozen=True)
 class Report:
-    """`ok` is the verdict; `differences` holds the worst difference of every output and leg, `unstable` the outputs
-    whose own noise hides a lot.
+    """`ok` is the verdict, and what the report is as a truth value; `differences` holds the worst difference of every
+    output and leg, `compared` the finite elements of each output over all feeds, `unproved` why nothing is known,
+    `unstable` the outputs whose own noise hides a lot.
     """
 
     ok: bool
@@ -59,21 +81,55 @@ class Report:
     notes: tuple[str, ...] = ()
     noise: Mapping[str, float] = field(default_factory=dict)
     seconds: float = 0.0
+    compared: Mapping[str, int] = field(default_factory=dict)
+    unproved: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.ok
 
     @property
     def worst(self) -> Difference | None:
         """The difference that fails most, or comes nearest to failing."""
         return worst(self.differences)
 
+    @property
+    def verdict(self) -> str:
+        """`equal`, `different`, or `not proved`."""
+        if not all(difference.ok for difference in self.differences):
+            return DIFFERENT
+        return EQUAL if self.ok else NOT_PROVED
+
+    @property
+    def gaps(self) -> str:
+        """The legs that did not run, or not on everything, and why."""
+        return "; ".join(leg.gap for leg in self.legs.values() if leg.gap)
+
+    @property
+    def summary(self) -> str:
+        """The verdict in one line, with what it rests on or fails by."""
+        if self.verdict == NOT_PROVED:
+            return f"not proved: {'; '.join(self.unproved)}"
+        if self.verdict == EQUAL:
+            return f"equal on {self.provider}" + (f"; {self.gaps}" if self.gaps else "")
+        found = self.worst
+        seen = 0 if found is None else self.compared.get(found.output, found.compared)
+        return (
+            f"DIFFERENT on {self.provider}" + (f": {found}" if found else "") + (f"; {counted(seen)}" if seen else "")
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Everything, in JSON's types (NaN and infinity as strings)."""
         found = self.worst
         return {
             "ok": self.ok,
+            "verdict": self.verdict,
+            "summary": self.summary,
+            "unproved": list(self.unproved),
             "provider": self.provider,
             "worst": None if found is None else found.to_dict(),
+            "compared": dict(self.compared),
             "legs": {name: leg.to_dict() for name, leg in self.legs.items()},
-            "cases": [{"dims": dict(case.dims), "seed": case.seed} for case in self.cases],
+            "cases": [{"dims": dict(case.dims), "seed": case.seed, "edges": case.edges} for case in self.cases],
             "differences": [difference.to_dict() for difference in self.differences],
             "unstable": list(self.unstable),
             "notes": list(self.notes),
@@ -82,10 +138,7 @@ class Report:
         }
 
     def __str__(self) -> str:
-        lines = [
-            f"{'equal' if self.ok else 'DIFFERENT'} on {self.provider}"
-            + (f": {self.worst}" if self.worst and not self.ok else "")
-        ]
+        lines = [self.summary]
         lines += [f"  {leg}" for leg in self.legs.values()]
         lines += [f"  ran with {case}" for case in self.cases]
         lines += [

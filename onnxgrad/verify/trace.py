@@ -50,6 +50,7 @@ _COUNTS = {
     ("HammingWindow", 0), ("BlackmanWindow", 0), ("SplitToSequence", 1), ("Slice", 4), ("SequenceAt", 1),
     ("Split", 1), ("DFT", 1), ("STFT", 1), ("STFT", 3), ("NonMaxSuppression", 2),
 }  # fmt: skip
+_COMPARISONS = {"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal"}
 
 
 @dataclass
@@ -61,6 +62,7 @@ class Uses:
     boolean: bool = False  # a mask: cast to bool, negated, or 1 - x
     count: bool = False
     equal_to: list[float] = field(default_factory=list)
+    thresholds: list[float] = field(default_factory=list)  # values at which a comparison with a constant tips
 
     def within(self, low: float, high: float, scale: float = 1.0, offset: float = 0.0) -> None:
         """low <= scale * x + offset <= high."""
@@ -230,6 +232,10 @@ class Tracer:
             uses.within(*_DOMAINS[op, index])
         if op == "Equal" and scale == 1:
             self._compared(uses, self.constant((scope, node.input[1 - index])), offset)
+        if op in _COMPARISONS and scale != 0:
+            known = self.scalar((scope, node.input[1 - index]))
+            if known is not None and math.isfinite(known):
+                uses.thresholds.append((known - offset) / scale)
         to_bool = op == "Cast" and any(a.name == "to" and a.i == onnx.TensorProto.BOOL for a in node.attribute)
         if to_bool or op in ("Not", "And", "Or") or (op, index) in {("Where", 0), ("If", 0), ("Compress", 1)}:
             uses.boolean = True

@@ -104,9 +104,12 @@ def test_given_inputs_and_sizes(run: Run, branches: Path, tmp_path: Path) -> Non
     np.save(values, np.ones((5, 4), np.float32))
     report = tmp_path / "r.json"
     assert run("optimize", branches, "--dry-run", "--input", f"x={values}", "--json", report).code == 0
-    assert json.loads(report.read_text())["models"][0]["proof"]["cases"] == [{"dims": {"N": 5}, "seed": None}]
+    assert json.loads(report.read_text())["models"][0]["proof"]["cases"] == [
+        {"dims": {"N": 5}, "seed": None, "edges": False}
+    ]
     assert run("optimize", branches, "--dry-run", "--dim", "N=7", "--seed", 3, "--json", report).code == 0
-    assert json.loads(report.read_text())["models"][0]["proof"]["cases"] == [{"dims": {"N": 7}, "seed": 3}]
+    cases = json.loads(report.read_text())["models"][0]["proof"]["cases"]
+    assert cases == [{"dims": {"N": 7}, "seed": 3, "edges": edges} for edges in (False, True)]
 
 
 def test_several_models(run: Run, branches: Path, tmp_path: Path) -> None:

@@ -1,0 +1,91 @@
+"""Nothing compared is nothing proved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import numpy_helper
+
+from onnxgrad.errors import InputError
+from onnxgrad.passes.optimize import RewriteRefuted, optimize
+from onnxgrad.verify import verify
+from onnxgrad.verify.compare import compare
+from tests.helpers import parse
+
+MASKED = """g (float[batch, seq] x, bool[batch, seq] mask) => (float[batch, 1] y) <float w = {%s}> {
+  none = Log(zero) s = Where(mask, %s) p = Softmax <axis = -1> (s) r = ReduceSum <keepdims = 1> (p) y = Mul(r, w) }"""
+
+
+@pytest.mark.parametrize("order", ["none, x", "x, none"], ids=["true-is-padding", "true-is-kept"])
+def test_a_mask_leaves_something_alive_in_either_convention(order: str) -> None:
+    def model(scale: str) -> Any:
+        made = parse(MASKED % (scale, order))
+        made.graph.initializer.append(numpy_helper.from_array(np.float32(0), "zero"))
+        return made
+
+    report = verify(model("1"), model("3"))
+    assert report.verdict == "different" and report.worst is not None
+    assert report.worst.b == pytest.approx(3 * report.worst.a)
+    report = verify(model("1"), model("1"))
+    # one sum each at batch=2, seq=8, usual and the other way round; at 1x1 one of the two masks
+    assert report.ok and report.compared["y"] == 3
+
+
+LOG = (
+    "g (float[4] x) => (float[4] y, float[4] z) { n = Abs(x) m = Neg(n) e = Exp(n) a = Sub(m, e) y = Log(a) z = %s(x) }"
+)
+
+
+def test_nan_against_nan_is_not_proved() -> None:
+    a, b = (
+        parse(LOG % "Neg"),
+        parse(LOG.replace("Sub(m, e)", "Sub(e, m) b = Neg(a)").replace("Log(a)", "Log(b)") % "Neg"),
+    )
+    report = verify(a, b)
+    assert not report and report.verdict == "not proved"
+    assert str(report).startswith("not proved: nothing finite to compare in y ")
+    assert report.compared["y"] == 0 and report.compared["z"] > 0
+    assert report.to_dict()["compared"]["y"] == 0 and report.to_dict()["verdict"] == "not proved"
+    assert verify(a, b, allow_empty=["y"]).ok
+    # what differs elsewhere differs
+    assert verify(a, parse(LOG % "Relu"), allow_empty=["y"]).verdict == "different"
+    with pytest.raises(InputError, match="--allow-empty q: the model has no such output"):
+        verify(a, a, allow_empty=["q"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (float[0, 3] x) => (float[0, 3] y) { y = Neg(x) }",
+        "g (float[3] x) => (seq(float[3]) y) { y = SequenceEmpty <dtype = 1> () }",
+        "g (float[3] x) => (float[3] y) <float[3] k = {1e38, 1e38, 1e38}> { n = Abs(x) e = Exp(n) a = Mul(k, k) y = Mul(e, a) }",
+    ],
+    ids=["empty", "empty-sequence", "infinite"],
+)
+def test_an_output_without_a_finite_element_is_not_proved(text: str) -> None:
+    model = parse(text)
+    legs = ["onnxruntime"]  # float64 holds 1e76
+    assert verify(model, model, legs=legs).verdict == "not proved"
+    assert verify(model, model, legs=legs, allow_empty=["y"]).ok
+
+
+def test_optimize_asks_for_something_to_compare_too() -> None:
+    model = parse("g (float[3] x) => (float[3] y) { n = Abs(x) i = Identity(n) m = Neg(i) s = Sub(m, i) y = Sqrt(s) }")
+    model.graph.node.insert(4, parse("g (float[3] s) => (float[3] t) { t = Exp(s) }").graph.node[0])
+    model.graph.node[-1].op_type, model.graph.node[-1].input[0] = "Log", "s"
+    with pytest.raises(RewriteRefuted, match="not proved: nothing finite to compare in y") as refused:
+        optimize(model)
+    assert refused.value.exit_code == 1 and refused.value.culprit is None
+    assert len(optimize(model, allow_empty=["y"]).graph.node) < len(model.graph.node)
+
+
+def test_what_is_counted() -> None:
+    nan = np.array([np.nan, 1, np.inf, 2], np.float32)
+    values = {"f": nan, "i": np.arange(3), "s": np.array(["a"], object), "c": np.array([1j, np.nan]), "l": [nan, nan]}
+    counts = {d.output: d.compared for d in compare(values, values)}
+    assert counts == {"f": 2, "i": 3, "s": 1, "c": 1, "l[0]": 2, "l[1]": 2}
+    # the original's own runs disagree about shape or NaN: whatever is found, it is no comparison
+    assert [d.compared for d in compare({"f": nan}, {"f": nan}, {"f": np.inf})] == [0]
+    assert [d.compared for d in compare({"f": nan}, {"f": nan[:2]})] == [0]
