@@ -166,12 +166,12 @@ def compare_tensor(
         return Difference(name, None, None, None, math.inf, limit if math.isinf(limit) else 0.0, reason)
     if a.size == 0:
         return Difference(name, None, None, None, 0.0, limit)
-    count = int(_finite(a).sum())
+    compared = int(_finite(a).sum())
     if a.dtype.kind == "c":
         a, b = _split_complex(a), _split_complex(b)
     if not is_float(a):
         wrong = np.asarray(a != b, bool)
-        return _at(name, a, b, wrong, float(wrong.mean()), limit, count)
+        return _at(name, a, b, wrong, float(wrong.mean()), limit, compared)
     x, y = a.astype(np.float64), b.astype(np.float64)
     for what, mask in (("NaN", np.isnan(x) != np.isnan(y)), ("infinity", _infinite(x) != _infinite(y))):
         if mask.any():
@@ -183,7 +183,7 @@ def compare_tensor(
     gap = np.abs(np.subtract(x, y, where=finite, out=np.zeros_like(x)))
     scale = max(np.max(np.abs(x), where=finite, initial=0.0), np.max(np.abs(y), where=finite, initial=0.0))
     rel = float(gap.max() / scale) if scale else 0.0
-    return _at(name, x, y, gap, rel, limit, count)
+    return _at(name, x, y, gap, rel, limit, compared)
 
 
 def _dtype_name(array: np.ndarray[Any, Any]) -> str:
