@@ -84,8 +84,8 @@ class Recomputation:
     def __init__(self, block: BindingBlock, marks: Marks) -> None:
         block.schedule()
         self._marks = marks
-        self._recomputed, self._lost = _plan(block, marks)
-        self._segments = _segments(self._recomputed, self._lost)
+        inside, self._lost = _plan(block, marks)
+        self._segments = _segments(inside, self._lost)
         self._values: dict[Var, Var] = {}
         self._conditions: dict[int, Var | None] = {}
         self._barriers: dict[tuple[int, Var], Var] = {}
@@ -103,7 +103,7 @@ class Recomputation:
 
     def __call__(self, b: Binding, g: Sequence[Any]) -> Binding:
         """`b` itself when all it reads and defines is kept, else a stand-in whose operands and results are at hand."""
-        if b not in self._recomputed:
+        if not any(v in self._lost for v in b.outputs):
             if not any(v in self._lost for v in b.reads()):
                 return b
             rule = rule_of(b)
@@ -112,7 +112,7 @@ class Recomputation:
             # outputs stay those of `b`: the list is shared, so an optional output added later is added to `b`
             return Binding(b.node, b.block, [v and self._value(v, g) for v in b.inputs], b.outputs)
         self._recompute(b, g)
-        copy = self._values[b.out].definition
+        copy = next(self._values[v].definition for v in b.outputs if v in self._values)
         return b if copy is None else copy
 
     def _value(self, v: Var, g: Sequence[Any]) -> Var:
@@ -125,7 +125,7 @@ class Recomputation:
         work = [binding]
         while work:
             b = work[-1]
-            if b.out in self._values:
+            if any(v in self._values for v in b.outputs):
                 work.pop()
                 continue
             missing = [
@@ -184,25 +184,28 @@ def _condition(g: Sequence[Any]) -> Var | None:
 
 
 def _plan(block: BindingBlock, marks: Marks) -> tuple[dict[Binding, None], dict[Var, None]]:
-    """The bindings that are not kept, and their results that are not."""
+    """The bindings that are inside segments, and their results that are not kept.
+
+    A use with both marks leaves one segment and enters the next.
+    """
     started = {v for v, _ in marks.start}
-    recomputed: dict[Binding, None] = {}
+    inside: dict[Binding, None] = {}
     lost: dict[Var, None] = {}
     for b in block.bindings:
         if b.op in RANDOM_OPS or (b.op == "Dropout" and b.operand(2) is not None) or not b.inputs:
             continue
-        if all((v not in lost and (v, b) not in marks.start) or (v, b) in marks.end for v in b.reads()):
+        if all((v, b) not in marks.start and (v not in lost or (v, b) in marks.end) for v in b.reads()):
             continue
-        recomputed[b] = None
+        inside[b] = None
         lost.update((v, None) for v in b.outputs if v is not None and v not in started)
-    return recomputed, lost
+    return inside, lost
 
 
-def _segments(recomputed: Iterable[Binding], lost: dict[Var, None]) -> dict[Binding, int]:
+def _segments(inside: Iterable[Binding], lost: dict[Var, None]) -> dict[Binding, int]:
     """Numbers for the connected parts of what is recomputed; kept values separate them."""
     number: dict[Binding, int] = {}
     members: dict[int, list[Binding]] = {}
-    for i, b in enumerate(recomputed):
+    for i, b in enumerate(inside):
         joined = {number[v.definition] for v in b.reads() if v in lost and v.definition in number}
         mine = min(joined, default=i)
         group = members.setdefault(mine, [])

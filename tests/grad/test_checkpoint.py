@@ -65,6 +65,51 @@ def test_start_on_every_use_recomputes_all_readers() -> None:
     assert "Exp" not in recomputed(graph)
 
 
+def again(model: onnx.ModelProto) -> list[str]:
+    """The values that are computed a second time."""
+    prefix = "again_"
+    return sorted(n.output[0].removeprefix(prefix) for n in model.graph.node if n.output[0].startswith(prefix))
+
+
+def test_start_marked_values_are_read_never_computed_again() -> None:
+    """SPEC S2c: kept are every start-marked value ...; kept values are read as they are."""
+    chain = parse(
+        "g (float[4] x) => (float l) { h0 = Exp (x) h1 = Tanh (h0) h2 = Tanh (h1) h3 = Tanh (h2) "
+        "l = ReduceSum <keepdims = 0> (h3) }"
+    )
+    graph, marked = grads(chain, ["h0", "h1"], {"x": normal(4)})
+    assert again(graph) == ["h2", "h3"]
+    np.testing.assert_array_equal(marked["x_grad"], grads(chain, None, {"x": normal(4)})[1]["x_grad"])
+    steps = " ".join(f"h{i + 1} = Tanh (h{i})" for i in range(64))
+    deep = parse(f"g (float[4] h0) => (float l) {{ {steps} l = ReduceSum <keepdims = 0> (h64) }}")
+    marks = [f"h{i}" for i in range(8, 64, 8)]
+    copies = again(gradient(deep, checkpoint=marks))
+    assert len(copies) == 50 and not set(copies) & set(marks)
+
+
+def test_one_use_closes_a_segment_and_opens_the_next() -> None:
+    """SPEC, added after a second reading, S2c: start and end mark on one use."""
+    model = parse(
+        "g (float[4] x) => (float l) { a = Exp (x) b = Tanh (a) c = Sin (b) d = Tanh (c) e = Sigmoid (d) k = Tanh (e) "
+        "l = ReduceSum <keepdims = 0> (k) }"
+    )
+    marks = Checkpoint(start=[("a", "b"), ("c", "d")], end=[("c", "d"), ("e", "k")])
+    graph, marked = grads(model, marks, {"x": normal(4)})
+    assert again(graph) == ["b", "d", "e"]
+    assert [n.op_type for n in graph.graph.node].count("IsNaN") == 2  # one wait for each segment
+    np.testing.assert_array_equal(marked["x_grad"], grads(model, None, {"x": normal(4)})[1]["x_grad"])
+
+
+def test_a_result_kept_beside_one_that_is_not() -> None:
+    """Only the lost result of a binding with several is read from the copy."""
+    model = parse(
+        "g (float[4,4] x) => (float l) { a = Exp (x) p, q = Split <axis = 0, num_outputs = 2> (a) r = Tanh (p) "
+        "s = Sin (q) t = Mul (r, s) l = ReduceSum <keepdims = 0> (t) }"
+    )
+    _, marked = grads(model, Checkpoint(start=["a", "p"]), {"x": normal(4, 4)})
+    np.testing.assert_array_equal(marked["x_grad"], grads(model, None, {"x": normal(4, 4)})[1]["x_grad"])
+
+
 def test_no_marks_no_copies() -> None:
     graph, _ = grads(parse(GOLDEN), Checkpoint(), {"x": normal(4)})
     assert recomputed(graph) == set()
