@@ -1,5 +1,6 @@
 """Better and differentiated ONNX files, proved by running them in onnxruntime."""
 
+from onnxgrad import startup as _startup  # noqa: F401  # before all others
 from onnxgrad.errors import InputError, InternalError, NotProved, OnnxgradError
 from onnxgrad.grad import body, check_gradient, gradient, vjp, vjp_all, zero
 from onnxgrad.grad.checkpoint import Checkpoint

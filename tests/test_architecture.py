@@ -11,7 +11,20 @@ from tests.helpers import ROOT
 
 PACKAGE = ROOT / "onnxgrad"
 # Lowest first. A name is a module or a folder of the package; `version` and `errors` are below everything.
-LAYERS = ["version", "errors", "ir", "verify", "rewrite", "passes", "grad", "train", "cli", "__init__", "__main__"]
+LAYERS = [
+    "version",
+    "startup",
+    "errors",
+    "ir",
+    "verify",
+    "rewrite",
+    "passes",
+    "grad",
+    "train",
+    "cli",
+    "__init__",
+    "__main__",
+]
 MAX_LINES = 400
 LONG_FILES: frozenset[str] = frozenset()  # exceptions to MAX_LINES, each with its reason beside it
 HEAVY = {"onnxruntime", "torch", "onnx_ir"}  # optional, and slow to import: only inside the functions that need them

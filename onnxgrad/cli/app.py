@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
 from onnxgrad.cli.common import Parser, add_common, check_json, wants
+from onnxgrad.cli.process import Stopped, drop, open_streams, quiet_libraries, stoppable
 from onnxgrad.cli.report import Output, clean
 from onnxgrad.errors import InputError, InternalError, OnnxgradError
 from onnxgrad.version import __version__
@@ -33,17 +34,30 @@ COMMANDS = {
     "doctor": "what is installed here, and which providers really run",
 }
 
-INTERRUPTED = 130
 PIPE_CLOSED = 141  # what a shell reports for a program that SIGPIPE ended
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code: 0 done and proved, 1 the answer is no, 2 bad input or usage, 3 our own error."""
+    """Run one command; the exit code: 0 done and proved, 1 the answer is no, 2 bad input or usage, 3 our own error, or
+    128 and the number of the signal that ended it.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
+    open_streams()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):  # a captured stream need not be a text file
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # typed as TextIO, which lacks it
     verbose = wants(words, "-v", "--verbose")
+    with stoppable(), quiet_libraries(verbose):
+        code = _outcome(words, verbose)
+    try:
+        sys.stderr.flush()
+    except OSError:
+        drop(sys.stderr)
+    return code
+
+
+def _outcome(words: Sequence[str], verbose: bool) -> int:
+    """Run one command and turn whatever comes of it into an exit code."""
     try:
         args = _parser(words).parse_args(words)
         check_json(args)
@@ -55,16 +69,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             binary=getattr(args, "output", None) == "-",
         )
         code: int = args.run(args, out)
-        sys.stdout.flush()
+        _flush()
         return code
     except SystemExit as done:  # argparse after --help or --version
         return done.code if isinstance(done.code, int) else 0
+    except Stopped as stopped:
+        return _failed(stopped.words, stopped.exit_code, verbose)
     except KeyboardInterrupt:
-        return _failed("interrupted", INTERRUPTED, verbose)
+        return _failed("interrupted", 128 + signal.SIGINT, verbose)
     except BrokenPipeError:
-        # the reader has gone; Python would complain once more when it flushes stdout at exit
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop(sys.stdout)
         return PIPE_CLOSED
     except InternalError as error:
         return _failed(f"internal error: {error}; {_REPORT}", error.exit_code, verbose)
@@ -84,8 +98,17 @@ _REPORT = "please report this line with the command, the model and what `onnxgra
 def _failed(message: str, code: int, verbose: bool) -> int:
     if verbose:
         traceback.print_exc(file=sys.stderr)
-    print(f"onnxgrad: {' '.join(clean(message).split())}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # nobody reads it: the exit code is left
+        print(f"onnxgrad: {' '.join(clean(message).split())}", file=sys.stderr)
     return code
+
+
+def _flush() -> None:
+    try:
+        sys.stdout.flush()
+    except OSError:
+        drop(sys.stdout)
+        raise
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:

@@ -97,6 +97,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     models = expand(args.model)
     recipe = find(args.config)
     jobs = [_job(args, name, recipe, out) for name in models]
+    if recipe is not None and args.config is None and not args.no_verify and any(job.args.no_verify for job in jobs):
+        out.complain(f"{recipe.where} of this folder turns the proof off: [tool.onnxgrad.verify] run = false")
     targets = _targets(args, models)
     for target in targets if args.out_dir is not None else ():
         if target is not None:

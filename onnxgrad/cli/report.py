@@ -55,7 +55,7 @@ class _Console(Console):
 
 def stdout_for_data(option: str) -> BinaryIO:
     """stdout, when `option` wants data there. Raises InputError where it is closed."""
-    if sys.stdout is None or sys.stdout.closed:
+    if getattr(sys.stdout, "name", "") == os.devnull:  # see `cli.process.open_streams`
         raise InputError(f"{option}: stdout is closed")
     return sys.stdout.buffer
 

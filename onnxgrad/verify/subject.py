@@ -36,14 +36,14 @@ def subject(model: Any) -> Subject:
     if isinstance(model, onnx.ModelProto):
         small = model.ByteSize() <= TWO_GB
         return Subject(model.SerializeToString() if small else model, model, lambda: model)
+    if not isinstance(model, bytes) and Path(model).exists() and not (Path(model).is_file() or Path(model).is_dir()):
+        raise InputError(f"{model}: is a device or a pipe, which is not read twice: give its bytes")
     name = "the model" if isinstance(model, bytes) else str(model)
     try:
         if isinstance(model, bytes):
             proto = onnx.load_model_from_string(model)
             return Subject(model, proto, lambda: proto)
         path = Path(model)
-        if path.exists() and not (path.is_file() or path.is_dir()):
-            raise InputError(f"{name}: is a device or a pipe, which cannot be read twice")
         return Subject(path, onnx.load(path, load_external_data=False), lambda: _with_weights(path))
     except OSError as error:
         raise InputError(f"cannot read {name}: {error.strerror}") from error

@@ -45,6 +45,14 @@ def test_pyproject_of_the_current_folder(folder: Path) -> None:
     assert len(onnx.load(folder / "two.onnx").graph.node) == 3
 
 
+def test_a_pyproject_that_turns_the_proof_off_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "pyproject.toml").write_text("[tool.onnxgrad.verify]\nrun = false\n")
+    for quiet in ([], ["-q"]):
+        assert optimize("--dry-run", *quiet) == 0
+        assert "pyproject.toml of this folder turns the proof off" in capsys.readouterr().err
+    assert optimize("--dry-run", "--no-verify") == 0 and capsys.readouterr().err == ""
+
+
 def test_a_pyproject_without_our_table_is_none_of_our_business(folder: Path) -> None:
     (folder / "pyproject.toml").write_text("[tool.other]\nx = 1\n")
     assert find(None) is None

@@ -1,0 +1,91 @@
+"""The life of the program around one command: signals, streams that are closed, warnings of libraries."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from types import FrameType
+from typing import TextIO
+
+# what a user or a system sends to end a program
+_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+_CLEANING = 1.0  # seconds after a signal in which another one does not disturb the cleaning up
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asked us to end. `exit_code` is what a shell reports for a program that it ended."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number
+        self.words = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
+
+
+@contextlib.contextmanager
+def stoppable() -> Iterator[None]:
+    """Signals that end a program raise Stopped in here, so that it cleans up as after an error.
+
+    Those that the caller handles or ignores stay as they are, and so do all of them outside the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    last = -_CLEANING
+
+    def stop(number: int, _: FrameType | None) -> None:
+        nonlocal last
+        before, last = last, time.monotonic()
+        if last - before >= _CLEANING:
+            raise Stopped(number)
+
+    ours = [n for n in _SIGNALS if signal.getsignal(n) in (signal.SIG_DFL, signal.default_int_handler)]
+    handlers = {n: signal.signal(n, stop) for n in ours}
+    try:
+        yield
+    finally:
+        for n, handler in handlers.items():
+            signal.signal(n, handler)
+
+
+def open_streams() -> None:
+    """Put the null device where stdin, stdout or stderr is closed: the next file opened would take its number, and get
+    what a library prints. What Python writes there is lost, as it is anywhere.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+    if sys.stdout is None:
+        sys.stdout = _nowhere()
+    if sys.stderr is None:
+        sys.stderr = _nowhere()
+
+
+def _nowhere() -> TextIO:
+    return open(os.devnull, "w", encoding="utf-8", errors="replace")  # lives as long as the program
+
+
+def drop(stream: TextIO) -> None:
+    """What could not be written to a stream is lost; Python would try again when it exits, and complain."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+@contextlib.contextmanager
+def quiet_libraries(verbose: bool) -> Iterator[None]:
+    """Warnings of libraries are no messages of ours: not printed, or one line each with -v."""
+
+    def show(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+        if verbose:
+            print(f"{category.__name__}: {' '.join(str(message).split())}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield

@@ -1,0 +1,24 @@
+"""What has to happen before the rest is imported, which takes half a second."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+
+def _is_program() -> bool:
+    """Whether Python was started as `onnxgrad` or `python -m onnxgrad`, not by a program that imports us."""
+    if sys.argv[:1] == ["-m"]:  # so it is while the package's own __init__ runs
+        words = sys.orig_argv
+        return "-m" in words and words[words.index("-m") + 1 :][:1] == ["onnxgrad"]
+    return os.path.basename(sys.argv[0] if sys.argv else "") in ("onnxgrad", "onnxgrad.exe")
+
+
+def end_at_interrupt() -> None:
+    """Let Ctrl-C end the program without a traceback until `cli.app.main` takes over, and after it."""
+    if _is_program() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+end_at_interrupt()
