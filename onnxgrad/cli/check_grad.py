@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import argparse
 
-from onnxgrad.cli.common import STDIN, add_running, named, natural, positive, require_runtime, running_options, source
-from onnxgrad.cli.gradients import add_gradient, check_lines, gradient_options
+from onnxgrad.cli.common import (
+    STDIN,
+    add_allow_empty,
+    add_running,
+    named,
+    natural,
+    positive,
+    require_runtime,
+    running_options,
+    source,
+)
+from onnxgrad.cli.gradients import ALLOW_EMPTY, add_gradient, check_lines, gradient_options
 from onnxgrad.cli.report import Output, heading
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.grad import check_gradient
@@ -18,12 +28,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="an ONNX file, or - for stdin")
     add_gradient(parser)
     parser.add_argument("--tolerance", type=positive, metavar="T", help="relative; default: by the model's float type")
-    add_running(parser, "check")
+    add_allow_empty(add_running(parser, "check"), ALLOW_EMPTY)
     parser.add_argument("--data-seed", type=natural, default=0, metavar="N", help="of generated values and directions")
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """0 when every value that could be judged is right, else 1."""
+    """0 when every value that could be judged is right, else 1: one is wrong, or nothing is proved."""
     asked = gradient_options(args)
     require_runtime(args.provider)
     options = running_options(args)
@@ -42,6 +52,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
                 inputs=None if given is None else load_inputs(given, load(model).proto),
                 tolerance=args.tolerance,
                 checkpoint=asked["checkpoint"],
+                allow_empty=args.allow_empty,
                 **options,
             )
     except OnnxgradError as error:

@@ -11,6 +11,7 @@ from typing import Any
 
 from onnxgrad.cli.common import (
     STDIN,
+    add_allow_empty,
     add_running,
     check_not_weights,
     files_read,
@@ -22,11 +23,11 @@ from onnxgrad.cli.common import (
     target_of,
     write_model,
 )
-from onnxgrad.cli.gradients import add_gradient, check_lines, gradient_options
+from onnxgrad.cli.gradients import ALLOW_EMPTY, add_gradient, check_lines, gradient_options
 from onnxgrad.cli.report import Output, bytes_text, heading, number, seconds_text, table
-from onnxgrad.errors import NotProved, OnnxgradError
+from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.grad import Gradient, check_gradient, differentiate
-from onnxgrad.grad.check import GradientReport
+from onnxgrad.grad.check_report import GradientReport
 from onnxgrad.ir.load import load, read_proto
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
@@ -48,7 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="pass QuantizeLinear - DequantizeLinear pairs straight through: an estimate, not checked by differences",
     )  # fmt: skip
     parser.add_argument("--no-simplify", action="store_true", help="leave the graph as the backward walk made it")
-    add_running(parser, "proof")
+    add_allow_empty(add_running(parser, "proof"), ALLOW_EMPTY)
     parser.add_argument("--data-seed", type=natural, default=0, metavar="N", help="of generated values")
     parser.add_argument("--no-verify", action="store_true", help="skip the numeric check (needs no onnxruntime)")
 
@@ -85,6 +86,9 @@ def run(args: argparse.Namespace, out: Output) -> int:
 def _prove(args: argparse.Namespace, found: Gradient, asked: dict[str, Any], out: Output) -> GradientReport:
     """The numeric check of some of the requested values, in the same request otherwise."""
     names = _spread(list(found.adjoints))
+    strange = [name for name in args.allow_empty if name not in found.adjoints]
+    if strange:
+        raise InputError(f"--allow-empty {strange[0]}: no gradient of it was asked for")
     options = running_options(args)
     options.pop("timeout")
     options.pop("threads")
@@ -99,6 +103,7 @@ def _prove(args: argparse.Namespace, found: Gradient, asked: dict[str, Any], out
             seed=args.data_seed,
             inputs=None if given is None else load_inputs(given, original),
             checkpoint=asked["checkpoint"],
+            allow_empty=[name for name in args.allow_empty if name in names],
             **options,
         )
 

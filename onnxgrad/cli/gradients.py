@@ -13,10 +13,11 @@ from rich.console import RenderableType
 
 from onnxgrad.cli.report import cell, table
 from onnxgrad.errors import InputError, OnnxgradError
-from onnxgrad.grad.check import GradientReport
+from onnxgrad.grad.check_report import GradientReport
 from onnxgrad.grad.checkpoint import Checkpoint
 from onnxgrad.grad.request import PARAMS
 
+ALLOW_EMPTY = "this value's gradient may be 0 throughout: without it, 0 = 0 for all values is exit 1"
 # values shown without -v
 _SHOWN = 8
 
@@ -93,8 +94,8 @@ def check_lines(report: GradientReport, verbose: bool) -> list[RenderableType]:
     worst = report.worst
     shown = ordered if verbose else ([worst] if worst is not None else []) + [v for v in ordered if v is not worst]
     for v in shown if verbose else shown[:_SHOWN]:
-        style = "" if v.judged and v.error <= report.tolerance else "yellow" if not v.judged else "red"
-        verdict = v.why if not v.judged else "" if v.error <= report.tolerance else "WRONG"
+        style = "yellow" if not v.judged else "red" if not v.error <= report.tolerance else "dim" if v.zero else ""
+        verdict = f"WRONG {v.why}".rstrip() if style == "red" else v.remark
         rows.add_row(
             cell(v.name), cell(f"{v.gradient:.6g}"), cell(f"{v.difference:.6g}"), cell(f"{v.error:.1e}", style),
             cell(verdict, style),

@@ -2,7 +2,8 @@
 
 from onnxgrad.grad import rules
 from onnxgrad.grad.api import Gradient, differentiate, gradient
-from onnxgrad.grad.check import GradientReport, check_gradient
+from onnxgrad.grad.check import check_gradient
+from onnxgrad.grad.check_report import GradientReport
 from onnxgrad.grad.engine import backward
 from onnxgrad.grad.registry import Rule, body, find, vjp, vjp_all, vjp_blocks, zero
 

@@ -11,8 +11,8 @@ arithmetic, 1997).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from onnx import ModelProto, TensorProto
 
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.grad.api import Gradient, differentiate
+from onnxgrad.grad.check_report import GradientReport, ValueCheck
+from onnxgrad.grad.reach import values_reaching
 from onnxgrad.grad.request import Target, Wrt, find_targets, hoist_requested
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.ops import emitting, op
@@ -56,67 +58,6 @@ _SHRINK = (1.0, 1 / 16, 1 / 256, 1 / 4096)
 _AGREE = 0.1
 
 
-@dataclass(frozen=True)
-class ValueCheck:
-    """One requested value: the directional derivative both ways, and their difference relative to the scale."""
-
-    name: str
-    gradient: float
-    difference: float
-    error: float
-    judged: bool
-    why: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, in JSON's types."""
-        return {
-            "name": self.name, "gradient": self.gradient, "difference": self.difference,
-            "error": self.error, "judged": self.judged, "why": self.why,
-        }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class GradientReport:
-    """`ok` is the verdict: every value judged is within the tolerance, and at least one was judged."""
-
-    ok: bool
-    values: tuple[ValueCheck, ...]
-    tolerance: float
-    provider: str
-    notes: tuple[str, ...] = ()
-
-    @property
-    def worst(self) -> ValueCheck | None:
-        """The value with the largest error among those judged."""
-        judged = [v for v in self.values if v.judged]
-        return max(judged, key=lambda v: v.error, default=None)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, in JSON's types."""
-        worst = self.worst
-        return {
-            "ok": self.ok,
-            "tolerance": self.tolerance,
-            "provider": self.provider,
-            "worst": None if worst is None else worst.to_dict(),
-            "values": [v.to_dict() for v in self.values],
-            "notes": list(self.notes),
-        }
-
-    def __str__(self) -> str:
-        worst = self.worst
-        skipped = sum(not v.judged for v in self.values)
-        head = "gradient agrees with differences" if self.ok else "gradient DIFFERS from differences"
-        if worst is None:
-            return f"{head}: no value could be judged ({'; '.join(v.why for v in self.values)})"
-        tail = f", {skipped} near a kink not judged" if skipped else ""
-        return (
-            f"{head}: {len(self.values) - skipped} values{tail}, worst '{worst.name}': <g, v> = {worst.gradient:.6g}, "
-            f"differences {worst.difference:.6g}, error {worst.error:.1e} "
-            f"(tolerance {self.tolerance:.0e}, {self.provider})"
-        )
-
-
 def check_gradient(
     model: ModelLike,
     wrt: Wrt = None,
@@ -127,19 +68,27 @@ def check_gradient(
     dims: Mapping[str, int] | None = None,
     provider: str = "cpu",
     tolerance: float | None = None,
+    allow_empty: Collection[str] = (),
     **options: Any,
 ) -> GradientReport:
     """Check `gradient(model, wrt, target, **options)` numerically in random directions.
 
     Targets that are no scalars get a random adjoint. `inputs` are used where given, the rest is generated from `seed`
-    and `dims`. Raises InputError as `gradient` does, `Unsupported` where the float64 reference lacks an operator,
-    NotProved where onnxruntime runs the model and refuses the gradient graph, and RunFailed where a limit is reached.
+    and `dims`. That nothing was proved is in the report: no value could be judged, or 0 = 0 for all of them, but for
+    those that reach no target or are in `allow_empty`. Raises InputError as `gradient` does, `Unsupported` where the
+    float64 reference lacks an operator, NotProved where onnxruntime runs the model and refuses the gradient graph, and
+    RunFailed where a limit is reached.
     """
     source = to_proto(load(model), weights=True)
     program = load(source)
     targets = find_targets(program.main, target, scalar=False)
     scalar = all(v.shape == () for v in targets)
+    dtypes = {v.name: v.dtype for v in program.main.vars()}
     found = differentiate(program, wrt, target, seed="ones" if scalar else "input", **options)
+    strange = [name for name in allow_empty if name not in found.adjoints]
+    if strange:
+        raise InputError(f"--allow-empty {strange[0]}: no gradient of it was asked for")
+    reaching = values_reaching(source, found.targets, dtypes)
     graph = to_proto(found.program, weights=True)
     if not inputs:
 
@@ -162,7 +111,7 @@ def check_gradient(
         raise _whose_fault(error, source, feeds, provider) from error
 
     arrays = {n: np.asarray(results[found.adjoints[n]]).astype(np.float64) for n in names}
-    scale = max((float(np.linalg.norm(a)) for a in arrays.values()), default=0.0)
+    scale = max((float(np.linalg.norm(a)) for a in arrays.values() if np.isfinite(a).all()), default=0.0)
     limit = TOLERANCES[_coarsest(found.program)] if tolerance is None else tolerance
     checks, directions = [], {}
     for name in names:
@@ -173,9 +122,8 @@ def check_gradient(
         checks.append(_check(name, arrays[name], direction, at, scale, limit))
     sizes = {n: max(float(np.linalg.norm(arrays[n])), _FLOOR * scale, 1e-300) for n in names}
     checks = _second_look(checks, directions, sizes, graph, given, found, limit)
-    judged = [c for c in checks if c.judged]
-    ok = bool(judged) and all(c.error <= limit for c in judged)
-    return GradientReport(ok, tuple(checks), limit, provider, found.notes)
+    checks = [replace(c, unreachable=c.name not in reaching, allowed=c.name in allow_empty) for c in checks]
+    return GradientReport(tuple(checks), limit, provider, found.notes)
 
 
 def _whose_fault(error: RunFailed, source: ModelProto, feeds: Mapping[str, Any], provider: str) -> OnnxgradError:
@@ -256,16 +204,24 @@ def _check(
     name: str, g: np.ndarray[Any, Any], direction: np.ndarray[Any, Any], at: _Line, scale: float, limit: float
 ) -> ValueCheck:
     got = float(np.sum(g * direction))
+    if not np.isfinite(g).all():
+        difference = at.central(_STEP * max(1.0, at.size))
+        both = not np.isfinite(difference)
+        what = "all NaN" if np.isnan(g).all() else "NaN" if np.isnan(g).any() else "infinite"
+        why = f"the gradient is {what}" + (" and the differences are not finite: nothing to compare" if both else "")
+        return ValueCheck(name, got, difference, float("inf"), not both, why)
     against = max(float(np.linalg.norm(g)), _FLOOR * scale, 1e-300)
     h = _STEP * max(1.0, at.size)
     for part in _SHRINK:
         small, large = at.central(h * part), at.central(2 * h * part)
         difference = (4 * small - large) / 3
-        if not np.isfinite(difference) or abs(small - large) <= _AGREE * limit * max(against, abs(difference)):
+        if not np.isfinite(difference):
+            return ValueCheck(name, got, difference, 0.0, False, "the differences are not finite: nothing to compare")
+        if abs(small - large) <= _AGREE * limit * max(against, abs(difference)):
             break
     else:
-        return ValueCheck(name, got, difference, 0.0, False, f"'{name}': a kink within {h * _SHRINK[-1]:.0e}")
-    if scale == 0.0 and difference == 0.0:
+        return ValueCheck(name, got, difference, 0.0, False, f"a kink within {h * _SHRINK[-1]:.0e}")
+    if got == 0.0 and difference == 0.0:
         return ValueCheck(name, got, difference, 0.0, True)
     error = abs(got - difference) / max(against, _FLOOR * abs(difference))
     return ValueCheck(name, got, difference, error if np.isfinite(error) else float("inf"), True)

@@ -1,5 +1,7 @@
 """onnxgrad/grad/check.py: right gradients pass, wrong ones are named, kinks are not judged."""
 
+import json
+
 import onnx
 import pytest
 from onnx import numpy_helper
@@ -55,3 +57,52 @@ def test_a_kink_is_not_judged() -> None:
 def test_errors_are_those_of_gradient() -> None:
     with pytest.raises(InputError, match="wrt 'q' is no value"):
         check_gradient(model(), "q", "s")
+
+
+def graph(body: str, inputs: str = "float[4] x", extra: str = "") -> onnx.ModelProto:
+    return onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["" : 18]> m ({inputs}) => (float s) {extra} {{ {body} }}'
+    )
+
+
+DEAD = "a = Abs (x) z = Neg (a) r = Relu (z) s = ReduceSum <keepdims = 0> (r)"
+
+
+def test_zero_against_zero_proves_nothing() -> None:
+    """A dead Relu hides a wrong rule: every gradient and every difference is 0."""
+    report = check_gradient(graph(DEAD))
+    assert not report and report.verdict == "not proved"
+    assert "every gradient and every difference is 0 (x)" in str(report) and "--allow-empty x" in str(report)
+    assert report.to_dict()["values"][0]["zero"] is True
+    assert check_gradient(graph(DEAD), allow_empty=["x"])
+    with pytest.raises(InputError, match="--allow-empty q"):
+        check_gradient(graph(DEAD), allow_empty=["q"])
+
+
+def test_one_value_that_is_not_zero_is_enough_and_the_others_are_listed() -> None:
+    report = check_gradient(graph(DEAD.replace("(r)", "(t)") + " t = Add (r, w)", "float[4] x, float[4] w"))
+    assert report.ok and "0 = 0 for x" in str(report)
+
+
+def test_values_without_a_path_to_the_target_are_proved_zero() -> None:
+    text = "i = Cast <to = 7> (w) k = Cast <to = 1> (i) f = Floor (v) t = Add (x, k) u = Add (t, f) s = ReduceSum <keepdims = 0> (u)"
+    report = check_gradient(graph(text, "float[4] x, float[4] w, float[4] v"))
+    assert report.ok and "no path to the target from w, v" in str(report)
+    with pytest.warns(UserWarning, match="no requested value reaches"):
+        report = check_gradient(graph(text, "float[4] x, float[4] w, float[4] v"), ["w", "v"])
+    assert report.ok and [v.unreachable for v in report.values] == [True, True]
+    # what a branch reads is reached
+    text = """s = If (c) <then_branch = t () => (float p) { p = ReduceSum <keepdims = 0> (x) },
+                          else_branch = e () => (float q) { n = Neg (x) q = ReduceSum <keepdims = 0> (n) }>"""
+    report = check_gradient(graph(text, "float[4] x, bool c"), ["x"])
+    assert report.ok and not report.values[0].unreachable
+
+
+def test_a_gradient_of_nan_is_called_nan() -> None:
+    hidden = "a = Abs (x) n = Neg (a) l = Log (n) s = ReduceSum <keepdims = 0> (l)"
+    report = check_gradient(graph(hidden.replace("Abs (x)", "Exp (x)")))
+    assert report.verdict == "not proved" and "differences are not finite" in str(report) and "kink" not in str(report)
+    vjp("Tanh", lambda g, y, x: g * (y - y) / (y - y), replace=True)
+    report = check_gradient(graph("t = Tanh (x) s = ReduceSum <keepdims = 0> (t)"))
+    assert report.verdict == "differs" and "the gradient is all NaN" in str(report)
+    assert json.dumps(report.to_dict(), allow_nan=False)

@@ -1,0 +1,135 @@
+"""What a numeric check of gradients found."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class ValueCheck:
+    """One requested value: the directional derivative both ways, and their difference relative to the scale.
+
+    `judged`: the two could be compared; `why` not, or what else is to be said. `unreachable`: no path leads from the
+    value to the target, so 0 is right; `allowed`: the user takes 0 = 0 for an answer.
+    """
+
+    name: str
+    gradient: float
+    difference: float
+    error: float
+    judged: bool
+    why: str = ""
+    unreachable: bool = False
+    allowed: bool = False
+
+    @property
+    def zero(self) -> bool:
+        """0 against 0: right if no path leads to the target, else it says nothing."""
+        return self.judged and self.gradient == 0.0 == self.difference
+
+    @property
+    def remark(self) -> str:
+        """What a table says beside the value."""
+        if self.zero:
+            return "0: no path to the target" if self.unreachable else "0 = 0"
+        return "" if self.judged and math.isfinite(self.error) and not self.why else self.why
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, in JSON's types (NaN and infinity as strings)."""
+        numbers = {"gradient": self.gradient, "difference": self.difference, "error": self.error}
+        return {
+            "name": self.name,
+            **{key: value if math.isfinite(value) else str(value) for key, value in numbers.items()},
+            "judged": self.judged, "why": self.why, "zero": self.zero, "unreachable": self.unreachable,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GradientReport:
+    """The verdict is `ok`, and what the report is as a truth value: every value judged is within the tolerance, and
+    something was judged that is not 0 = 0 (where every value is unreachable, 0 is the proof).
+    """
+
+    values: tuple[ValueCheck, ...]
+    tolerance: float
+    provider: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Nothing is wrong, and something is proved."""
+        return not self._wrong() and not self.unproved
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def _wrong(self) -> bool:
+        return any(v.judged and not v.error <= self.tolerance for v in self.values)
+
+    @property
+    def unproved(self) -> str:
+        """Why nothing is known; empty where something is."""
+        open_values = [v for v in self.values if not v.unreachable and not v.allowed]
+        judged = [v for v in open_values if v.judged]
+        if not open_values or any(not v.zero for v in judged):
+            return ""
+        if not judged:
+            return f"no value could be judged ({'; '.join(f'{v.name!r}: {v.why}' for v in open_values[:_NAMED])})"
+        return (
+            f"every gradient and every difference is 0 ({_listed(judged)}): give other values with --input or "
+            f"--data-seed, or accept it with --allow-empty {judged[0].name}"
+        )
+
+    @property
+    def verdict(self) -> str:
+        """`agrees`, `differs` or `not proved`."""
+        return "differs" if self._wrong() else "not proved" if self.unproved else "agrees"
+
+    @property
+    def worst(self) -> ValueCheck | None:
+        """The value with the largest error among those judged."""
+        judged = [v for v in self.values if v.judged]
+        return max(judged, key=lambda v: v.error, default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, in JSON's types."""
+        worst = self.worst
+        return {
+            "ok": self.ok,
+            "verdict": self.verdict,
+            "unproved": self.unproved,
+            "tolerance": self.tolerance,
+            "provider": self.provider,
+            "worst": None if worst is None else worst.to_dict(),
+            "values": [v.to_dict() for v in self.values],
+            "notes": list(self.notes),
+        }
+
+    def __str__(self) -> str:
+        if self.verdict == "not proved":
+            return f"gradient not proved: {self.unproved}"
+        head = "gradient agrees with differences" if self.ok else "gradient DIFFERS from differences"
+        worst = self.worst
+        if worst is None:
+            return f"{head}: no value was left to judge"
+        skipped = [v for v in self.values if not v.judged]
+        zeros = [v for v in self.values if v.zero and not v.unreachable]
+        absent = [v for v in self.values if v.zero and v.unreachable]
+        tail = f", {len(skipped)} not judged ({_listed(skipped)}: {skipped[0].why})" if skipped else ""
+        tail += f", 0 = 0 for {_listed(zeros)}" if zeros else ""
+        tail += f", no path to the target from {_listed(absent)}" if absent else ""
+        why = f", {worst.why}" if worst.why else ""
+        return (
+            f"{head}: {len(self.values) - len(skipped)} values{tail}, worst '{worst.name}': <g, v> = "
+            f"{worst.gradient:.6g}, differences {worst.difference:.6g}, error {worst.error:.1e}{why} "
+            f"(tolerance {self.tolerance:.0e}, {self.provider})"
+        )
+
+
+def _listed(values: list[ValueCheck]) -> str:
+    names = ", ".join(v.name for v in values[:_NAMED])
+    return names if len(values) <= _NAMED else f"{names} and {len(values) - _NAMED} more"
