@@ -1,0 +1,83 @@
+"""Random models through `optimize`, every preset and the passes that no preset has: the same results before and after.
+
+    python scripts/sweep_rewrites.py --minutes 10 --seed 0
+
+Each model runs in onnxruntime on zeros, ties and repeated values; what differs, does not run, crashes or has another
+interface is made small and saved. Prints the counts; exit code 1 when something failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+from onnx import ModelProto
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from scripts.sweeping.models import random_feeds, random_model  # noqa: E402  # runs from a checkout
+from scripts.sweeping.rewrites import SETTINGS, Failure, Judge  # noqa: E402
+from scripts.sweeping.shrink import save_failure, shrink  # noqa: E402
+
+# settings per model: `default` and others at random
+_SETTINGS_EACH = 3
+
+
+def sweep(seed: int, *, models: int, minutes: float = 1e9, save: Path | None = None) -> tuple[Counter[str], list[str]]:
+    """Up to `models` models within `minutes`: the counts, and one line for each failure."""
+    counts: Counter[str] = Counter()
+    failures: list[str] = []
+    deadline = time.monotonic() + 60 * minutes
+    for number in range(models):
+        if time.monotonic() > deadline:
+            break
+        rng = Random(f"{seed}/{number}")
+        model = random_model(rng)
+        judge = Judge(model, random_feeds(rng, model))
+        counts["models"] += 1
+        if not judge.cases:
+            counts["models that never run"] += 1
+            continue
+        for setting in ["default", *rng.sample([s for s in SETTINGS if s != "default"], _SETTINGS_EACH - 1)]:
+            counts["rewritings"] += 1
+            found = judge.failure(setting)
+            if found is not None:
+                counts[f"failures: {found.kind}"] += 1
+                failures.append(f"seed {seed}, model {number}, {setting}: {found.kind}: {found.words}")
+                print(failures[-1], flush=True)
+                if save is not None:
+                    _save(save, f"{seed}_{number}_{setting}", model, found, failures[-1])
+    return counts, failures
+
+
+def _save(folder: Path, name: str, model: ModelProto, found: Failure, words: str) -> None:
+    def fails(smaller: ModelProto) -> bool:
+        feeds = {v.name: found.feeds[v.name] for v in smaller.graph.input if v.name in found.feeds}
+        judge = Judge(smaller, [feeds])
+        again = judge.failure(found.setting) if judge.cases else None
+        return again is not None and again.kind == found.kind
+
+    smallest = shrink(model, fails)
+    feeds = {v.name: found.feeds[v.name] for v in smallest.graph.input if v.name in found.feeds}
+    print(f"  {save_failure(folder, name, smallest, feeds, words)}: {len(smallest.graph.node)} nodes", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--models", type=int, default=1_000_000, help="stop after so many")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--save", type=Path, default=Path("failures"), help="folder for failures made small")
+    given = parser.parse_args()
+    counts, failures = sweep(given.seed, models=given.models, minutes=given.minutes, save=given.save)
+    print(", ".join(f"{n} {what}" for what, n in counts.items()))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
