@@ -10,6 +10,7 @@ import numpy as np
 
 from onnxgrad.grad.rules._common import where
 from onnxgrad.grad.rules._sampling import product, reshaped
+from onnxgrad.grad.rules._scatter import scatter_elements, zeros
 from onnxgrad.grad.rules.shape import size_along
 from onnxgrad.ir.block import Var
 from onnxgrad.ir.ops import op
@@ -60,9 +61,9 @@ class Candidates:
         """(R, P, C) added into the winning pixels: (N, C, H, W)."""
         n, c, h, w = self.sizes
         places = op.GatherElements(self.pixels, self.first, axis=2)
-        empty = op.CastLike(op.ConstantOfShape(op.Concat(product([n, h, w]), c, axis=0)), share)
+        empty = zeros(op.Concat(product([n, h, w]), c, axis=0), share)
         flat = [np.array([-1], np.int64), c]
-        added = op.ScatterElements(
+        added = scatter_elements(
             empty,
             op.Reshape(places, op.Concat(*flat, axis=0)),
             op.Reshape(share, op.Concat(*flat, axis=0)),

@@ -14,6 +14,7 @@ from onnx import TensorProto
 
 from onnxgrad.grad.accumulate import reshape_like, zeros_like
 from onnxgrad.grad.rules._common import pad
+from onnxgrad.grad.rules._scatter import scatter_elements, scatter_nd, zeros
 from onnxgrad.ir.block import Var
 from onnxgrad.ir.ops import constant, op
 from onnxgrad.ir.types import element_count
@@ -40,14 +41,13 @@ def add_rows(data: Var, rows: Var, g: Var, *, distinct: bool = False) -> Var:
     if start is not None:
         return _placed(data, start, rows, g)
     if distinct or _all_differ(rows, data):
-        placed: Var = op.ScatterND(zeros_like(data), op.Unsqueeze(rows, [-1]), g, reduction="add")
-        return placed
+        return scatter_nd(zeros_like(data), op.Unsqueeze(rows, [-1]), g, reduction="add")
     flat = op.Reshape(g, [-1])
     at = rows
     if data.rank != 1:
         width, line = _line(data)
         at = op.Add(op.Mul(op.Unsqueeze(rows, [-1]), width), line)
-    summed = op.ScatterElements(_flat_zeros(data), op.Reshape(at, [-1]), flat, axis=0, reduction="add")
+    summed = scatter_elements(_flat_zeros(data), op.Reshape(at, [-1]), flat, axis=0, reduction="add")
     return summed if data.rank == 1 else reshape_like(summed, data)
 
 
@@ -108,8 +108,7 @@ def _flat_zeros(data: Var) -> Var:
     """As many zeros as `data` has elements."""
     count = element_count(data.shape)
     shape = constant(np.array([count], np.int64)) if count is not None else op.Reshape(op.Size(data), [1])
-    zeros: Var = op.ConstantOfShape(shape)
-    return zeros if data.dtype == TensorProto.FLOAT else op.Cast(zeros, to=data.dtype)
+    return zeros(shape, data)
 
 
 def _all_differ(rows: Var, data: Var) -> bool:

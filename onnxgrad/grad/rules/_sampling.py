@@ -21,6 +21,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.grad.rules._common import as_number, where
+from onnxgrad.grad.rules._scatter import scatter_elements, zeros
 from onnxgrad.ir.block import Var
 from onnxgrad.ir.ops import constant, op
 from onnxgrad.ir.types import TensorType
@@ -139,9 +140,9 @@ class Sampling:
     def spread(self, g: Var, channels: Any) -> Var:
         """The images' adjoint, (*lead, C, *spatial): w_k g, for cotangents (*lead, C, P), added into each neighbour."""
         shape = [*self.lead, channels, product(self.spatial)]
-        empty = op.CastLike(op.ConstantOfShape(joined(shape)), g)
+        empty = zeros(joined(shape), g)
         updates = reshaped(self.weight * self._beside(g), [*self.lead, channels, self._reads])
-        added = op.ScatterElements(empty, self._places(channels), updates, axis=-1, reduction="add")
+        added = scatter_elements(empty, self._places(channels), updates, axis=-1, reduction="add")
         return reshaped(added, [*self.lead, channels, *self.spatial])
 
     @property

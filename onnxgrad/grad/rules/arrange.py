@@ -10,6 +10,7 @@ from onnx import TensorProto
 from onnxgrad.grad.accumulate import filled_like, reshape_like, zeros_like
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import pad, where
+from onnxgrad.grad.rules._scatter import scatter_elements
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import op
 
@@ -23,7 +24,7 @@ def _pad(g: Var, y: Var, x: Var, pads: Any, value: Var | None, axes: Any, mode: 
     numbers = op.Reshape(op.Range(np.int64(0), op.Size(x), np.int64(1)), op.Shape(x))
     source = op.Pad(numbers, binding.inputs[1], None, _axes(binding), mode=mode)
     flat = op.Reshape(zeros_like(x), [-1])
-    added = op.ScatterElements(flat, op.Reshape(source, [-1]), op.Reshape(g, [-1]), axis=0, reduction="add")
+    added = scatter_elements(flat, op.Reshape(source, [-1]), op.Reshape(g, [-1]), axis=0, reduction="add")
     return reshape_like(added, x)
 
 

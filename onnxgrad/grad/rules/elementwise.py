@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from onnxgrad.grad.accumulate import zeros_like
 from onnxgrad.grad.registry import vjp, vjp_all, zero
 from onnxgrad.grad.rules._common import as_number, sum_like
 from onnxgrad.ir.block import Var
@@ -26,12 +27,12 @@ vjp("CastLike", lambda g, y, x, t: g)
 
 
 def _pow_base(g: Var, y: Var, x: Var, e: Var) -> Var:
-    """e x^(e-1); the usual constant exponents without a Pow, and 0 where e is 0 (x may be 0 as well)."""
+    """e x^(e-1); the usual constant exponents without a Pow, and 0 where e is 0 (x may be 0, infinite or NaN)."""
     value = e.const
     if value is not None and value.size == 1:
         p = float(value.reshape(-1)[0])
         if p == 0.0:
-            return g * (x * 0.0)
+            return zeros_like(x)
         if p == 1.0:
             return g
         if p == 2.0:

@@ -8,6 +8,7 @@ from onnxgrad.grad.accumulate import zeros_like
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import from_front, pad
 from onnxgrad.grad.rules._rows import add_rows
+from onnxgrad.grad.rules._scatter import scatter_elements
 from onnxgrad.ir.block import Var
 from onnxgrad.ir.ops import op
 
@@ -36,7 +37,7 @@ def gather(g: Var, y: Var, data: Var, indices: Var, axis: int) -> Var:
 vjp("Gather", gather)
 vjp(
     "GatherElements",
-    lambda g, y, data, indices, axis: op.ScatterElements(zeros_like(data), indices, g, axis=axis, reduction="add"),
+    lambda g, y, data, indices, axis: scatter_elements(zeros_like(data), indices, g, axis=axis, reduction="add"),
 )
 
 

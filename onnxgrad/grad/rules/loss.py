@@ -9,12 +9,14 @@ from onnx import TensorProto
 
 from onnxgrad.grad.accumulate import zeros_like
 from onnxgrad.grad.registry import vjp
+from onnxgrad.grad.rules._scatter import scatter_elements
 from onnxgrad.ir.block import Var
 from onnxgrad.ir.ops import constant, op
 from onnxgrad.ir.types import element_count, is_static, numpy_dtype
 
 # a constant of more elements than this is not worth its place in the file
 _KEPT = 4096
+_NOTES = "0 where the label is ignored, also where all are and the mean itself is NaN"
 
 
 def _cross_entropy(
@@ -33,10 +35,10 @@ def _cross_entropy(
     if g[0] is not None:
         share, places = sample_share(g[0], scores, labels, weights, reduction, ignore_index)
         if is_static(places.shape) and (element_count(places.shape) or 0) <= _KEPT:
-            one_less = np.full([d for d in places.shape or () if isinstance(d, int)], -1.0, numpy_dtype(scores.dtype))
-            total = op.ScatterElements(probability, places, one_less, axis=1, reduction="add") * share
+            minus_one = np.full([d for d in places.shape or () if isinstance(d, int)], -1.0, numpy_dtype(scores.dtype))
+            total = scatter_elements(probability, places, constant(minus_one), axis=1, reduction="add") * share
         else:
-            total = op.ScatterElements(probability * share, places, -share, axis=1, reduction="add")
+            total = scatter_elements(probability * share, places, -share, axis=1, reduction="add")
     if len(g) > 1 and g[1] is not None:
         part = g[1] - probability * op.ReduceSum(g[1], [1], keepdims=1)
         total = part if total is None else total + part
@@ -58,7 +60,11 @@ def safe_places(labels: Var, ignore_index: int | None, scores: Var) -> tuple[Var
 def sample_share(
     g: Var, scores: Var, labels: Var, weights: Var | None, reduction: str, ignore_index: int | None
 ) -> tuple[Var, Var]:
-    """What each sample's loss receives and its label, safe to index with: both (N, 1, d1, ...)."""
+    """What each sample's loss receives and its label, safe to index with: both (N, 1, d1, ...).
+
+    An ignored sample gets 0 even where all are, and the mean itself is NaN. (Labelled samples that weigh nothing get
+    0/0, as in PyTorch.)
+    """
     places, ignored = safe_places(labels, ignore_index, scores)
     weight = None if weights is None else op.Gather(weights, places)
     if ignored is not None:
@@ -74,6 +80,8 @@ def sample_share(
     if reduction == "mean":
         total = op.Cast(op.Size(labels), to=scores.dtype) if weight is None else op.ReduceSum(weight, keepdims=0)
         g = g / total
+        if ignored is not None:
+            return op.Where(ignored, 0.0, g if weights is None else weight * g), places
     return op.Expand(g, op.Shape(places)) if weight is None else weight * g, places
 
 
@@ -82,31 +90,30 @@ def _is_column(weight: Var) -> bool:
     return weight.rank == 2 and weight.dtype in (TensorProto.FLOAT, TensorProto.DOUBLE)
 
 
-def _weights(
-    g: Sequence[Var | None],
-    y: Sequence[Var],
-    scores: Var,
-    labels: Var,
-    weights: Var,
-    reduction: str,
-    ignore_index: int | None,
-) -> Var | None:
+def _weights(g: Var, y: Var, log_prob: Var, labels: Var, weights: Var, reduction: str, ignore_index: int | None) -> Var:
     """Each class gets its samples' -log p, in a mean less the loss itself and over the total weight."""
-    if g[0] is None:
-        return None
-    places, ignored = safe_places(labels, ignore_index, scores)
-    part = -op.GatherElements(y[1], places, axis=1)
+    places, ignored = safe_places(labels, ignore_index, log_prob)
+    part = -op.GatherElements(log_prob, places, axis=1)
     if reduction == "mean":
         weight = op.Gather(weights, places)
         if ignored is not None:
             weight = op.Where(ignored, 0.0, weight)
-        part = (part - y[0]) * (g[0] / op.ReduceSum(weight, keepdims=0))
+        part = (part - y) * (g / op.ReduceSum(weight, keepdims=0))
     else:
-        part = part * (op.Unsqueeze(g[0], [1]) if reduction == "none" else g[0])
+        part = part * (op.Unsqueeze(g, [1]) if reduction == "none" else g)
     if ignored is not None:
         part = op.Where(ignored, 0.0, part)
     flat = op.Reshape(places, [-1])
-    return op.ScatterElements(zeros_like(weights), flat, op.Reshape(part, [-1]), axis=0, reduction="add")
+    return scatter_elements(zeros_like(weights), flat, op.Reshape(part, [-1]), axis=0, reduction="add")
+
+
+def _likelihood(
+    g: Var, y: Var, log_prob: Var, labels: Var, weights: Var | None, reduction: str, ignore_index: int | None
+) -> Var:
+    """Each sample's share, negative, at its label."""
+    share, places = sample_share(g, log_prob, labels, weights, reduction, ignore_index)
+    result: Var = op.ScatterElements(zeros_like(log_prob), places, -share, axis=1)
+    return result
 
 
 def labels_literal(value: int, labels: Var) -> np.generic:
@@ -114,4 +121,21 @@ def labels_literal(value: int, labels: Var) -> np.generic:
     return np.int32(value) if labels.dtype == 6 else np.int64(value)
 
 
-vjp("SoftmaxCrossEntropyLoss", _cross_entropy, None, _weights)
+vjp(
+    "SoftmaxCrossEntropyLoss",
+    _cross_entropy,
+    None,
+    lambda g, y, scores, labels, weights, reduction, ignore_index: (
+        None if g[0] is None else _weights(g[0], y[0], y[1], labels, weights, reduction, ignore_index)
+    ),
+    notes=_NOTES,
+)
+vjp(
+    "NegativeLogLikelihoodLoss",
+    _likelihood,
+    None,
+    lambda g, y, log_prob, labels, weights, reduction, ignore_index: _weights(
+        g, y, log_prob, labels, weights, reduction, ignore_index
+    ),
+    notes=_NOTES,
+)

@@ -11,6 +11,7 @@ import numpy as np
 from onnxgrad.grad.accumulate import expand_like, reshape_like, zeros_like
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import reduced_count
+from onnxgrad.grad.rules._scatter import scatter_elements
 from onnxgrad.grad.rules._windows import Geometry, geometry, onto_long, onto_short, spatial
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import constant, op
@@ -21,7 +22,7 @@ def _max_pool(g: Sequence[Var | None], y: Sequence[Var], x: Var, storage_order: 
     if g[0] is None:
         return None
     indices = _row_major(y[1], x) if storage_order else y[1]
-    flat = op.ScatterElements(
+    flat = scatter_elements(
         op.Reshape(zeros_like(x), [-1]), op.Reshape(indices, [-1]), op.Reshape(g[0], [-1]), axis=0, reduction="add"
     )
     return reshape_like(flat, x)

@@ -14,6 +14,7 @@ from onnxgrad.grad.accumulate import reshape_like, zeros_like
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import as_number, from_front, where
 from onnxgrad.grad.rules._rows import add_rows
+from onnxgrad.grad.rules._scatter import scatter_elements, scatter_nd
 from onnxgrad.grad.rules.index import gather as gather_gradient
 from onnxgrad.grad.rules.shape import size_along
 from onnxgrad.ir.block import Var
@@ -30,14 +31,14 @@ class _Places:
 
 def _nd(indices: Var) -> _Places:
     return _Places(
-        lambda data, updates, reduction: op.ScatterND(data, indices, updates, reduction=reduction),
+        lambda data, updates, reduction: scatter_nd(data, indices, updates, reduction=reduction),
         lambda data: op.GatherND(data, indices),
     )
 
 
 def _elements(indices: Var, axis: int) -> _Places:
     return _Places(
-        lambda data, updates, reduction: op.ScatterElements(data, indices, updates, axis=axis, reduction=reduction),
+        lambda data, updates, reduction: scatter_elements(data, indices, updates, axis=axis, reduction=reduction),
         lambda data: op.GatherElements(data, indices, axis=axis),
     )
 

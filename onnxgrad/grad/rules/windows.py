@@ -81,23 +81,12 @@ def _lp_pool(g: Var, y: Var, x: Var, kernel_shape: Sequence[int], p: int, bindin
 vjp("LpPool", _lp_pool, notes="0 where the norm is 0")
 
 
-def _max_unpool(g: Var, y: Var, x: Var, places: Var, shape: Any, binding: Binding) -> Var:
-    """Each value's adjoint is read where the value was put; a larger output_shape adds zeros behind."""
-    if binding.operand(2) is not None:
-        kernel, n = binding.attr("kernel_shape"), len(binding.attr("kernel_shape"))
-        strides, pads = binding.attr("strides") or (1,) * n, binding.attr("pads") or (0,) * 2 * n
-        inner = [
-            op.Add(
-                op.Mul(op.Sub(op.Shape(x, start=i + 2, end=i + 3), np.array([1])), np.array([s])), np.array([k - a - b])
-            )
-            for i, (k, s, a, b) in enumerate(zip(kernel, strides, pads[:n], pads[n:], strict=True))
-        ]
-        g = op.Slice(g, [0] * n, op.Concat(*inner, axis=0), list(range(2, n + 2)))
-    result: Var = op.Gather(op.Reshape(g, [-1]), places, axis=0)
-    return result
-
-
-vjp("MaxUnpool", _max_unpool)
+vjp(
+    "MaxUnpool",
+    # each value's adjoint is read where the value was put
+    lambda g, y, x, places: op.Gather(op.Reshape(g, [-1]), places, axis=0),
+    notes="indices count in the output, as in onnxruntime, also where output_shape makes it larger",
+)
 
 
 def _col2im(g: Var, y: Var, x: Var, image: Any, block: tuple[int, ...] | Var, binding: Binding) -> Var:

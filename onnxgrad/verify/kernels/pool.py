@@ -46,6 +46,22 @@ def _indices(chosen: Array, place: Windows, x: Array, *, column_major: bool) -> 
     return np.asarray(flat + plane * math.prod(spatial))
 
 
+@kernel("MaxUnpool")
+def max_unpool(call: Call, x: Array, places: Array, shape: Array | None = None) -> Array:
+    """Indices count in the output, as in onnxruntime and PyTorch: what a MaxPool of it would answer. onnx.reference
+    counts in a smaller tensor where output_shape is larger than need be.
+    """
+    kernel, rank = call["kernel_shape"], x.ndim - 2
+    strides, pads = call["strides"] or [1] * rank, call["pads"] or [0] * (2 * rank)
+    sizes = [
+        (d - 1) * s + k - a - b
+        for d, s, k, a, b in zip(x.shape[2:], strides, kernel, pads[:rank], pads[rank:], strict=True)
+    ]
+    out = np.zeros([*x.shape[:2], *sizes] if shape is None else np.asarray(shape).tolist(), x.dtype)
+    out.reshape(-1)[np.asarray(places).reshape(-1)] = x.reshape(-1)
+    return out
+
+
 @kernel("AveragePool")
 def average_pool(call: Call, x: Array) -> Array:
     """With count_include_pad the declared padding counts, the extra room of ceil_mode does not."""

@@ -28,6 +28,16 @@ def test_acosh() -> None:
     check_op("y = Acosh (x)", {"x": within(1.5, 3, 2, 3)})
 
 
+@pytest.mark.parametrize("constant", [True, False])
+def test_power_of_zero_at_infinity(constant: bool) -> None:
+    """x^0 is 1 there too, so its slope is 0; not 0 times infinity."""
+    x, e = np.array([np.inf, -np.inf, 0, 2], np.float32), {"e": np.float32(0)}
+    feeds = {"x": x} if constant else {"x": x, **e}
+    model = op_model("y = Pow (x, e)", feeds, constants=e if constant else {})
+    found = run(gradient(model, ["x"], seed="input"), {**feeds, "y_grad": np.ones(4, np.float32)})
+    np.testing.assert_array_equal(found["x_grad"], np.zeros(4))
+
+
 @pytest.mark.parametrize(
     "shapes", [((2, 3), (2, 3)), ((2, 3), (3,)), ((1, 3), (2, 1)), ((), (2, 3)), ((4, 1, 3), (2, 1))]
 )

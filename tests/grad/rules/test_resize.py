@@ -7,6 +7,7 @@ import pytest
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad import gradient
+from onnxgrad.verify.reference import reference
 from onnxgrad.verify.run import run
 from tests.grad.numeric import check_op, distinct, normal, op_model, positive
 
@@ -127,6 +128,20 @@ def test_lp_pools(p: int) -> None:
 def test_max_unpool() -> None:
     places = np.array([[[[1, 3], [8, 15]]]])
     check_op("y = MaxUnpool <kernel_shape = [2, 2], strides = [2, 2]> (x, i)", {"x": normal(1, 1, 2, 2), "i": places})
+
+
+def test_max_unpool_into_a_larger_output() -> None:
+    """onnxruntime counts in the output, as the MaxPool that it undoes did; the reference has to agree about that."""
+    feeds = {"x": np.arange(5, 9, dtype=np.float32).reshape(1, 1, 2, 2)}
+    constants = {"i": np.array([[[[5, 7], [13, 15]]]]), "s": np.array([1, 1, 5, 5])}
+    node = "y = MaxUnpool <kernel_shape = [2, 2], strides = [2, 2]> (x, i, s)"
+    model = op_model(node, feeds, constants=constants)
+    y = run(model, feeds)["y"]
+    np.testing.assert_array_equal(y, reference(model, feeds)["y"])
+    u = np.arange(25, dtype=np.float32).reshape(1, 1, 5, 5)
+    found = run(gradient(model, seed="input"), {**feeds, "y_grad": u})
+    np.testing.assert_array_equal(found["x_grad"].reshape(-1), [u[y == v].item() for v in feeds["x"].reshape(-1)])
+    check_op(node, feeds, constants=constants)
 
 
 def test_col2im() -> None:

@@ -1,0 +1,65 @@
+"""Scattering with a reduction, for every float type.
+
+onnxruntime's CPU kernels of ScatterElements and ScatterND take float16 and bfloat16 only without one, and say so at run
+time alone. So these reduce in float32, which is also what a sum of many addends wants.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto, numpy_helper
+
+from onnxgrad.ir.block import Var
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import TensorType, numpy_dtype
+
+_HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
+
+
+def zeros(shape: Var, like: Var) -> Var:
+    """Zeros of that shape and the dtype of `like`, to scatter into."""
+    made: Var = op.ConstantOfShape(shape, value=numpy_helper.from_array(np.zeros(1, numpy_dtype(like.dtype))))
+    return made
+
+
+def scatter_elements(data: Var, indices: Var, updates: Var, *, axis: int, reduction: str) -> Var:
+    """ScatterElements; the result has the dtype of `data`."""
+    if data.dtype not in _HALF or reduction == "none":
+        result: Var = op.ScatterElements(data, indices, updates, axis=axis, reduction=reduction)
+        return result
+    wide = op.ScatterElements(_wide(data), indices, _wide(updates), axis=axis, reduction=reduction)
+    return _narrow(wide, data)
+
+
+def scatter_nd(data: Var, indices: Var, updates: Var, *, reduction: str) -> Var:
+    """ScatterND; the result has the dtype of `data`."""
+    if data.dtype not in _HALF or reduction == "none":
+        result: Var = op.ScatterND(data, indices, updates, reduction=reduction)
+        return result
+    return _narrow(op.ScatterND(_wide(data), indices, _wide(updates), reduction=reduction), data)
+
+
+def _wide(v: Var) -> Var:
+    """`v` in float32; what is a fill, reshaped or not, is filled in float32 at once."""
+    made = v.definition
+    result: Var
+    if made is not None and made.is_op("ConstantOfShape"):
+        value = made.attrs.get("value")
+        number = 0.0 if value is None else float(numpy_helper.to_array(value).astype(np.float32).item())
+        result = op.ConstantOfShape(made.inputs[0], value=numpy_helper.from_array(np.array([number], np.float32)))
+    elif made is not None and made.is_op("Reshape") and made.inputs[0] is not None and _is_fill(made.inputs[0]):
+        result = op.Reshape(_wide(made.inputs[0]), made.inputs[1], allowzero=made.attrs.get("allowzero"))
+    else:
+        return v if v.dtype == TensorProto.FLOAT else op.Cast(v, to=TensorProto.FLOAT)
+    if isinstance(v.type, TensorType):
+        result.type = TensorType(TensorProto.FLOAT, v.shape)
+    return result
+
+
+def _is_fill(v: Var) -> bool:
+    return v.definition is not None and v.definition.is_op("ConstantOfShape")
+
+
+def _narrow(v: Var, like: Var) -> Var:
+    result: Var = op.Cast(v, to=like.dtype)
+    return result

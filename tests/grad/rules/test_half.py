@@ -1,0 +1,67 @@
+"""Gradients in float16 and bfloat16 run wherever the forward runs: onnxruntime's CPU kernels lack some of both types."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from onnxgrad.grad import gradient
+from onnxgrad.verify.reference import reference
+from onnxgrad.verify.run import RunFailed, run
+from tests.grad.numeric import distinct, normal, op_model, positive
+
+X = distinct(4, 6)
+IMAGE = distinct(1, 2, 4, 4)
+ROWS = np.array([[0, 2, 2], [3, 0, 0]])
+
+# nodes whose gradients add into places, their feeds, and whether onnxruntime's CPU runs them in bfloat16 too
+CASES = {
+    "Gather": ("y = Gather (x, i)", {"x": X, "i": ROWS}, True),
+    "Gather columns": ("y = Gather <axis = 1> (x, i)", {"x": X, "i": ROWS}, True),
+    "GatherElements": ("y = GatherElements <axis = 0> (x, i)", {"x": X, "i": ROWS}, True),
+    "GatherND": ("y = GatherND (x, i)", {"x": X, "i": np.array([[0, 1], [3, 2], [0, 1]])}, True),
+    "Pad": ('y = Pad <mode = "reflect"> (x, i)', {"x": X, "i": np.array([0, 1, 2, 0])}, False),
+    "MaxPool": ("y = MaxPool <kernel_shape = [2, 2]> (x)", {"x": IMAGE}, False),
+    "GlobalMaxPool": ("y = GlobalMaxPool (x)", {"x": IMAGE}, False),
+    "TopK": ("y, i = TopK (x, k)", {"x": X, "k": np.array([2])}, False),
+    "ScatterElements": ("y = ScatterElements <axis = 0> (x, i, u)", {"x": X, "i": ROWS, "u": normal(2, 3)}, True),
+    "cross entropy": ("y = SoftmaxCrossEntropyLoss (x, i)", {"x": X, "i": np.array([0, 5, 5, 2])}, False),
+    "weights of a cross entropy": (
+        "y = SoftmaxCrossEntropyLoss (x, i, w)", {"x": X, "i": np.array([0, 5, 5, 2]), "w": positive(6)}, False,
+    ),
+    "GridSample": ("y = GridSample (x, p)", {"x": IMAGE, "p": 0.7 * normal(1, 3, 3, 2)}, False),
+    "RotaryEmbedding": (
+        "y = RotaryEmbedding (x, c, s, i)",
+        {"x": normal(1, 2, 3, 4), "c": normal(5, 2), "s": normal(5, 2, seed=1), "i": np.array([[0, 2, 2]])}, False,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=["float16", "bfloat16"])
+@pytest.mark.parametrize("name", CASES)
+def test_the_gradient_runs_where_the_forward_does(name: str, dtype: type) -> None:
+    node, arrays, brain = CASES[name]
+    feeds = {k: v.astype(dtype) if v.dtype == np.float32 else v for k, v in arrays.items()}
+    model = op_model(node, feeds, outputs=["y"], opset=23 if name == "RotaryEmbedding" else 21)
+    if dtype is not np.float16 and not brain:
+        with pytest.raises(RunFailed):  # when a newer onnxruntime runs it, so must its gradient
+            run(model, feeds)
+        return
+    y = np.asarray(run(model, feeds)["y"])
+    graph = gradient(model, seed="input")
+    given = {**feeds, "y_grad": np.random.default_rng(1).standard_normal(y.shape).astype(dtype)}
+    found, exact = run(graph, given), reference(graph, given)
+    for out in list(graph.graph.output)[1:]:
+        assert out.type.tensor_type.elem_type == (TensorProto.FLOAT16 if dtype is np.float16 else TensorProto.BFLOAT16)
+        a, b = (np.asarray(v[out.name], np.float64) for v in (found, exact))
+        np.testing.assert_allclose(a, b, atol=(4e-3 if dtype is np.float16 else 3e-2) * np.abs(b).max())
+
+
+def test_many_addends_are_added_in_float32() -> None:
+    """A row that is read 4096 times: float16 would stop counting at 2048."""
+    feeds = {"x": np.ones((3, 2), np.float16), "i": np.zeros(4096, np.int64)}
+    graph = gradient(op_model("y = Gather (x, i)", feeds), seed="input")
+    found = run(graph, {**feeds, "y_grad": np.ones((4096, 2), np.float16)})
+    np.testing.assert_array_equal(found["x_grad"], [[4096, 4096], [0, 0], [0, 0]])
