@@ -9,6 +9,7 @@ import pytest
 from onnxgrad import jvp
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.grad import check, check_gradient, gradient
+from onnxgrad.verify.kernels.registry import KERNELS
 from onnxgrad.verify.process import RunFailed
 from onnxgrad.verify.reference import Reference
 from onnxgrad.verify.run import run
@@ -97,3 +98,11 @@ def test_a_model_that_does_not_run_is_the_users(monkeypatch: pytest.MonkeyPatch)
     refuse(monkeypatch, {1, 2})
     with pytest.raises(InputError, match="the model itself does not run on these inputs: no kernel"):
         check_gradient(model, inputs={"x": normal(3)})
+
+
+def test_a_reference_that_computes_something_else_judges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Differences and gradient of the one agree with each other, and say nothing about what onnxruntime computes."""
+    model = parse("g (float[3] x) => (float[3] y) { y = Sin (x) }")
+    monkeypatch.setitem(KERNELS, ("", "Sin"), lambda call, x: np.sin(x) + x)
+    with pytest.raises(NotProved, match="onnxruntime and the float64 reference compute another 'y'"):
+        check_gradient(model)
