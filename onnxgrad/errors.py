@@ -45,5 +45,9 @@ class NotProved(OnnxgradError):
     exit_code = 1
 
 
+class Unsupported(NotProved):
+    """The float64 reference cannot run this model: an operator it lacks, a kernel that failed, time, memory."""
+
+
 class InternalError(OnnxgradError):
     """A broken promise of our own code, such as a rule that does not terminate (exit code 3)."""

@@ -10,11 +10,12 @@ import pytest
 from tests.helpers import ROOT
 
 PACKAGE = ROOT / "onnxgrad"
-# Lowest first. A name is a module or a folder of the package; `version` and `errors` are below everything.
+# Lowest first. A name is a module or a folder of the package; `version`, `errors` and `limits` are below everything.
 LAYERS = [
     "version",
     "startup",
     "errors",
+    "limits",
     "ir",
     "verify",
     "rewrite",

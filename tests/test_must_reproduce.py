@@ -19,7 +19,8 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.passes.optimize import optimize
 from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.rewrite.trace import Trace
-from onnxgrad.verify import Unsupported, feeds_for, reference, run
+from onnxgrad.verify import Unsupported, feeds_for, run
+from onnxgrad.verify.reference import reference
 from scripts.fetch_models import NAMES
 from tests.helpers import MODELS_DIR
 

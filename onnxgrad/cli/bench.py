@@ -17,6 +17,7 @@ from onnxgrad.cli.common import (
     running_options,
     source,
 )
+from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.report import Output, cell, table
 from onnxgrad.errors import InputError
 from onnxgrad.verify.bench import BenchReport, Spread, bench
@@ -45,14 +46,16 @@ def run(args: argparse.Namespace, out: Output) -> int:
     require_runtime(args.provider)
     options = running_options(args)
     models = {_label(name, names): source(name) for name in names}
-    report = bench(
-        models,
-        seed=args.seed,
-        rounds=args.rounds,
-        seconds=args.seconds,
-        optimize=not args.no_optimize,
-        **options,
-    )
+    # the time that was asked for is not what --timeout is there to stop
+    with within_limits(args, extra=len(models) * 2 * args.seconds):
+        report = bench(
+            models,
+            seed=args.seed,
+            rounds=args.rounds,
+            seconds=args.seconds,
+            optimize=not args.no_optimize,
+            **options,
+        )
     slow = [t.name for t in report.timings[1:] if args.require is not None and t.wall_ratio.median > args.require]
     code = 1 if slow or report.refused else 0
     out.show(_table(report))

@@ -16,6 +16,7 @@ from onnxgrad.cli.common import (
     source,
 )
 from onnxgrad.cli.gradients import ALLOW_EMPTY, add_gradient, check_lines, gradient_options
+from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.report import Output, heading
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.grad import check_gradient
@@ -37,12 +38,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
     asked = gradient_options(args)
     require_runtime(args.provider)
     options = running_options(args)
-    options.pop("timeout")
     options.pop("threads")
     given = options.pop("inputs", None)
     model = source(args.model)
     try:
-        with out.progress("check-grad", 1) as advance:
+        with within_limits(args), out.progress("check-grad", 1) as advance:
             advance("gradient against differences", None)
             report = check_gradient(
                 model,

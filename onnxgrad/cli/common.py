@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import onnx
 
+from onnxgrad.cli.limit_options import add_limits, seconds
 from onnxgrad.cli.report import stdout_for_data
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.files import is_stream, place_of
@@ -23,10 +24,12 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import save, to_bytes
 from onnxgrad.ir.weights import sources
 from onnxgrad.verify import open_session
+from onnxgrad.verify.pool import pooled
 from onnxgrad.verify.proof import LEGS
-from onnxgrad.verify.run import PROVIDERS
+from onnxgrad.verify.run import MOST_THREADS, PROVIDERS
 
 STDIN = "-"
+_DIGITS = 18  # of a number on the command line: Python refuses to read those of thousands, int64 those of 20
 
 
 class Parser(argparse.ArgumentParser):
@@ -62,14 +65,14 @@ def add_running(parser: argparse.ArgumentParser, title: str) -> argparse._Argume
         help=".npz, .npy or .pb with values to run on, or a folder of input_*.pb; default: generated values",
     )  # fmt: skip
     group.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE", help="fix a symbolic dimension")
-    group.add_argument("--timeout", type=_positive, default=120.0, metavar="SECONDS", help="per run (default: 120)")
+    add_limits(group)
     group.add_argument("--threads", type=_threads, default=1, metavar="N", help="of onnxruntime (default: 1)")
     return group
 
 
 def running_options(args: argparse.Namespace) -> dict[str, Any]:
     """What the options of `add_running` say, by the names that `verify` uses. Raises InputError for a bad --dim."""
-    options: dict[str, Any] = {"provider": args.provider, "timeout": args.timeout, "threads": args.threads}
+    options: dict[str, Any] = {"provider": args.provider, "threads": args.threads}
     if args.input:
         options["inputs"] = args.input
     if args.dim:
@@ -106,41 +109,32 @@ def proof_options(args: argparse.Namespace) -> dict[str, Any]:
 
 def _dim(text: str) -> tuple[str, int]:
     name, equals, size = text.rpartition("=")
-    if not equals or not name or not size.isdecimal():
-        raise InputError(f"--dim {text}: write NAME=SIZE with a whole number, such as --dim batch=4")
+    if not equals or not name or not size.isdecimal() or len(size) > _DIGITS:
+        raise InputError(f"--dim {text[:80]}: write NAME=SIZE with a whole number, such as --dim batch=4")
     return name, int(size)
 
 
 def _natural(text: str) -> int:
     """For argparse: 0, 1, 2, ..."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"a whole number is wanted, not {text!r}")
+    if not text.isdecimal() or len(text) > _DIGITS:
+        raise argparse.ArgumentTypeError(f"a whole number of at most {_DIGITS} digits is wanted, not {text[:40]!r}")
     return int(text)
 
 
 def _threads(text: str) -> int:
     count = _natural(text)
-    if count < 1:
-        raise argparse.ArgumentTypeError("at least 1 is wanted")
+    if not 1 <= count <= MOST_THREADS:
+        raise argparse.ArgumentTypeError(f"a number from 1 to {MOST_THREADS} is wanted, not {count}")
     return count
 
 
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError(f"a positive number is wanted, not {text!r}")
-    return value
-
-
-natural, positive = _natural, _positive
+natural, positive = _natural, seconds
 
 
 def require_runtime(provider: str) -> None:
     """Raise InputError now, not after long work, when onnxruntime or the provider is missing or does not start."""
     text = '<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[1] y) { y = Add(x, x) }'
+    pooled("float64")  # starts while we wait for the other
     open_session(onnx.parser.parse_model(text), provider=provider)
 
 

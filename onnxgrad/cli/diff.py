@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from onnxgrad.cli.common import STDIN, read
+from onnxgrad.cli.limit_options import add_limits, within_limits
 from onnxgrad.cli.model_diff import ModelDiff, compare_models
 from onnxgrad.cli.report import Output, cell, change, heading, number, table
 from onnxgrad.errors import InputError
@@ -34,14 +35,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     parser.add_argument("a", metavar="A", help="an ONNX file, or - for stdin")
     parser.add_argument("b", metavar="B", help="the other")
+    add_limits(parser)
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """0 when the models are the same, 1 when they differ."""
     if args.a == args.b == STDIN:
         raise InputError("both models cannot come from stdin")
-    (a, folder_a), (b, folder_b) = read(args.a), read(args.b)
-    found = compare_models(a, b, (folder_a, folder_b))
+    with within_limits(args):
+        (a, folder_a), (b, folder_b) = read(args.a), read(args.b)
+        found = compare_models(a, b, (folder_a, folder_b))
     out.json({"a": args.a, "b": args.b, **found.to_dict()})
     out.show(*_parts(found, out.verbose))
     return 0 if found.same else 1

@@ -24,6 +24,7 @@ from onnxgrad.cli.common import (
     write_model,
 )
 from onnxgrad.cli.gradients import ALLOW_EMPTY, add_gradient, check_lines, gradient_options
+from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.report import Output, bytes_text, heading, number, seconds_text, table
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.grad import Gradient, check_gradient, differentiate
@@ -66,12 +67,13 @@ def run(args: argparse.Namespace, out: Output) -> int:
         check_not_weights(target, read_proto(model), model.parent)
     try:
         started = time.perf_counter()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what it warns of is among the notes, which are printed
-            found = differentiate(load(model), **asked)
-        seconds = time.perf_counter() - started
-        # an estimate has no differences to agree with
-        report = None if args.no_verify or args.ste else _prove(args, found, asked, out)
+        with within_limits(args):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what it warns of is among the notes, which are printed
+                found = differentiate(load(model), **asked)
+            seconds = time.perf_counter() - started
+            # an estimate has no differences to agree with
+            report = None if args.no_verify or args.ste else _prove(args, found, asked, out)
     except OnnxgradError as error:
         raise named(error, args.model) from error
     proved = report is None or report.ok
@@ -90,7 +92,6 @@ def _prove(args: argparse.Namespace, found: Gradient, asked: dict[str, Any], out
     if strange:
         raise InputError(f"--allow-empty {strange[0]}: no gradient of it was asked for")
     options = running_options(args)
-    options.pop("timeout")
     options.pop("threads")
     given = options.pop("inputs", None)
     original = load(source(args.model)).proto if args.model != STDIN else found.program.proto

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onnxgrad.cli.common import STDIN, named, source
+from onnxgrad.cli.limit_options import add_limits, within_limits
 from onnxgrad.cli.report import Output, bytes_text, cell, heading, number, table
 from onnxgrad.cli.stats import Stats, stats_of
 from onnxgrad.errors import OnnxgradError
@@ -27,12 +28,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     parser.add_argument("model", metavar="MODEL", help="an ONNX file, or - for stdin")
     parser.add_argument("--text", action="store_true", help="print the whole binding block")
+    add_limits(parser)
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Always 0: a model that cannot be read is an error."""
     try:
-        program = load(source(args.model))
+        with within_limits(args):
+            program = load(source(args.model))
     except OnnxgradError as error:
         raise named(error, args.model) from error
     if args.text:

@@ -24,6 +24,7 @@ from onnxgrad.cli.common import (
     target_of,
     write_model,
 )
+from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.optimize_report import Outcome
 from onnxgrad.cli.recipe import Recipe, find
 from onnxgrad.cli.report import Output
@@ -164,7 +165,8 @@ def _one(job: _Job, name: str, target: Path | None, *, last: bool) -> Outcome:
     """Read, rewrite, prove and write one model. An error of ours is in the outcome."""
     outcome, clock = Outcome(name, None if target is None else str(target)), _Clock()
     try:
-        done = _rewrite(job, name, target, outcome, clock)
+        with within_limits(job.args):
+            done = _rewrite(job, name, target, outcome, clock)
         clock.switch("write")
         if job.recipe is not None:
             job.recipe.check(name, done.program, done.report)

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 from onnxgrad.cli.common import files_read, named, source, target_of, write_model
+from onnxgrad.cli.limit_options import add_limits, within_limits
 from onnxgrad.cli.report import Output, bytes_text, cell, heading, number, table
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.load import load
@@ -27,6 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--propagate", action="store_true", help="unmarked nodes follow their operands', or else their readers', device"
     )
     parser.add_argument("--ir", action="store_true", help="write the IR's device_configurations too (IR version 11)")
+    add_limits(parser)
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
@@ -34,9 +36,10 @@ def run(args: argparse.Namespace, out: Output) -> int:
     rules = [r for text in args.device for r in rule(text)]
     target = None if args.output is None else target_of(args.output, files_read(args))
     try:
-        program = load(source(args.model))
-        version = program.ir_version
-        placement = place(program, rules, default=args.default, propagate=args.propagate)
+        with within_limits(args):
+            program = load(source(args.model))
+            version = program.ir_version
+            placement = place(program, rules, default=args.default, propagate=args.propagate)
         if args.output is not None:
             annotate(program, placement, ir=args.ir)
             write_model(program, target)

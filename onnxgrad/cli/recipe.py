@@ -31,6 +31,7 @@ from typing import Any
 
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.ir.program import Program
+from onnxgrad.limits import read_size
 from onnxgrad.verify import Report
 from onnxgrad.verify.proof import LEGS
 
@@ -56,6 +57,7 @@ _OPTIONS: dict[str, tuple[str, str, type]] = {
     "verify.legs": ("leg", "--leg", list),
     "verify.threads": ("threads", "--threads", int),
     "verify.timeout": ("timeout", "--timeout", object),
+    "verify.max_memory": ("max_memory", "--max-memory", object),
     "verify.inputs": ("input", "--input", list),
 }
 _GATES = ("require", "verify.tolerance")
@@ -111,6 +113,8 @@ def _argument(key: str, value: Any) -> Any:
         return not value
     if key == "verify.dims":
         return [f"{name}={size}" for name, size in value.items()]
+    if key == "verify.max_memory":
+        return read_size(value)
     return float(value) if key == "verify.timeout" else value
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx
 
 from onnxgrad.cli.common import STDIN, add_proof, named, proof_options, read, require_runtime
+from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.proof_report import proof_lines
 from onnxgrad.cli.report import Output
 from onnxgrad.errors import InputError, OnnxgradError
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     (a, _), (b, _) = read(args.a), read(args.b)
     require_runtime(args.provider)
     try:
-        with out.progress("verify", 1) as advance:
+        with within_limits(args), out.progress("verify", 1) as advance:
             advance("running both models", None)
             exact = {"auto": None, "same": True, "rounded": False}[args.weights]
             report = verify(_model(args.a, a), _model(args.b, b), float64_exact=exact, **options)

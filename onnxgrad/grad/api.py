@@ -28,6 +28,7 @@ from onnxgrad.ir.interop import check_room, like
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.ops import constant, emitting, op
 from onnxgrad.ir.program import Program
+from onnxgrad.limits import limited
 from onnxgrad.passes.remove_unused_functions import reachable
 
 Seed = Literal["ones", "input"]
@@ -58,6 +59,8 @@ def gradient(
     ste: bool = False,
     simplify: bool = True,
     names: str = "{}_grad",
+    timeout: float | None = None,
+    max_memory: int | str | None = None,
 ) -> Any:
     """The model with one more output per requested value: the adjoint of that value, named by `names`.
 
@@ -74,11 +77,12 @@ def gradient(
     reaches the target, and when `wrt` holds a target with `seed="input"`: `y_grad` is then the new input, so that the
     adjoint of `y` is returned as `y_grad_2`.
     """
-    program = load_own(model)
-    check_room(program, model)
-    found = differentiate(
-        program, wrt, target, seed=seed, checkpoint=checkpoint, ste=ste, simplify=simplify, names=names
-    )
+    with limited(timeout, max_memory):
+        program = load_own(model)
+        check_room(program, model)
+        found = differentiate(
+            program, wrt, target, seed=seed, checkpoint=checkpoint, ste=ste, simplify=simplify, names=names
+        )
     for note in found.notes:
         _log.info(note)
     for value in found.seeds:  # the input of that name is ours: nobody can have seen it coming

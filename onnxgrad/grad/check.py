@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto
 
-from onnxgrad.errors import InputError, NotProved, OnnxgradError
+from onnxgrad.errors import InputError, NotProved, OnnxgradError, Unsupported
 from onnxgrad.grad.api import Gradient, differentiate
 from onnxgrad.grad.check_report import GradientReport, ValueCheck
 from onnxgrad.grad.reach import values_reaching
@@ -29,10 +29,10 @@ from onnxgrad.ir.ops import emitting, op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import numpy_dtype
+from onnxgrad.limits import bounded
 from onnxgrad.verify.cases import runnable
+from onnxgrad.verify.float64 import Float64
 from onnxgrad.verify.inputs import feeds_for
-from onnxgrad.verify.kernels import ROUNDED, Unsupported
-from onnxgrad.verify.reference import Reference
 from onnxgrad.verify.run import RunFailed, run
 
 # relative to the value's own gradient, by the coarsest float type on the way
@@ -60,6 +60,7 @@ _SHRINK = (1.0, 1 / 16, 1 / 256, 1 / 4096)
 _AGREE = 0.1
 
 
+@bounded
 def check_gradient(
     model: ModelLike,
     wrt: Wrt = None,
@@ -71,6 +72,8 @@ def check_gradient(
     provider: str = "cpu",
     tolerance: float | None = None,
     allow_empty: Collection[str] = (),
+    timeout: float | None = None,
+    max_memory: int | str | None = None,
     **options: Any,
 ) -> GradientReport:
     """Check `gradient(model, wrt, target, **options)` numerically in random directions.
@@ -79,7 +82,8 @@ def check_gradient(
     and `dims`. That nothing was proved is in the report: no value could be judged, or 0 = 0 for all of them, but for
     those that reach no target or are in `allow_empty`. Raises InputError as `gradient` does, `Unsupported` where the
     float64 reference lacks an operator, NotProved where onnxruntime runs the model and refuses the gradient graph, and
-    RunFailed where a limit is reached.
+    RunFailed or LimitReached where `timeout` (seconds for everything, 300) or `max_memory` (half of what there is) does
+    not suffice.
     """
     source = to_proto(load(model), weights=True)
     program = load(source)
@@ -103,7 +107,7 @@ def check_gradient(
     names = list(found.adjoints)
     probe, deltas, moved = _probe(source, wrt, names, found.targets)
     rng = np.random.default_rng(seed)
-    reference = Reference(probe)
+    reference = Float64(probe)
     base = reference.run({**feeds, **{d: np.zeros(()) for d in deltas.values()}})
     weights = {t: _adjoint(rng, base[moved[t]], scalar, found.program, t) for t in found.targets}
     given = {**feeds, **{found.seeds[t]: weights[t] for t in found.seeds}}
@@ -166,7 +170,7 @@ class _Line:
     """The weighted sum of the targets along a line through the feeds."""
 
     def __init__(
-        self, reference: Reference, feeds: Mapping[str, Any], deltas: Mapping[str, str], name: str,
+        self, reference: Float64, feeds: Mapping[str, Any], deltas: Mapping[str, str], name: str,
         direction: np.ndarray[Any, Any], weights: Mapping[str, np.ndarray[Any, Any]], size: float,
     ) -> None:  # fmt: skip
         self.reference, self.feeds, self.deltas, self.name = reference, feeds, deltas, name
@@ -180,17 +184,21 @@ class _Line:
 
     def _run(self, h: float) -> Mapping[str, Any]:
         zeros = {d: np.zeros(()) for d in self.deltas.values()}
-        return self.reference.run({**self.feeds, **zeros, self.deltas[self.name]: h * self.direction})
+        moved = {**self.feeds, **zeros, self.deltas[self.name]: h * self.direction}
+        return self.reference.run(moved, outputs=list(self.weights))
 
 
 class _Rounding:
     """The gradient graph in float64, and what rounding at every step does to it."""
 
     def __init__(self, graph: ModelProto, given: Mapping[str, Any], adjoints: Mapping[str, str], unit: float) -> None:
-        reference = Reference(graph)
+        reference = Float64(graph)
         self.adjoints = adjoints
-        self.exact = reference.run(given)
-        self.rounded = [reference.run(given, jitter=unit, jittered=ROUNDED, seed=i) for i in range(_TRIALS)]
+        wanted = list(adjoints.values())
+        self.exact = reference.run(given, outputs=wanted)
+        self.rounded = [
+            reference.run(given, outputs=wanted, jitter=unit, everywhere=True, seed=i) for i in range(_TRIALS)
+        ]
 
     def judge(self, check: ValueCheck, direction: np.ndarray[Any, Any], size: float, limit: float) -> ValueCheck:
         """The check with float64's error where onnxruntime's is rounding; unchanged where it is not."""

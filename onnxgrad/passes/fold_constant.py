@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -35,6 +36,7 @@ _NEVER = RANDOM_OPS | {
 
 # no step on the way to a result that onnxruntime computes for us may be larger than this many bytes
 _LARGEST_STEP = 1 << 26
+# for all that onnxruntime computes in one run of the pass, retries included
 _SECONDS = 30.0
 # the newest IR version that every onnxruntime we support reads; it has all dtypes
 _IR = 10
@@ -70,6 +72,12 @@ class _Budget:
         self.limit = limit
         self.floats = floats
         self.trace = trace
+        self.deadline = time.monotonic() + _SECONDS
+
+    @property
+    def seconds(self) -> float:
+        """Seconds left for onnxruntime."""
+        return self.deadline - time.monotonic()
 
     @property
     def left(self) -> int:
@@ -171,22 +179,26 @@ def _fold_in_onnxruntime(block: BindingBlock, budget: _Budget, trace: Trace) -> 
     wanted = [b for b in folded if any(u not in folded or not budget.takes(u.out) for u in b.out.users)]
     wanted = [b for b in wanted if budget.takes(b.out) and budget.pays(_growth(b))]
     if wanted and not trace.stopped:
-        for b, value in _values(block, list(folded), wanted):
+        for b, value in _values(block, list(folded), wanted, budget):
             if isinstance(value, np.ndarray) and not trace.stopped:
                 trace.rounded = trace.rounded or value.dtype.kind not in "biu"
                 _replace(b, value, trace)
 
 
-def _values(block: BindingBlock, folded: list[Binding], wanted: list[Binding]) -> list[tuple[Binding, Value]]:
+def _values(
+    block: BindingBlock, folded: list[Binding], wanted: list[Binding], budget: _Budget
+) -> list[tuple[Binding, Value]]:
     """The wanted results, computed in onnxruntime; without those that make it fail, hang or die."""
+    if budget.seconds <= 0:
+        return []
     try:
-        values = run(_model_of(block, folded, wanted), {}, optimize=False, timeout=_SECONDS)
+        values = run(_model_of(block, folded, wanted), {}, optimize=False, timeout=budget.seconds)
         return [(b, values[b.out.name]) for b in wanted]
     except RunFailed:
         if len(wanted) == 1:
             return []  # it would fail for the user as well; folding is not the place to say so
     half = len(wanted) // 2
-    return [*_values(block, folded, wanted[:half]), *_values(block, folded, wanted[half:])]
+    return [*_values(block, folded, wanted[:half], budget), *_values(block, folded, wanted[half:], budget)]
 
 
 def _model_of(block: BindingBlock, bindings: list[Binding], wanted: list[Binding]) -> onnx.ModelProto:

@@ -17,6 +17,7 @@ from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import save, to_proto
 from onnxgrad.ir.weights import outside
+from onnxgrad.limits import bounded
 from onnxgrad.passes.pipeline import PassResult, Pipeline
 from onnxgrad.rewrite.trace import Firing, Trace
 from onnxgrad.verify import Report, verify
@@ -98,6 +99,7 @@ def optimize_program(
     return Optimized(program, results, trace, report)
 
 
+@bounded
 def optimize(
     model: ModelLike,
     *,
@@ -107,12 +109,15 @@ def optimize(
     provider: str = "cpu",
     verify: bool = True,
     allow_empty: Sequence[str] = (),
+    timeout: float | None = None,
+    max_memory: int | str | None = None,
 ) -> Any:
     """The optimised model, in the kind that was given (what has none to come back as gives a ModelProto).
 
     `preset` or `passes` (`"a,b{option=value}"`) choose what runs; `merge` is always, auto or never; `verify` proves
-    the result on `provider`, where the outputs `allow_empty` may have nothing finite to compare. Raises InputError,
-    RewriteRefuted.
+    the result on `provider`, where the outputs `allow_empty` may have nothing finite to compare. `timeout`: seconds for
+    everything (300); `max_memory`: bytes, or such as "4GB", for each process that runs a model (half of what there is).
+    Raises InputError, RewriteRefuted, LimitReached.
     """
     pipeline = Pipeline.of(preset, passes, merge=merge, provider=provider)
     given = interop.settled(model)  # a stream is read once

@@ -3,6 +3,7 @@
 Nothing here uses the package's own IR: the proof shares no code with what it proves.
 """
 
+from onnxgrad.errors import Unsupported
 from onnxgrad.verify.bisect import bisect
 from onnxgrad.verify.compare import Difference, compare
 from onnxgrad.verify.dims import dim_plans
@@ -10,12 +11,11 @@ from onnxgrad.verify.files import load_inputs
 from onnxgrad.verify.inputs import feeds_for
 from onnxgrad.verify.probe import doctor_report
 from onnxgrad.verify.proof import verify
-from onnxgrad.verify.reference import Reference, Unsupported, reference
 from onnxgrad.verify.report import Case, Leg, Report
 from onnxgrad.verify.run import RunFailed, Session, open_session, run, run_many, runtime_limits
 
 __all__ = [
-    "Case", "Difference", "Leg", "Reference", "Report", "RunFailed", "Session", "Unsupported", "bisect", "compare",
-    "dim_plans", "doctor_report", "feeds_for", "load_inputs", "open_session", "reference", "run", "run_many",
+    "Case", "Difference", "Leg", "Report", "RunFailed", "Session", "Unsupported", "bisect", "compare",
+    "dim_plans", "doctor_report", "feeds_for", "load_inputs", "open_session", "run", "run_many",
     "runtime_limits", "verify",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from typing import Any
 import onnx
 
 from onnxgrad.errors import InputError
+from onnxgrad.limits import bounded
 from onnxgrad.verify.cases import Inputs, Results, choose_cases
 from onnxgrad.verify.run import Model, RunFailed, Session, open_session
 from onnxgrad.verify.subject import Subject, subject
@@ -96,6 +97,7 @@ def _cell(spread: Spread, factor: float) -> str:
     return f"{spread.median * factor:.3g} ({spread.low * factor:.3g}..{spread.high * factor:.3g})"
 
 
+@bounded
 def bench(
     models: Mapping[str, Model],
     *,
@@ -107,12 +109,14 @@ def bench(
     optimize: bool = True,
     rounds: int = 20,
     seconds: float = 2.0,
-    timeout: float = 120.0,
+    timeout: float | None = None,
+    max_memory: int | str | None = None,
 ) -> BenchReport:
     """Measure models, by label, on one set of inputs; `seconds` for each, over `rounds` rounds; ratios to the first.
 
     Feeds as for `verify`: the user's own or generated from `seed`. On a GPU a time includes the copies of inputs and
-    outputs. Raises InputError when there is no model, when the first does not run, or another has other inputs.
+    outputs. `timeout` and `max_memory` as for `verify`. Raises InputError when there is no model, when the first does
+    not run, or another has other inputs.
     """
     if not models or rounds < 1 or seconds <= 0:
         raise InputError("bench needs at least one model, one round and a time above 0")
@@ -121,27 +125,26 @@ def bench(
         "provider": provider,
         "threads": threads,
         "optimize": optimize,
-        "timeout": timeout,
         "keep": len(models),
     }
     first = next(iter(subjects))
     sessions = {first: _open_first(subjects[first], options)}
-    chosen = choose_cases(
-        subjects[first].proto, inputs, dims, (seed,), lambda f: sessions[first].run(f, timeout=timeout), edges=False
-    )[0]
+    chosen = choose_cases(subjects[first].proto, inputs, dims, (seed,), lambda f: sessions[first].run(f), edges=False)[
+        0
+    ]
     feeds = chosen.feeds
     refused: dict[str, str] = {}
     for name, other in subjects.items():
         _same_inputs(first, subjects[first].proto, name, other.proto)
         try:
             sessions[name] = sessions.get(name) or open_session(other.source, **options)
-            sessions[name].time(feeds, WARM_UP, timeout=timeout)
+            sessions[name].time(feeds, WARM_UP)
         except RunFailed as error:
             refused[name] = error.reason
             sessions.pop(name, None)
     if first in refused:
         raise InputError(f"{first} does not run: {refused[first]}")
-    bursts = _bursts(sessions, feeds, rounds, seconds, timeout)
+    bursts = _bursts(sessions, feeds, rounds, seconds)
     wall = {name: [[w for w, _ in burst] for burst in found] for name, found in bursts.items()}
     cpu = {name: [[c for _, c in burst] for burst in found] for name, found in bursts.items()}
     timings = tuple(
@@ -155,6 +158,8 @@ def _open_first(model: Subject, options: Mapping[str, Any]) -> Session:
     try:
         return open_session(model.source, **options)
     except RunFailed as error:
+        if error.limit:
+            raise
         raise InputError(f"the model does not load in onnxruntime: {error.reason}") from error
 
 
@@ -174,12 +179,12 @@ def _required(model: onnx.ModelProto) -> set[str]:
 _Bursts = dict[str, list[list[tuple[float, float]]]]
 
 
-def _bursts(sessions: Mapping[str, Session], feeds: Results, rounds: int, seconds: float, timeout: float) -> _Bursts:
+def _bursts(sessions: Mapping[str, Session], feeds: Results, rounds: int, seconds: float) -> _Bursts:
     """(wall, CPU) seconds of every run, by model and round."""
     names = list(sessions)
     counts = {}
     for name in names:
-        once = min(w for w, _ in sessions[name].time(feeds, WARM_UP, timeout=timeout))
+        once = min(w for w, _ in sessions[name].time(feeds, WARM_UP))
         counts[name] = max(1, min(_MOST_PER_BURST, round(seconds / rounds / max(once, 1e-6))))
     found: _Bursts = {name: [] for name in names}
     for i in range(rounds):
@@ -188,7 +193,7 @@ def _bursts(sessions: Mapping[str, Session], feeds: Results, rounds: int, second
         # every other round backwards, so that nobody always runs behind the same neighbour
         for name in reversed(order) if i % 2 else order:
             # one run to warm the caches that the other models have just emptied
-            found[name].append(sessions[name].time(feeds, counts[name] + 1, timeout=timeout)[1:])
+            found[name].append(sessions[name].time(feeds, counts[name] + 1)[1:])
     return found
 
 

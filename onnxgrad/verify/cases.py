@@ -191,6 +191,8 @@ def _running(
         if len(good) == count or (good and time.monotonic() - started > _PATIENCE):
             break
     if not good and first is not None:
+        if first.limit:
+            raise first
         raise InputError(
             f"the original model does not run on generated inputs: {first.reason}; {_advice(model)}"
         ) from first

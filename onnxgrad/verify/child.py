@@ -1,14 +1,16 @@
-"""The process that runs onnxruntime for us, and the wire format both ends speak.
+"""The process that runs models for us, in onnxruntime or in float64, and the wire format both ends speak.
 
 It is started by path, not by module name, so that it imports neither the package nor onnx: a child is ready in about
-0.2 s. One message is a pickle (protocol 5) whose array buffers travel beside it, so large arrays are copied once per
-direction: `<u64 pickle size><u32 number of buffers><u64 size>*  pickle  buffer*`. The only peer is the process that
-started us.
+0.2 s. The one for float64 imports onnx and the evaluator, not the rest of the package. One message is a pickle
+(protocol 5) whose array buffers travel beside it, so large arrays are copied once per direction: `<u64 pickle size><u32
+number of buffers><u64 size>* pickle  buffer*`. The only peer is the process that started us.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
+import importlib
 import os
 import pickle
 import signal
@@ -16,12 +18,15 @@ import struct
 import sys
 import threading
 import time
+import types
 from collections import OrderedDict
 from typing import Any, BinaryIO
 
 import numpy as np
 
 CACHED_SESSIONS = 6
+_INSIDE = 4096  # bytes up to which a buffer is pickled with the message: one read less
+_RESERVED = 1 << 30  # bytes of address space that onnxruntime, numpy and their threads take without using them
 
 # onnxruntime's names of the tensor types that numpy lacks -> (TensorProto.DataType, ml_dtypes name, bits per element)
 EXOTIC: dict[str, tuple[int, str, int]] = {
@@ -40,9 +45,16 @@ EXOTIC: dict[str, tuple[int, str, int]] = {
 
 
 def send(stream: BinaryIO, message: Any) -> None:
-    """Write one message; array buffers go out of band."""
+    """Write one message; large array buffers go out of band."""
     buffers: list[pickle.PickleBuffer] = []
-    body = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
+
+    def inside(buffer: pickle.PickleBuffer) -> bool:
+        small = buffer.raw().nbytes < _INSIDE
+        if not small:
+            buffers.append(buffer)
+        return small
+
+    body = pickle.dumps(message, protocol=5, buffer_callback=inside)
     views = [buffer.raw() for buffer in buffers]
     stream.write(struct.pack(f"<QI{len(views)}Q", len(body), len(views), *(view.nbytes for view in views)))
     stream.write(body)
@@ -214,28 +226,44 @@ def unpack(raw: np.ndarray[Any, Any], bits: int, count: int) -> np.ndarray[Any, 
     return np.asarray((raw[:, None] >> shifts) & (2**bits - 1), np.uint8).reshape(-1)[:count]
 
 
-def _limit_memory(limit: int) -> None:
-    """Cap the address space (CPU only: CUDA reserves far more than it uses)."""
-    try:
-        import resource
-    except ImportError:  # not a POSIX system: no such limit there
-        return
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+class _Memory:
+    """The soft limit of our address space: what a request may use, and what libraries and threads reserve."""
+
+    def __init__(self) -> None:
+        self.limit = 0
+
+    def set(self, limit: int) -> None:
+        """Bytes from now on; 0 is no limit. A hard limit that we were given stays."""
+        if limit == self.limit:
+            return
+        try:
+            import resource
+        except ImportError:  # not a POSIX system: no such limit there
+            return
+        self.limit = limit
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        most = min(limit + _RESERVED, 1 << 62) if limit else resource.RLIM_INFINITY
+        if hard != resource.RLIM_INFINITY:
+            most = hard if most == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer requests until the parent closes the pipe. Every failure of onnxruntime becomes an answer."""
-    sessions = Sessions()
+    """Answer requests until the parent closes the pipe. Every failure of a library becomes an answer."""
+    sessions, memory = Sessions(), _Memory()
     while True:
         try:
-            verb, *arguments = receive(requests)
+            verb, limit, *arguments = receive(requests)
         except EOFError:
             return
         try:
+            memory.set(limit)
             answer = _handle(sessions, verb, arguments)
-        except Exception as error:  # noqa: BLE001  # onnxruntime raises its own classes; the parent decides what it means
+            del arguments
+        except Exception as error:  # noqa: BLE001  # libraries raise their own classes; the parent decides what it means
             answer = ("failed", type(error).__name__, " ".join(str(error).split()))
         send(answers, answer)
+        del answer
 
 
 def _handle(sessions: Sessions, verb: str, arguments: list[Any]) -> tuple[Any, ...]:
@@ -257,6 +285,10 @@ def _handle(sessions: Sessions, verb: str, arguments: list[Any]) -> tuple[Any, .
         return ("ok", sessions.run(*arguments))
     if verb == "time":
         return ("ok", sessions.time(*arguments))
+    if verb == "exact.open":
+        return ("ok", _references().open(*arguments))
+    if verb == "exact.run":
+        return ("ok", _references().run(*arguments))
     raise ValueError(f"unknown request {verb!r}")
 
 
@@ -280,16 +312,28 @@ def _end_with_parent(pipe: int) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
+@functools.cache
+def _references() -> Any:
+    """The float64 evaluator of this process. The packages around it are entered without running their __init__."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    for name, folder in (("onnxgrad", os.path.dirname(here)), ("onnxgrad.verify", here)):
+        if name not in sys.modules:
+            package = types.ModuleType(name)
+            package.__path__ = [folder]
+            sys.modules[name] = package
+    return importlib.import_module("onnxgrad.verify.references").References()
+
+
 def main() -> None:
     """Keep the answer pipe to ourselves: whatever a library prints goes to stderr, which the parent keeps in a file."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    limit, pipe = int(sys.argv[1]), int(sys.argv[2])
+    pipe = int(sys.argv[2])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the parent decides what it means
     if pipe >= 0:
         _end_with_parent(pipe)
-    if limit:
-        _limit_memory(limit)
+    if sys.argv[1] == "float64":
+        _references()  # while the parent does something else
     serve(sys.stdin.buffer, answers)
 
 

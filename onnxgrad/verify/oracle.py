@@ -7,15 +7,13 @@ import time
 
 import numpy as np
 
-from onnxgrad.errors import OnnxgradError
+from onnxgrad.errors import OnnxgradError, Unsupported
+from onnxgrad.limits import LimitReached, current, size_text
 from onnxgrad.verify.cases import Results
 from onnxgrad.verify.compare import is_float
-from onnxgrad.verify.process import memory_limit
-from onnxgrad.verify.reference import Reference, Unsupported
-from onnxgrad.verify.run import Value
+from onnxgrad.verify.float64 import Float64
 from onnxgrad.verify.subject import Subject
-
-_ALWAYS = 2**30  # bytes that any machine is trusted with, also where its memory is unknown
+from onnxgrad.verify.values import Value
 
 
 class Oracle:
@@ -26,7 +24,7 @@ class Oracle:
         self.budget = budget
         self.left = budget
         self.why = ""
-        self._made: dict[str, Reference] = {}
+        self._made: dict[str, Float64] = {}
 
     def original(self, feeds: Results, jitter: float = 0.0, seed: int = 0) -> Results | None:
         """The original's outputs; with `jitter` under another order of summation, chosen by `seed`."""
@@ -41,7 +39,9 @@ class Oracle:
             return None
         started = time.monotonic()
         try:
-            return self._reference(which).run(feeds, seconds=self.left, jitter=jitter, seed=seed)
+            return self._evaluator(which).run(feeds, seconds=self.left, jitter=jitter, seed=seed)
+        except LimitReached:
+            raise
         except OnnxgradError as error:
             self.why = f"the {which}: {error}"
             return None
@@ -50,14 +50,18 @@ class Oracle:
             if self.left <= 0:
                 self.why = f"over its budget of {self.budget:g} s"
 
-    def _reference(self, which: str) -> Reference:
+    def _evaluator(self, which: str) -> Float64:
         if which not in self._made:
             subject = self.subjects[which]
             # both models at once, each as the file has it (up to 8 bytes an element) and in float64
             needed = 4 * 8 * sum(math.prod(t.dims) for t in subject.proto.graph.initializer)
-            if needed > max(memory_limit() // 2, _ALWAYS):
-                raise Unsupported(f"the weights would need {needed / 2**30:.0f} GiB in float64")
-            self._made[which] = Reference(subject.weights())
+            memory = current().memory
+            if needed > memory:
+                raise Unsupported(
+                    f"the weights would need {size_text(needed)} in float64, more than {size_text(memory)} "
+                    "(--max-memory)"
+                )
+            self._made[which] = Float64(subject.source)
         return self._made[which]
 
 

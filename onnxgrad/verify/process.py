@@ -1,4 +1,4 @@
-"""The child process in which onnxruntime runs: started once, reused, limited in time and memory, killed at exit."""
+"""A child process in which models run: started once, reused, limited in time and memory, killed at exit."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from onnxgrad.errors import NotProved
+from onnxgrad.limits import current, size_text
 from onnxgrad.verify.child import receive, send
 
 
@@ -26,7 +27,7 @@ class RunFailed(NotProved):
         self.stage = stage
         self.reason = reason
         verb = {"load": "could not load the model", "run": "could not run the model"}.get(stage, "gave no answer")
-        super().__init__(f"onnxruntime {verb}: {reason}")
+        super().__init__(f"{'not proved: ' if self.limit else ''}onnxruntime {verb}: {reason}")
 
     @property
     def limit(self) -> bool:
@@ -37,20 +38,20 @@ class RunFailed(NotProved):
 class Child:
     """One child process; not shared between threads without its lock."""
 
-    def __init__(self, limited: bool) -> None:
+    def __init__(self, kind: str) -> None:
+        """`kind`: the provider that it is for, or "float64"."""
+        self.kind = kind
         self.lock = threading.Lock()
         self.log = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the child
-        limit = memory_limit()
         script = str(Path(__file__).with_name("child.py"))
         # Our own sys.path, so that both ends see the same packages and the folder of child.py shadows no standard
         # module.
         code = f"import sys; sys.path[:] = {sys.path!r}; import runpy; runpy.run_path({script!r}, run_name='__main__')"
-        self.rss_limit = None if limited else limit
         # Nobody writes to this pipe: its end is ours. pass_fds is POSIX only; elsewhere the child sees its stdin end.
         watched, self.life = os.pipe() if os.name == "posix" else (-1, -1)
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", code, str(limit if limited else 0), str(watched)],
+                [sys.executable, "-c", code, kind, str(watched)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
                 pass_fds=() if watched < 0 else (watched,),
             )  # fmt: skip
@@ -66,6 +67,10 @@ class Child:
 
     def alive(self) -> bool:
         return self.owner == os.getpid() and self.process.poll() is None
+
+    def resident(self) -> int:
+        """Bytes that it holds now; 0 where the system has no /proc."""
+        return _resident(self.process.pid)
 
     def kill(self) -> None:
         """Kill and reap. A fork of the process that started the child leaves it alone."""
@@ -83,19 +88,23 @@ class Child:
                 continue
 
     def ask(self, timeout: float, verb: str, *arguments: Any) -> Any:
-        """One request. Raises RunFailed(killed | timeout | memory) when the child is lost, Refused when it answers
-        with a failure.
+        """One request, bound by `timeout` seconds and by the limits in force.
+
+        Raises LimitReached when the deadline of all work passes, RunFailed(killed | timeout | memory) when the child is
+        lost otherwise, Refused when it answers with a failure.
         """
+        limits = current()
+        left = limits.left()
         lost = ""
         done = threading.Event()
 
         def watch() -> None:
             nonlocal lost
-            deadline = time.monotonic() + timeout
+            deadline = time.monotonic() + min(timeout, left)
             while not done.wait(min(0.2, max(0.0, deadline - time.monotonic()))):
                 if time.monotonic() >= deadline:
                     lost = "timeout"
-                elif self.rss_limit is not None and _resident(self.process.pid) > self.rss_limit:
+                elif _resident(self.process.pid) > limits.memory:
                     lost = "memory"
                 if lost:
                     self.process.kill()
@@ -104,7 +113,8 @@ class Child:
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
         try:
-            send(self.requests, (verb, *arguments))
+            # CUDA reserves far more address space than it uses: there only what is resident counts
+            send(self.requests, (verb, 0 if self.kind == "cuda" else limits.memory, *arguments))
             status, *answer = receive(self.answers)
         except (EOFError, BrokenPipeError) as error:
             done.set()
@@ -112,6 +122,10 @@ class Child:
             code = self.process.wait()
             said = self._said()
             self.kill()
+            if lost == "timeout" and left <= timeout:
+                raise limits.out_of_time() from error
+            if not lost and (code == -signal.SIGKILL or "bad_alloc" in said):
+                lost = "memory"  # the kernel's own watch over memory
             raise RunFailed(lost or "killed", _obituary(lost, code, timeout, said)) from error
         except BaseException:
             self.kill()  # interrupted: what it still answers would be taken for the next request's answer
@@ -141,9 +155,9 @@ class Refused(Exception):
 
 def _obituary(lost: str, code: int, timeout: float, said: str) -> str:
     if lost == "timeout":
-        return f"no answer within {timeout:g} s; raise the time limit (--timeout) or use smaller inputs"
+        return f"no answer within {timeout:g} s"
     if lost == "memory":
-        return "it used more memory than this machine has"
+        return needs_more_memory()
     if code < 0:
         try:
             name = signal.Signals(-code).name
@@ -158,11 +172,9 @@ def _close(descriptor: int) -> None:
         os.close(descriptor)
 
 
-def memory_limit() -> int:
-    """Bytes a child may use: this machine's memory, 4 GiB at least (onnxruntime alone reserves over one)."""
-    if not hasattr(os, "sysconf"):
-        return 0
-    return max(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), 4 << 30)
+def needs_more_memory() -> str:
+    """What happened to a run that memory did not suffice for."""
+    return f"it needs more memory than {size_text(current().memory)} (--max-memory)"
 
 
 def _resident(pid: int) -> int:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.limits import bounded
 from onnxgrad.verify.account import Found, Trial
 from onnxgrad.verify.cases import Attempt, Inputs, Results, choose_cases
 from onnxgrad.verify.compare import NOISE_FACTOR, UNSTABLE, Difference, compare, noise, tolerances
@@ -45,14 +46,12 @@ _PERTURBED_RUNS = 3
 class _Settings:
     provider: str
     threads: int
-    timeout: float
 
     def open(self, model: Model, *, optimize: bool) -> Session:
-        return open_session(
-            model, provider=self.provider, optimize=optimize, threads=self.threads, timeout=self.timeout
-        )
+        return open_session(model, provider=self.provider, optimize=optimize, threads=self.threads)
 
 
+@bounded
 def verify(
     a: Model,
     b: Model,
@@ -65,7 +64,8 @@ def verify(
     float64_exact: bool | None = None,
     float64_budget: float = 20.0,
     threads: int = 1,
-    timeout: float = 120.0,
+    timeout: float | None = None,
+    max_memory: int | str | None = None,
     allow_empty: Collection[str] = (),
 ) -> Report:
     """Compare model `b` with the original `a` by running both. That they differ is in the report, not an exception;
@@ -76,8 +76,10 @@ def verify(
     float64_exact: no arithmetic was done on weights, so the float64 leg may ask for 1e-9 of max|y|; otherwise what
     rounding to the weights' dtype costs (1e-6 in float32), or 3 times the original's own error; None looks at the
     weights. float64_budget: seconds for that leg. allow_empty: outputs that may have nothing to compare.
+    timeout: seconds for everything (300); max_memory: bytes, or such as "4GB", for each process that runs a model
+    (half of what there is).
 
-    Raises InputError when the original cannot be run or fed, or the provider is missing.
+    Raises InputError when the original cannot be run or fed, or the provider is missing, LimitReached.
     """
     start = time.monotonic()
     unknown = [leg for leg in legs if leg not in LEGS]
@@ -94,12 +96,12 @@ def verify(
     if broken:
         skipped = {name: Leg(name, False, "the interfaces differ") for name in legs}
         return Report(False, tuple(broken), skipped, (), provider, seconds=time.monotonic() - start)
-    settings = _Settings(provider, threads, timeout)
+    settings = _Settings(provider, threads)
     oracle = Oracle(original, candidate, float64_budget) if "float64" in legs else None
     session = None
     try:
         session = _open_original(original, settings) if "onnxruntime" in legs else None
-        chosen = choose_cases(original.proto, inputs, dims, seeds, _attempt(session, oracle, timeout))
+        chosen = choose_cases(original.proto, inputs, dims, seeds, _attempt(session, oracle))
     except (RunFailed, InputError) as error:
         cause = error if isinstance(error, RunFailed) else error.__cause__
         if not isinstance(cause, RunFailed) or not (cause.limit or cause.stage == _REFERENCE):
@@ -128,12 +130,12 @@ def verify(
     return _report(found, ran, trials, provider, time.monotonic() - start)
 
 
-def _attempt(session: Session | None, oracle: Oracle | None, timeout: float) -> Attempt:
+def _attempt(session: Session | None, oracle: Oracle | None) -> Attempt:
     """A run of the original, in onnxruntime where that leg was asked for: it shows whether it takes some feeds."""
 
     def attempt(feeds: Results) -> Results:
         if session is not None:
-            return session.run(feeds, timeout=timeout)
+            return session.run(feeds)
         found = oracle.original(feeds) if oracle is not None else None
         if found is None:
             raise RunFailed(_REFERENCE, oracle.why if oracle is not None else "")
@@ -199,7 +201,7 @@ def _onnxruntime_leg(
         how = f"with optimisations {'on' if optimize else 'off'}"
         try:
             session = settings.open(candidate.source, optimize=optimize)
-            results = [session.run(trial.feeds, timeout=settings.timeout) for trial in trials]
+            results = [session.run(trial.feeds) for trial in trials]
         except RunFailed as error:
             if error.limit:
                 found.unproved.append(_limit(f"the second model {how}", error))
@@ -219,14 +221,14 @@ def _onnxruntime_leg(
 def _calibrate(original: Subject, trials: Sequence[Trial], settings: _Settings) -> str:
     """Widen the noise by the original's other legal runs; why not, where it does not run with optimisations on."""
     other_threads = 2 if settings.threads == 1 else 1
-    legal = [(settings, True), (_Settings(settings.provider, other_threads, settings.timeout), True)]
+    legal = [(settings, True), (_Settings(settings.provider, other_threads), True)]
     if settings.provider != "cpu":
-        legal.append((_Settings("cpu", settings.threads, settings.timeout), False))
+        legal.append((_Settings("cpu", settings.threads), False))
     for setting, optimize in legal:
         try:
             session = setting.open(original.source, optimize=optimize)
             for trial in trials:
-                trial.widen(noise([trial.expected, session.run(trial.feeds, timeout=settings.timeout)]))
+                trial.widen(noise([trial.expected, session.run(trial.feeds)]))
         except RunFailed as error:
             if setting.provider != settings.provider:
                 continue  # a model may need its provider's own operators

@@ -12,7 +12,6 @@ import hashlib
 import os
 import pickle
 import re
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,8 +21,11 @@ import numpy as np
 import onnx
 
 from onnxgrad.errors import InputError
+from onnxgrad.limits import SECONDS, current
 from onnxgrad.verify.child import CACHED_SESSIONS
-from onnxgrad.verify.process import Child, Refused, RunFailed
+from onnxgrad.verify.pool import close, pooled
+from onnxgrad.verify.process import Child, Refused, RunFailed, needs_more_memory
+from onnxgrad.verify.values import Feeds, Value
 
 __all__ = [
     "Argument",
@@ -40,8 +42,6 @@ __all__ = [
     "versions",
 ]
 
-Value: TypeAlias = "np.ndarray[Any, Any] | list[Any] | None"  # a tensor, a sequence, an absent optional
-Feeds: TypeAlias = Mapping[str, Value]
 Model: TypeAlias = "onnx.ModelProto | bytes | str | os.PathLike[str]"
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
@@ -51,19 +51,17 @@ TWO_GB = 2**31 - 1
 # "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : " and the C++ function that refused: both say less than what follows them
 _CLUTTER = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : |\S*/onnxruntime/\S+:\d+ [^()]*\([^()]*\) (const )?")
 
-_pool: dict[str, Child] = {}
-_pool_lock = threading.Lock()
+_NO_MEMORY = re.compile(r"bad_alloc|bad allocation|[Ff]ailed to allocate memory|[Oo]ut of memory")
+MOST_THREADS = 256  # onnxruntime starts as many as it is told, until nothing works any more
 
 
 def _child(provider: str) -> Child:
-    """The warm child of a provider, started on first use and again after a death."""
-    with _pool_lock:
-        child = _pool.get(provider)
-        if child is None or not child.alive():
-            child = _pool[provider] = Child(limited=provider == "cpu")
-            if provider != "cpu":
-                _ask(child, 60.0, "load", "preload")
-        return child
+    """The warm child of a provider."""
+    return pooled(provider, _preload if provider != "cpu" else None)
+
+
+def _preload(child: Child) -> None:
+    _ask(child, 60.0, "load", "preload")
 
 
 def _ask(child: Child, timeout: float, stage: str, verb: str, *arguments: Any) -> Any:
@@ -74,6 +72,8 @@ def _ask(child: Child, timeout: float, stage: str, verb: str, *arguments: Any) -
     except Refused as refused:
         if refused.kind in ("ModuleNotFoundError", "ImportError") and "onnxruntime" in refused.words:
             raise InputError("onnxruntime is not installed: pip install 'onnxgrad[cpu]' (or 'onnxgrad[gpu]')") from None
+        if refused.kind == "MemoryError" or _NO_MEMORY.search(refused.words):
+            raise RunFailed("memory", needs_more_memory()) from None
         raise RunFailed(stage, _CLUTTER.sub("", refused.words)[:400]) from None
 
 
@@ -99,7 +99,7 @@ class Session:
     _payload: bytes | str = field(repr=False)
     _config: Mapping[str, Any] = field(repr=False)
 
-    def run(self, feeds: Feeds, *, outputs: Sequence[str] | None = None, timeout: float = 120.0) -> dict[str, Value]:
+    def run(self, feeds: Feeds, *, outputs: Sequence[str] | None = None, timeout: float = SECONDS) -> dict[str, Value]:
         """One run. `feeds` by input name; answers output name -> array (ml_dtypes for bf16, fp8, 4 bits), list or None.
 
         Raises InputError for feeds that do not fit the inputs' names, RunFailed for everything that onnxruntime
@@ -112,7 +112,7 @@ class Session:
         found = _ask(self._loaded(timeout), timeout, "run", "run", self._key, _all_plain(feeds), wanted)
         return cast("dict[str, Value]", found)
 
-    def time(self, feeds: Feeds, count: int, *, timeout: float = 120.0) -> list[tuple[float, float]]:
+    def time(self, feeds: Feeds, count: int, *, timeout: float = SECONDS) -> list[tuple[float, float]]:
         """(wall, CPU) seconds of each of `count` runs, measured in the child. Raises RunFailed as `run` does."""
         found = _ask(self._loaded(timeout), timeout, "run", "time", self._key, _all_plain(feeds), count)
         return cast("list[tuple[float, float]]", found)
@@ -143,7 +143,7 @@ def _sendable(payload: bytes | str) -> Any:
     return payload if isinstance(payload, str) else pickle.PickleBuffer(payload)
 
 
-def _source(model: Model) -> tuple[str, bytes | str]:
+def source_of(model: Model) -> tuple[str, bytes | str]:
     """(digest, bytes or absolute path) of a model. A path is known by name, time and size: reading gigabytes twice
     helps nobody.
     """
@@ -168,7 +168,7 @@ def open_session(
     optimize: bool = True,
     threads: int = 1,
     session_options: Mapping[str, str] = {},
-    timeout: float = 120.0,
+    timeout: float = SECONDS,
     keep: int = CACHED_SESSIONS,
 ) -> Session:
     """Load a model in the child. `session_options`: onnxruntime's session configuration entries. `keep`: how many
@@ -178,7 +178,9 @@ def open_session(
     """
     if provider not in PROVIDERS:
         raise InputError(f"unknown provider {provider!r}: choose one of {', '.join(PROVIDERS)}")
-    digest, payload = _source(model)
+    if not 1 <= threads <= MOST_THREADS:
+        raise InputError(f"threads (--threads) must be a number from 1 to {MOST_THREADS}, not {threads}")
+    digest, payload = source_of(model)
     config = {
         "provider": PROVIDERS[provider],
         "provider_options": PROVIDER_OPTIONS[provider],
@@ -188,6 +190,10 @@ def open_session(
         "keep": keep,
     }
     key = f"{digest} {optimize} {threads} {sorted(session_options.items())}"
+    child = _child(provider)
+    if child.resident() > current().memory / 4:  # by sessions of other models, which come back when they are wanted
+        with child.lock:
+            child.kill()
     info = _ask(_child(provider), timeout, "load", "open", key, _sendable(payload), config)
     if "missing" in info:
         raise InputError(_how_to_get(info["missing"], info["available"]))
@@ -231,7 +237,7 @@ def run_many(
     optimize: bool = True,
     threads: int = 1,
     outputs: Sequence[str] | None = None,
-    timeout: float = 120.0,
+    timeout: float = SECONDS,
     session_options: Mapping[str, str] = {},
 ) -> list[dict[str, Value]]:
     """`run` for several feeds over one session."""
@@ -249,7 +255,7 @@ def run(
     optimize: bool = True,
     threads: int = 1,
     outputs: Sequence[str] | None = None,
-    timeout: float = 120.0,
+    timeout: float = SECONDS,
     session_options: Mapping[str, str] = {},
 ) -> dict[str, Value]:
     """Run a model once in onnxruntime and answer its outputs by name.
@@ -300,11 +306,3 @@ def _probe(ir_version: int, opset: int) -> bytes:
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
     model.ir_version = ir_version
     return bytes(model.SerializeToString())
-
-
-def close() -> None:
-    """Kill every child of this process; the next run starts fresh ones."""
-    with _pool_lock:
-        for child in _pool.values():
-            child.kill()
-        _pool.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -11,6 +11,9 @@ import onnx
 from onnx import numpy_helper
 
 from onnxgrad.errors import InputError
+
+Value: TypeAlias = "np.ndarray[Any, Any] | list[Any] | None"  # a tensor, a sequence, an absent optional
+Feeds: TypeAlias = Mapping[str, Value]
 
 _NARROW = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 _A = onnx.AttributeProto

@@ -219,7 +219,7 @@ def test_large_arrays_cross_the_pipe_whole() -> None:
 
 
 def test_a_killed_child_answers_nothing() -> None:
-    child = Child(limited=True)
+    child = Child("cpu")
     child.kill()
     assert not child.alive()
 

@@ -9,13 +9,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from onnxgrad.errors import NotProved
+from onnxgrad.errors import Unsupported
+
+__all__ = ["KERNELS", "Array", "Call", "Kernel", "Unsupported", "axes_of", "kernel"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
-
-
-class Unsupported(NotProved):
-    """The float64 reference cannot run this model: an operator it lacks, a kernel that failed, or the time budget."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,68 @@
+"""The float64 reference (`reference.py`), run in a child process of its own, within time and memory.
+
+A model that is cheap in onnxruntime may be dear in numpy, and nobody bounds one numpy call from inside.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any, cast
+
+from onnxgrad.errors import InputError, Unsupported
+from onnxgrad.limits import current
+from onnxgrad.verify.pool import pooled
+from onnxgrad.verify.process import Refused, RunFailed
+from onnxgrad.verify.run import Model, source_of
+from onnxgrad.verify.values import Feeds, Value
+
+_GRACE = 2.0  # seconds that a run may overstay its budget, which it looks at between nodes, before it is killed
+
+
+class Float64:
+    """A model to evaluate in float64; it is compiled in the child at its first run, and again after a death."""
+
+    def __init__(self, model: Model) -> None:
+        self._key, self._payload = source_of(model)
+
+    def run(
+        self,
+        feeds: Feeds,
+        *,
+        outputs: Sequence[str] | None = None,
+        seconds: float | None = None,
+        jitter: float = 0.0,
+        everywhere: bool = False,
+        seed: int = 0,
+    ) -> dict[str, Value]:
+        """Output name -> value, as `Reference.run`; `outputs`: those wanted; `everywhere`: jitter all that rounds.
+
+        Raises InputError for a missing input, Unsupported for what the reference cannot do or not within `seconds` and
+        the memory, LimitReached when the deadline of all work has passed.
+        """
+        options = {"seconds": seconds, "jitter": jitter, "seed": seed, "everywhere": everywhere}
+        limit = float("inf") if seconds is None else seconds + _GRACE
+        wanted = None if outputs is None else list(outputs)
+        found = self._ask(limit, "exact.run", self._key, dict(feeds), wanted, options)
+        if found is None:  # not compiled yet, or no longer
+            payload = self._payload
+            model = payload if isinstance(payload, str) else pickle.PickleBuffer(payload)
+            self._ask(limit, "exact.open", self._key, model)
+            found = self._ask(limit, "exact.run", self._key, dict(feeds), wanted, options)
+        return cast("dict[str, Value]", found)
+
+    def _ask(self, timeout: float, verb: str, *arguments: Any) -> Any:
+        child = pooled("float64")
+        try:
+            with child.lock:
+                return child.ask(timeout, verb, *arguments)
+        except Refused as refused:
+            if refused.kind == "InputError":
+                raise InputError(refused.words) from None
+            if refused.kind == "Unsupported":
+                raise Unsupported(refused.words) from None
+            if refused.kind == "MemoryError":
+                raise Unsupported(str(current().out_of_memory())) from None
+            raise Unsupported(f"{refused.kind}: {refused.words[:300]}") from None
+        except RunFailed as error:
+            raise Unsupported(error.reason) from None
