@@ -13,8 +13,8 @@ import numpy as np
 from onnxgrad.errors import InputError
 from onnxgrad.grad.accumulate import zeros_like
 from onnxgrad.grad.checkpoint import Recomputation
-from onnxgrad.grad.control_flow import type_states
 from onnxgrad.grad.engine import AsKept, View, backward, influenced, open_calls, reaching
+from onnxgrad.grad.loop import type_states
 from onnxgrad.grad.opset import raise_opset
 from onnxgrad.grad.order import sinks_last
 from onnxgrad.grad.request import Target, Wrt, find_targets, find_wrt, hoist_requested

@@ -8,13 +8,10 @@ reverse sweep of an iteration with its states on tape.)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
-from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.accumulate import add_up, zeros_like
@@ -23,8 +20,7 @@ from onnxgrad.grad.sequences import add_up_sequences, zero_sequence
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.clone import clone_bindings
 from onnxgrad.ir.ops import RANDOM_OPS, constant, emit_with_blocks, emitter, emitting, nested_block, op
-from onnxgrad.ir.retype import retype
-from onnxgrad.ir.types import SequenceType, TensorType, Type, same_shape
+from onnxgrad.ir.types import SequenceType, TensorType, Type
 
 Answer = Mapping[Var, Any]
 
@@ -34,14 +30,14 @@ def if_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer:
     branches = {}
     for name in ("then_branch", "else_branch"):
         source = b.blocks[name]
-        _refuse_random(b, source)
-        with _body_of(source) as block:
+        refuse_random(b, source)
+        with body_again(source) as block:
             mapping: dict[Var, Var | None] = {}
             outs = Body.of(source).copy(block, mapping)
             arriving = [_possible(adjoint, out) for adjoint, out in zip(g, outs, strict=True)]
-            found = _backward(block, outs, arriving, wanted)
+            found = walk_back(block, outs, arriving, wanted)
             for v in wanted:
-                _return(block, found.get(v), v)
+                return_adjoint(block, found.get(v), v)
         branches[name] = block
     results = emit_with_blocks("If", [b.inputs[0]], branches, [v.type for v in wanted])
     return dict(zip(wanted, results, strict=True))
@@ -60,145 +56,16 @@ def _possible(adjoint: Any, out: Var) -> Any:
     return adjoint if len(here) == len(there) and all(a == b for a, b in sizes) else zeros_like(out)
 
 
-# ---- Loop -----------------------------------------------------------------------------------------------------
-
-
-def loop_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer:
-    """Loop: the steps backwards, with the adjoints of the states and of what the body captures as states."""
-    body = b.blocks["body"]
-    initial = [_present(v, b) for v in b.inputs[2:]]
-    _refuse_random(b, body)
-    _refuse_sequence_states(b, initial)
-    count = len(initial)
-    types = stable_types(body, initial)
-    once = Body.of(body)
-    steps = op.Size(_record(b, body, body.inputs[0], TensorType(TensorProto.INT64, ())))
-    tapes = [_tape(b, body, i, types) for i in range(count)]
-    floats = [i for i in range(count) if has_gradient(initial[i].type)]
-    captured = _captured(body, wanted)
-
-    with _body_of(body) as block:
-        i = block.add_input(block.program.fresh("step"), TensorType(TensorProto.INT64, ()))
-        block.add_input(block.program.fresh("going_on"), TensorType(TensorProto.BOOL, ()))
-        adjoints = [block.add_input(block.program.fresh("adjoint"), types[k] or _unshaped(initial[k])) for k in floats]
-        sums = [block.add_input(block.program.fresh("sum"), v.type) for v in captured]
-        t = op.Sub(op.Sub(steps, 1), i)
-        states = [_read(tape, t, type_) for tape, type_ in zip(tapes, types, strict=True)]
-        mapping: dict[Var, Var | None] = dict(zip(once.inputs, [t, constant(np.array(True)), *states], strict=True))
-        outs = once.copy(block, mapping)
-        seeds: list[Any] = [None] * count
-        for k, adjoint in zip(floats, adjoints, strict=True):
-            seeds[k] = adjoint
-        seeds += [None if scan is None else op.Gather(scan, t, axis=0) for scan in g[count:]]
-        found = _backward(block, outs[1 : 1 + len(seeds)], seeds, [*(states[k] for k in floats), *captured])
-        _return(block, constant(np.array(True)), None)
-        for k in floats:
-            _return(block, found.get(states[k]), states[k])
-        for v, total in zip(captured, sums, strict=True):
-            _return(block, add_up([total, found[v]]) if v in found else total, v)
-    start = [_given(g[k], initial[k], b.result(k)) for k in floats] + [zeros_like(v) for v in captured]
-    kinds = [*(initial[k].type for k in floats), *(v.type for v in captured)]
-    results = emit_with_blocks("Loop", [steps, None, *start], {"body": block}, kinds)
-    return _answer([*(initial[k] for k in floats), *captured], results, wanted)
-
-
-def _tape(b: Binding, body: BindingBlock, state: int, types: Sequence[Type | None]) -> Var:
-    """Every value that a state had before a step: stacked, or a sequence where its shape may change."""
-    v = body.inputs[2 + state]
-    known = types[state]
-    if known is not None:
-        return _record(b, body, v, known)
-    return _record_sequence(b, body, v, _present(b.inputs[2 + state], b).dtype)
-
-
-def _record(b: Binding, body: BindingBlock, v: Var, type_: Type) -> Var:
-    """One more scan output: `v` of each step, stacked."""
-    with emitting(body, sources=(b,), made_by="gradient"):
-        body.add_output(op.Identity(v))
-    stacked = TensorType(type_.dtype, (None, *(type_.shape or ()))) if isinstance(type_, TensorType) else None
-    if body.outputs[-1].type is None:
-        body.outputs[-1].type = type_
-    return b.block.add_result(b, len(b.outputs), b.block.program.fresh(f"{v.name}_steps"), stacked)
-
-
-def _record_sequence(b: Binding, body: BindingBlock, v: Var, dtype: int) -> Var:
-    """One more state: the sequence of the values of `v` so far."""
-    program, kind = b.block.program, SequenceType(TensorType(dtype, None))
-    states = len(b.inputs) - 2
-    so_far = body.add_input(program.fresh(f"{v.name}_so_far"), kind)
-    with emitting(body, sources=(b,), made_by="gradient"):
-        longer = op.SequenceInsert(so_far, v)
-    longer.type = kind
-    body.outputs.insert(1 + states, longer)
-    longer.returned += 1
-    with emitting(b.block, sources=(b,), made_by="gradient"):
-        empty = op.SequenceEmpty(dtype=dtype)
-    b.inputs.append(empty)
-    empty.users[b] = 1
-    result = b.block.add_result(b, len(b.outputs), program.fresh(f"{v.name}_steps"), kind)
-    b.outputs.insert(states, b.outputs.pop())
-    return result
-
-
-def _read(tape: Var, t: Var, type_: Type | None) -> Var:
-    state: Var = op.SequenceAt(tape, t) if isinstance(tape.type, SequenceType) else op.Gather(tape, t, axis=0)
-    if type_ is not None:
-        state.type = type_
-    return state
-
-
-def stable_types(body: BindingBlock, initial: Sequence[Var]) -> list[Type | None]:
-    """The type of each Loop state where it is the same before and after every step, by induction over the body.
-
-    Suppose each state keeps its initial type; drop those that the body then gives another shape, until none is.
-    """
-    types: list[Type | None] = [v.type if v.shape is not None else None for v in initial]
-    while any(types):
-        with _body_of(body) as scratch:
-            mapping: dict[Var, Var | None] = {}
-            known = [TensorType(TensorProto.INT64, ()), TensorType(TensorProto.BOOL, ()), *types]
-            for v, type_ in zip(body.inputs, known, strict=True):
-                mapping[v] = scratch.add_input(scratch.program.fresh("guess"), type_)
-            outs = Body.of(body).copy(scratch, mapping)
-        scratch.release()
-        kept: list[Type | None] = [
-            t if isinstance(t, TensorType) and same_shape(t.shape, out.shape) else None
-            for t, out in zip(types, outs[1 : 1 + len(types)], strict=True)
-        ]
-        if kept == types:
-            return types
-        types = kept
-    return types
-
-
-def type_states(block: BindingBlock, wanted: Iterable[Var]) -> None:
-    """Shapes for the final states of Loops, which onnx leaves open, where no step changes them; and what follows from
-    them and from declared outputs for the values in `wanted`.
-    """
-    for b in [b for b in block.walk() if b.is_op("Loop")]:
-        initial = b.inputs[2:]
-        results = b.outputs[: len(initial)]
-        if any(v is not None and isinstance(v.type, TensorType) and v.shape is None for v in results):
-            with emitting(b.block):
-                types = stable_types(b.blocks["body"], [_present(v, b) for v in initial])
-            for v, type_ in zip(results, types, strict=True):
-                if v is not None and v.shape is None and type_ is not None:
-                    v.type = type_
-            retype(block)
-    if any(isinstance(v.type, TensorType) and v.shape is None for v in wanted):
-        retype(block)
-
-
 # ---- Scan -----------------------------------------------------------------------------------------------------
 
 
 def scan_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer:
     """Scan: a Scan in the other direction over the recorded states, the scanned operands and the outputs' adjoints."""
     body = b.blocks["body"]
-    _refuse_random(b, body)
+    refuse_random(b, body)
     scanned_count = b.attr("num_scan_inputs")
     count = len(b.inputs) - scanned_count
-    operands = [_present(v, b) for v in b.inputs]
+    operands = [present(v, b) for v in b.inputs]
     initial, scanned = operands[:count], operands[count:]
     outputs = len(b.outputs) - count
     once = Body.of(body)
@@ -208,11 +75,11 @@ def scan_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer
     back_out = [1 - d for d in b.attr("scan_output_directions") or [0] * outputs]
     tapes = [_record_scan(b, body, i, initial[i]) for i in range(count)]
     floats = [i for i in range(count) if has_gradient(initial[i].type)]
-    captured = _captured(body, wanted)
+    captured = captured_by(body, wanted)
     scans = [(j, v) for j, v in enumerate(scanned) if v in wanted]
     arrived = [(j, v) for j, v in enumerate(g[count:]) if v is not None]
 
-    with _body_of(body) as block:
+    with body_again(body) as block:
         fresh = block.program.fresh
         adjoints = [block.add_input(fresh("adjoint"), initial[k].type) for k in floats]
         sums = [block.add_input(fresh("sum"), v.type) for v in captured]
@@ -226,14 +93,14 @@ def scan_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer
             seeds[k] = adjoint
         seeds += [arriving.get(j) for j in range(outputs)]
         asked = [*(states[k] for k in floats), *(elements[j] for j, _ in scans), *captured]
-        found = _backward(block, outs[: len(seeds)], seeds, asked)
+        found = walk_back(block, outs[: len(seeds)], seeds, asked)
         for k in floats:
-            _return(block, found.get(states[k]), states[k])
+            return_adjoint(block, found.get(states[k]), states[k])
         for v, total in zip(captured, sums, strict=True):
-            _return(block, add_up([total, found[v]]) if v in found else total, v)
+            return_adjoint(block, add_up([total, found[v]]) if v in found else total, v)
         for j, _ in scans:
-            _return(block, found.get(elements[j]), elements[j])
-    start = [_given(g[k], initial[k], b.result(k)) for k in floats] + [zeros_like(v) for v in captured]
+            return_adjoint(block, found.get(elements[j]), elements[j])
+    start = [given(g[k], initial[k], b.result(k)) for k in floats] + [zeros_like(v) for v in captured]
     results = emit_with_blocks(
         "Scan",
         [*start, *tapes, *scanned, *(v for _, v in arrived)],
@@ -245,11 +112,11 @@ def scan_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer
         scan_output_axes=[axes_in[j] for j, _ in scans] or None,
         scan_output_directions=[back_in[j] for j, _ in scans] or None,
     )
-    return _answer([*(initial[k] for k in floats), *captured, *(v for _, v in scans)], results, wanted)
+    return answer_of([*(initial[k] for k in floats), *captured, *(v for _, v in scans)], results, wanted)
 
 
 def _record_scan(b: Binding, body: BindingBlock, state: int, initial: Var) -> Var:
-    tape = _record(b, body, body.inputs[state], initial.type or TensorType(initial.dtype, None))
+    tape = record(b, body, body.inputs[state], initial.type or TensorType(initial.dtype, None))
     for name in ("scan_output_axes", "scan_output_directions"):
         if name in b.attrs:  # absent: all zeros, however many there are
             b.set_attribute(name, [*b.attrs[name], 0])
@@ -267,7 +134,7 @@ def _element(v: Var, axis: int) -> TensorType:
 
 
 @contextmanager
-def _body_of(source: BindingBlock) -> Iterator[BindingBlock]:
+def body_again(source: BindingBlock) -> Iterator[BindingBlock]:
     """A new block to emit into, for a body that runs `source` again; provenance as outside."""
     at = emitter()
     block = nested_block(f"{source.name or 'body'}_gradient")
@@ -299,26 +166,26 @@ class Body:
             with emitting(block):
                 mapping[v] = constant(array, name=v.name)
         clone_bindings(self.bindings, block, mapping)
-        return [_present(mapping.get(v, v), self.source.owner) for v in self.outputs]
+        return [present(mapping.get(v, v), self.source.owner) for v in self.outputs]
 
 
-def _backward(block: BindingBlock, outs: Sequence[Var], g: Sequence[Any], wanted: Sequence[Var]) -> dict[Var, Any]:
+def walk_back(block: BindingBlock, outs: Sequence[Var], g: Sequence[Any], wanted: Sequence[Var]) -> dict[Var, Any]:
     """The adjoints of `wanted` in a copied body, given those of its outputs; several on one value add up."""
     arrived: dict[Var, list[Any]] = {}
     for out, adjoint in zip(outs, g, strict=True):
         if adjoint is not None and has_gradient(out.type):
             arrived.setdefault(out, []).append(adjoint)
-    seeds = {v: add_up(parts) if len(parts) > 1 else parts[0] for v, parts in arrived.items()}
+    seeds = {v: add_up_sequences(parts) for v, parts in arrived.items()}
     if not seeds:
         return {}
     open_calls(block, list(seeds), wanted)
     return backward(block, seeds, wanted)
 
 
-def _return(block: BindingBlock, adjoint: Any, like: Var | None) -> None:
+def return_adjoint(block: BindingBlock, adjoint: Any, like: Var | None) -> None:
     """Return an adjoint from a body, zeros when there is none; a body returns only what it computes itself."""
     if adjoint is None and like is not None:
-        adjoint = zero_sequence(like) if isinstance(like.type, SequenceType) else zeros_like(like)
+        adjoint = zeros_of(like)
     if adjoint.block is not block or adjoint.definition is None:
         adjoint = op.Identity(adjoint)
     while adjoint.returned:  # onnxruntime gives a value that a body returns twice wrong numbers
@@ -326,17 +193,23 @@ def _return(block: BindingBlock, adjoint: Any, like: Var | None) -> None:
     block.add_output(adjoint)
 
 
-def _given(adjoint: Any, initial: Var, final: Var | None) -> Any:
+def given(adjoint: Any, initial: Var, final: Var | None) -> Any:
     """The adjoint of a final state; zeros of its own shape when none arrived."""
-    return adjoint if adjoint is not None else zeros_like(initial if final is None else final)
+    return adjoint if adjoint is not None else zeros_of(initial if final is None else final)
 
 
-def _captured(body: BindingBlock, wanted: Sequence[Var]) -> list[Var]:
+def zeros_of(v: Var) -> Var:
+    """Zeros of the type of `v`, element by element in a sequence."""
+    return zero_sequence(v) if isinstance(v.type, SequenceType) else zeros_like(v)
+
+
+def captured_by(body: BindingBlock, wanted: Sequence[Var]) -> list[Var]:
+    """Those of `wanted` that the body reads from outside."""
     outside = set(body.captures())
     return [v for v in wanted if v in outside]
 
 
-def _answer(values: Sequence[Var], results: Sequence[Var], wanted: Sequence[Var]) -> Answer:
+def answer_of(values: Sequence[Var], results: Sequence[Var], wanted: Sequence[Var]) -> Answer:
     """One partial per value; an operand that is also captured, or that feeds two states, has several."""
     parts: dict[Var, list[Any]] = {}
     for v, partial in zip(values, results, strict=True):
@@ -345,17 +218,15 @@ def _answer(values: Sequence[Var], results: Sequence[Var], wanted: Sequence[Var]
     return {v: add_up_sequences(p) if isinstance(v.type, SequenceType) else add_up(p) for v, p in parts.items()}
 
 
-def _unshaped(v: Var) -> TensorType:
-    return TensorType(v.dtype, None)
-
-
-def _present(v: Var | None, b: Binding | None) -> Var:
+def present(v: Var | None, b: Binding | None) -> Var:
+    """`v`, an operand of `b`. Raises InputError when it is left out."""
     if v is None:
         raise InputError(f"an operand of control flow is left out, so it has no gradient: {b}")
     return v
 
 
-def _refuse_random(b: Binding, body: BindingBlock) -> None:
+def refuse_random(b: Binding, body: BindingBlock) -> None:
+    """Raises InputError when the body draws random numbers."""
     drawn = next(
         (inner for inner in body.walk() if inner.op in RANDOM_OPS or (inner.op == "Dropout" and inner.operand(2))), None
     )
@@ -366,7 +237,11 @@ def _refuse_random(b: Binding, body: BindingBlock) -> None:
         )
 
 
-def _refuse_sequence_states(b: Binding, initial: Sequence[Var]) -> None:
-    for v in initial:
-        if not isinstance(v.type, TensorType):
-            raise InputError(f"state '{v.name}' of '{b}' is no tensor; only tensor states of a Loop have a gradient")
+def record(b: Binding, body: BindingBlock, v: Var, type_: Type) -> Var:
+    """One more scan output: `v` of each step, stacked."""
+    with emitting(body, sources=(b,), made_by="gradient"):
+        body.add_output(op.Identity(v))
+    stacked = TensorType(type_.dtype, (None, *(type_.shape or ()))) if isinstance(type_, TensorType) else None
+    if body.outputs[-1].type is None:
+        body.outputs[-1].type = type_
+    return b.block.add_result(b, len(b.outputs), b.block.program.fresh(f"{v.name}_steps"), stacked)

@@ -34,7 +34,7 @@ def _if(b: Binding) -> None:
     """A result has what both branches agree on."""
     _nested(b)
     then, otherwise = (b.blocks[name].outputs for name in ("then_branch", "else_branch"))
-    _learn(b.outputs, [_common(x.type, y.type) for x, y in zip(then, otherwise, strict=True)])
+    _learn(b.outputs, [common_type(x.type, y.type) for x, y in zip(then, otherwise, strict=True)])
 
 
 def _loop(b: Binding) -> None:
@@ -74,7 +74,8 @@ def _is_open(v: Var) -> bool:
     return v.type is None or (isinstance(v.type, TensorType) and (v.shape is None or not v.dtype))
 
 
-def _common(a: Type | None, b: Type | None) -> Type | None:
+def common_type(a: Type | None, b: Type | None) -> Type | None:
+    """What is known of a value that has either type."""
     if not isinstance(a, TensorType) or not isinstance(b, TensorType) or a.dtype != b.dtype:
         return a if a == b else None
     if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):

@@ -88,6 +88,77 @@ def test_loop_whose_state_grows() -> None:
     check_model(model, {"x": normal(2), "n": np.array(3)})
 
 
+KEYS = """g (float[2,3] x, float[3,3] w) => (float[K,3] y, float[S,2,2] z) {
+    n = Constant <value_int = 3> ()
+    y, z = Loop (n, "", x) <body = b (int64 i, bool c, float[R,3] h) => (bool d, float[Q,3] u, float[2,2] o) {
+        d = Identity (c)
+        k = MatMul (h, w)
+        s = MatMul (x, w)
+        t = Transpose (k)
+        a = MatMul (s, t)
+        p = Softmax (a)
+        v = MatMul (p, h)
+        e = Tanh (v)
+        u = Concat <axis = 0> (h, e)
+        f = Transpose (e)
+        o = MatMul (e, f)
+    }>
+}"""
+
+
+def test_loop_whose_state_grows_and_keeps_its_rank() -> None:
+    """A cache of keys: one axis changes from step to step, the others are known, so a product in the body has a rank."""
+    feeds = {"x": normal(2, 3), "w": normal(3, 3)}
+    check_model(parse(KEYS), feeds)
+    graph = gradient(parse(KEYS), ["w"], ["y", "z"], seed="input")
+    assert [d.dim_value for d in graph.graph.output[-1].type.tensor_type.shape.dim] == [3, 3]
+
+
+def test_the_second_derivative_of_a_loop_whose_state_grows() -> None:
+    """Its tape is a sequence, which is a state of the forward Loop."""
+    model = parse(
+        """g (float[2] x) => (float y) {
+            n = Constant <value_int = 2> ()
+            z = Loop (n, "", x) <body = b (int64 i, bool c, float[M] v) => (bool d, float[L] u) {
+                d = Identity (c)
+                t = Sin (v)
+                u = Concat <axis = 0> (t, x)
+            }>
+            q = Mul (z, z)
+            y = ReduceSum <keepdims = 0> (q)
+        }"""
+    )
+    check_model(gradient(model), {"x": normal(2)}, target="x_grad")
+
+
+SEQUENCES = """g (float[3] x, seq(float[3]) first, int64 n) => (float[3] y) {{
+    s = Loop (n, "", first) <body = b (int64 i, bool c, seq(float[3]) v) => (bool d, seq(float[3]) u) {{
+        d = Identity (c)
+        l = SequenceAt (v, i)
+        t = Sin (l)
+        p = Mul (t, x)
+        {body}
+    }}>
+    h = ConcatFromSequence <axis = 0, new_axis = 1> (s)
+    m = Mul (h, h)
+    zero = Constant <value_ints = [0]> ()
+    y = ReduceSum <keepdims = 0> (m, zero)
+}}"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "u = SequenceInsert (v, p)",
+        "o = SequenceErase (v, i) u = SequenceInsert (o, p, i)",
+        "k = SequenceInsert (v, p) u = SequenceErase (k)",
+    ],
+)
+def test_loop_with_a_sequence_as_state(body: str) -> None:
+    feeds = {"x": normal(3), "first": [normal(3, seed=1), normal(3, seed=2)], "n": np.array(2)}
+    check_model(parse(SEQUENCES.format(body=body)), feeds, ["x"])
+
+
 def test_loop_with_integer_state_and_nested_if() -> None:
     model = parse(
         """g (float[4] x, int64 n) => (float[4] y) {

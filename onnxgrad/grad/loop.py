@@ -1,0 +1,117 @@
+"""The gradient of Loop: its steps run again backwards, from the states on tape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxgrad.grad.control_flow import (
+    Answer,
+    Body,
+    answer_of,
+    body_again,
+    captured_by,
+    given,
+    present,
+    record,
+    refuse_random,
+    return_adjoint,
+    walk_back,
+    zeros_of,
+)
+from onnxgrad.grad.engine import has_gradient
+from onnxgrad.grad.sequences import add_up_sequences
+from onnxgrad.grad.tapes import tape_of
+from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.ops import constant, emit_with_blocks, emitting, op
+from onnxgrad.ir.retype import common_type, retype
+from onnxgrad.ir.types import SequenceType, TensorType, Type
+
+
+def loop_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer:
+    """Loop: the steps backwards, with the adjoints of the states and of what the body captures as states."""
+    body = b.blocks["body"]
+    initial = [present(v, b) for v in b.inputs[2:]]
+    refuse_random(b, body)
+    count = len(initial)
+    types = state_types(body, initial)
+    once = Body.of(body)
+    steps = op.Size(record(b, body, body.inputs[0], TensorType(TensorProto.INT64, ())))
+    tapes = [tape_of(b, k, types[k]) for k in range(count)]
+    floats = [i for i in range(count) if has_gradient(initial[i].type)]
+    captured = captured_by(body, wanted)
+
+    with body_again(body) as block:
+        i = block.add_input(block.program.fresh("step"), TensorType(TensorProto.INT64, ()))
+        block.add_input(block.program.fresh("going_on"), TensorType(TensorProto.BOOL, ()))
+        adjoints = [block.add_input(block.program.fresh("adjoint"), types[k]) for k in floats]
+        sums = [block.add_input(block.program.fresh("sum"), v.type) for v in captured]
+        t = op.Sub(op.Sub(steps, 1), i)
+        states = [tape(t) for tape in tapes]
+        mapping: dict[Var, Var | None] = dict(zip(once.inputs, [t, constant(np.array(True)), *states], strict=True))
+        outs = once.copy(block, mapping)
+        seeds: list[Any] = [None] * count
+        for k, adjoint in zip(floats, adjoints, strict=True):
+            seeds[k] = adjoint
+        seeds += [None if scan is None else op.Gather(scan, t, axis=0) for scan in g[count:]]
+        found = walk_back(block, outs[1 : 1 + len(seeds)], seeds, [*(states[k] for k in floats), *captured])
+        return_adjoint(block, constant(np.array(True)), None)
+        for k in floats:
+            return_adjoint(block, found.get(states[k]), states[k])
+        for v, total in zip(captured, sums, strict=True):
+            return_adjoint(block, add_up_sequences([total, found[v]]) if v in found else total, v)
+    start = [given(g[k], initial[k], b.result(k)) for k in floats] + [zeros_of(v) for v in captured]
+    kinds = [*(initial[k].type for k in floats), *(v.type for v in captured)]
+    results = emit_with_blocks("Loop", [steps, None, *start], {"body": block}, kinds)
+    return answer_of([*(initial[k] for k in floats), *captured], results, wanted)
+
+
+def state_types(body: BindingBlock, initial: Sequence[Var]) -> list[Type | None]:
+    """The type that each Loop state has before and after every step, by induction over the body.
+
+    Suppose each state keeps its initial type; leave open what the body then changes, until it changes nothing.
+    """
+    types: list[Type | None] = [v.type for v in initial]
+    while True:
+        with body_again(body) as scratch:
+            mapping: dict[Var, Var | None] = {}
+            known = [TensorType(TensorProto.INT64, ()), TensorType(TensorProto.BOOL, ()), *types]
+            for v, type_ in zip(body.inputs, known, strict=True):
+                mapping[v] = scratch.add_input(scratch.program.fresh("guess"), type_)
+            outs = Body.of(body).copy(scratch, mapping)
+        scratch.release()
+        wider = [t and _wider(t, out.type) for t, out in zip(types, outs[1 : 1 + len(types)], strict=True)]
+        if wider == types:
+            return types
+        types = wider
+
+
+def _wider(type_: Type, after: Type | None) -> Type:
+    """What the state before a step and after it have in common; its kind and dtype at least, which never change."""
+    if isinstance(type_, SequenceType):
+        inner = after.elem if isinstance(after, SequenceType) else None
+        return SequenceType(None if type_.elem is None else _wider(type_.elem, inner))
+    if isinstance(type_, TensorType):
+        return common_type(type_, after) or TensorType(type_.dtype, None)
+    return type_
+
+
+def type_states(block: BindingBlock, wanted: Iterable[Var]) -> None:
+    """Shapes for the final states of Loops, which onnx leaves open, as far as no step changes them; and what follows
+    from them and from declared outputs for the values in `wanted`.
+    """
+    for b in [b for b in block.walk() if b.is_op("Loop")]:
+        initial = b.inputs[2:]
+        results = b.outputs[: len(initial)]
+        if any(v is not None and isinstance(v.type, TensorType) and v.shape is None for v in results):
+            with emitting(b.block):
+                types = state_types(b.blocks["body"], [present(v, b) for v in initial])
+            for v, type_ in zip(results, types, strict=True):
+                if v is not None and v.shape is None and type_ is not None:
+                    v.type = type_
+            retype(block)
+    if any(isinstance(v.type, TensorType) and v.shape is None for v in wanted):
+        retype(block)
