@@ -51,6 +51,7 @@ def test_nothing_unused_is_computed_in_a_branch() -> None:
 
 
 @pytest.mark.parametrize("wrt", ["v", "w", "y"])
+@pytest.mark.filterwarnings("ignore:.*is taken")
 def test_a_function_that_returns_its_operand(wrt: str) -> None:
     """Readers of v must not be taken for readers of x: the adjoint of v is that of its own uses."""
     text = """g (float[3] x) => (float[3] y) { v = my.same (x) w = my.bend (v) p = Mul (v, w) y = Add (p, x) }
