@@ -19,6 +19,7 @@ import onnx
 from onnxgrad.errors import InputError
 from onnxgrad.verify.borrowed import borrow
 from onnxgrad.verify.kernels import BOUNDED, CONTRACTIONS, KERNELS, Call, Unsupported
+from onnxgrad.verify.order import scheduled
 from onnxgrad.verify.values import Feeds, Value, attribute_value, bind, dense, elements, type_of, widen
 
 __all__ = ["Reference", "Unsupported", "reference"]
@@ -88,7 +89,7 @@ class _Graph:
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self.initial = initial
-        self.steps = [self._step(node) for node in nodes]
+        self.steps = [self._step(node) for node in scheduled(list(nodes))]
         known = {*self.inputs, *initial, ""}
         needed: dict[str, None] = {}
         for step in self.steps:

@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 
 from onnxgrad.verify.dims import evaluate, required_inputs, shape_of
+from onnxgrad.verify.order import scheduled
 from onnxgrad.verify.values import elements
 
 Key: TypeAlias = "tuple[str, str]"  # (function or "" for the graph and its subgraphs, value name)
@@ -299,7 +300,7 @@ def _inferred(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
             graph.initializer.append(init)
         else:
             graph.input.append(onnx.helper.make_tensor_value_info(init.name, init.data_type, list(init.dims)))
-    for node in model.graph.node:
+    for node in scheduled(list(model.graph.node)):  # inference reads them in the order of the file
         if node.op_type == "Constant" and node.ByteSize() > 4096:
             value = next((a.t for a in node.attribute if a.name == "value"), None)
             if value is not None:
