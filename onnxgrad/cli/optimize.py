@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,6 +101,9 @@ def run(args: argparse.Namespace, out: Output) -> int:
     jobs = [_job(args, name, recipe, out) for name in models]
     if recipe is not None and args.config is None and not args.no_verify and any(job.args.no_verify for job in jobs):
         out.complain(f"{recipe.where} of this folder turns the proof off: [tool.onnxgrad.verify] run = false")
+    if recipe is not None:
+        for pattern in recipe.unmet(models):
+            out.complain(f'{recipe.where}: models."{pattern}" means none of the models given')
     targets = _targets(args, models)
     for target in targets if args.out_dir is not None else ():
         if target is not None:
@@ -207,6 +211,7 @@ def _rewrite(job: _Job, name: str, target: Path | None, outcome: Outcome, clock:
             explain=args.explain,
             proof=job.proof,
             on_stage=on_stage,
+            on_read=None if job.recipe is None else functools.partial(job.recipe.check_names, name),
         )
     outcome.done, outcome.report = done, done.report
     outcome.before = stats_of(done.program.proto)

@@ -19,16 +19,21 @@ from __future__ import annotations
 
 import argparse
 import copy
+import difflib
+import functools
 import operator
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+import onnx
+
+from onnxgrad.cli.stats import stats_of
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.ir.program import Program
 from onnxgrad.limits import read_size
@@ -59,7 +64,9 @@ _OPTIONS: dict[str, tuple[str, str, type]] = {
     "verify.timeout": ("timeout", "--timeout", object),
     "verify.max_memory": ("max_memory", "--max-memory", object),
     "verify.inputs": ("input", "--input", list),
+    "verify.allow_empty": ("allow_empty", "--allow-empty", list),
 }
+_LATER = ("parameters", "bytes")
 _GATES = ("require", "verify.tolerance")
 
 
@@ -75,11 +82,27 @@ class Recipe:
         """The options for one model: the common ones, then those of every glob that means its path or file name."""
         found = dict(self.common)
         for pattern, own in self.models.items():
-            if fnmatchcase(model, pattern) or fnmatchcase(Path(model).name, pattern):
+            if _means(pattern, model):
                 joined = {**found.get("require", {}), **own.get("require", {})}
                 found.update(own)
                 found["require"] = joined
         return found
+
+    def unmet(self, models: Iterable[str]) -> list[str]:
+        """The globs that mean none of the models: mistyped, or meant for models of another call."""
+        given = list(models)
+        return [pattern for pattern in self.models if not any(_means(pattern, model) for model in given)]
+
+    def check_names(self, model: str, program: Program) -> None:
+        """Raises InputError for a required operator that neither a schema has nor the model, before it is rewritten.
+
+        Of a domain without schemas it may be an operator that the rewrites bring; `check` knows.
+        """
+        known = _operators(program)
+        for operator_name in _required(self.of(model)):
+            domain = operator_name.rpartition("::")[0]
+            if operator_name not in known and (domain in _domains() and not _in_schema(operator_name)):
+                raise InputError(f"{self.where}: {_unknown(operator_name, known)}")
 
     def apply(self, args: argparse.Namespace, model: str, given: Sequence[str] = ()) -> argparse.Namespace:
         """A copy of `args` with the recipe's options for `model`, except those among the words `given`."""
@@ -96,6 +119,10 @@ class Recipe:
     def check(self, model: str, program: Program, report: Report | None) -> None:
         """Raises NotProved, exit code 1, when the optimised model misses what the recipe requires."""
         own = self.of(model)
+        known = _operators(program) | set(stats_of(program.proto).operators)
+        for operator_name in _required(own):
+            if operator_name not in known and not _in_schema(operator_name):
+                raise InputError(f"{self.where}: {_unknown(operator_name, known)}")
         missed = [words for name, text in own.get("require", {}).items() if (words := _miss(program, name, text))]
         limit = own.get("verify.tolerance")
         worst = None if report is None or limit is None else max((d.rel for d in report.differences), default=0.0)
@@ -116,6 +143,42 @@ def _argument(key: str, value: Any) -> Any:
     if key == "verify.max_memory":
         return read_size(value)
     return float(value) if key == "verify.timeout" else value
+
+
+def _means(pattern: str, model: str) -> bool:
+    return fnmatchcase(model, pattern) or fnmatchcase(Path(model).name, pattern)
+
+
+def _required(options: Mapping[str, Any]) -> list[str]:
+    """The operators that requirements name."""
+    return [op.strip() for key in options.get("require", {}) if key != "nodes" for op in key.split("+")]
+
+
+def _operators(program: Program) -> set[str]:
+    return {_full_name(b.domain, b.op) for block in program.blocks() for b in block.bindings}
+
+
+def _full_name(domain: str, op: str) -> str:
+    return f"{domain}::{op}" if domain else op
+
+
+@functools.cache
+def _schemas() -> frozenset[str]:
+    return frozenset(_full_name(s.domain, s.name) for s in onnx.defs.get_all_schemas_with_history())
+
+
+def _in_schema(name: str) -> bool:
+    return name in _schemas()
+
+
+def _domains() -> set[str]:
+    return {name.rpartition("::")[0] for name in _schemas()}
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, sorted({*known, *_schemas()}), 1)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    return f"require names '{name}', which is no operator of the standard or of the model{hint}"
 
 
 def _miss(program: Program, name: str, text: Any) -> str | None:
@@ -182,12 +245,21 @@ def _flat(table: Any, where: str) -> dict[str, Any]:
         fits = is_number if key in ("verify.timeout", "verify.tolerance") else isinstance(value, wanted)
         if not fits or (key == "passes" and not isinstance(value, (str, list))):
             raise InputError(f"{where}: '{key}' has the wrong type: {value!r}")
-    for key, allowed in (("verify.seeds", lambda v: type(v) is int and v >= 0), ("verify.legs", LEGS.__contains__)):
+    items: dict[str, Callable[[Any], bool]] = {
+        "verify.seeds": lambda v: type(v) is int and v >= 0,
+        "verify.legs": LEGS.__contains__,
+        "verify.allow_empty": lambda v: isinstance(v, str),
+    }
+    for key, allowed in items.items():
         for item in flat.get(key, ()):
             if not allowed(item):
                 raise InputError(f"{where}: '{key}' cannot have {item!r}")
     if flat.get("verify.threads", 1) < 1:
         raise InputError(f"{where}: 'verify.threads' must be at least 1")
-    for text in flat.get("require", {}).values():
+    for name, text in flat.get("require", {}).items():
+        for part in name.split("+"):
+            if part.strip() in _LATER or (part.strip() in ("", "nodes") and name != "nodes"):
+                what = "cannot be required yet" if part.strip() in _LATER else "does not stand for operators"
+                raise InputError(f"{where}: require: '{part.strip()}' {what}: name operators, or nodes alone")
         _requirement(text)
     return flat

@@ -104,6 +104,10 @@ def test_several_models_have_their_own_options(folder: Path) -> None:
         ({"verify": {"tolerance": "small"}}, "wrong type"),
         ({"models": {"*": {"models": {}}}}, "unknown key 'models'"),
         ({"models": []}, "are tables"),
+        ({"require": {"parameters": "<10"}}, "'parameters' cannot be required yet"),
+        ({"require": {"bytes": 10}}, "'bytes' cannot be required yet"),
+        ({"require": {"MatMul+nodes": 10}}, "'nodes' does not stand for operators"),
+        ({"verify": {"allow_empty": [1]}}, "cannot have 1"),
     ],
 )
 def test_mistakes_are_named(table: object, words: str) -> None:
@@ -116,3 +120,48 @@ def test_a_missing_file_and_a_wrong_preset(folder: Path, capsys: pytest.CaptureF
     (folder / "r.toml").write_text('preset = "fastest"\n')
     assert optimize("--config", "r.toml", "--dry-run") == 2
     assert "unknown preset 'fastest'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("Convv", 2),  # of no schema and not in the model
+        ("Conv", 0),  # absent counts 0
+        ("Einsum + Conv", 0),
+        ("MatMul+Gem", 2),
+        ("ai.onnx.ml::Scaler", 0),
+        ("ai.onnx.ml::Scalar", 2),
+        ("com.acme::Thing", 2),
+    ],
+)
+def test_only_operators_can_be_required(folder: Path, capsys: pytest.CaptureFixture[str], name: str, code: int) -> None:
+    (folder / "r.toml").write_text(f'require = {{ "{name}" = "<=2" }}\n')
+    assert optimize("--config", "r.toml", "-o", "out.onnx") == code
+    error = capsys.readouterr().err
+    assert (folder / "out.onnx").exists() == (code == 0) and ("is no operator" in error) == (code == 2)
+    assert "did you mean 'Conv'" in error or name != "Convv"
+
+
+def test_a_custom_operator_of_the_model_can_be_required(folder: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["": 20, "com.acme": 1]> g (float[2] x) => (float[2] y) { y = com.acme.Thing(x) }
+      <domain: "com.acme", opset_import: ["": 20]> Thing (a) => (b) { b = Neg(a) }"""
+    onnx.save(helpers.parse(text), folder / "m.onnx")
+    (folder / "r.toml").write_text('require = { "com.acme::Thing" = "<=1" }\n')
+    assert optimize("--config", "r.toml", "-o", "out.onnx") == 0
+
+
+def test_a_glob_that_means_no_model_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "r.toml").write_text(
+        '[models."m.onnx"]\nmerge = "auto"\n[models."resnet*.onnx"]\nrequire = { Conv = 0 }\n'
+    )
+    assert optimize("--config", "r.toml", "-o", "out.onnx") == 0
+    assert capsys.readouterr().err == 'onnxgrad: r.toml: models."resnet*.onnx" means none of the models given\n'
+
+
+def test_an_output_that_may_be_empty(folder: Path) -> None:
+    text = "g (float[3] x) => (float[3] y) { n = Abs(x) e = Exp(n) i = Identity(e) m = Neg(i) y = Log(m) }"
+    onnx.save(helpers.parse(text), folder / "m.onnx")
+    assert optimize("-o", "out.onnx") == 1 and not (folder / "out.onnx").exists()
+    (folder / "r.toml").write_text('[verify]\nallow_empty = ["y"]\n')
+    assert optimize("--config", "r.toml", "-o", "out.onnx") == 0
+    assert optimize("--allow-empty", "y", "-o", "other.onnx") == 0

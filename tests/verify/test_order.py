@@ -27,10 +27,13 @@ def test_casts_listed_last_keep_the_float64_leg() -> None:
       y = Cast<to = 1>(b) h = Cast<to = 10>(x) }""")
     report = verify(model, model)
     assert report.ok and report.legs["float64"].ran and not report.gaps
-    assert not verify(model, parse("""g (float[N,4] x, bool c) => (float[N,4] y) {
+    assert not verify(
+        model,
+        parse("""g (float[N,4] x, bool c) => (float[N,4] y) {
       b = If(c) <then_branch = t () => (float16[N,4] p) { p = Neg(h) },
                  else_branch = e () => (float16[N,4] q) { q = Add(h, h) }>
-      y = Cast<to = 1>(b) h = Cast<to = 10>(x) }"""))
+      y = Cast<to = 1>(b) h = Cast<to = 10>(x) }"""),
+    )
 
 
 def test_a_cycle_comes_last() -> None:
