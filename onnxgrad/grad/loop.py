@@ -76,17 +76,23 @@ def state_types(body: BindingBlock, initial: Sequence[Var]) -> list[Type | None]
     """
     types: list[Type | None] = [v.type for v in initial]
     while True:
-        with body_again(body) as scratch:
-            mapping: dict[Var, Var | None] = {}
-            known = [TensorType(TensorProto.INT64, ()), TensorType(TensorProto.BOOL, ()), *types]
-            for v, type_ in zip(body.inputs, known, strict=True):
-                mapping[v] = scratch.add_input(scratch.program.fresh("guess"), type_)
-            outs = Body.of(body).copy(scratch, mapping)
+        scratch, outs = typed_step(body, types)
         scratch.release()
         wider = [t and _wider(t, out.type) for t, out in zip(types, outs[1 : 1 + len(types)], strict=True)]
         if wider == types:
             return types
         types = wider
+
+
+def typed_step(body: BindingBlock, types: Sequence[Type | None]) -> tuple[BindingBlock, list[Var]]:
+    """A copy of a Loop's body whose states have these types, and its outputs; to be released."""
+    with body_again(body) as scratch:
+        mapping: dict[Var, Var | None] = {}
+        known = [TensorType(TensorProto.INT64, ()), TensorType(TensorProto.BOOL, ()), *types]
+        for v, type_ in zip(body.inputs, known, strict=True):
+            mapping[v] = scratch.add_input(scratch.program.fresh("guess"), type_)
+        outs = Body.of(body).copy(scratch, mapping)
+    return scratch, outs
 
 
 def _wider(type_: Type, after: Type | None) -> Type:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.checkpoint import Checkpoint, Marks, resolve
+from onnxgrad.grad.footprint import footprint
 from onnxgrad.ir.block import Binding, BindingBlock, Var
-from onnxgrad.ir.types import TensorType, numpy_dtype
+from onnxgrad.ir.types import TensorType, is_static, numpy_dtype
 
 Choice: TypeAlias = "Checkpoint | Sequence[str] | str | int | None"
 
@@ -51,7 +52,7 @@ def _bytes(text: str) -> int:
 
 @dataclass(frozen=True)
 class _Forward:
-    """The forward bindings in order, with the bytes each defines and the values alive after each."""
+    """The forward bindings in order, with the bytes each defines or keeps inside, and the values alive after each."""
 
     order: list[Binding]
     bytes: list[int]
@@ -60,11 +61,10 @@ class _Forward:
 
 
 def _automatic(block: BindingBlock, needed: list[Binding], budget: int | None) -> Marks:
-    forward = _forward(block, needed)
-    if budget is not None and any(
-        not isinstance(d, int) for b in forward.order for v in _results(b) for d in v.shape or (None,)
-    ):
-        raise InputError('a memory budget needs known sizes, and the model has open dimensions: use "auto" or names')
+    inside = {b: footprint(b) for b in needed if b.blocks}
+    forward = _forward(block, needed, inside)
+    if budget is not None:
+        _refuse_open(forward, inside)
     n = len(forward.order)
     plans = [(cuts, _peak(forward, cuts)) for k in range(1, 4 * math.isqrt(n) + 2) for cuts in [_cuts(forward, k)]]
     cuts, peak = min(plans, key=lambda plan: plan[1])
@@ -76,7 +76,19 @@ def _automatic(block: BindingBlock, needed: list[Binding], budget: int | None) -
     return _marks(block, forward, cuts)
 
 
-def _forward(block: BindingBlock, needed: list[Binding]) -> _Forward:
+def _refuse_open(forward: _Forward, inside: Mapping[Binding, int | None]) -> None:
+    """Raises InputError where a size is not known beforehand, which no budget can count."""
+    if any(v.rank is None or not is_static(v.shape) for b in forward.order for v in _results(b)):
+        raise InputError('a memory budget needs known sizes, and the model has open dimensions: use "auto" or names')
+    open_ = next((b for b, size in inside.items() if size is None), None)
+    if open_ is not None:
+        raise InputError(
+            f"a memory budget needs known sizes, and how many steps '{open_}' takes, or what it keeps of each, is "
+            'not known beforehand: use "auto" or names'
+        )
+
+
+def _forward(block: BindingBlock, needed: list[Binding], inside: Mapping[Binding, int | None]) -> _Forward:
     order = [b for b in needed if b.inputs]
     place = {b: i for i, b in enumerate(order)}
     last = {v: max((place[u] for u in v.users if u in place), default=-1) for b in order for v in _results(b)}
@@ -87,7 +99,7 @@ def _forward(block: BindingBlock, needed: list[Binding]) -> _Forward:
         for v in [v for v in now if last[v] <= i]:
             del now[v]
         alive.append(list(now))
-    bytes_ = [sum(map(_size, _results(b))) for b in order]
+    bytes_ = [sum(map(_size, _results(b))) + (inside.get(b, 0) or 0) for b in order]
     return _Forward(order, bytes_, alive, [sum(map(_size, values)) for values in alive])
 
 

@@ -298,3 +298,47 @@ def test_the_rules_that_compare_operands_with_results(monkeypatch: pytest.Monkey
         if not all(float(np.abs(exact[n] - near[n]).max(initial=0.0)) <= 1e-4 * scale for n in adjoints):
             moved.add(node.op_type)
     assert moved == compare
+
+
+LOOPED = """g (float[1000] x, int64 m) => (float loss) {{
+    n = Constant <value_int = 24> ()
+    a = Sin (x)
+    b = Tanh (a)
+    y = Loop ({steps}, "", b) <body = k (int64 i, bool c, float[S] s) => (bool d, float[T] t) {{
+        d = Identity (c)
+        p = Sin (s)
+        q = Mul (p, x)
+        t = Tanh (q)
+    }}>
+    e = Sin (y)
+    f = Mul (e, e)
+    loss = ReduceSum <keepdims = 0> (f)
+}}"""
+
+
+def test_a_budget_counts_the_tape_of_a_loop() -> None:
+    """24 states of 4000 bytes, held one by one and then stacked: it was left out, and a budget below it was accepted."""
+    model, feeds = parse(LOOPED.format(steps="n")), {"x": normal(1000), "m": np.array(24)}
+    with pytest.raises(InputError, match="no choice of segments fits 150000 bytes; the least found needs about 2") as e:
+        gradient(model, checkpoint=150_000)
+    least = int(str(e.value).rsplit(" ", 1)[1])
+    assert 24 * 4000 * 2 < least < 24 * 4000 * 2 + 15 * 4000
+    _, marked = grads(model, least, feeds)
+    np.testing.assert_array_equal(marked["x_grad"], grads(model, None, feeds)[1]["x_grad"])
+    with pytest.raises(InputError, match=r"how many steps '.*Loop.*' takes"):
+        gradient(parse(LOOPED.format(steps="m")), checkpoint=10_000_000)
+
+
+def test_a_budget_counts_the_tape_of_a_scan() -> None:
+    model = parse(
+        """g (float[100,50] x, float[50] s) => (float loss) {
+            y = Scan <num_scan_inputs = 1, body = k (float[50] v, float[50] e) => (float[50] u) {
+                p = Mul (v, e)
+                u = Tanh (p)
+            }> (s, x)
+            f = Mul (y, y)
+            loss = ReduceSum <keepdims = 0> (f)
+        }"""
+    )
+    with pytest.raises(InputError, match="the least found needs about 4"):
+        gradient(model, checkpoint=20_000)
