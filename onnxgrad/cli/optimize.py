@@ -183,6 +183,8 @@ def _one(job: _Job, name: str, target: Path | None, *, last: bool) -> Outcome:
             outcome.report = error.report
     clock.switch("done")
     outcome.seconds = clock.spent
+    for note in outcome.done.trace.notes if outcome.done is not None else ():
+        job.out.note(note)
     if last:
         job.out.show(*optimize_report.details(outcome, job.args, job.out.verbose))
     return outcome

@@ -19,7 +19,7 @@ from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.passes.evaluate import MOVES, evaluate
 from onnxgrad.passes.merge_equal import draws
 from onnxgrad.rewrite.trace import Trace
-from onnxgrad.verify.run import RunFailed, Value, run
+from onnxgrad.verify.run import RunFailed, RuntimeMissing, Value, run
 
 # evaluated once it may differ from what a run would give, or it hides a structure that the runtime looks for
 _NEVER = RANDOM_OPS | {
@@ -179,7 +179,12 @@ def _fold_in_onnxruntime(block: BindingBlock, budget: _Budget, trace: Trace) -> 
     wanted = [b for b in folded if any(u not in folded or not budget.takes(u.out) for u in b.out.users)]
     wanted = [b for b in wanted if budget.takes(b.out) and budget.pays(_growth(b))]
     if wanted and not trace.stopped:
-        for b, value in _values(block, list(folded), wanted, budget):
+        try:
+            values = _values(block, list(folded), wanted, budget)
+        except RuntimeMissing as missing:  # a model can be rewritten without it; what numpy cannot fold stays
+            trace.notes[f"some constants stay as they are: {missing}"] = None
+            return
+        for b, value in values:
             if isinstance(value, np.ndarray) and not trace.stopped:
                 trace.rounded = trace.rounded or value.dtype.kind not in "biu"
                 _replace(b, value, trace)

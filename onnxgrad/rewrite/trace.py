@@ -56,7 +56,7 @@ class Trace:
     `rounded`: some firing computed new floating-point constants, which were rounded to their dtype. A proof in float64
     must then allow for that; otherwise it may ask for equality to the last digits. `grown`: bytes that folded constants
     added so far, for the cap that all passes of the run have in common. `inexact`: firings that are right only up to a
-    bound.
+    bound. `notes`: what was left undone for want of something, for the user to read.
     """
 
     limit: int | None = None
@@ -69,6 +69,7 @@ class Trace:
     counts: dict[str, RuleCounts] = field(default_factory=dict)
     inexact: list[Inexact] = field(default_factory=list)
     declined: dict[tuple[str, str, str], None] = field(default_factory=dict)
+    notes: dict[str, None] = field(default_factory=dict)
 
     @property
     def stopped(self) -> bool:

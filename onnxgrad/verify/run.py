@@ -32,6 +32,7 @@ __all__ = [
     "Feeds",
     "Model",
     "RunFailed",
+    "RuntimeMissing",
     "Session",
     "Value",
     "close",
@@ -43,6 +44,11 @@ __all__ = [
 ]
 
 Model: TypeAlias = "onnx.ModelProto | bytes | str | os.PathLike[str]"
+
+
+class RuntimeMissing(InputError):
+    """onnxruntime is not installed."""
+
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 # TF32 rounds float32 products to 10 bits; a proof wants the arithmetic that the file asks for.
@@ -71,7 +77,9 @@ def _ask(child: Child, timeout: float, stage: str, verb: str, *arguments: Any) -
             return child.ask(timeout, verb, *arguments)
     except Refused as refused:
         if refused.kind in ("ModuleNotFoundError", "ImportError") and "onnxruntime" in refused.words:
-            raise InputError("onnxruntime is not installed: pip install 'onnxgrad[cpu]' (or 'onnxgrad[gpu]')") from None
+            raise RuntimeMissing(
+                "onnxruntime is not installed: pip install 'onnxgrad[cpu]' (or 'onnxgrad[gpu]')"
+            ) from None
         if refused.kind == "MemoryError" or _NO_MEMORY.search(refused.words):
             raise RunFailed("memory", needs_more_memory()) from None
         raise RunFailed(stage, _CLUTTER.sub("", refused.words)[:400]) from None

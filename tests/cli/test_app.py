@@ -14,6 +14,7 @@ import pytest
 
 from onnxgrad.cli import app, inspect
 from onnxgrad.errors import InternalError
+from onnxgrad.verify.run import close
 from tests.cli.conftest import Result
 from tests.helpers import ROOT
 
@@ -122,6 +123,26 @@ def test_without_onnxruntime(without_onnxruntime: Path, branches: Path, tmp_path
     assert done.returncode == 0 and done.stderr == b""
     assert [n.op_type for n in onnx.load(out).graph.node].count("MatMul") == 1
     assert process("inspect", out, path=without_onnxruntime).returncode == 0
+
+
+# their constants are such that numpy may not fold all of them
+NOT_BY_NUMPY = ("bert.raw", "llama.raw", "lstmcell", "whisper.raw")
+
+
+@pytest.mark.parametrize("which", ["lstmcell", pytest.param("*", marks=pytest.mark.slow)])
+def test_what_numpy_cannot_fold_stays_without_onnxruntime(
+    which: str, run: Run, without_onnxruntime: Path, models_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close()
+    monkeypatch.syspath_prepend(str(without_onnxruntime))  # for the child, which is given our path
+    try:
+        for name in [p.stem for p in sorted(models_dir.glob(f"{which}.onnx"))]:
+            done = run("optimize", models_dir / f"{name}.onnx", "-o", tmp_path / "o.onnx", "--no-verify")
+            said = "some constants stay as they are: onnxruntime is not installed" in done.err
+            assert (done.code, said) == (0, name in NOT_BY_NUMPY), (name, done.err)
+            assert done.err.count("\n") == said
+    finally:
+        close()
 
 
 def test_doctor_without_onnxruntime(without_onnxruntime: Path) -> None:
