@@ -31,7 +31,7 @@ Attempt: TypeAlias = "Callable[[Results], Results]"
 _PLANS = 2  # sizes per symbolic dimension
 _TRY_ON = ("run", "reference")  # stages of a RunFailed after which other feeds are worth a try
 _ROOM = 8  # elements that an input needs for zeros, ties and others beside them
-_SPARSE_CASES = 2
+_EDGE_CASES = 2  # at most, at one plan
 _PATIENCE = 30.0  # seconds to spend on finding the second plan
 
 
@@ -69,7 +69,7 @@ def choose_cases(
     pick = _Picker(model, attempt, first)
     if edges and earlier and pick.roomy(plan, seed):
         last = pick.edge(plan, seed)
-        if last and all(_alive(chosen.results) for chosen in last):
+        if last and _alive(last[-1].results):
             return [*pick.usual(earlier), *last]
     usual = pick.usual([*earlier, (plan, seed)])
     more = [p for i, p in enumerate(plans) if i == 0 or not pick.wide(p, seeds[0])] if edges else []
@@ -98,8 +98,8 @@ class _Picker:
         return found
 
     def edge(self, plan: dict[str, int], seed: int) -> list[Chosen]:
-        """The strongest edge feeds that the original takes. Where it takes those only that leave one data-dependent
-        size alone at a time, two of them. Empty where it takes none, or has no inputs.
+        """The strongest edge feeds that the original takes; two of them where one leaves nothing finite or varies one
+        data-dependent size alone. Empty where it takes none, or has no inputs.
         """
         found: list[Chosen] = []
         names = [value.name for value in required_inputs(self.model.graph)]
@@ -111,7 +111,8 @@ class _Picker:
                 if error.stage not in _TRY_ON:
                     break  # it died or hung: the next might as well
                 continue
-            if edges.only is None or len(found) == _SPARSE_CASES:
+            # NaN and infinities leave little to compare: then a milder one as well
+            if (edges.only is None and _alive(found[-1].results)) or len(found) == _EDGE_CASES:
                 break
         return found
 

@@ -26,7 +26,7 @@ _MOST_THRESHOLDS = 8
 
 @dataclass(frozen=True)
 class Edges:
-    """How far to go. `sizes`: counts, lengths, switches and values outside their usual range too; `only`: this input
+    """How far to go. `sizes`: counts, lengths, switches and values outside their usual bounds too; `only`: this input
     keeps one nonzero element and the others keep them all, for models that broadcast one data-dependent size.
     """
 
@@ -66,7 +66,8 @@ def _mask(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -> A
 
 
 def _count(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -> Array:
-    return np.minimum(usual + 1, slot.high).astype(usual.dtype) if edges.sizes else usual
+    more = usual + 1
+    return np.asarray(np.minimum(more, slot.high) if slot.uses.bounded else more) if edges.sizes else usual
 
 
 def _length(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -> Array:
@@ -116,7 +117,8 @@ def _marked(made: Array, usual: Array, slot: Slot, edges: Edges, rng: np.random.
     """`made` with its zeros, ties and thresholds; a single element goes to 0 or to the other side of a threshold."""
     flat = made.reshape(-1).copy()
     order = rng.permutation(flat.size)
-    has_zero = slot.low <= 0 <= slot.high
+    # a float's bounds are where operators are finite, and 0 is where the others show what they are
+    has_zero = slot.low <= 0 <= slot.high or (slot.kind == "real" and edges.sizes)
     tips = _tips(slot, edges, beside)
     if flat.size == 1:
         if tips:
