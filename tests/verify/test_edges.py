@@ -102,7 +102,7 @@ def test_bounds_hold_at_edges_too() -> None:
         made: dict[str, Any] = feeds_for(model, seed=1, edges=edges)
         assert made["ids"].min() >= 0 and made["ids"].max() <= 6
         assert (made["p"] > 0).sum() >= 32 and made["p"].min() >= 0  # 0 is where Sqrt has a vertical slope
-        assert 0 <= made["image"].min() and made["image"].max() <= 1
+        assert made["image"].min() >= 0 and made["image"].max() <= 1
         mask = made["attention_mask"]
         assert (mask.min(-1) == 0).all() and (mask.max(-1) == 1).all()
         assert (mask != feeds_for(model, seed=1)["attention_mask"]).all()  # the other way round
