@@ -11,7 +11,6 @@ from typing import Any, Literal
 import numpy as np
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.accumulate import zeros_like
 from onnxgrad.grad.checkpoint import Recomputation
 from onnxgrad.grad.engine import AsKept, View, backward, influenced, open_calls, reaching
 from onnxgrad.grad.loop import type_states
@@ -19,6 +18,7 @@ from onnxgrad.grad.opset import raise_opset
 from onnxgrad.grad.order import sinks_last
 from onnxgrad.grad.request import Target, Wrt, find_targets, find_wrt, hoist_requested
 from onnxgrad.grad.segments import Choice, choose
+from onnxgrad.grad.sequences import zeros_of
 from onnxgrad.grad.simplify import simplify as simplify_program
 from onnxgrad.grad.straight_through import close_rounding, open_rounding, stopped_by
 from onnxgrad.ir.anchor import lift
@@ -66,16 +66,16 @@ def gradient(
 
     `model` is a path, bytes, ModelProto or another object that `load` takes, and is not changed; what has no kind to
     come back as gives a ModelProto, everything else its own kind. `wrt`: names or globs of inputs, initializers,
-    intermediate values; None: every floating-point input; "params": every weight with an axis that reaches the target,
-    those of nested graphs too, which then move to the main graph. `target`: an output's name or index, any value's
-    name, or a list, whose adjoints add up; None: the only output. `seed="ones"`: targets are
-    scalars; `seed="input"`: any shape, with a new graph input `<target>_grad` of the target's type. `checkpoint`: a
-    `Checkpoint`, value names, "auto" or a memory budget such as "512MB" (see `onnxgrad.grad.segments.choose`).
-    `ste`: rounding by QuantizeLinear and DequantizeLinear passes adjoints straight through, an estimate; without it
-    nothing passes, for the derivative of rounding is zero. Raises InputError for a request that the model cannot
-    answer: an unknown name, a value that is not floating-point, no unique target. Warns when no requested value
-    reaches the target, and when `wrt` holds a target with `seed="input"`: `y_grad` is then the new input, so that the
-    adjoint of `y` is returned as `y_grad_2`.
+    intermediate values, which may be sequences of tensors; None: every floating-point input; "params": every weight
+    with an axis that reaches the target, those of nested graphs too, which then move to the main graph. `target`: an
+    output's name or index, any value's name, or a list, whose adjoints add up; None: the only output. `seed="ones"`:
+    targets are scalars; `seed="input"`: any shape, with a new graph input `<target>_grad` of the target's type.
+    `checkpoint`: a `Checkpoint`, value names, "auto" or a memory budget such as "512MB" (see
+    `onnxgrad.grad.segments.choose`). `ste`: rounding by QuantizeLinear and DequantizeLinear passes adjoints straight
+    through, an estimate; without it nothing passes, for the derivative of rounding is zero. Raises InputError for a
+    request that the model cannot answer: an unknown name, a value that is not floating-point, no unique target. Warns
+    when no requested value reaches the target, and when `wrt` holds a target with `seed="input"`: `y_grad` is then the
+    new input, so that the adjoint of `y` is returned as `y_grad_2`.
     """
     with limited(timeout, max_memory):
         program = load_own(model)
@@ -176,7 +176,7 @@ def _seed(target: Var, seed: Seed, names: str) -> Var:
 def _return(block: BindingBlock, value: Var, adjoint: Var | None, names: str, forward: set[Binding]) -> str:
     """Make the adjoint an output under its name; an Identity only where the value cannot carry that name itself."""
     if adjoint is None:
-        adjoint = zeros_like(value)
+        adjoint = zeros_of(value)
     name = block.program.fresh(names.format(value.name))
     # what the forward part defines, a constant, and what is an output already keep their names
     if adjoint.returned or adjoint.definition is None or adjoint.definition in forward:

@@ -22,13 +22,14 @@ from onnx import ModelProto, TensorProto
 from onnxgrad.errors import InputError, NotProved, OnnxgradError, Unsupported
 from onnxgrad.grad.api import Gradient, differentiate
 from onnxgrad.grad.check_report import GradientReport, ValueCheck
+from onnxgrad.grad.check_values import Flat, flat, moved_by, shaped, zero_deltas
 from onnxgrad.grad.reach import values_reaching
 from onnxgrad.grad.request import Target, Wrt, find_targets, hoist_requested
 from onnxgrad.ir.load import ModelLike, load
-from onnxgrad.ir.ops import emitting, op
+from onnxgrad.ir.ops import emitting
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
-from onnxgrad.ir.types import numpy_dtype
+from onnxgrad.ir.types import SequenceType, numpy_dtype
 from onnxgrad.limits import bounded
 from onnxgrad.verify.cases import runnable
 from onnxgrad.verify.float64 import Float64
@@ -90,6 +91,7 @@ def check_gradient(
     targets = find_targets(program.main, target, scalar=False)
     scalar = all(v.shape == () for v in targets)
     dtypes = {v.name: v.dtype for v in program.main.vars()}
+    sequences = {v.name for v in program.main.vars() if isinstance(v.type, SequenceType)}
     found = differentiate(program, wrt, target, seed="ones" if scalar else "input", **options)
     strange = [name for name in allow_empty if name not in found.adjoints]
     if strange:
@@ -108,7 +110,8 @@ def check_gradient(
     probe, deltas, moved = _probe(source, wrt, names, found.targets)
     rng = np.random.default_rng(seed)
     reference = Float64(probe)
-    base = reference.run({**feeds, **{d: np.zeros(()) for d in deltas.values()}})
+    zeros = {deltas[n]: still for n, still in zero_deltas(source, feeds, names, sequences).items()}
+    base = reference.run({**feeds, **zeros})
     weights = {t: _adjoint(rng, base[moved[t]], scalar, found.program, t) for t in found.targets}
     given = {**feeds, **{found.seeds[t]: weights[t] for t in found.seeds}}
     shown = [t for t in found.targets if any(v.name == t for v in found.program.main.outputs)]
@@ -116,17 +119,16 @@ def check_gradient(
         results = run(graph, given, provider=provider, outputs=[*found.adjoints.values(), *shown])
     except RunFailed as error:
         raise _whose_fault(error, source, feeds, provider) from error
-    arrays = {n: np.asarray(results[found.adjoints[n]]).astype(np.float64) for n in names}
+    arrays = {n: flat(results[found.adjoints[n]]) for n in names}
     scale = max((float(np.linalg.norm(a)) for a in arrays.values() if np.isfinite(a).all()), default=0.0)
     limit = TOLERANCES[_coarsest(found.program)] if tolerance is None else tolerance
     for t in shown:
         _same_function(t, results[t], base[moved[t]], limit)
     checks, directions = [], {}
     for name in names:
-        directions[name] = direction = rng.standard_normal(arrays[name].shape)
-        at = _Line(
-            reference, feeds, deltas, name, direction, {moved[t]: w for t, w in weights.items()}, _size(base[name])
-        )
+        directions[name] = direction = np.asarray(rng.standard_normal(arrays[name].shape))
+        onto = {moved[t]: w for t, w in weights.items()}
+        at = _Line(reference, {**feeds, **zeros}, deltas[name], direction, onto, _size(base[name]))
         checks.append(_check(name, arrays[name], direction, at, scale, limit))
     sizes = {n: max(float(np.linalg.norm(arrays[n])), _FLOOR * scale, 1e-300) for n in names}
     checks = _second_look(checks, directions, sizes, graph, given, found, limit)
@@ -170,10 +172,10 @@ class _Line:
     """The weighted sum of the targets along a line through the feeds."""
 
     def __init__(
-        self, reference: Float64, feeds: Mapping[str, Any], deltas: Mapping[str, str], name: str,
-        direction: np.ndarray[Any, Any], weights: Mapping[str, np.ndarray[Any, Any]], size: float,
+        self, reference: Float64, feeds: Mapping[str, Any], delta: str, direction: Flat, weights: Mapping[str, Flat],
+        size: float,
     ) -> None:  # fmt: skip
-        self.reference, self.feeds, self.deltas, self.name = reference, feeds, deltas, name
+        self.reference, self.feeds, self.delta = reference, feeds, delta
         self.direction, self.weights, self.size = direction, weights, size
 
     def central(self, h: float) -> float:
@@ -183,8 +185,7 @@ class _Line:
         return moved / (2 * h)
 
     def _run(self, h: float) -> Mapping[str, Any]:
-        zeros = {d: np.zeros(()) for d in self.deltas.values()}
-        moved = {**self.feeds, **zeros, self.deltas[self.name]: h * self.direction}
+        moved = {**self.feeds, self.delta: shaped(h * self.direction, self.feeds[self.delta])}
         return self.reference.run(moved, outputs=list(self.weights))
 
 
@@ -204,7 +205,7 @@ class _Rounding:
         """The check with float64's error where onnxruntime's is rounding; unchanged where it is not."""
 
         def along(values: Mapping[str, Any]) -> float:
-            return float(np.sum(np.asarray(values[self.adjoints[check.name]], np.float64) * direction))
+            return float(np.sum(flat(values[self.adjoints[check.name]]) * direction))
 
         exact = along(self.exact)
         noise = max(abs(along(r) - exact) for r in self.rounded)
@@ -271,7 +272,7 @@ def _probe(
             v = values[name]
             delta = block.add_input(program.fresh(f"{name}_delta"), v.type)
             users = list(v.users)
-            moved = op.Add(v, delta)
+            moved = moved_by(v, delta)
             for user in users:
                 for i, operand in enumerate(user.inputs):
                     if operand is v:
@@ -296,7 +297,7 @@ def _adjoint(rng: np.random.Generator, value: Any, scalar: bool, program: Progra
 
 
 def _size(value: Any) -> float:
-    return float(np.abs(np.asarray(value, np.float64)).max(initial=0.0))
+    return float(np.abs(flat(value)).max(initial=0.0))
 
 
 def _coarsest(program: Program) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 from onnxgrad.errors import InputError
 from onnxgrad.grad.accumulate import add_up, zeros_like
 from onnxgrad.grad.engine import backward, has_gradient, open_calls
-from onnxgrad.grad.sequences import add_up_sequences, zero_sequence
+from onnxgrad.grad.sequences import add_up_sequences, zeros_of
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.clone import clone_bindings
 from onnxgrad.ir.ops import RANDOM_OPS, constant, emit_with_blocks, emitter, emitting, nested_block, op
@@ -196,11 +196,6 @@ def return_adjoint(block: BindingBlock, adjoint: Any, like: Var | None) -> None:
 def given(adjoint: Any, initial: Var, final: Var | None) -> Any:
     """The adjoint of a final state; zeros of its own shape when none arrived."""
     return adjoint if adjoint is not None else zeros_of(initial if final is None else final)
-
-
-def zeros_of(v: Var) -> Var:
-    """Zeros of the type of `v`, element by element in a sequence."""
-    return zero_sequence(v) if isinstance(v.type, SequenceType) else zeros_like(v)
 
 
 def captured_by(body: BindingBlock, wanted: Sequence[Var]) -> list[Var]:

@@ -20,10 +20,9 @@ from onnxgrad.grad.control_flow import (
     refuse_random,
     return_adjoint,
     walk_back,
-    zeros_of,
 )
 from onnxgrad.grad.engine import has_gradient
-from onnxgrad.grad.sequences import add_up_sequences
+from onnxgrad.grad.sequences import add_up_sequences, zeros_of
 from onnxgrad.grad.tapes import tape_of
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.ops import constant, emit_with_blocks, emitting, op

@@ -12,7 +12,7 @@ from onnxgrad.grad.engine import reaching
 from onnxgrad.grad.nested_weights import hoist_weights
 from onnxgrad.ir.block import BindingBlock, Var
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.types import FLOAT_DTYPES, TensorType
+from onnxgrad.ir.types import FLOAT_DTYPES, SequenceType, TensorType
 
 Wrt: TypeAlias = "str | Sequence[str] | None"
 Target: TypeAlias = "str | int | Sequence[str | int] | None"
@@ -82,13 +82,14 @@ def hoist_requested(program: Program, wrt: Wrt) -> None:
 def find_wrt(block: BindingBlock, wrt: Wrt, targets: Sequence[Var]) -> list[Var]:
     """The values to differentiate with respect to, in the order asked; globs in the model's order.
 
-    None: every floating-point input. "params": the float initializers and Constant values with at least one axis that
-    reach a target, running statistics excepted; those without one are mostly numbers of the formulas, so name them.
+    None: every floating-point input, sequences among them. "params": the float initializers and Constant values with
+    at least one axis that reach a target, running statistics excepted; those without one are mostly numbers of the
+    formulas, so name them.
     Raises InputError for an unknown name, a name given twice, a value that is no floating-point tensor or a measure of
     Resize, a glob without a match, and a model without a floating-point input.
     """
     if wrt is None:
-        inputs = [v for v in block.inputs if v.initializer is None and v.dtype in FLOAT_DTYPES]
+        inputs = [v for v in block.inputs if v.initializer is None and _is_float(v)]
         if not inputs:
             listed = ", ".join(f"{v.name}: {v.type or '?'}" for v in block.inputs) or "none"
             raise InputError(
@@ -144,9 +145,15 @@ def _values(block: BindingBlock) -> dict[str, Var]:
 
 
 def _float(v: Var) -> Var:
-    if not isinstance(v.type, TensorType) or v.dtype not in FLOAT_DTYPES:
+    if not _is_float(v):
         raise InputError(f"wrt '{v.name}' is {v.type or 'of unknown type'}, not a floating-point tensor")
     return v
+
+
+def _is_float(v: Var) -> bool:
+    """A floating-point tensor, or a sequence of them."""
+    kind = v.type.elem if isinstance(v.type, SequenceType) else v.type
+    return isinstance(kind, TensorType) and kind.dtype in FLOAT_DTYPES
 
 
 # float operands that place or size a result, which moves with them; the rules give them nothing
@@ -167,7 +174,7 @@ def _differentiable(v: Var) -> Var:
 
 def _matching(pattern: str, values: dict[str, Var]) -> list[Var]:
     """What a glob matches among inputs and weights; among all values when it matches none of those."""
-    matching = [v for name, v in values.items() if v.dtype in FLOAT_DTYPES and fnmatch.fnmatchcase(name, pattern)]
+    matching = [v for name, v in values.items() if _is_float(v) and fnmatch.fnmatchcase(name, pattern)]
     outer = [v for v in matching if v.parameter or v.initializer is not None or v.is_constant]
     if not matching:
         raise InputError(f"wrt '{pattern}' matches no floating-point value of the model")

@@ -37,6 +37,11 @@ def zero_sequence(like: Var) -> Var:
     return map_elements("zeros", [like], zeros_like, element_type(like))
 
 
+def zeros_of(v: Var) -> Var:
+    """Zeros of the type of `v`, element by element in a sequence."""
+    return zero_sequence(v) if isinstance(v.type, SequenceType) else zeros_like(v)
+
+
 def lengths(sequence: Var, axis: int) -> Var:
     """The int64 vector of the elements' sizes along `axis`."""
 

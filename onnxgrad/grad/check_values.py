@@ -1,0 +1,54 @@
+"""Values as vectors: what the numeric check adds to a tensor or to a sequence of them, and takes inner products of."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, ValueInfoProto
+
+from onnxgrad.grad.sequences import element_type, map_elements
+from onnxgrad.ir.block import Var
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import SequenceType
+from onnxgrad.verify.float64 import Float64
+
+Flat = np.ndarray[Any, Any]
+
+
+def flat(value: Any) -> Flat:
+    """A tensor in float64 as it is; a sequence as one vector."""
+    if isinstance(value, list):
+        return np.concatenate([np.zeros(0), *(np.asarray(v).astype(np.float64).ravel() for v in value)])
+    return np.asarray(value).astype(np.float64)
+
+
+def shaped(vector: Flat, like: Any) -> Any:
+    """The inverse of `flat` for the sequence `like`; a tensor as it is."""
+    if not isinstance(like, list):
+        return vector
+    ends = np.cumsum([np.size(v) for v in like])
+    return [part.reshape(np.shape(v)) for part, v in zip(np.split(vector, ends[:-1]) if like else [], like)]
+
+
+def moved_by(v: Var, delta: Var) -> Any:
+    """`v + delta`, element by element for sequences."""
+    if isinstance(v.type, SequenceType):
+        return map_elements("moved", [v, delta], lambda a, b: a + b, element_type(v))
+    return op.Add(v, delta)
+
+
+def zero_deltas(
+    model: ModelProto, feeds: Mapping[str, Any], names: Iterable[str], sequences: Collection[str]
+) -> dict[str, Any]:
+    """For each named value what moves it by nothing: a number for a tensor, a sequence of zeros for a sequence."""
+    names = list(names)
+    values = dict(feeds)
+    if unknown := [n for n in names if n in sequences and n not in feeds]:
+        probe = ModelProto()
+        probe.CopyFrom(model)
+        del probe.graph.output[:]
+        probe.graph.output.extend(ValueInfoProto(name=n) for n in unknown)
+        values |= Float64(probe).run(feeds, outputs=unknown)
+    return {n: [np.zeros(np.shape(v)) for v in values[n]] if n in sequences else np.zeros(()) for n in names}
