@@ -1,0 +1,163 @@
+"""Small changes of Python source: each site is one expression or guard and what stands there instead."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+_COMPUTED: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.MatMult: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
+    ast.LShift: ast.RShift, ast.RShift: ast.LShift,
+}  # fmt: skip
+_ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+# what they are called with says how much is kept or shown, not what comes out
+_IGNORED_CALLS = {"lru_cache", "cache", "field", "dataclass", "TypeVar", "NewType", "cast", "isinstance", "range_of"}
+
+
+@dataclass(frozen=True)
+class Site:
+    """One possible change: characters `start`..`end` of `path` become `after`."""
+
+    path: str
+    function: str  # qualified name of the innermost function, "" at module level
+    line: int
+    kind: str
+    start: int
+    end: int
+    before: str
+    after: str
+
+    def apply(self, source: str) -> str:
+        """The source with this change."""
+        return source[: self.start] + self.after + source[self.end :]
+
+
+def sites(source: str, path: str) -> list[Site]:
+    """Every possible change of a file, in the order of its text."""
+    tree = ast.parse(source)
+    offsets = [0]
+    for line in source.splitlines(keepends=True):
+        offsets.append(offsets[-1] + len(line))
+    lines = source.splitlines(keepends=True)
+
+    def place(line: int, column: int) -> int:  # ast counts bytes, we count characters
+        return offsets[line - 1] + len(lines[line - 1].encode()[:column].decode())
+
+    found = []
+    for node, function in _walk(tree, ""):
+        start = place(node.lineno, node.col_offset)  # type: ignore[attr-defined]
+        end = place(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
+        for kind, new in _changes(node):
+            after = (
+                f"({ast.unparse(new)})" if isinstance(node, (ast.BinOp, ast.BoolOp, ast.Compare)) else ast.unparse(new)
+            )
+            found.append(
+                Site(path, function, node.lineno, kind, start, end, source[start:end], after)  # type: ignore[attr-defined]
+            )
+    return sorted(set(found), key=lambda s: (s.start, s.end, s.kind, s.after))
+
+
+def _walk(node: ast.AST, function: str) -> Iterator[tuple[ast.AST, str]]:
+    """Nodes that may change, with the function around them: not annotations, words, or what builds an error."""
+    for name, child in _children(node):
+        if name in ("annotation", "returns", "decorator_list", "type_params") or isinstance(
+            child, (ast.JoinedStr, ast.Raise)
+        ):
+            continue
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue
+        if isinstance(child, ast.Call) and _called(child) in _IGNORED_CALLS:
+            continue
+        inner = function
+        if isinstance(child, (ast.FunctionDef, ast.ClassDef)):
+            inner = f"{function}.{child.name}" if function else child.name
+        elif isinstance(child, ast.If):
+            yield child.test, function
+            if len(child.body) == 1 and isinstance(child.body[0], _ENDS) and not child.orelse:
+                yield _Guard(child.test), function
+        elif isinstance(child, ast.expr):
+            yield child, function
+        yield from _walk(child, inner)
+
+
+class _Guard(ast.expr):
+    """The test of an `if` whose only deed is to leave."""
+
+    _fields = ("test",)
+
+    def __init__(self, test: ast.expr) -> None:
+        super().__init__()
+        self.test = test
+        ast.copy_location(self, test)
+
+
+def _children(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    for name, value in ast.iter_fields(node):
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                yield name, child
+
+
+def _called(call: ast.Call) -> str:
+    return (
+        call.func.attr
+        if isinstance(call.func, ast.Attribute)
+        else call.func.id
+        if isinstance(call.func, ast.Name)
+        else ""
+    )
+
+
+def _changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    """The kinds of change, and what stands there then."""
+    if isinstance(node, _Guard):
+        yield "dropped guard", ast.Constant(False)
+    elif isinstance(node, ast.Compare) and type(node.ops[0]) in _COMPARED:
+        new = copy.deepcopy(node)
+        new.ops[0] = _COMPARED[type(node.ops[0])]()
+        yield "comparison", new
+    elif isinstance(node, ast.BinOp) and type(node.op) in _COMPUTED:
+        if any(isinstance(side, ast.Constant) and isinstance(side.value, str) for side in (node.left, node.right)):
+            return
+        new = copy.deepcopy(node)
+        new.op = _COMPUTED[type(node.op)]()
+        yield "operator", new
+    elif isinstance(node, ast.BoolOp):
+        new = copy.deepcopy(node)
+        new.op = ast.Or() if isinstance(node.op, ast.And) else ast.And()
+        yield "and/or", new
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        yield "not", copy.deepcopy(node.operand)
+    elif isinstance(node, ast.Constant) and not isinstance(node.value, (str, bytes, type(None), type(...))):
+        value = node.value
+        yield (
+            "constant",
+            ast.Constant(not value if isinstance(value, bool) else value + 1 if isinstance(value, int) else value * 2),
+        )
+    elif (
+        isinstance(node, ast.Call)
+        and len(node.args) >= 2
+        and not any(isinstance(a, ast.Starred) for a in node.args[:2])
+    ):
+        if ast.dump(node.args[0]) == ast.dump(node.args[1]):
+            return
+        new = copy.deepcopy(node)
+        new.args[:2] = new.args[1::-1]
+        yield "swapped arguments", new
+
+
+def choose(root: Path, folders: list[str], count: int, seed: int) -> list[Site]:
+    """`count` sites of all files below `folders`, by chance; the same for the same sources and seed."""
+    every = []
+    for path in sorted(p for folder in folders for p in (root / folder).rglob("*.py")):
+        every += sites(path.read_text(encoding="utf-8"), str(path.relative_to(root)))
+    return random.Random(seed).sample(every, min(count, len(every)))
