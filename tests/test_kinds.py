@@ -141,6 +141,15 @@ def test_a_changed_program_is_proved_against_itself(tmp_path: Path) -> None:
     assert not onnxgrad.verify(program, tmp_path / "m.onnx").ok and onnxgrad.verify(program, found).ok
 
 
+def test_functions_are_proved_too() -> None:
+    """The proof of what has no file runs the whole model, functions included."""
+    text = """<ir_version: 10, opset_import: ["" : 20, "own" : 1]>
+      g (float[N,2] x) => (float[N,2] y) { i = Identity(x) y = own.f(i) }
+      <domain: "own", opset_import: ["" : 20]> f (a) => (b) { b = Tanh(a) }"""
+    found = onnxgrad.optimize(onnxgrad.load(parse(text)))
+    assert [b.op for b in found.main.bindings] == ["f"] and onnxgrad.optimize(parse(text)).functions
+
+
 def test_a_wrong_law_is_found_in_a_program_and_in_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bisecting reads the model again and again."""
     from onnxgrad.passes import optimize as module

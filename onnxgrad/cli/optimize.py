@@ -64,7 +64,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--max-rewrites", type=natural, metavar="N", help="stop after N rewrites")
     how.add_argument("--explain", action="store_true", help="list near misses with the reason they were declined")
     add_proof(parser)
-    parser.add_argument("--no-verify", action="store_true", help="skip the proof (needs no onnxruntime)")
+    parser.add_argument(
+        "--verify", choices=("model", "each"), default="model", help="model (default): prove the whole model; each: "
+        "also cut out every rewrite and run both of its forms on its own operands, so that a wrong law is named at "
+        "once (with --no-verify only this)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--no-verify", action="store_true", help="skip the proof of the whole model (needs no onnxruntime)"
+    )
 
 
 @dataclass(frozen=True)
@@ -108,7 +115,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     for target in targets if args.out_dir is not None else ():
         if target is not None:
             check_output(target, models)
-    for provider in dict.fromkeys(job.args.provider for job in jobs if not job.args.no_verify):
+    for provider in dict.fromkeys(job.args.provider for job in jobs if _runs(job.args)):
         try:
             require_runtime(provider)
         except InputError as error:
@@ -126,6 +133,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
     elif outcomes[0].error is not None:
         raise outcomes[0].error
     return code
+
+
+def _runs(args: argparse.Namespace) -> bool:
+    """Whether models are run."""
+    return not args.no_verify or args.verify == "each"
 
 
 def _job(args: argparse.Namespace, name: str, recipe: Recipe | None, out: Output) -> _Job:
@@ -209,6 +221,7 @@ def _rewrite(job: _Job, name: str, target: Path | None, outcome: Outcome, clock:
             model,
             job.pipeline,
             prove=not args.no_verify,
+            each=args.verify == "each",
             limit=args.max_rewrites,
             explain=args.explain,
             proof=job.proof,

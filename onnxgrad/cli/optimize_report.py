@@ -54,6 +54,7 @@ class Outcome:
             "error": None if self.error is None else str(self.error),
             "before": None if self.before is None else self.before.to_dict(),
             "after": None if self.after is None else self.after.to_dict(),
+            "each": None if done is None or done.each is None else done.each.to_dict(),
             "passes": [] if done is None else _passes_data(done),
             "rules": {} if done is None else _rules_data(done),
             "inexact": [] if done is None else [asdict(i) for i in done.trace.inexact],
@@ -107,6 +108,8 @@ def details(outcome: Outcome, args: argparse.Namespace, verbose: bool) -> Iterat
             yield ""
             yield from _misses(outcome.done, verbose)
         yield ""
+    if outcome.done is not None and outcome.done.each is not None:
+        yield cell(f"each one: {outcome.done.each}")
     if outcome.report is not None:
         yield from proof_lines(outcome.report, verbose)
         yield ""

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from onnx import ModelProto
 
@@ -16,8 +16,9 @@ from onnxgrad.ir import interop
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import save, to_proto
-from onnxgrad.ir.weights import outside
+from onnxgrad.ir.weights import load_weights, outside
 from onnxgrad.limits import bounded
+from onnxgrad.passes.each import EachReport, EachTrace, FiringDiffers
 from onnxgrad.passes.pipeline import PassResult, Pipeline
 from onnxgrad.rewrite.trace import Firing, Trace
 from onnxgrad.verify import Report, verify
@@ -25,35 +26,39 @@ from onnxgrad.verify.bisect import bisect
 from onnxgrad.verify.report import DIFFERENT
 from onnxgrad.verify.run import RunFailed
 
+# options of the proof that speak of the whole model's inputs
+_OF_THE_WHOLE = frozenset({"inputs", "dims", "float64_exact", "allow_empty"})
+
 
 class RewriteRefuted(NotProved):
     """The optimised model computes something else, or nothing was proved. `report` holds the differences, `culprit` the
     first bad firing.
+
+    `alone`: the report is about the culprit's own operands and results, whatever the whole model makes of them.
     """
 
-    def __init__(self, report: Report, culprit: Firing | None) -> None:
+    def __init__(self, report: Report, culprit: Firing | None, *, alone: bool = False) -> None:
         self.report = report
         self.culprit = culprit
         what = report.summary
-        blame = (
-            ""
-            if culprit is None
-            else (
-                f"; the first rewrite that changes the result is number {culprit.number}, {culprit.rule} "
-                f"(pass {culprit.pass_name}) at: {culprit.where}"
+        blame = ""
+        if culprit is not None:
+            which = "the first rewrite whose two forms differ" if alone else "the first rewrite that changes the result"
+            blame = (
+                f"; {which} is number {culprit.number}, {culprit.rule} (pass {culprit.pass_name}) at: {culprit.where}"
             )
-        )
         super().__init__(f"{what}{blame}; nothing was written")
 
 
 @dataclass(frozen=True)
 class Optimized:
-    """The optimised program, what each pass did, every firing, and the proof (None when it was not asked for)."""
+    """The optimised program, what each pass did, every firing, and the proofs (None when they were not asked for)."""
 
     program: Program
     passes: list[PassResult]
     trace: Trace
     report: Report | None
+    each: EachReport | None = None
 
 
 def optimize_program(
@@ -61,6 +66,7 @@ def optimize_program(
     pipeline: Pipeline,
     *,
     prove: bool = True,
+    each: bool = False,
     limit: int | None = None,
     explain: bool = False,
     proof: Mapping[str, Any] | None = None,
@@ -69,22 +75,24 @@ def optimize_program(
 ) -> Optimized:
     """Run `pipeline` over a fresh reading of `model` and prove the result; `proof` goes to `verify.verify`.
 
+    `each` also proves every firing on its own operands, when it happens (see `passes.each`), whatever `prove` says.
     `on_read` sees the program before any rewrite and may refuse it.
     `limit` stops after that many rewrites; `on_stage` is told what begins: "read", each pass by name, "prove",
     "bisect". Raises RewriteRefuted (exit code 1) when the proof fails, after bisecting
     the numbered firings, and InputError when the model cannot be read, or cannot be run while `prove` is on.
     """
     options = dict(proof or {})
-    trace = Trace(limit=limit, explain=explain)
+    trace = EachTrace(limit=limit, explain=explain) if each else Trace(limit=limit, explain=explain)
     tell = on_stage or (lambda stage: None)
     tell("read")
     model = interop.settled(model)  # read more than once
     program = load_own(model)
     if on_read is not None:
         on_read(program)
-    results = pipeline.run(program, trace, tell)
+    results = _run(pipeline, program, trace, tell, options)
+    singly = trace.report if isinstance(trace, EachTrace) else None
     if not prove:
-        return Optimized(program, results, trace, None)
+        return Optimized(program, results, trace, None, singly)
     options.setdefault("float64_exact", not trace.rounded)
     tell("prove")
     with _original(program) as original:
@@ -96,7 +104,22 @@ def optimize_program(
                 tell("bisect")
                 culprit = _culprit(model, pipeline, len(trace.firings), original, options)
             raise RewriteRefuted(report, culprit)
-    return Optimized(program, results, trace, report)
+    return Optimized(program, results, trace, report, singly)
+
+
+def _run(
+    pipeline: Pipeline, program: Program, trace: Trace, tell: Callable[[str], None], options: Mapping[str, Any]
+) -> list[PassResult]:
+    """Run the pipeline. Raises RewriteRefuted for a firing that an EachTrace finds wrong."""
+    if not isinstance(trace, EachTrace):
+        return pipeline.run(program, trace, tell)
+    trace.watch(program, {k: v for k, v in options.items() if k not in _OF_THE_WHOLE})
+    try:
+        results = pipeline.run(program, trace, tell)
+        trace.finish()
+    except FiringDiffers as error:
+        raise RewriteRefuted(error.report, error.firing, alone=True) from None
+    return results
 
 
 @bounded
@@ -107,7 +130,7 @@ def optimize(
     passes: str | list[str] | None = None,
     merge: str = "auto",
     provider: str = "cpu",
-    verify: bool = True,
+    verify: bool | Literal["each"] = True,
     allow_empty: Sequence[str] = (),
     timeout: float | None = None,
     max_memory: int | str | None = None,
@@ -115,16 +138,17 @@ def optimize(
     """The optimised model, in the kind that was given (what has none to come back as gives a ModelProto).
 
     `preset` or `passes` (`"a,b{option=value}"`) choose what runs; `merge` is always, auto or never; `verify` proves
-    the result on `provider`, where the outputs `allow_empty` may have nothing finite to compare. `timeout`: seconds for
-    everything (300); `max_memory`: bytes, or such as "4GB", for each process that runs a model (half of what there is).
-    Raises InputError, RewriteRefuted, LimitReached.
+    the result on `provider`, where the outputs `allow_empty` may have nothing finite to compare; "each" proves every
+    rewrite on its own operands as well. `timeout`: seconds for everything (300); `max_memory`: bytes, or such as "4GB",
+    for each process that runs a model (half of what there is). Raises InputError, RewriteRefuted, LimitReached.
     """
     pipeline = Pipeline.of(preset, passes, merge=merge, provider=provider)
     given = interop.settled(model)  # a stream is read once
     done = optimize_program(
         given,
         pipeline,
-        prove=verify,
+        prove=bool(verify),
+        each=verify == "each",
         proof={"provider": provider, "allow_empty": allow_empty},
         on_read=lambda program: interop.check_room(program, model),
     )
@@ -137,8 +161,12 @@ def _original(program: Program) -> Iterator[ModelProto | Path]:
     if program.path is not None:
         yield program.path
         return
-    with _runnable(Program(program.proto, program.folder)) as original:
-        yield original
+    proto = program.proto
+    if outside(proto):
+        proto = ModelProto()
+        proto.CopyFrom(program.proto)
+        load_weights(proto, program.folder)
+    yield proto
 
 
 @contextlib.contextmanager

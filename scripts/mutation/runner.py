@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,10 @@ from typing import Any
 
 import pytest
 
-QUIET = ("-q", "-x", "-p", "no:cacheprovider", "--no-header", "-p", "no:faulthandler")
+from scripts.mutation.sites import Site
+
+_NEAR = 12  # test files of the modules that import a changed one
+QUIET = ("-q", "-x", "-p", "no:cacheprovider", "--no-header", "--assert=plain", "-p", "no:faulthandler")
 
 
 def copied(root: Path, folder: Path) -> Path:
@@ -53,12 +57,55 @@ class Reach:
         mirror = "/".join(("tests", *parts[:-1], f"test_{parts[-1].lstrip('_')}"))
         return sorted(found, key=lambda t: (not t.startswith(mirror), self.seconds.get(t, 0.0), t))
 
+    def plan(self, tree: Path, site: Site) -> list[Sequence[str]]:
+        """The tests that enter the changed function, a few likely ones first, since most changes die there."""
+        # of a new function, or one that only a child process enters, what stands beside it
+        tests = self.tests_of(site.path, site.function) or self.tests_of(site.path, "")
+        return [part for part in (tests[:12], tests[12:72], tests[72:]) if part]
+
     def save(self, path: Path) -> None:
         path.write_text(json.dumps({"seconds": self.seconds, "functions": self.functions}))
 
     @staticmethod
     def load(path: Path) -> Reach:
         return Reach(**json.loads(path.read_text()))
+
+
+class Near:
+    """Test files by their names: those that mirror the changed file, those of what imports it, then the rest."""
+
+    def __init__(self, rest: bool) -> None:
+        self.rest = rest
+
+    def __call__(self, tree: Path, site: Site) -> list[Sequence[str]]:
+        mirrors = _mirrors(tree, site.path)
+        module = site.path.removesuffix(".py").replace("/", ".")
+        names = (f"{module} import", f"from {module.rpartition('.')[0]} import {module.rpartition('.')[2]}")
+        readers = [p for p in sorted((tree / "onnxgrad").rglob("*.py")) if any(n in p.read_text() for n in names)]
+        near = [m for p in readers for m in _mirrors(tree, str(p.relative_to(tree)))]
+        every = sorted((tree / "tests").rglob("test_*.py"), key=lambda p: (p.stat().st_size, p))
+        stem = module.rpartition(".")[2].lstrip("_")
+        near += [str(p.relative_to(tree)) for p in every if f"{module} " in p.read_text() or stem in p.stem]
+        if not mirrors:  # its neighbours' tests
+            folder = tree.joinpath("tests", *Path(site.path).parts[1:-1])
+            near += [str(p.relative_to(tree)) for p in every if p.parent == folder]
+        rest = [str(p.relative_to(tree)) for p in every] if self.rest else []
+        parts: list[Sequence[str]] = []
+        seen: set[str] = set()
+        for part in (mirrors, near[:_NEAR], rest):
+            parts.append([t for t in dict.fromkeys(part) if t not in seen])
+            seen.update(part)
+        return [part for part in parts if part]
+
+
+def _mirrors(tree: Path, path: str) -> list[str]:
+    """tests/a/test_b*.py of onnxgrad/a/b.py; of a file in a folder that has one test file, that."""
+    parts = Path(path).with_suffix("").parts[1:]
+    folder, stem = tree.joinpath("tests", *parts[:-1]), parts[-1].strip("_")
+    found = sorted(folder.glob(f"test_{stem}.py")) or sorted(folder.glob(f"test_{stem}_*.py"))
+    if not found and len(parts) > 1:
+        found = sorted(folder.parent.glob(f"test_{parts[-2]}*.py"))
+    return [str(p.relative_to(tree)) for p in found]
 
 
 class Learn:
@@ -103,13 +150,17 @@ def _named(code: CodeType) -> str:
 
 
 class Only:
-    """A pytest plugin that runs these tests in this order, and remembers the first that fails."""
+    """A pytest plugin that runs these tests in this order (or whole files), and remembers the first that fails."""
 
-    def __init__(self, tests: Sequence[str]) -> None:
+    def __init__(self, tests: Sequence[str], without: set[str]) -> None:
+        self.without = without
         self.order = {test: i for i, test in enumerate(tests)}
         self.failed = ""
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [i for i in items if i.nodeid not in self.without]
+        if not any("::" in test for test in self.order):
+            return
         items[:] = sorted((i for i in items if i.nodeid in self.order), key=lambda i: self.order[i.nodeid])
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -125,11 +176,15 @@ def in_fork(work: Any, limit: float) -> Any:
         os.setsid()
         os.close(reading)
         try:
-            with open(os.devnull, "w") as null:
+            with open(os.environ.get("MUTANTS_LOG", os.devnull), "a") as null:
                 os.dup2(null.fileno(), 1)
                 os.dup2(null.fileno(), 2)
             os.write(writing, json.dumps(work()).encode())
+        except BaseException:  # noqa: BLE001  # whatever it is, it must not run on as a second parent
+            traceback.print_exc()
         finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
             os._exit(0)
     os.close(writing)
     deadline, answer, ended = time.monotonic() + limit, b"", False
@@ -149,15 +204,17 @@ def in_fork(work: Any, limit: float) -> Any:
     return json.loads(answer) if answer else None
 
 
-def run_tests(tree: Path, tests: Sequence[str], limit: float) -> tuple[str, str]:
+def run_tests(tree: Path, tests: Sequence[str], limit: float, without: Iterable[str] = ()) -> tuple[str, str]:
     """("passed" | "failed" | "died" | "timeout", the test that failed) of some tests in `tree`."""
     started = time.monotonic()
 
     def work() -> list[Any]:
         os.chdir(tree)
-        sys.path.insert(0, str(tree))
+        root = str(Path(__file__).resolve().parents[2])
+        sys.path[:] = [str(tree), *(p for p in sys.path if p != root)]
+        os.environ["PYTHONPATH"] = str(tree)  # of the commands that tests start
         sys.dont_write_bytecode = True
-        plugin = Only(tests)
+        plugin = Only(tests, set(without))
         files = list(dict.fromkeys(t.split("::")[0] for t in tests))
         code = pytest.main([*QUIET, f"--timeout={max(5, int(limit))}", *files], plugins=[plugin])
         return [int(code), plugin.failed]
@@ -167,14 +224,3 @@ def run_tests(tree: Path, tests: Sequence[str], limit: float) -> tuple[str, str]
         return ("timeout" if time.monotonic() - started >= limit else "died"), ""
     code, failed = answer
     return ("passed" if code == 0 else "failed"), failed or ("" if code == 0 else "(collection)")
-
-
-def batches(tests: Sequence[str], sizes: Iterable[int]) -> Iterable[Sequence[str]]:
-    """The tests in parts: a few likely ones first, since most changes die there."""
-    at = 0
-    for size in sizes:
-        if tests[at : at + size]:
-            yield tests[at : at + size]
-        at += size
-    if tests[at:]:
-        yield tests[at:]

@@ -1,0 +1,188 @@
+"""`--verify each`: every firing is cut out of the graph, and both of its forms run on its boundary.
+
+The whole-model proof sees only what reaches an output on its feeds: a branch that is not taken, a factor of 0 or an
+ArgMax hides a wrong law. Here the law's own operands are fed. A rewrite may lean on what computes its operands (a value
+is never negative, two sizes are equal), so a region whose forms differ is widened upwards, step by step, before its
+firing is called wrong; how many needed that is counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from onnx import ModelProto, TypeProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.types import type_to_proto
+from onnxgrad.ir.weights import load_weights
+from onnxgrad.rewrite.trace import Firing, Trace
+from onnxgrad.verify import Report, verify
+from onnxgrad.verify.region import NoRegion, Region, scopes
+from onnxgrad.verify.report import DIFFERENT
+
+_Nodes: TypeAlias = "defaultdict[str, set[Binding]]"
+# how many steps up a region grows each time that its two forms differ or do not run
+_STEPS = (1, 1, 2, 4, 8, 16, 1 << 20)
+
+
+@dataclass
+class EachReport:
+    """What became of the firings: `alone` agree on their own operands, `in_context` with what computes these."""
+
+    alone: int = 0
+    in_context: int = 0
+    skipped: dict[int, str] = field(default_factory=dict)  # number of the firing -> why
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON's types."""
+        return {"alone": self.alone, "in_context": self.in_context, "skipped": dict(Counter(self.skipped.values()))}
+
+    def __str__(self) -> str:
+        checked = self.alone + self.in_context
+        context = f", {self.in_context} of them with what computes their operands" if self.in_context else ""
+        reasons = ", ".join(f"{count} {why}" for why, count in Counter(self.skipped.values()).most_common())
+        skipped = f"; {len(self.skipped)} skipped ({reasons})" if self.skipped else ""
+        return f"{checked} rewrite{'s' * (checked != 1)} equal on their own{context}{skipped}"
+
+
+class FiringDiffers(Exception):
+    """Both forms of a firing ran on its boundary and differ; never leaves `optimize_program`."""
+
+    def __init__(self, firing: Firing, report: Report) -> None:
+        super().__init__(firing, report)
+        self.firing = firing
+        self.report = report
+
+
+@dataclass
+class EachTrace(Trace):
+    """A trace that proves each firing as soon as the next may come.
+
+    Every pass asks `stopped` between two firings, when the program is whole. That is where the forms are taken.
+    """
+
+    program: Program | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    report: EachReport = field(default_factory=EachReport)
+    _before: tuple[ModelProto, _Nodes] | None = None
+    _settled: int = 0
+    _rounded_before: bool = False
+
+    def watch(self, program: Program, options: Mapping[str, Any]) -> None:
+        """Begin with this program; `options` are those of `verify` that say where and how to run."""
+        self.program, self.options = program, options
+        self._before = _snapshot(program)
+
+    @property
+    def stopped(self) -> bool:
+        """As `Trace.stopped`. Raises FiringDiffers when the last firing was wrong."""
+        self.settle()
+        return super().stopped
+
+    def settle(self) -> None:
+        """Prove what fired since the last time."""
+        if self.program is None or self._before is None or len(self.firings) == self._settled:
+            return
+        fired, self._settled = self.firings[self._settled :], len(self.firings)
+        after = _snapshot(self.program)
+        rounded, self.rounded = self.rounded, False
+        self._prove(fired, self._before, after, exact=not rounded)
+        self._before = after
+        self._rounded_before = self._rounded_before or rounded
+
+    def finish(self) -> None:
+        """The last firing; `rounded` then says what it says of a plain trace."""
+        self.settle()
+        self.rounded = self.rounded or self._rounded_before
+
+    def _prove(
+        self, fired: list[Firing], old: tuple[ModelProto, _Nodes], new: tuple[ModelProto, _Nodes], *, exact: bool
+    ) -> None:
+        (before, nodes_before), (after, nodes_after) = old, new
+        types = _types(self.program) if self.program is not None else {}
+        context, why = False, "nothing that is read has changed"
+        ran = False
+        for scope in scopes(before, after, lambda name: not nodes_before[name].isdisjoint(nodes_after[name])):
+            try:
+                region = Region(before, after, scope, types.get)
+                context = self._one(region, fired, exact) or context
+                ran = True
+            except NoRegion as error:
+                why = str(error)
+        if not ran:
+            self.report.skipped.update({f.number: why for f in fired})
+        elif context:
+            self.report.in_context += len(fired)
+        else:
+            self.report.alone += len(fired)
+
+    def _one(self, region: Region, fired: list[Firing], exact: bool) -> bool:
+        """Whether the region had to be widened until its forms agree."""
+        report, why = None, ""
+        for i, levels in enumerate((0, *_STEPS)):
+            if i and not region.widen(levels):
+                break
+            a, b = region.cut()
+            try:
+                for model in (a, b):
+                    load_weights(model, self.program.folder if self.program is not None else None)
+                report = self._compare(a, b, exact)
+            except InputError as error:  # these operands do not go together
+                why = str(error)
+                continue
+            if report.ok:
+                return i > 0
+            if report.verdict != DIFFERENT:  # NaN on these feeds, or a limit was reached
+                why, report = report.summary, None
+        if report is None:
+            raise NoRegion(f"cannot be run alone: {why.split(';')[0][:120]}")
+        raise FiringDiffers(fired[0], report)
+
+    def _compare(self, a: ModelProto, b: ModelProto, exact: bool) -> Report:
+        """In float64 where that is possible, for it is quick and sees the least; else in onnxruntime."""
+        if "legs" in self.options:
+            return verify(a, b, float64_exact=exact, **self.options)
+        try:
+            return verify(a, b, legs=("float64",), float64_exact=exact, **self.options)
+        except InputError:
+            return verify(a, b, legs=("onnxruntime",), **self.options)
+
+
+def _snapshot(program: Program) -> tuple[ModelProto, _Nodes]:
+    """The program as it stands between two firings, and its bindings by the name of their first result.
+
+    The order of the bindings, which writing the protobuf settles, is left alone for the pass that runs.
+    """
+    before = {block: block.bindings for block in program.blocks()}
+    proto = to_proto(program)
+    nodes: _Nodes = defaultdict(set)
+    for block, bindings in before.items():
+        block.bindings = bindings
+        for b in bindings:
+            if b.outputs and b.outputs[0] is not None:
+                nodes[b.outputs[0].name].add(b)
+    return proto, nodes
+
+
+def _types(program: Program) -> dict[str, TypeProto]:
+    """What is known of the values' types by name; nothing of a name that stands for two."""
+    found: dict[str, TypeProto | None] = {}
+    for block in program.blocks():
+        if block.is_function:
+            continue
+        for v in block.vars():
+            made = type_to_proto(v.type)
+            known = made if _is_known(made) else None
+            found[v.name] = known if v.name not in found or found[v.name] == known else None
+    return {name: made for name, made in found.items() if made is not None}
+
+
+def _is_known(made: TypeProto) -> bool:
+    tensor = made.tensor_type
+    return not made.HasField("tensor_type") or bool(tensor.elem_type and tensor.HasField("shape"))
