@@ -5,6 +5,7 @@ What users hold in their hands becomes a protobuf here, by the package's own con
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,7 @@ def subject(model: Any) -> Subject:
     if isinstance(model, onnx.ModelProto):
         small = model.ByteSize() <= TWO_GB
         return Subject(model.SerializeToString() if small else model, model, lambda: model)
-    if not isinstance(model, bytes) and Path(model).exists() and not (Path(model).is_file() or Path(model).is_dir()):
+    if not isinstance(model, bytes) and os.path.exists(model) and not (os.path.isfile(model) or os.path.isdir(model)):
         raise InputError(f"{model}: is a device or a pipe, which is not read twice: give its bytes")
     name = "the model" if isinstance(model, bytes) else str(model)
     try:
