@@ -11,7 +11,7 @@ from onnx import TensorProto, numpy_helper
 from onnxgrad.errors import InputError
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.types import FLOAT_DTYPES, Dim, Shape, TensorType, dtype_name, is_static, numpy_dtype
+from onnxgrad.ir.types import FLOAT_DTYPES, Dim, Shape, TensorType, Type, dtype_name, is_static, numpy_dtype
 
 
 def fit(partial: Var, operand: Var, rule: str, broadcasts: bool, binding: Binding, index: int) -> Var:
@@ -66,6 +66,13 @@ def _contradiction(source: Shape | None, wanted: Shape | None) -> str:
     sizes = zip(source, wanted)
     differ = len(source) != len(wanted) or any(isinstance(s, int) and isinstance(w, int) and s != w for s, w in sizes)
     return "mismatch" if differ else ""
+
+
+def contradict(a: Type | None, b: Type | None) -> bool:
+    """Whether no tensor is of both types."""
+    if not (isinstance(a, TensorType) and isinstance(b, TensorType)):
+        return False
+    return bool(a.dtype and b.dtype and a.dtype != b.dtype) or bool(_contradiction(a.shape, b.shape))
 
 
 def _sum_over(partial: Var, axes: tuple[int, ...], lead: int) -> Var:

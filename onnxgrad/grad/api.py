@@ -24,6 +24,7 @@ from onnxgrad.grad.straight_through import close_rounding, open_rounding, stoppe
 from onnxgrad.ir.anchor import lift
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.collector import collector_paused
+from onnxgrad.ir.fault import blaming
 from onnxgrad.ir.interop import check_room, like
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.ops import constant, emitting, op
@@ -91,7 +92,6 @@ def gradient(
     return like(found.program, model)
 
 
-@collector_paused()
 def differentiate(
     program: Program,
     wrt: Wrt = None,
@@ -104,6 +104,20 @@ def differentiate(
     names: str = "{}_grad",
 ) -> Gradient:
     """`gradient` on a Program, which is changed (or replaced, when its opset has to be raised); see there."""
+    with collector_paused(), blaming(program.proto):
+        return _differentiate(program, wrt, target, seed, checkpoint, ste, simplify, names)
+
+
+def _differentiate(
+    program: Program,
+    wrt: Wrt,
+    target: Target,
+    seed: Seed,
+    checkpoint: Choice,
+    ste: bool,
+    simplify: bool,
+    names: str,
+) -> Gradient:
     if seed not in ("ones", "input"):
         raise InputError(f'seed must be "ones" or "input", not {seed!r}')
     if names.count("{}") != 1:

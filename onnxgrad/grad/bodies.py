@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from onnx import TensorProto
 
-from onnxgrad.errors import InputError
-from onnxgrad.grad.accumulate import with_type_of
+from onnxgrad.errors import InputError, InternalError
+from onnxgrad.grad.accumulate import contradict, with_type_of
 from onnxgrad.grad.calling import build_body
-from onnxgrad.grad.registry import Rule, rule_of
+from onnxgrad.grad.registry import Rule, failed, rule_of
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.bodies import (
     body_of,
@@ -83,7 +83,7 @@ def open_call(binding: Binding) -> None:
     with emitting(block, share=True):
         _, stands = splice(binding, body, prefix=f"{binding.op.lower()}_", fold=fold)
     for out, new in stands.items():
-        if new.definition is not None:
+        if new.definition is not None and not contradict(new.type, out.type):
             with_type_of(new, out)
 
 
@@ -93,11 +93,14 @@ def _open_registered(rule: Rule, binding: Binding) -> None:
     if any(v is not None and v.type is None for v in binding.inputs):
         retype(block)  # behind an operator that onnx cannot type: the body before this one may have done so
     with emitting(block, share=True, sources=(binding,), made_by=f"body of {rule.name}"):
-        results = build_body(rule, binding)
+        try:
+            results = build_body(rule, binding)
+        except InternalError as e:
+            raise failed(rule, binding, e) from e
     for out, new in zip(list(binding.outputs), results):
         if out is not None and new is not None:
             block.replace(out, new)
-            if new.definition is not None:
+            if new.definition is not None and not contradict(new.type, out.type):
                 with_type_of(new, out)
     block.remove(binding)
 

@@ -12,10 +12,10 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from onnxgrad.errors import InputError, InternalError
-from onnxgrad.grad.accumulate import add_up, fit
+from onnxgrad.grad.accumulate import add_up, contradict, fit
 from onnxgrad.grad.bodies import has_body, open_call, refuse_bomb
 from onnxgrad.grad.calling import partials
-from onnxgrad.grad.registry import Rule, missing, rule_of
+from onnxgrad.grad.registry import Rule, failed, missing, rule_of
 from onnxgrad.grad.sequences import add_up_sequences
 from onnxgrad.ir.anchor import anchor
 from onnxgrad.ir.block import Binding, BindingBlock, Var
@@ -110,6 +110,10 @@ def open_calls(block: BindingBlock, targets: Collection[Var], sources: Collectio
             anchors += [anchor(v) for v in list(b.outputs) if v is not None and v in kept]
             open_call(b)
         retype(block)
+        for identity in anchors:  # what a file declares of an operator that onnx does not know need not be so
+            made, out = identity.inputs[0], identity.out
+            if made is not None and contradict(made.type, out.type):
+                out.type = made.type
 
 
 def backward(
@@ -127,8 +131,8 @@ def backward(
     at = emitter()
     bindings = list(block.bindings)  # emission into the same block must not be walked
     for b in reversed(bindings):
-        if not any(v in arrived for v in b.outputs if v is not None):
-            continue
+        if not any(v in arrived and not _is_empty(v) for v in b.outputs if v is not None):
+            continue  # nothing flows from a result without elements, and rules need not know of such
         g = [None if v is None or v not in arrived else _total(v, arrived, adjoints) for v in b.outputs]
         asked = [v for v in edges(b) if v in needed]
         if not asked:
@@ -142,6 +146,10 @@ def backward(
             arrived.setdefault(v, []).append(partial)
     at.sources, at.made_by = (), "gradient"
     return {v: _total(v, arrived, adjoints) for v in wanted if v in arrived}
+
+
+def _is_empty(v: Var) -> bool:
+    return v.shape is not None and 0 in v.shape
 
 
 def _total(v: Var, arrived: Mapping[Var, list[Any]], adjoints: dict[Var, Any]) -> Any:
@@ -165,7 +173,7 @@ def _partials(
     try:
         found = partials(rule, read, g, wanted)
     except InternalError as e:
-        raise InternalError(f"the gradient rule of {rule.name} failed at '{forward}': {e}") from e
+        raise failed(rule, forward, e) from e
     result: list[tuple[Var, Any]] = []
     for i, (v, partial) in enumerate(zip(forward.inputs, found, strict=True)):
         if v is None or partial is None or not wanted[i]:

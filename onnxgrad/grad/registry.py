@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 import onnx
 
-from onnxgrad.errors import InputError
+from onnxgrad.errors import InputError, InternalError, OnnxgradError
+from onnxgrad.ir import attributes
 from onnxgrad.ir.block import Binding
 
 Formula = Callable[..., Any]
@@ -179,6 +180,16 @@ def missing(binding: Binding) -> InputError:
         f"'{binding}': register one with onnxgrad.vjp(\"{name}\", lambda g, y, {operands}: ...), one formula per "
         f'operand, or onnxgrad.zero("{name}"); on the command line --rules FILE'
     )
+
+
+def failed(rule: Rule, binding: Binding, error: InternalError) -> OnnxgradError:
+    """The error for a rule that emits what does not type.
+
+    Nothing but the operator's own kernels knows what an operator without a schema takes: it may be its operands.
+    """
+    text = f"the gradient rule of {rule.name} failed at '{binding}': {error}"
+    known = attributes.schema(binding.op, binding.version, binding.domain) is not None
+    return InternalError(text) if known else InputError(f"{text}; are these operands what {rule.name} takes?")
 
 
 def split_name(name: str) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from onnxgrad.ir import attributes, interop
 from onnxgrad.ir.annotate import annotate
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.collector import collector_paused
+from onnxgrad.ir.fault import blaming
 from onnxgrad.ir.preflight import check_model
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
@@ -91,7 +92,7 @@ def _parse(data: bytes, where: str) -> ModelProto:
 def _program(proto: ModelProto, folder: Path | None, path: Path | None = None) -> Program:
     where = str(path) if path is not None else "model"
     check_model(proto, where)
-    with collector_paused():
+    with collector_paused(), blaming(proto):
         return _read(proto, folder, path, where)
 
 

@@ -15,6 +15,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir import weights as external
 from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.fault import blaming
 from onnxgrad.ir.files import Part, Staging, is_stream, place_of, write_stream
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import type_to_proto
@@ -30,12 +31,13 @@ def to_proto(program: Program, *, weights: bool = False) -> ModelProto:
     if not (program.main.changed or _header_changed(program)):
         model.CopyFrom(source)
     else:
-        _copy_fields(source, model, skip=("graph", "functions", "opset_import", "ir_version"))
-        model.ir_version = program.ir_version
-        _write_opsets(program, model)
-        _write_graph(program.main, model.graph)
-        for block in program.functions.values():
-            _write_function(block, model.functions.add())
+        with blaming(source):
+            _copy_fields(source, model, skip=("graph", "functions", "opset_import", "ir_version"))
+            model.ir_version = program.ir_version
+            _write_opsets(program, model)
+            _write_graph(program.main, model.graph)
+            for block in program.functions.values():
+                _write_function(block, model.functions.add())
     if weights:
         external.load_weights(model, program.folder)
     return model

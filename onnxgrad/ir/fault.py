@@ -1,0 +1,73 @@
+"""Whose fault it is when something fails: a model that is not valid ONNX makes anything fail anywhere.
+
+What a model promises is not all checked beforehand: that costs, and much of it nobody asks about. Where work on a model
+fails unexpectedly it is checked in full, and a fault found there is the error that the user sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import onnx
+from onnx import ModelProto, TensorProto
+
+from onnxgrad.errors import InputError, InternalError, OnnxgradError
+from onnxgrad.ir.preflight import every_node
+
+_LARGEST = 1 << 30  # serialised bytes that onnx's checker is given
+
+
+@contextmanager
+def blaming(proto: ModelProto) -> Iterator[None]:
+    """Turn an unexpected exception into an InputError where `proto` is not valid; let it pass where it is."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, OnnxgradError) and not isinstance(error, InternalError):
+            raise
+        reason = fault_of(proto)
+        if reason is None:
+            raise
+        raise InputError(f"this is no valid ONNX model: {reason}") from error
+
+
+def fault_of(proto: ModelProto) -> str | None:
+    """What is wrong with the model, in one line; None where nothing is found."""
+    damaged = next(_no_text(proto), None)
+    if damaged is not None:
+        field, value = damaged
+        return f"its {field} {value!r} is not UTF-8 text"
+    far = next(_far_axes(proto), None)
+    if far is not None:
+        return far
+    if proto.ByteSize() > _LARGEST:
+        return None
+    try:
+        if not any(t.data_location == TensorProto.EXTERNAL for t in proto.graph.initializer):
+            onnx.checker.check_model(proto)
+        onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
+    except Exception as error:  # noqa: BLE001  # whatever onnx raises, it is about the model
+        return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return None
+
+
+def _far_axes(proto: ModelProto) -> Iterator[str]:
+    """Axes that no rank reaches; onnx looks at their last 32 bits."""
+    for node in every_node([*proto.graph.node, *(n for f in proto.functions for n in f.node)]):
+        for a in node.attribute:
+            if a.name == "axis" and abs(a.i) >= 1 << 31:
+                yield f"axis {a.i} of {node.op_type} '{node.name}' is out of range"
+
+
+def _no_text(message: Any) -> Iterator[tuple[str, bytes]]:
+    """The string fields that hold no text: protobuf hands out their bytes."""
+    work = [message]
+    while work:
+        for field, value in work.pop().ListFields():
+            values = value if field.is_repeated else [value]
+            if field.message_type is not None:
+                work += values
+            elif field.type == field.TYPE_STRING:
+                yield from ((field.name, v) for v in values if isinstance(v, bytes))
