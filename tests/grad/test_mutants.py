@@ -105,7 +105,7 @@ def test_names_that_are_no_text() -> None:
     data = parse("g (float[3] x) => (float[3] y) { y = Tanh (x) }").SerializeToString()
     for old, new in ((b"Tanh", b"Ta\xffh"), (b"\n\x01x", b"\n\x01\xff"), (b"\x12\x01y", b"\x12\x01\xff")):
         assert old in data, old
-        with pytest.raises(InputError, match=r"UTF-8|unknown operator"):
+        with pytest.raises(InputError):
             gradient(data.replace(old, new), seed="input")
 
 
