@@ -1,0 +1,170 @@
+"""Mutants of models: does the proof catch each that moves an output?
+
+    python scripts/sweep_proof.py --mutants 500 --seed 0
+
+What moves is found in float64 on other feeds than the proof's own. The proof has to catch a mutant that moves an output
+by 1e-7 of max|y| where no weight was computed anew, and by 10 times the tolerance that it states where one was. Prints
+the counts and every miss; exit code 1 when there is one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import onnx
+from onnx import ModelProto
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from onnxgrad.errors import OnnxgradError  # noqa: E402  # runs from a checkout
+from onnxgrad.verify import Report, feeds_for, open_session, verify  # noqa: E402
+from onnxgrad.verify.compare import compare  # noqa: E402
+from onnxgrad.verify.dims import dim_plans  # noqa: E402
+from onnxgrad.verify.edges import Edges  # noqa: E402
+from onnxgrad.verify.reference import Reference  # noqa: E402
+from scripts.sweeping.models import random_model  # noqa: E402
+from scripts.sweeping.mutants import Mutant, mutant  # noqa: E402
+
+REAL = ("bert", "clip", "gpt2", "lstmcell", "t5", "vit")
+_PER_BASE = 5
+_SEEDS = (101, 102, 103)
+_SAME = 1e-7
+_COMPUTED = 10.0
+
+
+@dataclass
+class Base:
+    """A model to mutate, and its float64 results on feeds that it takes."""
+
+    name: str
+    model: ModelProto
+    feeds: list[dict[str, Any]]
+    results: list[dict[str, Any]]
+
+    @classmethod
+    def of(cls, name: str, model: ModelProto, seeds: Sequence[int]) -> Base | None:
+        """None where it runs on no feeds, or is no function of them (random operators)."""
+        try:
+            session, reference = open_session(model, optimize=False), Reference(model)
+            plans = dim_plans(model)[:2]
+        except OnnxgradError:
+            return None
+        made = cls(name, model, [], [])
+        for plan in plans:
+            for seed in seeds:
+                for edges in (None, Edges(), Edges(sizes=False)):
+                    try:
+                        feeds = feeds_for(model, seed=seed, dims=plan, edges=edges)
+                        session.run(feeds)
+                        made.results.append(reference.run(feeds))
+                        made.feeds.append(feeds)
+                    except OnnxgradError:
+                        continue
+        if not made.feeds or any(d.rel for d in compare(made.results[0], reference.run(made.feeds[0]), 0.0)):
+            return None
+        return made
+
+    def moved(self, other: ModelProto) -> dict[str, float]:
+        """How far each output of another model lies from this one's, at worst; empty where it does not run."""
+        try:
+            reference = Reference(other)
+            found: dict[str, float] = {}
+            for feeds, wanted in zip(self.feeds, self.results):
+                for d in compare(wanted, reference.run(feeds), 0.0):
+                    found[d.output] = max(found.get(d.output, 0.0), d.rel)
+        except OnnxgradError:
+            return {}
+        return found
+
+
+def bases(rng: Random, *, real: bool) -> Iterator[tuple[str, ModelProto]]:
+    """Random models, and in between real ones."""
+    number = 0
+    while True:
+        if real and number % 4 == 3:
+            name = rng.choice(REAL)
+            yield name, onnx.load(ROOT / "models" / f"{name}.onnx")
+        else:
+            yield f"random {number}", random_model(rng)
+        number += 1
+
+
+def missed(found: dict[str, float], report: Report, case: Mutant) -> str:
+    """The output that moved further than a proof that calls the two equal may overlook; empty where none did."""
+    if report.verdict != "equal":
+        return ""
+    stated: dict[str, float] = {}
+    for d in report.differences:
+        stated[d.output] = max(stated.get(d.output, 0.0), d.tolerance)
+    exact = report.legs["float64"].worst
+    for output, by in found.items():
+        allowed = _COMPUTED * stated.get(output, 0.0) if case.computed else _SAME
+        if by > allowed:
+            return f"{output} moves by {by:.1e}, allowed {allowed:.1e}; {report.summary}; float64: {exact}"
+    return ""
+
+
+def sweep(seed: int, *, mutants: int, minutes: float = 1e9, real: bool = True) -> tuple[Counter[str], list[str]]:
+    """The counts, and one line for each miss."""
+    counts: Counter[str] = Counter()
+    misses: list[str] = []
+    deadline = time.monotonic() + 60 * minutes
+    rng = Random(seed)
+    for name, model in bases(rng, real=real):
+        if counts["mutants"] >= mutants or time.monotonic() > deadline:
+            break
+        base = Base.of(name, model, _SEEDS[:1] if name in REAL else _SEEDS)
+        if base is None:
+            counts["bases left out"] += 1
+            continue
+        for _ in range(_PER_BASE):
+            case = mutant(rng, model)
+            if case is None:
+                continue
+            counts["mutants"] += 1
+            moved = base.moved(case.model)
+            try:
+                report = verify(model, case.model, float64_exact=not case.computed)
+            except OnnxgradError as error:
+                counts[f"not judged ({type(error).__name__})"] += 1
+                continue
+            words = missed(moved, report, case)
+            kind = "of computed weights" if case.computed else "of same weights"
+            if report.verdict == "not proved":
+                counts["not proved"] += 1
+            elif words:
+                counts[f"MISSED {kind}"] += 1
+                misses.append(f"seed {seed}, {name}, {case.what}: {words}")
+                print(misses[-1], flush=True)
+            elif report.verdict == "different":
+                counts[f"caught {kind}" if moved else "caught, do not run in float64"] += 1
+            else:
+                counts["equal, move nothing" if not any(moved.values()) else "equal, move less"] += 1
+    return counts, misses
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--minutes", type=float, default=1e9)
+    parser.add_argument("--mutants", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    started = time.monotonic()
+    counts, misses = sweep(given.seed, mutants=given.mutants, minutes=given.minutes)
+    print(
+        ", ".join(f"{n} {what}" for what, n in counts.most_common()), f"in {(time.monotonic() - started) / 60:.1f} min"
+    )
+    return 1 if misses else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
