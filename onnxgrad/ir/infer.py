@@ -12,7 +12,7 @@ from typing import Any
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from onnxgrad.ir import ceil_mode, symbolic
+from onnxgrad.ir import misinferred, symbolic
 from onnxgrad.ir.block import BindingBlock, Var
 from onnxgrad.ir.signature import TypeMismatch
 from onnxgrad.ir.types import (
@@ -49,8 +49,8 @@ def result_types(
         if found is not None:
             return [found]
     types = _onnx_types(schema, node, inputs, block)
-    if ceil_mode.rounds_up(node) and inputs[0] is not None and isinstance(types[0], TensorType):
-        types[0] = TensorType(types[0].dtype, ceil_mode.without_late_windows(node, inputs[0].shape, types[0].shape))
+    if node.op_type in misinferred.OPERATORS and inputs[0] is not None and isinstance(types[0], TensorType):
+        types[0] = TensorType(types[0].dtype, misinferred.corrected(node, inputs[0].shape, types[0].shape))
     refined = symbolic.refine(node, inputs)
     if refined is not None and types and isinstance(types[0], TensorType):
         types[0] = TensorType(types[0].dtype, _merge(types[0].shape, refined))
@@ -63,6 +63,8 @@ def _onnx_types(
     known = {v.name: type_to_proto(v.type).SerializeToString() for v in inputs if v is not None and v.type is not None}
     if any(v is not None and v.name not in known for v in inputs):
         return [None] * len(node.output)
+    if node.op_type in misinferred.OPERATORS and misinferred.is_unbounded(node):
+        raise TypeMismatch("more parts than anyone can read")
     data: dict[str, bytes] = {}
     for v in inputs:
         if v is not None and v.is_constant and v.dtype != TensorProto.STRING:
@@ -72,7 +74,14 @@ def _onnx_types(
                 data[v.name] = numpy_helper.from_array(array).SerializeToString()
     try:
         infer_node: Any = schema._infer_node_outputs  # its stub lags behind the signature
-        out = infer_node(node.SerializeToString(), known, data, {}, dict(block.opsets), block.program.ir_version)
+        out = infer_node(
+            misinferred.spelled_out(node).SerializeToString(),
+            known,
+            data,
+            {},
+            dict(block.opsets),
+            block.program.ir_version,
+        )
     except (onnx.shape_inference.InferenceError, RuntimeError) as e:
         raise TypeMismatch(str(e).strip().splitlines()[0]) from e
     return [type_from_proto(onnx.TypeProto.FromString(out[n])) if n in out else None for n in node.output]

@@ -20,7 +20,7 @@ from onnxgrad.ir.fault import blaming
 from onnxgrad.ir.preflight import check_model
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
-from onnxgrad.ir.types import TensorType
+from onnxgrad.ir.types import TensorType, type_from_proto, without_symbols
 
 # everything the public functions accept; the objects of other libraries have no static type here
 ModelLike: TypeAlias = str | os.PathLike[str] | bytes | ModelProto | Any
@@ -131,7 +131,10 @@ class _Reader:
         scope: dict[str, Var] = {}
         for value in proto.input:
             var = self._define(scope, Var(value.name, block))
-            var._proto = value.type
+            if block.is_function:  # what a function's graph calls a size is another size at each call
+                var.type = without_symbols(type_from_proto(value.type))
+            else:
+                var._proto = value.type
             var.parameter = True
             block.inputs.append(var)
         for tensor in proto.initializer:
@@ -222,7 +225,13 @@ class _Reader:
                 if operand.definition is not None and operand.definition not in read:
                     self.unordered[operand.block] = None
             for attribute in node.attribute:
-                if attribute.type in _GRAPH_KINDS and not attribute.ref_attr_name:
+                if attribute.ref_attr_name:
+                    if not block.is_function:
+                        raise InputError(
+                            f"{self.where}: attribute '{attribute.name}' of {binding.op} '{node.name}' refers to "
+                            f"'{attribute.ref_attr_name}' of a function, but stands in none"
+                        )
+                elif attribute.type in _GRAPH_KINDS:
                     self._nested(binding, attribute, visible)
             read.add(binding)
 

@@ -18,55 +18,100 @@ REFINED = frozenset(
 # exporters write INT32_MAX or INT64_MAX for "to the end"
 _END = (1 << 31) - 1
 
+# no tensor has a higher rank, so that a longer vector is no shape; files declare vectors of 2^40 elements
+_LONGEST = 1 << 10
+# beyond these, machines wrap around
+_LIMITS: dict[int, int] = {TensorProto.INT32: 1 << 31, TensorProto.INT64: 1 << 63}
+
 # how many bindings of shape arithmetic are followed upwards
 _DEPTH = 24
 
 
-def sizes(var: Var, depth: int = _DEPTH) -> tuple[Dim, ...] | None:
+def sizes(var: Var) -> tuple[Dim, ...] | None:
     """The elements of a small integer vector (or scalar) as dimensions; None when its length is unknown."""
-    ints = var.ints
-    if ints is not None:
-        return ints
-    # through bool or a float a number may change
-    if var.dtype not in (TensorProto.INT64, TensorProto.INT32) or (var.rank or 0) > 1:
+    return _Vectors().sizes(var, _DEPTH)
+
+
+class _Vectors:
+    """Follows integer vectors upwards, each once: operands that repeat would double the way at every binding."""
+
+    def __init__(self) -> None:
+        self.known: dict[Var, tuple[Dim, ...] | None] = {}
+
+    def sizes(self, var: Var, depth: int) -> tuple[Dim, ...] | None:
+        ints = var.ints
+        if ints is not None:
+            return ints if len(ints) <= _LONGEST else None
+        # through bool or a float a number may change
+        if var.dtype not in (TensorProto.INT64, TensorProto.INT32) or (var.rank or 0) > 1:
+            return None
+        b = var.definition
+        if b is None or b.domain != "" or depth == 0:
+            return _unknown(var)
+        if var not in self.known:
+            found = self._results(b, depth - 1)
+            self.known[var] = _unknown(var) if found is None or len(found) > _LONGEST else _within(found, var.dtype)
+        return self.known[var]
+
+    def _results(self, b: Binding, depth: int) -> tuple[Dim, ...] | None:
+        first = b.operand(0)
+        if first is None or b.has_refs:
+            return None
+        if b.op == "Shape":
+            shape = first.shape
+            return None if shape is None else shape[b.attr("start", 0) : b.attr("end", len(shape))]
+        if b.op in ("Identity", "Cast", "Squeeze"):
+            return self.sizes(first, depth) if first.rank is not None and first.rank <= 1 else None
+        if b.op == "Unsqueeze":
+            return self.sizes(first, depth) if first.rank == 0 else None
+        if b.op == "Reshape":
+            return self.sizes(first, depth) if b.out.rank is not None and b.out.rank <= 1 else None
+        if b.op == "Concat":
+            return self._concatenated(b, depth)
+        if b.op == "Gather":
+            return _gathered(self.sizes(first, depth), b)
+        if b.op == "Slice":
+            return _sliced(self.sizes(first, depth), b)
+        if b.op in ("Add", "Sub", "Mul", "Div", "Max", "Min"):
+            return self._arithmetic(b, depth)
         return None
-    b = var.definition
-    if b is None or b.domain != "" or depth == 0:
-        return _unknown(var)
-    found = _sizes_of(b, depth - 1)
-    return _unknown(var) if found is None else found
+
+    def _concatenated(self, b: Binding, depth: int) -> tuple[Dim, ...] | None:
+        dims: list[Dim] = []
+        for v in b.inputs:
+            part = None if v is None else self.sizes(v, depth)
+            if part is None or len(dims) + len(part) > _LONGEST:
+                return None
+            dims.extend(part)
+        return tuple(dims)
+
+    def _arithmetic(self, b: Binding, depth: int) -> tuple[Dim, ...] | None:
+        x, y = b.operand(0), b.operand(1)
+        if x is None or y is None or len(b.inputs) != 2:
+            return None
+        xs, ys = self.sizes(x, depth), self.sizes(y, depth)
+        if xs is None or ys is None:
+            return None
+        if len(xs) != len(ys):
+            if len(xs) == 1:
+                xs *= len(ys)
+            elif len(ys) == 1:
+                ys *= len(xs)
+            else:
+                return None
+        return tuple(_calculate(b.op, p, q) for p, q in zip(xs, ys, strict=True))
+
+
+def _within(dims: tuple[Dim, ...], dtype: int) -> tuple[Dim, ...]:
+    limit = _LIMITS[dtype]
+    return tuple(None if isinstance(d, int) and not -limit <= d < limit else d for d in dims)
 
 
 def _unknown(var: Var) -> tuple[Dim, ...] | None:
     if var.shape == ():
         return (None,)
     if var.shape is not None and len(var.shape) == 1 and isinstance(var.shape[0], int):
-        return (None,) * var.shape[0]
-    return None
-
-
-def _sizes_of(b: Binding, depth: int) -> tuple[Dim, ...] | None:
-    first = b.operand(0)
-    if first is None or b.has_refs:
-        return None
-    if b.op == "Shape":
-        shape = first.shape
-        return None if shape is None else shape[b.attr("start", 0) : b.attr("end", len(shape))]
-    if b.op in ("Identity", "Cast", "Squeeze"):
-        return sizes(first, depth) if first.rank is not None and first.rank <= 1 else None
-    if b.op == "Unsqueeze":
-        return sizes(first, depth) if first.rank == 0 else None
-    if b.op == "Reshape":
-        return sizes(first, depth) if b.out.rank is not None and b.out.rank <= 1 else None
-    if b.op == "Concat":
-        parts = [None if v is None else sizes(v, depth) for v in b.inputs]
-        return None if any(p is None for p in parts) else tuple(d for p in parts if p is not None for d in p)
-    if b.op == "Gather":
-        return _gathered(sizes(first, depth), b)
-    if b.op == "Slice":
-        return _sliced(sizes(first, depth), b)
-    if b.op in ("Add", "Sub", "Mul", "Div", "Max", "Min"):
-        return _arithmetic(b, depth)
+        return (None,) * var.shape[0] if var.shape[0] <= _LONGEST else None
     return None
 
 
@@ -83,28 +128,13 @@ def _sliced(source: tuple[Dim, ...] | None, b: Binding) -> tuple[Dim, ...] | Non
     steps = b.operand(4)
     step = (1,) if steps is None else steps.ints
     starts, ends = bounds
-    if source is None or starts is None or ends is None or step is None or len(starts) != 1:
+    if source is None or starts is None or ends is None or step is None:
+        return None
+    if not len(starts) == len(ends) == len(step) == 1 or step[0] == 0:
         return None
     if step[0] < 0 and starts[0] < -len(source):
         return None  # ONNX starts at the first element then, Python before it
     return source[slice(starts[0], ends[0] if ends[0] > -(1 << 62) else None, step[0])]
-
-
-def _arithmetic(b: Binding, depth: int) -> tuple[Dim, ...] | None:
-    x, y = b.operand(0), b.operand(1)
-    if x is None or y is None or len(b.inputs) != 2:
-        return None
-    xs, ys = sizes(x, depth), sizes(y, depth)
-    if xs is None or ys is None:
-        return None
-    if len(xs) != len(ys):
-        if len(xs) == 1:
-            xs *= len(ys)
-        elif len(ys) == 1:
-            ys *= len(xs)
-        else:
-            return None
-    return tuple(_calculate(b.op, p, q) for p, q in zip(xs, ys, strict=True))
 
 
 def _calculate(op: str, p: Dim, q: Dim) -> Dim:
@@ -135,7 +165,7 @@ def refine(node: NodeProto, inputs: Sequence[Var | None]) -> Shape | None:
     if node.op_type == "Tile" and second is not None and x.shape is not None:
         repeats = sizes(second)
         if repeats is not None and len(repeats) == len(x.shape):
-            return tuple(_calculate("Mul", d, r) for d, r in zip(x.shape, repeats, strict=True))
+            return _sane(tuple(_calculate("Mul", d, r) for d, r in zip(x.shape, repeats, strict=True)))
     if node.op_type in ("ScatterND", "ScatterElements"):
         return x.shape
     if node.op_type == "Slice":
@@ -183,7 +213,7 @@ def _without(source: Shape, touched: tuple[int, ...] | None) -> Shape | None:
 
 
 def _sane(dims: tuple[Dim, ...]) -> Shape:
-    return tuple(None if isinstance(d, int) and d < 0 else d for d in dims)
+    return tuple(None if isinstance(d, int) and not 0 <= d < _LIMITS[TensorProto.INT64] else d for d in dims)
 
 
 def _reshaped(source: Shape | None, wanted: tuple[Dim, ...] | None, allowzero: bool) -> Shape | None:

@@ -148,7 +148,8 @@ def type_to_proto(type_: Type | None) -> TypeProto:
             for d in type_.shape:
                 dim = shape.dim.add()
                 if isinstance(d, int):
-                    dim.dim_value = d
+                    if d < 1 << 63:  # a sum of sizes may be more than the field holds
+                        dim.dim_value = d
                 elif d is not None:
                     dim.dim_param = d
     elif isinstance(type_, SequenceType):
@@ -158,6 +159,13 @@ def type_to_proto(type_: Type | None) -> TypeProto:
     elif isinstance(type_, OpaqueType):
         proto.ParseFromString(type_.proto)
     return proto
+
+
+def without_symbols(type_: Type | None) -> Type | None:
+    """The type of a tensor without its named sizes."""
+    if not isinstance(type_, TensorType) or type_.shape is None:
+        return type_
+    return TensorType(type_.dtype, tuple(d if isinstance(d, int) else None for d in type_.shape))
 
 
 def same_dim(a: Dim, b: Dim) -> bool:

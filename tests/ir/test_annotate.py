@@ -8,10 +8,11 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from onnxgrad.ir import annotate as annotate_module
+import onnxgrad
+from onnxgrad.ir import inference
 from onnxgrad.ir.block import Var
 from onnxgrad.ir.load import load
-from onnxgrad.ir.types import TensorType, numpy_dtype
+from onnxgrad.ir.types import TensorType, numpy_dtype, same_dim
 from tests.backend_suite import Case, usable
 from tests.helpers import parse
 
@@ -24,11 +25,11 @@ def types(model: onnx.ModelProto) -> dict[str, str]:
     return {v.name: str(v.type or "?") for v in load(model).main.vars()}
 
 
-def test_a_wrong_declaration_is_not_believed() -> None:
+def test_where_declaration_and_inference_disagree_neither_is_believed() -> None:
     model = parse("g (float[2,3] x) => (float[7] y) { t = Neg(x) u = Abs(t) y = Exp(u) }")
     declare(model, "t", [2, 5])
     declare(model, "u", ["K"], TensorProto.INT64)
-    assert types(model) == {"x": "f32[2,3]", "t": "f32[2,3]", "u": "f32[2,3]", "y": "f32[2,3]"}
+    assert types(model) == {"x": "f32[2,3]", "t": "f32[2,?]", "u": "f32[2,?]", "y": "f32[...]"}
 
 
 def test_a_declaration_wrong_in_one_place_is_not_believed_in_another() -> None:
@@ -40,7 +41,8 @@ def test_a_declaration_wrong_in_one_place_is_not_believed_in_another() -> None:
     assert (found["r"], found["t"]) == ("f32[N,3]", "f32[4,4]")  # inference left all of t open
     model = parse("g (float[N,3] x) => (float[a,b] y) { t = Concat<axis = 0>(x, x) y = Neg(t) }")
     declare(model, "t", ["M", 4])
-    assert types(model)["y"] == "f32[a,3]"
+    found = types(model)
+    assert (found["t"], found["y"]) == ("f32[?,?]", "f32[a,b]")
 
 
 def test_a_declaration_completes_and_flows_on() -> None:
@@ -109,7 +111,7 @@ def test_without_inference_each_binding_is_typed_by_itself(monkeypatch: pytest.M
     graph = "{ s = Shape(x) r = Flatten(x) t = Reshape(r, s) y = Softmax(t) }"
     model = parse(f"g (float[N,4] x) => (float[a,b] y) {graph}")
     expected = types(model)
-    monkeypatch.setattr(annotate_module, "_infer", lambda model: None)
+    monkeypatch.setattr(inference, "infer_model", lambda *_: None)
     assert types(model) == expected == {**dict.fromkeys("xrty", "f32[N,4]"), "s": "i64[2]"}
 
 
@@ -144,3 +146,59 @@ def _fits(var: Var, value: np.ndarray[tuple[int, ...], np.dtype[np.generic]], si
 @pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.slow)])
 def test_types_fit_the_results_of_the_backend_suite(step: int) -> None:
     assert {c.name: w for c in list(usable())[::step] if (w := wrong(c))} == {}
+
+
+# ---- symbols -----------------------------------------------------------------------------------------------------
+
+NONZERO = "n1 = NonZero(x) n2 = NonZero(y) s = Shape(n2)"
+SYMBOLS = {
+    "an output's": f"g (float[A] x, float[A] y) => (int64[1,unk__0] o) {{ {NONZERO} o = Expand(n1, s) }}",
+    "a value's": f"g (float[A] x, float[A] y) => (int64[1,K] o) <int64[1,unk__0] n2> {{ {NONZERO} o = Expand(n1, s) }}",
+    "an input's": f"g (float[unk__0] x, float[unk__1] y) => (int64[1,K] o) {{ {NONZERO} o = Expand(n1, s) }}",
+    "a branch's": f"""g (float[A] x, float[A] y, bool c) => (int64[1,K] o) {{ {NONZERO}
+        o = If (c) <then_branch = t () => (int64[1,unk__0] p) {{ p = Expand(n1, s) }},
+                    else_branch = e () => (int64[1,unk__1] q) {{ q = Expand(n2, s) }}> }}""",
+}
+
+
+@pytest.mark.parametrize("case", SYMBOLS)
+def test_symbols_that_onnx_makes_up_are_none_that_the_file_declares(case: str) -> None:
+    """And with that the Expand, which changes the size, stays."""
+    program = load(parse(SYMBOLS[case]))
+    x, y = program.main.inputs[:2]
+    values = {v.name: v for v in program.main.vars()}
+    first, second = (values[n].shape or () for n in ("n1", "n2"))
+    assert not same_dim(first[1], second[1])
+    assert not same_dim(first[1], (x.shape or ())[0]) and not same_dim(second[1], (y.shape or ())[0])
+    assert "Expand" in str(onnxgrad.optimize(program, verify=False).main)
+
+
+def test_two_calls_of_a_function_do_not_share_its_sizes() -> None:
+    """What the graphs of a function body call K is one size per call; what onnx makes up is told apart anyway."""
+    model = parse(
+        """<ir_version: 10, opset_import: ["" : 20, "d" : 1]>
+        g (int64 n, bool c, float[A] x, float[B] y) => (float[a,b] p, float[e,f] q) {
+          p = d.F(n, c, x) q = d.F(n, c, y) }
+        <domain: "d", opset_import: ["" : 20]> F (n, c, v) => (w) {
+          l, w = Loop (n, c, v) <body = b (int64 i, bool go, float[K] s) => (bool on, float[K] t, float[K] r) {
+            on = Identity(go) t = Neg(s) r = Neg(v) }> }"""
+    )
+    p, q = load(model).main.outputs
+    assert not same_dim((p.shape or (None, None))[1], (q.shape or (None, None))[1])
+    (body,) = load(model).functions.values()
+    loop = next(iter(body.bindings)).blocks["body"]
+    assert [str(v.type) for v in loop.inputs] == ["i64[]", "bool[]", "f32[?]"]
+
+
+def test_a_name_declared_for_sizes_that_differ_names_nothing() -> None:
+    text = "g (float[2,3] x, float[N] z) => (float[a,b] o) { r = Neg(x) n1 = NonZero(x) n2 = NonZero(z) o = Tanh(r) }"
+    model = parse(text)
+    declare(model, "r", ["K", "K"])
+    declare(model, "n1", [2, "K"], TensorProto.INT64)
+    declare(model, "n2", [1, "K"], TensorProto.INT64)
+    found = load(model).main
+    n1, n2 = (v.shape or () for v in found.vars() if v.name in ("n1", "n2"))
+    assert not same_dim(n1[1], n2[1])
+    del model.graph.value_info[0]  # without the contradiction equal names mean equal sizes
+    n1, n2 = (v.shape or () for v in load(model).main.vars() if v.name in ("n1", "n2"))
+    assert same_dim(n1[1], n2[1])

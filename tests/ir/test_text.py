@@ -42,7 +42,7 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     ),
     "types": lambda: parse(
         """g (seq(float[2,N]) s, optional(int64[]) o, map(int64, float[2]) m, bfloat16[] h, float8e4m3fn[1] e, float u)
-        => (float[2] y) { y = Cast<to = 1>(e) }"""
+        => (float[1] y) { y = Cast<to = 1>(e) }"""
     ),
 }
 

@@ -1,0 +1,154 @@
+"""onnx's inference of a whole model, on a copy that is cheap to infer and shows onnx nothing that it infers wrongly.
+
+Without data propagation: that makes one message per element of every vector, so that `Cast(Range(0, 2^62))` eats all
+memory. Shapes that are computed are followed by `symbolic`, binding by binding, up to the longest vector that
+is a shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+
+import onnx
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+
+from onnxgrad.ir import misinferred
+from onnxgrad.ir.preflight import inlined_nodes
+from onnxgrad.ir.program import Program
+
+# larger tensors take part in inference by type only
+_DATA_BYTES = 1 << 12
+# onnx infers through function bodies call by call; beyond this many nodes the calls stay untyped
+_INLINED_NODES = 200_000
+# no operator is called so, so onnx says nothing about the results
+_UNKNOWN = "Unknown"
+
+
+def infer_model(program: Program, symbols: Iterable[str], hidden: Set[str]) -> ModelProto | None:
+    """The program's model with the types that onnx infers; None for those, some legal, that it gives up on as a whole.
+
+    Nodes with a result called as one of `hidden` are inferred nothing about. The names that onnx makes up for sizes
+    are none of `symbols` nor any other that the file declares.
+    """
+    light = _light_copy(program)
+    invented = [s for s in symbols if is_invented(s)]
+    if invented:
+        _reserve(light.graph, invented, program)
+    _prepare(light.graph.node, hidden)
+    for function in light.functions:
+        _prepare(function.node, hidden)
+        _forget_symbols(function.node)
+    try:
+        return onnx.shape_inference.infer_shapes(light, data_prop=False)
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError):
+        return None
+
+
+def is_invented(symbol: str) -> bool:
+    """Whether it looks like a name that onnx makes up for a size that it cannot compute; files declare such as well."""
+    return symbol.startswith("unk__")
+
+
+def _reserve(graph: GraphProto, symbols: Iterable[str], program: Program) -> None:
+    """Declare the symbols on a value that no one reads, so that onnx does not make them up again."""
+    name = "declared symbols"
+    while name in program.names:
+        name += "'"
+    shape = graph.value_info.add(name=name).type.tensor_type.shape
+    for symbol in symbols:
+        shape.dim.add(dim_param=symbol)
+
+
+def _light_copy(program: Program) -> ModelProto:
+    """The model without weights, metadata and value_info, and with outputs known by element type only."""
+    proto, source = program.proto, program.proto.graph
+    light = ModelProto(ir_version=proto.ir_version)
+    light.opset_import.extend(proto.opset_import)
+    if proto.functions and inlined_nodes(proto) <= _INLINED_NODES:
+        light.functions.extend(proto.functions)
+    graph = light.graph
+    graph.name = source.name or "graph"
+    graph.node.extend([_light_constant(b.node) if b.op == "Constant" else b.node for b in program.main.bindings])
+    graph.input.extend(source.input)
+    graph.sparse_initializer.extend(source.sparse_initializer)
+    # a default that a caller may override fixes no shape
+    fixed = {v.name for v in program.main.initializers.values() if not v.overridable}
+    graph.initializer.extend([_light_tensor(tensor) for tensor in source.initializer if tensor.name in fixed])
+    # an output that is an input or a weight has its type: a stub would take the shape from all that reads it
+    known = {v.name for v in (*source.input, *source.initializer, *(t.values for t in source.sparse_initializer))}
+    for value in source.output:
+        if value.name in known:
+            continue
+        stub = graph.output.add(name=value.name)
+        if value.type.HasField("tensor_type"):
+            stub.type.tensor_type.elem_type = value.type.tensor_type.elem_type
+        else:
+            stub.type.CopyFrom(value.type)
+    return light
+
+
+def _light_tensor(tensor: TensorProto) -> TensorProto:
+    count = 8
+    for d in tensor.dims:
+        count *= d
+    if count <= _DATA_BYTES and tensor.data_location != TensorProto.EXTERNAL:
+        return tensor
+    return TensorProto(
+        name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, data_location=TensorProto.EXTERNAL
+    )
+
+
+def _light_constant(node: NodeProto) -> NodeProto:
+    if node.ByteSize() <= _DATA_BYTES:
+        return node
+    copy = NodeProto(op_type=node.op_type, domain=node.domain, input=node.input, output=node.output)
+    for a in node.attribute:
+        if a.type == AttributeProto.TENSOR:
+            copy.attribute.add(name=a.name, type=a.type, t=_light_tensor(a.t))
+        else:
+            copy.attribute.append(a)
+    return copy
+
+
+def _prepare(nodes: Iterable[NodeProto], hidden: Set[str]) -> None:
+    """Drop, in our copy, what inference has no use for and would have to copy twice, and what it gets wrong.
+
+    The default domain gets one spelling.
+    """
+    for node in nodes:
+        if node.domain == "ai.onnx":
+            node.domain = ""
+        if node.metadata_props:
+            node.ClearField("metadata_props")
+        if node.doc_string:
+            node.ClearField("doc_string")
+        if node.op_type in misinferred.OPERATORS:
+            misinferred.spell_out(node)
+            if misinferred.needs_types(node):
+                node.op_type = _UNKNOWN
+        if hidden and not hidden.isdisjoint(node.output):
+            node.op_type = _UNKNOWN
+        for a in node.attribute:
+            if a.type == AttributeProto.GRAPH:
+                _prepare_graph(a.g, hidden)
+
+
+def _prepare_graph(graph: GraphProto, hidden: Set[str]) -> None:
+    del graph.value_info[:]
+    for tensor in graph.initializer:
+        light = _light_tensor(tensor)
+        if light is not tensor:
+            tensor.CopyFrom(light)
+    _prepare(graph.node, hidden)
+
+
+def _forget_symbols(nodes: Iterable[NodeProto]) -> None:
+    """What a function's graphs call a size is another size at each call."""
+    for node in nodes:
+        for a in node.attribute:
+            if a.type != AttributeProto.GRAPH:
+                continue
+            for value in (*a.g.input, *a.g.output):
+                for dim in value.type.tensor_type.shape.dim if value.type.HasField("tensor_type") else ():
+                    dim.ClearField("dim_param")
+            _forget_symbols(a.g.node)

@@ -1,0 +1,53 @@
+"""What onnx infers wrongly, and what is done about each: before inference a form that it gets right, or none of it.
+
+Found by comparing every inferred shape of the backend suite, attributes left at their defaults, with the one that is
+computed (tests/ir/test_inferred_shapes.py).
+"""
+
+from __future__ import annotations
+
+from onnx import NodeProto, helper
+
+from onnxgrad.ir import ceil_mode
+from onnxgrad.ir.types import Shape
+
+# operator: attributes whose default onnx's inference forgets
+_FORGOTTEN = {"STFT": {"onesided": 1}}
+
+OPERATORS = frozenset({*_FORGOTTEN, *ceil_mode.POOLS, "Split"})
+# onnx makes a list of as many sizes as the attribute says, whatever the node has results
+_MOST_PARTS = 1 << 20
+
+
+def spell_out(node: NodeProto) -> None:
+    """Write the defaults that onnx forgets."""
+    if node.domain in ("", "ai.onnx"):
+        written = {a.name for a in node.attribute}
+        for name, value in _FORGOTTEN.get(node.op_type, {}).items():
+            if name not in written:
+                node.attribute.append(helper.make_attribute(name, value))
+
+
+def spelled_out(node: NodeProto) -> NodeProto:
+    """The node, or a copy of it with the defaults that onnx forgets."""
+    if node.op_type not in _FORGOTTEN:
+        return node
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    spell_out(copy)
+    return copy
+
+
+def needs_types(node: NodeProto) -> bool:
+    """Whether the right type takes the operands' types to tell, so that nothing can be written beforehand."""
+    return ceil_mode.rounds_up(node) or is_unbounded(node)
+
+
+def is_unbounded(node: NodeProto) -> bool:
+    """Whether onnx's inference of this node would take any amount of memory."""
+    return node.op_type == "Split" and any(a.name == "num_outputs" and a.i > _MOST_PARTS for a in node.attribute)
+
+
+def corrected(node: NodeProto, x: Shape | None, y: Shape | None) -> Shape | None:
+    """The shape of the first result, where onnx infers `y` from a first operand of shape `x`."""
+    return ceil_mode.without_late_windows(node, x, y) if ceil_mode.rounds_up(node) else y
