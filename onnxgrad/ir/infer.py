@@ -82,7 +82,7 @@ def _onnx_types(
             dict(block.opsets),
             block.program.ir_version,
         )
-    except (onnx.shape_inference.InferenceError, RuntimeError) as e:
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError) as e:
         raise TypeMismatch(str(e).strip().splitlines()[0]) from e
     return [type_from_proto(onnx.TypeProto.FromString(out[n])) if n in out else None for n in node.output]
 

@@ -18,10 +18,10 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from onnxgrad.errors import InternalError
+from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir import attributes, infer, signature
 from onnxgrad.ir.block import Binding, BindingBlock, Var
-from onnxgrad.ir.types import INT_DTYPES, Array, Type, dtype_name, numpy_dtype
+from onnxgrad.ir.types import INT_DTYPES, Array, TensorType, Type, dtype_name, numpy_dtype
 
 # two of these with equal operands are still two different draws
 RANDOM_OPS = frozenset(
@@ -221,7 +221,10 @@ def constant(value: Any, dtype: int | None = None, name: str = "const") -> Var:
     if at.block.is_function or program.ir_version < 4:  # below IR 4 an initializer would have to be a graph input
         tensor = numpy_helper.from_array(array)
         schema = attributes.schema("Constant", at.block.opsets.get("", 0), "")
-        var = append(at, "Constant", "", schema, [], [("value", tensor)], [True]).out
+        # the schema before version 9 knows floats only; runtimes take every dtype
+        floats = array.dtype.kind == "f" or (schema is not None and schema.since_version >= 9)
+        var = append(at, "Constant", "", schema if floats else None, [], [("value", tensor)], [True]).out
+        var.type = TensorType(tensor.data_type, tuple(tensor.dims))
     else:
         tensor = numpy_helper.from_array(array, program.fresh(name))
         var = at.block.add_initializer(tensor)
@@ -294,9 +297,28 @@ def _operands(
             inputs.append(value)
         else:
             vector = signature.is_vector(expected, i) and np.ndim(value) == 0
+            like = signature.untyped_like(value, i, expected, operands)
+            if like is not None and op_type != "CastLike":
+                inputs.append(_constant_like(value, like))
+                continue
             dtype = signature.literal_dtype(value, i, expected, operands)
             inputs.append(constant([value] if vector else value, dtype))
     return inputs
+
+
+def _constant_like(value: Any, like: Var) -> Var:
+    """A literal in the dtype of a value whose dtype is known at run time only. InputError where no operator does it."""
+    block = emitter().block
+    if block.opsets.get("", 0) >= 15:
+        wide = TensorProto.DOUBLE if np.asarray(value).dtype.kind == "f" else None
+        cast: Var = op.CastLike(constant(value, wide), like)
+        return cast
+    if not block.is_function:
+        return constant(value)
+    raise InputError(
+        f"function '{block.root.name}': the dtype of '{like.name}' is that of each call, and a constant like it needs "
+        f"CastLike of opset 15: raise the function's opset {block.opsets.get('', 0)}, or inline it first"
+    )
 
 
 def _key(value: Any) -> Any:

@@ -156,6 +156,24 @@ def literal_dtype(value: Any, index: int, expected: Sequence[Formal], operands: 
     return own
 
 
+def untyped_like(value: Any, index: int, expected: Sequence[Formal], operands: Sequence[Any]) -> Var | None:
+    """The operand whose dtype a literal must take although nobody knows it, as in the body of a function.
+
+    None when the dtype is known, is the schema's, or is the literal's own to choose.
+    """
+    if isinstance(value, (np.ndarray, np.generic)) or not expected:
+        return None
+    formal = expected[min(index, len(expected) - 1)]
+    if not formal.alike or formal.variable in _DTYPES:
+        return None
+    alike = [
+        v
+        for i, v in enumerate(operands)
+        if isinstance(v, Var) and expected[min(i, len(expected) - 1)].variable == formal.variable
+    ]
+    return alike[0] if alike and not any(v.dtype for v in alike) else None
+
+
 def is_vector(expected: Sequence[Formal], index: int) -> bool:
     """Whether operand `index` is a vector by its name (axes, sizes, ...), so that one number means a vector of one."""
     return index < len(expected) and expected[index].name in _VECTORS

@@ -139,6 +139,8 @@ class Tracer:
 
     def _constant(self, node: onnx.NodeProto, key: Key) -> None:
         for attribute in node.attribute:
+            if attribute.ref_attr_name:  # a function's attribute: another value at each call
+                continue
             if attribute.name == "value":
                 self.shapes[key] = list(attribute.t.dims)
                 self._remember(key, attribute.t)
