@@ -8,6 +8,10 @@ import onnx
 from onnx import ModelProto, NodeProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir.preflight_nodes import check_contents
+
+# onnxruntime opens every call when it loads a model
+MOST_INLINED = 10_000_000
 
 _Key = tuple[str, str, str]
 
@@ -31,6 +35,7 @@ def check_model(proto: ModelProto, where: str) -> None:
                 f"{where}: unknown opset {entry.version} of the default domain; the installed onnx "
                 f"{onnx.__version__} knows 1 to {newest}"
             )
+    check_contents(proto, where)
     _check_functions(proto, where)
 
 
@@ -55,6 +60,8 @@ def _check_functions(proto: ModelProto, where: str) -> None:
     for key in calls:
         if key not in placed:
             raise InputError(f"{where}: function {key[0]}::{key[1]} calls itself, directly or through others")
+    if calls and inlined_nodes(proto) > MOST_INLINED:
+        raise InputError(f"{where}: its functions stand for over {MOST_INLINED:,} nodes, more than any runtime opens")
 
 
 def _calls(proto: ModelProto) -> dict[_Key, list[_Key]]:

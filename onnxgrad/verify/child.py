@@ -289,6 +289,8 @@ def _handle(sessions: Sessions, verb: str, arguments: list[Any]) -> tuple[Any, .
         return ("ok", _references().open(*arguments))
     if verb == "exact.run":
         return ("ok", _references().run(*arguments))
+    if verb == "exact.infer":
+        return ("ok", _library().infer_types(*arguments))
     raise ValueError(f"unknown request {verb!r}")
 
 
@@ -313,15 +315,21 @@ def _end_with_parent(pipe: int) -> None:
 
 
 @functools.cache
-def _references() -> Any:
-    """The float64 evaluator of this process. The packages around it are entered without running their __init__."""
+def _library() -> Any:
+    """The module of the float64 evaluator. The packages around it are entered without running their __init__."""
     here = os.path.dirname(os.path.abspath(__file__))
     for name, folder in (("onnxgrad", os.path.dirname(here)), ("onnxgrad.verify", here)):
         if name not in sys.modules:
             package = types.ModuleType(name)
             package.__path__ = [folder]
             sys.modules[name] = package
-    return importlib.import_module("onnxgrad.verify.references").References()
+    return importlib.import_module("onnxgrad.verify.references")
+
+
+@functools.cache
+def _references() -> Any:
+    """The models that this process holds compiled."""
+    return _library().References()
 
 
 def main() -> None:

@@ -5,9 +5,12 @@ A model that is cheap in onnxruntime may be dear in numpy, and nobody bounds one
 
 from __future__ import annotations
 
+import functools
 import pickle
 from collections.abc import Sequence
 from typing import Any, cast
+
+import onnx
 
 from onnxgrad.errors import InputError, Unsupported
 from onnxgrad.limits import current
@@ -16,6 +19,7 @@ from onnxgrad.verify.process import Refused, RunFailed
 from onnxgrad.verify.run import Model, source_of
 from onnxgrad.verify.values import Feeds, Value
 
+_INFERENCE = 10.0  # seconds for the types of a whole model: what takes longer is no model's real shapes
 _GRACE = 2.0  # seconds that a run may overstay its budget, which it looks at between nodes, before it is killed
 
 
@@ -43,26 +47,49 @@ class Float64:
         options = {"seconds": seconds, "jitter": jitter, "seed": seed, "everywhere": everywhere}
         limit = float("inf") if seconds is None else seconds + _GRACE
         wanted = None if outputs is None else list(outputs)
-        found = self._ask(limit, "exact.run", self._key, dict(feeds), wanted, options)
+        found = _ask(limit, "exact.run", self._key, dict(feeds), wanted, options)
         if found is None:  # not compiled yet, or no longer
             payload = self._payload
             model = payload if isinstance(payload, str) else pickle.PickleBuffer(payload)
-            self._ask(limit, "exact.open", self._key, model)
-            found = self._ask(limit, "exact.run", self._key, dict(feeds), wanted, options)
+            _ask(limit, "exact.open", self._key, model)
+            found = _ask(limit, "exact.run", self._key, dict(feeds), wanted, options)
         return cast("dict[str, Value]", found)
 
-    def _ask(self, timeout: float, verb: str, *arguments: Any) -> Any:
-        child = pooled("float64")
-        try:
-            with child.lock:
-                return child.ask(timeout, verb, *arguments)
-        except Refused as refused:
-            if refused.kind == "InputError":
-                raise InputError(refused.words) from None
-            if refused.kind == "Unsupported":
-                raise Unsupported(refused.words) from None
-            if refused.kind == "MemoryError":
-                raise Unsupported(str(current().out_of_memory())) from None
-            raise Unsupported(f"{refused.kind}: {refused.words[:300]}") from None
-        except RunFailed as error:
-            raise Unsupported(error.reason) from None
+
+def infer_types(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with the types that onnx infers. Raises Unsupported where it gives up.
+
+    In the child: onnx follows computed sizes element by element, of vectors of any length that a file declares.
+    """
+    answer = _inferred(model.SerializeToString())
+    if answer is None:
+        raise Unsupported("onnx does not infer the types of this model")
+    found = onnx.ModelProto()
+    found.ParseFromString(answer)
+    return found
+
+
+@functools.lru_cache(maxsize=4)
+def _inferred(model: bytes) -> bytes | None:
+    """One proof asks for the same model several times; None where it was in vain."""
+    try:
+        return bytes(_ask(_INFERENCE, "exact.infer", pickle.PickleBuffer(model)))
+    except (InputError, Unsupported):
+        return None
+
+
+def _ask(timeout: float, verb: str, *arguments: Any) -> Any:
+    child = pooled("float64")
+    try:
+        with child.lock:
+            return child.ask(timeout, verb, *arguments)
+    except Refused as refused:
+        if refused.kind == "InputError":
+            raise InputError(refused.words) from None
+        if refused.kind == "Unsupported":
+            raise Unsupported(refused.words) from None
+        if refused.kind == "MemoryError":
+            raise Unsupported(str(current().out_of_memory())) from None
+        raise Unsupported(f"{refused.kind}: {refused.words[:300]}") from None
+    except RunFailed as error:
+        raise Unsupported(error.reason) from None

@@ -42,6 +42,12 @@ class References:
         return found if outputs is None else {name: found[name] for name in outputs}
 
 
+def infer_types(model: bytes | bytearray) -> bytes:
+    """The model with the types and shapes that onnx infers, sizes computed by the model included."""
+    found = onnx.shape_inference.infer_shapes(onnx.load_model_from_string(bytes(model)), data_prop=True)
+    return bytes(found.SerializeToString())
+
+
 def _read(model: bytes | bytearray | str) -> onnx.ModelProto:
     if not isinstance(model, str):
         return onnx.load_model_from_string(bytes(model))

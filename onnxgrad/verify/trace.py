@@ -17,7 +17,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx
 
+from onnxgrad.errors import Unsupported
 from onnxgrad.verify.dims import evaluate, required_inputs, shape_of
+from onnxgrad.verify.float64 import infer_types
 from onnxgrad.verify.order import scheduled
 from onnxgrad.verify.values import elements
 
@@ -316,6 +318,6 @@ def _inferred(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     graph.output.extend(model.graph.output)
     graph.value_info.extend(model.graph.value_info)
     # A model that inference rejects may still run: then what it declares is all that is known.
-    with contextlib.suppress(onnx.shape_inference.InferenceError, RuntimeError, ValueError):
-        graph = onnx.shape_inference.infer_shapes(light, data_prop=True).graph
+    with contextlib.suppress(Unsupported):
+        graph = infer_types(light).graph
     return [*graph.input, *graph.value_info, *graph.output]

@@ -73,7 +73,7 @@ def test_bad_models(run: Run, tmp_path: Path, what: str, command: str) -> None:
     path.write_bytes(content)
     before = files_below(tmp_path)
     options = {"optimize": ["-o", tmp_path / "out.onnx"], "verify": [path], "inspect": []}[command]
-    if command == "inspect" and what in ("damaged weight", "external data missing"):
+    if command == "inspect" and what == "external data missing":
         assert run(command, path, *options).code == 0  # nothing reads the weights
     else:
         # what `verify` runs it leaves to onnxruntime to understand, in its own words

@@ -1,0 +1,119 @@
+"""Nodes that a file lists: attributes of the types and in the ranges that their operators know, names that are text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir import attributes
+from onnxgrad.ir.preflight_tensors import check_declared, check_sparse, check_tensor
+
+_A = AttributeProto
+# protobuf reads a hundred levels, of which a nested graph takes three, and what we send around it some more
+MOST_NESTED = 24
+_INT32 = 1 << 31
+# attributes of window operators and the like -> the least they may be; more than 32 bits none may be
+_LEAST: Mapping[str, int] = {
+    "strides": 1, "dilations": 1, "kernel_shape": 1, "group": 1, "blocksize": 1, "num_groups": 1, "hidden_size": 1,
+    "num_outputs": 1, "num_scan_inputs": 1,
+}  # fmt: skip
+
+
+class _Reader:
+    """Walks a model; `where` is its name in messages."""
+
+    def __init__(self, where: str, local: frozenset[tuple[str, str]]) -> None:
+        self.where = where
+        self.local = local
+
+    def graph(self, graph: GraphProto, opsets: Mapping[str, int], *, function: bool, depth: int) -> None:
+        if depth > MOST_NESTED:
+            raise InputError(f"{self.where}: graphs are nested over {MOST_NESTED} deep")
+        for tensor in graph.initializer:
+            check_tensor(tensor, self.where)
+        for sparse in graph.sparse_initializer:
+            check_sparse(sparse, self.where)
+        # what a nested graph takes it may leave untyped
+        for value in graph.input:
+            check_declared(value, self.where, given=depth == 0)
+        for value in (*graph.output, *graph.value_info):
+            check_declared(value, self.where, given=False)
+        self.nodes(graph.node, opsets, function=function, depth=depth)
+
+    def nodes(self, nodes: Iterable[NodeProto], opsets: Mapping[str, int], *, function: bool, depth: int) -> None:
+        for node in nodes:
+            domain = node.domain
+            if not (isinstance(node.op_type, str) and isinstance(domain, str) and isinstance(node.name, str)):
+                raise InputError(f"{self.where}: a node's name or operator is not UTF-8 text: {node.op_type!r}"[:300])
+            if not node.attribute:
+                continue
+            self._check(node, "" if domain == "ai.onnx" else domain, opsets, function=function)
+            for a in node.attribute:
+                if a.type == _A.TENSOR:
+                    check_tensor(a.t, self.where)
+                elif a.type == _A.SPARSE_TENSOR:
+                    check_sparse(a.sparse_tensor, self.where)
+                elif a.type == _A.GRAPH and not a.ref_attr_name:
+                    self.graph(a.g, opsets, function=function, depth=depth + 1)
+                elif a.type == _A.GRAPHS:
+                    for graph in a.graphs:
+                        self.graph(graph, opsets, function=function, depth=depth + 1)
+
+    def _check(self, node: NodeProto, domain: str, opsets: Mapping[str, int], *, function: bool) -> None:
+        """The attributes of one node: each once, typed as its operator asks, in range."""
+        kinds: Mapping[str, int] = {}
+        if (node.domain, node.op_type) not in self.local:
+            kinds = _kinds(node.op_type, opsets.get(domain, 0), domain)
+        seen: set[str] = set()
+        for a in node.attribute:
+            if not isinstance(a.name, str):
+                raise self._wrong(node, "an attribute's name is not UTF-8 text")
+            if a.name in seen:
+                raise self._wrong(node, f"the attribute '{a.name}' is given twice")
+            seen.add(a.name)
+            if a.ref_attr_name:
+                if not function:
+                    raise self._wrong(node, f"the attribute '{a.name}' refers to a function's, outside of any function")
+                continue
+            if a.type == _A.UNDEFINED:
+                raise self._wrong(node, f"the attribute '{a.name}' has no type")
+            known = kinds.get(a.name)
+            if known is not None and known != a.type:
+                raise self._wrong(node, f"the attribute '{a.name}' is of type {_kind(a.type)}, not {_kind(known)}")
+            if known is not None and domain == "" and a.name in _LEAST:
+                self._in_range(node, a)
+
+    def _in_range(self, node: NodeProto, a: AttributeProto) -> None:
+        values: Sequence[int] = a.ints if a.type == _A.INTS else [a.i]
+        if any(not _LEAST[a.name] <= v < _INT32 for v in values):
+            raise self._wrong(node, f"the attribute '{a.name}' is {str(list(values))[:60]}")
+
+    def _wrong(self, node: NodeProto, what: str) -> InputError:
+        return InputError(f"{self.where}: {node.op_type} '{node.name[:80]}': {what}"[:600])
+
+
+@lru_cache(maxsize=4096)
+def _kinds(op: str, version: int, domain: str) -> Mapping[str, int]:
+    """Attribute name -> AttributeProto.AttributeType, as the operator's schema has it."""
+    schema = attributes.schema(op, version, domain)
+    return {} if schema is None else {name: int(a.type.value) for name, a in schema.attributes.items()}  # type: ignore[attr-defined]
+
+
+def _kind(code: int) -> str:
+    return str(_A.AttributeType.Name(code)) if code in _A.AttributeType.values() else str(code)
+
+
+def check_contents(model: ModelProto, where: str) -> None:
+    """Raises InputError for tensors, declared types and attributes that no runtime can make sense of."""
+    local = frozenset((f.domain, f.name) for f in model.functions)
+    reader = _Reader(where, local)
+    reader.graph(model.graph, _opsets(model), function=False, depth=0)
+    for function in model.functions:
+        reader.nodes(function.node, _opsets(function), function=True, depth=0)
+
+
+def _opsets(owner: ModelProto | FunctionProto) -> dict[str, int]:
+    return {"" if o.domain == "ai.onnx" else o.domain: o.version for o in owner.opset_import}
