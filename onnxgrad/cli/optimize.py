@@ -53,6 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--merge", choices=MERGE, default="auto", help="parallel products into one: auto (default) where it pays"
     )
+    how.add_argument("--allow-growth", action="store_true", help="let --merge always grow the file by more than 10 %%")
     how.add_argument(
         "--inline", action="append", default=[], metavar="NAME",
         help="first put the bodies of these functions, or of operators that have one, in their calls' place",
@@ -227,6 +228,7 @@ def _rewrite(job: _Job, name: str, target: Path | None, outcome: Outcome, clock:
             proof=job.proof,
             on_stage=on_stage,
             on_read=None if job.recipe is None else functools.partial(job.recipe.check_names, name),
+            allow_growth=args.allow_growth,
         )
     outcome.done, outcome.report = done, done.report
     outcome.before = stats_of(done.program.proto)

@@ -55,6 +55,7 @@ _OPTIONS: dict[str, tuple[str, str, type]] = {
     "preset": ("preset", "--preset", str),
     "passes": ("passes", "--passes", object),
     "merge": ("merge", "--merge", str),
+    "allow_growth": ("allow_growth", "--allow-growth", bool),
     "verify.run": ("no_verify", "--no-verify", bool),
     "verify.provider": ("provider", "--provider", str),
     "verify.dims": ("dim", "--dim", dict),

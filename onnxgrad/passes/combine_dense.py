@@ -97,7 +97,7 @@ def _stack(values: Sequence[Var]) -> Var:
     if len(arrays) == len(values):
         return constant(np.stack(arrays), name=f"{values[0].name}_stacked")
     # one value many times over is lifted once
-    lifted = {v: op.Unsqueeze(v, [0]) for v in values}
+    lifted = {v: op.Unsqueeze(v, [0]) for v in dict.fromkeys(values)}
     result: Var = op.Concat(*(lifted[v] for v in values), axis=0)
     return result
 

@@ -18,6 +18,7 @@ from onnxgrad.ir.types import FLOAT_DTYPES, Array, TensorType, element_count, is
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.passes.evaluate import MOVES, evaluate
 from onnxgrad.passes.merge_equal import draws
+from onnxgrad.passes.size import file_bytes
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify.run import RunFailed, RuntimeMissing, Value, run
 
@@ -47,18 +48,20 @@ _IR = 10
 class FoldConstant(Pass):
     """f(c) = its value, for constants c: what depends on constants only is computed now.
 
-    `max_growth`: how many bytes the file may grow by, all foldings together (weights that go away count against it).
+    `max_growth`: how many bytes the file may grow by, all foldings together (weights and nodes that go away count
+    against it), and `max_share`: how much of the file that may be at most.
     Never folded: random draws, control flow, (de)quantization, sequences, results of unknown size. `floats=false`
     leaves floating-point results alone, so that a model keeps the weights that it is going to be trained with.
     """
 
     name: ClassVar[str] = "fold-constant"
     max_growth: int = 1 << 20
+    max_share: float = 0.05
     floats: bool = True
 
     def run(self, program: Program, trace: Trace) -> None:
         """Fold everywhere. A binding that onnxruntime cannot evaluate stays."""
-        budget = _Budget(self.max_growth, self.floats, trace)
+        budget = _Budget(min(self.max_growth, int(self.max_share * file_bytes(program))), self.floats, trace)
         for root in roots(program):
             for block in [root, *(nested for b in root.walk() for nested in b.blocks.values())]:
                 _fold_exactly(block, budget, trace)
@@ -261,8 +264,8 @@ def _size(b: Binding) -> int | None:
 
 
 def _growth(b: Binding) -> int:
-    """Bytes the file gains: the result, less the constants that nothing else reads."""
-    dying = 0
+    """Bytes the file gains: the result, less the node and the constants that nothing else reads."""
+    dying: int = b.node.ByteSize() - len(b.out.name)
     for v in {v for v in b.inputs if v is not None and v.is_constant and v.use_count == 1 and not v.parameter}:
         dying += (element_count(v.shape) or 0) * numpy_dtype(v.dtype).itemsize if v.dtype else 0
     return (_size(b) or 0) - dying

@@ -20,6 +20,7 @@ from onnxgrad.ir.weights import load_weights, outside
 from onnxgrad.limits import bounded
 from onnxgrad.passes.each import EachReport, EachTrace, FiringDiffers
 from onnxgrad.passes.pipeline import PassResult, Pipeline
+from onnxgrad.passes.size import constant_bytes, file_bytes
 from onnxgrad.rewrite.trace import Firing, Trace
 from onnxgrad.verify import Report, verify
 from onnxgrad.verify.bisect import bisect
@@ -50,6 +51,22 @@ class RewriteRefuted(NotProved):
         super().__init__(f"{what}{blame}; nothing was written")
 
 
+class Grown(NotProved):
+    """Merging everywhere would hold so many weights twice that the file grows by more than a tenth."""
+
+    def __init__(self, growth: int, size: int) -> None:
+        self.growth = growth
+        super().__init__(
+            f"merging always grows the file by {growth:,} bytes ({growth / max(size, 1):.0%}), because weights that "
+            "are merged have other readers: allow it with --allow-growth (allow_growth=True), or merge auto; "
+            "nothing was written"
+        )
+
+
+# what merging may add to a file without being asked
+_GROWTH = 0.1
+
+
 @dataclass(frozen=True)
 class Optimized:
     """The optimised program, what each pass did, every firing, and the proofs (None when they were not asked for)."""
@@ -72,6 +89,7 @@ def optimize_program(
     proof: Mapping[str, Any] | None = None,
     on_stage: Callable[[str], None] | None = None,
     on_read: Callable[[Program], None] | None = None,
+    allow_growth: bool = False,
 ) -> Optimized:
     """Run `pipeline` over a fresh reading of `model` and prove the result; `proof` goes to `verify.verify`.
 
@@ -79,7 +97,8 @@ def optimize_program(
     `on_read` sees the program before any rewrite and may refuse it.
     `limit` stops after that many rewrites; `on_stage` is told what begins: "read", each pass by name, "prove",
     "bisect". Raises RewriteRefuted (exit code 1) when the proof fails, after bisecting
-    the numbered firings, and InputError when the model cannot be read, or cannot be run while `prove` is on.
+    the numbered firings, Grown (1) when merging always grows the file by more than a tenth without `allow_growth`,
+    and InputError when the model cannot be read, or cannot be run while `prove` is on.
     """
     options = dict(proof or {})
     trace = EachTrace(limit=limit, explain=explain) if each else Trace(limit=limit, explain=explain)
@@ -89,7 +108,11 @@ def optimize_program(
     program = load_own(model)
     if on_read is not None:
         on_read(program)
+    before = constant_bytes(program)
     results = _run(pipeline, program, trace, tell, options)
+    growth, size = constant_bytes(program) - before, file_bytes(program)
+    if growth > _GROWTH * size and not allow_growth and pipeline.merges_always:
+        raise Grown(growth, size)
     singly = trace.report if isinstance(trace, EachTrace) else None
     if not prove:
         return Optimized(program, results, trace, None, singly)
@@ -132,6 +155,7 @@ def optimize(
     provider: str = "cpu",
     verify: bool | Literal["each"] = True,
     allow_empty: Sequence[str] = (),
+    allow_growth: bool = False,
     timeout: float | None = None,
     max_memory: int | str | None = None,
 ) -> Any:
@@ -139,8 +163,9 @@ def optimize(
 
     `preset` or `passes` (`"a,b{option=value}"`) choose what runs; `merge` is always, auto or never; `verify` proves
     the result on `provider`, where the outputs `allow_empty` may have nothing finite to compare; "each" proves every
-    rewrite on its own operands as well. `timeout`: seconds for everything (300); `max_memory`: bytes, or such as "4GB",
-    for each process that runs a model (half of what there is). Raises InputError, RewriteRefuted, LimitReached.
+    rewrite on its own operands as well. With merge="always" the file grows by at most a tenth, unless `allow_growth`.
+    `timeout`: seconds for everything (300); `max_memory`: bytes, or such as "4GB", for each process that runs a model
+    (half of what there is). Raises InputError, RewriteRefuted, Grown, LimitReached.
     """
     pipeline = Pipeline.of(preset, passes, merge=merge, provider=provider)
     given = interop.settled(model)  # a stream is read once
@@ -151,6 +176,7 @@ def optimize(
         each=verify == "each",
         proof={"provider": provider, "allow_empty": allow_empty},
         on_read=lambda program: interop.check_room(program, model),
+        allow_growth=allow_growth,
     )
     return interop.like(done.program, model)
 

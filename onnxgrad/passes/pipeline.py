@@ -105,6 +105,11 @@ class Pipeline:
             parsed += parse_passes(item, merge=merge, provider=provider) if isinstance(item, str) else [item]
         return Pipeline(tuple(parsed))
 
+    @property
+    def merges_always(self) -> bool:
+        """Some pass merges parallel products wherever it can, whatever that costs."""
+        return any(getattr(p, "merge", None) == "always" for p in self.passes)
+
     def run(
         self, program: Program, trace: Trace | None = None, on_stage: Callable[[str], None] | None = None
     ) -> list[PassResult]:

@@ -23,13 +23,14 @@ class Preset:
 
 _CLEAN = (
     Step("remove-unused", "first, so that nothing below works on what nobody reads"),
+    Step("remove-unused-functions", "nor on functions that no call reaches"),
     Step("remove-noops", "Identity, Cast and Expand hide constants and equal bindings from the next two"),
     Step("fold-constant", "a raw export's Transpose(weight), shapes and biases become the constants that laws ask for"),
     Step("merge-equal", "what is equal shows only once it is folded; then parallel branches share an input"),
 )
 # a weight that is folded, merged with an equal one or concatenated is another parameter for training
 _TRAINABLE = (
-    *_CLEAN[:2],
+    *_CLEAN[:3],
     Step("fold-constant{floats=false}", "shapes, sizes and indices only"),
     Step("merge-equal{floats=false}", "what is equal shows only once it is folded; biases of zeros stay apart"),
     Step("simplify-transpose", "fewer and lower transposes between the same weights"),

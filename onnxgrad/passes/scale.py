@@ -149,6 +149,11 @@ def weight(v: Var | None, result: Var) -> Var:
     return v
 
 
+def fixed(v: Var) -> bool:
+    """Whether the file fixes `v`: a constant, or a rearranged or scaled one."""
+    return _leaf(v) is None
+
+
 def _leaf(v: Var) -> Var | None:
     """The one value that is not fixed by the file and that `v` is a rearranged or scaled form of, None without one."""
     # a dequantized weight is not among them: scaled, it would no longer be read by a quantized kernel

@@ -11,7 +11,10 @@ from onnx import TensorProto, helper
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.types import numpy_dtype
 from onnxgrad.passes.base import Pass, register, roots
+from onnxgrad.passes.digits import fixed_value
+from onnxgrad.passes.scale import fixed
 from onnxgrad.rewrite.engine import Rule, apply_rules, count, rewrite
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Decline, Trace, decline
@@ -54,6 +57,9 @@ def batch_norm(x: Var, gamma: Var, beta: Var, mean: Var, var: Var, root: Binding
         return axes
     if not all(v.dtype for v in (gamma, beta, mean, var)):
         return decline("a statistic's dtype is unknown")
+    reason = _unfit(_folded(gamma, beta, mean, var, float(root.attr("epsilon"))), x.dtype)
+    if reason is not None:
+        return decline(reason)
 
     def aligned(v: Var) -> Var:
         v = v if v.dtype == x.dtype else op.Cast(v, to=x.dtype)
@@ -81,12 +87,32 @@ def batch_norm(x: Var, gamma: Var, beta: Var, mean: Var, var: Var, root: Binding
     return {root.out: y, **rest}
 
 
+def _folded(gamma: Var, beta: Var, mean: Var, var: Var, epsilon: float) -> list[Any] | None:
+    """Scale and shift in float64, None when a statistic is not fixed by the file."""
+    arrays = [fixed_value(v) for v in (gamma, beta, mean, var)]
+    g, b, m, v = (None if a is None else a.astype(np.float64) for a in arrays)
+    if g is None or b is None or m is None or v is None:
+        return None
+    with np.errstate(all="ignore"):
+        scale = g / np.sqrt(v + epsilon)
+        return [scale, b - m * scale]
+
+
+def _unfit(folded: list[Any] | None, dtype: int) -> str | None:
+    """Why scale and shift cannot stand for the operator: x * inf + (b - m * inf) is not (x - m) * inf + b."""
+    for name, values in zip(("scale", "shift"), folded or ()):
+        with np.errstate(all="ignore"):
+            if not np.isfinite(values.astype(numpy_dtype(dtype)).astype(np.float64)).all():
+                return f"its {name} is not finite"
+    return None
+
+
 def _after_product(x: Var) -> bool:
-    """`x` is a product, or a product plus a bias, that nothing else reads."""
+    """`x` is a product of a weight that the file fixes, or one plus a bias, that nothing else reads."""
     while x.definition is not None and x.sole_user() is not None:
         b = x.definition
         if b.domain == "" and b.op in _PRODUCTS:
-            return True
+            return any(v is not None and fixed(v) for v in b.inputs[b.op != "MatMul" : 2])
         operands = [v for v in b.inputs if v is not None and not v.is_constant]
         if not (b.is_op("Identity") or b.is_op("Add")) or len(operands) != 1:
             return False
@@ -99,6 +125,8 @@ def batch_norm_after_product(x: Var, gamma: Var, beta: Var, mean: Var, var: Var,
     """BN(x) = x * scale + shift, where x is a product that can take them"""
     if not _after_product(x):
         return decline("its operand is no product that could take the scale: one kernel stays faster than two")
+    if not all(fixed(v) for v in (gamma, beta, mean, var)):
+        return decline("a statistic is not fixed by the file: one kernel stays faster than its arithmetic")
     return batch_norm.build(x, gamma, beta, mean, var, root)
 
 

@@ -157,4 +157,5 @@ def _rewrite(family: Family, group: list[Branch], trace: Trace) -> list[Binding]
     trace.of(family.name).applied += 1
     trace.fired(family.name, where)
     substitute(mapping, family.name, fault)
+    emitter.discard()  # what was emitted and then not used
     return [b for b in emitter.emitted if b.is_live]

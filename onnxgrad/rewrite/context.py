@@ -250,6 +250,7 @@ def _rewrite_first(
         trace.of(name).applied += 1
         trace.fired(name, where)
         substitute(mapping, name, fault)
+        emitter.discard()  # what was emitted and then not used
         return True
     return False
 

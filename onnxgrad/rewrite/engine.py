@@ -149,7 +149,9 @@ def _build(
         emitter.discard()
         return None
     trace.fired(rule.name, str(binding))
-    return emitter.emitted, substitute(mapping, rule.name, fault_of(rule.build))
+    neighbours = substitute(mapping, rule.name, fault_of(rule.build))
+    emitter.discard()  # what was emitted and then not used
+    return emitter.emitted, neighbours
 
 
 def call_arguments(build: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:

@@ -146,7 +146,7 @@ def test_the_cap_is_for_all_foldings_of_a_run_together() -> None:
     constants = {**weights(w=(1,)), **{f"s{i}": np.array([1 + i, 100]) for i in range(8)}}
     text = f"g (float[] x) => (float[] o) {{ {body} }}"
     model = model_of(text, constants)
-    done = apply(model, FoldConstant(max_growth=1500), rounds=4)
+    done = apply(model, FoldConstant(max_growth=1500, max_share=9.0), rounds=4)
     assert 0 < done.fired("fold_constant") < 8 and size(done.after) < size(done.before) + 2000
     assert apply(model, FoldConstant(max_growth=0), rounds=2).fired("fold_constant") == 0
     assert apply(model, FoldConstant(), rounds=2).fired("fold_constant") == 8

@@ -1,0 +1,38 @@
+"""How many bytes a program takes as a file, and its constants in it."""
+
+from __future__ import annotations
+
+from onnx import TensorProto
+
+from onnxgrad.ir.attributes import constant_value
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.types import element_count, numpy_dtype
+
+
+def constant_bytes(program: Program) -> int:
+    """The bytes of all constants: initializers and Constant bindings, wherever their data lies."""
+    total = 0
+    for block in program.blocks():
+        total += sum(_tensor_bytes(v.initializer) for v in block.initializers.values() if v.initializer is not None)
+        for b in block.bindings:
+            if b.is_op("Constant") and not b.has_refs:
+                value = constant_value(b.attrs)
+                total += _tensor_bytes(value) if isinstance(value, TensorProto) else getattr(value, "nbytes", 0)
+    return total
+
+
+def file_bytes(program: Program) -> int:
+    """The bytes of the file that was read, with what it has outside."""
+    outside = [
+        t
+        for block in program.blocks()
+        for v in block.initializers.values()
+        if (t := v.initializer) is not None and t.data_location == TensorProto.EXTERNAL
+    ]
+    return int(program.proto.ByteSize()) + sum(_tensor_bytes(t) for t in outside)
+
+
+def _tensor_bytes(tensor: TensorProto) -> int:
+    if tensor.data_type in (TensorProto.UNDEFINED, TensorProto.STRING):
+        return sum(map(len, tensor.string_data))
+    return (element_count(tuple(tensor.dims)) or 0) * numpy_dtype(tensor.data_type).itemsize
