@@ -10,12 +10,13 @@ from onnxgrad.ir.types import element_count, numpy_dtype
 
 
 def constant_bytes(program: Program) -> int:
-    """The bytes of all constants: initializers and Constant bindings, wherever their data lies."""
+    """The bytes of all constants that something reads: initializers and Constants, wherever their data lies."""
     total = 0
     for block in program.blocks():
-        total += sum(_tensor_bytes(v.initializer) for v in block.initializers.values() if v.initializer is not None)
+        read = [v.initializer for v in block.initializers.values() if v.use_count]
+        total += sum(_tensor_bytes(tensor) for tensor in read if tensor is not None)
         for b in block.bindings:
-            if b.is_op("Constant") and not b.has_refs:
+            if b.is_op("Constant") and not b.has_refs and b.out.use_count:
                 value = constant_value(b.attrs)
                 total += _tensor_bytes(value) if isinstance(value, TensorProto) else getattr(value, "nbytes", 0)
     return total
