@@ -13,6 +13,7 @@ import numpy as np
 from onnxgrad.errors import InputError
 from onnxgrad.grad.checkpoint import Recomputation
 from onnxgrad.grad.engine import AsKept, View, backward, influenced, open_calls, reaching
+from onnxgrad.grad.integer_paths import why_zero
 from onnxgrad.grad.loop import type_states
 from onnxgrad.grad.opset import raise_opset
 from onnxgrad.grad.order import sinks_last
@@ -20,7 +21,7 @@ from onnxgrad.grad.request import Target, Wrt, find_targets, find_wrt, hoist_req
 from onnxgrad.grad.segments import Choice, choose
 from onnxgrad.grad.sequences import zeros_of
 from onnxgrad.grad.simplify import simplify as simplify_program
-from onnxgrad.grad.straight_through import close_rounding, open_rounding, stopped_by
+from onnxgrad.grad.straight_through import close_rounding, open_rounding
 from onnxgrad.ir.anchor import lift
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.collector import collector_paused
@@ -129,12 +130,15 @@ def _differentiate(
     block.schedule()
     targets = find_targets(block, target, scalar=seed == "ones")
     hoist_requested(program, wrt)
-    asked = find_wrt(block, wrt, targets)
+    own_values = {v.name: v for v in block.vars()}
     target_names = [v.name for v in targets]
-    anchors = open_rounding(program) if ste else []
+    anchors: list[Binding] = []
     if ste:
-        many = f"{len(anchors)} quantisation{'' if len(anchors) == 1 else 's'}"
+        anchors, count = open_rounding(program)
+        many = f"{count} quantisation{'' if count == 1 else 's'}"
         notes.append(f"straight through {many}: an estimate, not a derivative")
+    block.schedule()
+    asked = find_wrt(block, wrt, targets, own_values, ste=ste)
     anchors += open_calls(block, targets, asked)
     type_states(block, asked)
     before = {t.name for t in program.proto.graph.initializer}
@@ -145,9 +149,8 @@ def _differentiate(
         found = backward(block, seeds, asked, view=view)
         if not found:
             text = f"no requested value reaches {_listed(target_names)}: all gradients are zero"
-            stop = stopped_by(program, asked)
-            if stop is not None:
-                text += f" ('{stop}' rounds; ste=True, --ste, passes its gradient straight through)"
+            if reason := why_zero(block, asked, targets, ste=ste):
+                text += f" ({reason})"
             notes.append(text)
             warnings.warn(text, stacklevel=4)  # gradient's caller, past the decorator
         outputs = {v.name: _return(block, v, found.get(v), names, forward) for v in asked}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.engine import reaching
+from onnxgrad.grad.integer_paths import why_zero
 from onnxgrad.grad.nested_weights import hoist_weights
 from onnxgrad.ir.block import BindingBlock, Var
 from onnxgrad.ir.program import Program
@@ -79,8 +80,11 @@ def hoist_requested(program: Program, wrt: Wrt) -> None:
         hoist_weights(program, named)
 
 
-def find_wrt(block: BindingBlock, wrt: Wrt, targets: Sequence[Var]) -> list[Var]:
-    """The values to differentiate with respect to, in the order asked; globs in the model's order.
+def find_wrt(
+    block: BindingBlock, wrt: Wrt, targets: Sequence[Var], values: Mapping[str, Var], *, ste: bool = False
+) -> list[Var]:
+    """The values to differentiate with respect to, among the model's own `values`, in the order asked; globs in the
+    model's order.
 
     None: every floating-point input, sequences among them. "params": the float initializers and Constant values with
     at least one axis that reach a target, running statistics excepted; those without one are mostly numbers of the
@@ -97,7 +101,6 @@ def find_wrt(block: BindingBlock, wrt: Wrt, targets: Sequence[Var]) -> list[Var]
                 'wrt, or wrt="params" (--wrt params)'
             )
         return inputs
-    values = _values(block)
     found: dict[Var, None] = {}
     named: set[str] = set()
     for entry in [wrt] if isinstance(wrt, str) else wrt:
@@ -107,7 +110,7 @@ def find_wrt(block: BindingBlock, wrt: Wrt, targets: Sequence[Var]) -> list[Var]
         if entry in values:
             found[_differentiable(_float(values[entry]))] = None
         elif entry == PARAMS:
-            found.update(dict.fromkeys(parameters(block, targets)))
+            found.update(dict.fromkeys(parameters(block, targets, values, ste=ste)))
         elif any(c in entry for c in "*?["):
             found.update(dict.fromkeys(_matching(entry, values)))
         else:
@@ -120,24 +123,33 @@ def find_wrt(block: BindingBlock, wrt: Wrt, targets: Sequence[Var]) -> list[Var]
     return list(found)
 
 
-def parameters(block: BindingBlock, targets: Iterable[Var]) -> list[Var]:
-    """Float initializers and Constant values with at least one axis that reach a target, in the model's order."""
+def parameters(
+    block: BindingBlock, targets: Iterable[Var], values: Mapping[str, Var], *, ste: bool = False
+) -> list[Var]:
+    """Float initializers and Constant values with at least one axis that reach a target, and what DequantizeLinear
+    makes of integer ones, in the model's order.
+    """
+    targets = list(targets)
     reached = reaching(block, targets)
     statistics = {
         v for b in block.walk() if b.is_op("BatchNormalization") for v in b.inputs[3:5] if v is not None
     }  # running mean and variance are updated by averaging, not by gradients
-    found = [
-        v
-        for v in block.vars()
-        if v in reached
-        and v not in statistics
-        and (v.initializer is not None or v.is_constant)
-        and v.dtype in FLOAT_DTYPES
-        and v.shape != ()
-    ]
+    constants = [v for v in values.values() if v.initializer is not None or v.is_constant or _is_dequantized(v)]
+    weights = [v for v in constants if v.dtype in FLOAT_DTYPES and v.shape != ()]
+    found = [v for v in weights if v in reached and v not in statistics]
     if not found:
-        raise InputError('wrt="params": the model has no float initializer or Constant that reaches the target')
+        why = why_zero(block, weights or constants, targets, ste=ste)
+        raise InputError(
+            'wrt="params": the model has no float initializer or Constant that reaches the target'
+            + (f": {why}" if why else "")
+        )
     return found
+
+
+def _is_dequantized(v: Var) -> bool:
+    """A weight that the file keeps as integers."""
+    b = v.definition
+    return b is not None and b.is_op("DequantizeLinear") and b.inputs[0] is not None and b.inputs[0].is_constant
 
 
 def _values(block: BindingBlock) -> dict[str, Var]:
@@ -172,7 +184,7 @@ def _differentiable(v: Var) -> Var:
     return v
 
 
-def _matching(pattern: str, values: dict[str, Var]) -> list[Var]:
+def _matching(pattern: str, values: Mapping[str, Var]) -> list[Var]:
     """What a glob matches among inputs and weights; among all values when it matches none of those."""
     matching = [v for name, v in values.items() if _is_float(v) and fnmatch.fnmatchcase(name, pattern)]
     outer = [v for v in matching if v.parameter or v.initializer is not None or v.is_constant]

@@ -7,12 +7,10 @@ StraightThrough stands behind each QuantizeLinear - DequantizeLinear pair; the m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.grad.accumulate import reshape_like
+from onnxgrad.grad.integer_paths import close_paths, open_paths, same_value
 from onnxgrad.grad.registry import INTERNAL, vjp
 from onnxgrad.ir.anchor import anchor
 from onnxgrad.ir.block import Binding, Var
@@ -29,15 +27,15 @@ _BOUNDS: dict[int, tuple[int, int]] = {
 }
 
 
-def open_rounding(program: Program) -> list[Binding]:
-    """Put a StraightThrough behind each pair that rounds and comes back by the same scale; returns the Identities that
-    now define what the pairs did.
+def open_rounding(program: Program) -> tuple[list[Binding], int]:
+    """Put a StraightThrough behind each pair that rounds and comes back by the same scale, with integers moved about in
+    between or not; returns the Identities that now define what the pairs did, and how many quantisations pass now.
 
     A pair with blocked scales, with a scale per channel of an operand of unknown rank, or of no integer type stays as
     it is, and so does a QuantizeLinear whose integers go elsewhere.
     """
+    anchors = open_paths(program)
     pairs = [(b, q) for b in program.main.walk() if (q := _quantized(b)) is not None]
-    anchors = []
     for back, q in pairs:
         identity = anchor(back.out)
         x, scale = q.inputs[0], back.inputs[1]
@@ -50,27 +48,17 @@ def open_rounding(program: Program) -> list[Binding]:
         passed.type = back.out.type
         back.block.set_operand(identity, 0, passed)
         anchors.append(identity)
-    return anchors
+    return anchors, len(pairs)
 
 
 def close_rounding(program: Program) -> None:
     """Take the StraightThroughs out again, in recomputed copies and nested blocks too."""
+    close_paths(program)
     for b in [b for b in program.main.walk() if (b.domain, b.op) == (INTERNAL, "StraightThrough")]:
         value = b.inputs[3]
         if value is not None:
             b.block.replace(b.out, value)
         b.block.remove_unused([b])
-
-
-def stopped_by(program: Program, values: Sequence[Var]) -> Binding | None:
-    """A QuantizeLinear that reads something that depends on one of the values."""
-    reached = set(values)
-    for b in program.main.bindings:
-        if any(v in reached for v in b.reads()):
-            if b.op in ("QuantizeLinear", "DynamicQuantizeLinear"):
-                return b
-            reached.update(v for v in b.outputs if v is not None)
-    return None
 
 
 def _quantized(back: Binding) -> Binding | None:
@@ -88,14 +76,7 @@ def _quantized(back: Binding) -> Binding | None:
     per_tensor = scale.rank == 0 or scale.shape == (1,)
     if not per_tensor and (scale.rank != 1 or q.inputs[0].rank is None):
         return None
-    return q if _same(q.inputs[1], scale) and _same(q.operand(2), zero) else None
-
-
-def _same(a: Var | None, b: Var | None) -> bool:
-    if a is b or a is None or b is None:
-        return a is b
-    x, y = a.const, b.const
-    return x is not None and y is not None and np.array_equal(x, y)
+    return q if same_value(q.inputs[1], scale) and same_value(q.operand(2), zero) else None
 
 
 # ---- y = scale * (clip(round(x / scale) + zero, low, high) - zero), the rounding passed by -----------------------

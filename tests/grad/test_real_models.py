@@ -24,7 +24,8 @@ def some_parameters(path: Path, count: int) -> list[str]:
     program = load(path)
     hoist_requested(program, "params")
     program.main.schedule()
-    found = parameters(program.main, [v for v in program.main.outputs if v.dtype in FLOAT_DTYPES])
+    values = {v.name: v for v in program.main.vars()}
+    found = parameters(program.main, [v for v in program.main.outputs if v.dtype in FLOAT_DTYPES], values)
     return [v.name for v in found[:: max(1, -(-len(found) // count))]]
 
 

@@ -1,0 +1,103 @@
+"""Models of integer operators: what `grad` says about them, and straight through after `legalize`."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import onnxgrad
+from onnxgrad.errors import InputError
+from onnxgrad.grad import gradient
+from onnxgrad.verify.run import run
+from tests.grad.numeric import normal
+
+CONSTANTS = {
+    "xs": np.float32(0.02), "xz": np.uint8(128), "ws": np.float32(0.01), "wz": np.int8(0), "ys": np.float32(0.05),
+    "yz": np.uint8(120), "vs": np.float32(0.1), "shape": np.array([2, -1]),
+    "w": np.random.default_rng(0).integers(-100, 100, (4, 3, 3, 3)).astype(np.int8),
+    "v": np.random.default_rng(1).integers(-100, 100, (64, 5)).astype(np.int8),
+}  # fmt: skip
+MOVES = "p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (c) f = Reshape (p, shape)"
+INTEGERS = f"""
+    q = QuantizeLinear (x, xs, xz)
+    c = QLinearConv <pads = [1, 1, 1, 1]> (q, xs, xz, w, ws, wz, ys, yz)
+    {MOVES}
+    m = QLinearMatMul (f, ys, yz, v, ws, wz, vs, yz)
+    y = DequantizeLinear (m, vs, yz)"""
+# the same as pairs, the moves on integers or on floats
+PAIRS = """
+    q = QuantizeLinear (x, xs, xz)
+    xd = DequantizeLinear (q, xs, xz)
+    wd = DequantizeLinear (w, ws, wz)
+    vd = DequantizeLinear (v, ws, wz)
+    k = Conv <pads = [1, 1, 1, 1]> (xd, wd)
+    {between}
+    mm = MatMul (fd, vd)
+    m = QuantizeLinear (mm, vs, yz)
+    y = DequantizeLinear (m, vs, yz)"""
+ON_INTEGERS = f"c = QuantizeLinear (k, ys, yz) {MOVES} fd = DequantizeLinear (f, ys, yz)"
+ON_FLOATS = f"i = QuantizeLinear (k, ys, yz) c = DequantizeLinear (i, ys, yz) {MOVES} fd = Identity (f)"
+
+
+def quantised(nodes: str) -> onnx.ModelProto:
+    graph = onnx.parser.parse_graph(f"g (float[2,3,8,8] x) => (float[2,5] y) {{ {nodes} }}")
+    graph.initializer.extend(numpy_helper.from_array(np.asarray(a), n) for n, a in CONSTANTS.items())
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+FEEDS = {"x": normal(2, 3, 8, 8), "y_grad": normal(2, 5)}
+
+
+@pytest.mark.parametrize("ste", [False, True])
+def test_the_note_says_which_pass_to_run(ste: bool) -> None:
+    message = "QLinearConv.* computes with integers: run `onnxgrad optimize MODEL --passes legalize -o OUT` first"
+    with pytest.warns(UserWarning, match=message):
+        gradient(quantised(INTEGERS), ["x"], seed="input", ste=ste)
+    with pytest.raises(InputError, match=message):
+        gradient(quantised(INTEGERS), "params", seed="input", ste=ste)
+
+
+def test_straight_through_after_legalize() -> None:
+    legal = onnxgrad.optimize(quantised(INTEGERS), passes="legalize", verify=False)
+    found = run(gradient(legal, ["x"], seed="input", ste=True), FEEDS)
+    by_hand = run(gradient(quantised(PAIRS.format(between=ON_FLOATS)), ["x"], seed="input", ste=True), FEEDS)
+    np.testing.assert_allclose(found["x_grad"], by_hand["x_grad"], rtol=1e-4, atol=1e-5)
+    assert np.count_nonzero(found["x_grad"]) > 50
+
+
+def test_integers_moved_about_between_the_roundings() -> None:
+    """D(f(q)) = f(D(q)) for MaxPool and what moves elements: the same gradients as with the moves on floats."""
+    graphs = [
+        gradient(quantised(PAIRS.format(between=text)), ["x", "wd", "ys"], seed="input", ste=True)
+        for text in (ON_INTEGERS, ON_FLOATS)
+    ]
+    assert not {n.domain for n in graphs[0].graph.node} - {""}
+    found, expected = (run(graph, FEEDS) for graph in graphs)
+    for name in ("x_grad", "wd_grad", "ys_grad", "y"):
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-4, atol=1e-5)
+    assert np.count_nonzero(found["x_grad"]) > 50
+
+
+def test_params_are_the_dequantised_weights() -> None:
+    model = quantised(PAIRS.format(between=ON_INTEGERS))
+    graph = gradient(model, "params", seed="input", ste=True)
+    assert [v.name for v in graph.graph.output] == ["y", "wd_grad", "vd_grad"]
+    with pytest.raises(InputError, match=r"'.*QuantizeLinear.*' rounds; ste=True, --ste, passes"):
+        gradient(model, "params", seed="input")
+    weights_only = quantised("wd = DequantizeLinear (w, ws, wz) k = Conv <pads = [1, 1, 1, 1]> (x, wd) "
+                             "h = GlobalAveragePool (k) y = Flatten (h)")  # fmt: skip
+    weights_only.graph.output[0].type.CopyFrom(helper.make_tensor_type_proto(TensorProto.FLOAT, [2, 4]))
+    assert [v.name for v in gradient(weights_only, "params", seed="input").graph.output] == ["y", "wd_grad"]
+
+
+def test_the_true_stop_is_named() -> None:
+    """Not a QuantizeLinear that passes straight through, but what stops behind it."""
+    nodes = """q = QuantizeLinear (x, xs, xz) d = DequantizeLinear (q, xs, xz) r = Floor (d)
+        h = ReduceMean <keepdims = 0> (r, axes) y = Concat <axis = 1> (h, h)"""
+    model = quantised(nodes)
+    model.graph.initializer.append(numpy_helper.from_array(np.array([2, 3]), "axes"))
+    model.graph.output[0].type.CopyFrom(helper.make_tensor_type_proto(TensorProto.FLOAT, [2, 6]))
+    with pytest.warns(UserWarning, match=r"'r: f32\[2,3,8,8\] = Floor\(d\)' passes no gradient"):
+        gradient(model, ["x"], seed="input", ste=True)
