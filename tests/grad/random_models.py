@@ -2,14 +2,16 @@
 
 A shape is a tuple of sizes in which `N` stands for the batch. No constant depends on the batch's size, so the same
 draw gives a model with a fixed batch and one with a symbolic batch. Functions with kinks are among the operators, and
-values that tie exactly as well; jumps are not. What could overflow is bounded by Tanh.
+values that tie exactly as well; jumps are not. What could overflow is bounded by Tanh. The opset is one of 13 to 25, with
+what it has, or 20.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
@@ -18,7 +20,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 N = "N"
 BATCH = 3
-OPSET = 20
+OPSETS = range(13, 26)
 LARGEST = 300  # elements of one value
 
 Dim = Any  # int, or N
@@ -27,11 +29,12 @@ Shape = tuple[Dim, ...]
 SMOOTH = [
     "Tanh", "Sigmoid", "Sin", "Cos", "Erf", "Softplus", "Softsign", "Gelu", "Mish", "Neg", "Identity", "Atan", "Asinh",
 ]  # fmt: skip
+SINCE = {"HardSwish": 14, "Mish": 18, "Gelu": 20}
 KINKED = ["Relu", "LeakyRelu", "Abs", "Elu", "Selu", "Celu", "HardSigmoid", "HardSwish"]
 FUNCTIONS = [
-    """<domain: "my", opset_import: ["" : 20, "my" : 1]>
+    """<domain: "my", opset_import: ["" : OPSET, "my" : 1]>
     gate (a, b) => (c) { s = Sigmoid (b) t = my.bend <alpha = 0.25> (a) p = Mul (t, s) c = Add (p, a) }""",
-    """<domain: "my", opset_import: ["" : 20]>
+    """<domain: "my", opset_import: ["" : OPSET]>
     bend <alpha> (a) => (c) { e = Elu <alpha : float = @alpha> (a) c = Sub (e, a) }""",
 ]
 
@@ -67,18 +70,59 @@ class Drawn:
     wrt: list[str]  # inputs, initializers and one intermediate value
     targets: list[str]
     scalar: bool
+    weights: list[str]  # every float initializer
+    checkpoint: str | None
 
     def __repr__(self) -> str:
         asked = f"wrt {', '.join(self.wrt)}; {'scalar' if self.scalar else 'seeded'} {', '.join(self.targets)}"
         return f"{asked}\n{onnx.printer.to_text(self.symbolic)}"
 
 
+class Draws(Protocol):
+    """Where choices come from."""
+
+    def integer(self, low: int, high: int) -> int:
+        """One of low, ..., high."""
+
+    def some(self, options: list[Any], least: int, most: int) -> list[Any]:
+        """Some of the options, in any order, each at most once."""
+
+
+@dataclass(frozen=True)
+class FromHypothesis:
+    """Choices that hypothesis makes, and makes smaller."""
+
+    draw: Any
+
+    def integer(self, low: int, high: int) -> int:
+        return int(self.draw(st.integers(low, high)))
+
+    def some(self, options: list[Any], least: int, most: int) -> list[Any]:
+        if least == most == len(options):
+            return list(self.draw(st.permutations(options)))
+        chosen = st.lists(st.sampled_from(options), min_size=least, max_size=most, unique=True)
+        return list(self.draw(chosen)) if options else []
+
+
+@dataclass(frozen=True)
+class FromRandom:
+    """Choices of a generator: as many models as one likes, quickly."""
+
+    rng: random.Random
+
+    def integer(self, low: int, high: int) -> int:
+        return self.rng.randint(low, high)
+
+    def some(self, options: list[Any], least: int, most: int) -> list[Any]:
+        return self.rng.sample(options, self.rng.randint(min(least, len(options)), min(most, len(options))))
+
+
 class Builder:
     """Grows the model; the names of values are unique over all blocks."""
 
-    def __init__(self, draw: Any) -> None:
-        self.draw = draw
-        self.rng = np.random.default_rng(draw(st.integers(0, 2**16)))
+    def __init__(self, draw: Draws, opset: int = 20) -> None:
+        self.draw, self.opset = draw, opset
+        self.rng = np.random.default_rng(draw.integer(0, 2**16))
         self.nodes: list[NodeProto] = []
         self.shapes: dict[str, Shape] = {}
         self.inputs: dict[str, Shape] = {}
@@ -89,10 +133,10 @@ class Builder:
     # ---- drawing --------------------------------------------------------------------------------------------------
 
     def choose(self, options: Sequence[Any]) -> Any:
-        return self.draw(st.sampled_from(options))
+        return options[self.draw.integer(0, len(options) - 1)]
 
     def flag(self) -> bool:
-        return bool(self.draw(st.booleans()))
+        return bool(self.draw.integer(0, 1))
 
     def pick(self, fits: Callable[[Shape], Any] = lambda s: True) -> str | None:
         """A value that fits; the latest ones are likelier, and the first input is picked again and again."""
@@ -152,7 +196,8 @@ class Builder:
     def unary(self) -> None:
         x = self.pick()
         if x:
-            self.emit(self.choose([*SMOOTH, *KINKED]), x, shape=self.shapes[x])
+            known = [op for op in (*SMOOTH, *KINKED) if SINCE.get(op, 0) <= self.opset]
+            self.emit(self.choose(known), x, shape=self.shapes[x])
 
     def composed(self) -> None:
         x = self.pick()
@@ -258,8 +303,15 @@ class Builder:
         operand = self.emit("Sin", x) if kind == "Prod" else self.at_least_one(x) if kind == "LogSum" else x
         if kind == "L2":  # no kink at 0
             operand = self.at_least_one(x)
-        operands = [operand, *([] if axes is None else [self.ints(*axes)])]
-        self.bounded(f"Reduce{kind}", *operands, keepdims=keep, shape=left)
+        self.emit("Tanh", self.reduced(f"Reduce{kind}", operand, axes, keep), shape=left)
+
+    def reduced(self, op: str, x: str, axes: list[int] | None, keepdims: int, shape: Shape | None = None) -> str:
+        """A reduction: its axes are an operand from opset 18 on, those of ReduceSum from 13 on."""
+        if axes is None:
+            return self.emit(op, x, keepdims=keepdims, shape=shape)
+        if self.opset < 18 and op != "ReduceSum":
+            return self.emit(op, x, keepdims=keepdims, axes=axes, shape=shape)
+        return self.emit(op, x, self.ints(*axes), keepdims=keepdims, shape=shape)
 
     def move(self) -> None:
         """Layout: Transpose, Unsqueeze, Squeeze, Flatten, Reshape, Expand, Tile, Pad, Slice, Gather, ..."""
@@ -277,7 +329,7 @@ class Builder:
             return (*shape[:axis], new, *shape[axis + 1 :])
 
         if kind == "transpose":
-            perm = list(self.draw(st.permutations(range(rank))))
+            perm = self.draw.some(list(range(rank)), rank, rank)
             self.emit("Transpose", x, perm=perm, shape=tuple(shape[p] for p in perm))
         elif kind == "unsqueeze" and rank < 4:
             self.emit("Unsqueeze", x, self.ints(axis), shape=(*shape[:axis], 1, *shape[axis:]))
@@ -326,13 +378,17 @@ class Builder:
         elif kind == "scatter" and N not in shape:
             name = self.fresh("i")
             self.initializers[name] = self.rng.permutation(d)[:1].reshape((1,) * rank)
-            self.emit("ScatterElements", x, name, self.weight(*(1,) * rank), axis=negative, reduction=self.choose(["none", "add", "mul", "max"]), shape=shape)  # fmt: skip
+            how = self.choose(
+                ["none", *(["add", "mul"] if self.opset >= 16 else []), *(["max"] if self.opset >= 18 else [])]
+            )
+            extra = {} if self.opset < 16 else {"reduction": how}
+            self.emit("ScatterElements", x, name, self.weight(*(1,) * rank), axis=negative, shape=shape, **extra)
         elif kind == "cumsum":
             flags = {"exclusive": int(self.flag()), "reverse": int(self.flag())}
             axis_name = self.ints(negative)
             self.initializers[axis_name] = np.array(negative, np.int64)
             self.bounded("CumSum", x, axis_name, shape=shape, **flags)
-        elif kind == "trilu" and rank >= 2:
+        elif kind == "trilu" and rank >= 2 and self.opset >= 14:
             self.emit("Trilu", x, upper=int(self.flag()), shape=shape)
         elif kind == "topk" and d != N:
             name, places = self.fresh(), self.fresh()
@@ -372,7 +428,10 @@ class Builder:
             self.nodes.append(helper.make_node("Split", [x, self.ints(first, d - first)], names, axis=axis))
         else:
             first = -(-d // 2)
-            self.nodes.append(helper.make_node("Split", [x], names, axis=axis, num_outputs=2))
+            if self.opset >= 18:
+                self.nodes.append(helper.make_node("Split", [x], names, axis=axis, num_outputs=2))
+            else:  # equal parts
+                self.nodes.append(helper.make_node("Split", [x, self.ints(first, d - first)], names, axis=axis))
         for name, part in zip(names, (first, d - first)):
             self.shapes[name] = (*shape[:axis], part, *shape[axis + 1 :])
 
@@ -384,7 +443,7 @@ class Builder:
         kind = self.choose(["Softmax", "LogSoftmax", "LayerNormalization", "LpNormalization", "BatchNormalization"])
         axis = self.choose(list(range(-len(shape), len(shape))))
         if kind == "LayerNormalization":
-            if shape[-1] not in (N, 1):
+            if shape[-1] not in (N, 1) and self.opset >= 17:
                 scale = [self.weight(shape[-1]) for _ in range(self.choose([1, 2]))]
                 self.emit(kind, x, *scale, axis=-1, epsilon=0.1, shape=shape)
         elif kind == "BatchNormalization":
@@ -504,13 +563,36 @@ class Builder:
         last, all_states = self.fresh(), self.fresh()
         self.nodes.append(helper.make_node("Loop", [count, "", x], [last, all_states], body=body))
         self.shapes[last] = shape
-        self.emit("ReduceMean", all_states, self.ints(0), keepdims=0, shape=shape)
+        self.reduced("ReduceMean", all_states, [0], 0, shape)
+
+    def scan(self) -> None:
+        """Over two slices that differ, in either direction; the state is a value, the body captures what it likes."""
+        x = self.pick(lambda s: size(s) <= 40 and len(s) < 4)
+        if not x:
+            return
+        shape = self.shapes[x]
+        slices = self.emit("Concat", *(self.emit("Unsqueeze", self.emit(op, x), self.ints(0)) for op in ("Sin", "Neg")), axis=0)  # fmt: skip
+        state, element, kept = (self.fresh(n) for n in ("s", "element", "kept"))
+        nodes, value = self._body(state, shape)
+        new = self.fresh()
+        nodes += [helper.make_node("Mul", [value, element], [new]), helper.make_node("Cos", [new], [kept])]
+        body = helper.make_graph(
+            nodes,
+            "body",
+            [helper.make_tensor_value_info(n, TensorProto.FLOAT, list(shape)) for n in (state, element)],
+            [helper.make_tensor_value_info(n, TensorProto.FLOAT, list(shape)) for n in (new, kept)],
+        )
+        last, all_states = self.fresh(), self.fresh()
+        way = int(self.flag())
+        self.nodes.append(helper.make_node("Scan", [x, slices], [last, all_states], body=body, num_scan_inputs=1, scan_input_directions=[way]))  # fmt: skip
+        self.shapes[last] = shape
+        self.reduced("ReduceMean", all_states, [0], 0, shape)
 
     # ---- the whole --------------------------------------------------------------------------------------------------
 
     def finish(self) -> Drawn:
         made = [v for n in self.nodes for v in n.output if v in self.shapes] or ["x"]
-        outputs = self.draw(st.lists(st.sampled_from([*made[-4:], *made]), min_size=1, max_size=3, unique=True))
+        outputs = self.draw.some(list(dict.fromkeys([*made[-4:], *made])), 1, 3)
         scalar = self.flag()
         targets = list(outputs)
         if scalar:
@@ -521,11 +603,12 @@ class Builder:
             shown.append("x")  # an output that is an input
         weights = [n for n, a in self.initializers.items() if a.dtype == np.float32]
         wrt = [n for n, s in self.inputs.items() if n in self.shapes]
-        wrt += self.draw(st.lists(st.sampled_from(weights), max_size=6, unique=True)) if weights else []
+        wrt += self.draw.some(weights, 0, 6)
         inner = [v for v in made if v not in self.inputs]
         wrt += [self.choose(inner)] if inner else []
         models = [self._model(shown, symbolic) for symbolic in (False, True)]
-        return Drawn(*models, self.feeds, wrt, targets, scalar)
+        checkpoint = self.choose([None, None, "auto"])
+        return Drawn(*models, self.feeds, wrt, targets, scalar, weights, checkpoint)
 
     def _model(self, outputs: Sequence[str], symbolic: bool) -> ModelProto:
         def info(name: str, shape: Shape, dtype: Any = np.float32) -> onnx.ValueInfoProto:
@@ -541,8 +624,8 @@ class Builder:
             [info(n, self.shapes[n]) for n in outputs],
             [numpy_helper.from_array(np.asarray(a), n) for n, a in self.initializers.items()],
         )
-        imports = [helper.make_opsetid("", OPSET), helper.make_opsetid("my", 1)]
-        functions = [onnx.parser.parse_function(f) for f in FUNCTIONS]
+        imports = [helper.make_opsetid("", self.opset), helper.make_opsetid("my", 1)]
+        functions = [onnx.parser.parse_function(f.replace("OPSET", str(self.opset))) for f in FUNCTIONS]
         return helper.make_model(graph, ir_version=10, opset_imports=imports, functions=functions)
 
 
@@ -567,7 +650,7 @@ def _with_batch(node: NodeProto, symbolic: bool) -> NodeProto:
     copy.CopyFrom(node)
     if not symbolic:
         for attribute in copy.attribute:
-            for v in attribute.g.input:
+            for v in (*attribute.g.input, *attribute.g.output):
                 for d in v.type.tensor_type.shape.dim:
                     if d.dim_param == N:
                         d.dim_value = BATCH
@@ -576,14 +659,19 @@ def _with_batch(node: NodeProto, symbolic: bool) -> NodeProto:
 
 STEPS: list[Callable[[Builder], None]] = [
     *[Builder.unary] * 3, Builder.composed, *[Builder.binary] * 4, *[Builder.dense] * 2, Builder.product, *[Builder.reduce] * 2,
-    *[Builder.move] * 4, Builder.concat, Builder.split, *[Builder.normalize] * 2, *[Builder.window] * 2, Builder.if_, Builder.loop,
+    *[Builder.move] * 4, Builder.concat, Builder.split, *[Builder.normalize] * 2, *[Builder.window] * 2, Builder.if_, Builder.loop, Builder.scan,
 ]  # fmt: skip
 
 
 @st.composite
 def models(draw: Any, most: int = 12) -> Drawn:
+    """`model` of opset 20 by hypothesis."""
+    return model(FromHypothesis(draw), most=most)
+
+
+def model(draw: Draws, *, opset: int = 20, most: int = 12) -> Drawn:
     """Up to `most` steps over a matrix with a batch, a vector, an image, a number, a matrix without batch; some unused."""
-    builder = Builder(draw)
+    builder = Builder(draw, opset)
     builder.add_input("x", (N, 4))
     builder.add_input("z", (2, 4))
     builder.add_input("image", (N, 2, 4, 3 + 2))
@@ -593,7 +681,7 @@ def models(draw: Any, most: int = 12) -> Drawn:
     builder.shapes[builder.weight(4)] = (4,)
     builder.add_input("mask", (), np.array(builder.flag()))
     builder.add_input("condition", (), np.array(builder.flag()))
-    for _ in range(draw(st.integers(2, most))):
+    for _ in range(draw.integer(2, most)):
         builder.step()
     builder.shapes["unused"] = (2,)
     return builder.finish()

@@ -1,0 +1,120 @@
+"""Random models through `grad` with every input and weight asked for, at opsets 13 to 25, some with checkpointing.
+
+    python scripts/sweep_gradients.py --minutes 10 --seed 0
+
+Each adjoint is found by its name and compared with central differences in float64, as the gradient graph computes it in
+onnxruntime and in the float64 reference. What is off, does not run or crashes is made small and saved. Prints the
+counts; exit code 1 when something failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import warnings
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+from onnx import ModelProto
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from onnxgrad.errors import OnnxgradError  # noqa: E402  # runs from a checkout
+from onnxgrad.verify.run import RunFailed, run  # noqa: E402
+from scripts.sweeping.shrink import save_failure, shrink  # noqa: E402
+from tests.grad.judge import check_differences  # noqa: E402
+from tests.grad.random_models import OPSETS, Drawn, FromRandom, model  # noqa: E402
+
+
+def drawn(seed: int, number: int) -> Drawn:
+    """Model `number` of a sweep, with everything asked for that is differentiable."""
+    rng = Random(f"{seed}/{number}")
+    found = model(FromRandom(rng), opset=rng.choice(OPSETS))
+    return replace(found, wrt=list(dict.fromkeys([*found.wrt, *found.weights])))
+
+
+def failure(case: Drawn) -> str | None:
+    """What is wrong with the gradient, in one line; None where nothing is, or the model itself does not run."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            check_differences(case, checkpoint=case.checkpoint)
+    except (AssertionError, OnnxgradError) as error:
+        words = f"{type(error).__name__}: {error}"
+    except Exception as error:  # noqa: BLE001  # a crash is a finding
+        words = f"crash: {type(error).__name__}: {error}"
+    else:
+        return None
+    try:
+        run(case.fixed, case.feeds)
+    except RunFailed:
+        return None  # onnxruntime's own trouble with the model
+    return words.splitlines()[0][:300]
+
+
+def kind(words: str) -> str:
+    """Failures alike in this are one failure, when made small."""
+    return words.split(",")[0].split(":")[0] if words.startswith("AssertionError") else words[:60]
+
+
+def sweep(seed: int, *, models: int, minutes: float = 1e9, save: Path | None = None) -> tuple[Counter[str], list[str]]:
+    """Up to `models` models within `minutes`: the counts, and one line for each failure."""
+    counts: Counter[str] = Counter()
+    failures: list[str] = []
+    deadline = time.monotonic() + 60 * minutes
+    for number in range(models):
+        if time.monotonic() > deadline:
+            break
+        case = drawn(seed, number)
+        counts["models"] += 1
+        counts["adjoints asked for"] += len(case.wrt)
+        counts["with checkpointing"] += case.checkpoint is not None
+        words = failure(case)
+        if words is not None:
+            failures.append(f"seed {seed}, model {number}, opset {case.fixed.opset_import[0].version}: {words}")
+            print(failures[-1], flush=True)
+            if save is not None:
+                _save(save, f"{seed}_{number}", case, words)
+    counts["failures"] = len(failures)
+    return counts, failures
+
+
+def _save(folder: Path, name: str, case: Drawn, words: str) -> None:
+    def smaller(proto: ModelProto) -> Drawn:
+        """The case that is left of a model: targets, requests and feeds that it still has."""
+        there = {v.name for v in (*proto.graph.input, *proto.graph.initializer)}
+        there |= {o for n in proto.graph.node for o in n.output}
+        feeds = {v.name: case.feeds[v.name] for v in proto.graph.input}
+        wrt, targets = [w for w in case.wrt if w in there], [t for t in case.targets if t in there]
+        return replace(case, fixed=proto, symbolic=proto, feeds=feeds, wrt=wrt, targets=targets)
+
+    def fails(proto: ModelProto) -> bool:
+        left = smaller(proto)
+        again = failure(left) if left.wrt and left.targets else None
+        return again is not None and kind(again) == kind(words)
+
+    smallest = shrink(case.fixed, fails)
+    left = smaller(smallest)
+    asked = f"wrt {', '.join(left.wrt)}; targets {', '.join(left.targets)}; checkpoint {left.checkpoint}"
+    path = save_failure(folder, name, smallest, left.feeds, f"{words}\n{asked}")
+    print(f"  {path}: {len(smallest.graph.node)} nodes", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--models", type=int, default=1_000_000, help="stop after so many")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--save", type=Path, default=Path("failures"), help="folder for failures made small")
+    given = parser.parse_args()
+    counts, failures = sweep(given.seed, models=given.models, minutes=given.minutes, save=given.save)
+    print(", ".join(f"{n} {what}" for what, n in counts.items()))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
