@@ -19,6 +19,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from onnx import TensorProto
+
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import rule_of
 from onnxgrad.ir.block import Binding, BindingBlock, Var
@@ -167,10 +169,31 @@ class Recomputation:
             return v
         key = (segment, v)
         if key not in self._barriers:
-            barrier: Var = op.Where(condition, v, v)
+            barrier = _held(v, condition)
             barrier.type = v.type
             self._barriers[key] = barrier
         return self._barriers[key]
+
+
+# what stands for a dtype in a Where, which onnxruntime's CPU has for some only; every value comes back as it was
+_CARRIERS: dict[int, int] = {
+    TensorProto.BFLOAT16: TensorProto.FLOAT, TensorProto.INT8: TensorProto.INT32, TensorProto.INT16: TensorProto.INT32,
+    TensorProto.UINT16: TensorProto.INT32, TensorProto.UINT32: TensorProto.INT64,
+}  # fmt: skip
+_SELECTED = {*FLOAT_DTYPES, TensorProto.INT32, TensorProto.INT64, TensorProto.UINT8, TensorProto.STRING}
+
+
+def _held(v: Var, condition: Var) -> Var:
+    """`v`, which waits for `condition`; as it is where its dtype has no way to."""
+    result: Var = v
+    if v.dtype == TensorProto.BOOL:
+        result = op.And(v, op.Or(v, condition))
+    elif v.dtype in _CARRIERS:
+        carried = op.Cast(v, to=_CARRIERS[v.dtype])
+        result = op.Cast(op.Where(condition, carried, carried), to=v.dtype)
+    elif v.dtype in _SELECTED:
+        result = op.Where(condition, v, v)
+    return result
 
 
 def _condition(g: Sequence[Any]) -> Var | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -10,11 +12,14 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from onnx import ModelProto
 
+from onnxgrad.grad import registry
+from onnxgrad.grad.registry import Rule
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
 from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify.reference import Reference
+from scripts.sweep_gradients import sweep
 from tests.grad.judge import check_differences, differentiated, numbers, seeds
 from tests.grad.random_models import Drawn, models
 
@@ -98,3 +103,32 @@ def test_many_gradients_agree_with_differences(drawn: Drawn) -> None:
 @pytest.mark.filterwarnings("ignore:no requested value reaches", "ignore:.* is taken")
 def test_optimizing_changes_nothing_on_many(drawn: Drawn) -> None:
     check_optimized(drawn)
+
+
+# ---- everything asked for, at every opset ---------------------------------------------------------------------------
+
+
+def test_a_sweep_with_everything_asked_for() -> None:
+    counts, failures = sweep(0, models=12)
+    assert not failures
+    assert counts["models"] == 12 and counts["adjoints asked for"] > 60
+
+
+@pytest.mark.slow
+def test_a_long_sweep_with_everything_asked_for() -> None:
+    counts, failures = sweep(300, models=300)
+    assert not failures
+    assert counts["with checkpointing"] > 50
+
+
+def test_a_failure_is_made_small_and_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong rule is found, and what is left of the model is about it."""
+    monkeypatch.setitem(registry._RULES, ("", "Tanh"), Rule("", "Tanh", "vjp", (lambda g, y, x: g * (1.0 - y),)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _, failures = sweep(0, models=2, save=tmp_path)
+    assert failures and "AssertionError" in failures[0]
+    for path in tmp_path.glob("*.onnx"):
+        left = onnx.load(path)
+        assert "Tanh" in {n.op_type for n in left.graph.node} and len(left.graph.node) <= 6
+        assert path.with_suffix(".npz").is_file() and "wrt " in path.with_suffix(".txt").read_text()
