@@ -5,6 +5,7 @@ from onnxgrad.errors import InputError, InternalError, NotProved, OnnxgradError
 from onnxgrad.grad import body, check_gradient, gradient, vjp, vjp_all, zero
 from onnxgrad.grad.checkpoint import Checkpoint
 from onnxgrad.grad.forward import jvp
+from onnxgrad.grad.gradient_pass import GradientPass
 from onnxgrad.grad.preview_training import LowerTraining
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.load import load
@@ -23,6 +24,7 @@ __all__ = [
     "BindingBlock",
     "Checkpoint",
     "Each",
+    "GradientPass",
     "InputError",
     "InternalError",
     "LowerTraining",

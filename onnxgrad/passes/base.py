@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.program import Program
@@ -21,6 +21,10 @@ class Pass(ABC):
     @abstractmethod
     def run(self, program: Program, trace: Trace) -> None:
         """Transform `program` in place, recording every firing in `trace`."""
+
+    def stated(self, model: Any, trace: Trace, provider: str) -> Any:
+        """What the proof compares the result with, where `model` was given: that, for a pass that adds no output."""
+        return model
 
     @classmethod
     def law(cls) -> str:

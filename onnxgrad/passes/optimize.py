@@ -120,7 +120,7 @@ def optimize_program(
     tell("prove")
     with _original(program) as original:
         with _runnable(program) as candidate:
-            report = verify(original, candidate, **options)
+            report = verify(_stated(pipeline, original, trace, options), candidate, **options)
         if not report.ok:
             culprit = None
             if report.verdict == DIFFERENT:
@@ -195,6 +195,14 @@ def _original(program: Program) -> Iterator[ModelProto | Path]:
     yield proto
 
 
+def _stated(pipeline: Pipeline, original: ModelProto | Path, trace: Trace, options: Mapping[str, Any]) -> Any:
+    """What the result has to equal: the original, or what a pass that adds outputs says of it."""
+    found: Any = original
+    for p in pipeline.passes:
+        found = p.stated(found, trace, options.get("provider", "cpu"))
+    return to_proto(found, weights=True) if isinstance(found, Program) else found
+
+
 @contextlib.contextmanager
 def _runnable(program: Program) -> Iterator[ModelProto | Path]:
     """The program as onnxruntime can load it: weights in external files need a file of the model beside them."""
@@ -223,8 +231,10 @@ def _culprit(
 
     def good(n: int) -> bool:
         try:
-            with _runnable(rewritten(n)[0]) as candidate:
-                return verify(original, candidate, **options).verdict != DIFFERENT
+            program, trace = rewritten(n)
+            with _runnable(program) as candidate:
+                stated = _stated(pipeline, original, trace, options)
+                return verify(stated, candidate, **options).verdict != DIFFERENT
         except RunFailed:
             return False
 

@@ -1,0 +1,77 @@
+"""`gradient` as a pass among passes: what comes before it sees the model, what comes after it the gradient too."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from onnxgrad.errors import InputError, NotProved
+from onnxgrad.grad.api import differentiate
+from onnxgrad.grad.check import check_gradient
+from onnxgrad.grad.opset import OPSET
+from onnxgrad.grad.request import PARAMS
+from onnxgrad.ir.load import ModelLike, load, load_own
+from onnxgrad.ir.program import Program
+from onnxgrad.passes.base import Pass, register
+from onnxgrad.rewrite.trace import Trace
+
+_RULE = "gradient"
+
+
+@register
+@dataclass(frozen=True)
+class GradientPass(Pass):
+    """y, ... = f(x, ...) = y, ..., dt/dx, ...: the adjoints of the values `wrt` become further outputs.
+
+    `target`: an output or another value, or several separated by spaces; default: the only output. `wrt`: names and
+    globs separated by spaces, or params; default: every floating-point input. `seed`: ones or input. `checkpoint`:
+    auto, a memory budget, or names separated by spaces. As `onnxgrad grad`, for a model of opset 18 or above.
+    """
+
+    name: ClassVar[str] = "gradient"
+    target: str = ""
+    wrt: str = ""
+    seed: str = "ones"
+    checkpoint: str = ""
+    names: str = "{}_grad"
+
+    def run(self, program: Program, trace: Trace) -> None:
+        """Differentiate once, however often the pipeline comes round. InputError as `gradient` raises it."""
+        where = f"{self.target or 'the output'} by {self.wrt or 'every input'}"
+        if any(f.rule == _RULE and f.where == where for f in trace.firings):
+            return
+        if program.opset < OPSET:
+            raise InputError(
+                f"pass '{self.name}' needs opset {OPSET} or above, and the model has {program.opset}: `onnxgrad grad` "
+                "raises it"
+            )
+        self._differentiate(program)
+        trace.of(_RULE).applied += 1
+        trace.fired(_RULE, where)
+
+    def stated(self, model: ModelLike, trace: Trace, provider: str) -> Any:
+        """The model with its gradient as the backward walk makes it, once differences agree with that.
+
+        Raises NotProved when they do not.
+        """
+        if not any(f.rule == _RULE for f in trace.firings):
+            return model
+        report = check_gradient(load(model), provider=provider, **self._request())
+        if not report.ok:
+            raise NotProved(f"{report}; nothing was written")
+        program = load_own(model)
+        self._differentiate(program, simplify=False)
+        return program
+
+    def _differentiate(self, program: Program, **options: Any) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that all is zero, the check says
+            differentiate(program, **self._request(), seed=self.seed, names=self.names, **options)  # type: ignore[arg-type]
+
+    def _request(self) -> dict[str, Any]:
+        choice: Any = self.checkpoint.split() or None
+        if choice and len(choice) == 1 and (choice[0] == "auto" or choice[0][:1].isdigit()):
+            choice = choice[0]
+        wrt: Any = PARAMS if self.wrt == PARAMS else self.wrt.split() or None
+        return {"target": self.target.split() or None, "wrt": wrt, "checkpoint": choice}
