@@ -23,6 +23,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 SECONDS = 300.0  # unless --timeout says otherwise
+MOST_SECONDS = 1e6
 _UNLIMITED = 1 << 62
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([kmgt]i?)?b?", re.IGNORECASE)

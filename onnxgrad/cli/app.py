@@ -14,9 +14,10 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
+from onnxgrad.cli.blame import blamed
 from onnxgrad.cli.common import Parser, add_common, check_json, wants
 from onnxgrad.cli.process import Stopped, drop, open_streams, quiet_libraries, stoppable
-from onnxgrad.cli.report import Output, clean
+from onnxgrad.cli.report import Output, clean, complaint
 from onnxgrad.errors import InputError, InternalError, OnnxgradError
 from onnxgrad.version import __version__
 
@@ -58,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _outcome(words: Sequence[str], verbose: bool) -> int:
     """Run one command and turn whatever comes of it into an exit code."""
+    args = None
     try:
         args = _parser(words).parse_args(words)
         check_json(args)
@@ -88,6 +90,9 @@ def _outcome(words: Sequence[str], verbose: bool) -> int:
         where = f"{error.filename}: " if error.filename else ""
         return _failed(f"{where}{error.strerror or error}", InputError.exit_code, verbose)
     except Exception as error:  # noqa: BLE001  # the last boundary: whatever it is, the user gets one line and a code
+        theirs = blamed(args, error) if args is not None else None
+        if theirs is not None:
+            return _failed(str(theirs), theirs.exit_code, verbose)
         what = f"internal error: {type(error).__name__}: {error}"
         return _failed(f"{what}; {_REPORT}", InternalError.exit_code, verbose)
 
@@ -97,9 +102,9 @@ _REPORT = "please report this line with the command, the model and what `onnxgra
 
 def _failed(message: str, code: int, verbose: bool) -> int:
     if verbose:
-        traceback.print_exc(file=sys.stderr)
+        print(clean(traceback.format_exc()), end="", file=sys.stderr)
     with contextlib.suppress(OSError):  # nobody reads it: the exit code is left
-        print(f"onnxgrad: {' '.join(clean(message).split())}", file=sys.stderr)
+        print(complaint(message), file=sys.stderr)
     return code
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxgrad.errors import InputError
-from onnxgrad.limits import SECONDS, Limits, limited, read_size
+from onnxgrad.limits import MOST_SECONDS, SECONDS, Limits, limited, read_size
 
 _AGAIN = 5.0  # seconds between the first call to stop and the next, should the first be lost in an `except`
 _ROOM = 1 << 29  # bytes of address space that our process has beyond what it holds when the work begins
@@ -35,7 +35,7 @@ def seconds(text: str) -> float:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0 < value < 1e6:
+    if not 0 < value < MOST_SECONDS:
         raise argparse.ArgumentTypeError(f"a positive number is wanted, not {text[:40]!r}")
     return value
 

@@ -36,9 +36,10 @@ import onnx
 from onnxgrad.cli.stats import stats_of
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.ir.program import Program
-from onnxgrad.limits import read_size
+from onnxgrad.limits import MOST_SECONDS, read_size
 from onnxgrad.verify import Report
 from onnxgrad.verify.proof import LEGS
+from onnxgrad.verify.run import MOST_THREADS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -49,7 +50,7 @@ _TABLE = "tool.onnxgrad"
 _COMPARE: dict[str, Callable[[int, int], bool]] = {
     "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
 }  # fmt: skip
-_REQUIREMENT = re.compile(r"\s*(<=|>=|==|!=|<|>)\s*(\d+)\s*")
+_REQUIREMENT = re.compile(r"\s*(<=|>=|==|!=|<|>)\s*([0-9]{1,18})\s*")
 # recipe key -> (the argument of `optimize` that it sets, the option that sets it too, the type it has in TOML)
 _OPTIONS: dict[str, tuple[str, str, type]] = {
     "preset": ("preset", "--preset", str),
@@ -211,7 +212,10 @@ def find(config: str | None) -> Recipe | None:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as e:
         raise InputError(f"{path}: {e.strerror or e}") from e
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+    except (
+        ValueError,
+        RecursionError,
+    ) as e:  # no TOML; or more digits, deeper arrays than Python reads
         if config is None:
             return None  # somebody else's file
         raise InputError(f"{path}: not TOML: {' '.join(str(e).split())}") from e
@@ -245,18 +249,28 @@ def _flat(table: Any, where: str) -> dict[str, Any]:
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         fits = is_number if key in ("verify.timeout", "verify.tolerance") else isinstance(value, wanted)
         if not fits or (key == "passes" and not isinstance(value, (str, list))):
-            raise InputError(f"{where}: '{key}' has the wrong type: {value!r}")
+            raise InputError(f"{where}: '{key}' has the wrong type: {repr(value)[:80]}")
     items: dict[str, Callable[[Any], bool]] = {
-        "verify.seeds": lambda v: type(v) is int and v >= 0,
+        "verify.seeds": lambda v: type(v) is int and 0 <= v < 1 << 63,
+        "verify.inputs": lambda v: isinstance(v, str),
         "verify.legs": LEGS.__contains__,
         "verify.allow_empty": lambda v: isinstance(v, str),
     }
     for key, allowed in items.items():
         for item in flat.get(key, ()):
             if not allowed(item):
-                raise InputError(f"{where}: '{key}' cannot have {item!r}")
-    if flat.get("verify.threads", 1) < 1:
-        raise InputError(f"{where}: 'verify.threads' must be at least 1")
+                raise InputError(f"{where}: '{key}' cannot have {repr(item)[:80]}")
+    passes = flat.get("passes", "")
+    if not all(isinstance(item, str) for item in (passes if isinstance(passes, list) else [passes])):
+        raise InputError(f"{where}: 'passes' is a list of names, or names separated by commas")
+    threads = flat.get("verify.threads", 1)
+    if isinstance(threads, bool) or not 1 <= threads <= MOST_THREADS:
+        raise InputError(f"{where}: 'verify.threads' must be a number from 1 to {MOST_THREADS}")
+    if "verify.max_memory" in flat:
+        read_size(flat["verify.max_memory"])
+    timeout = flat.get("verify.timeout", 1.0)
+    if not 0 < timeout < MOST_SECONDS:
+        raise InputError(f"{where}: 'verify.timeout' must be a positive number of seconds, not {timeout}")
     for name, text in flat.get("require", {}).items():
         for part in name.split("+"):
             if part.strip() in _LATER or (part.strip() in ("", "nodes") and name != "nodes"):

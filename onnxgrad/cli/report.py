@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -23,12 +24,30 @@ from onnxgrad.ir.files import write_whole
 
 _PATIENCE = 1.0  # seconds of work before a progress bar appears
 _PIPE_WIDTH = 160  # a pipe or file has no width; tables take only what they need
+_LONGEST = 1500  # characters of a complaint: a model may have names of megabytes
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def clean(text: str) -> str:
     """`text` without control characters: names inside a model must not steer the reader's terminal."""
     return _CONTROL.sub(lambda m: f"\\x{ord(m[0]):02x}", text)
+
+
+def complaint(text: str) -> str:
+    """What is wrong, as the one line that it is."""
+    line = f"onnxgrad: {' '.join(clean(text).split())}"
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
+
+
+class _Clean:
+    """What it wraps, with the text that it renders to cleaned, whoever forgot to."""
+
+    def __init__(self, inner: RenderableType) -> None:
+        self.inner = inner
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self.inner, options):
+            yield segment if segment.control else Segment(clean(segment.text), segment.style)
 
 
 def _console(stream: Any, color: str) -> Console:
@@ -87,7 +106,7 @@ class Output:
         """Print results."""
         if not self._silent:
             for part in parts:
-                self.results.print(clean(part) if isinstance(part, str) else part)
+                self.results.print(clean(part) if isinstance(part, str) else _Clean(part))
 
     def note(self, text: str) -> None:
         """Print a line on stderr, unless quiet."""
@@ -96,7 +115,7 @@ class Output:
 
     def complain(self, text: str) -> None:
         """An error that does not end the run: one line on stderr."""
-        print(f"onnxgrad: {' '.join(clean(text).split())}", file=sys.stderr)
+        print(complaint(text), file=sys.stderr)
 
     def text(self, text: str) -> None:
         """Print text as it is, however wide."""

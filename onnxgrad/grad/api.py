@@ -170,7 +170,8 @@ def _differentiate(
     for key in called - reachable(program):
         del program.functions[key]
     sinks_last(block, forward)
-    given = {v.name: g.name for v, g in seeds.items()} if seed == "input" else {}
+    # a target that a call gave is another value now that the call is open
+    given = {name: seeds[v].name for name, v in zip(target_names, targets, strict=True)} if seed == "input" else {}
     return Gradient(program, tuple(target_names), outputs, given, tuple(notes))
 
 

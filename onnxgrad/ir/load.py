@@ -18,6 +18,7 @@ from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.collector import collector_paused
 from onnxgrad.ir.fault import blaming
 from onnxgrad.ir.preflight import check_model
+from onnxgrad.ir.preflight_axes import check_axes
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import TensorType, type_from_proto, without_symbols
@@ -109,6 +110,7 @@ def _read(proto: ModelProto, folder: Path | None, path: Path | None, where: str)
         raise InputError(f"{where}: the name {damaged!r} is not UTF-8 text")
     reader.put_in_order()
     annotate(program)
+    check_axes(program, where)
     return program
 
 

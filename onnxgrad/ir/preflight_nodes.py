@@ -9,7 +9,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir import attributes
-from onnxgrad.ir.preflight_tensors import check_declared, check_sparse, check_tensor
+from onnxgrad.ir.preflight_tensors import MOST_AXES, check_declared, check_sparse, check_tensor
 
 _A = AttributeProto
 # protobuf reads a hundred levels, of which a nested graph takes three, and what we send around it some more
@@ -20,6 +20,8 @@ _LEAST: Mapping[str, int] = {
     "strides": 1, "dilations": 1, "kernel_shape": 1, "group": 1, "blocksize": 1, "num_groups": 1, "hidden_size": 1,
     "num_outputs": 1, "num_scan_inputs": 1,
 }  # fmt: skip
+# attributes that count axes: beyond what any tensor has, onnx's inference wraps around and reads where it should not
+_AXES = frozenset({"axis", "axes", "perm", "batch_dims", "batch_axis", "time_axis"})
 
 
 class _Reader:
@@ -84,11 +86,13 @@ class _Reader:
             if known is not None and known != a.type:
                 raise self._wrong(node, f"the attribute '{a.name}' is of type {_kind(a.type)}, not {_kind(known)}")
             if known is not None and domain == "" and a.name in _LEAST:
-                self._in_range(node, a)
+                self._in_range(node, a, _LEAST[a.name], _INT32)
+            elif known is not None and domain == "" and a.name in _AXES:
+                self._in_range(node, a, -MOST_AXES - 1, MOST_AXES + 1)
 
-    def _in_range(self, node: NodeProto, a: AttributeProto) -> None:
+    def _in_range(self, node: NodeProto, a: AttributeProto, least: int, end: int) -> None:
         values: Sequence[int] = a.ints if a.type == _A.INTS else [a.i]
-        if any(not _LEAST[a.name] <= v < _INT32 for v in values):
+        if any(not least <= v < end for v in values):
             raise self._wrong(node, f"the attribute '{a.name}' is {str(list(values))[:60]}")
 
     def _wrong(self, node: NodeProto, what: str) -> InputError:

@@ -206,7 +206,7 @@ def _convert(name: str, key: str, value: str, kind: Any) -> Any:
         if kind == "bool":
             return {"true": True, "false": False}[value.lower()]
     except (ValueError, KeyError):
-        raise InputError(f"option {key} of pass '{name}' wants a value of type {kind}, not '{value}'") from None
+        raise InputError(f"option {key} of pass '{name}' wants a value of type {kind}, not '{value[:40]}'") from None
     if kind == "str":
         return value
     raise InputError(f"option {key} of pass '{name}' cannot be set from text")

@@ -165,3 +165,24 @@ def test_an_output_that_may_be_empty(folder: Path) -> None:
     (folder / "r.toml").write_text('[verify]\nallow_empty = ["y"]\n')
     assert optimize("--config", "r.toml", "-o", "out.onnx") == 0
     assert optimize("--allow-empty", "y", "-o", "other.onnx") == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("passes = [1]", "'passes' is a list of names"),
+        ('passes = [["a"]]', "'passes' is a list of names"),
+        ("passes = " + "[" * 5000 + "]" * 5000, "not TOML"),
+        ("verify.threads = " + "9" * 5000, "not TOML"),
+        ("verify.threads = 100000", "'verify.threads' must be a number from 1 to 256"),
+        ("verify.timeout = inf", "'verify.timeout' must be a positive number"),
+        ('verify.max_memory = "much"', "no size of memory"),
+        ("verify.inputs = [1]", "'verify.inputs' cannot have 1"),
+        ("verify.seeds = [18446744073709551616]", "'verify.seeds' cannot have 1844"),
+        ('require = {nodes = "<=' + "9" * 5000 + '"}', "cannot read the requirement"),
+    ],
+)
+def test_recipes_that_python_itself_stumbles_over(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "r.toml").write_text(text)
+    with pytest.raises(InputError, match=words):
+        find(str(tmp_path / "r.toml"))

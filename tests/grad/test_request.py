@@ -5,11 +5,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad import gradient
+from onnxgrad.grad import differentiate, gradient
 from onnxgrad.grad.check import check_gradient
+from onnxgrad.ir.load import load
+from tests.helpers import parse
 
 TEXT = """<ir_version: 10, opset_import: ["" : 18]>
 m (float[2,3] x, float[3] y, int64[2] n) => (float[2,4] h, float s, int64[2] k)
@@ -138,3 +140,15 @@ def test_weights_inside_branches_are_parameters() -> None:
     graph = gradient(model, ["b", "s"], seed="input")
     assert [v.name for v in graph.graph.output] == ["y", "b_grad", "s_grad"]
     onnx.checker.check_model(graph, full_check=True)
+
+
+def test_the_seed_of_a_target_that_a_call_gives_goes_by_the_targets_name() -> None:
+    """The call is opened, so that another value takes the target's place."""
+    model = parse("g (float[2] x) => (float[2] y) { y = Relu(x) }")
+    body = helper.make_node("Relu", ["a"], ["b"])
+    opsets = [helper.make_opsetid("", 20)]
+    model.functions.append(helper.make_function("f", "F", ["a"], ["b"], [body], opsets))
+    model.opset_import.add(domain="f", version=1)
+    model.graph.node[0].op_type, model.graph.node[0].domain = "F", "f"
+    assert differentiate(load(model), seed="input").seeds == {"y": "y_grad"}
+    assert check_gradient(model).ok

@@ -27,6 +27,7 @@ from tests.hostile.models import SECRET
 
 TIMEOUT = 10.0  # of the commands; a worker that takes three times as long for one is killed
 ADDRESS_SPACE = 6_000_000  # KiB
+_OUTPUT = ("out.onnx",)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 # a command on `model.onnx` in the current folder -> the files that it may write
@@ -95,7 +96,7 @@ class _Worker:
         """What went wrong; empty where nothing did."""
         assert self.process.stdin is not None and self.process.stdout is not None
         with tempfile.TemporaryDirectory(prefix="hostile-") as folder:
-            words, written = COMMANDS.get(command, (list(job.words), {"out.onnx"}))
+            words, written = COMMANDS.get(command, (list(job.words), set(_OUTPUT).intersection(job.words)))
             words = [*words, "--config", "recipe.toml"] if job.config is not None else words
             if not any(word.startswith("--timeout") for word in words):
                 words = [*words, "--timeout", str(TIMEOUT)]
@@ -106,9 +107,9 @@ class _Worker:
                 self.process.stdin.flush()
                 answer = self._answer(3 * TIMEOUT)
             except (BrokenPipeError, EOFError):
-                self.end()
                 self.errors.seek(0)
                 said = self.errors.read()[-500:].decode("utf-8", "replace")
+                self.end()
                 return f"the process died with {self.process.returncode}: {said}"
             except TimeoutError:
                 self.end()
@@ -134,6 +135,10 @@ class _Worker:
         self.lost = True
         self.process.kill()
         self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self.errors):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
 
 
 def _furnish(folder: Path, job: Job) -> dict[str, bytes]:
