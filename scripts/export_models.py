@@ -48,6 +48,12 @@ MODELS = dict(
         _spec("vision", "googlenet", "GoogLeNet, widths / 8", ("logits",), counts={"Conv": 57}),
         _spec("vision", "inception_v3", "Inception v3, widths / 16", ("logits",), counts={"Conv": 94}),
         _spec("vision", "densenet121", "DenseNet121, growth rate 4", ("logits",), counts={"Conv": 120}),
+        _spec("hf", "bert_script", "BERT, 4 layers, through TorchScript", ("last_hidden_state",), script=True,
+              counts={"MatMul+Gemm": 32}, dynamic={"input_ids": BATCH_SEQUENCE, "attention_mask": BATCH_SEQUENCE}),
+        _spec("own", "yolox_script", "YOLOX-like detector through TorchScript", ("detections",), script=True,
+              counts={"Conv": 65}, dynamic={"x": {0: "batch"}}),
+        _spec("own", "lstm_script", "two bidirectional nn.LSTM layers through TorchScript", ("states", "hidden", "cell"),
+              script=True, dynamic={"x": {0: "batch", 1: "steps"}}),
         _spec("own", "yolox", "YOLOX-like detector", ("detections",), counts={"Conv": 65}),
     ]
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import io
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -34,6 +35,7 @@ class Spec:
     counts: Mapping[str, int] = field(default_factory=dict)  # operator group ("MatMul+Gemm", "Conv") -> count
     dynamic: Mapping[str, Mapping[int, str]] = field(default_factory=dict)  # input -> axis -> symbol
     files: tuple[str, ...] = (OPTIMIZED,)  # the exports that are committed
+    script: bool = False  # through TorchScript, the exporter before dynamo
 
 
 def randomise(model: torch.nn.Module) -> None:
@@ -173,6 +175,19 @@ def to_onnx(spec: Spec, model: torch.nn.Module, inputs: dict[str, torch.Tensor],
     return proto
 
 
+def to_onnx_by_script(spec: Spec, model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> onnx.ModelProto:
+    """Export through TorchScript, constants not folded; inputs are passed in order."""
+    buffer = io.BytesIO()
+    torch.onnx.export(
+        model, tuple(inputs.values()), buffer, dynamo=False, opset_version=17, do_constant_folding=False,
+        input_names=list(inputs), output_names=list(spec.outputs),
+        dynamic_axes={name: dict(axes) for name, axes in spec.dynamic.items()},
+    )  # fmt: skip
+    proto = onnx.load_from_string(buffer.getvalue())
+    scrub(proto)
+    return proto
+
+
 def export(spec: Spec, folder: Path, files: tuple[str, ...]) -> dict[str, Any]:
     """Write NAME.npz and the named `files` (OPTIMIZED, RAW) into `folder`; return one summary row per file.
 
@@ -188,7 +203,11 @@ def export(spec: Spec, folder: Path, files: tuple[str, ...]) -> dict[str, Any]:
     feeds = {name: numpy_of(tensor) for name, tensor in inputs.items()}
     rows: dict[str, Any] = {}
     for suffix in files:
-        proto = to_onnx(spec, model, inputs, optimize=suffix == OPTIMIZED)
+        proto = (
+            to_onnx_by_script(spec, model, inputs)
+            if spec.script
+            else to_onnx(spec, model, inputs, optimize=suffix == OPTIMIZED)
+        )
         onnx.checker.check_model(proto, full_check=True)
         used = {i.name: feeds[i.name] for i in proto.graph.input}
         worst = worst_difference(run_onnxruntime(proto, used), expected)

@@ -83,6 +83,13 @@ def bert() -> Built:
     return model, {"input_ids": _ids(300, 2, 24), "attention_mask": mask}
 
 
+def bert_script() -> Built:
+    """The same with 4 layers, so that the export through TorchScript stays small."""
+    model, inputs = bert()
+    model.model.encoder.layer = model.model.encoder.layer[:4]
+    return model, inputs
+
+
 def gpt2() -> Built:
     """GPT-2 topology: 12 layers, 12 heads; n_embd 24; packed QKV, tied head, no cache."""
     config = _eager(hf.GPT2Config(n_embd=24, n_head=12, n_layer=12, vocab_size=300, n_positions=64,

@@ -38,6 +38,24 @@ def lstmcell() -> tuple[nn.Module, dict[str, Tensor]]:
     return model, {"x": torch.randn(4, 16, 64)}
 
 
+class Lstm(nn.Module):
+    """nn.LSTM, batch first, whose initial states are zeros of the batch's size: shape arithmetic in the export."""
+
+    def __init__(self, features: int, hidden: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(features, hidden, num_layers=2, bidirectional=True, batch_first=True)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x (batch, steps, features) -> states (batch, steps, 2 hidden), last hidden and cell states."""
+        states, (hidden, cell) = self.lstm(x)
+        return states, hidden, cell
+
+
+def lstm_script() -> tuple[nn.Module, dict[str, Tensor]]:
+    """Two bidirectional layers of 32 units, x (3, 7, 16)."""
+    return Lstm(16, 32), {"x": torch.randn(3, 7, 16)}
+
+
 class ConvBnSilu(nn.Sequential):
     """Conv (no bias), BatchNorm, SiLU: the block of which YOLOX is made."""
 
@@ -120,3 +138,8 @@ class Yolox(nn.Module):
 def yolox() -> tuple[nn.Module, dict[str, Tensor]]:
     """A YOLOX-like detector with 20 classes, first width 4, head width 8; x (1, 3, 128, 128)."""
     return keep_variance(Yolox(4, 8, 20)), {"x": image(1, 3, 128, 128)}
+
+
+def yolox_script() -> tuple[nn.Module, dict[str, Tensor]]:
+    """The same detector for two images of 64x64."""
+    return yolox()[0], {"x": image(2, 3, 64, 64)}
