@@ -52,7 +52,7 @@ MODELS = dict(
               counts={"MatMul+Gemm": 32}, dynamic={"input_ids": BATCH_SEQUENCE, "attention_mask": BATCH_SEQUENCE}),
         _spec("own", "yolox_script", "YOLOX-like detector through TorchScript", ("detections",), script=True,
               counts={"Conv": 65}, dynamic={"x": {0: "batch"}}),
-        _spec("own", "lstm_script", "two bidirectional nn.LSTM layers through TorchScript", ("states", "hidden", "cell"),
+        _spec("own", "lstm_script", "two bidirectional LSTM layers by TorchScript", ("states", "hidden", "cell"),
               script=True, dynamic={"x": {0: "batch", 1: "steps"}}),
         _spec("own", "yolox", "YOLOX-like detector", ("detections",), counts={"Conv": 65}),
     ]

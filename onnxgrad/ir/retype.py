@@ -17,12 +17,16 @@ def retype(block: BindingBlock) -> None:
             _OWNERS.get(b.op if b.domain == "" else "", _nested)(b)
             continue
         if any(v is not None and _is_open(v) for v in b.outputs):
-            node = type(b.node)()
-            node.CopyFrom(b.node)
-            node.input[:] = ["" if v is None else v.name for v in b.inputs]
-            node.output[:] = ["" if v is None else v.name for v in b.outputs]
-            schema = attributes.schema(b.op, b.version, b.domain)
-            _learn(b.outputs, infer.result_types(schema, node, b.inputs, block))
+            type_again(b)
+
+
+def type_again(b: Binding) -> None:
+    """Give its results of unknown type or rank the types that its operands tell. Raises TypeMismatch."""
+    node = type(b.node)()
+    node.CopyFrom(b.node)
+    node.input[:] = ["" if v is None else v.name for v in b.inputs]
+    node.output[:] = ["" if v is None else v.name for v in b.outputs]
+    _learn(b.outputs, infer.result_types(attributes.schema(b.op, b.version, b.domain), node, b.inputs, b.block))
 
 
 def _nested(b: Binding) -> None:

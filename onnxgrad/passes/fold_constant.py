@@ -16,7 +16,8 @@ from onnxgrad.ir.ops import RANDOM_OPS, constant, emitting
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES, Array, TensorType, element_count, is_static, numpy_dtype
 from onnxgrad.passes.base import Pass, register, roots
-from onnxgrad.passes.evaluate import MOVES, evaluate
+from onnxgrad.passes.constant_groups import groups, growth
+from onnxgrad.passes.evaluate import EVALUATED, MOVES, evaluate
 from onnxgrad.passes.merge_equal import draws
 from onnxgrad.passes.size import file_bytes
 from onnxgrad.rewrite.trace import Trace
@@ -95,12 +96,13 @@ class _Budget:
         """Whether a folding that adds `growth` bytes is allowed; if so it is charged."""
         if growth > self.left:
             return False
-        self.trace.grown += max(growth, 0)
+        self.trace.grown += growth
         return True
 
 
 def _fold_exactly(block: BindingBlock, budget: _Budget, trace: Trace) -> None:
     block.schedule()
+    together = _paid_together(block, budget)
     for b in list(block.bindings):
         if trace.stopped:
             return
@@ -113,10 +115,28 @@ def _fold_exactly(block: BindingBlock, budget: _Budget, trace: Trace) -> None:
         if constant and _size(b) is None:
             _type_again(b)
         array = _known_sizes(b.out)
-        if array is None and constant and _size(b) is not None and budget.left >= _growth(b):
+        if array is None and constant and _size(b) is not None and (b in together or budget.left >= _growth(b)):
             array = evaluate(b)
-        if array is not None and budget.takes(b.out) and budget.pays(_growth(b)):
+        if array is not None and budget.takes(b.out) and (b in together or budget.pays(_growth(b))):
             _replace(b, array, trace)
+
+
+def _paid_together(block: BindingBlock, budget: _Budget) -> set[Binding]:
+    """The bindings that are folded whatever each adds alone, because their group as a whole is paid for here."""
+
+    def foldable(b: Binding) -> bool:
+        return b.op in EVALUATED and _foldable(b) and _size(b) is not None and budget.takes(b.out)
+
+    found: set[Binding] = set()
+    for group in groups(block, foldable):
+        small = len(group) > 1 and max(_size(b) or 0 for b in group) <= _LARGEST_STEP
+        if small and budget.pays(growth(group, _bytes)):
+            found.update(group)
+    return found
+
+
+def _bytes(v: Var) -> int:
+    return (element_count(v.shape) or 0) * numpy_dtype(v.dtype).itemsize if v.dtype else 0
 
 
 def _type_again(b: Binding) -> None:
@@ -267,7 +287,7 @@ def _growth(b: Binding) -> int:
     """Bytes the file gains: the result, less the node and the constants that nothing else reads."""
     dying: int = b.node.ByteSize() - len(b.out.name)
     for v in {v for v in b.inputs if v is not None and v.is_constant and v.use_count == 1 and not v.parameter}:
-        dying += (element_count(v.shape) or 0) * numpy_dtype(v.dtype).itemsize if v.dtype else 0
+        dying += _bytes(v)
     return (_size(b) or 0) - dying
 
 

@@ -9,6 +9,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import emitting
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.retype import type_again
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.passes.quantized_bounds import Shortfall
 from onnxgrad.passes.quantized_forms import Form, PlainForm, QdqForm, Unsupported
@@ -43,6 +44,8 @@ class Legalize(Pass):
                 key = (b.domain, b.op)
                 if trace.stopped:
                     return
+                if b.is_live and not b.blocks and any(v is not None and v.type is None for v in b.outputs):
+                    type_again(b)  # its operands may be typed now, behind an operator that no schema types
                 if key in LAWS and not (self.to == "qdq" and key in _QDQ):
                     _rewrite(b, form, trace)
 

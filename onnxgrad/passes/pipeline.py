@@ -34,6 +34,7 @@ from onnxgrad.passes import (  # each module registers its passes
 from onnxgrad.passes.base import PASSES, Pass
 from onnxgrad.passes.parallel import MERGE
 from onnxgrad.passes.presets import PRESETS
+from onnxgrad.passes.reread import types_of_a_fresh_reading
 from onnxgrad.rewrite.trace import Trace
 
 __all__ = ["PASSES", "PRESETS", "Pass", "PassResult", "Pipeline", "parse_passes"]
@@ -59,8 +60,8 @@ _MODULES = (
     transpose_after_concat,
 )
 
-# a pass may open the way for an earlier one; more rounds than this never changed a model we know
-_ROUNDS = 4
+# a pass may open the way for an earlier one, and the backstop is the fuel of each: no model we know takes more than 6
+_ROUNDS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,8 @@ class Pipeline:
     def run(
         self, program: Program, trace: Trace | None = None, on_stage: Callable[[str], None] | None = None
     ) -> list[PassResult]:
-        """Run the passes in order, again until a round fires nothing. The program is changed in place.
+        """Run the passes in order, again until a round fires nothing, nor would in a fresh reading of the result.
+        The program is changed in place.
 
         `on_stage` is told the name of each pass before it runs.
         """
@@ -125,6 +127,7 @@ class Pipeline:
         # how many firings there were when a pass last found nothing: if there are no more now, it finds nothing again
         idle: dict[Pass, int] = {}
         bindings = _bindings(program)
+        read = len(trace.firings)  # how many there were when types were last those of a fresh reading
         for _ in range(_ROUNDS):
             fired = len(trace.firings)
             for p in self.passes:
@@ -140,7 +143,10 @@ class Pipeline:
                 known = done.get(p.name)
                 done[p.name] = result if known is None else _sum(known, result)
             if len(trace.firings) == fired:
-                break
+                if fired == read or trace.stopped or not types_of_a_fresh_reading(program):
+                    break
+                read = fired
+                idle.clear()
         return list(done.values())
 
 
