@@ -29,6 +29,7 @@ from onnxgrad.cli.report import Output, bytes_text, heading, number, seconds_tex
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.grad import Gradient, check_gradient, differentiate
 from onnxgrad.grad.check_report import GradientReport
+from onnxgrad.grad.marks import mark
 from onnxgrad.ir.load import load, read_proto
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
@@ -49,6 +50,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--ste", action="store_true",
         help="pass QuantizeLinear - DequantizeLinear pairs straight through: an estimate, not checked by differences",
     )  # fmt: skip
+    parser.add_argument(
+        "--mark", action="store_true",
+        help="write the model itself with the marks of --checkpoint in it; a grad without --checkpoint reads them",
+    )  # fmt: skip
     parser.add_argument("--no-simplify", action="store_true", help="leave the graph as the backward walk made it")
     add_allow_empty(add_running(parser, "proof"), ALLOW_EMPTY)
     parser.add_argument("--data-seed", type=natural, default=0, metavar="N", help="of generated values")
@@ -60,6 +65,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     asked = gradient_options(args)
     asked |= {"seed": args.adjoint, "names": args.names, "simplify": not args.no_simplify, "ste": args.ste}
     target = target_of(args.output, files_read(args))
+    if args.mark:
+        return _mark(args, out, asked, target)
     if not args.no_verify:
         require_runtime(args.provider)
     model = source(args.model)
@@ -82,6 +89,27 @@ def run(args: argparse.Namespace, out: Output) -> int:
     _show(args, out, found, seconds, report)
     if not proved:
         raise NotProved(f"{args.model}: {report}; nothing was written")
+    return 0
+
+
+def _mark(args: argparse.Namespace, out: Output, asked: dict[str, Any], target: Path | None) -> int:
+    """Write the model with checkpoint marks; it computes what it did, so there is nothing to prove."""
+    if asked["checkpoint"] is None:
+        raise InputError("--mark writes the marks of --checkpoint: give --checkpoint auto, a size or marks")
+    try:
+        with within_limits(args):
+            program = load(source(args.model))
+            marks = mark(program, asked["wrt"], asked["target"], asked["checkpoint"])
+    except OnnxgradError as error:
+        raise named(error, args.model) from error
+    write_model(program, target)
+    uses = {
+        kind: sorted([v.name, b.out.name] for v, b in found)
+        for kind, found in (("start", marks.start), ("end", marks.end))
+    }
+    out.show(heading("stdin" if args.model == STDIN else args.model))
+    out.show(f"{len(uses['start'])} start marks and {len(uses['end'])} end marks written")
+    out.json({"model": args.model, "output": args.output, "marks": uses})
     return 0
 
 

@@ -15,6 +15,7 @@ from onnxgrad.grad.checkpoint import Recomputation
 from onnxgrad.grad.engine import AsKept, View, backward, influenced, open_calls, reaching
 from onnxgrad.grad.integer_paths import why_zero
 from onnxgrad.grad.loop import type_states
+from onnxgrad.grad.marks import Written, take
 from onnxgrad.grad.opset import raise_opset
 from onnxgrad.grad.order import sinks_last
 from onnxgrad.grad.request import Target, Wrt, find_targets, find_wrt, hoist_requested
@@ -73,11 +74,11 @@ def gradient(
     output's name or index, any value's name, or a list, whose adjoints add up; None: the only output. `seed="ones"`:
     targets are scalars; `seed="input"`: any shape, with a new graph input `<target>_grad` of the target's type.
     `checkpoint`: a `Checkpoint`, value names, "auto" or a memory budget such as "512MB" (see
-    `onnxgrad.grad.segments.choose`). `ste`: rounding by QuantizeLinear and DequantizeLinear passes adjoints straight
-    through, an estimate; without it nothing passes, for the derivative of rounding is zero. Raises InputError for a
-    request that the model cannot answer: an unknown name, a value that is not floating-point, no unique target. Warns
-    when no requested value reaches the target, and when `wrt` holds a target with `seed="input"`: `y_grad` is then the
-    new input, so that the adjoint of `y` is returned as `y_grad_2`.
+    `onnxgrad.grad.segments.choose`); None: the marks in the file, if any. `ste`: rounding by QuantizeLinear and
+    DequantizeLinear passes adjoints straight through, an estimate; without it nothing passes, for the derivative of
+    rounding is zero. Raises InputError for a request that the model cannot answer: an unknown name, a value that is not
+    floating-point, no unique target. Warns when no requested value reaches the target, and when `wrt` holds a target
+    with `seed="input"`: `y_grad` is then the new input, so that the adjoint of `y` is returned as `y_grad_2`.
     """
     with limited(timeout, max_memory):
         program = load_own(model)
@@ -128,6 +129,7 @@ def _differentiate(
     notes = [note] if note else []
     block = program.main
     block.schedule()
+    written = take(block)
     targets = find_targets(block, target, scalar=seed == "ones")
     hoist_requested(program, wrt)
     own_values = {v.name: v for v in block.vars()}
@@ -139,11 +141,11 @@ def _differentiate(
         notes.append(f"straight through {many}: an estimate, not a derivative")
     block.schedule()
     asked = find_wrt(block, wrt, targets, own_values, ste=ste)
-    anchors += open_calls(block, targets, asked)
+    anchors += open_calls(block, targets, asked, () if written is None else written.values)
     type_states(block, asked)
     before = {t.name for t in program.proto.graph.initializer}
     forward = set(block.bindings).difference(anchors)
-    view = _view(block, checkpoint, targets, asked)
+    view = _view(block, checkpoint, targets, asked, written)
     with emitting(block, share=True, made_by="gradient"):
         seeds = {v: _seed(v, seed, names) for v in targets}
         found = backward(block, seeds, asked, view=view)
@@ -175,10 +177,15 @@ def _differentiate(
     return Gradient(program, tuple(target_names), outputs, given, tuple(notes))
 
 
-def _view(block: BindingBlock, checkpoint: Choice, targets: Sequence[Var], asked: Sequence[Var]) -> View:
-    """What the backward walk reads: the forward bindings, or with checkpointing recomputed ones."""
+def _view(
+    block: BindingBlock, checkpoint: Choice, targets: Sequence[Var], asked: Sequence[Var], written: Written | None
+) -> View:
+    """What the backward walk reads: the forward bindings, or with checkpointing recomputed ones.
+
+    The marks of the file count where none are given.
+    """
     if checkpoint is None:
-        return AsKept()
+        return AsKept() if written is None else Recomputation(block, written.now())
     block.schedule()
     passed = influenced(block, asked) & reaching(block, targets)
     marks = choose(block, checkpoint, [b for b in block.bindings if any(v in passed for v in b.outputs)])

@@ -61,7 +61,7 @@ def _uses(marks: Iterable[Use], values: dict[str, Var]) -> list[tuple[Var, Bindi
         if name not in values:
             raise InputError(f"checkpoint '{name}' is no value of the model")
         v = values[name]
-        readers = [_outermost(b, v) for b in v.users]
+        readers = [outermost(b, v) for b in v.users]
         if reader is not None:
             by = values[reader].definition if reader in values else None
             if by not in readers:
@@ -73,7 +73,7 @@ def _uses(marks: Iterable[Use], values: dict[str, Var]) -> list[tuple[Var, Bindi
     return found
 
 
-def _outermost(reader: Binding, v: Var) -> Binding:
+def outermost(reader: Binding, v: Var) -> Binding:
     """The binding of the value's own block that reads it: a use inside a nested block is its owner's."""
     while reader.block is not v.block and reader.block.owner is not None:
         reader = reader.block.owner

@@ -88,13 +88,15 @@ def reaching(block: BindingBlock, targets: Iterable[Var]) -> set[Var]:
     return found
 
 
-def open_calls(block: BindingBlock, targets: Collection[Var], sources: Collection[Var]) -> list[Binding]:
+def open_calls(
+    block: BindingBlock, targets: Collection[Var], sources: Collection[Var], others: Collection[Var] = ()
+) -> list[Binding]:
     """Open every call between `sources` and `targets` that has no rule and has a body, and the calls in those.
 
     Calls before a source of unknown shape are opened as well, for its adjoint's type. Where an opened call defines one
-    of them, an Identity does afterwards; returns these.
+    of them, or of `others`, an Identity does afterwards; returns these.
     """
-    kept: set[Var] = {*targets, *sources}
+    kept: set[Var] = {*targets, *sources, *others}
     anchors: list[Binding] = []
     while True:
         block.schedule()
