@@ -21,6 +21,7 @@ from onnxgrad.verify.files import load_inputs
 from onnxgrad.verify.inputs import bound_by, feeds_for
 from onnxgrad.verify.report import Case
 from onnxgrad.verify.run import RunFailed, Value
+from onnxgrad.verify.tipping import jumps
 
 Results: TypeAlias = "dict[str, Value]"
 File: TypeAlias = "str | os.PathLike[str]"
@@ -32,6 +33,7 @@ _PLANS = 2  # sizes per symbolic dimension
 _TRY_ON = ("run", "reference")  # stages of a RunFailed after which other feeds are worth a try
 _ROOM = 8  # elements that an input needs for zeros, ties and others beside them
 _EDGE_CASES = 2  # at most, at one plan
+_MORE_SEEDS = 5  # for small models whose results jump
 _PATIENCE = 30.0  # seconds to spend on finding the second plan
 
 
@@ -56,8 +58,9 @@ def choose_cases(
     """The feeds of a proof. `attempt` runs the original and raises RunFailed where it does not take some.
 
     Generated feeds pair the first two plans that run with the seeds, each at least once. With `edges` the last of them
-    is an edge case (see `edges`); where it has little room for one, edge cases at every plan come on top. Raises
-    InputError naming the option to pass when there are none, RunFailed where a limit was reached.
+    is an edge case (see `edges`); where it has little room for one, edge cases at every plan come on top, and where the
+    model is small and jumps (see `tipping`) those of more seeds. Raises InputError naming the option to pass when there
+    are none, RunFailed where a limit was reached.
     """
     seeds = seeds or (0,)
     if inputs is not None:
@@ -67,13 +70,16 @@ def choose_cases(
     pairs = itertools.islice(zip(itertools.cycle(plans), itertools.cycle(seeds)), max(len(plans), len(seeds)))
     *earlier, (plan, seed) = pairs
     pick = _Picker(model, attempt, first)
-    if edges and earlier and pick.roomy(plan, seed):
+    if not edges:
+        return pick.usual([*earlier, (plan, seed)])
+    more = pick.more(plans[0], seeds) if len(seeds) > 1 and jumps(model) else []
+    if earlier and pick.roomy(plan, seed):
         last = pick.edge(plan, seed)
         if last and _alive(last[-1].results):
-            return [*pick.usual(earlier), *last]
+            return [*pick.usual(earlier), *last, *more]
     usual = pick.usual([*earlier, (plan, seed)])
-    more = [p for i, p in enumerate(plans) if i == 0 or not pick.wide(p, seeds[0])] if edges else []
-    return [*usual, *(chosen for p in more for chosen in pick.edge(p, seeds[0]))]
+    tight = [p for i, p in enumerate(plans) if i == 0 or not pick.wide(p, seeds[0])]
+    return [*usual, *(chosen for p in tight for chosen in pick.edge(p, seeds[0])), *more]
 
 
 @dataclass(frozen=True)
@@ -114,6 +120,13 @@ class _Picker:
             # NaN and infinities leave little to compare: then a milder one as well
             if (edges.only is None and _alive(found[-1].results)) or len(found) == _EDGE_CASES:
                 break
+        return found
+
+    def more(self, plan: dict[str, int], seeds: Sequence[int]) -> list[Chosen]:
+        """Feeds of other seeds, usual ones and edges in turn, for a model that a few say too little of."""
+        found: list[Chosen] = []
+        for seed in range(max(seeds) + 1, max(seeds) + 1 + _MORE_SEEDS):
+            found += [*self.usual([(plan, seed)]), *self.edge(plan, seed)[:1]]
         return found
 
     def roomy(self, plan: dict[str, int], seed: int) -> bool:

@@ -115,3 +115,13 @@ def test_an_edge_that_the_model_refuses_is_left_out() -> None:
     )
     report = verify(model, model)
     assert report.ok and {case.edges for case in report.cases} == {False}
+
+
+def test_a_small_model_that_jumps_is_run_on_more() -> None:
+    """Few feeds tip a comparison; more of them are tried where that is cheap."""
+    text = "g (float[8] x) => (int64[1,K] y) <float t = {2}> { c = %s(x, t) y = NonZero(c) }"
+    report = verify(parse(text % "Greater"), parse(text.replace("{2}", "{1.9}") % "Greater"))
+    assert len(report.cases) == 2 + 2 * 5
+    plain = "g (float[8] x) => (float[8] y) { y = Tanh(x) }"
+    assert len(verify(parse(plain), parse(plain)).cases) == 2
+    assert len(verify(parse(text % "Less"), parse(text % "Less"), seeds=[3]).cases) == 2

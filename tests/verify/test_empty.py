@@ -28,7 +28,7 @@ def test_a_mask_leaves_something_alive_in_either_convention(order: str) -> None:
     report = verify(model("1"), model("3"))
     assert report.verdict == "different" and report.worst is not None
     assert report.worst.b == pytest.approx(3 * report.worst.a)
-    report = verify(model("1"), model("1"))
+    report = verify(model("1"), model("1"), seeds=[0])
     # one sum each at batch=2, seq=8, usual and the other way round; at 1x1 one of the two masks
     assert report.ok and report.compared["y"] == 3
 

@@ -1,0 +1,37 @@
+"""Models whose results jump: comparisons, roundings, branches, sizes that depend on data.
+
+Two or three sets of feeds see most of what a smooth function does; of a function with jumps they see one side of each.
+Where such a model is small, a proof can afford more of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from onnx import AttributeProto, ModelProto, NodeProto
+
+_JUMPS = {
+    "And", "ArgMax", "ArgMin", "Ceil", "Compress", "Equal", "Floor", "Greater", "GreaterOrEqual", "Hardmax", "If",
+    "IsInf", "IsNaN", "Less", "LessOrEqual", "Loop", "Mod", "NonMaxSuppression", "NonZero", "Not", "Or",
+    "QuantizeLinear", "Round", "Sign", "ThresholdedRelu", "TopK", "Unique", "Where", "Xor",
+}  # fmt: skip
+_NODES = 128
+_WEIGHTS = 1 << 17
+
+
+def jumps(model: ModelProto) -> bool:
+    """Whether a model is small and holds an operator whose result jumps, in its graph, a nested one or a function."""
+    nodes = [*_walk(model.graph.node), *(node for f in model.functions for node in _walk(f.node))]
+    weights = sum(math.prod(tensor.dims) for tensor in model.graph.initializer)
+    return len(nodes) <= _NODES and weights <= _WEIGHTS and any(node.op_type in _JUMPS for node in nodes)
+
+
+def _walk(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                yield from _walk(attribute.g.node)
+            for graph in attribute.graphs:
+                yield from _walk(graph.node)
