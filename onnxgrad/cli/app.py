@@ -28,6 +28,7 @@ COMMANDS = {
     "verify": "run two models and say whether they compute the same",
     "inspect": "what is in a model: interface, operators, parameters, or the whole block as text",
     "diff": "what changed between two models",
+    "reduce": "the smallest model that still fails a check, by delta debugging",
     "bench": "measure the latency of models in turns, wall and CPU time",
     "place": "mark nodes with devices for onnxruntime, and show what is copied between them",
     "passes": "the passes with their laws and options, and the presets",

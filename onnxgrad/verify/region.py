@@ -77,7 +77,7 @@ class _Finder:
             if not all(p and q and _computed(p, a) for p, q in exchanged):
                 continue
             claims += exchanged
-            inner += list(zip(_bodies(n), _bodies(twin), strict=True))
+            inner += list(zip(bodies(n), bodies(twin), strict=True))
             del scope.old[i], scope.new[j]
         claims += [(v.name, w.name) for v, w in zip(a[-1].output, b[-1].output) if v.name != w.name]
         for x, y in inner:
@@ -92,14 +92,14 @@ class _Finder:
         """One node before and after, whatever it reads now, and whatever stands in its bodies."""
         if (a.op_type, a.domain, a.overload) != (b.op_type, b.domain, b.overload) or not self.same(a.output[0]):
             return False
-        if list(a.output) != list(b.output) or len(a.input) != len(b.input) or len(_bodies(a)) != len(_bodies(b)):
+        if list(a.output) != list(b.output) or len(a.input) != len(b.input) or len(bodies(a)) != len(bodies(b)):
             return False
         if any((a.op_type, i) in _INSTRUCTIONS for i, (p, q) in enumerate(zip(a.input, b.input)) if p != q):
             return False
         plain = [
             [t for t in n.attribute if t.type not in (AttributeProto.GRAPH, AttributeProto.GRAPHS)] for n in (a, b)
         ]
-        return plain[0] == plain[1] and all(_arity(g) == _arity(h) for g, h in zip(_bodies(a), _bodies(b)))
+        return plain[0] == plain[1] and all(_arity(g) == _arity(h) for g, h in zip(bodies(a), bodies(b)))
 
     def _kept(self, scope: Scope) -> list[str]:
         """Values that are computed otherwise now and that something unchanged reads, or the graph returns."""
@@ -150,17 +150,19 @@ def _changed_functions(a: ModelProto, b: ModelProto) -> set[tuple[str, str]]:
 
 
 def _calls(function: FunctionProto, functions: set[tuple[str, str]]) -> bool:
-    return any((n.domain, n.op_type) in functions for n in _every(function.node))
+    return any((n.domain, n.op_type) in functions for n in every_node(function.node))
 
 
-def _every(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+def every_node(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """The nodes and those of their bodies, at any depth."""
     for n in nodes:
         yield n
-        for graph in _bodies(n):
-            yield from _every(graph.node)
+        for graph in bodies(n):
+            yield from every_node(graph.node)
 
 
-def _bodies(node: NodeProto) -> list[GraphProto]:
+def bodies(node: NodeProto) -> list[GraphProto]:
+    """The graphs that a node holds as attributes."""
     found = []
     for a in node.attribute:
         if a.type == AttributeProto.GRAPH:
@@ -173,7 +175,7 @@ def _bodies(node: NodeProto) -> list[GraphProto]:
 def reads(node: NodeProto) -> set[str]:
     """The names that a node reads, in its bodies too."""
     found = {name for name in node.input if name}
-    for graph in _bodies(node):
+    for graph in bodies(node):
         inner = {v.name for v in graph.output}.union(*(reads(n) for n in graph.node))
         own = {v.name for v in graph.input} | {t.name for t in graph.initializer}
         found |= inner - own - {name for n in graph.node for name in n.output}
@@ -228,7 +230,7 @@ class Region:
         )
         self.type_of = type_of
         self.taken: set[str] = set()  # values whose producers, the same in both forms, were taken in
-        if any(n.op_type in _DRAWN for side in self.sides for n in _every(side.inside(self.taken)[0])):
+        if any(n.op_type in _DRAWN for side in self.sides for n in every_node(side.inside(self.taken)[0])):
             raise NoRegion("it draws random numbers")
 
     def inputs(self) -> list[str]:
@@ -277,4 +279,4 @@ class Region:
 
 
 def _draws(node: NodeProto) -> bool:
-    return any(n.op_type in _DRAWN or n.op_type == "Dropout" for n in _every([node]))
+    return any(n.op_type in _DRAWN or n.op_type == "Dropout" for n in every_node([node]))

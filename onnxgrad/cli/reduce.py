@@ -1,0 +1,194 @@
+"""`onnxgrad reduce`: the smallest model that still fails a check."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from onnx import ModelProto
+
+from onnxgrad.cli.common import STDIN, check_output, natural, positive, read
+from onnxgrad.cli.limit_options import add_limits
+from onnxgrad.cli.report import Output, bytes_text, change, heading, number, table
+from onnxgrad.errors import InputError
+from onnxgrad.ir.load import load
+from onnxgrad.ir.save import save
+from onnxgrad.ir.weights import load_weights
+from onnxgrad.limits import current, limited
+from onnxgrad.verify.reduce import Reduction, reduce
+
+_HELP = """
+The check is a command (no shell: write sh -c '...' for one). It gets the path of a candidate as its last argument, or
+wherever {} stands. An exit status other than 0 means that the candidate still fails, so that it may take the model's
+place; with --interesting-exit only that status does (a command that a signal ended counts as 128 plus its number), with
+--says only an output that holds the words. A check that takes longer than --check-timeout says nothing.
+
+  onnxgrad reduce big.onnx --fails 'optimize --preset aggressive' -o small.onnx
+  onnxgrad reduce big.onnx --check 'python crashes.py' --interesting-exit 139 -o small.onnx
+  onnxgrad reduce big.onnx --check 'onnxgrad verify {} other.onnx' --says DIFFERENT -o small.onnx
+
+Exit codes: 0 reduced (or as small as --timeout allowed), 2 when the check does not fail on MODEL itself.
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _HELP
+    parser.add_argument("model", metavar="MODEL", help="an ONNX file, or - for stdin")
+    parser.add_argument("-o", "--output", metavar="OUT", required=True, help="the file to write")
+    how = parser.add_mutually_exclusive_group(required=True)
+    how.add_argument("--check", metavar="COMMAND", help="what fails on the model")
+    how.add_argument(
+        "--fails", metavar="'COMMAND OPTIONS'",
+        help="a command of onnxgrad that fails on the model, such as 'optimize --preset X', 'grad', 'check-grad': a "
+        "candidate must fail with the same exit code, 1 or 3",
+    )  # fmt: skip
+    parser.add_argument("--interesting-exit", type=natural, metavar="N", help="the status that counts, and no other")
+    parser.add_argument("--says", metavar="TEXT", help="what the check must print, on stdout or stderr")
+    parser.add_argument("--check-timeout", type=positive, default=60.0, metavar="SECONDS", help="of one check (60)")
+    add_limits(parser.add_argument_group("limits"))
+
+
+@dataclass(frozen=True)
+class _Check:
+    """A command as a question about candidates. `status`: the exit status that counts; None: any but 0."""
+
+    words: Sequence[str]
+    folder: Path
+    status: int | None
+    says: str
+    timeout: float
+
+    def run(self, model: ModelProto) -> tuple[int | None, str]:
+        """(exit status, what it printed); None when it took too long."""
+        path = self.folder / "candidate.onnx"
+        path.write_bytes(model.SerializeToString(deterministic=True))
+        words = [w.replace("{}", str(path)) for w in self.words]
+        if words == list(self.words):
+            words.append(str(path))
+        try:
+            process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise InputError(f"--check: cannot run {words[0]}: {reason}") from error
+        with process:
+            try:
+                said, _ = process.communicate(timeout=min(self.timeout, current().left()))
+            except subprocess.TimeoutExpired:
+                return None, ""
+            finally:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)  # whatever it started
+        code = process.returncode
+        return (128 - code if code < 0 else code), said.decode("utf-8", "replace")
+
+    def fails(self, model: ModelProto) -> bool:
+        """Whether the check still fails as it should."""
+        code, said = self.run(model)
+        if code is None or self.says not in said:
+            return False
+        return code != 0 if self.status is None else code == self.status
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """0 once the smallest model is written."""
+    target = Path(args.output)
+    if args.output == STDIN:
+        raise InputError("reduce writes to a file: -o OUT")
+    check_output(target, [args.model])
+    model, folder = read(args.model)
+    load_weights(model, folder)
+    # what is found when time is up is the answer: only a single check may make it a little longer
+    with (
+        limited(args.timeout + args.check_timeout, args.max_memory),
+        tempfile.TemporaryDirectory(prefix="onnxgrad-") as scratch,
+    ):
+        check = _check(args, Path(scratch), model)
+        with out.progress("reduce", 1) as advance:
+            found = reduce(model, check.fails, seconds=args.timeout, on_step=_teller(advance))
+    save(load(found.model), target)
+    _show(args, out, model, found)
+    return 0
+
+
+def _check(args: argparse.Namespace, scratch: Path, model: ModelProto) -> _Check:
+    """The check. Raises InputError when it does not fail on the model itself."""
+    try:
+        words = shlex.split(args.check if args.fails is None else args.fails)
+    except ValueError as error:
+        raise InputError(f"cannot read the command: {error}") from error
+    if not words:
+        raise InputError("the command is empty")
+    status = args.interesting_exit
+    if args.fails is not None:
+        words = _own(words, scratch)
+    check = _Check(words, scratch, status, args.says or "", args.check_timeout)
+    code, said = check.run(model)
+    if args.fails is not None and status is None and code in (1, 3):
+        check = _Check(words, scratch, code, args.says or "", args.check_timeout)
+    elif args.fails is not None and status is None:
+        code = 0
+    wanted = check.status
+    if code is None or code == 0 or (wanted is not None and code != wanted) or check.says not in said:
+        last = " ".join(said.split()[-40:])
+        ended = f"took longer than {args.check_timeout:g} s" if code is None else f"ends with {code}"
+        raise InputError(
+            f"{args.model}: the check does not fail on it, so there is nothing to reduce: it {ended}"
+            + (f" and says: {last[-300:]}" if last else "")
+        )
+    return check
+
+
+def _own(words: list[str], scratch: Path) -> list[str]:
+    """A command of this program, with what it needs to run on a candidate alone."""
+    command = [sys.executable, "-m", "onnxgrad", *words]
+    writes = words[0] in ("optimize", "grad") and not {"-o", "--output", "--dry-run"} & set(words)
+    return [*command, "-o", str(scratch / "result.onnx")] if writes else command
+
+
+def _teller(advance: Callable[[str, float | None], None]) -> Callable[[str, ModelProto, int], None]:
+    def tell(step: str, model: ModelProto, checked: int) -> None:
+        advance(f"{len(model.graph.node)} nodes, {bytes_text(model.ByteSize())}, {checked} checked, {step}", None)
+
+    return tell
+
+
+def _show(args: argparse.Namespace, out: Output, before: onnx.ModelProto, found: Reduction) -> None:
+    after = found.model
+    made = table("", ">before", ">after", ">change")
+    rows = (
+        ("nodes", len(before.graph.node), len(after.graph.node)),
+        ("inputs", len(before.graph.input), len(after.graph.input)),
+        ("outputs", len(before.graph.output), len(after.graph.output)),
+    )
+    for what, a, b in rows:
+        made.add_row(what, number(a), number(b), change(a, b))
+    made.add_row("file size", bytes_text(before.ByteSize()), bytes_text(after.ByteSize()), "")
+    out.show(heading(args.output), made, f"{number(found.checked)} candidates checked, {number(found.invalid)} invalid")
+    if not found.finished:
+        out.show("note: stopped by --timeout; more time may make it smaller")
+    nodes = {"before": len(before.graph.node), "after": len(after.graph.node)}
+    out.json(
+        {
+            "model": args.model, "output": args.output, "nodes": nodes, "finished": found.finished,
+            "bytes": {"before": before.ByteSize(), "after": after.ByteSize()},
+            "checked": found.checked, "invalid": found.invalid, "steps": found.steps,
+        }
+    )  # fmt: skip
