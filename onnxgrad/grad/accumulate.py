@@ -10,7 +10,7 @@ from onnx import TensorProto, numpy_helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.block import Binding, Var
-from onnxgrad.ir.ops import op
+from onnxgrad.ir.ops import emitter, op
 from onnxgrad.ir.types import FLOAT_DTYPES, Dim, Shape, TensorType, Type, dtype_name, is_static, numpy_dtype
 
 
@@ -161,11 +161,22 @@ def expand_like(v: Var, like: Var) -> Var:
     return with_type_of(op.Expand(v, shape_of(like)), like)
 
 
+# the first opset whose ConstantOfShape makes bfloat16
+_FILLS_BFLOAT16 = 20
+
+
+def fill(shape: Any, value: float, dtype: int) -> Var:
+    """A tensor of that shape, all elements `value`."""
+    late = dtype == TensorProto.BFLOAT16 and emitter().block.opsets.get("", 0) < _FILLS_BFLOAT16
+    made = TensorProto.FLOAT if late else dtype
+    tensor = numpy_helper.from_array(np.array([value]).astype(numpy_dtype(made)))
+    result: Var = op.ConstantOfShape(shape, value=tensor)
+    return op.Cast(result, to=dtype) if late else result
+
+
 def filled_like(v: Var, value: float) -> Var:
     """A tensor of the type of `v`, all elements `value`."""
-    dtype = v.dtype or TensorProto.FLOAT
-    tensor = numpy_helper.from_array(np.array([value]).astype(numpy_dtype(dtype)))
-    return with_type_of(op.ConstantOfShape(shape_of(v), value=tensor), v)
+    return with_type_of(fill(shape_of(v), value, v.dtype or TensorProto.FLOAT), v)
 
 
 def zeros_like(v: Var) -> Var:

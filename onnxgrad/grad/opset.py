@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 from onnx import ModelProto
 
@@ -9,10 +10,11 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad import batched_scan, raised_functions
 from onnxgrad.ir.attributes import is_of_onnxruntime
 from onnxgrad.ir.load import load
-from onnxgrad.ir.ops import emitting, op
+from onnxgrad.ir.ops import constant, emitting, op
 from onnxgrad.ir.preflight import every_node
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.types import Array, numpy_dtype
 
 # axes of reductions are operands from here on, ScatterND and ScatterElements add since 16
 OPSET = 18
@@ -66,6 +68,7 @@ def raise_opset(program: Program) -> tuple[Program, str]:
     raised = load(converted)
     if program.opset < _SLOPES_BROADCAST:
         _align_slopes(raised)
+    _type_numbers(raised)
     raised.folder, raised.path = program.folder, program.path
     note = f"opset raised from {program.opset} to {OPSET}: the gradient needs its operators"
     if opened:
@@ -100,6 +103,30 @@ def _align_slopes(program: Program) -> None:
             if slope.rank == 1 and x.rank > 2:
                 with emitting(block, sources=(b,), made_by="raise_opset"):
                     block.set_operand(b, 1, op.Unsqueeze(slope, list(range(1, x.rank - 1))))
+
+
+# operands that were attributes, which onnx.version_converter writes in float32 whatever the model's dtype
+_NUMBERS = {"Clip": (1, 2), "Pad": (2,)}
+
+
+def _type_numbers(program: Program) -> None:
+    """Bounds and fills in the dtype of what they bound and fill."""
+    for block in program.blocks():
+        for b in [b for b in block.bindings if b.domain == "" and b.op in _NUMBERS]:
+            x = b.inputs[0]
+            for i in _NUMBERS[b.op]:
+                number = b.operand(i)
+                array = None if number is None else number.const
+                if x is None or number is None or array is None or not x.dtype or number.dtype == x.dtype:
+                    continue
+                with emitting(block, sources=(b,), made_by="raise_opset"):
+                    block.set_operand(b, i, constant(_within(array, x.dtype)))
+
+
+def _within(number: Array, dtype: int) -> Array:
+    """The number in `dtype`; Clip's default bounds are float32's largest, which become infinite in a narrower one."""
+    with np.errstate(over="ignore"):
+        return number.astype(numpy_dtype(dtype))
 
 
 def _carry_over(source: ModelProto, converted: ModelProto) -> None:

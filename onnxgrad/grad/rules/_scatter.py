@@ -9,17 +9,17 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
+from onnxgrad.grad.accumulate import fill
 from onnxgrad.ir.block import Var
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.types import TensorType, numpy_dtype
+from onnxgrad.ir.types import TensorType
 
 _HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 
 
 def zeros(shape: Var, like: Var) -> Var:
     """Zeros of that shape and the dtype of `like`, to scatter into."""
-    made: Var = op.ConstantOfShape(shape, value=numpy_helper.from_array(np.zeros(1, numpy_dtype(like.dtype))))
-    return made
+    return fill(shape, 0.0, like.dtype)
 
 
 def scatter_elements(data: Var, indices: Var, updates: Var, *, axis: int, reduction: str) -> Var:
@@ -42,22 +42,30 @@ def scatter_nd(data: Var, indices: Var, updates: Var, *, reduction: str) -> Var:
 def _wide(v: Var) -> Var:
     """`v` in float32; what is a fill, reshaped or not, is filled in float32 at once."""
     made = v.definition
+    source = None if made is None or not made.inputs else made.inputs[0]
     result: Var
+    if v.dtype == TensorProto.FLOAT:
+        return v
     if made is not None and made.is_op("ConstantOfShape"):
         value = made.attrs.get("value")
         number = 0.0 if value is None else float(numpy_helper.to_array(value).astype(np.float32).item())
-        result = op.ConstantOfShape(made.inputs[0], value=numpy_helper.from_array(np.array([number], np.float32)))
-    elif made is not None and made.is_op("Reshape") and made.inputs[0] is not None and _is_fill(made.inputs[0]):
-        result = op.Reshape(_wide(made.inputs[0]), made.inputs[1], allowzero=made.attrs.get("allowzero"))
+        result = fill(source, number, TensorProto.FLOAT)
+    elif made is not None and made.is_op("Reshape") and source is not None and _is_fill(source):
+        result = op.Reshape(_wide(source), made.inputs[1], allowzero=made.attrs.get("allowzero"))
+    elif made is not None and made.is_op("Cast") and source is not None and _is_fill(source):
+        return _wide(source)
     else:
-        return v if v.dtype == TensorProto.FLOAT else op.Cast(v, to=TensorProto.FLOAT)
+        result = op.Cast(v, to=TensorProto.FLOAT)
     if isinstance(v.type, TensorType):
         result.type = TensorType(TensorProto.FLOAT, v.shape)
     return result
 
 
 def _is_fill(v: Var) -> bool:
-    return v.definition is not None and v.definition.is_op("ConstantOfShape")
+    made = v.definition
+    if made is not None and made.is_op("Cast") and made.inputs[0] is not None:
+        made = made.inputs[0].definition
+    return made is not None and made.is_op("ConstantOfShape")
 
 
 def _narrow(v: Var, like: Var) -> Var:

@@ -65,3 +65,26 @@ def test_many_addends_are_added_in_float32() -> None:
     graph = gradient(op_model("y = Gather (x, i)", feeds), seed="input")
     found = run(graph, {**feeds, "y_grad": np.ones((4096, 2), np.float16)})
     np.testing.assert_array_equal(found["x_grad"], [[4096, 4096], [0, 0], [0, 0]])
+
+
+@pytest.mark.parametrize("opset", [18, 19, 20])
+def test_zeros_of_bfloat16(opset: int) -> None:
+    """Before opset 20 no operator makes them."""
+    feeds = {"x": X.astype(ml_dtypes.bfloat16)}
+    graph = gradient(op_model("y = Slice (x, s, e, a, t)", feeds, constants=SLICE, opset=opset), seed="input")
+    u = np.ones((4, 2), ml_dtypes.bfloat16)
+    found = run(graph, {**feeds, "y_grad": u})["x_grad"]
+    np.testing.assert_array_equal(np.asarray(found, np.float32), np.tile([0, 0, 1, 0, 1, 0], (4, 1)))
+
+
+SLICE = {"s": np.array([4]), "e": np.array([0]), "a": np.array([1]), "t": np.array([-2])}
+
+
+def test_bounds_that_were_attributes() -> None:
+    """onnx.version_converter writes them in float32 whatever the model's dtype."""
+    for node in ("y = Clip <min = -0.5, max = 0.5> (x)", "y = Pad <pads = [0, 1, 0, 1], value = 2.0> (x)"):
+        feeds = {"x": X.astype(np.float16)}
+        graph = gradient(op_model(node, feeds, opset=10), seed="input")
+        y = reference(graph, {**feeds, "y_grad": np.ones((4, 8 if "Pad" in node else 6), np.float16)})
+        found = run(graph, {**feeds, "y_grad": np.ones((4, 8 if "Pad" in node else 6), np.float16)})
+        np.testing.assert_array_equal(found["x_grad"], y["x_grad"])
