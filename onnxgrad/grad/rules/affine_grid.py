@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.accumulate import with_type_of
@@ -23,8 +24,10 @@ def _affine_grid(g: Var, y: Var, theta: Var, size: tuple[int, ...] | Var, align_
     if not isinstance(rank, int):
         raise InputError(f"the gradient of '{binding}' needs to know how many axes the grid has: declare size's shape")
     d = rank - 2
-    identity = op.CastLike(constant(np.eye(d, d + 1, dtype=np.float32)[None]), theta)
-    points = op.Reshape(op.AffineGrid(identity, single, align_corners=align_corners), [-1, d])
+    # in a type that onnxruntime has a kernel for: where it opens the body for another it fails on a constant operand
+    dtype = np.float64 if theta.dtype == TensorProto.DOUBLE else np.float32
+    grid = op.AffineGrid(constant(np.eye(d, d + 1, dtype=dtype)[None]), single, align_corners=align_corners)
+    points = op.Reshape(op.CastLike(grid, theta), [-1, d])
     homogeneous = pad(points, [0, 1], [1], 1.0)
     cotangents = op.Reshape(g, [0, -1, d])
     found: Var = op.MatMul(op.Transpose(cotangents, perm=[0, 2, 1]), homogeneous)
