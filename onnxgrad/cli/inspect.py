@@ -106,10 +106,13 @@ def _summary(name: str, program: Program, stats: Stats, verbose: bool) -> Iterat
     if proto.metadata_props:
         yield ""
         made = table("metadata", "value")
-        for entry in proto.metadata_props:
+        entries = proto.metadata_props
+        for entry in entries if verbose else entries[:_ROWS]:
             text = entry.value if verbose or len(entry.value) <= 80 else f"{entry.value[:77]}..."
             made.add_row(cell(entry.key), cell(" ".join(text.split())))
         yield made
+        if not verbose and len(entries) > _ROWS:
+            yield Text(f"and {len(entries) - _ROWS} more (-v)", style="dim")
 
 
 def _facts(program: Program, stats: Stats) -> Table:

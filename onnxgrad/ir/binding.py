@@ -15,10 +15,14 @@ if TYPE_CHECKING:
     from onnxgrad.ir.block import BindingBlock
 
 
+# operands that are searched one by one
+_MANY = 32
+
+
 class Binding:
     """One statement `outs = Op(ins)`; nested blocks (If, Loop, Scan bodies) hang on it by attribute name."""
 
-    __slots__ = ("_attrs", "block", "blocks", "changed", "domain", "inputs", "node", "op", "outputs")
+    __slots__ = ("_attrs", "_places", "block", "blocks", "changed", "domain", "inputs", "node", "op", "outputs")
 
     def __init__(
         self, node: NodeProto, block: BindingBlock, inputs: list[Var | None], outputs: list[Var | None]
@@ -32,6 +36,7 @@ class Binding:
         self.blocks: dict[str, BindingBlock] = {}
         self.changed = False
         self._attrs: dict[str, Any] | None = None
+        self._places: dict[Var | None, list[int]] | None = None
 
     @property
     def attrs(self) -> Mapping[str, Any]:
@@ -98,6 +103,23 @@ class Binding:
     def operand(self, index: int) -> Var | None:
         """Input `index`, None when omitted."""
         return self.inputs[index] if index < len(self.inputs) else None
+
+    def places(self, operand: Var) -> list[int]:
+        """The indices at which `operand` is read, in order.
+
+        A Concat of 40 000 is not searched for each of its operands: where they stood is remembered, and looked up again
+        when that is not where they are.
+        """
+        if len(self.inputs) <= _MANY:
+            return [i for i, v in enumerate(self.inputs) if v is operand]
+        known = self._places or {}
+        found = [i for i in known.get(operand, ()) if i < len(self.inputs) and self.inputs[i] is operand]
+        if len(found) != operand.users.get(self, 0):
+            self._places = {}
+            for i, v in enumerate(self.inputs):
+                self._places.setdefault(v, []).append(i)
+            found = self._places.get(operand, [])
+        return list(found)
 
     def result(self, index: int) -> Var | None:
         """Output `index`, None when omitted."""

@@ -207,9 +207,8 @@ class BindingBlock:
         if old is new:
             return
         for user in list(old.users):
-            for i, v in enumerate(user.inputs):
-                if v is old:
-                    self.set_operand(user, i, new)
+            for i in user.places(old):
+                self.set_operand(user, i, new)
         if old.returned:
             for block in _blocks_returning(old):
                 block._return_instead(old, new)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -157,7 +158,8 @@ def _alone_throughout(patterns: Sequence[Pattern | None], inputs: Sequence[Var |
     """A value read in several operands is used by nothing but the pattern when the pattern says so at each of them."""
     if len(set(inputs)) == len(inputs):
         return True
-    slots = [(p, v) for p, v in zip(patterns, inputs) if v is not None and list(inputs).count(v) > 1]
+    times = Counter(inputs)
+    slots = [(p, v) for p, v in zip(patterns, inputs) if v is not None and times[v] > 1]
     marked = {v for p, v in slots if isinstance(p, Call) and p.alone}
     return all(isinstance(p, Call) and p.alone for p, v in slots if v in marked)
 
