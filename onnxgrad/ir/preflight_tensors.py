@@ -40,6 +40,8 @@ def check_tensor(tensor: TensorProto, where: str) -> None:
     dtype = tensor.data_type
     if dtype not in _KNOWN:
         raise InputError(f"{what} has the dtype {dtype}, which there is not")
+    if tensor.HasField("segment"):
+        raise InputError(f"{what} is a segment of a larger one, which nothing puts together")
     dims = tensor.dims
     if len(dims) > MOST_AXES:
         raise InputError(f"{what} has {len(dims)} axes; at most {MOST_AXES} can be computed with")

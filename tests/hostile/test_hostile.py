@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 
 import pytest
 
-from tests.hostile.running import COMMANDS, QUICK, Job, every, sweep
+from tests.hostile.damage import edits, mutant
+from tests.hostile.running import COMMANDS, PROVING, QUICK, Job, every, sweep
+from tests.hostile.seeds import seeds
 
 
 def failures(jobs: list[Job]) -> list[str]:
@@ -32,6 +35,18 @@ def test_some_hostile_files() -> None:
 def test_every_hostile_file_through_a_command() -> None:
     jobs = in_turns(dict(COMMANDS), 1)
     assert len(jobs) >= 250
+    assert failures(jobs) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("commands", [QUICK, PROVING], ids=["quick", "proving"])
+def test_damaged_models(commands: dict[str, object]) -> None:
+    rng, models, names = random.Random(0), sorted(seeds()), list(commands)
+    jobs = []
+    for i in range(300 if commands is QUICK else 60):
+        name, data = models[i % len(models)]
+        jobs.append(Job(f"{name} {i}", mutant(data, edits(rng, data)), (names[i // len(models) % len(names)],)))
     assert failures(jobs) == []
 
 
