@@ -29,7 +29,9 @@ from onnxgrad.cli.report import Output, bytes_text, heading, number, seconds_tex
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.grad import Gradient, check_gradient, differentiate
 from onnxgrad.grad.check_report import GradientReport
+from onnxgrad.grad.function_gradient import add_function_gradient, check_function
 from onnxgrad.grad.marks import mark
+from onnxgrad.grad.opset import raise_opset
 from onnxgrad.ir.load import load, read_proto
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
@@ -54,6 +56,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--mark", action="store_true",
         help="write the model itself with the marks of --checkpoint in it; a grad without --checkpoint reads them",
     )  # fmt: skip
+    parser.add_argument(
+        "--function", metavar="NAME",
+        help="the gradient of this local function, by all its operands, as one more function of the model",
+    )  # fmt: skip
     parser.add_argument("--no-simplify", action="store_true", help="leave the graph as the backward walk made it")
     add_allow_empty(add_running(parser, "proof"), ALLOW_EMPTY)
     parser.add_argument("--data-seed", type=natural, default=0, metavar="N", help="of generated values")
@@ -67,6 +73,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     target = target_of(args.output, files_read(args))
     if args.mark:
         return _mark(args, out, asked, target)
+    if args.function is not None:
+        return _function(args, out, asked, target)
     if not args.no_verify:
         require_runtime(args.provider)
     model = source(args.model)
@@ -110,6 +118,33 @@ def _mark(args: argparse.Namespace, out: Output, asked: dict[str, Any], target: 
     out.show(heading("stdin" if args.model == STDIN else args.model))
     out.show(f"{len(uses['start'])} start marks and {len(uses['end'])} end marks written")
     out.json({"model": args.model, "output": args.output, "marks": uses})
+    return 0
+
+
+def _function(args: argparse.Namespace, out: Output, asked: dict[str, Any], target: Path | None) -> int:
+    """Write the model with the gradient of one function beside it, once that agrees with differences."""
+    if any(asked[k] is not None for k in ("wrt", "target", "checkpoint")):
+        raise InputError("--function is by all operands, of all results: --wrt, --target and --checkpoint say nothing")
+    if not args.no_verify:
+        require_runtime(args.provider)
+    try:
+        with within_limits(args):
+            program = raise_opset(load(source(args.model)))[0]
+            report = None
+            if not args.no_verify:
+                report = check_function(program, args.function, seed=args.data_seed, provider=args.provider)
+            _, name, _ = add_function_gradient(program, args.function)
+    except OnnxgradError as error:
+        raise named(error, args.model) from error
+    if report is not None and not report.ok:
+        raise NotProved(f"{args.model}: {report}; nothing was written")
+    write_model(program, target)
+    out.show(heading("stdin" if args.model == STDIN else args.model))
+    out.show(f"new function {name}")
+    if report is not None:
+        out.show(*check_lines(report, out.verbose))
+    check = None if report is None else report.to_dict()
+    out.json({"model": args.model, "output": args.output, "function": name, "check": check})
     return 0
 
 

@@ -5,10 +5,11 @@ from onnxgrad.grad.api import Gradient, differentiate, gradient
 from onnxgrad.grad.check import check_gradient
 from onnxgrad.grad.check_report import GradientReport
 from onnxgrad.grad.engine import backward
+from onnxgrad.grad.function_gradient import function_gradient
 from onnxgrad.grad.marks import mark_checkpoints
 from onnxgrad.grad.registry import Rule, body, find, vjp, vjp_all, vjp_blocks, zero
 
 __all__ = [
-    "Gradient", "GradientReport", "Rule", "backward", "body", "check_gradient", "differentiate", "find", "gradient",
-    "mark_checkpoints", "rules", "vjp", "vjp_all", "vjp_blocks", "zero",
+    "Gradient", "GradientReport", "Rule", "backward", "body", "check_gradient", "differentiate", "find",
+    "function_gradient", "gradient", "mark_checkpoints", "rules", "vjp", "vjp_all", "vjp_blocks", "zero",
 ]  # fmt: skip

@@ -11,9 +11,10 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.engine import reaching
 from onnxgrad.grad.integer_paths import why_zero
 from onnxgrad.grad.nested_weights import hoist_weights
+from onnxgrad.grad.sequences import is_float
 from onnxgrad.ir.block import BindingBlock, Var
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.types import FLOAT_DTYPES, SequenceType, TensorType
+from onnxgrad.ir.types import FLOAT_DTYPES, TensorType
 
 Wrt: TypeAlias = "str | Sequence[str] | None"
 Target: TypeAlias = "str | int | Sequence[str | int] | None"
@@ -93,7 +94,7 @@ def find_wrt(
     Resize, a glob without a match, and a model without a floating-point input.
     """
     if wrt is None:
-        inputs = [v for v in block.inputs if v.initializer is None and _is_float(v)]
+        inputs = [v for v in block.inputs if v.initializer is None and is_float(v)]
         if not inputs:
             listed = ", ".join(f"{v.name}: {v.type or '?'}" for v in block.inputs) or "none"
             raise InputError(
@@ -157,15 +158,9 @@ def _values(block: BindingBlock) -> dict[str, Var]:
 
 
 def _float(v: Var) -> Var:
-    if not _is_float(v):
+    if not is_float(v):
         raise InputError(f"wrt '{v.name}' is {v.type or 'of unknown type'}, not a floating-point tensor")
     return v
-
-
-def _is_float(v: Var) -> bool:
-    """A floating-point tensor, or a sequence of them."""
-    kind = v.type.elem if isinstance(v.type, SequenceType) else v.type
-    return isinstance(kind, TensorType) and kind.dtype in FLOAT_DTYPES
 
 
 # float operands that place or size a result, which moves with them; the rules give them nothing
@@ -186,7 +181,7 @@ def _differentiable(v: Var) -> Var:
 
 def _matching(pattern: str, values: Mapping[str, Var]) -> list[Var]:
     """What a glob matches among inputs and weights; among all values when it matches none of those."""
-    matching = [v for name, v in values.items() if _is_float(v) and fnmatch.fnmatchcase(name, pattern)]
+    matching = [v for name, v in values.items() if is_float(v) and fnmatch.fnmatchcase(name, pattern)]
     outer = [v for v in matching if v.parameter or v.initializer is not None or v.is_constant]
     if not matching:
         raise InputError(f"wrt '{pattern}' matches no floating-point value of the model")

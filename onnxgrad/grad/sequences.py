@@ -10,7 +10,7 @@ from onnx import TensorProto
 from onnxgrad.grad.accumulate import add_up, zeros_like
 from onnxgrad.ir.block import Var
 from onnxgrad.ir.ops import emit_with_blocks, emitter, emitting, nested_block, op
-from onnxgrad.ir.types import SequenceType, TensorType, Type
+from onnxgrad.ir.types import FLOAT_DTYPES, SequenceType, TensorType, Type
 
 
 def element_type(sequence: Var) -> TensorType:
@@ -19,6 +19,12 @@ def element_type(sequence: Var) -> TensorType:
     if isinstance(kind, SequenceType) and isinstance(kind.elem, TensorType):
         return kind.elem
     return TensorType(0, None)
+
+
+def is_float(v: Var) -> bool:
+    """A floating-point tensor, or a sequence of them."""
+    kind = v.type.elem if isinstance(v.type, SequenceType) else v.type
+    return isinstance(kind, TensorType) and kind.dtype in FLOAT_DTYPES
 
 
 def map_elements(name: str, sequences: Sequence[Var], function: Any, result: Type) -> Var:
