@@ -229,7 +229,8 @@ def _share(before: int, after: int) -> Text:
 
 def _word(outcome: Outcome) -> Text:
     if outcome.report is not None:
-        return verdict(outcome.report)
+        found = verdict(outcome.report)
+        return found.append(" in part", style="yellow") if outcome.report.ok and outcome.report.gaps else found
     if outcome.error is not None:
         return Text("refused" if outcome.exit_code == 2 else "failed", style="red")
     return Text("skipped", style="yellow")
