@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 from onnxgrad.cli.app import main
 from onnxgrad.grad.coverage import page
 from onnxgrad.verify.run import run
+from tests.cli.conftest import Result
 from tests.helpers import MODELS_DIR, parse
 
 LOSS = """g (float[N,3] x, int64[N] i) => (float loss) {
@@ -150,3 +152,16 @@ def test_a_file_that_onnxruntime_optimised(tmp_path: Path, capsys: pytest.Captur
     assert main(["grad", str(fused), "--wrt", "bert.encoder.layer.1.*", "-o", str(tmp_path / "grad.onnx")]) == 0
     assert "gradient agrees with differences" in capsys.readouterr().out
     onnx.checker.check_model(onnx.load(tmp_path / "grad.onnx"))
+
+
+def test_zero_against_zero_is_not_proved(run: Callable[..., Result], tmp_path: Path) -> None:
+    path, out = tmp_path / "dead.onnx", tmp_path / "g.onnx"
+    text = "g (float[4] x) => (float y) { a = Abs(x) z = Neg(a) r = Relu(z) y = ReduceSum <keepdims = 0> (r) }"
+    onnx.save(parse(text), path)
+    done = run("grad", path, "-o", out)
+    assert done.code == 1 and "gradient not proved: every gradient and every difference is 0 (x)" in done.err
+    assert "0 = 0" in done.out and not out.exists()
+    assert run("check-grad", path).code == 1
+    assert run("grad", path, "-o", out, "--allow-empty", "x").code == 0 and out.exists()
+    assert run("check-grad", path, "--allow-empty", "x").code == 0
+    assert run("grad", path, "-o", out, "--allow-empty", "q").code == 2

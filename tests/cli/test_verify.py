@@ -9,7 +9,9 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from onnxgrad.verify import verify
 from tests.cli.conftest import Result
+from tests.helpers import parse
 
 Run = Callable[..., Result]
 
@@ -63,3 +65,31 @@ def test_no_advice_of_another_command(run: Run, branches: Path) -> None:
 def test_one_leg(run: Run, branches: Path) -> None:
     done = run("verify", branches, branches, "--leg", "onnxruntime")
     assert done.code == 0 and "float64" not in done.out
+
+
+def test_nothing_to_compare_is_not_proved(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "nan.onnx"
+    onnx.save(parse("g (float[3] x) => (float[3] y) { n = Abs(x) e = Exp(n) m = Neg(e) y = Log(m) }"), path)
+    done = run("verify", path, path, "--json", tmp_path / "r.json")
+    assert (done.code, done.err) == (1, "") and "not proved on cpu" in done.out
+    assert "nothing finite to compare in y" in done.out
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert found["verdict"] == "not proved" and found["compared"] == {"y": 0} and found["unproved"]
+    assert run("verify", path, path, "--allow-empty", "y").code == 0
+    done = run("verify", path, path, "--allow-empty", "z")
+    assert done.code == 2 and "no such output" in done.err
+
+
+def test_a_leg_that_did_not_run_is_in_the_verdict(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(parse("g (float[N] x) => (int32[N] y) { y = BitCast <to = 6> (x) }", opset=26), path)
+    done = run("verify", path, path, "--json", tmp_path / "r.json")
+    assert done.code == 0 and done.out.startswith("equal on cpu; float64 leg did not run")
+    assert "float64 leg did not run" in json.loads((tmp_path / "r.json").read_text())["summary"]
+
+
+def test_python_and_the_command_give_one_verdict(run: Run, branches: Path) -> None:
+    """Both look whether weights were computed anew."""
+    other = scaled(branches, 1 + 1.2e-7)
+    assert verify(branches, other).ok and run("verify", branches, other).code == 0
+    assert not verify(branches, other, float64_exact=True)
