@@ -240,3 +240,13 @@ def test_a_weight_in_a_constant_node_is_replaced_and_not_added() -> None:
     done = ran(with_weights(parse(text), {"s": (2, 1, 1)}), f"{PASS},fold-constant{{max_growth=0}},remove-unused")
     assert done.ops == ["Conv"] and done.count["Constant"] == 0
     done.prove()
+
+
+@pytest.mark.parametrize(("noop", "kept"), [(0, "1,1,1,1"), (1, "1,2,8,8")])
+def test_a_reduction_without_axes_is_over_all_of_them_or_none(noop: int, kept: str) -> None:
+    """An empty list of axes names no axis that the scale could lie beside."""
+    text = f"""g (float[1,1,10,10] x) => (float[1,2,8,8] y) <float[2,1,1] p, int64[0] axes = {{}}> {{
+      c = Conv(x, w) d = ReduceMean <noop_with_empty_axes = {noop}> (c, axes) y = Mul(d, p) }}"""
+    done = ran(with_weights(parse(text.replace("<float[2,1,1] p, ", "<")), {"w": (2, 1, 3, 3), "p": (2, 1, 1)}), FOLDED)
+    assert done.ops in (["Conv", "ReduceMean", "Mul"], ["Conv", "Mul"] if noop else [])
+    done.prove()

@@ -201,3 +201,8 @@ def test_integer_division_truncates() -> None:
 def test_nothing_to_reduce(op: str) -> None:
     model = parse(f"g (float[0,3] x) => (float[N,M] y) {{ y = {op} (x) }}")
     assert np.size(reference(model, {"x": np.zeros((0, 3), np.float32)})["y"]) <= 1
+
+
+def test_a_split_to_sequence_along_the_first_axis_unless_said_otherwise() -> None:
+    text = "g (float[4,6] x) => (float[2,6] y) { p = Constant <value = int64 {2}> () s = SplitToSequence(x, p) i = Constant <value = int64 {1}> () y = SequenceAt(s, i) }"
+    agrees(text)

@@ -18,3 +18,16 @@ def test_gather(indices: object, axis: int) -> None:
 def test_gather_elements(axis: int) -> None:
     at = np.array([[1, -2, 1], [0, 0, 1]]) % 2
     check_op(f"y = GatherElements <axis = {axis}> (x, i)", {"x": normal(2, 5), "i": at})
+
+
+@pytest.mark.parametrize("at", [0, 2, -1])
+def test_one_row_that_is_meant_every_time(at: int) -> None:
+    """A table of token types: the row number is a fill that was expanded, reshaped and expanded again."""
+    text = "e = Expand (k, n) r = Reshape (e, m) z = Expand (r, n) y = Gather (x, z)"
+    constants = {"k": np.array([at], np.int64), "n": np.array([2, 3]), "m": np.array([2, 3])}
+    check_op(text, {"x": normal(3, 4)}, constants=constants)
+
+
+def test_rows_that_are_not_all_the_same_are_no_fill() -> None:
+    text = "e = Expand (k, n) y = Gather (x, e)"
+    check_op(text, {"x": normal(3, 4)}, constants={"k": np.array([[0], [2]], np.int64), "n": np.array([2, 3])})

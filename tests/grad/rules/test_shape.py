@@ -65,3 +65,12 @@ def test_slice(bounds: tuple[list[int] | None, ...]) -> None:
     operands = ", ".join(n if n in given else "" for n in "seap").rstrip(", ")
     check_op(f"y = Slice (x, {operands})", {"x": normal(3, 5)}, constants=given)
     check_op(f"y = Slice (x, {operands})", {"x": normal(3, 5), **given}, symbolic=True)
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_a_slice_that_starts_before_the_beginning(symbolic: bool) -> None:
+    given = {"s": np.array([-9]), "e": np.array([4]), "a": np.array([0])}
+    if symbolic:
+        check_op("y = Slice (x, s, e, a)", {"x": normal(5, 3), **given}, symbolic=True)
+    else:
+        check_op("y = Slice (x, s, e, a)", {"x": normal(5, 3)}, constants=given)

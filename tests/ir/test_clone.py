@@ -1,0 +1,51 @@
+"""Copies of bindings keep their meaning, their bodies and what is known of their types."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
+
+from onnxgrad.ir.block import Var
+from onnxgrad.ir.clone import clone_bindings
+from onnxgrad.ir.load import load
+from onnxgrad.ir.save import to_proto
+from tests.helpers import parse
+
+TEXT = """g (float[2,3] x, bool c) => (float[2,3] y) {
+  t = Tanh(x)
+  r, s = If (c) <
+    then_branch = a () => (float[2,3] p, int64[2] k) { p = Neg(t) k = Shape(p) },
+    else_branch = b () => (float[2,3] q, int64[2] l) { q = Abs(t) l = Shape(q) }
+  >
+  y = Add(r, t)
+}"""
+
+
+def test_a_binding_with_bodies() -> None:
+    program = load(parse(TEXT))
+    block = program.main
+    before = list(block.bindings)
+    copies = clone_bindings(before, block, mapping := dict[Var, Var | None](), prefix="again_")
+    for old, new in zip(before, copies, strict=True):
+        assert [v and v.type for v in new.outputs] == [v and v.type for v in old.outputs]
+        assert [v and v.name for v in new.outputs] == [v and f"again_{v.name}" for v in old.outputs]
+    copied = mapping[block.outputs[0]]
+    assert copied is not None and copied.type is not None
+    inner = next(iter(copies[1].blocks["then_branch"].bindings))
+    assert inner.inputs[0] is mapping[before[0].out], "bodies read the copies"
+    block.add_output(copied)
+    block.check()
+    model = to_proto(program)
+    onnx.checker.check_model(model, full_check=True)
+    x = np.array([[1, -2, 3], [0, 0.5, -1]], np.float32)
+    for c in (True, False):
+        a, b = ReferenceEvaluator(model).run(None, {"x": x, "c": np.array(c)})
+        np.testing.assert_array_equal(a, b)
+
+
+def test_an_operand_left_out() -> None:
+    program = load(parse("g (float[3] x, float lo, float hi) => (float[3] y) { y = Clip(x, lo, hi) }"))
+    clip = next(iter(program.main.bindings))
+    (copy,) = clone_bindings([clip], program.main, {clip.inputs[2]: None} if clip.inputs[2] is not None else {})
+    assert [v is not None for v in copy.inputs] == [True, True] and list(copy.node.input) == ["x", "lo"]
