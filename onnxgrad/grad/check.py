@@ -30,6 +30,7 @@ from onnxgrad.ir.ops import emitting
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import SequenceType, numpy_dtype
+from onnxgrad.ir.weights import TooLarge
 from onnxgrad.limits import bounded
 from onnxgrad.verify.cases import runnable
 from onnxgrad.verify.float64 import Float64
@@ -86,7 +87,13 @@ def check_gradient(
     RunFailed or LimitReached where `timeout` (seconds for everything, 300) or `max_memory` (half of what there is) does
     not suffice.
     """
-    source = to_proto(load(model), weights=True)
+    try:
+        source = to_proto(load(model), weights=True)
+    except TooLarge as error:
+        raise InputError(
+            "the model's weights pass 2 GB, more than the check by differences holds in memory: `onnxgrad grad "
+            "--no-verify` writes the gradient without it"
+        ) from error
     program = load(source)
     targets = find_targets(program.main, target, scalar=False)
     scalar = all(v.shape == () for v in targets)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import math
+
 import numpy as np
 import onnx
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad import batched_scan, raised_functions
@@ -15,6 +18,7 @@ from onnxgrad.ir.preflight import every_node
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array, numpy_dtype
+from onnxgrad.ir.weights import load_weights
 
 # axes of reductions are operands from here on, ScatterND and ScatterElements add since 16
 OPSET = 18
@@ -25,6 +29,8 @@ _WEIGHTS_ARE_NO_INPUTS = 4
 _SLOPES_BROADCAST = 7
 # where operators that onnx.version_converter does not know, and that no version changed, wait
 _HIDDEN = "onnxgrad.hidden"
+# elements of a weight in an external file from which on it stays there; what decides a conversion is smaller
+_LARGE = 1 << 16
 
 
 def raise_opset(program: Program) -> tuple[Program, str]:
@@ -41,7 +47,9 @@ def raise_opset(program: Program) -> tuple[Program, str]:
     if program.opset < batched_scan.SINCE:
         batched_scan.refuse_batched_scans(program)
     opened = raised_functions.open_changed(program, OPSET)
-    source = to_proto(program, weights=True)
+    source = to_proto(program)
+    aside = _set_aside(source)
+    load_weights(source, program.folder)
     for node in [n for n in every_node(source.graph.node) if n.domain == "ai.onnx"]:
         node.domain = ""
     hidden = [n for n in every_node(source.graph.node) if not n.domain and is_of_onnxruntime(n.op_type, program.opset)]
@@ -65,6 +73,7 @@ def raise_opset(program: Program) -> tuple[Program, str]:
         batched_scan.restore_batches(source, converted)
     raised_functions.carry_functions(source, converted, OPSET)
     _carry_over(source, converted)
+    _put_back(aside, converted)
     raised = load(converted)
     if program.opset < _SLOPES_BROADCAST:
         _align_slopes(raised)
@@ -74,6 +83,32 @@ def raise_opset(program: Program) -> tuple[Program, str]:
     if opened:
         note += f"; the calls of {', '.join(opened)} are opened, whose operators changed in between"
     return raised, note
+
+
+def _set_aside(model: ModelProto) -> list[tuple[TensorProto, bool]]:
+    """Take the large weights that lie in external files out of the main graph: no conversion looks at them, and they
+    need not fit into memory. With each, whether an input stands for it that was none before.
+    """
+    graph, aside = model.graph, []
+    inputs = {i.name for i in graph.input}
+    for i in reversed(range(len(graph.initializer))):
+        t = copy.copy(graph.initializer[i])
+        if t.data_location == TensorProto.EXTERNAL and math.prod(t.dims) > _LARGE:
+            aside.append((t, t.name not in inputs))
+            del graph.initializer[i]
+    graph.input.extend(
+        onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t, stands in aside if stands
+    )
+    return aside[::-1]
+
+
+def _put_back(aside: list[tuple[TensorProto, bool]], model: ModelProto) -> None:
+    """The inverse of `_set_aside`, in the converted model."""
+    stand = {t.name for t, stands in aside if stands}
+    for i in reversed(range(len(model.graph.input))):
+        if model.graph.input[i].name in stand:
+            del model.graph.input[i]
+    model.graph.initializer.extend(t for t, _ in aside)
 
 
 def _own_weights(program: Program) -> None:

@@ -20,6 +20,12 @@ TOO_LARGE = (
     "pass 2 GB, more than a ModelProto can hold: pass onnxgrad.load(path) and write the result with "
     "onnxgrad.save(program, path), or on the command line -o FILE"
 )
+
+
+class TooLarge(InputError):
+    """The weights do not fit into one ModelProto."""
+
+
 # page-aligned tensors can be mapped into memory
 _ALIGNMENT = 4096
 # tensors below this stay in the model file even when others go outside
@@ -45,6 +51,8 @@ def internalize(tensor: TensorProto, folder: Path | None) -> TensorProto:
         onnx.external_data_helper.load_external_data_for_tensor(copy, str(folder.resolve()))
     except (OSError, ValueError, RuntimeError, onnx.checker.ValidationError) as e:
         reason = (str(e) or type(e).__name__).splitlines()[0]
+        if "hard link" in reason:  # onnx reads no such file: its other name may lie outside the folder
+            reason += " (the file has two names, as `cp -l` gives it: copy it, so that it has one)"
         raise InputError(f"external data of initializer '{tensor.name}' cannot be read: {reason}") from e
     copy.data_location = TensorProto.DEFAULT
     del copy.external_data[:]
@@ -85,14 +93,16 @@ def _node_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
 
 def load_weights(model: ModelProto, folder: Path | None) -> None:
     """Bring every external tensor of `model` inside. InputError when that passes 2 GB, or as `internalize`."""
+    leaving = outside(model)
+    declared = (e.value for t in leaving for e in t.external_data if e.key == "length")
+    if sum(int(n) for n in declared if n.isdecimal() and len(n) < 20) >= MAX_BYTES:
+        raise TooLarge(f"the model's weights {TOO_LARGE}")
     total = 0
-    for tensor in tensors(model):
-        if tensor.data_location != TensorProto.EXTERNAL:
-            continue
+    for tensor in leaving:
         inside = internalize(tensor, folder)
         total += len(inside.raw_data)
         if total >= MAX_BYTES:
-            raise InputError(f"the model's weights {TOO_LARGE}")
+            raise TooLarge(f"the model's weights {TOO_LARGE}")
         tensor.CopyFrom(inside)
 
 

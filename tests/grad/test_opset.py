@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -10,6 +12,9 @@ from onnx import numpy_helper
 from onnxgrad.errors import InputError
 from onnxgrad.grad import gradient
 from onnxgrad.grad.bodies import MAX_BINDINGS
+from onnxgrad.ir.load import load
+from onnxgrad.ir.save import save
+from onnxgrad.ir.weights import outside
 from tests.grad.numeric import check_model, normal, run
 
 
@@ -139,3 +144,22 @@ def test_a_bomb_of_calls_is_refused_before_it_is_opened(opset: int) -> None:
     with pytest.raises(InputError, match=f"{2**60 + 1} nodes, more than {MAX_BINDINGS}"):
         gradient(model, ["x"], "y", seed="input")
     assert len(gradient(model, ["u"], "z", seed="input").functions) == 61  # what is not passed is not opened
+
+
+def test_large_weights_in_external_files_stay_there(tmp_path: Path) -> None:
+    """No conversion reads them, so that a model of any size can be raised; a small one beside them decides a shape."""
+    text = "m (float[2,512] x) => (float loss) { p = MatMul (x, w) q = Reshape (p, s) loss = ReduceSum <keepdims = 0> (q) }"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 11]> {text}')
+    model.graph.initializer.append(numpy_helper.from_array(normal(512, 256), "w"))
+    model.graph.initializer.append(numpy_helper.from_array(np.array([4, 128]), "s"))
+    inside = gradient(model, "params")
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    (tmp_path / "out").mkdir()
+    program = gradient(load(tmp_path / "m.onnx"), "params")
+    assert [t.name for t in outside(program.proto)] == ["w"] and program.opset == 18
+    save(program, tmp_path / "out" / "g.onnx")
+    again = onnx.load(tmp_path / "out" / "g.onnx")
+    assert [v.name for v in again.graph.input] == ["x"]
+    feeds = {"x": normal(2, 512)}
+    for name, value in run(inside, feeds).items():
+        np.testing.assert_array_equal(run(again, feeds)[name], value)

@@ -149,6 +149,13 @@ def test_external_data_may_not_leave_the_folder(tmp_path: Path, how: str) -> Non
     assert list((tmp_path / "out").iterdir()) == []
 
 
+def test_a_file_with_two_names_says_what_to_do(tmp_path: Path) -> None:
+    source = external_model(tmp_path)
+    os.link(tmp_path / "weights.bin", tmp_path / "cached.bin")
+    with pytest.raises(InputError, match=r"hard link.*`cp -l`.*copy it"):
+        save(load(source), tmp_path / "out.onnx")
+
+
 def test_a_model_without_a_folder_names_the_way_out(tmp_path: Path) -> None:
     proto = onnx.load(external_model(tmp_path), load_external_data=False)
     program = load(proto)
