@@ -138,6 +138,10 @@ def test_external_data_may_not_leave_the_folder(tmp_path: Path, how: str) -> Non
     elif how == "short":
         os.truncate(folder / "weights.bin", 100)
     (tmp_path / "out").mkdir()
+    if how == "empty":
+        with pytest.raises(InputError, match="an external file that is not named"):
+            load(path)
+        return
     program = load(path)
     for use in (
         lambda: program.main.initializers["w"].const,
