@@ -1,6 +1,6 @@
-"""Models whose results jump: comparisons, roundings, branches, sizes that depend on data.
+"""Models whose results jump or saturate: comparisons, bounds, roundings, branches, sizes that depend on data.
 
-Two or three sets of feeds see most of what a smooth function does; of a function with jumps they see one side of each.
+Two or three sets of feeds see most of what a smooth function does; of one with jumps they see one side of each.
 Where such a model is small, a proof can afford more of them.
 """
 
@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from onnx import AttributeProto, ModelProto, NodeProto
 
 _JUMPS = {
-    "And", "ArgMax", "ArgMin", "Ceil", "Compress", "Equal", "Floor", "Greater", "GreaterOrEqual", "Hardmax", "If",
-    "IsInf", "IsNaN", "Less", "LessOrEqual", "Loop", "Mod", "NonMaxSuppression", "NonZero", "Not", "Or",
+    "And", "ArgMax", "ArgMin", "Ceil", "Clip", "Compress", "Equal", "Floor", "Greater", "GreaterOrEqual", "HardSigmoid", "Hardmax", "If",
+    "IsInf", "IsNaN", "Less", "LessOrEqual", "Loop", "Max", "Min", "Mod", "NonMaxSuppression", "NonZero", "Not", "Or",
     "QuantizeLinear", "Round", "Sign", "ThresholdedRelu", "TopK", "Unique", "Where", "Xor",
 }  # fmt: skip
 _NODES = 128
@@ -21,7 +21,7 @@ _WEIGHTS = 1 << 17
 
 
 def jumps(model: ModelProto) -> bool:
-    """Whether a model is small and holds an operator whose result jumps, in its graph, a nested one or a function."""
+    """Whether a model is small and holds an operator whose result jumps or saturates, in its graph, a nested one or a function."""
     nodes = [*_walk(model.graph.node), *(node for f in model.functions for node in _walk(f.node))]
     weights = sum(math.prod(tensor.dims) for tensor in model.graph.initializer)
     return len(nodes) <= _NODES and weights <= _WEIGHTS and any(node.op_type in _JUMPS for node in nodes)
