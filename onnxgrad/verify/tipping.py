@@ -12,16 +12,17 @@ from collections.abc import Iterable, Iterator
 from onnx import AttributeProto, ModelProto, NodeProto
 
 _JUMPS = {
-    "And", "ArgMax", "ArgMin", "Ceil", "Clip", "Compress", "Equal", "Floor", "Greater", "GreaterOrEqual", "HardSigmoid", "Hardmax", "If",
-    "IsInf", "IsNaN", "Less", "LessOrEqual", "Loop", "Max", "Min", "Mod", "NonMaxSuppression", "NonZero", "Not", "Or",
-    "QuantizeLinear", "Round", "Sign", "ThresholdedRelu", "TopK", "Unique", "Where", "Xor",
+    "And", "ArgMax", "ArgMin", "Ceil", "Clip", "Compress", "Equal", "Floor", "Greater", "GreaterOrEqual",
+    "HardSigmoid", "Hardmax", "If", "IsInf", "IsNaN", "Less", "LessOrEqual", "Loop", "Max", "Min", "Mod",
+    "NonMaxSuppression", "NonZero", "Not", "Or", "QuantizeLinear", "Round", "Sign", "ThresholdedRelu", "TopK",
+    "Unique", "Where", "Xor",
 }  # fmt: skip
 _NODES = 128
 _WEIGHTS = 1 << 17
 
 
 def jumps(model: ModelProto) -> bool:
-    """Whether a model is small and holds an operator whose result jumps or saturates, in its graph, a nested one or a function."""
+    """Whether a model is small and holds, nested or in a function too, an operator that jumps or saturates."""
     nodes = [*_walk(model.graph.node), *(node for f in model.functions for node in _walk(f.node))]
     weights = sum(math.prod(tensor.dims) for tensor in model.graph.initializer)
     return len(nodes) <= _NODES and weights <= _WEIGHTS and any(node.op_type in _JUMPS for node in nodes)
