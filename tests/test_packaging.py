@@ -68,6 +68,15 @@ def test_extras(pyproject: dict[str, Any]) -> None:
     assert "onnxruntime" not in {name_of(r) for extra in ("test", "dev", "peers") for r in extras[extra]}
 
 
+def test_every_requirement_has_a_floor_that_can_be_tested(pyproject: dict[str, Any]) -> None:
+    from scripts.lowest import lowest
+
+    found = list(lowest())
+    extras = pyproject["project"]["optional-dependencies"]
+    assert len(found) == len(pyproject["project"]["dependencies"]) + len(extras["cpu"]) + len(extras["test"])
+    assert all(re.fullmatch(r"[a-z-]+==[0-9.]+", line) for line in found)
+
+
 def test_readme_names_every_base_dependency_and_both_commands(pyproject: dict[str, Any]) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     section = readme.split("## Dependencies", 1)[1].split("\n## ", 1)[0]
