@@ -1,5 +1,6 @@
-"""Every operator's inferred shape against the run one, with each optional attribute and each trailing optional operand
-of the backend suite's cases left out, so that defaults are inferred too. (`test_annotate` has the cases as they are.)
+"""Every operator's inferred shape against the run one: the backend suite's cases with small operands constant, so that
+shapes which they decide are inferred, and then with each optional attribute and each trailing optional operand left out,
+so that defaults are. (`test_annotate` has the cases as they are.)
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
@@ -25,7 +27,7 @@ from tests.suite_table import any_opset
 
 
 def variants(case: Case) -> Iterator[tuple[str, ModelProto]]:
-    """The case's model, when it is one node, with one thing less and without any declared shape of a result."""
+    """The case's model, when it is one node, without any declared shape of a result: whole, and with one thing less."""
     bare = ModelProto()
     bare.CopyFrom(case.model)
     del bare.graph.value_info[:]
@@ -34,6 +36,14 @@ def variants(case: Case) -> Iterator[tuple[str, ModelProto]]:
             value.type.tensor_type.ClearField("shape")
     if len(bare.graph.node) != 1:
         return
+    bare.ir_version = max(bare.ir_version, 4)
+    for value in list(bare.graph.input):
+        array = case.inputs.get(value.name)
+        if isinstance(array, np.ndarray) and array.size <= 16 and array.dtype.name in ("int64", "int32", "float32"):
+            bare.graph.initializer.append(onnx.numpy_helper.from_array(array, value.name))
+            bare.graph.input.remove(value)
+    if bare.graph.initializer:
+        yield "with constants", bare
     node = bare.graph.node[0]
     opset = next((o.version for o in bare.opset_import if o.domain in ("", "ai.onnx")), 0)
     schema = attributes.schema(node.op_type, opset, "") if node.domain in ("", "ai.onnx") else None
@@ -55,7 +65,8 @@ def variants(case: Case) -> Iterator[tuple[str, ModelProto]]:
 def computed(case: Case, model: ModelProto) -> list[Any] | None:
     """The outputs in onnxruntime, or else in onnx's reference; None where neither runs the model."""
     read = {name for node in model.graph.node for name in node.input}
-    feeds = {name: value for name, value in case.inputs.items() if name in read or not model.graph.node}
+    read -= {tensor.name for tensor in model.graph.initializer}
+    feeds = {name: value for name, value in case.inputs.items() if name in read}
     used = ModelProto()
     used.CopyFrom(model)
     for i in reversed(range(len(used.graph.input))):
@@ -90,7 +101,9 @@ def form(model: ModelProto) -> str:
     """What two cases have in common that infer alike: operator, versions, attributes by name, operands by rank."""
     node = model.graph.node[0]
     ranks = [len(i.type.tensor_type.shape.dim) for i in model.graph.input if i.name in node.input]
-    return f"{node.op_type} {model.opset_import} {sorted(a.name for a in node.attribute)} {len(node.output)} {ranks}"
+    ranks += [len(t.dims) for t in model.graph.initializer if t.name in node.input]
+    named = sorted(a.name for a in node.attribute)
+    return f"{node.op_type} {model.opset_import} {named} {[bool(n) for n in node.input]} {len(node.output)} {ranks}"
 
 
 def sweep(cases: list[Case], *, once: bool) -> tuple[dict[str, str], Counter[str]]:
