@@ -11,6 +11,7 @@ from onnx import ModelProto, TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad import batched_scan, raised_functions
+from onnxgrad.grad.converted_names import separate_names
 from onnxgrad.ir.attributes import is_of_onnxruntime
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import constant, emitting, op
@@ -71,6 +72,7 @@ def raise_opset(program: Program) -> tuple[Program, str]:
             node.domain = ""
     if program.opset < batched_scan.SINCE:
         batched_scan.restore_batches(source, converted)
+    separate_names(converted.graph)
     raised_functions.carry_functions(source, converted, OPSET)
     _carry_over(source, converted)
     _put_back(aside, converted)
