@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import copy
 import importlib
+import inspect
 import multiprocessing
 import pickle
 import pkgutil
@@ -14,21 +15,29 @@ import pytest
 
 import onnxgrad
 from onnxgrad.errors import InputError, OnnxgradError
-from onnxgrad.passes.each import FiringDiffers
-from onnxgrad.passes.optimize import RewriteRefuted
 from onnxgrad.rewrite.trace import Firing
 from onnxgrad.verify import Difference, Report, RunFailed
-from onnxgrad.verify.process import Refused
 from tests.helpers import parse
 
 REPORT = Report(False, (Difference("y", (0,), 1.0, 2.0, 0.5, 1e-6, ""),), {}, ())
-# what is made of other words than a message
-MADE: dict[type, tuple[Any, ...]] = {
-    FiringDiffers: (Firing(3, "clean", "law", "y = Neg(x)"), REPORT),
-    RewriteRefuted: (REPORT, Firing(3, "clean", "law", "y = Neg(x)")),
-    RunFailed: ("load", "no such operator"),
-    Refused: ("RuntimeError", "no such operator"),
+FIRING = Firing(3, "clean", "law", "y = Neg(x)")
+# by annotation: what a constructor that asks for more than a message is given
+GIVEN: dict[str, Any] = {
+    "int": 7,
+    "float": 0.5,
+    "bool": True,
+    "Report": REPORT,
+    "Firing": FIRING,
+    "Firing | None": FIRING,
 }
+
+
+def _made(cls: type[Exception]) -> Exception:
+    if cls.__init__ in (Exception.__init__, OnnxgradError.__init__):
+        return cls("what, where, what to do")
+    parameters = [p for p in list(inspect.signature(cls.__init__).parameters.values())[1:] if p.default is p.empty]
+    plain = [p for p in parameters if p.kind is not p.KEYWORD_ONLY and p.kind is not p.VAR_POSITIONAL]
+    return cls(*(GIVEN.get(str(p.annotation), "words") for p in plain))
 
 
 def _exceptions() -> list[type[Exception]]:
@@ -54,7 +63,7 @@ def _same(a: BaseException, b: BaseException) -> bool:
 
 @pytest.mark.parametrize("cls", EXCEPTIONS, ids=[c.__qualname__ for c in EXCEPTIONS])
 def test_pickling(cls: type[Exception]) -> None:
-    error = cls(*MADE.get(cls, ("what, where, what to do",)))
+    error = _made(cls)
     if isinstance(error.args[0], str):
         error.args = (f"m.onnx: {error.args[0]}", *error.args[1:])  # as the command line names the file
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
