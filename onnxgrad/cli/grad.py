@@ -25,7 +25,7 @@ from onnxgrad.cli.common import (
 )
 from onnxgrad.cli.gradients import ALLOW_EMPTY, add_gradient, check_lines, gradient_options
 from onnxgrad.cli.limit_options import within_limits
-from onnxgrad.cli.report import Output, bytes_text, heading, number, seconds_text, table
+from onnxgrad.cli.report import Output, bytes_text, cell, heading, number, seconds_text, table
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.grad import Gradient, check_gradient, differentiate
 from onnxgrad.grad.check_report import GradientReport
@@ -187,15 +187,15 @@ def _show(
     adjoints = table("value", "adjoint", "type")
     types = {v.name: v.type for v in program.main.outputs}
     for value, name in list(found.adjoints.items())[: None if out.verbose else _LISTED]:
-        adjoints.add_row(value, name, str(types.get(name) or "?"))
+        adjoints.add_row(cell(value), cell(name), cell(types.get(name) or "?"))
     out.show(heading("stdin" if args.model == STDIN else args.model))
-    out.show(f"gradient of {', '.join(found.targets)} with respect to {len(found.adjoints)} values", adjoints)
+    out.show(cell(f"gradient of {', '.join(found.targets)} with respect to {len(found.adjoints)} values"), adjoints)
     if len(found.adjoints) > _LISTED and not out.verbose:
         out.show(f"and {len(found.adjoints) - _LISTED} more (-v lists all)")
     for target, seed in found.seeds.items():
-        out.show(f"new input {seed}: the adjoint of {target}")
+        out.show(cell(f"new input {seed}: the adjoint of {target}"))
     for note in found.notes:
-        out.show(f"note: {note}")
+        out.show(cell(f"note: {note}"))
     size = bytes_text(to_proto(program).ByteSize())
     grown = f"{number(before)} → {number(after)} nodes, " if before else f"{number(after)} nodes, "
     out.show(f"{grown}{size}, opset {program.opset}, built in {seconds_text(seconds)}")

@@ -24,7 +24,7 @@ from onnxgrad.ir.files import write_whole
 
 _PATIENCE = 1.0  # seconds of work before a progress bar appears
 _PIPE_WIDTH = 160  # a pipe or file has no width; tables take only what they need
-_LONGEST = 1500  # characters of a complaint: a model may have names of megabytes
+_LONGEST = 1500  # characters of a complaint or a cell: a model may have names of megabytes
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -189,8 +189,9 @@ def heading(text: str) -> Text:
 
 
 def cell(value: object, style: str = "") -> Text:
-    """A table cell of any value."""
-    return Text(clean(str(value)), style=style)
+    """A table cell of any value; of text as long as no line is, its beginning."""
+    text = str(value)
+    return Text(clean(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."), style=style)
 
 
 def number(value: int) -> str:

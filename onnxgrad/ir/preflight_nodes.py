@@ -20,6 +20,7 @@ _LEAST: Mapping[str, int] = {
     "strides": 1, "dilations": 1, "kernel_shape": 1, "group": 1, "blocksize": 1, "num_groups": 1, "hidden_size": 1,
     "num_outputs": 1, "num_scan_inputs": 1,
 }  # fmt: skip
+_OWN = "__"  # what a tool notes for itself: onnx and onnxruntime let it pass
 # attributes that count axes: beyond what any tensor has, onnx's inference wraps around and reads where it should not
 _AXES = frozenset({"axis", "axes", "perm", "batch_dims", "batch_axis", "time_axis"})
 
@@ -66,7 +67,7 @@ class _Reader:
 
     def _check(self, node: NodeProto, domain: str, opsets: Mapping[str, int], *, function: bool) -> None:
         """The attributes of one node: each once, typed as its operator asks, in range."""
-        kinds: Mapping[str, int] = {}
+        kinds: Mapping[str, int] | None = None
         if (node.domain, node.op_type) not in self.local:
             kinds = _kinds(node.op_type, opsets.get(domain, 0), domain)
         seen: set[str] = set()
@@ -82,7 +83,9 @@ class _Reader:
                 continue
             if a.type == _A.UNDEFINED:
                 raise self._wrong(node, f"the attribute '{a.name}' has no type")
-            known = kinds.get(a.name)
+            if kinds is not None and a.name not in kinds and not a.name.startswith(_OWN):
+                raise self._wrong(node, f"the operator has no attribute '{a.name[:80]}'")
+            known = None if kinds is None else kinds.get(a.name)
             if known is not None and known != a.type:
                 raise self._wrong(node, f"the attribute '{a.name}' is of type {_kind(a.type)}, not {_kind(known)}")
             if known is not None and domain == "" and a.name in _LEAST:
@@ -100,10 +103,10 @@ class _Reader:
 
 
 @lru_cache(maxsize=4096)
-def _kinds(op: str, version: int, domain: str) -> Mapping[str, int]:
-    """Attribute name -> AttributeProto.AttributeType, as the operator's schema has it."""
+def _kinds(op: str, version: int, domain: str) -> Mapping[str, int] | None:
+    """Attribute name -> AttributeProto.AttributeType, as the operator's schema has it; None where it has none."""
     schema = attributes.schema(op, version, domain)
-    return {} if schema is None else {name: int(a.type.value) for name, a in schema.attributes.items()}  # type: ignore[attr-defined]
+    return None if schema is None else {name: int(a.type.value) for name, a in schema.attributes.items()}  # type: ignore[attr-defined]
 
 
 def _kind(code: int) -> str:

@@ -165,3 +165,11 @@ def test_zero_against_zero_is_not_proved(run: Callable[..., Result], tmp_path: P
     assert run("grad", path, "-o", out, "--allow-empty", "x").code == 0 and out.exists()
     assert run("check-grad", path, "--allow-empty", "x").code == 0
     assert run("grad", path, "-o", out, "--allow-empty", "q").code == 2
+
+
+def test_a_name_of_megabytes_is_not_printed_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "m.onnx"
+    name = "x" * 3_000_000
+    onnx.save(parse(f"g (float[2] {name}) => (float y) {{ y = ReduceSum <keepdims = 0> ({name}) }}"), path)
+    assert main(["grad", str(path), "-o", str(tmp_path / "o.onnx"), "--no-verify"]) == 0
+    assert len(capsys.readouterr().out) < 20_000

@@ -57,6 +57,9 @@ REFUSED: dict[str, tuple[onnx.ModelProto, str]] = {
     "group 0": (model([node("Conv", "x w", "y", group=0)], x=IMAGE), "'group' is"),
     "group -1": (model([node("Conv", "x w", "y", group=-1)], x=IMAGE), "'group' is"),
     "a float for an axis": (with_attribute(type=AttributeProto.FLOAT, f=1.0), "is of type FLOAT, not INT"),
+    "an attribute that the operator lacks": (
+        model([node("Conv", "x w", "y", padding=[0, 0])], x=IMAGE), "no attribute 'padding'"
+    ),
     "an attribute without type": (with_attribute(i=1), "has no type"),
     "a reference outside a function": (
         with_attribute(type=AttributeProto.INT, ref_attr_name="a"), "outside of any function"
