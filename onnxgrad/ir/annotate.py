@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto, helper
 
-from onnxgrad.ir import attributes, infer, inference, symbolic
+from onnxgrad.ir import attributes, infer, inference, misinferred, symbolic
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.declarations import Declarations
 from onnxgrad.ir.program import Program
@@ -107,6 +107,8 @@ class _Completion:
             untyped = any(out.rank is None for out in unknown)
             if untyped and not b.blocks:
                 self._again(b)
+            if misinferred.needs_types(b.node):  # declared by onnx's inference, as often as not
+                unknown = self._incomplete(unknown)
             self._take(between, unknown)
             if not untyped:
                 unknown = self._incomplete(unknown)

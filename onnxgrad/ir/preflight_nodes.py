@@ -55,11 +55,13 @@ class _Reader:
                 continue
             self._check(node, "" if domain == "ai.onnx" else domain, opsets, function=function)
             for a in node.attribute:
+                if a.ref_attr_name:
+                    continue  # its value stands at the call
                 if a.type == _A.TENSOR:
                     check_tensor(a.t, self.where)
                 elif a.type == _A.SPARSE_TENSOR:
                     check_sparse(a.sparse_tensor, self.where)
-                elif a.type == _A.GRAPH and not a.ref_attr_name:
+                elif a.type == _A.GRAPH:
                     self.graph(a.g, opsets, function=function, depth=depth + 1)
                 elif a.type == _A.GRAPHS:
                     for graph in a.graphs:

@@ -41,7 +41,7 @@ EDITS: dict[str, tuple[Callable[[onnx.ModelProto], object], str]] = {
     "added": (lambda m: m.graph.node.append(helper.make_node("Neg", ["x"], ["n"])), "n = Neg(x)"),
     "removed": (lambda m: m.graph.node.pop(5), "z = Tanh(r)"),
     "rewired": (lambda m: m.graph.node[5].input.__setitem__(0, "p"), "z: Tanh(r) -> Tanh(p)"),
-    "attributes": (lambda m: m.graph.node[5].attribute.append(helper.make_attribute("k", 2)), "Tanh k added"),
+    "attributes": (lambda m: m.graph.node[5].attribute.append(helper.make_attribute("__k", 2)), "Tanh __k added"),
     "node_metadata": (lambda m: m.graph.node[5].metadata_props.add(key="k", value="v"), "z"),
     "order": (lambda m: m.graph.node.insert(0, m.graph.node.pop(1)), "another order"),
     "initializers": (lambda m: m.graph.initializer.pop(3), "unused: removed (f32[2])"),

@@ -121,7 +121,7 @@ def test_a_convolution_of_types_that_it_does_not_take(types: tuple[str, str]) ->
 def test_an_axis_beyond_32_bits() -> None:
     """onnx's inference looks at its last 32 bits."""
     model = parse(f"g (float[2,3] x) => (float[2,3] y) {{ y = Softmax <axis = {-(2**40) - 1}> (x) }}")
-    with pytest.raises(InputError, match="axis -1099511627777 of Softmax"):
+    with pytest.raises(InputError, match=r"Softmax '': the attribute 'axis' is \[-1099511627777\]"):
         gradient(model, seed="input")
 
 

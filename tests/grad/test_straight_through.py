@@ -62,6 +62,7 @@ def test_the_forward_is_untouched() -> None:
     assert [o.domain for o in graph.opset_import] == [""]
 
 
+@pytest.mark.filterwarnings("ignore:'y_grad' is taken")
 def test_by_the_dequantised_value_itself() -> None:
     """A target that is the pair's own result, and an intermediate value behind it."""
     x = normal(2, 3)

@@ -22,7 +22,10 @@ for path in sys.argv[1:]:
     if not os.fork():
         resource.setrlimit(resource.RLIMIT_AS, (size, size))
         resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
-        onnxgrad.load(path)
+        try:
+            onnxgrad.load(path)
+        except onnxgrad.InputError:
+            pass  # refused, in one line
         os._exit(0)
     if os.wait()[1]:
         print(os.path.basename(path))

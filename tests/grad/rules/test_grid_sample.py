@@ -134,6 +134,7 @@ def test_pixels_that_are_read_often_miss_no_addition() -> None:
         assert (got == 10000).all()
 
 
+@pytest.mark.filterwarnings("ignore:no requested value reaches")
 def test_an_empty_grid() -> None:
     feeds = {"x": X, "g": np.zeros((2, 0, 3, 2), np.float32), "y_grad": np.zeros((2, 3, 0, 3), np.float32)}
     graph = gradient(op_model(node("linear"), {k: feeds[k] for k in "xg"}, opset=20), ["x", "g"], ["y"], seed="input")

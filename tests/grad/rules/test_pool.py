@@ -13,6 +13,7 @@ WINDOWS = [
     "kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]",
     "kernel_shape = [3, 2], strides = [2, 2], ceil_mode = 1",
     "kernel_shape = [3, 3], strides = [3, 2], pads = [1, 0, 1, 1], ceil_mode = 1",
+    "kernel_shape = [3, 2], strides = [2, 3], ceil_mode = 1",  # a window would start behind x
     'kernel_shape = [3, 3], strides = [2, 2], auto_pad = "SAME_UPPER"',
     'kernel_shape = [3, 2], strides = [2, 2], auto_pad = "SAME_LOWER"',
     'kernel_shape = [3, 2], auto_pad = "SAME_LOWER"',
@@ -26,6 +27,7 @@ def test_windows(window: str) -> None:
     check_op(f"y = MaxPool <{window}> (x)", {"x": x})
     check_op(f"y = AveragePool <{window}> (x)", {"x": x})
     check_op(f"y = AveragePool <{window}, count_include_pad = 1> (x)", {"x": x})
+    check_op(f"y = AveragePool <{window}> (x)", {"x": x}, symbolic=True)
 
 
 def test_one_and_three_axes() -> None:
