@@ -2,7 +2,8 @@
 
     python scripts/sweep_kills.py --count 100 --megabytes 200 --seed 0
 
-Each trial starts from an older OUT, whose weights differ, and sends SIGTERM, SIGINT or SIGKILL. Whatever the moment:
+Each trial starts from an older OUT, whose weights differ, and sends SIGTERM, SIGINT or SIGKILL; those count that ended
+the run. Whatever the moment:
 the input is as it was; OUT is the old model with the old weights or the new one with the new ones; no process is left.
 After SIGTERM and SIGINT there is nothing beside OUT and its weights, and nothing in the temporary folder.
 """
@@ -10,6 +11,7 @@ After SIGTERM and SIGINT there is nothing beside OUT and its weights, and nothin
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import os
 import random
@@ -20,12 +22,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import onnx
 from onnx import TensorProto, helper
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
+PHASES = ("start", "write", "write", "end")
+NOT_ENDED = "not ended"
 _ROOT = Path(__file__).resolve().parents[1]
 _MARK = "ONNXGRAD_SWEEP"
 
@@ -64,50 +69,75 @@ def _weights(model: Path) -> Path:
 
 
 class Sweep:
-    """A folder with an old output, a new input, and trials that replace the one by the other's result."""
+    """A folder with an old output, a new input, and trials that replace the one by the other's result.
+
+    A moment is one of the start (a share of the time until the last whole run wrote), of the writing (when so many
+    bytes lie beside OUT) or of the end (a share of the time after the last byte). What else the machine does moves the
+    first and the last of these, not the second.
+    """
 
     def __init__(self, scratch: Path, megabytes: int, seed: int, *words: str) -> None:
         self.random = random.Random(seed)
         self.out, self.saved, self.temporary = (scratch / name for name in ("out", "saved", "tmp"))
         self.temporary.mkdir()
-        self.saved.mkdir()
+        self.out.mkdir()
         old, new = (model_with_weights(scratch / name, megabytes, seed + n) for n, name in enumerate(("old", "new")))
-        self.source, self.words = new, words
-        self.known: dict[str, str] = {}
-        for name, source in (("old", old), ("new", new)):
-            self._finish(source, self.saved / "o.onnx")
-            self.known[_digest(_weights(self.saved / "o.onnx"))] = name
-            if name == "old":
-                shutil.copytree(self.saved, self.out)
-        shutil.rmtree(self.saved)
-        shutil.copytree(self.out, self.saved)
-        started = time.monotonic()
-        self._finish(new, scratch / "timed.onnx")
-        self.seconds = time.monotonic() - started
-        for path in scratch.glob("timed.onnx*"):
-            path.unlink()
+        self.size, self.source, self.words = megabytes << 20, new, words
         self.inputs = {p: (_digest(p), p.stat().st_mtime_ns) for p in new.parent.iterdir()}
+        self.known: dict[str, str] = {}
+        for name, source in (("new", new), ("old", old)):
+            self._finish(source)
+            self.known[_digest(_weights(self.out / "o.onnx"))] = name
+        shutil.copytree(self.out, self.saved)
 
-    def _finish(self, source: Path, target: Path) -> None:
-        running = self._run(source, target)
+    def _finish(self, source: Path) -> None:
+        running, started = self._run(source), time.monotonic()
+        self._until(running, lambda: self._staged() >= 0)
+        first = time.monotonic()
+        self._until(running, lambda: self._staged() >= self.size)
+        full = time.monotonic()
         _, said = running.communicate()
         if running.returncode != 0:
             raise SystemExit(f"the command fails when nobody ends it: {said.decode()}")
+        self.before, self.after = first - started, time.monotonic() - full
 
-    def _run(self, source: Path, target: Path) -> subprocess.Popen[bytes]:
-        words = [sys.executable, "-m", "onnxgrad", "optimize", str(source), "-o", str(target), "-q", *self.words]
+    def _run(self, source: Path) -> subprocess.Popen[bytes]:
+        target = str(self.out / "o.onnx")
+        words = [sys.executable, "-m", "onnxgrad", "optimize", str(source), "-o", target, "-q", *self.words]
         ours = {_MARK: "1", "TMPDIR": str(self.temporary), "PYTHONPATH": str(_ROOT)}
         return subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, **ours})
 
-    def trial(self) -> tuple[str, list[str]]:
-        """One run that is ended; what OUT is then, and what is wrong."""
-        number = self.random.choice(SIGNALS)
-        moment = self.seconds * (self.random.random() if self.random.random() < 0.4 else self.random.uniform(0.5, 1.05))
-        running = self._run(self.source, self.out / "o.onnx")
-        try:
-            running.wait(moment)
-        except subprocess.TimeoutExpired:
-            running.send_signal(number)
+    def _staged(self) -> int:
+        """The bytes in files that are being made beside OUT, -1 when there are none."""
+        sizes = [-1]
+        for path in self.out.glob(".*.part"):
+            with contextlib.suppress(FileNotFoundError):  # it has got its name
+                sizes.append(path.stat().st_size)
+        return max(sizes)
+
+    @staticmethod
+    def _until(running: subprocess.Popen[bytes], ready: Callable[[], bool]) -> None:
+        while not ready() and running.poll() is None:
+            time.sleep(0.0005)
+
+    def _reach(self, running: subprocess.Popen[bytes]) -> str:
+        """Wait for a random moment of the run; what it is called."""
+        phase, share = self.random.choice(PHASES), self.random.random()
+        if phase == "start":
+            time.sleep(share * self.before)
+            return f"start, {share * self.before:.3f} s"
+        wanted = round(share * self.size) if phase == "write" else self.size
+        self._until(running, lambda: self._staged() >= wanted)
+        if phase == "write":
+            return f"write, {wanted} bytes"
+        time.sleep(share * self.after)
+        return f"end, {share * self.after:.3f} s"
+
+    def trial(self, number: signal.Signals) -> tuple[str, list[str]]:
+        """One run that is sent a signal; what OUT is then, and what is wrong."""
+        running = self._run(self.source)
+        moment = self._reach(running)
+        running.send_signal(number)  # nothing happens when it has ended
         _, said = running.communicate(timeout=60)
         wrong = self._faults(number, running.returncode, said)
         version = self.known.get(_digest(_weights(self.out / "o.onnx")), "mixed")
@@ -116,8 +146,8 @@ class Sweep:
         if version != "old" or number == signal.SIGKILL:
             shutil.rmtree(self.out)
             shutil.copytree(self.saved, self.out)
-        name = "not ended" if running.returncode == 0 else signal.Signals(number).name
-        return f"{name}: OUT is {version}", [f"{name} after {moment:.3f} s of {self.seconds:.3f} s: {w}" for w in wrong]
+        name = NOT_ENDED if running.returncode == 0 else number.name
+        return f"{name} at the {moment.split(',')[0]}: OUT is {version}", [f"{name} at {moment}: {w}" for w in wrong]
 
     def _faults(self, number: int, code: int, said: bytes) -> list[str]:
         wrong = []
@@ -125,8 +155,9 @@ class Sweep:
             wrong.append(f"exit code {code}")
         if b"Traceback" in said:
             wrong.append(said.decode())
-        time.sleep(0.2)
-        left = processes()
+        late = time.monotonic() + 5
+        while (left := processes()) and time.monotonic() < late:
+            time.sleep(0.05)
         if left:
             wrong.append(f"processes are left: {left}")
         if number != signal.SIGKILL or code == 0:
@@ -159,12 +190,18 @@ def processes() -> list[int]:
 
 
 def sweep(count: int, megabytes: int, seed: int, *words: str) -> tuple[Counter[str], list[str]]:
-    """Counts by signal and outcome, and everything that was wrong."""
+    """Trials, with the signals in turns, until `count` of them ended a run, or three times as many were made.
+
+    Returns the counts by signal, phase and outcome, and everything that was wrong.
+    """
     with tempfile.TemporaryDirectory(prefix="sweep-") as folder:
         trials = Sweep(Path(folder), megabytes, seed, *words)
-        outcomes, wrong = Counter[str](), []
-        for _ in range(count):
-            outcome, faults = trials.trial()
+        outcomes, wrong, landed = Counter[str](), [], 0
+        for _ in range(3 * count):
+            if landed == count:
+                break
+            outcome, faults = trials.trial(SIGNALS[landed % len(SIGNALS)])
+            landed += not outcome.startswith(NOT_ENDED)
             outcomes[outcome] += 1
             wrong += faults
         if not trials.inputs_are_whole():
@@ -175,7 +212,7 @@ def sweep(count: int, megabytes: int, seed: int, *words: str) -> tuple[Counter[s
 def main() -> None:
     """Run the sweep and print its counts; exit code 1 when anything was wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--count", type=int, default=100, help="runs that were ended")
     parser.add_argument("--megabytes", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--prove", action="store_true", help="with the proof, and so with a child process")
@@ -183,6 +220,7 @@ def main() -> None:
     outcomes, wrong = sweep(args.count, args.megabytes, args.seed, *([] if args.prove else ["--no-verify"]))
     for outcome, count in sorted(outcomes.items()):
         print(f"{count:4}  {outcome}")
+    print(f"{sum(n for o, n in outcomes.items() if not o.startswith(NOT_ENDED))} of {outcomes.total()} runs were ended")
     print(*wrong or ["nothing wrong"], sep="\n")
     raise SystemExit(bool(wrong))
 

@@ -54,6 +54,8 @@ class Child:
                 [sys.executable, "-c", code, kind, str(watched)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
                 pass_fds=() if watched < 0 else (watched,),
+                # onnxruntime reports on use to its makers and keeps an identifier at home; asked for it, it still does
+                env={"ORT_DISABLE_TELEMETRY": "1", **os.environ},
             )  # fmt: skip
         except BaseException:
             _close(self.life)

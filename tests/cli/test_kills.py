@@ -18,7 +18,7 @@ import onnx
 import pytest
 
 from onnxgrad.ir import files
-from scripts.sweep_kills import model_with_weights, sweep
+from scripts.sweep_kills import SIGNALS, model_with_weights, sweep
 from tests.cli.conftest import Result
 from tests.helpers import ROOT
 
@@ -27,10 +27,13 @@ Run = Callable[..., Result]
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks processes up in /proc")
-@pytest.mark.parametrize("words", [("--no-verify",), ()])
-def test_ended_at_random_moments(words: tuple[str, ...]) -> None:
-    outcomes, wrong = sweep(5, 24, 7, *words)
-    assert not wrong and outcomes.total() == 5
+@pytest.mark.parametrize(("count", "words"), [(6, ("--no-verify",)), (3, ())])
+def test_ended_at_random_moments(count: int, words: tuple[str, ...]) -> None:
+    outcomes, wrong = sweep(count, 24, 7, *words)
+    assert not wrong
+    for number in SIGNALS:
+        landed = sum(n for outcome, n in outcomes.items() if outcome.startswith(number.name))
+        assert landed == count // len(SIGNALS), outcomes
 
 
 class Disk:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -188,7 +189,7 @@ def test_session_options_and_threads_reach_onnxruntime() -> None:
     assert run(parse(NEG), {"x": np.ones(1, np.float32)}, threads=2)["y"] == -1
 
 
-def test_the_child_is_reused_and_dies_with_us() -> None:
+def test_the_child_is_reused_and_dies_with_us(tmp_path: Path) -> None:
     code = """
 import numpy as np, onnx
 from onnxgrad.verify.run import run, _child
@@ -199,11 +200,14 @@ run(model, {"x": np.ones(2, np.float32)})
 assert first == _child("cpu").process.pid
 print(first)
 """
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    homes = {name: str(tmp_path) for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME")}
+    env = {**os.environ, "PYTHONPATH": str(ROOT), **homes}
+    env.pop("ORT_DISABLE_TELEMETRY", None)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=60, check=True)
     assert not done.stderr
     with pytest.raises(ProcessLookupError):
         os.kill(int(done.stdout), 0)
+    assert not list(tmp_path.iterdir()), "onnxruntime keeps what it reports on use beside us"
 
 
 def test_importing_the_package_does_not_import_onnxruntime() -> None:
