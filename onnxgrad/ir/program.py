@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,11 @@ class Program:
     def opset(self) -> int:
         """The version of the default operator domain."""
         return self.opsets.get("", 0)
+
+    @cached_property
+    def proto_bytes(self) -> int:
+        """How many bytes the model takes that was read; counting them writes it out."""
+        return int(self.proto.ByteSize())
 
     def blocks(self) -> list[BindingBlock]:
         """Every block of the program: main, nested ones, function bodies and theirs; outer before inner."""

@@ -108,11 +108,13 @@ def optimize_program(
     program = load_own(model)
     if on_read is not None:
         on_read(program)
-    before = constant_bytes(program)
+    bounded_growth = pipeline.merges_always and not allow_growth
+    before = constant_bytes(program) if bounded_growth else 0
     results = _run(pipeline, program, trace, tell, options)
-    growth, size = constant_bytes(program) - before, file_bytes(program)
-    if growth > _GROWTH * size and not allow_growth and pipeline.merges_always:
-        raise Grown(growth, size)
+    if bounded_growth:
+        growth, size = constant_bytes(program) - before, file_bytes(program)
+        if growth > _GROWTH * size:
+            raise Grown(growth, size)
     singly = trace.report if isinstance(trace, EachTrace) else None
     if not prove:
         return Optimized(program, results, trace, None, singly)

@@ -30,7 +30,7 @@ def file_bytes(program: Program) -> int:
         for v in block.initializers.values()
         if (t := v.initializer) is not None and t.data_location == TensorProto.EXTERNAL
     ]
-    return int(program.proto.ByteSize()) + sum(_tensor_bytes(t) for t in outside)
+    return program.proto_bytes + sum(_tensor_bytes(t) for t in outside)
 
 
 def _tensor_bytes(tensor: TensorProto) -> int:
