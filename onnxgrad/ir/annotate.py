@@ -54,7 +54,9 @@ def _types(graph: GraphProto) -> dict[str, TypeProto]:
 
 def _assign(block: BindingBlock, types: Mapping[str, TypeProto], nodes: Iterable[NodeProto]) -> None:
     """Hand the inferred types to the block's results; `nodes` are the inferred ones, whose graphs are looked into."""
-    graphs = {tuple(n.output): n for n in nodes if any(a.type == AttributeProto.GRAPH for a in n.attribute)}
+    graphs: dict[tuple[str, ...], NodeProto] = {}
+    if any(b.blocks for b in block.bindings):
+        graphs = {tuple(n.output): n for n in nodes if any(a.type == AttributeProto.GRAPH for a in n.attribute)}
     for b in block.bindings:
         for out in b.outputs:
             if out is not None:

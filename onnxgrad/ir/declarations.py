@@ -26,6 +26,9 @@ class Declarations:
         self.between: dict[BindingBlock, dict[str, Type]] = {}
         self.returned: dict[BindingBlock, dict[str, Type]] = {}
         self.symbols: set[str] = set()
+        # many values, few types: what was found about each, and about each pair
+        self._incomplete: dict[Type | None, bool] = {}
+        self._merged: dict[tuple[Type | None, Type | None], Type | None] = {}
         self.ambiguous: set[str] = set()
         work = [program.main]
         for block in work:  # grows while it is walked
@@ -53,18 +56,14 @@ class Declarations:
         """
         meanings: dict[str, set[Dim]] = defaultdict(set)
         contradicted: set[Var] = set()
+        agree: dict[tuple[Type | None, Type], bool] = {}
         for block in self.between:
             for var, said in self._declared(block):
-                if not isinstance(var.type, TensorType) or not isinstance(said, TensorType):
-                    continue
-                if said.shape is None or var.type.shape is None:
-                    continue
-                if contradicts(var.type.shape, said.shape):
+                pair = var.type, said
+                if pair not in agree:
+                    agree[pair] = self._agree(*pair, meanings)
+                if not agree[pair]:
                     contradicted.add(var)
-                    continue
-                for known, symbol in zip(var.type.shape, said.shape):
-                    if isinstance(symbol, str) and not self.is_open(known):
-                        meanings[symbol].add(known)
         for block in self.between:
             for v in block.inputs:
                 for symbol in _symbols(v.type):
@@ -72,6 +71,19 @@ class Declarations:
                         meanings[symbol].add(symbol)
         self.ambiguous = {symbol for symbol, known in meanings.items() if len(known) > 1}
         return _roots(next(iter(self.between)), contradicted) if contradicted else set()
+
+    def _agree(self, inferred: Type | None, said: Type, meanings: dict[str, set[Dim]]) -> bool:
+        """Whether both may be right; if so, what the one knows of the sizes that the other names goes to `meanings`."""
+        if not isinstance(inferred, TensorType) or not isinstance(said, TensorType):
+            return True
+        if said.shape is None or inferred.shape is None:
+            return True
+        if contradicts(inferred.shape, said.shape):
+            return False
+        for known, symbol in zip(inferred.shape, said.shape, strict=True):
+            if isinstance(symbol, str) and not self.is_open(known):
+                meanings[symbol].add(known)
+        return True
 
     def _declared(self, block: BindingBlock) -> Iterable[tuple[Var, Type]]:
         between, returned = self.between[block], self.returned[block]
@@ -91,9 +103,13 @@ class Declarations:
 
     def is_incomplete(self, type_: Type | None) -> bool:
         """Whether a declaration could add something."""
-        if not isinstance(type_, TensorType):
-            return type_ is None
-        return not type_.dtype or type_.shape is None or any(map(self.is_open, type_.shape))
+        known = self._incomplete.get(type_)
+        if known is None:
+            known = type_ is None
+            if isinstance(type_, TensorType):
+                known = not type_.dtype or type_.shape is None or any(map(self.is_open, type_.shape))
+            self._incomplete[type_] = known
+        return known
 
     def believed(self, said: Type) -> Type:
         """A declared type without ambiguous symbols."""
@@ -103,6 +119,12 @@ class Declarations:
 
     def merge(self, inferred: Type | None, said: Type | None) -> Type | None:
         """What both tell together. Sizes they contradict each other in are unknown: either may be wrong."""
+        pair = inferred, said
+        if pair not in self._merged:
+            self._merged[pair] = self._together(inferred, said)
+        return self._merged[pair]
+
+    def _together(self, inferred: Type | None, said: Type | None) -> Type | None:
         if inferred is None or said is None:
             return inferred or said
         if not isinstance(inferred, TensorType) or not isinstance(said, TensorType):

@@ -22,8 +22,8 @@ from onnxgrad.ir.types import (
     Type,
     broadcast_shapes,
     same_dim,
+    type_bytes,
     type_from_proto,
-    type_to_proto,
 )
 
 __all__ = ["TypeMismatch", "result_types"]
@@ -60,7 +60,7 @@ def result_types(
 def _onnx_types(
     schema: onnx.defs.OpSchema, node: NodeProto, inputs: Sequence[Var | None], block: BindingBlock
 ) -> list[Type | None]:
-    known = {v.name: type_to_proto(v.type).SerializeToString() for v in inputs if v is not None and v.type is not None}
+    known = {v.name: type_bytes(v.type) for v in inputs if v is not None and v.type is not None}
     if any(v is not None and v.name not in known for v in inputs):
         return [None] * len(node.output)
     if node.op_type in misinferred.OPERATORS and misinferred.is_unbounded(node):

@@ -227,13 +227,7 @@ class _Reader:
                 if operand.definition is not None and operand.definition not in read:
                     self.unordered[operand.block] = None
             for attribute in node.attribute:
-                if attribute.ref_attr_name:
-                    if not block.is_function:
-                        raise InputError(
-                            f"{self.where}: attribute '{attribute.name}' of {binding.op} '{node.name}' refers to "
-                            f"'{attribute.ref_attr_name}' of a function, but stands in none"
-                        )
-                elif attribute.type in _GRAPH_KINDS:
+                if attribute.type in _GRAPH_KINDS and not attribute.ref_attr_name:
                     self._nested(binding, attribute, visible)
             read.add(binding)
 

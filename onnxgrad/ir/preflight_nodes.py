@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import lru_cache
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
@@ -23,6 +23,13 @@ _LEAST: Mapping[str, int] = {
 _OWN = "__"  # what a tool notes for itself: onnx and onnxruntime let it pass
 # attributes that count axes: beyond what any tensor has, onnx's inference wraps around and reads where it should not
 _AXES = frozenset({"axis", "axes", "perm", "batch_dims", "batch_axis", "time_axis"})
+# the least, and what is too much
+_RANGED: Mapping[str, tuple[int, int]] = {
+    **{name: (least, _INT32) for name, least in _LEAST.items()},
+    **dict.fromkeys(_AXES, (-MOST_AXES - 1, MOST_AXES + 1)),
+}
+# looked up once, not for every attribute of a model
+_TENSOR, _SPARSE_TENSOR, _GRAPH, _GRAPHS = _A.TENSOR, _A.SPARSE_TENSOR, _A.GRAPH, _A.GRAPHS
 
 
 class _Reader:
@@ -48,56 +55,65 @@ class _Reader:
 
     def nodes(self, nodes: Iterable[NodeProto], opsets: Mapping[str, int], *, function: bool, depth: int) -> None:
         for node in nodes:
-            domain = node.domain
-            if not (isinstance(node.op_type, str) and isinstance(domain, str) and isinstance(node.name, str)):
-                raise InputError(f"{self.where}: a node's name or operator is not UTF-8 text: {node.op_type!r}"[:300])
-            if not node.attribute:
+            domain, op = node.domain, node.op_type
+            if not (isinstance(op, str) and isinstance(domain, str) and isinstance(node.name, str)):
+                raise InputError(f"{self.where}: a node's name or operator is not UTF-8 text: {op!r}"[:300])
+            given = node.attribute
+            if not given:
                 continue
-            self._check(node, "" if domain == "ai.onnx" else domain, opsets, function=function)
-            for a in node.attribute:
-                if a.ref_attr_name:
-                    continue  # its value stands at the call
-                if a.type == _A.TENSOR:
+            kinds: Mapping[str, int] | None = None
+            if (domain, op) not in self.local:
+                standard = "" if domain == "ai.onnx" else domain
+                kinds = _kinds(op, opsets.get(standard, 0), standard)
+            seen: set[str] = set()
+            for a in given:
+                name, kind = a.name, a.type
+                # most are just what their operator says: nothing more to look at
+                plain = kinds is not None and kinds.get(name) == kind and name not in _RANGED
+                referred = a.ref_attr_name
+                if not plain or referred or name in seen:
+                    self._check(node, a, seen, kinds, function=function)
+                seen.add(name)
+                if referred:  # its value is the call's
+                    continue
+                if kind == _TENSOR:
                     check_tensor(a.t, self.where)
-                elif a.type == _A.SPARSE_TENSOR:
+                elif kind == _SPARSE_TENSOR:
                     check_sparse(a.sparse_tensor, self.where)
-                elif a.type == _A.GRAPH:
+                elif kind == _GRAPH:
                     self.graph(a.g, opsets, function=function, depth=depth + 1)
-                elif a.type == _A.GRAPHS:
+                elif kind == _GRAPHS:
                     for graph in a.graphs:
                         self.graph(graph, opsets, function=function, depth=depth + 1)
 
-    def _check(self, node: NodeProto, domain: str, opsets: Mapping[str, int], *, function: bool) -> None:
-        """The attributes of one node: each once, typed as its operator asks, in range."""
-        kinds: Mapping[str, int] | None = None
-        if (node.domain, node.op_type) not in self.local:
-            kinds = _kinds(node.op_type, opsets.get(domain, 0), domain)
-        seen: set[str] = set()
-        for a in node.attribute:
-            if not isinstance(a.name, str):
-                raise self._wrong(node, "an attribute's name is not UTF-8 text")
-            if a.name in seen:
-                raise self._wrong(node, f"the attribute '{a.name}' is given twice")
-            seen.add(a.name)
-            if a.ref_attr_name:
-                if not function:
-                    raise self._wrong(node, f"the attribute '{a.name}' refers to a function's, outside of any function")
-                continue
-            if a.type == _A.UNDEFINED:
-                raise self._wrong(node, f"the attribute '{a.name}' has no type")
-            if kinds is not None and a.name not in kinds and not a.name.startswith(_OWN):
-                raise self._wrong(node, f"the operator has no attribute '{a.name[:80]}'")
-            known = None if kinds is None else kinds.get(a.name)
-            if known is not None and known != a.type:
-                raise self._wrong(node, f"the attribute '{a.name}' is of type {_kind(a.type)}, not {_kind(known)}")
-            if known is not None and domain == "" and a.name in _LEAST:
-                self._in_range(node, a, _LEAST[a.name], _INT32)
-            elif known is not None and domain == "" and a.name in _AXES:
-                self._in_range(node, a, -MOST_AXES - 1, MOST_AXES + 1)
+    def _check(
+        self, node: NodeProto, a: AttributeProto, seen: Set[str], kinds: Mapping[str, int] | None, *, function: bool
+    ) -> None:
+        """One attribute, `seen` before it: once at a node, typed as its operator asks, in range."""
+        if not isinstance(a.name, str):
+            raise self._wrong(node, "an attribute's name is not UTF-8 text")
+        if a.name in seen:
+            raise self._wrong(node, f"the attribute '{a.name}' is given twice")
+        if a.ref_attr_name:
+            if not function:
+                raise self._wrong(
+                    node,
+                    f"the attribute '{a.name}' refers to a function's, outside of any function",
+                )
+            return
+        if a.type == _A.UNDEFINED:
+            raise self._wrong(node, f"the attribute '{a.name}' has no type")
+        if kinds is not None and a.name not in kinds and not a.name.startswith(_OWN):
+            raise self._wrong(node, f"the operator has no attribute '{a.name[:80]}'")
+        known = None if kinds is None else kinds.get(a.name)
+        if known is not None and known != a.type:
+            raise self._wrong(node, f"the attribute '{a.name}' is of type {_kind(a.type)}, not {_kind(known)}")
+        if known is not None and node.domain in ("", "ai.onnx") and a.name in _RANGED:
+            self._in_range(node, a, *_RANGED[a.name])
 
     def _in_range(self, node: NodeProto, a: AttributeProto, least: int, end: int) -> None:
         values: Sequence[int] = a.ints if a.type == _A.INTS else [a.i]
-        if any(not least <= v < end for v in values):
+        if values and not (least <= min(values) and max(values) < end):
             raise self._wrong(node, f"the attribute '{a.name}' is {str(list(values))[:60]}")
 
     def _wrong(self, node: NodeProto, what: str) -> InputError:

@@ -36,35 +36,40 @@ _PARTS: dict[int, int] = {TensorProto.COMPLEX64: 2, TensorProto.COMPLEX128: 2}
 
 def check_tensor(tensor: TensorProto, where: str) -> None:
     """Raises InputError for an unknown dtype, impossible sizes, or data that is not as long as these ask for."""
-    what = f"{where}: tensor '{tensor.name}'"
     dtype = tensor.data_type
     if dtype not in _KNOWN:
-        raise InputError(f"{what} has the dtype {dtype}, which there is not")
+        raise InputError(f"{_named(tensor, where)} has the dtype {dtype}, which there is not")
     if tensor.HasField("segment"):
-        raise InputError(f"{what} is a segment of a larger one, which nothing puts together")
+        raise InputError(f"{_named(tensor, where)} is a segment of a larger one, which nothing puts together")
     dims = tensor.dims
     if len(dims) > MOST_AXES:
-        raise InputError(f"{what} has {len(dims)} axes; at most {MOST_AXES} can be computed with")
+        raise InputError(f"{_named(tensor, where)} has {len(dims)} axes; at most {MOST_AXES} can be computed with")
     count = 1
     for size in dims:
         if size < 0:
-            raise InputError(f"{what} has the size {size}")
+            raise InputError(f"{_named(tensor, where)} has the size {size}")
         count *= size
     if tensor.data_location == TensorProto.EXTERNAL:
-        _check_place(tensor, what)
+        _check_place(tensor, _named(tensor, where))
         return
     if tensor.HasField("raw_data"):
         bits = _BITS.get(dtype)
         held, unit, needed = len(tensor.raw_data), "bytes", None if bits is None else -(-count * bits // 8)
         if dtype == TensorProto.STRING:
-            raise InputError(f"{what} holds strings as raw data, which they cannot be")
+            raise InputError(f"{_named(tensor, where)} holds strings as raw data, which they cannot be")
     else:
         held, unit = len(getattr(tensor, _FIELDS.get(dtype, "int32_data"))), "values"
         bits = _BITS.get(dtype) or 8
         # below 8 bits several share one entry
         needed = -(-count * bits // 8) if bits < 8 else count * _PARTS.get(dtype, 1)
     if needed is not None and held != needed:
-        raise InputError(f"{what} is damaged: it holds {held} {unit}, its sizes {_sizes(dims)} ask for {needed}")
+        raise InputError(
+            f"{_named(tensor, where)} is damaged: it holds {held} {unit}, its sizes {_sizes(dims)} ask for {needed}"
+        )
+
+
+def _named(tensor: TensorProto, where: str) -> str:
+    return f"{where}: tensor '{tensor.name}'"
 
 
 def _sizes(dims: Iterable[int]) -> str:

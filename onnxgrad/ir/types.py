@@ -114,15 +114,27 @@ Type: TypeAlias = TensorType | SequenceType | OptionalType | OpaqueType
 
 def type_from_proto(proto: TypeProto) -> Type | None:
     """Read a TypeProto; an empty one says nothing and gives None."""
+    # a model has many values and few types
+    data = proto.SerializeToString()
+    return _known_type(data) if len(data) <= _MEMORABLE else _type_from_proto(proto)
+
+
+# bytes of a type that is worth remembering
+_MEMORABLE = 1 << 10
+
+
+@lru_cache(maxsize=4096)
+def _known_type(data: bytes) -> Type | None:
+    return _type_from_proto(TypeProto.FromString(data))
+
+
+def _type_from_proto(proto: TypeProto) -> Type | None:
     kind = proto.WhichOneof("value")
     if kind == "tensor_type":
         tensor = proto.tensor_type
         if not tensor.HasField("shape"):
             return TensorType(tensor.elem_type, None)
-        # most sizes are known and positive, and this runs for every value of a model
-        return TensorType(
-            tensor.elem_type, tuple([size if (size := d.dim_value) > 0 else _dim(d) for d in tensor.shape.dim])
-        )
+        return TensorType(tensor.elem_type, tuple([_dim(d) for d in tensor.shape.dim]))
     if kind == "sequence_type":
         return SequenceType(type_from_proto(proto.sequence_type.elem_type))
     if kind == "optional_type":
@@ -135,6 +147,12 @@ def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
         return dim.dim_value if dim.dim_value >= 0 else None  # producers write -1 for unknown
     # "?" is written for different sizes in one model, so it names nothing
     return dim.dim_param if dim.dim_param not in ("", "?") else None
+
+
+@lru_cache(maxsize=4096)
+def type_bytes(type_: Type) -> bytes:
+    """The serialized TypeProto of a type."""
+    return bytes(type_to_proto(type_).SerializeToString())
 
 
 def type_to_proto(type_: Type | None) -> TypeProto:
