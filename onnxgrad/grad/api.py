@@ -124,7 +124,10 @@ def _differentiate(
         raise InputError(f'seed must be "ones" or "input", not {seed!r}')
     if names.count("{}") != 1:
         raise InputError(f"names must hold {{}} once, for the value's name; it is {names!r}")
+    given_names = set(program.names)
     program, note = raise_opset(program)
+    # a constant of a function that raising opened is none of the model's values, as it is none where nothing is raised
+    made = {v.name for b in program.blocks() for v in b.vars() if v.name not in given_names} if note else set()
     own_names, called = set(program.names), reachable(program)
     notes = [note] if note else []
     block = program.main
@@ -132,7 +135,7 @@ def _differentiate(
     written = take(block)
     targets = find_targets(block, target, scalar=seed == "ones")
     hoist_requested(program, wrt)
-    own_values = {v.name: v for v in block.vars()}
+    own_values = {v.name: v for v in block.vars() if v.name not in made}
     target_names = [v.name for v in targets]
     anchors: list[Binding] = []
     if ste:

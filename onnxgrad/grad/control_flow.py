@@ -18,7 +18,7 @@ from onnxgrad.grad.accumulate import add_up, zeros_like
 from onnxgrad.grad.engine import backward, has_gradient, open_calls
 from onnxgrad.grad.sequences import add_up_sequences, zeros_of
 from onnxgrad.ir.block import Binding, BindingBlock, Var
-from onnxgrad.ir.clone import clone_bindings
+from onnxgrad.ir.clone import clone_bindings, clone_sparse
 from onnxgrad.ir.ops import RANDOM_OPS, constant, emit_with_blocks, emitter, emitting, nested_block, op
 from onnxgrad.ir.types import SequenceType, TensorType, Type
 
@@ -165,6 +165,7 @@ class Body:
                 raise InputError(f"parameter '{v.name}' of block '{self.source.name}' has a default: no gradient")
             with emitting(block):
                 mapping[v] = constant(array, name=v.name)
+        clone_sparse(self.source, block, mapping)
         clone_bindings(self.bindings, block, mapping)
         return [present(mapping.get(v, v), self.source.owner) for v in self.outputs]
 

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from onnx import TensorProto
+from onnx import SparseTensorProto, TensorProto
 
 from onnxgrad.ir import attributes
 from onnxgrad.ir.block import Var
+from onnxgrad.ir.clone import add_sparse, sparse_tensors
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES
 from onnxgrad.passes.base import nested
@@ -28,20 +29,33 @@ def hoist_weights(program: Program, names: Iterable[str] | None = None) -> None:
         return
     shared = Counter(v.name for block in program.blocks() for v in block.vars())
     for v in chosen:
-        tensor = TensorProto()
-        tensor.CopyFrom(_tensor(v))
-        tensor.name = program.fresh(v.name) if shared[v.name] > 1 else v.name
-        block, definition = v.block, v.definition
-        block.replace(v, program.main.add_initializer(tensor))
-        if definition is None:
-            block.remove_initializer(v)
+        tensor, block, definition = _tensor(v), v.block, v.definition
+        name = program.fresh(v.name) if shared[v.name] > 1 else v.name
+        if isinstance(tensor, SparseTensorProto):
+            if definition is None:  # it stays, unread, under another name
+                block.rename(v, program.fresh(name))
+            block.replace(v, add_sparse(program.main, tensor, name))
         else:
+            copy = TensorProto()
+            copy.CopyFrom(tensor)
+            copy.name = name
+            block.replace(v, program.main.add_initializer(copy))
+            if definition is None:
+                block.remove_initializer(v)
+        if definition is not None:
             block.remove(definition)
 
 
 def _is_weight(v: Var) -> bool:
-    return v.is_constant and not v.parameter and v.dtype in FLOAT_DTYPES and isinstance(_tensor(v), TensorProto)
+    kinds = (TensorProto, SparseTensorProto)
+    return not v.parameter and v.dtype in FLOAT_DTYPES and isinstance(_tensor(v), kinds)
 
 
 def _tensor(v: Var) -> Any:
-    return v.initializer if v.definition is None else attributes.constant_value(v.definition.attrs)
+    """The tensor that the file holds for a constant, None for any other value."""
+    if v.definition is None:  # a sparse one that was hoisted is still there
+        return v.initializer if v.initializer is not None or not v.use_count else dict(sparse_tensors(v.block)).get(v)
+    if not v.is_constant:
+        return None
+    attrs = v.definition.attrs
+    return attrs["sparse_value"] if "sparse_value" in attrs else attributes.constant_value(attrs)

@@ -8,10 +8,13 @@ import math
 import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto
+from onnx.shape_inference import InferenceError
+from onnx.version_converter import ConvertError
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad import batched_scan, raised_functions
 from onnxgrad.grad.converted_names import separate_names
+from onnxgrad.grad.sparse_aside import put_back_sparse, take_sparse
 from onnxgrad.ir.attributes import is_of_onnxruntime
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import constant, emitting, op
@@ -49,7 +52,7 @@ def raise_opset(program: Program) -> tuple[Program, str]:
         batched_scan.refuse_batched_scans(program)
     opened = raised_functions.open_changed(program, OPSET)
     source = to_proto(program)
-    aside = _set_aside(source)
+    aside, sparse = _set_aside(source), take_sparse(source.graph, _HIDDEN)
     load_weights(source, program.folder)
     for node in [n for n in every_node(source.graph.node) if n.domain == "ai.onnx"]:
         node.domain = ""
@@ -60,13 +63,14 @@ def raise_opset(program: Program) -> tuple[Program, str]:
     bare = raised_functions.without_functions(program, source) if source.functions else source
     try:
         converted = onnx.version_converter.convert_version(bare, OPSET)
-    except (RuntimeError, ValueError) as e:
+    except (RuntimeError, ValueError, ConvertError, InferenceError) as e:
         reason = str(e).strip().splitlines()[0]
         raise InputError(
             f"the model's opset {program.opset} is below {OPSET} and onnx.version_converter cannot raise it "
             f"({reason}): "
             "export it again at a newer opset"
         ) from e
+    put_back_sparse(sparse, converted.graph, _HIDDEN)
     for node in every_node(converted.graph.node):
         if node.domain == _HIDDEN:
             node.domain = ""

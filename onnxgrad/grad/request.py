@@ -135,7 +135,10 @@ def parameters(
     statistics = {
         v for b in block.walk() if b.is_op("BatchNormalization") for v in b.inputs[3:5] if v is not None
     }  # running mean and variance are updated by averaging, not by gradients
-    constants = [v for v in values.values() if v.initializer is not None or v.is_constant or _is_dequantized(v)]
+    sparse = set(block.sparse)
+    constants = [
+        v for v in values.values() if v.initializer is not None or v.is_constant or v in sparse or _is_dequantized(v)
+    ]
     weights = [v for v in constants if v.dtype in FLOAT_DTYPES and v.shape != ()]
     found = [v for v in weights if v in reached and v not in statistics]
     if not found:
@@ -182,7 +185,7 @@ def _differentiable(v: Var) -> Var:
 def _matching(pattern: str, values: Mapping[str, Var]) -> list[Var]:
     """What a glob matches among inputs and weights; among all values when it matches none of those."""
     matching = [v for name, v in values.items() if is_float(v) and fnmatch.fnmatchcase(name, pattern)]
-    outer = [v for v in matching if v.parameter or v.initializer is not None or v.is_constant]
+    outer = [v for v in matching if v.definition is None or v.is_constant]
     if not matching:
         raise InputError(f"wrt '{pattern}' matches no floating-point value of the model")
     return outer or matching

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from onnx import AttributeProto, GraphProto, NodeProto
+from onnx import AttributeProto, GraphProto, NodeProto, SparseTensorProto
 
 from onnxgrad.errors import InternalError
 from onnxgrad.ir import attributes, infer
 from onnxgrad.ir.block import Binding, BindingBlock, Var
-from onnxgrad.ir.types import Type
+from onnxgrad.ir.types import TensorType, Type
 
 _GRAPH_KINDS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
@@ -80,6 +80,7 @@ def clone_block(
         tensor.CopyFrom(v.initializer)
         tensor.name = program.fresh(prefix + v.name)
         mapping[v] = block.add_initializer(tensor)
+    clone_sparse(source, block, mapping)
     clone_bindings(source.bindings, block, mapping, bound=bound, prefix=prefix)
     for v in source.outputs:
         returned = mapping.get(v, v)
@@ -88,6 +89,24 @@ def clone_block(
         block.add_output(returned)
     block.changed = True
     return block
+
+
+def clone_sparse(source: BindingBlock, into: BindingBlock, mapping: dict[Var, Var | None]) -> None:
+    """The sparse initializers of `source` as sparse Constants of `into`, any block; `mapping` receives them."""
+    for v, tensor in sparse_tensors(source):
+        mapping[v] = add_sparse(into, tensor, into.program.fresh(v.name))
+
+
+def sparse_tensors(block: BindingBlock) -> list[tuple[Var, SparseTensorProto]]:
+    """The sparse initializers of a graph."""
+    return list(zip(block.sparse, block.proto.sparse_initializer)) if isinstance(block.proto, GraphProto) else []
+
+
+def add_sparse(block: BindingBlock, tensor: SparseTensorProto, name: str) -> Var:
+    """Append a Constant of the sparse tensor, under a free name."""
+    node = NodeProto(op_type="Constant", name=block.program.fresh("Constant"), output=[name])
+    node.attribute.add(name="sparse_value", type=AttributeProto.SPARSE_TENSOR).sparse_tensor.CopyFrom(tensor)
+    return block.append(node, [], [TensorType(tensor.values.data_type, tuple(tensor.dims))]).out
 
 
 def _types(b: Binding, node: NodeProto, inputs: Sequence[Var | None], into: BindingBlock) -> list[Type | None]:

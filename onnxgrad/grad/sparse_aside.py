@@ -1,0 +1,83 @@
+"""Sparse tensors of a model whose opset is raised: onnx.version_converter knows none, and no version changed them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnx import GraphProto, NodeProto, SparseTensorProto, helper
+
+# what was taken by its number, which the operator that stands for it bears
+Taken = dict[str, NodeProto | SparseTensorProto]
+
+
+def take_sparse(graph: GraphProto, domain: str) -> Taken:
+    """Take the sparse initializers and Constants out of the graph and those nested in it.
+
+    In the place of each stands an operator of `domain` without operands, whose result has the dense type; in that of
+    an initializer that is an input as well, the input.
+    """
+    taken: Taken = {}
+    for inner in reversed(list(_graphs(graph))):  # a nested one before the node that holds it is copied
+        declared = {v.name for v in (*inner.input, *inner.output, *inner.value_info)}
+        inputs = {v.name for v in inner.input}
+        stands, nodes = [], list(inner.node)
+        for tensor in inner.sparse_initializer:
+            number = f"Sparse{len(taken)}"
+            taken[number] = SparseTensorProto()
+            taken[number].CopyFrom(tensor)
+            if tensor.values.name not in inputs:
+                stands.append(_stand(inner, number, tensor.values.name, tensor, domain, declared))
+        del inner.sparse_initializer[:]
+        for node in nodes:
+            if _is_sparse_constant(node):
+                number = f"Sparse{len(taken)}"
+                kept = taken[number] = NodeProto()
+                kept.CopyFrom(node)
+                value = kept.attribute[0].sparse_tensor
+                node.CopyFrom(_stand(inner, number, kept.output[0], value, domain, declared))
+        if stands:
+            del inner.node[:]
+            inner.node.extend([*stands, *nodes])
+    return taken
+
+
+def put_back_sparse(taken: Taken, graph: GraphProto, domain: str) -> None:
+    """The inverse of `take_sparse`, in the converted graph, under the names that values have there."""
+    waiting = dict(taken)
+    for inner in reversed(list(_graphs(graph))):
+        for node in [n for n in inner.node if n.domain == domain and n.op_type in taken]:
+            original, name = waiting.pop(node.op_type), node.output[0]
+            if isinstance(original, NodeProto):
+                node.CopyFrom(original)
+                node.output[0] = name
+            else:
+                inner.node.remove(node)
+                inner.sparse_initializer.append(original)
+                inner.sparse_initializer[-1].values.name = name
+    graph.sparse_initializer.extend(t for t in waiting.values() if isinstance(t, SparseTensorProto))
+
+
+def _is_sparse_constant(node: NodeProto) -> bool:
+    if node.op_type != "Constant" or node.domain not in ("", "ai.onnx"):
+        return False
+    return [a.name for a in node.attribute if not a.ref_attr_name] == ["sparse_value"]
+
+
+def _stand(
+    graph: GraphProto, number: str, name: str, tensor: SparseTensorProto, domain: str, declared: set[str]
+) -> NodeProto:
+    """The operator that stands for `tensor`, which `graph` calls `name`; its type is declared there."""
+    if name not in declared:
+        graph.value_info.append(helper.make_tensor_value_info(name, tensor.values.data_type, list(tensor.dims)))
+    return helper.make_node(number, [], [name], domain=domain)
+
+
+def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """The graph and all nested ones."""
+    yield graph
+    for node in graph.node:
+        for a in node.attribute:
+            if a.HasField("g"):
+                yield from _graphs(a.g)
+            for inner in a.graphs:
+                yield from _graphs(inner)
