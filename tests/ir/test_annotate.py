@@ -107,6 +107,26 @@ def test_functions_type_their_calls_and_constants() -> None:
     assert str(next(iter(body.bindings)).out.type) == "i64[1]"
 
 
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("value = int64[1] {1}", "i64[1]"),
+        ("value_ints = [3, 4]", "i64[2]"),
+        ("value_int = 3", "i64[]"),
+        ("value_float = 0.5", "f32[]"),
+        ("value_floats = [0.5, 1.0, 2.0]", "f32[3]"),
+    ],
+)
+def test_a_constant_in_a_function_is_what_it_is(value: str, expected: str) -> None:
+    model = parse(
+        f"""<ir_version: 10, opset_import: ["" : 20, "d" : 1]>
+        g (float[N,4] x) => (float[a,b] y) {{ y, k = d.F(x) }}
+        <domain: "d", opset_import: ["" : 20]> F (x) => (y, k) {{ k = Constant<{value}>() y = Neg(x) }}"""
+    )
+    (body,) = load(model).functions.values()
+    assert {v.name: str(v.type) for v in body.vars() if v.type is not None} == {"k": expected}
+
+
 def test_without_inference_each_binding_is_typed_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = "{ s = Shape(x) r = Flatten(x) t = Reshape(r, s) y = Softmax(t) }"
     model = parse(f"g (float[N,4] x) => (float[a,b] y) {graph}")

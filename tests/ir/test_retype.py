@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import onnx
+import pytest
 
 from onnxgrad.ir.load import load
 from onnxgrad.ir.retype import retype
@@ -42,3 +43,13 @@ def test_loop_keeps_the_dtype_of_a_state() -> None:
         "{ go_on = Identity (go) t = Concat <axis = 0> (s, s) o = Cast <to = 10> (h) }> (n, c, h)"
     )
     assert found["last"].startswith("f32[") and found["all"] == "f16[?,2]"
+
+
+@pytest.mark.parametrize(("axis", "expected"), [(0, "f16[?,2]"), (1, "f16[2,?]"), (-1, "f16[2,?]"), (-2, "f16[?,2]")])
+def test_scan_stacks_its_results_along_their_axis(axis: int, expected: str) -> None:
+    """An axis below zero counts from the end of the result, which has one axis more than what the body gives."""
+    found = types(
+        f"last, all = Scan <num_scan_inputs = 1, scan_output_axes = [{axis}], body = b (s, e) => (t, o) "
+        "{ t = Identity (s) o = Neg (e) }> (h, x)"
+    )
+    assert found["all"] == expected
