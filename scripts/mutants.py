@@ -9,12 +9,15 @@ The changes (`scripts/mutation/sites.py`: comparisons, operators, constants, and
 arguments) are drawn by chance over all of FOLDERS. Each is made in a copy of the tree; then default tests run until one
 fails: the test files that mirror the changed one, those of the modules that import it, with --rest all others. With
 --reach FILE, made by `learn --reach FILE` (one run of the default suite), they are the tests that enter the changed
-function. A run that goes on where it stopped skips what --out holds already. Needs a POSIX system and Python 3.11.
+function. With --mirrors they are the first alone: quick, and `again --reach FILE` then asks the others about what is
+left. A change whose tests need more than --seconds is `unfinished`, which is no answer. A run that goes on where it
+stopped skips what --out holds already. Needs a POSIX system and Python 3.11.
 """
 
 from __future__ import annotations
 
 import argparse
+import compileall
 import importlib
 import json
 import os
@@ -25,6 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -44,7 +48,7 @@ _HEAVY = [
     "rich.console",
     "pytest_timeout",
 ]
-_LIMIT = 300.0  # seconds for one batch
+_LIMIT = 300.0  # seconds for a batch of tests without any change
 
 Plan = Callable[[Path, Site], "list[Sequence[str]]"]  # which tests see a change of a tree, in batches
 
@@ -62,59 +66,73 @@ def learn(reach: Path, tests: list[str]) -> int:
     return int(code)
 
 
-def run(plan: Plan, out: Path, chosen: list[Site]) -> int:
-    """Try each change; one line of JSON per change goes to `out`."""
+def run(plan: Plan, out: Path, chosen: list[Site], seconds: float) -> int:
+    """Try each change; one line of JSON per change goes to `out`, a second one where the first told nothing."""
     for name in _HEAVY:
         importlib.import_module(name)
-    done = {_key(json.loads(line)["site"]) for line in out.read_text().splitlines()} if out.exists() else set()
+    done = _found(out)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = runner.copied(ROOT, Path(folder).resolve())
+        compileall.compile_dir(tree, quiet=2)  # so that a fork compiles what changed alone
+        killed: list[tuple[Site, str]] = []
         for i, site in enumerate(chosen):
-            if _key(asdict(site)) in done:
-                continue
-            started = time.monotonic()
-            status, test, tried = _try(tree, site, plan)
-            found = {"site": asdict(site), "status": status, "test": test, "tests": tried}
-            with out.open("a") as file:
-                file.write(json.dumps({**found, "seconds": round(time.monotonic() - started, 1)}) + "\n")
-            print(f"{i + 1:4}/{len(chosen)} {status:8} {site.path}:{site.line} {site.kind}  {test}", flush=True)
+            if _key(asdict(site)) not in done:
+                found = _try(tree, site, plan, out, seconds)
+                print(
+                    f"{i + 1:4}/{len(chosen)} {found['status']:10} {site.path}:{site.line} {site.kind}  {found['test']}"
+                )
+                sys.stdout.flush()
+                killed += [(site, str(found["test"]))] if "::" in str(found["test"]) else []
+            if len(killed) >= 25 or i + 1 == len(chosen):
+                killed = [(s, str(_try(tree, s, plan, out, seconds)["test"])) for s in _untold(tree, killed)]
+        _untold(tree, killed)
     return 0
 
 
-def _try(tree: Path, site: Site, plan: Plan) -> tuple[str, str, int]:
-    """("killed" | "survived" | "unseen", the test that failed, how many test files or tests were to run)."""
+def _try(tree: Path, site: Site, plan: Plan, out: Path, seconds: float) -> dict[str, object]:
+    """Try one change and note what came of it: killed, survived, unseen (by any test) or unfinished, and the test."""
     path = tree / site.path
     source, stat = path.read_text(encoding="utf-8"), path.stat()
+    started = time.monotonic()
     parts = plan(tree, site)
-    if not parts:
-        return "unseen", "", 0
+    status, test = "survived" if parts else "unseen", ""
     path.write_text(site.apply(source), encoding="utf-8")
     try:
         for part in parts:
-            while True:
-                result, test = runner.run_tests(tree, part, _LIMIT, without=_BROKEN)
-                path.write_text(source, encoding="utf-8")
-                if result == "passed" or "::" not in test or _passes_here(tree, test):
-                    break
-                path.write_text(site.apply(source), encoding="utf-8")
+            left = started + seconds - time.monotonic()
+            result, test = runner.run_tests(tree, part, left, without=_BROKEN) if left > 5 else ("timeout", "")
             if result != "passed":
-                return "killed", test or f"({result})", sum(len(p) for p in parts)
-            path.write_text(site.apply(source), encoding="utf-8")
-        return "survived", "", sum(len(p) for p in parts)
+                status = "unfinished" if result == "timeout" else "killed"
+                test = test or f"({result})"
+                break
     finally:
         path.write_text(source, encoding="utf-8")
         os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    found: dict[str, object] = {"site": asdict(site), "status": status, "test": test, "tests": sum(map(len, parts))}
+    with out.open("a") as file:
+        file.write(json.dumps({**found, "seconds": round(time.monotonic() - started, 1)}) + "\n")
+    return found
 
 
-_TRUSTED: set[str] = set()
 _BROKEN: set[str] = set()
 
 
-def _passes_here(tree: Path, test: str) -> bool:
-    """Whether a test passes without any change; one that does not tells nothing, and is left out from then on."""
-    if test not in _TRUSTED | _BROKEN:
-        (_TRUSTED if runner.run_tests(tree, [test], _LIMIT)[0] == "passed" else _BROKEN).add(test)
-    return test in _TRUSTED
+def _untold(tree: Path, killed: list[tuple[Site, str]]) -> list[Site]:
+    """The changes whose test fails without any change too, which tells nothing; it is left out from then on."""
+    tests = sorted({test for _, test in killed} - _BROKEN)
+    while tests:
+        result, test = runner.run_tests(tree, tests, _LIMIT, without=_BROKEN)
+        if result == "passed" or test not in tests:
+            break
+        _BROKEN.add(test)
+        tests.remove(test)
+    return [site for site, test in killed if test in _BROKEN]
+
+
+def _found(out: Path) -> dict[tuple[object, ...], dict[str, Any]]:
+    """What is known of each change, the last word counts."""
+    lines = map(json.loads, out.read_text().splitlines()) if out.exists() else ()
+    return {_key(found["site"]): found for found in lines}
 
 
 def _key(site: dict[str, object]) -> tuple[object, ...]:
@@ -123,7 +141,7 @@ def _key(site: dict[str, object]) -> tuple[object, ...]:
 
 def report(out: Path) -> int:
     """Counts by folder, and every change that no test noticed."""
-    found = [json.loads(line) for line in out.read_text().splitlines()]
+    found = list(_found(out).values())
     print(f"{len(found)} tried: {dict(Counter(f['status'] for f in found))}")
     for kind, count in sorted(Counter((f["site"]["kind"], f["status"]) for f in found).items()):
         print(f"  {kind[0]:18} {kind[1]:9} {count}")
@@ -134,14 +152,14 @@ def report(out: Path) -> int:
     return 0
 
 
-def again(plan: Plan, out: Path) -> int:
-    """Try the survivors of an earlier run once more; each keeps its line in `out`."""
-    before = [json.loads(line) for line in out.read_text().splitlines()]
+def again(plan: Plan, out: Path, seconds: float) -> int:
+    """Try what was not killed in an earlier run once more; each keeps its line in `out`."""
+    before = list(_found(out).values())
     chosen = [Site(**f["site"]) for f in before if f["status"] != "killed"]
     fresh = out.with_suffix(".again")
     fresh.unlink(missing_ok=True)
-    run(plan, fresh, [_moved(s) for s in chosen])
-    after = {_key(f["site"])[:5]: f for f in map(json.loads, fresh.read_text().splitlines())}
+    run(plan, fresh, [_moved(s) for s in chosen], seconds)
+    after = {key[:5]: f for key, f in _found(fresh).items()}
     out.write_text("".join(json.dumps(after.get(_key(f["site"])[:5], f)) + "\n" for f in before))
     return 0
 
@@ -161,6 +179,8 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=4)
     parser.add_argument("--at", metavar="FILE:LINE", help="every change of one line instead")
+    parser.add_argument("--mirrors", action="store_true", help="only the test files that mirror the changed one")
+    parser.add_argument("--seconds", type=float, default=300.0, help="for the tests of one change")
     parser.add_argument(
         "--rest", action="store_true", help="also the test files that have nothing to do with the change"
     )
@@ -172,14 +192,16 @@ def main() -> int:
         return report(out)
     if args.what == "learn":
         return learn((args.reach or Path("reach.json")).resolve(), args.tests)
-    plan: Plan = runner.Near(args.rest) if args.reach is None else runner.Reach.load(args.reach.resolve()).plan
+    plan: Plan = (
+        runner.Near(args.rest, args.mirrors) if args.reach is None else runner.Reach.load(args.reach.resolve()).plan
+    )
     if args.what == "again":
-        return again(plan, out)
+        return again(plan, out, args.seconds)
     if args.at:
         path, _, line = args.at.rpartition(":")
         every = sites((ROOT / path).read_text(encoding="utf-8"), path)
-        return run(plan, out, [s for s in every if s.line == int(line)])
-    return run(plan, out, choose(ROOT, FOLDERS, args.count, args.seed))
+        return run(plan, out, [s for s in every if s.line == int(line)], args.seconds)
+    return run(plan, out, choose(ROOT, FOLDERS, args.count, args.seed), args.seconds)
 
 
 if __name__ == "__main__":

@@ -74,11 +74,13 @@ class Reach:
 class Near:
     """Test files by their names: those that mirror the changed file, those of what imports it, then the rest."""
 
-    def __init__(self, rest: bool) -> None:
-        self.rest = rest
+    def __init__(self, rest: bool, mirrors: bool = False) -> None:
+        self.rest, self.mirrors = rest, mirrors
 
     def __call__(self, tree: Path, site: Site) -> list[Sequence[str]]:
         mirrors = _mirrors(tree, site.path)
+        if mirrors and self.mirrors:
+            return [mirrors]
         module = site.path.removesuffix(".py").replace("/", ".")
         names = (f"{module} import", f"from {module.rpartition('.')[0]} import {module.rpartition('.')[2]}")
         readers = [p for p in sorted((tree / "onnxgrad").rglob("*.py")) if any(n in p.read_text() for n in names)]
@@ -212,7 +214,7 @@ def run_tests(tree: Path, tests: Sequence[str], limit: float, without: Iterable[
         os.chdir(tree)
         root = str(Path(__file__).resolve().parents[2])
         sys.path[:] = [str(tree), *(p for p in sys.path if p != root)]
-        os.environ["PYTHONPATH"] = str(tree)  # of the commands that tests start
+        os.environ.update(PYTHONPATH=str(tree), PYTHONDONTWRITEBYTECODE="1")  # of the commands that tests start
         sys.dont_write_bytecode = True
         plugin = Only(tests, set(without))
         files = list(dict.fromkeys(t.split("::")[0] for t in tests))
