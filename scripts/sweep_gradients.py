@@ -9,7 +9,6 @@ counts; exit code 1 when something failed.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 import warnings
@@ -25,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from onnxgrad.errors import OnnxgradError  # noqa: E402  # runs from a checkout
 from onnxgrad.verify.run import RunFailed, run  # noqa: E402
+from scripts.sweeping.command import command  # noqa: E402
 from scripts.sweeping.shrink import save_failure, shrink  # noqa: E402
 from tests.grad.judge import check_differences  # noqa: E402
 from tests.grad.random_models import OPSETS, Drawn, FromRandom, model  # noqa: E402
@@ -104,17 +104,5 @@ def _save(folder: Path, name: str, case: Drawn, words: str) -> None:
     print(f"  {path}: {len(smallest.graph.node)} nodes", flush=True)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--models", type=int, default=1_000_000, help="stop after so many")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--save", type=Path, default=Path("failures"), help="folder for failures made small")
-    given = parser.parse_args()
-    counts, failures = sweep(given.seed, models=given.models, minutes=given.minutes, save=given.save)
-    print(", ".join(f"{n} {what}" for what, n in counts.items()))
-    return 1 if failures else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command(sweep, __doc__))

@@ -8,7 +8,6 @@ interface is made small and saved. Prints the counts; exit code 1 when something
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections import Counter
@@ -20,7 +19,8 @@ from onnx import ModelProto
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from scripts.sweeping.models import random_feeds, random_model  # noqa: E402  # runs from a checkout
+from scripts.sweeping.command import command  # noqa: E402  # runs from a checkout
+from scripts.sweeping.models import random_feeds, random_model  # noqa: E402
 from scripts.sweeping.rewrites import SETTINGS, Failure, Judge  # noqa: E402
 from scripts.sweeping.shrink import save_failure, shrink  # noqa: E402
 
@@ -67,17 +67,5 @@ def _save(folder: Path, name: str, model: ModelProto, found: Failure, words: str
     print(f"  {save_failure(folder, name, smallest, feeds, words)}: {len(smallest.graph.node)} nodes", flush=True)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--models", type=int, default=1_000_000, help="stop after so many")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--save", type=Path, default=Path("failures"), help="folder for failures made small")
-    given = parser.parse_args()
-    counts, failures = sweep(given.seed, models=given.models, minutes=given.minutes, save=given.save)
-    print(", ".join(f"{n} {what}" for what, n in counts.items()))
-    return 1 if failures else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command(sweep, __doc__))

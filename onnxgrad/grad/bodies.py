@@ -15,10 +15,10 @@ from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.bodies import (
     body_of,
     called,
-    callees_first,
     conflict,
     expanded_size,
     expanded_sizes,
+    functions_callees_first,
     has_schema_body,
     splice,
 )
@@ -48,7 +48,7 @@ def refuse_bomb(block: BindingBlock, calls: Sequence[Binding]) -> None:
         return
     # a function whose calls have a rule stays a call, except where it is one of `calls`
     ruled = {key for b in _every_call(program) if (key := called(b)) is not None and not has_body(b)}
-    sizes = expanded_sizes(program, [key for key in callees_first(program) if key not in ruled])
+    sizes = expanded_sizes(program, [key for key in functions_callees_first(program) if key not in ruled])
     size = len(block.bindings) - len(calls) + expanded_size(calls, sizes)
     if size > MAX_BINDINGS:
         raise InputError(

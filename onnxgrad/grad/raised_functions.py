@@ -12,7 +12,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.bodies import open_call, refuse_bomb
 from onnxgrad.grad.registry import rule_of
 from onnxgrad.ir.anchor import anchor, lift
-from onnxgrad.ir.bodies import called, callees_first, changes_meaning
+from onnxgrad.ir.bodies import called, changes_meaning, functions_callees_first
 from onnxgrad.ir.preflight import every_node
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.types import type_to_proto
@@ -25,7 +25,7 @@ def open_changed(program: Program, opset: int) -> list[str]:
     that double the graph too often.
     """
     changed: set[FunctionKey] = set()
-    for key in callees_first(program):
+    for key in functions_callees_first(program):
         function = program.functions[key]
         if any(called(b) in changed or changes_meaning(b, opset) is not None for b in function.walk()):
             changed.add(key)

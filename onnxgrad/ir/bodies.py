@@ -17,6 +17,7 @@ from onnx import AttributeProto, FunctionProto
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir import attributes
 from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.call_order import callees_first
 from onnxgrad.ir.clone import clone_bindings
 from onnxgrad.ir.load import function_block
 from onnxgrad.ir.program import FunctionKey, Program
@@ -48,20 +49,9 @@ def has_schema_body(binding: Binding) -> bool:
     return bool(schema is not None and (schema.has_function or schema.has_context_dependent_function))
 
 
-def callees_first(program: Program) -> list[FunctionKey]:
+def functions_callees_first(program: Program) -> list[FunctionKey]:
     """The functions in an order in which each comes after those it calls; those on a cycle are left out."""
-    waiting = {key: callees(block) for key, block in program.functions.items()}
-    callers: dict[FunctionKey, list[FunctionKey]] = {}
-    for key, needed in waiting.items():
-        for c in needed:
-            callers.setdefault(c, []).append(key)
-    order = [key for key, needed in waiting.items() if not needed]
-    for key in order:  # grows while it is walked
-        for caller in callers.get(key, ()):
-            waiting[caller].discard(key)
-            if not waiting[caller]:
-                order.append(caller)
-    return order
+    return callees_first({key: callees(block) for key, block in program.functions.items()})
 
 
 def callees(block: BindingBlock) -> set[FunctionKey]:

@@ -8,6 +8,7 @@ import onnx
 from onnx import ModelProto, NodeProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir.call_order import callees_first
 from onnxgrad.ir.preflight_nodes import check_contents
 
 # onnxruntime opens every call when it loads a model
@@ -43,7 +44,7 @@ def inlined_nodes(proto: ModelProto) -> int:
     """How many nodes the model has once every call of a local function is inlined: 2^30 is easily written."""
     calls = _calls(proto)
     total = dict.fromkeys(calls, 0)
-    for key in _callees_first(calls):
+    for key in callees_first(calls):
         total[key] = sum(total.get(called, 1) for called in calls[key])
     return sum(total.get(_key(n), 1) for n in every_node(proto.graph.node))
 
@@ -56,7 +57,7 @@ def _check_functions(proto: ModelProto, where: str) -> None:
             raise InputError(f"{where}: function {f.domain}::{f.name} is defined twice")
         seen.add(key)
     calls = _calls(proto)
-    placed = set(_callees_first(calls))
+    placed = set(callees_first(calls))
     for key in calls:
         if key not in placed:
             raise InputError(f"{where}: function {key[0]}::{key[1]} calls itself, directly or through others")
@@ -66,22 +67,6 @@ def _check_functions(proto: ModelProto, where: str) -> None:
 
 def _calls(proto: ModelProto) -> dict[_Key, list[_Key]]:
     return {(f.domain, f.name, f.overload): [_key(n) for n in every_node(f.node)] for f in proto.functions}
-
-
-def _callees_first(calls: dict[_Key, list[_Key]]) -> list[_Key]:
-    """The functions in an order in which each comes after those it calls; those on a cycle are left out."""
-    waiting = {key: {c for c in called if c in calls} for key, called in calls.items()}
-    callers: dict[_Key, list[_Key]] = {}
-    for key, needed in waiting.items():
-        for c in needed:
-            callers.setdefault(c, []).append(key)
-    order = [key for key, needed in waiting.items() if not needed]
-    for key in order:  # grows while it is walked
-        for caller in callers.get(key, ()):
-            waiting[caller].discard(key)
-            if not waiting[caller]:
-                order.append(caller)
-    return order
 
 
 def _key(node: NodeProto) -> _Key:

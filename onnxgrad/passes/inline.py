@@ -16,10 +16,10 @@ from onnxgrad.ir.bodies import (
     body_of,
     called,
     callees,
-    callees_first,
     conflict,
     expanded_size,
     expanded_sizes,
+    functions_callees_first,
     has_schema_body,
     splice,
 )
@@ -72,7 +72,7 @@ class Inline(Pass):
 
     def _inlinable(self, program: Program, trace: Trace) -> list[FunctionKey]:
         chosen: list[FunctionKey] = []
-        order = callees_first(program)
+        order = functions_callees_first(program)
         for key in program.functions:
             if key not in order and self._marked(program, key):
                 trace.missed(_RULE, "::".join(filter(None, key)), "it is recursive")
