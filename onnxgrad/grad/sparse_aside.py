@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnx import GraphProto, NodeProto, SparseTensorProto, helper
+from onnx import AttributeProto, GraphProto, NodeProto, SparseTensorProto, helper
 
 # what was taken by its number, which the operator that stands for it bears
 Taken = dict[str, NodeProto | SparseTensorProto]
+_SPARSE = (AttributeProto.SPARSE_TENSOR, AttributeProto.SPARSE_TENSORS)
 
 
 def take_sparse(graph: GraphProto, domain: str) -> Taken:
-    """Take the sparse initializers and Constants out of the graph and those nested in it.
+    """Take the sparse initializers, Constants and attributes out of the graph and those nested in it.
 
     In the place of each stands an operator of `domain` without operands, whose result has the dense type; in that of
-    an initializer that is an input as well, the input.
+    an initializer that is an input as well, the input; in that of a call's attributes, one that numbers them.
     """
     taken: Taken = {}
     for inner in reversed(list(_graphs(graph))):  # a nested one before the node that holds it is copied
@@ -35,6 +36,12 @@ def take_sparse(graph: GraphProto, domain: str) -> Taken:
                 kept.CopyFrom(node)
                 value = kept.attribute[0].sparse_tensor
                 node.CopyFrom(_stand(inner, number, kept.output[0], value, domain, declared))
+            elif given := [a for a in node.attribute if a.type in _SPARSE and not a.ref_attr_name]:
+                number = f"Sparse{len(taken)}"
+                kept = taken[number] = NodeProto(attribute=given)
+                for a in given:
+                    node.attribute.remove(a)
+                node.attribute.add(name=domain, type=AttributeProto.STRING, s=number.encode())
         if stands:
             del inner.node[:]
             inner.node.extend([*stands, *nodes])
@@ -54,6 +61,10 @@ def put_back_sparse(taken: Taken, graph: GraphProto, domain: str) -> None:
                 inner.node.remove(node)
                 inner.sparse_initializer.append(original)
                 inner.sparse_initializer[-1].values.name = name
+        for node in inner.node:
+            for a in [a for a in node.attribute if a.name == domain]:
+                node.attribute.remove(a)
+                node.attribute.extend(taken[a.s.decode()].attribute)
     graph.sparse_initializer.extend(t for t in waiting.values() if isinstance(t, SparseTensorProto))
 
 

@@ -23,6 +23,8 @@ from onnxgrad.ir.load import function_block
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.types import type_to_proto
 
+_GRAPH_KINDS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+
 
 @dataclass(frozen=True)
 class Body:
@@ -124,10 +126,13 @@ def _not_above(versions: Any, limit: int) -> int:
 def conflict(binding: Binding, body: Body) -> str | None:
     """Why the body cannot stand in the call's block as it is; None when it can.
 
-    An operator of the body must mean the same at the block's opset, and what the call leaves out must not be returned.
+    An operator of the body must mean the same at the block's opset and have its graphs in the body, not in an attribute
+    of the call; and what the call leaves out must not be returned.
     """
     opsets = binding.block.opsets
     for b in body.block.walk():
+        if given_by_call := next((a for a in b.node.attribute if a.ref_attr_name and a.type in _GRAPH_KINDS), None):
+            return f"the {given_by_call.name} of its {b.op} is a graph that calls give as an attribute"
         reason = changes_meaning(b, opsets.get(b.domain, b.version))
         if reason is not None:
             return reason
