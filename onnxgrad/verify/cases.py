@@ -18,7 +18,7 @@ from onnxgrad.verify.compare import has_finite
 from onnxgrad.verify.dims import dim_plans, required_inputs, roles
 from onnxgrad.verify.edges import variants
 from onnxgrad.verify.files import load_inputs
-from onnxgrad.verify.inputs import bound_by, feeds_for
+from onnxgrad.verify.inputs import Feeder, bound_by
 from onnxgrad.verify.report import Case
 from onnxgrad.verify.run import RunFailed, Value
 from onnxgrad.verify.tipping import jumps
@@ -63,13 +63,14 @@ def choose_cases(
     are none, RunFailed where a limit was reached.
     """
     seeds = seeds or (0,)
+    feeder = Feeder(model)
     if inputs is not None:
-        return [_given_case(model, given, dims, seeds[0], attempt) for given in _sets(inputs, model)]
-    first = _running(model, dims, seeds[0], attempt, _PLANS)
+        return [_given_case(feeder, given, dims, seeds[0], attempt) for given in _sets(inputs, model)]
+    first = _running(feeder, dims, seeds[0], attempt, _PLANS)
     plans = [dict(chosen.case.dims) for chosen in first]
     pairs = itertools.islice(zip(itertools.cycle(plans), itertools.cycle(seeds)), max(len(plans), len(seeds)))
     *earlier, (plan, seed) = pairs
-    pick = _Picker(model, attempt, first)
+    pick = _Picker(feeder, attempt, first)
     if not edges:
         return pick.usual([*earlier, (plan, seed)])
     more = pick.more(plans[0], seeds) if len(seeds) > 1 and jumps(model) else []
@@ -86,7 +87,7 @@ def choose_cases(
 class _Picker:
     """Makes the cases of one model; what the original refuses is left out."""
 
-    model: onnx.ModelProto
+    feeder: Feeder
     attempt: Attempt
     ran: Sequence[Chosen]
 
@@ -98,7 +99,7 @@ class _Picker:
             if known:
                 found += known
                 continue
-            feeds = feeds_for(self.model, seed=seed, dims=plan)
+            feeds = self.feeder.feeds(seed=seed, dims=plan)
             with contextlib.suppress(RunFailed):
                 found.append(Chosen(Case(plan, seed), feeds, self.attempt(feeds)))
         return found
@@ -108,9 +109,9 @@ class _Picker:
         data-dependent size alone. Empty where it takes none, or has no inputs.
         """
         found: list[Chosen] = []
-        names = [value.name for value in required_inputs(self.model.graph)]
+        names = [value.name for value in required_inputs(self.feeder.model.graph)]
         for edges in variants(names) if names else ():
-            feeds = feeds_for(self.model, seed=seed, dims=plan, edges=edges)
+            feeds = self.feeder.feeds(seed=seed, dims=plan, edges=edges)
             try:
                 found.append(Chosen(Case(plan, seed, True), feeds, self.attempt(feeds)))
             except RunFailed as error:
@@ -131,12 +132,12 @@ class _Picker:
 
     def roomy(self, plan: dict[str, int], seed: int) -> bool:
         """Whether every input has room for zeros, ties and other values at this plan."""
-        feeds = feeds_for(self.model, seed=seed, dims=plan)
+        feeds = self.feeder.feeds(seed=seed, dims=plan)
         return all(isinstance(v, np.ndarray) and v.size >= _ROOM for v in feeds.values())
 
     def wide(self, plan: dict[str, int], seed: int) -> bool:
         """Whether no input has shrunk to one element, where a mask has one value only."""
-        feeds = feeds_for(self.model, seed=seed, dims=plan)
+        feeds = self.feeder.feeds(seed=seed, dims=plan)
         return not any(isinstance(v, np.ndarray) and v.ndim and v.size <= 1 for v in feeds.values())
 
 
@@ -146,13 +147,13 @@ def _alive(results: Results) -> bool:
 
 
 def _given_case(
-    model: onnx.ModelProto,
+    feeder: Feeder,
     given: Mapping[str, Value],
     dims: Mapping[str, int] | None,
     seed: int,
     attempt: Attempt,
 ) -> Chosen:
-    feeds = feeds_for(model, seed=seed, dims=dims, given=given)
+    feeds = feeder.feeds(seed=seed, dims=dims, given=given)
     try:
         results = attempt(feeds)
     except RunFailed as error:
@@ -161,7 +162,7 @@ def _given_case(
         raise InputError(
             f"the original model does not run on the given inputs: {error.reason}; skip the proof with --no-verify"
         ) from error
-    return Chosen(Case(bound_by(model, feeds), None), feeds, results)
+    return Chosen(Case(bound_by(feeder.model, feeds), None), feeds, results)
 
 
 def _sets(inputs: Inputs, model: onnx.ModelProto) -> list[Mapping[str, Value]]:
@@ -183,17 +184,15 @@ def runnable(
     count: int = _PLANS,
 ) -> list[dict[str, int]]:
     """The first `count` plans of `dim_plans` at which the model runs. Errors as `choose_cases`."""
-    return [dict(chosen.case.dims) for chosen in _running(model, dims, seed, attempt, count)]
+    return [dict(chosen.case.dims) for chosen in _running(Feeder(model), dims, seed, attempt, count)]
 
 
-def _running(
-    model: onnx.ModelProto, dims: Mapping[str, int] | None, seed: int, attempt: Attempt, count: int
-) -> list[Chosen]:
+def _running(feeder: Feeder, dims: Mapping[str, int] | None, seed: int, attempt: Attempt, count: int) -> list[Chosen]:
     good: list[Chosen] = []
     first: RunFailed | None = None
     started = time.monotonic()
-    for plan in dim_plans(model, dims):
-        feeds = feeds_for(model, seed=seed, dims=plan)
+    for plan in dim_plans(feeder.model, dims):
+        feeds = feeder.feeds(seed=seed, dims=plan)
         try:
             good.append(Chosen(Case(plan, seed), feeds, attempt(feeds)))
         except RunFailed as error:
@@ -208,7 +207,7 @@ def _running(
         if first.limit:
             raise first
         raise InputError(
-            f"the original model does not run on generated inputs: {first.reason}; {_advice(model)}"
+            f"the original model does not run on generated inputs: {first.reason}; {_advice(feeder.model)}"
         ) from first
     return good
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import zlib
 from collections.abc import Mapping
@@ -38,20 +39,45 @@ def feeds_for(
     and whose shapes fix their symbols; `edges`: not in general position, but where models take another way. Raises
     InputError naming the input, or the option to pass, where no value can be made.
     """
-    given = dict(given or {})
-    inputs = {value.name: value for value in model.graph.input}
-    for name, value in given.items():
-        if name not in inputs:
-            raise InputError(f"--input {name}: the model has no such input (inputs: {', '.join(inputs)})")
-        _check_given(inputs[name], value)
-    sizes = dim_plans(model)[0] | dict(dims or {}) | bound_by(model, given)
-    maker: _Maker | None = None
-    feeds = given
-    for turn, value in enumerate(required_inputs(model.graph)):
-        if value.name not in feeds:
-            maker = maker or _Maker(Tracer(model, sizes), sizes, seed, edges)
-            feeds[value.name] = maker.make(value.name, value.type, turn)
-    return {name: feeds[name] for name in inputs if name in feeds}
+    return Feeder(model).feeds(seed=seed, dims=dims, given=given, edges=edges)
+
+
+class Feeder:
+    """Feeds of one model, whose values are traced to their consumers once for all of them."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.model = model
+
+    @functools.cached_property
+    def _tracer(self) -> Tracer:
+        return Tracer(self.model)
+
+    @functools.cached_property
+    def _sizes(self) -> dict[str, int]:
+        return dim_plans(self.model)[0]
+
+    def feeds(
+        self,
+        *,
+        seed: int,
+        dims: Mapping[str, int] | None = None,
+        given: Mapping[str, Value] | None = None,
+        edges: Edges | None = None,
+    ) -> dict[str, Value]:
+        """As `feeds_for`."""
+        feeds = dict(given or {})
+        inputs = {value.name: value for value in self.model.graph.input}
+        for name, value in feeds.items():
+            if name not in inputs:
+                raise InputError(f"--input {name}: the model has no such input (inputs: {', '.join(inputs)})")
+            _check_given(inputs[name], value)
+        sizes = self._sizes | dict(dims or {}) | bound_by(self.model, feeds)
+        maker: _Maker | None = None
+        for turn, value in enumerate(required_inputs(self.model.graph)):
+            if value.name not in feeds:
+                maker = maker or _Maker(self._tracer.at(sizes), sizes, seed, edges)
+                feeds[value.name] = maker.make(value.name, value.type, turn)
+        return {name: feeds[name] for name in inputs if name in feeds}
 
 
 def bound_by(model: onnx.ModelProto, given: Mapping[str, Value]) -> dict[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
@@ -30,8 +31,14 @@ def new_weights(a: Subject, b: Subject, *, claimed: bool = False) -> set[int]:
     changed = [t for t in _tensors(after) if _content(t) not in known]
     if claimed or not changed:
         return {t.data_type for t in changed}
-    old = np.concatenate([np.array([0.0, 1.0]), *map(_values, _tensors(before))])
-    return {t.data_type for t in changed if not np.isin(_values(t), old).all()}
+    old = np.unique(np.concatenate([np.array([0.0, 1.0]), *map(_values, _tensors(before))]))
+    return {t.data_type for t in changed if not _all_among(_values(t), old)}
+
+
+def _all_among(values: np.ndarray[Any, Any], known: np.ndarray[Any, Any]) -> bool:
+    """Whether each value is one of the `known`, which are in order."""
+    places = np.minimum(np.searchsorted(known, values), len(known) - 1)
+    return bool((known[places] == values).all())
 
 
 def _content(tensor: TensorProto) -> tuple[int, bytes]:

@@ -12,6 +12,7 @@ from onnxgrad.limits import LimitReached, current, size_text
 from onnxgrad.verify.cases import Results
 from onnxgrad.verify.compare import is_float
 from onnxgrad.verify.float64 import Float64
+from onnxgrad.verify.pool import pooled
 from onnxgrad.verify.subject import Subject
 from onnxgrad.verify.values import Value
 
@@ -25,6 +26,7 @@ class Oracle:
         self.left = budget
         self.why = ""
         self._made: dict[str, Float64] = {}
+        pooled("float64")  # which starts while onnxruntime loads the original
 
     def original(self, feeds: Results, jitter: float = 0.0, seed: int = 0) -> Results | None:
         """The original's outputs; with `jitter` under another order of summation, chosen by `seed`."""

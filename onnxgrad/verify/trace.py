@@ -8,6 +8,7 @@ parent's names; a local function is followed once for all of its calls.
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -82,7 +83,7 @@ class Uses:
 class Tracer:
     """The consumers of every value of one model, with the sizes and small constants that bounds need."""
 
-    def __init__(self, model: onnx.ModelProto, sizes: Mapping[str, int]) -> None:
+    def __init__(self, model: onnx.ModelProto, sizes: Mapping[str, int] = {}) -> None:
         self.sizes = sizes
         self.constants: dict[Key, np.ndarray[Any, Any]] = {}
         self.shapes: dict[Key, list[int | str]] = {}
@@ -95,6 +96,12 @@ class Tracer:
         self._graph(model.graph, "")
         for identity, function in self.functions.items():
             self._nodes(function.node, _scope(identity))
+
+    def at(self, sizes: Mapping[str, int]) -> Tracer:
+        """The same model at other sizes of its symbols."""
+        other = copy.copy(self)
+        other.sizes = sizes
+        return other
 
     def _collect_shapes(self, model: onnx.ModelProto) -> None:
         for value in _inferred(model):

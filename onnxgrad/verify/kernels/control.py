@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx.reference.ops.op_cast import cast_to
 
 from onnxgrad.verify.kernels.registry import Array, Call, Unsupported, kernel
 
@@ -126,6 +125,8 @@ def _cast(call: Call, x: Array, target: np.dtype[Any], code: int) -> Array:
     if (target.kind in "iufbc" and target.name[:5] != "float") or target == np.float64:
         return x.astype(target)
     saturate = True if call["saturate"] is None else bool(call["saturate"])
+    from onnx.reference.ops.op_cast import cast_to  # onnx.reference takes long to import, and few proofs need it
+
     kind: Any = code  # onnx.reference's annotation wants an enum, its callers pass the number
     return np.asarray(cast_to(narrow, kind, saturate, call["round_mode"] or "up"))
 
