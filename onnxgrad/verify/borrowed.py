@@ -1,4 +1,8 @@
-"""Operators whose class in onnx.reference is right in float64 as it is."""
+"""Operators whose class in onnx.reference is right in float64 as it is.
+
+onnx.reference takes as long to import as a proof of a small model, and most models need none of it: it is imported when
+it is.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import onnx
-from onnx.reference.ops import aionnxml, load_op
-from onnx.reference.ops._op_list import _build_registered_operators
 
 from onnxgrad.verify.kernels import BY_BODY, Call, Unsupported
 
@@ -30,6 +32,8 @@ def borrow(node: onnx.NodeProto, call: Call, opsets: Mapping[str, int]) -> Calla
         "existing_functions": {},
         "evaluator_cls": None,
     }
+    from onnx.reference.ops import aionnxml, load_op
+
     load = load_op if call.domain == "" else aionnxml.load_op
     try:
         instance: Any = load(call.domain, call.op_type, call.version)(node, parameters)
@@ -45,6 +49,8 @@ def borrow(node: onnx.NodeProto, call: Call, opsets: Mapping[str, int]) -> Calla
 @functools.cache
 def _classes() -> Mapping[str, Any]:
     """The operators that onnx.reference implements by a class, not by the body in their schema."""
+    from onnx.reference.ops._op_list import _build_registered_operators
+
     classes: Mapping[str, Any] = _build_registered_operators()
     return classes
 
