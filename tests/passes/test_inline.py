@@ -174,6 +174,23 @@ def test_operators_with_a_schema_body(text: str, names: str) -> None:
     done.prove()
 
 
+@pytest.mark.parametrize(("operand", "left"), [("", []), ("[1]", ["Range"])])
+def test_a_schema_body_for_scalars_is_for_scalars_alone(operand: str, left: list[str]) -> None:
+    """onnxruntime's Range takes one element for a scalar; the body of the schema, a loop, does not."""
+    text = f"main (float{operand} a, float{operand} b, float{operand} d) => (float[N] y) {{ y = Range(a, b, d) }}"
+    done = ran(parse(text), "inline{names=Range}")
+    assert [op for op in done.ops if op == "Range"] == left
+    assert ("for scalars" in done.reasons) == bool(left)
+
+
+def test_a_function_with_a_loop_is_inlined_whatever_its_operands() -> None:
+    body = function("f", "n = Constant <value_int = 2> () c = Constant <value = bool {1}> () y = Loop (n, c, x) "
+                    "<body = b (int64 i, bool go, float[N] v) => (bool on, float[N] w) { on = Identity(go) w = Neg(v) }>")  # fmt: skip
+    done = ran(model("s = Shape(x) r = Reshape(x, s) y = local.f(r)", body), "inline{names=f}")
+    assert "f" not in done.ops and "Loop" in done.ops
+    done.prove()
+
+
 def test_a_body_that_depends_on_unknown_types_declines() -> None:
     body = '<domain: "local", opset_import: ["" : 20]> f (x) => (y) { y = Gelu(x) }'
     done = ran(model("y = local.f(x)", body), "inline{names=Gelu}")

@@ -119,6 +119,16 @@ def test_only_after_products() -> None:
     done.prove()
 
 
+@pytest.mark.parametrize("bias", ["a = Add(p, bias)", "a = Add(bias, p)", "i = Identity(p) a = Add(i, bias)"])
+def test_a_bias_may_stand_after_the_product(bias: str) -> None:
+    text = f"""g (float[2,6] x) => (float[2,10] y)
+      {{ p = MatMul(x, w) {bias} y = BatchNormalization(a, gamma, beta, mean, var) }}"""
+    sizes = {**STATISTICS, "w": (6, 10), "bias": (10,)}
+    done = ran(with_weights(parse(text), sizes, positive="var"), "simplify-inference{only_after_products=true}")
+    assert done.count["BatchNormalization"] == 0
+    done.prove()
+
+
 # ---- Dropout ---------------------------------------------------------------------------------------------------
 
 

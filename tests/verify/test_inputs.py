@@ -175,3 +175,8 @@ def test_what_cannot_be_made_names_the_option() -> None:
         feeds_for(model, seed=0)
     with pytest.raises(InputError, match="--dim"):
         feeds("g (float[N,N,N] x) => (float[N,N,N] y) { y = Neg(x) }", dims={"N": 10_000})
+
+
+def test_whole_timesteps_are_those_of_a_schedule_of_a_thousand() -> None:
+    drawn = feeds("g (int64[500] timestep) => (int64[500] y) { y = Neg (timestep) }")["timestep"]
+    assert 0 <= drawn.min() < 100 and 900 < drawn.max() < 1000

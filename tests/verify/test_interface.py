@@ -48,3 +48,10 @@ def test_a_default_value_must_stay() -> None:
         with_default.graph.input.append(without.graph.input[1])
     assert "default" in str(interface_differences(with_default, without)[0])
     assert interface_differences(without, without) == []
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_an_output_may_lack_a_type_in_either(which: int) -> None:
+    pair = [parse(BASE), parse(BASE)]
+    pair[which].graph.output[0].ClearField("type")
+    assert interface_differences(*pair) == []

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from onnxgrad.errors import OnnxgradError
 from onnxgrad.verify.inputs import feeds_for
 from onnxgrad.verify.kernels.elementwise import erf_of
 from onnxgrad.verify.reference import reference
@@ -206,3 +207,21 @@ def test_nothing_to_reduce(op: str) -> None:
 def test_a_split_to_sequence_along_the_first_axis_unless_said_otherwise() -> None:
     text = "g (float[4,6] x) => (float[2,6] y) { p = Constant <value = int64 {2}> () s = SplitToSequence(x, p) i = Constant <value = int64 {1}> () y = SequenceAt(s, i) }"
     agrees(text)
+
+
+@pytest.mark.parametrize("index", [-6, 5])
+def test_an_index_before_the_first_or_after_the_last_is_refused(index: int) -> None:
+    model = parse("g (float[5] x, int64[1] i) => (float[1] y) { y = Gather (x, i) }")
+    feeds = {"x": np.arange(5, dtype=np.float32), "i": np.array([index])}
+    with pytest.raises(OnnxgradError, match="out of range"):
+        reference(model, feeds)
+
+
+def test_multinomial_draws_as_often_as_the_weights_say() -> None:
+    model = parse("g (float[2,3] x) => (int32[2,4000] y) { y = Multinomial <sample_size = 4000> (x) }")
+    with np.errstate(divide="ignore"):
+        x = np.log(np.array([[6, 0, 2], [0, 1, 0]], np.float32))  # of 8 draws 6 are the first; a class of no weight
+    drawn = np.asarray(reference(model, {"x": x})["y"])
+    counts = [np.bincount(row, minlength=3).tolist() for row in drawn]
+    assert counts[1] == [0, 4000, 0]
+    assert counts[0][1] == 0 and abs(counts[0][0] - 3000) < 150 and sum(counts[0]) == 4000  # over five deviations of 27
