@@ -2,7 +2,8 @@
 
 For each requested value x a random direction v is tried: the gradient graph, run in onnxruntime as deployed, gives g;
 the forward graph, in the float64 reference (`verify.reference`), gives (f(x + hv) - f(x - hv)) / 2h, extrapolated from
-two steps. Where the two steps disagree the function has a kink nearby and the value is not judged.
+two steps. Where the two steps disagree the function has a kink nearby and the value is not judged. Elements that lie
+exactly on one (`grad.check_kinks`), where any step gives the mean of both slopes, are not moved.
 
 A value that is off gets a second look: the gradient graph itself in float64 has to agree ten times better, and
 onnxruntime with that up to what rounding at every step does, which random rounding shows (Parker, Monte Carlo
@@ -21,8 +22,10 @@ from onnx import ModelProto, TensorProto
 
 from onnxgrad.errors import InputError, NotProved, OnnxgradError, Unsupported
 from onnxgrad.grad.api import Gradient, differentiate
+from onnxgrad.grad.check_kinks import between_slopes, smooth_elements
+from onnxgrad.grad.check_line import SHRINK, STEP, Line
 from onnxgrad.grad.check_report import GradientReport, ValueCheck
-from onnxgrad.grad.check_values import Flat, flat, moved_by, shaped, zero_deltas
+from onnxgrad.grad.check_values import Flat, Mask, flat, moved_by, zero_deltas
 from onnxgrad.grad.reach import values_reaching
 from onnxgrad.grad.request import Target, Wrt, find_targets, hoist_requested
 from onnxgrad.ir.load import ModelLike, load
@@ -56,9 +59,6 @@ _UNITS: dict[int, float] = {
     TensorProto.FLOAT16: 2.0**-11,
     TensorProto.BFLOAT16: 2.0**-8,
 }
-_STEP = 1e-5
-# steps tried, each a fraction of the one before, until two of them agree to a part of the tolerance
-_SHRINK = (1.0, 1 / 16, 1 / 256, 1 / 4096)
 _AGREE = 0.1
 
 
@@ -135,8 +135,11 @@ def check_gradient(
     for name in names:
         directions[name] = direction = np.asarray(rng.standard_normal(arrays[name].shape))
         onto = {moved[t]: w for t, w in weights.items()}
-        at = _Line(reference, {**feeds, **zeros}, deltas[name], direction, onto, _size(base[name]))
-        checks.append(_check(name, arrays[name], direction, at, scale, limit))
+        at = Line(reference, {**feeds, **zeros}, deltas[name], direction, onto, _size(base[name]))
+        check = _check(name, arrays[name], at, scale, limit)
+        if check.judged and check.error > limit and np.isfinite(arrays[name]).all():
+            check, directions[name] = _beside_kinks(check, arrays[name], flat(base[name]), at, scale, limit)
+        checks.append(check)
     sizes = {n: max(float(np.linalg.norm(arrays[n])), _FLOOR * scale, 1e-300) for n in names}
     checks = _second_look(checks, directions, sizes, graph, given, found, limit)
     checks = [replace(c, unreachable=c.name not in reaching, allowed=c.name in allow_empty) for c in checks]
@@ -173,27 +176,6 @@ def _same_function(target: str, value: Any, expected: Any, limit: float) -> None
         f"onnxruntime and the float64 reference compute another '{target}' ({what}): differences of the one say "
         "nothing about the gradient of the other"
     )
-
-
-class _Line:
-    """The weighted sum of the targets along a line through the feeds."""
-
-    def __init__(
-        self, reference: Float64, feeds: Mapping[str, Any], delta: str, direction: Flat, weights: Mapping[str, Flat],
-        size: float,
-    ) -> None:  # fmt: skip
-        self.reference, self.feeds, self.delta = reference, feeds, delta
-        self.direction, self.weights, self.size = direction, weights, size
-
-    def central(self, h: float) -> float:
-        """(f(h) - f(-h)) / 2h."""
-        plus, minus = (self._run(s * h) for s in (1.0, -1.0))
-        moved = sum(float(np.sum(np.float64(w) * (plus[t] - minus[t]))) for t, w in self.weights.items())
-        return moved / (2 * h)
-
-    def _run(self, h: float) -> Mapping[str, Any]:
-        moved = {**self.feeds, self.delta: shaped(h * self.direction, self.feeds[self.delta])}
-        return self.reference.run(moved, outputs=list(self.weights))
 
 
 class _Rounding:
@@ -237,19 +219,17 @@ def _second_look(
     return [leg.judge(c, directions[c.name], sizes[c.name], limit) if c in doubtful else c for c in checks]
 
 
-def _check(
-    name: str, g: np.ndarray[Any, Any], direction: np.ndarray[Any, Any], at: _Line, scale: float, limit: float
-) -> ValueCheck:
-    got = float(np.sum(g * direction))
+def _check(name: str, g: np.ndarray[Any, Any], at: Line, scale: float, limit: float) -> ValueCheck:
+    got = float(np.sum(g * at.direction))
     if not np.isfinite(g).all():
-        difference = at.central(_STEP * max(1.0, at.size))
+        difference = at.central(STEP * max(1.0, at.size))
         both = not np.isfinite(difference)
         what = "all NaN" if np.isnan(g).all() else "NaN" if np.isnan(g).any() else "infinite"
         why = f"the gradient is {what}" + (" and the differences are not finite: nothing to compare" if both else "")
         return ValueCheck(name, got, difference, float("inf"), not both, why)
     against = max(float(np.linalg.norm(g)), _FLOOR * scale, 1e-300)
-    h = _STEP * max(1.0, at.size)
-    for part in _SHRINK:
+    h = STEP * max(1.0, at.size)
+    for part in SHRINK:
         small, large = at.central(h * part), at.central(2 * h * part)
         difference = (4 * small - large) / 3
         if not np.isfinite(difference):
@@ -257,11 +237,39 @@ def _check(
         if abs(small - large) <= _AGREE * limit * max(against, abs(difference)):
             break
     else:
-        return ValueCheck(name, got, difference, 0.0, False, f"a kink within {h * _SHRINK[-1]:.0e}")
+        return ValueCheck(name, got, difference, 0.0, False, f"a kink within {h * SHRINK[-1]:.0e}")
     if got == 0.0 and difference == 0.0:
         return ValueCheck(name, got, difference, 0.0, True)
     error = abs(got - difference) / max(against, _FLOOR * abs(difference))
     return ValueCheck(name, got, difference, error if np.isfinite(error) else float("inf"), True)
+
+
+def _beside_kinks(
+    check: ValueCheck, g: np.ndarray[Any, Any], values: Flat, at: Line, scale: float, limit: float
+) -> tuple[ValueCheck, Flat]:
+    """A check that is off, made again where only elements move that are on no kink; and the direction of the move.
+
+    As it was when none is on a kink; not judged when all are.
+    """
+    least = _AGREE * limit * max(float(np.linalg.norm(g)), _FLOOR * scale, abs(check.difference))
+
+    def has_kink(elements: Mask) -> bool:
+        return at.moving(elements).has_kink(least)
+
+    if not has_kink(np.ones(g.shape, bool)):
+        return check, at.direction
+    smooth = smooth_elements(values, has_kink)
+    if smooth is None:
+        return replace(check, error=0.0, judged=False, why="elements are on kinks, at too many values"), at.direction
+    kept = g.size - int(smooth.sum())
+    why = f"a kink at the value of {kept} of {g.size} elements"
+    if not between_slopes(g, at, ~smooth):
+        return replace(check, why=f"{why}, and the gradient there is no slope beside it"), at.direction
+    beside = at.moving(smooth)
+    again = _check(check.name, np.where(smooth, g, 0.0), beside, scale, limit)
+    if kept == g.size or (again.judged and again.error > limit and has_kink(smooth)):
+        return replace(again, error=0.0, judged=False, why=why), beside.direction
+    return replace(again, why=f"{why}, not moved" if again.judged else again.why), beside.direction
 
 
 def _probe(

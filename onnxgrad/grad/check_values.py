@@ -15,6 +15,7 @@ from onnxgrad.ir.types import SequenceType
 from onnxgrad.verify.float64 import Float64
 
 Flat = np.ndarray[Any, Any]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def flat(value: Any) -> Flat:
