@@ -104,7 +104,7 @@ class Sweep:
     def _run(self, source: Path) -> subprocess.Popen[bytes]:
         target = str(self.out / "o.onnx")
         words = [sys.executable, "-m", "onnxgrad", "optimize", str(source), "-o", target, "-q", *self.words]
-        ours = {_MARK: "1", "TMPDIR": str(self.temporary), "PYTHONPATH": str(_ROOT)}
+        ours = {_MARK: str(self.out), "TMPDIR": str(self.temporary), "PYTHONPATH": str(_ROOT)}
         return subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, **ours})
 
     def _staged(self) -> int:
@@ -156,7 +156,7 @@ class Sweep:
         if b"Traceback" in said:
             wrong.append(said.decode())
         late = time.monotonic() + 5
-        while (left := processes()) and time.monotonic() < late:
+        while (left := processes(str(self.out))) and time.monotonic() < late:
             time.sleep(0.05)
         if left:
             wrong.append(f"processes are left: {left}")
@@ -176,13 +176,13 @@ class Sweep:
         return all(_digest(path) == digest for path, (digest, _) in self.inputs.items())
 
 
-def processes() -> list[int]:
-    """Those that a trial started and that still run (Linux)."""
+def processes(mark: str) -> list[int]:
+    """Those that a trial of the sweep with this mark started and that still run (Linux)."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             ended = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-            if f"{_MARK}=".encode() in (entry / "environ").read_bytes() and not ended:
+            if f"{_MARK}={mark}\0".encode() in (entry / "environ").read_bytes() and not ended:
                 found.append(int(entry.name))
         except OSError:
             continue
