@@ -6,10 +6,9 @@ python scripts/lowest.py >lowest.txt && pip install -c lowest.txt '.[cpu,test]'
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-
-import tomllib
 
 _ROOT = Path(__file__).resolve().parents[1]
 _FLOOR = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^]]*\])?>=([0-9.]+)(?:;.*)?")

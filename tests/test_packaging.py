@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+import tarfile
+import tomllib
 from importlib import import_module, metadata
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,16 +18,9 @@ import onnxgrad
 from onnxgrad.version import __version__
 from tests.helpers import ROOT
 
-try:
-    import tomllib
-except ModuleNotFoundError:  # Python 3.10
-    tomllib = None  # type: ignore[assignment]
-
 
 @pytest.fixture(scope="module")
 def pyproject() -> dict[str, Any]:
-    if tomllib is None:
-        pytest.skip("reading pyproject.toml needs Python 3.11")
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
@@ -56,7 +55,7 @@ def test_console_script_is_callable(pyproject: dict[str, Any]) -> None:
 
 def test_base_dependencies_bring_no_onnxruntime(pyproject: dict[str, Any]) -> None:
     names = {name_of(r) for r in pyproject["project"]["dependencies"]}
-    assert names == {"onnx", "numpy", "onnx-graphsurgeon", "rich", "tomli"}
+    assert names == {"onnx", "numpy", "onnx-graphsurgeon", "rich"}
 
 
 def test_extras(pyproject: dict[str, Any]) -> None:
@@ -92,3 +91,29 @@ def test_types_are_shipped() -> None:
 def test_licence_is_apache_2() -> None:
     text = (ROOT / "LICENSE").read_text(encoding="utf-8")
     assert "Apache License" in text and "Version 2.0, January 2004" in text and "END OF TERMS AND CONDITIONS" in text
+
+
+@pytest.mark.slow
+def test_the_source_distribution_runs_its_own_tests(tmp_path: Path) -> None:
+    """Among them those that read models/, tests/data, scripts/ and pyproject.toml."""
+    pytest.importorskip("hatchling", reason="building needs hatchling, which the extra `dev` brings")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    (archive,) = tmp_path.glob("onnxgrad-*.tar.gz")
+    with tarfile.open(archive) as file:
+        file.extractall(tmp_path, filter="data")
+    (unpacked,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    assert {p.name for p in (ROOT / "models").rglob("*.onnx")} == {p.name for p in unpacked.glob("models/**/*.onnx")}
+    run = [
+        "test_architecture.py",
+        "test_packaging.py",
+        "test_readme.py",
+        "ir/test_round_trip.py",
+        "cli/test_inspect.py",
+    ]
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHONPATH"))}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *(f"tests/{name}" for name in run)],
+        cwd=unpacked, env={**env, "PYTHONPATH": str(unpacked)}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-3000:]
