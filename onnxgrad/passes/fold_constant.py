@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -62,7 +64,8 @@ class FoldConstant(Pass):
 
     def run(self, program: Program, trace: Trace) -> None:
         """Fold everywhere. A binding that onnxruntime cannot evaluate stays."""
-        budget = _Budget(min(self.max_growth, int(self.max_share * file_bytes(program))), self.floats, trace)
+        # the bytes of a file take a while to count, and most files have nothing to fold
+        budget = _Budget(lambda: min(self.max_growth, int(self.max_share * file_bytes(program))), self.floats, trace)
         for root in roots(program):
             for block in [root, *(nested for b in root.walk() for nested in b.blocks.values())]:
                 _fold_exactly(block, budget, trace)
@@ -72,11 +75,16 @@ class FoldConstant(Pass):
 class _Budget:
     """What the foldings of a whole run may still add, over all passes and rounds."""
 
-    def __init__(self, limit: int, floats: bool, trace: Trace) -> None:
-        self.limit = limit
+    def __init__(self, limit: Callable[[], int], floats: bool, trace: Trace) -> None:
+        self._limit = limit
         self.floats = floats
         self.trace = trace
         self.deadline = time.monotonic() + _SECONDS
+
+    @cached_property
+    def limit(self) -> int:
+        """Bytes that may be added, whatever was added before."""
+        return self._limit()
 
     @property
     def seconds(self) -> float:

@@ -147,11 +147,12 @@ def _operands(patterns: Sequence[Pattern | None], inputs: Sequence[Var | None], 
                 yield gathered
         return
     # operands beyond the pattern must be omitted in the binding, and the other way round
-    width = max(len(patterns), len(inputs))
-    padded_patterns = [*patterns, *[None] * (width - len(patterns))]
-    padded_inputs = [*inputs, *[None] * (width - len(inputs))]
-    if _alone_throughout(padded_patterns, padded_inputs):
-        yield from _fixed(padded_patterns, padded_inputs, found)
+    if len(patterns) != len(inputs):
+        width = max(len(patterns), len(inputs))
+        patterns = [*patterns, *[None] * (width - len(patterns))]
+        inputs = [*inputs, *[None] * (width - len(inputs))]
+    if _alone_throughout(patterns, inputs):
+        yield from _fixed(patterns, inputs, found)
 
 
 def _alone_throughout(patterns: Sequence[Pattern | None], inputs: Sequence[Var | None]) -> bool:
