@@ -10,6 +10,7 @@ from typing import Any
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.collector import collector_paused
+from onnxgrad.ir.fault import blaming
 from onnxgrad.ir.program import Program
 from onnxgrad.passes import (  # each module registers its passes
     backward_fold_scale_axis,
@@ -119,7 +120,7 @@ class Pipeline:
 
         `on_stage` is told the name of each pass before it runs.
         """
-        with collector_paused():
+        with collector_paused(), blaming(program.proto):
             return self._run(program, trace or Trace(), on_stage or (lambda stage: None))
 
     def _run(self, program: Program, trace: Trace, on_stage: Callable[[str], None]) -> list[PassResult]:
