@@ -6,9 +6,10 @@ python scripts/lowest.py >lowest.txt && pip install -c lowest.txt '.[cpu,test]'
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+
+import tomllib
 
 _ROOT = Path(__file__).resolve().parents[1]
 _FLOOR = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^]]*\])?>=([0-9.]+)(?:;.*)?")
@@ -19,6 +20,8 @@ def lowest(extras: tuple[str, ...] = ("cpu", "test")) -> Iterator[str]:
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = [*project["dependencies"], *(r for extra in extras for r in project["optional-dependencies"][extra])]
     for requirement in wanted:
+        if "python_version<'3.11'" in requirement.replace(" ", ""):
+            continue  # the tests want Python 3.11
         match = _FLOOR.fullmatch(requirement.replace(" ", ""))
         if match is None:
             raise ValueError(f"{requirement!r} has no floor of the form name>=version")

@@ -23,7 +23,7 @@ import difflib
 import functools
 import operator
 import re
-import tomllib
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +40,11 @@ from onnxgrad.limits import MOST_SECONDS, read_size
 from onnxgrad.verify import Report
 from onnxgrad.verify.proof import LEGS
 from onnxgrad.verify.run import MOST_THREADS
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 _TABLE = "tool.onnxgrad"
 _COMPARE: dict[str, Callable[[int, int], bool]] = {

@@ -68,7 +68,8 @@ def _assign(block: BindingBlock, types: Mapping[str, TypeProto], nodes: Iterable
                 _assign(nested, {}, ())
                 continue
             for var, declared, value in zip(nested.inputs, nested.proto.input, found.input, strict=True):
-                if not declared.type.WhichOneof("value"):
+                said = declared.type.WhichOneof("value")
+                if said is None or (said == "tensor_type" and not declared.type.tensor_type.elem_type):
                     var._type, var._proto = None, value.type
             _assign(nested, _types(found), found.node)
 

@@ -200,9 +200,12 @@ def splice(
     """Put copies of the body's bindings in the call's place; returns them and what now stands for each result.
 
     Attribute references take the call's values, the function's defaults, or the schema's. The copies are at the end of
-    the block, which is to be scheduled. Ask `conflict` first. InternalError when a result has no value.
+    the block, which is to be scheduled. Ask `conflict` first. InputError when the call has more
+    results than the body, InternalError when one has no value.
     """
     block = binding.block
+    if len(body.results) > len(body.block.outputs):
+        raise InputError(f"'{binding}' has {len(body.results)} results, its function {len(body.block.outputs)}")
     for domain, version in body.block.opsets.items():
         import_opset(block, domain, version)
     mapping: dict[Var, Var | None] = dict.fromkeys(body.block.inputs) | dict(zip(body.block.inputs, binding.inputs))

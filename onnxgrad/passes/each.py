@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from onnx import ModelProto, TypeProto
 
-from onnxgrad.errors import InputError
+from onnxgrad.errors import InputError, NotProved
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
@@ -51,7 +51,7 @@ class EachReport:
         return f"{checked} rewrite{'s' * (checked != 1)} equal on their own{context}{skipped}"
 
 
-class FiringDiffers(Exception):
+class FiringDiffers(NotProved):
     """Both forms of a firing ran on its boundary and differ; never leaves `optimize_program`."""
 
     def __init__(self, firing: Firing, report: Report) -> None:

@@ -162,3 +162,25 @@ def test_sparse_weights(kind: str, wrt: list[str] | None) -> None:
     found, expected = (run(gradient(m, wrt, seed="input"), {"x": x, "y_grad": u}) for m in (model, plain))
     for name in expected:
         np.testing.assert_allclose(found[name], expected[name])
+
+
+def test_a_call_with_more_results_than_its_function() -> None:
+    model = parse(
+        """<ir_version: 10, opset_import: ["" : 21, "my" : 1]> g (float[3] x) => (float[3] y) { y = my.f(x) }
+        <domain: "my", opset_import: ["" : 21]> f (a) => (b) { b = Neg(a) }"""
+    )
+    model.functions[0].output.pop()
+    with pytest.raises(InputError, match="has 1 results, its function 0"):
+        gradient(model, seed="input")
+
+
+def test_a_state_declared_without_a_dtype() -> None:
+    """It has that of what the Loop is given."""
+    model = parse(
+        """g (float[3] x) => (float[3] y) <int64 n = {2}> {
+        y = Loop (n, "", x) <body: graph = b (int64 i, bool c, float[3] s) => (bool d, float[3] t) { d = Identity (c) t = Sin (s) }>
+    }"""
+    )
+    state = model.graph.node[0].attribute[0].g.input[2]
+    state.type.tensor_type.elem_type = 0
+    assert [v.name for v in gradient(model, seed="input").graph.output] == ["y", "x_grad"]

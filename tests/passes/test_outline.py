@@ -117,6 +117,9 @@ def round_trip(path: Path) -> None:
     outlined = ran(model, "outline{min_size=2}")
     assert outlined.trace.firings
     again = ran(outlined.after, "inline{names=onnxgrad::*}")
+    if model.ir_version < 10:  # nodes have no metadata yet, in which a call remembers names and places
+        assert canonical(again.after) == canonical(model)
+        return
     # field for field, names and the order of nodes included; value_info is a set
     assert sorted_declarations(again.after) == sorted_declarations(model)
 
