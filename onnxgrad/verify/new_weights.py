@@ -20,8 +20,9 @@ _ELEMENTS = 1 << 26  # beyond this the search costs more than it is worth
 def new_weights(a: Subject, b: Subject, *, claimed: bool = False) -> set[int]:
     """The float types (TensorProto.DataType) of b's constants that hold a value, other than 0 and 1, of none of a's.
 
-    Moved, merged, split or transposed weights are old values. With very many elements, or where new values are
-    `claimed` and only their types are asked for, every tensor counts whose contents are not those of one of a's.
+    Moved, merged, split or transposed weights are old values, and beside all of a's weights nothing counts as new. With
+    very many elements, or where new values are `claimed` and only their types are asked for, every tensor counts whose
+    contents are not those of one of a's.
     Raises InputError when data is damaged or missing.
     """
     if sum(math.prod(t.dims) for s in (a, b) for t in _tensors(s.proto)) > _ELEMENTS:
@@ -31,6 +32,8 @@ def new_weights(a: Subject, b: Subject, *, claimed: bool = False) -> set[int]:
     changed = [t for t in _tensors(after) if _content(t) not in known]
     if claimed or not changed:
         return {t.data_type for t in changed}
+    if known <= {_content(t) for t in _tensors(after)}:
+        return set()  # all of a's are still there: nothing was computed in the place of one
     old = np.unique(np.concatenate([np.array([0.0, 1.0]), *map(_values, _tensors(before))]))
     return {t.data_type for t in changed if not _all_among(_values(t), old)}
 
