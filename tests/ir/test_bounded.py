@@ -25,7 +25,7 @@ for path in sys.argv[1:]:
         try:
             onnxgrad.load(path)
         except onnxgrad.InputError:
-            pass  # refused, in one line
+            os._exit(os.path.basename(path) not in ("nested", "parts", "rank 300"))  # beyond what reading takes
         os._exit(0)
     if os.wait()[1]:
         print(os.path.basename(path))
