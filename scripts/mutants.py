@@ -135,8 +135,8 @@ def _found(out: Path) -> dict[tuple[object, ...], dict[str, Any]]:
     return {_key(found["site"]): found for found in lines}
 
 
-def _key(site: dict[str, object]) -> tuple[object, ...]:
-    return tuple(site[k] for k in ("path", "function", "kind", "before", "after", "line"))
+def _key(site: dict[str, Any]) -> tuple[object, ...]:
+    return (*(site[k] for k in ("path", "function", "kind", "before", "after", "line")), site.get("nth", 0))
 
 
 def report(out: Path) -> int:
@@ -153,22 +153,24 @@ def report(out: Path) -> int:
 
 
 def again(plan: Plan, out: Path, seconds: float) -> int:
-    """Try what was not killed in an earlier run once more; each keeps its line in `out`."""
+    """Try what was not killed in an earlier run once more; each keeps its line in `out`, also what is gone by now."""
     before = list(_found(out).values())
-    chosen = [Site(**f["site"]) for f in before if f["status"] != "killed"]
+    survivors = [f["site"] for f in before if f["status"] != "killed"]
+    moved = {_key(s): now for s in survivors if (now := _moved(Site(**s)))}
     fresh = out.with_suffix(".again")
     fresh.unlink(missing_ok=True)
-    run(plan, fresh, [_moved(s) for s in chosen], seconds)
-    after = {key[:5]: f for key, f in _found(fresh).items()}
-    out.write_text("".join(json.dumps(after.get(_key(f["site"])[:5], f)) + "\n" for f in before))
+    run(plan, fresh, list(moved.values()), seconds)
+    found = _found(fresh)
+    after = {key: found[_key(asdict(site))] for key, site in moved.items()}
+    out.write_text("".join(json.dumps(after.get(_key(f["site"]), f)) + "\n" for f in before))
     return 0
 
 
-def _moved(site: Site) -> Site:
-    """The site in the sources as they are now, where it may stand some lines further on."""
+def _moved(site: Site) -> Site | None:
+    """The site in the sources as they are now, where it may stand some lines further on; None where it is gone."""
     now = sites((ROOT / site.path).read_text(encoding="utf-8"), site.path)
     alike = [s for s in now if _key(asdict(s))[:5] == _key(asdict(site))[:5]]
-    return min(alike, key=lambda s: abs(s.line - site.line), default=site)
+    return min(alike, key=lambda s: (abs(s.line - site.line), s.nth != site.nth), default=None)
 
 
 def main() -> int:

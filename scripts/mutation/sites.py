@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import copy
 import random
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 _COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -35,6 +36,7 @@ class Site:
     end: int
     before: str
     after: str
+    nth: int = 0  # which of the equal changes of its line, from the left
 
     def apply(self, source: str) -> str:
         """The source with this change."""
@@ -63,7 +65,13 @@ def sites(source: str, path: str) -> list[Site]:
             found.append(
                 Site(path, function, node.lineno, kind, start, end, source[start:end], after)  # type: ignore[attr-defined]
             )
-    return sorted(set(found), key=lambda s: (s.start, s.end, s.kind, s.after))
+    counts: Counter[tuple[object, ...]] = Counter()
+    numbered = []
+    for site in sorted(set(found), key=lambda s: (s.start, s.end, s.kind, s.after)):
+        equal = (site.line, site.kind, site.before, site.after)
+        numbered.append(replace(site, nth=counts[equal]))
+        counts[equal] += 1
+    return numbered
 
 
 def _walk(node: ast.AST, function: str) -> Iterator[tuple[ast.AST, str]]:
@@ -139,10 +147,10 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
         yield "not", copy.deepcopy(node.operand)
     elif isinstance(node, ast.Constant) and not isinstance(node.value, (str, bytes, type(None), type(...))):
         value = node.value
-        yield (
-            "constant",
-            ast.Constant(not value if isinstance(value, bool) else value + 1 if isinstance(value, int) else value * 2),
-        )
+        if isinstance(value, bool):
+            yield "constant", ast.Constant(not value)
+        else:  # twice a float, which suits large and small ones; but twice zero is no change
+            yield "constant", ast.Constant(value + 1 if isinstance(value, int) or value == 0 else value * 2)
     elif (
         isinstance(node, ast.Call)
         and len(node.args) >= 2
