@@ -136,6 +136,13 @@ def test_what_keeps_a_scale_in_place(body: str, reason: str) -> None:
     assert reason in done.reasons
 
 
+def test_a_reshape_to_an_unknown_number_of_axes_keeps_a_scale_in_place() -> None:
+    text = "g (float[2,4,6] x, int64[R] to) => (float[A,3] y) { m = Mul(x, s)  r = Reshape(m, to)  y = MatMul(r, w) }"
+    done = ran(with_weights(parse(text), {"s": (6,), "w": (6, 3)}), PASS)
+    assert done.trace.firings == []
+    assert "rank is unknown" in done.reasons
+
+
 def test_the_scaled_value_is_an_output() -> None:
     text = "g (float[1,2,6,6] x) => (float[1,2,6,6] m, float[1,3,6,6] y) { m = Mul(x, s)  y = Conv(m, w) }"
     done = ran(with_weights(parse(text), {"w": (3, 2, 1, 1), "s": (2, 1, 1)}), PASS)

@@ -13,7 +13,7 @@ from onnx import numpy_helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.verify import feeds_for, verify
-from onnxgrad.verify.proof import EXACT
+from onnxgrad.verify.proof import EXACT, EXACT_LIMIT
 from tests.helpers import parse
 
 TINY = "g (float[N] x) => (float[N] y) { y = %s }"
@@ -229,6 +229,17 @@ def test_ill_conditioning_is_no_change() -> None:
     report = verify(parse(a), parse(b), inputs={"x": x})
     assert report.ok, str(report)
     assert EXACT < 1e-8
+
+
+def test_ill_conditioning_excuses_no_more_than_the_limit() -> None:
+    """One bit of the sum moves y by 6e-8, and eight times that would excuse a factor of 1 + 2.4e-7."""
+    text = (
+        f"g (float[2] x) => (float y) <float[2] w = {{{2**28}, 1}}, float b = {{-{2**28}}}%s> {{ s = MatMul(x, w) %s }}"
+    )
+    a = parse(text % ("", "y = Add(s, b)"))
+    b = parse(text % (", float k = {1.0000002}", "d = Add(s, b) y = Mul(d, k)"))
+    report = verify(a, b, inputs={"x": np.ones(2, np.float32)}, legs=["float64"])
+    assert not report.ok and f"tolerance {EXACT_LIMIT:.2e}" in str(report)
 
 
 def test_random_operators_are_compared_as_far_as_they_go() -> None:

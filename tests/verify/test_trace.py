@@ -43,3 +43,10 @@ def test_bounds_of_factors(nodes: str) -> None:
     opset, low, high = SCALES[nodes]
     found = uses(f"g (float[1,1,2,2] x, float[4] s) => (float[N,C,H,W] y) {{ {nodes} }}", "s", opset)
     assert (found.low, found.high) == (low, high)
+
+
+@pytest.mark.parametrize(("operand", "count"), [("starts", False), ("axes", False), ("steps", True)])
+def test_steps_of_a_slice_are_positive(operand: str, count: bool) -> None:
+    text = """g (float[9] x, int64[1] starts, int64[1] ends, int64[1] axes, int64[1] steps) => (float[N] y) {
+                y = Slice (x, starts, ends, axes, steps) }"""
+    assert uses(text, operand).count is count

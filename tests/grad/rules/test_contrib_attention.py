@@ -65,6 +65,13 @@ def test_attention(attributes: str, more: dict[str, Any]) -> None:
     check_op(made, feeds, outputs=["y"], domains=DOMAINS)
 
 
+@pytest.mark.parametrize("mask", [ENDS, BOTH])
+def test_the_length_of_a_mask_is_compared_beforehand_where_it_is_known(mask: Any) -> None:
+    made, feeds = attention("", {"mask": mask})
+    found = gradient(op_model(made, feeds, outputs=["y"], domains=DOMAINS), seed="input")
+    assert "Equal" not in {n.op_type for n in found.graph.node}
+
+
 def test_attention_without_a_bias() -> None:
     """onnxruntime 1.31 crashes on it, not on its gradient graph."""
     check_op(node("Attention", ["x", "w"], ["y"], ""), {"x": X, "w": W}, outputs=["y"], domains=DOMAINS)

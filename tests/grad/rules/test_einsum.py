@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from onnxgrad.errors import InputError
 from onnxgrad.grad import gradient
 from tests.grad.numeric import check_model, check_op, normal, op_model
 
@@ -43,3 +44,10 @@ def test_second_derivative() -> None:
     first = gradient(op_model('o = Einsum <equation = "ij,ji->i"> (x, y)', feeds, symbolic=True), seed="input")
     given = {**feeds, "o_grad": np.ones(2, np.float32)}
     check_model(first, given, [*feeds], target=["x_grad", "y_grad"], seeds=(0,))
+
+
+def test_an_ellipsis_over_an_unknown_number_of_axes_is_refused() -> None:
+    model = op_model('o = Einsum <equation = "...i,...i->..."> (x, y)', {"x": normal(2, 3), "y": normal(2, 3)})
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(InputError, match="needs the rank of its operands"):
+        gradient(model, seed="input")
