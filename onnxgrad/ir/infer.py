@@ -205,7 +205,7 @@ def _reshape(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
         for i, d in enumerate(target)
     ]
     rest = _size(tuple(d for d in sizes if d != -1))
-    if not rest or sizes.count(-1) > 1 or count % rest or (-1 not in sizes and rest != count):
+    if min(target, default=0) < -1 or not rest or sizes.count(-1) > 1 or count % rest:
         return None  # onnx says what is wrong
     return TensorType(inputs[0].dtype, tuple(count // rest if d == -1 else d for d in sizes))
 

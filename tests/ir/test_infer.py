@@ -181,6 +181,13 @@ def test_closed_forms_with_integers_agree_with_onnx(name: str, ints: list[int], 
     assert [found.type] == infer._onnx_types(schema, at.emitted[-1].node, at.emitted[-1].inputs, block)
 
 
+@pytest.mark.parametrize("sizes", [[-2, -12], [-2, 12], [-1, -1], [-1, 5]])
+def test_a_reshape_to_impossible_sizes_is_refused(sizes: list[int]) -> None:
+    block = load(parse("g (float[3,2,4] a) => (float[3,2,4] y) { y = Neg (a) }", opset=20)).main
+    with emitting(block), pytest.raises(InternalError, match="does not type"):
+        op.Reshape(block.inputs[0], np.array(sizes, np.int64))
+
+
 @pytest.mark.parametrize("options", [{}, {"transA": 1}, {"transB": 1}, {"transA": 1, "transB": 1}])
 def test_gemm_agrees_with_onnx(options: dict[str, int]) -> None:
     block = load(parse("g (float[3,2] a, float[2,5] b) => (float[3,2] y) { y = Neg (a) }", opset=20)).main
