@@ -91,12 +91,12 @@ def vjp(
 ) -> None:
     """Register one formula per operand, in the schema's order; None, or none at the end: no gradient there.
 
-    `name` is "Op" or "my.domain::Op". `notes` states the convention at kinks. `fill`: outputs without an adjoint
-    arrive as zeros instead of None. `many`: `g` and `y` are tuples (default: the schema allows several outputs).
-    `broadcasts`: operands broadcast against each other, the engine sums partials back. `since`: the oldest version
-    the rule knows. `compares`: a formula asks which operands equal a result, as that of a maximum does; under
-    checkpointing it then reads both from one computation, for two may differ in the last bit. Raises InputError when
-    the operator has a rule already and `replace` is not set.
+    `name` is "Op" or "my.domain::Op". `notes` states the convention at kinks. `fill`: outputs without an adjoint arrive
+    as zeros instead of None. `many`: `g` and `y` are tuples (default: the schema allows several outputs). `broadcasts`:
+    operands broadcast against each other, the engine sums partials back. `since`: the version that the table of
+    operators shows where ONNX has no schema. `compares`: a formula asks which operands equal a result, as that of a
+    maximum does; under checkpointing it then reads both from one computation, for two may differ in the last bit.
+    Raises InputError when the operator has a rule already and `replace` is not set.
     """
     if not any(formulas):
         raise InputError(f'vjp("{name}") has no formula: declare it with zero("{name}") if its derivative is zero')

@@ -8,4 +8,4 @@ from onnxgrad.grad.registry import vjp_blocks
 
 vjp_blocks("If", if_gradient, notes="the branch that was taken; the condition receives nothing")
 vjp_blocks("Loop", loop_gradient, notes="tensor and sequence states; the trip count and the condition receive nothing")
-vjp_blocks("Scan", scan_gradient, since=9)
+vjp_blocks("Scan", scan_gradient)

@@ -111,4 +111,4 @@ def _as_var(v: Any) -> Var:
     return result
 
 
-vjp_all("Einsum", _einsum, broadcasts=True, since=12)
+vjp_all("Einsum", _einsum, broadcasts=True)

@@ -121,4 +121,4 @@ def _cells(
     return cell.sweep(peeping, [initial], scans, d.reverse)[1][0]
 
 
-vjp_all("LSTM", _lstm, since=14, notes="clip: the bounds pass the adjoint; it does not reach the cell's output")
+vjp_all("LSTM", _lstm, notes="clip: the bounds pass the adjoint; it does not reach the cell's output")

@@ -183,7 +183,7 @@ def _batch_norm_training(
     return result
 
 
-vjp_all("BatchNormalization", _batch_norm, since=14)
+vjp_all("BatchNormalization", _batch_norm)
 
 # ---- InstanceNormalization ------------------------------------------------------------------------------------------
 

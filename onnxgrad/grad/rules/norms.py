@@ -57,5 +57,5 @@ def _dropout_ratio(g: Adjoints, y: Sequence[Var], x: Var, ratio: Var, training_m
     return total if training_mode.const is not None else op.Where(training_mode, total, 0.0)
 
 
-vjp("Dropout", _dropout, _dropout_ratio, since=13, notes="training: with the mask that the forward run drew")
+vjp("Dropout", _dropout, _dropout_ratio, notes="training: with the mask that the forward run drew")
 zero("Hardmax", notes="one-hot: constant almost everywhere")

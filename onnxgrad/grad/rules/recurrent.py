@@ -139,5 +139,5 @@ def _answer(
     return result[: len(wanted)]
 
 
-vjp_all("RNN", _rnn, since=14)
-vjp_all("GRU", _gru, since=14)
+vjp_all("RNN", _rnn)
+vjp_all("GRU", _gru)

@@ -96,4 +96,4 @@ def _sum_of(sequence: Var, like: Var) -> Var:
     return result
 
 
-vjp_blocks("SequenceMap", _map, since=17)
+vjp_blocks("SequenceMap", _map)

@@ -124,7 +124,7 @@ def _vector(n: Any) -> Var:
     return result
 
 
-vjp("DFT", _dft, since=17)
+vjp("DFT", _dft)
 
 
 # ---- STFT: overlapping frames, times the window, transformed ---------------------------------------------------
@@ -192,6 +192,6 @@ def _stft_window(g: Var, y: Var, signal: Var, frame_step: Any, window: Var, fram
     return result
 
 
-vjp("STFT", _stft_signal, None, _stft_window, since=17)
+vjp("STFT", _stft_signal, None, _stft_window)
 zero("MelWeightMatrix", notes="a table; its frequencies receive nothing")
 zero("HannWindow", "HammingWindow", "BlackmanWindow", notes="a table of a given size")
