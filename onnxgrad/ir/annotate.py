@@ -7,7 +7,7 @@ about computed shapes) adds then flows on, binding by binding.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto, helper
 
@@ -15,6 +15,7 @@ from onnxgrad.ir import attributes, infer, inference, misinferred, symbolic
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.declarations import Declarations
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.retype import types_of_bodies
 from onnxgrad.ir.types import TensorType, Type
 
 # how often what is contradicted is left out of inference, before nothing is inferred but binding by binding
@@ -85,6 +86,13 @@ def _type_constants(block: BindingBlock) -> None:
                 b.outputs[0].type = TensorType(helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
 
 
+def _types_of(b: Binding) -> Sequence[Type | None]:
+    """The types of its results, from its operands or its bodies. Raises TypeMismatch."""
+    if b.blocks:
+        return types_of_bodies(b)
+    return infer.result_types(attributes.schema(b.op, b.version, b.domain), b.node, b.inputs, b.block)
+
+
 # ---- declarations, and what flows on from them -----------------------------------------------------------------
 
 
@@ -108,14 +116,14 @@ class _Completion:
                 continue
             # where onnx said nothing, every declaration is to be held against what we find
             untyped = any(out.rank is None for out in unknown)
-            if untyped and not b.blocks:
+            if untyped:
                 self._again(b)
             if misinferred.needs_types(b.node):  # declared by onnx's inference, as often as not
                 unknown = self._incomplete(unknown)
             self._take(between, unknown)
             if not untyped:
                 unknown = self._incomplete(unknown)
-                if unknown and not b.blocks and self._is_to_type(b):
+                if unknown and self._is_to_type(b):
                     self._again(b)
             self._take(returned, unknown)
 
@@ -133,12 +141,11 @@ class _Completion:
                 self._improve(out, self.said.believed(declared[out.name]))
 
     def _again(self, b: Binding) -> None:
-        schema = attributes.schema(b.op, b.version, b.domain)
         try:
-            types = infer.result_types(schema, b.node, b.inputs, b.block)
+            types = _types_of(b)
         except infer.TypeMismatch:
             return  # the file's own trouble: onnx said nothing about it either
-        for out, found in zip(b.outputs, types, strict=True):
+        for out, found in zip(b.outputs, types):
             if out is not None and isinstance(found, TensorType):
                 self._improve(out, found)
 

@@ -35,7 +35,7 @@ def clone_bindings(
     for b in bindings:
         node = _copy_node(b.node, bound)
         inputs = [v if v is None else mapping.get(v, v) for v in b.inputs]
-        while inputs and inputs[-1] is None:
+        while inputs and inputs[-1] is None and b.inputs[len(inputs) - 1] is not None:
             inputs.pop()
         node.input[:] = ["" if v is None else v.name for v in inputs]
         program = into.program

@@ -14,7 +14,8 @@ def retype(block: BindingBlock) -> None:
     block.schedule()
     for b in block.bindings:
         if b.blocks:
-            _OWNERS.get(b.op if b.domain == "" else "", _nested)(b)
+            _INTO.get(b.op if b.domain == "" else "", _nested)(b)
+            _learn(b.outputs, types_of_bodies(b))
             continue
         if any(v is not None and _is_open(v) for v in b.outputs):
             type_again(b)
@@ -34,38 +35,57 @@ def _nested(b: Binding) -> None:
         retype(nested)
 
 
-def _if(b: Binding) -> None:
+def types_of_bodies(b: Binding) -> list[Type | None]:
+    """What the bodies of control flow tell of its results: none for another operator."""
+    return _TOLD[b.op](b) if b.domain == "" and b.op in _TOLD else []
+
+
+def _of_if(b: Binding) -> list[Type | None]:
     """A result has what both branches agree on."""
-    _nested(b)
     then, otherwise = (b.blocks[name].outputs for name in ("then_branch", "else_branch"))
-    _learn(b.outputs, [common_type(x.type, y.type) for x, y in zip(then, otherwise, strict=True)])
+    return [common_type(x.type, y.type) for x, y in zip(then, otherwise)]
+
+
+def _of_loop(b: Binding) -> list[Type | None]:
+    """A state keeps its dtype, not its shape; what is scanned gets a new first axis."""
+    body, count = b.blocks["body"], len(b.inputs) - 2
+    states, scans = body.outputs[1 : 1 + count], body.outputs[1 + count :]
+    return [*(_unshaped(v) for v in states), *(_stacked(v.type, 0) for v in scans)]
+
+
+def _of_scan(b: Binding) -> list[Type | None]:
+    """A state keeps its type; what is scanned gets an axis."""
+    body, count = b.blocks["body"], len(b.inputs) - b.attr("num_scan_inputs")
+    if len(b.inputs) != len(body.inputs):
+        return []  # below opset 9 there is a batch axis, and sequence_lens
+    axes = b.attr("scan_output_axes") or [0] * (len(b.outputs) - count)
+    scans = [_stacked(v.type, axis) for v, axis in zip(body.outputs[count:], axes)]
+    return [*(v.type for v in body.outputs[:count]), *scans]
+
+
+_TOLD: dict[str, Callable[[Binding], list[Type | None]]] = {"If": _of_if, "Loop": _of_loop, "Scan": _of_scan}
 
 
 def _loop(b: Binding) -> None:
-    """A state keeps its dtype, not its shape; what is scanned gets a new first axis."""
-    body, count = b.blocks["body"], len(b.inputs) - 2
+    body = b.blocks["body"]
     _learn(body.inputs[2:], [_unshaped(v) for v in b.inputs[2:]])
     retype(body)
-    states, scans = body.outputs[1 : 1 + count], body.outputs[1 + count :]
-    _learn(b.outputs, [*(_unshaped(v) for v in states), *(_stacked(v.type, 0) for v in scans)])
 
 
 def _scan(b: Binding) -> None:
-    """A state keeps its type; what is scanned loses the axis that is walked, or gets one."""
+    """What is scanned loses the axis that is walked."""
     body, scanned = b.blocks["body"], b.attr("num_scan_inputs")
     count = len(b.inputs) - scanned
     if len(b.inputs) != len(body.inputs):
-        return  # below opset 9 there is a batch axis, and sequence_lens
-    axes_in = b.attr("scan_input_axes") or [0] * scanned
-    axes_out = b.attr("scan_output_axes") or [0] * (len(b.outputs) - count)
-    elements = [None if v is None else _element(v.type, axis) for v, axis in zip(b.inputs[count:], axes_in)]
+        return  # as in _of_scan
+    axes = b.attr("scan_input_axes") or [0] * scanned
+    elements = [None if v is None else _element(v.type, axis) for v, axis in zip(b.inputs[count:], axes)]
     _learn(body.inputs, [*(None if v is None else v.type for v in b.inputs[:count]), *elements])
     retype(body)
-    scans = [_stacked(v.type, axis) for v, axis in zip(body.outputs[count:], axes_out)]
-    _learn(b.outputs, [*(v.type for v in body.outputs[:count]), *scans])
 
 
-_OWNERS: dict[str, Callable[[Binding], None]] = {"If": _if, "Loop": _loop, "Scan": _scan}
+# how the bodies come to their own types
+_INTO: dict[str, Callable[[Binding], None]] = {"Loop": _loop, "Scan": _scan}
 
 
 def _learn(values: Sequence[Var | None], types: Sequence[Type | None]) -> None:

@@ -356,3 +356,18 @@ def test_a_budget_counts_the_tape_of_a_scan() -> None:
     )
     with pytest.raises(InputError, match="the least found needs about 4"):
         gradient(model, checkpoint=20_000)
+
+
+def test_an_operand_left_out_at_the_end_stays_so_in_the_copy() -> None:
+    """`Clip(x, low, "")`: the copy had two operands for the three that the binding has."""
+    model = parse(
+        """g (float[3] x, float low) => (float loss) {
+            y = Clip (x, low, "")
+            z = Sin (y)
+            loss = ReduceSum <keepdims = 0> (z)
+        }"""
+    )
+    feeds = {"x": normal(3), "low": np.array(-0.1, np.float32)}
+    kept, again = (grads(model, how, feeds)[1] for how in (None, "auto"))
+    np.testing.assert_array_equal(again["x_grad"], kept["x_grad"])
+    assert again["x_grad"].any()

@@ -222,3 +222,18 @@ def test_a_name_declared_for_sizes_that_differ_names_nothing() -> None:
     del model.graph.value_info[0]  # without the contradiction equal names mean equal sizes
     n1, n2 = (v.shape or () for v in load(model).main.vars() if v.name in ("n1", "n2"))
     assert same_dim(n1[1], n2[1])
+
+
+def test_an_if_learns_from_its_branches_what_a_declaration_told_them() -> None:
+    """onnx says nothing about the shape of a Loop's state, so that only the output's declaration gives `s` its rank."""
+    model = parse(
+        """g (bool c, float[4] x, int64 n) => (float[4] s, float[p] y) {
+            s = Loop (n, , x) <body = b (int64 i, bool go, float[4] v) => (bool on, float[4] w) {
+                on = Identity(go) w = Sin(v) }>
+            k = If (c) <then_branch = t () => (float a) { a = Tanh(s) }, else_branch = e () => (float b) { b = Sin(s) }>
+            y = Relu(k) }"""
+    )
+    for nested in (a.g for a in model.graph.node[1].attribute):
+        nested.output[0].type.tensor_type.ClearField("shape")
+    k = next(v for v in load(model).main.vars() if v.name == "k")
+    assert str(k.type) == "f32[4]"
