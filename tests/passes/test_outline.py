@@ -56,6 +56,8 @@ def test_a_reduction_ends_a_group(golden: Callable[[str, str], None]) -> None:
         # injective bindings join in the second phase
         ("a = Transpose(x)  y = Neg(a)", [["Transpose", "Neg"]]),
         ("a = Neg(x)  b = Transpose(a)  y = Abs(b)", [["Neg", "Transpose", "Abs"]]),
+        # when the product's group is complete already, which they would keep from its loop
+        ("a = Transpose(x)  b = MatMul(x, x)  y = Add(a, b)", [["Transpose"], ["MatMul", "Add"]]),
         # before a product comes a group of its own
         ("a = Neg(x)  y = MatMul(a, x)", [["Neg"], ["MatMul"]]),
         # opaque operators are in no group

@@ -109,10 +109,13 @@ def test_a_switch_takes_a_value_that_the_model_knows() -> None:
 
 
 def test_flags_are_off_and_images_are_images() -> None:
-    made = feeds("g (bool training_mode, float[1,3,8,8] pixels, uint8[1,8,8,3] raw) => (bool y, float[1,3,8,8] z) "
+    made = feeds("g (bool training_mode, float[1,3,8,8] pixels, float[1,8,8,1] grey, float[1,8,8,2] flow, "
+                 "uint8[1,8,8,3] raw) => (bool y, float[1,3,8,8] z) "
                  "{ y = Not(training_mode) z = Neg(pixels) }")  # fmt: skip
     assert not made["training_mode"]
-    assert made["pixels"].min() >= 0 and made["pixels"].max() <= 1
+    for name in ("pixels", "grey"):
+        assert made[name].min() >= 0 and made[name].max() <= 1
+    assert made["flow"].min() < 0
     assert made["raw"].max() > 200
 
 

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from tests.grad.numeric import check_op, normal
+from onnxgrad.grad import gradient
+from onnxgrad.verify.run import run
+from tests.grad.numeric import check_op, normal, op_model
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])
@@ -31,3 +33,11 @@ def test_one_row_that_is_meant_every_time(at: int) -> None:
 def test_rows_that_are_not_all_the_same_are_no_fill() -> None:
     text = "e = Expand (k, n) y = Gather (x, e)"
     check_op(text, {"x": normal(3, 4)}, constants={"k": np.array([[0], [2]], np.int64), "n": np.array([2, 3])})
+
+
+def test_rows_that_are_read_twice_and_too_wide_for_a_stored_line_of_indices() -> None:
+    feeds = {"x": normal(3, 5000), "i": np.array([2, 0, 2])}
+    graph = gradient(op_model("y = Gather (x, i)", feeds), seed="input", wrt=["x"])
+    g = normal(3, 5000, seed=1)
+    found = run(graph, {**feeds, "y_grad": g})["x_grad"]
+    np.testing.assert_array_equal(found, [g[1], np.zeros_like(g[1]), g[0] + g[2]])

@@ -164,3 +164,19 @@ def test_activation_that_onnx_does_not_know() -> None:
     model = op_model(node_of("RNN", activations=["Sine"]), feeds_of("RNN"))
     with pytest.raises(InputError, match="Sine"):
         gradient(model, seed="input", target="y")
+
+
+@pytest.mark.parametrize("operands", [", w, r", "x, , r", "x, w, "])
+def test_an_input_that_is_left_out_is_refused(operands: str) -> None:
+    """onnx counts the names and finds three."""
+    names = [n.strip() for n in operands.split(",")]
+    feeds = {n: v for n, v in feeds_of("RNN").items() if n in names}
+    graph = helper.make_graph(
+        [helper.make_node("RNN", names, ["y"], hidden_size=H)],
+        "g",
+        [helper.make_tensor_value_info(n, 1, v.shape) for n, v in feeds.items()],
+        [helper.make_tensor_value_info("y", 1, [T, 1, B, H])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    with pytest.raises(InputError, match="lacks one of its inputs X, W, R"):
+        gradient(model, seed="input", wrt=[*feeds])
