@@ -83,19 +83,24 @@ def _outcome(words: Sequence[str], verbose: bool) -> int:
     except BrokenPipeError:
         drop(sys.stdout)
         return PIPE_CLOSED
-    except InternalError as error:
-        return _failed(f"internal error: {error}; {_REPORT}", error.exit_code, verbose)
     except OnnxgradError as error:
+        if isinstance(error, InternalError):
+            return _ours(error, args, verbose)
         return _failed(str(error), error.exit_code, verbose)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _failed(f"{where}{error.strerror or error}", InputError.exit_code, verbose)
     except Exception as error:  # noqa: BLE001  # the last boundary: whatever it is, the user gets one line and a code
-        theirs = blamed(args, error) if args is not None else None
-        if theirs is not None:
-            return _failed(str(theirs), theirs.exit_code, verbose)
-        what = f"internal error: {type(error).__name__}: {error}"
-        return _failed(f"{what}; {_REPORT}", InternalError.exit_code, verbose)
+        return _ours(error, args, verbose)
+
+
+def _ours(error: Exception, args: argparse.Namespace | None, verbose: bool) -> int:
+    """What nobody expected: the model's fault where it does not run, else our own."""
+    theirs = blamed(args, error) if args is not None else None
+    if theirs is not None:
+        return _failed(str(theirs), theirs.exit_code, verbose)
+    what = str(error) if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"
+    return _failed(f"internal error: {what}; {_REPORT}", InternalError.exit_code, verbose)
 
 
 _REPORT = "please report this line with the command, the model and what `onnxgrad doctor` prints (-v adds a traceback)"

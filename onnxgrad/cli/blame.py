@@ -1,34 +1,72 @@
-"""Whose fault is an exception that nobody expected? The model's, where onnxruntime does not load it either."""
+"""Whose fault is an exception that nobody expected? The model's, where onnxruntime does not load or run it either, or
+finds other shapes than it declares.
+"""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
+
+import numpy as np
+from onnx import ModelProto, ValueInfoProto
 
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.limits import limited
-from onnxgrad.verify.run import RunFailed, open_session
+from onnxgrad.verify.inputs import feeds_for
+from onnxgrad.verify.run import RunFailed, Value, open_session
+from onnxgrad.verify.subject import subject
 
 _SECONDS = 30.0
+_SHOWN = 600  # characters of what it leads to here
 
 
 def blamed(args: argparse.Namespace, error: Exception) -> InputError | None:
-    """What is wrong with a model of this call; None where onnxruntime loads them all, or cannot be asked."""
+    """What is wrong with a model of this call; None where onnxruntime runs them all, or cannot be asked."""
     for name in _models(args):
         if not Path(name).is_file():
             continue
         try:
             with limited(_SECONDS):
-                open_session(Path(name), optimize=False)
-        except RunFailed as refused:
-            if not refused.limit:
-                return InputError(
-                    f"{name}: onnxruntime does not load this model ({refused.reason}), and here it leads to "
-                    f"{type(error).__name__}: {str(error)[:200]}"
-                )
-        except OnnxgradError:
+                reason = _fault(Path(name))
+        except Exception:  # noqa: BLE001  # a limit, no runtime, no feeds: the first error is the one to report
             return None
+        if reason is not None:
+            what = str(error) if isinstance(error, OnnxgradError) else f"{type(error).__name__}: {error}"
+            return InputError(f"{name}: {reason}, and here it leads to {what[:_SHOWN]}")
     return None
+
+
+def _fault(path: Path) -> str | None:
+    """Why the model cannot be worked on: it does not load, does not run, declares what it does not compute."""
+    try:
+        open_session(path, optimize=False)
+        proto = subject(path).proto
+        feeds = feeds_for(proto, seed=0)
+        session = open_session(path, optimize=False)
+        found = session.run(feeds)
+    except RunFailed as refused:
+        if refused.limit:
+            return None
+        return f"onnxruntime does not {'load' if refused.stage == 'load' else 'run'} this model ({refused.reason})"
+    return next(_lies(proto, found), None)
+
+
+def _lies(proto: ModelProto, found: dict[str, Value]) -> Iterator[str]:
+    for value in proto.graph.output:
+        array = found.get(value.name)
+        declared = _sizes(value)
+        if not isinstance(array, np.ndarray) or declared is None:
+            continue
+        if len(declared) != array.ndim or any(d is not None and d != n for d, n in zip(declared, array.shape)):
+            shown = ", ".join("?" if d is None else str(d) for d in declared)
+            yield f"output '{value.name}' is declared of shape [{shown}] and has {list(array.shape)} when it runs"
+
+
+def _sizes(value: ValueInfoProto) -> list[int | None] | None:
+    if not value.type.tensor_type.HasField("shape"):
+        return None
+    return [d.dim_value if d.HasField("dim_value") else None for d in value.type.tensor_type.shape.dim]
 
 
 def _models(args: argparse.Namespace) -> list[str]:

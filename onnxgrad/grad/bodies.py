@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from onnx import TensorProto
 
-from onnxgrad.errors import InputError, InternalError
+from onnxgrad.errors import InputError
 from onnxgrad.grad.accumulate import contradict, with_type_of
 from onnxgrad.grad.calling import build_body
-from onnxgrad.grad.registry import Rule, failed, rule_of
+from onnxgrad.grad.registry import Rule, naming, rule_of
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.bodies import (
     body_of,
@@ -92,11 +92,8 @@ def _open_registered(rule: Rule, binding: Binding) -> None:
     block = binding.block
     if any(v is not None and v.type is None for v in binding.inputs):
         retype(block)  # behind an operator that onnx cannot type: the body before this one may have done so
-    with emitting(block, share=True, sources=(binding,), made_by=f"body of {rule.name}"):
-        try:
-            results = build_body(rule, binding)
-        except InternalError as e:
-            raise failed(rule, binding, e) from e
+    with emitting(block, share=True, sources=(binding,), made_by=f"body of {rule.name}"), naming(rule, binding):
+        results = build_body(rule, binding)
     for out, new in zip(list(binding.outputs), results):
         if out is not None and new is not None:
             block.replace(out, new)

@@ -15,7 +15,7 @@ from onnxgrad.errors import InputError, InternalError
 from onnxgrad.grad.accumulate import add_up, contradict, fit
 from onnxgrad.grad.bodies import has_body, open_call, refuse_bomb
 from onnxgrad.grad.calling import partials
-from onnxgrad.grad.registry import Rule, failed, missing, rule_of
+from onnxgrad.grad.registry import Rule, missing, naming, rule_of
 from onnxgrad.grad.sequences import add_up_sequences
 from onnxgrad.ir.anchor import anchor
 from onnxgrad.ir.block import Binding, BindingBlock, Var
@@ -170,18 +170,18 @@ def _partials(
 ) -> list[tuple[Var, Any]]:
     """(value, its partial) for each operand slot asked for; `read` is where the rule finds operands and outputs."""
     if rule.kind == "vjp_blocks":
-        return _block_partials(rule, read, g, asked, originals)
+        with naming(rule, forward):
+            return _block_partials(rule, read, g, asked, originals)
     wanted = [v in asked and rule.has_formula(i) for i, v in enumerate(forward.inputs)]
-    try:
+    with naming(rule, forward):
         found = partials(rule, read, g, wanted)
-    except InternalError as e:
-        raise failed(rule, forward, e) from e
     result: list[tuple[Var, Any]] = []
     for i, (v, partial) in enumerate(zip(forward.inputs, found, strict=True)):
         if v is None or partial is None or not wanted[i]:
             continue
         if isinstance(partial, Var) and isinstance(v.type, TensorType):
-            partial = fit(partial, v, rule.name, rule.broadcasts, forward, i)
+            with naming(rule, forward):
+                partial = fit(partial, v, rule.name, rule.broadcasts, forward, i)
         result.append((v, partial))
     return result
 

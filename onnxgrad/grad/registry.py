@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -182,14 +183,25 @@ def missing(binding: Binding) -> InputError:
     )
 
 
-def failed(rule: Rule, binding: Binding, error: InternalError) -> OnnxgradError:
-    """The error for a rule that emits what does not type.
+@contextmanager
+def naming(rule: Rule, binding: Binding) -> Iterator[None]:
+    """Name the rule and the binding in an error of a rule that emits what does not type, or stumbles over operands.
 
-    Nothing but the operator's own kernels knows what an operator without a schema takes: it may be its operands.
+    Nothing but the operator's own kernels knows what an operator without a schema takes: it may be its operands, and
+    is an InputError. For any other it is an InternalError, as long as nobody finds that the model is not valid.
     """
-    text = f"the gradient rule of {rule.name} failed at '{binding}': {error}"
-    known = attributes.schema(binding.op, binding.version, binding.domain) is not None
-    return InternalError(text) if known else InputError(f"{text}; are these operands what {rule.name} takes?")
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        if isinstance(error, OnnxgradError) and not isinstance(error, InternalError):
+            raise
+        what = str(error) if isinstance(error, OnnxgradError) else f"{type(error).__name__}: {error}"
+        text = f"the gradient rule of {rule.name} failed at '{binding}': {what}"
+        if attributes.schema(binding.op, binding.version, binding.domain) is not None:
+            raise InternalError(text) from error
+        raise InputError(f"{text}; are these operands what {rule.name} takes?") from error
 
 
 def split_name(name: str) -> tuple[str, str]:

@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import onnx
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto, NodeProto, TensorProto
 
 from onnxgrad.errors import InputError, InternalError, OnnxgradError
+from onnxgrad.ir.misinferred import is_unbounded
 from onnxgrad.ir.preflight import every_node
 
 _LARGEST = 1 << 30  # serialised bytes that onnx's checker is given
@@ -47,6 +48,8 @@ def fault_of(proto: ModelProto) -> str | None:
     try:
         if not any(t.data_location == TensorProto.EXTERNAL for t in proto.graph.initializer):
             onnx.checker.check_model(proto)
+        if any(is_unbounded(n) for n in _nodes(proto)):
+            return None
         onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
     except Exception as error:  # noqa: BLE001  # whatever onnx raises, it is about the model
         return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
@@ -55,10 +58,14 @@ def fault_of(proto: ModelProto) -> str | None:
 
 def _far_axes(proto: ModelProto) -> Iterator[str]:
     """Axes that no rank reaches; onnx looks at their last 32 bits."""
-    for node in every_node([*proto.graph.node, *(n for f in proto.functions for n in f.node)]):
+    for node in _nodes(proto):
         for a in node.attribute:
             if a.name == "axis" and abs(a.i) >= 1 << 31:
                 yield f"axis {a.i} of {node.op_type} '{node.name}' is out of range"
+
+
+def _nodes(proto: ModelProto) -> Iterator[NodeProto]:
+    return every_node([*proto.graph.node, *(n for f in proto.functions for n in f.node)])
 
 
 def _no_text(message: Any) -> Iterator[tuple[str, bytes]]:

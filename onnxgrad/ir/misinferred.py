@@ -15,7 +15,7 @@ from onnxgrad.ir.types import Shape
 _FORGOTTEN = {"STFT": {"onesided": 1}}
 
 OPERATORS = frozenset({*_FORGOTTEN, *ceil_mode.POOLS, "Split"})
-# onnx makes a list of as many sizes as the attribute says, whatever the node has results
+# onnx makes a list of as many sizes as the attribute says, whatever the node has results, and reads beyond its end
 _MOST_PARTS = 1 << 20
 
 
@@ -44,8 +44,11 @@ def needs_types(node: NodeProto) -> bool:
 
 
 def is_unbounded(node: NodeProto) -> bool:
-    """Whether onnx's inference of this node would take any amount of memory."""
-    return node.op_type == "Split" and any(a.name == "num_outputs" and a.i > _MOST_PARTS for a in node.attribute)
+    """Whether onnx's inference of this node would take any amount of memory, or end the process."""
+    if node.op_type != "Split":
+        return False
+    parts = [a for a in node.attribute if a.name == "num_outputs"]
+    return any(a.ref_attr_name or not len(node.output) <= a.i <= _MOST_PARTS for a in parts)
 
 
 def corrected(node: NodeProto, x: Shape | None, y: Shape | None) -> Shape | None:

@@ -110,6 +110,8 @@ class _Reader:
             raise self._wrong(node, f"the attribute '{a.name}' is of type {_kind(a.type)}, not {_kind(known)}")
         if known is not None and node.domain in ("", "ai.onnx") and a.name in _RANGED:
             self._in_range(node, a, *_RANGED[a.name])
+            if a.name == "num_outputs" and a.i < len(node.output):
+                raise self._wrong(node, f"the attribute 'num_outputs' is {a.i}, and {len(node.output)} are named")
 
     def _in_range(self, node: NodeProto, a: AttributeProto, least: int, end: int) -> None:
         values: Sequence[int] = a.ints if a.type == _A.INTS else [a.i]

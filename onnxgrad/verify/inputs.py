@@ -22,6 +22,7 @@ from onnxgrad.verify.run import Value
 from onnxgrad.verify.trace import Tracer, Uses
 
 _MAX_ELEMENTS = 2**28  # a generated input of over a gigabyte helps nobody
+_MOST_AXES = 64
 _WORDS = ("alpha", "beta", "gamma", "delta", "one two", "", "Zürich", "42")
 
 
@@ -155,6 +156,8 @@ class _Maker:
     ) -> Value:
         dims = shape_of(name, kind)
         shape = [] if dims is None else [evaluate(dim, self.sizes) for dim in dims]
+        if len(shape) > _MOST_AXES:
+            raise InputError(f"input {name!r} has {len(shape)} axes, more than the {_MOST_AXES} of numpy's arrays")
         if math.prod(shape) > _MAX_ELEMENTS:
             raise InputError(
                 f"input {name!r} would have shape {shape}; choose smaller sizes with --dim, "

@@ -207,3 +207,49 @@ def test_a_pipe_is_no_model(run: Run, tmp_path: Path, command: str) -> None:
     os.mkfifo(pipe)
     rest = {"verify": [pipe], "diff": [pipe], "inspect": []}.get(command, ["-o", tmp_path / "o"])
     check(run(command, pipe, *([] if command == "bench" else rest)), 2, "is a device or a pipe")
+
+
+# models that onnx's checker and inference let pass: what their operators make of them shows when they run
+STUMBLING = {
+    "scales that are no vector": (
+        """g (float[1,1,2,2] x) => (float[a,b,c,d] y) <float[2,2] s = {1, 1, 1, 1}>
+        { y = Upsample<mode = "nearest">(x, s) }""", 9, "and no vector",
+    ),
+    "a scale that does not broadcast": (
+        """g (float[2,3,4,5] x) => (float[a,b,c,d] y) <float[5,1] s = {1, 2, 3, 4, 5}>
+        { y = LayerNormalization(x, s) }""", 17, "rule of LayerNormalization failed at 'y",
+    ),
+    "a declaration that lies": (
+        "g (float[3,4,5] x, int64[0] axes) => (float[1,1,4,4] y) { y = ReduceLogSum(x, axes) }", 18,
+        "output 'y' is declared of shape [1, 1, 4, 4] and has [1, 1, 1]",
+    ),
+    "more results than parts": (
+        "g (float[4] x) => (float[N] y) { y, z = Split<num_outputs = 1>(x) }", 18, "'num_outputs' is 1, and 2 are named",
+    ),
+    "more results than a call's parts": (
+        """<ir_version: 8, opset_import: ["": 18, "f": 1]>
+        g (float[4] x) => (float[N] y) { y = f.parts<n = 1>(x) }
+        <domain: "f", opset_import: ["": 18]> parts <n>(a) => (b) { b, c = Split<num_outputs: int = @n>(a) }""", 18,
+        "onnxruntime does not run this model",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", STUMBLING)
+def test_a_rule_that_stumbles_over_an_ill_typed_model(run: Run, tmp_path: Path, what: str) -> None:
+    text, opset, words = STUMBLING[what]
+    path = tmp_path / "model.onnx"
+    path.write_bytes(parse(text, opset=opset, ir_version=8).SerializeToString())
+    done = run("grad", path, "-o", tmp_path / "out.onnx", "--no-verify", "--seed", "input")
+    assert (done.code, len(done.lines)) == (2, 1), done.err
+    assert words in done.err
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_rank_that_numpy_lacks(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    axes = ",".join("1" * 65)
+    path.write_bytes(parse(f"g (float[{axes}] x) => (float[{axes}] y) {{ y = Relu(x) }}").SerializeToString())
+    done = run("bench", path, "--rounds", "1", "--seconds", "0.01")
+    assert (done.code, len(done.lines)) == (2, 1)
+    assert "65 axes" in done.err

@@ -41,9 +41,16 @@ QUICK: dict[str, tuple[list[str], set[str]]] = {
     "params": (["grad", "model.onnx", "-o", "out.onnx", "--no-verify", "--wrt", "params", "--seed", "input"], {"out.onnx"}),
     "diff": (["diff", "model.onnx", "model.onnx", "-v"], set()),
     "place": (["place", "model.onnx", "-o", "out.onnx", "--device", "cuda=*", "--ir"], {"out.onnx"}),
+    "mark": (["grad", "model.onnx", "-o", "out.onnx", "--mark", "--checkpoint", "auto"], {"out.onnx"}),
+    "checkpoint": (
+        ["grad", "model.onnx", "-o", "out.onnx", "--no-verify", "--checkpoint", "auto", "--ste", "--seed", "input"],
+        {"out.onnx"},
+    ),
+    "reduce": (["reduce", "model.onnx", "-o", "out.onnx", "--check", "false"], {"out.onnx"}),
 }  # fmt: skip
 PROVING: dict[str, tuple[list[str], set[str]]] = {
     "prove": (["optimize", "model.onnx", "-o", "out.onnx"], {"out.onnx"}),
+    "each": (["optimize", "model.onnx", "-o", "out.onnx", "--verify", "each"], {"out.onnx"}),
     "verify": (["verify", "model.onnx", "model.onnx"], set()),
     "check-grad": (["check-grad", "model.onnx"], set()),
     "bench": (["bench", "model.onnx", "--rounds", "1", "--seconds", "0.01"], set()),

@@ -8,6 +8,8 @@ import random
 import pytest
 
 from tests.hostile.damage import edits, mutant
+from tests.hostile.operands import mutant as mutant_operands
+from tests.hostile.operands import single_nodes
 from tests.hostile.running import COMMANDS, PROVING, QUICK, Job, every, sweep
 from tests.hostile.seeds import seeds
 
@@ -47,6 +49,17 @@ def test_damaged_models(commands: dict[str, object]) -> None:
     for i in range(300 if commands is QUICK else 60):
         name, data = models[i % len(models)]
         jobs.append(Job(f"{name} {i}", mutant(data, edits(rng, data)), (names[i // len(models) % len(names)],)))
+    assert failures(jobs) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_operands_that_are_not_what_the_operator_takes() -> None:
+    rng, nodes = random.Random(0), single_nodes()
+    jobs = []
+    for i in range(1000):
+        seed = rng.choice(nodes)
+        jobs.append(Job(f"{seed.name} {i}", mutant_operands(rng, seed), ("params" if i % 4 == 0 else "grad",)))
     assert failures(jobs) == []
 
 

@@ -96,6 +96,10 @@ def rank(count: int) -> ModelProto:
 
 
 RANGE = "a = Constant<value_int = 0>() b = Constant<value_int = 4611686018427387904>() c = Constant<value_int = 1>()"
+# onnx's inference writes the size of the second part behind the end of a list of one
+PARTS = """<ir_version: 8, opset_import: ["": 18, "f": 1]>
+g (float[4] x) => (float[N] y) { y = f.parts<n = 1>(x) }
+<domain: "f", opset_import: ["": 18]> parts <n>(a) => (b) { b, c = Split<num_outputs: int = @n>(a) }"""
 BOMBS: dict[str, Callable[[], ModelProto]] = {
     "Range": lambda: parse(f"g (float[N] x) => (float[N] y) {{ {RANGE} r = Range(a, b, c) y = Cast<to = 1>(r) }}"),
     "ConstantOfShape": lambda: parse(
@@ -116,6 +120,7 @@ BOMBS: dict[str, Callable[[], ModelProto]] = {
         for op in ("ConstantOfShape", "Reshape", "Expand", "Tile", "Resize")
     },
     "parts": lambda: parse("g (float[8] x) => (float[N] y) { y = Split<num_outputs = 4294967296>(x) }"),
+    "parts of a function": lambda: parse(PARTS),
     "step": lambda: parse(
         """g (float[8] x) => (float[N] y) { s = Shape(x) a = Constant<value_ints = [0]>() z = Slice(s, a, a, a, a)
         y = ConstantOfShape(z) }"""

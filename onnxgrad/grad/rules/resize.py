@@ -35,6 +35,9 @@ def _resize(g: Var, y: Var, x: Var, binding: Binding) -> Any:
     """Multiply each resized axis of g by the transposed weights."""
     if x.rank is None:
         raise InputError(f"the gradient of '{binding}' needs an operand of known rank")
+    for v in binding.inputs[1:]:
+        if v is not None and v.rank not in (None, 1):  # onnxruntime reads them flat, whatever their shape
+            raise InputError(f"'{v.name}' of '{binding}' is {v.type}, and no vector")
     axes = [from_front(a, x.rank) for a in binding.attr("axes") or range(x.rank)]
     for position, axis in enumerate(axes):
         if not _is_untouched(binding, position, axis, x, y):
