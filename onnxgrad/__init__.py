@@ -11,7 +11,7 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import emitting, op
 from onnxgrad.ir.save import save
-from onnxgrad.passes.optimize import RewriteRefuted, optimize
+from onnxgrad.pipeline.optimize import RewriteRefuted, optimize
 from onnxgrad.rewrite.combine import combine
 from onnxgrad.rewrite.context import PatternContext, rewrite_bindings, rewrite_call
 from onnxgrad.rewrite.engine import rewrite

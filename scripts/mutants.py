@@ -36,7 +36,16 @@ sys.path.insert(0, str(ROOT))
 from scripts.mutation import runner  # noqa: E402
 from scripts.mutation.sites import Site, choose, sites  # noqa: E402
 
-FOLDERS = ["onnxgrad/passes", "onnxgrad/grad/rules", "onnxgrad/ir", "onnxgrad/verify"]
+FOLDERS = [
+    "onnxgrad/laws",
+    "onnxgrad/folding",
+    "onnxgrad/outlining",
+    "onnxgrad/passes",
+    "onnxgrad/pipeline",
+    "onnxgrad/grad/rules",
+    "onnxgrad/ir",
+    "onnxgrad/verify",
+]
 # imported once, before the forks
 _HEAVY = [
     "numpy",

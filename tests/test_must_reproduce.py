@@ -16,8 +16,8 @@ from onnx import ModelProto
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
-from onnxgrad.passes.optimize import optimize
-from onnxgrad.passes.pipeline import Pipeline
+from onnxgrad.pipeline.optimize import optimize
+from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import Unsupported, feeds_for, run
 from onnxgrad.verify.reference import reference

@@ -33,11 +33,11 @@ from onnxgrad.cli.stats import stats_of
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.load import read_proto
 from onnxgrad.ir.save import to_proto
+from onnxgrad.laws.parallel.merging import MERGE
 from onnxgrad.passes.inline import Inline
-from onnxgrad.passes.optimize import Optimized, RewriteRefuted, optimize_program
-from onnxgrad.passes.parallel import MERGE
-from onnxgrad.passes.pipeline import Pipeline
-from onnxgrad.passes.presets import PRESETS
+from onnxgrad.pipeline.optimize import Optimized, RewriteRefuted, optimize_program
+from onnxgrad.pipeline.pipeline import Pipeline
+from onnxgrad.pipeline.presets import PRESETS
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

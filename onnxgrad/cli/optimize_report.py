@@ -17,7 +17,7 @@ from onnxgrad.cli.proof_report import proof_lines, verdict
 from onnxgrad.cli.report import bytes_text, cell, change, heading, number, seconds_text, share_text, table
 from onnxgrad.cli.stats import Stats
 from onnxgrad.errors import OnnxgradError
-from onnxgrad.passes.optimize import Optimized
+from onnxgrad.pipeline.optimize import Optimized
 from onnxgrad.rewrite.trace import Inexact
 from onnxgrad.verify import Report
 

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from onnxgrad.cli.report import Output, cell, table
 from onnxgrad.errors import InputError
-from onnxgrad.passes.pipeline import PASSES, Pass
-from onnxgrad.passes.presets import DESCRIBED, Preset
+from onnxgrad.pipeline.pipeline import PASSES, Pass
+from onnxgrad.pipeline.presets import DESCRIBED, Preset
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -11,7 +11,7 @@ from onnxgrad.cli.limit_options import add_limits, within_limits
 from onnxgrad.cli.report import Output, bytes_text, cell, heading, number, table
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.load import load
-from onnxgrad.passes.place import OPTION, Copy, Placement, annotate, place, rule, settings
+from onnxgrad.placement import OPTION, Copy, Placement, annotate, place, rule, settings
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.folding.evaluate import evaluate
 from onnxgrad.grad.accumulate import contradict, with_type_of
 from onnxgrad.grad.calling import build_body
 from onnxgrad.grad.registry import Rule, naming, rule_of
@@ -27,7 +28,6 @@ from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.retype import retype
 from onnxgrad.ir.symbolic import sizes
 from onnxgrad.ir.types import Array, TensorType, element_count
-from onnxgrad.passes.evaluate import evaluate
 
 # opening calls stops here: a chain of functions that call each other twice doubles the graph at each level
 MAX_BINDINGS = 200_000

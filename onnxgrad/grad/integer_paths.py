@@ -18,7 +18,7 @@ from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.ops import emitting, op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import TensorType
-from onnxgrad.passes.quantized_laws import LAWS
+from onnxgrad.laws.quantized.operators import LAWS
 
 SHADOWED = "Shadowed"
 _MOVES = frozenset(

@@ -11,10 +11,10 @@ import numpy as np
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import element_count
+from onnxgrad.laws.scales.carry import carries, carry
+from onnxgrad.laws.scales.products import PRODUCTS, product_times
+from onnxgrad.laws.scales.scale import REACH, Scale, Stays, again, read_scale
 from onnxgrad.passes.base import Pass, register, roots
-from onnxgrad.passes.scale import REACH, Scale, Stays, again, read_scale
-from onnxgrad.passes.scale_carry import carries, carry
-from onnxgrad.passes.scale_products import PRODUCTS, product_times
 from onnxgrad.rewrite.engine import Rule, apply_rules, closes_cycle, rewrite
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Decline, Trace, decline

@@ -13,10 +13,10 @@ from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import constant, op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Dim, numpy_dtype
+from onnxgrad.laws.parallel.merging import concat, split
+from onnxgrad.laws.parallel.splits import sink_activations
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.passes.combine_matmul import Check
-from onnxgrad.passes.parallel import concat, split
-from onnxgrad.passes.split_laws import sink_activations
 from onnxgrad.rewrite.combine import Branch, Family, apply_family, combine
 from onnxgrad.rewrite.pattern import Each, P, capture
 from onnxgrad.rewrite.trace import Decline, Trace, decline

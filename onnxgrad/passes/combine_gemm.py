@@ -12,10 +12,10 @@ from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import constant, op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Dim, numpy_dtype
+from onnxgrad.laws.parallel.merging import concat, reason_not_to_merge, reason_not_to_split, reason_of_shared, split
+from onnxgrad.laws.parallel.splits import sink_below_split
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.passes.combine_matmul import Check
-from onnxgrad.passes.parallel import concat, reason_not_to_merge, reason_not_to_split, reason_of_shared, split
-from onnxgrad.passes.split_laws import sink_below_split
 from onnxgrad.rewrite.combine import Branch, Family, apply_family, combine
 from onnxgrad.rewrite.pattern import Each, P, capture
 from onnxgrad.rewrite.trace import Decline, Trace, decline

@@ -9,9 +9,16 @@ from typing import Any, ClassVar
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
+from onnxgrad.laws.parallel.merging import (
+    concat,
+    reason_not_to_merge,
+    reason_not_to_split,
+    reason_of_shared,
+    rows,
+    split,
+)
+from onnxgrad.laws.parallel.splits import sink_below_split
 from onnxgrad.passes.base import Pass, register, roots
-from onnxgrad.passes.parallel import concat, reason_not_to_merge, reason_not_to_split, reason_of_shared, rows, split
-from onnxgrad.passes.split_laws import sink_below_split
 from onnxgrad.rewrite.combine import Branch, Family, apply_family, combine
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Decline, Trace, decline

@@ -10,8 +10,8 @@ import numpy as np
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import constant
 from onnxgrad.ir.program import Program
+from onnxgrad.laws.scales.scale import Stays, again, channel_vector
 from onnxgrad.passes.base import Pass, register, roots
-from onnxgrad.passes.scale import Stays, again, channel_vector
 from onnxgrad.rewrite.engine import apply_rules, count, rewrite
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Trace, decline

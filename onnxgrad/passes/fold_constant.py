@@ -12,16 +12,16 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
+from onnxgrad.folding.evaluate import EVALUATED, MOVES, evaluate
+from onnxgrad.folding.groups import groups, growth
+from onnxgrad.folding.size import file_bytes
 from onnxgrad.ir import attributes, infer, symbolic
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.ops import RANDOM_OPS, constant, emitting
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES, Array, TensorType, element_count, is_static, numpy_dtype
 from onnxgrad.passes.base import Pass, register, roots
-from onnxgrad.passes.constant_groups import groups, growth
-from onnxgrad.passes.evaluate import EVALUATED, MOVES, evaluate
 from onnxgrad.passes.merge_equal import draws
-from onnxgrad.passes.size import file_bytes
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify.run import RunFailed, RuntimeMissing, Value, run
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.program import Program
+from onnxgrad.laws.scales.carry import carries, carry
+from onnxgrad.laws.scales.products import PRODUCTS, product_of_scaled
+from onnxgrad.laws.scales.scale import REACH, Scale, Stays, again, read_scale
 from onnxgrad.passes.backward_fold_scale_axis import parts_of
 from onnxgrad.passes.base import Pass, register, roots
-from onnxgrad.passes.scale import REACH, Scale, Stays, again, read_scale
-from onnxgrad.passes.scale_carry import carries, carry
-from onnxgrad.passes.scale_products import PRODUCTS, product_of_scaled
 from onnxgrad.rewrite.engine import Rule, apply_rules, closes_cycle, rewrite
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Decline, Trace, decline

@@ -24,8 +24,8 @@ from onnxgrad.ir.bodies import (
     splice,
 )
 from onnxgrad.ir.program import FunctionKey, Program
+from onnxgrad.outlining.functions import KEY, MADE_BY, Origin, declare_copies, origins, restore_names, restore_order
 from onnxgrad.passes.base import Pass, register, roots
-from onnxgrad.passes.outlined import KEY, MADE_BY, Origin, declare_copies, origins, restore_names, restore_order
 from onnxgrad.passes.remove_unused_functions import names_function, reachable, walk_nodes
 from onnxgrad.rewrite.trace import Trace
 

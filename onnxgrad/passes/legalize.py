@@ -10,10 +10,10 @@ from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import emitting
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.retype import type_again
+from onnxgrad.laws.quantized.bounds import Shortfall
+from onnxgrad.laws.quantized.forms import Form, PlainForm, QdqForm, Unsupported
+from onnxgrad.laws.quantized.operators import LAWS
 from onnxgrad.passes.base import Pass, register, roots
-from onnxgrad.passes.quantized_bounds import Shortfall
-from onnxgrad.passes.quantized_forms import Form, PlainForm, QdqForm, Unsupported
-from onnxgrad.passes.quantized_laws import LAWS
 from onnxgrad.rewrite.engine import substitute
 from onnxgrad.rewrite.trace import Inexact, Trace
 

@@ -11,11 +11,11 @@ from onnx import FunctionProto, NodeProto, ValueInfoProto
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.bodies import import_opset
 from onnxgrad.ir.program import FunctionKey, Program
+from onnxgrad.outlining.functions import KEY, MADE_BY, declarations, remember
+from onnxgrad.outlining.functions import RULE as _RULE
+from onnxgrad.outlining.groups import fusion_groups
 from onnxgrad.passes.base import Pass, register
-from onnxgrad.passes.fusion_groups import fusion_groups
 from onnxgrad.passes.inline import put_in_place
-from onnxgrad.passes.outlined import KEY, MADE_BY, declarations, remember
-from onnxgrad.passes.outlined import RULE as _RULE
 from onnxgrad.rewrite.trace import Trace
 
 DOMAIN = "onnxgrad"

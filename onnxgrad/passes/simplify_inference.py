@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 import numpy as np
 from onnx import TensorProto, helper
 
+from onnxgrad.folding.digits import fixed_value
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import numpy_dtype
+from onnxgrad.laws.scales.scale import fixed
 from onnxgrad.passes.base import Pass, register, roots
-from onnxgrad.passes.digits import fixed_value
-from onnxgrad.passes.scale import fixed
 from onnxgrad.rewrite.engine import Rule, apply_rules, count, rewrite
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Decline, Trace, decline

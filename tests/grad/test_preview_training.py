@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from onnxgrad.grad.preview_training import DOMAIN
-from onnxgrad.passes.optimize import optimize
+from onnxgrad.pipeline.optimize import optimize
 from onnxgrad.verify.run import run
 from tests.backend_suite import Case, usable
 from tests.helpers import parse

@@ -16,7 +16,7 @@ from onnxgrad.grad import registry
 from onnxgrad.grad.registry import Rule
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
-from onnxgrad.passes.pipeline import Pipeline
+from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify.reference import Reference
 from scripts.sweep_gradients import sweep

@@ -14,7 +14,7 @@ from onnxgrad.ir.load import load
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.passes.base import Pass
-from onnxgrad.passes.pipeline import Pipeline
+from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import feeds_for, run
 from onnxgrad.verify.dims import dim_plans

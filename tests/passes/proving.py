@@ -13,7 +13,7 @@ from onnx import ModelProto, numpy_helper
 from onnxgrad.ir.load import load
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
-from onnxgrad.passes.pipeline import Pipeline
+from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import Report, verify
 

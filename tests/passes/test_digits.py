@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxgrad.passes.digits import reason_of_rounding
+from onnxgrad.folding.digits import reason_of_rounding
 from tests.passes.common import Done, apply, assert_same_results, model_of
 
 NAMES = {"float16": np.float16, "float": np.float32, "double": np.float64}

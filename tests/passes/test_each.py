@@ -12,9 +12,9 @@ from onnxgrad.ir.block import Var
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.passes.base import Pass, roots
-from onnxgrad.passes.each import EachReport
-from onnxgrad.passes.optimize import Optimized, RewriteRefuted, optimize, optimize_program
-from onnxgrad.passes.pipeline import Pipeline
+from onnxgrad.pipeline.each import EachReport
+from onnxgrad.pipeline.optimize import Optimized, RewriteRefuted, optimize, optimize_program
+from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.rewrite.engine import apply_rules, count, rewrite
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Trace

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from onnxgrad.folding.evaluate import _RULES, MOVES, evaluate
 from onnxgrad.ir.load import load
-from onnxgrad.passes.evaluate import _RULES, MOVES, evaluate
 from onnxgrad.verify import RunFailed, run
 
 RNG = np.random.default_rng(5)

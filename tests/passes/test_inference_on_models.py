@@ -10,8 +10,8 @@ import onnx
 import pytest
 
 from onnxgrad.ir.program import Program
-from onnxgrad.passes.optimize import optimize_program
-from onnxgrad.passes.pipeline import PRESETS, Pipeline
+from onnxgrad.pipeline.optimize import optimize_program
+from onnxgrad.pipeline.pipeline import PRESETS, Pipeline
 from tests.helpers import parse
 from tests.passes.proving import ran, with_weights
 

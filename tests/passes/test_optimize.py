@@ -15,9 +15,9 @@ from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.passes.base import Pass
-from onnxgrad.passes.optimize import RewriteRefuted, optimize, optimize_program
-from onnxgrad.passes.pipeline import Pipeline, parse_passes
 from onnxgrad.passes.remove_noops import RemoveNoops
+from onnxgrad.pipeline.optimize import RewriteRefuted, optimize, optimize_program
+from onnxgrad.pipeline.pipeline import Pipeline, parse_passes
 from onnxgrad.rewrite.engine import apply_rules, count, rewrite
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Trace

@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 
 from onnxgrad.ir.load import load
-from onnxgrad.passes.fusion_groups import fusion_groups
+from onnxgrad.outlining.groups import fusion_groups
 from tests.backend_suite import clamp_ir, usable
 from tests.helpers import MODELS_DIR, parse
 from tests.passes.proving import Ran, ran

@@ -11,7 +11,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
-from onnxgrad.passes.place import OPTION, Placement, annotate, place, rule, settings
+from onnxgrad.placement import OPTION, Placement, annotate, place, rule, settings
 from tests.helpers import parse
 
 # Relay's example: add, sqrt, log, subtract, exp, with sqrt and exp on cuda

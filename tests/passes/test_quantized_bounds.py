@@ -1,11 +1,11 @@
-"""onnxgrad/passes/quantized_bounds.py: how far a float32 sum of integers may be off."""
+"""onnxgrad/laws/quantized/bounds.py: how far a float32 sum of integers may be off."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from onnxgrad.passes.quantized_bounds import shortfall
+from onnxgrad.laws.quantized.bounds import shortfall
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""onnxgrad/passes/reread.py: whether a fresh reading of the result says more about its types."""
+"""onnxgrad/pipeline/fresh_types.py: whether a fresh reading of the result says more about its types."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from onnxgrad.ir.load import load
 from onnxgrad.ir.types import Shape, TensorType
-from onnxgrad.passes.reread import types_of_a_fresh_reading
+from onnxgrad.pipeline.fresh_types import types_of_a_fresh_reading
 from tests.helpers import parse
 
 TEXT = "g (float[N,3] x, float[A,B] u) => (float[P,Q] y) { r = Neg(x) s = MatMul(r, u) y = Neg(s) }"

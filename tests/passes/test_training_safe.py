@@ -11,7 +11,7 @@ import pytest
 from onnx import ModelProto, numpy_helper
 
 from onnxgrad.ir.types import FLOAT_DTYPES
-from onnxgrad.passes.pipeline import PRESETS, Pipeline
+from onnxgrad.pipeline.pipeline import PRESETS, Pipeline
 from tests.helpers import MODELS_DIR, parse
 from tests.passes.proving import Ran, ran, with_weights
 

@@ -12,7 +12,7 @@ from onnx import TensorProto
 
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import save
-from onnxgrad.passes.pipeline import Pipeline
+from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.verify import run
 from tests.helpers import parse
 from tests.passes.common import Done, apply, assert_same_results, model_of, weights

@@ -9,7 +9,7 @@ import pytest
 from onnx import numpy_helper
 
 from onnxgrad.errors import InputError
-from onnxgrad.passes.optimize import RewriteRefuted, optimize
+from onnxgrad.pipeline.optimize import RewriteRefuted, optimize
 from onnxgrad.verify import verify
 from onnxgrad.verify.compare import compare
 from tests.helpers import parse

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from onnxgrad.ir.block import Binding, BindingBlock
-from onnxgrad.passes.kinds import Kind, edge_kind, kind_of
+from onnxgrad.outlining.kinds import Kind, edge_kind, kind_of
 
 _Device = tuple[str, ...]
 

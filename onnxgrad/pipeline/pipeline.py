@@ -12,6 +12,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.collector import collector_paused
 from onnxgrad.ir.fault import blaming
 from onnxgrad.ir.program import Program
+from onnxgrad.laws.parallel.merging import MERGE
 from onnxgrad.passes import (  # each module registers its passes
     backward_fold_scale_axis,
     combine_conv,
@@ -33,9 +34,8 @@ from onnxgrad.passes import (  # each module registers its passes
     transpose_after_concat,
 )
 from onnxgrad.passes.base import PASSES, Pass
-from onnxgrad.passes.parallel import MERGE
-from onnxgrad.passes.presets import PRESETS
-from onnxgrad.passes.reread import types_of_a_fresh_reading
+from onnxgrad.pipeline.fresh_types import types_of_a_fresh_reading
+from onnxgrad.pipeline.presets import PRESETS
 from onnxgrad.rewrite.trace import Trace
 
 __all__ = ["PASSES", "PRESETS", "Pass", "PassResult", "Pipeline", "parse_passes"]

@@ -13,8 +13,8 @@ from onnx import TensorProto
 
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import op
-from onnxgrad.passes.quantized_bounds import Shortfall, accumulated, shortfall
-from onnxgrad.passes.quantized_forms import LIMITS, Form, PlainForm, Unsupported, along, centred, rounded, saturated
+from onnxgrad.laws.quantized.bounds import Shortfall, accumulated, shortfall
+from onnxgrad.laws.quantized.forms import LIMITS, Form, PlainForm, Unsupported, along, centred, rounded, saturated
 
 Note = Callable[[Shortfall], None]
 Law = Callable[[Binding, Form, Note], list[Any]]

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from onnxgrad.folding.digits import fixed_value, reason_of_rounding
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import constant, emit, emitter, op
 from onnxgrad.ir.types import FLOAT_DTYPES, Array, Shape, element_count
-from onnxgrad.passes.digits import fixed_value, reason_of_rounding
 from onnxgrad.rewrite.trace import Decline, decline
 
 # bindings looked at in one attempt: the search is recursive, and a scale that is this far away stays where it is

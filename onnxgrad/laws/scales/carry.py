@@ -10,7 +10,7 @@ import numpy as np
 
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.types import Array
-from onnxgrad.passes.scale import Scale, Stays, kept_axis
+from onnxgrad.laws.scales.scale import Scale, Stays, kept_axis
 from onnxgrad.rewrite.match import attribute
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from onnxgrad.ir.block import Binding, Var
-from onnxgrad.passes.scale import Scale, Stays, again, weight
+from onnxgrad.laws.scales.scale import Scale, Stays, again, weight
 
 PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from onnxgrad.ir.block import Var
 from onnxgrad.ir.types import Array
-from onnxgrad.passes.quantized_forms import LIMITS
+from onnxgrad.laws.quantized.forms import LIMITS
 
 # float32 holds every integer up to this
 EXACT = 1 << 24

@@ -11,7 +11,7 @@ from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import constant, emitting, op
 from onnxgrad.ir.schedule import depends_on
 from onnxgrad.ir.types import numpy_dtype
-from onnxgrad.passes.parallel import concat
+from onnxgrad.laws.parallel.merging import concat
 from onnxgrad.rewrite.engine import substitute
 from onnxgrad.rewrite.trace import Trace
 

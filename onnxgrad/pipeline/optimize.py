@@ -12,15 +12,15 @@ from typing import Any, Literal
 from onnx import ModelProto
 
 from onnxgrad.errors import InternalError, NotProved
+from onnxgrad.folding.size import constant_bytes, file_bytes
 from onnxgrad.ir import interop
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import save, to_proto
 from onnxgrad.ir.weights import load_weights, outside
 from onnxgrad.limits import bounded
-from onnxgrad.passes.each import EachReport, EachTrace, FiringDiffers
-from onnxgrad.passes.pipeline import PassResult, Pipeline
-from onnxgrad.passes.size import constant_bytes, file_bytes
+from onnxgrad.pipeline.each import EachReport, EachTrace, FiringDiffers
+from onnxgrad.pipeline.pipeline import PassResult, Pipeline
 from onnxgrad.rewrite.trace import Firing, Trace
 from onnxgrad.verify import Report, verify
 from onnxgrad.verify.bisect import bisect
