@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from onnxgrad.folding.digits import fixed_value
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import element_count
@@ -81,7 +82,12 @@ def _multiply(ascent: _Ascent, b: Binding, v: Var, scale: Scale) -> Var:
     if not constants:
         raise Stays("a product of two activations takes no scale")
     inputs = list(b.inputs)
-    inputs[constants[0]] = ascent.operand(inputs[constants[0]], scale, b.out)
+    scaled = ascent.operand(inputs[constants[0]], scale, b.out)
+    factor = fixed_value(scaled)
+    if factor is not None and np.all(factor == 1):
+        # onnxruntime 1.31 drops it, and loses what nested graphs read of a pair of Casts that then meet
+        raise Stays(f"the factors at {b.op} cancel: a product with 1 would stay")
+    inputs[constants[0]] = scaled
     moved: Var = again(b, inputs)
     return moved
 

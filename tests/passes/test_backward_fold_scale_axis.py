@@ -250,3 +250,17 @@ def test_a_reduction_without_axes_is_over_all_of_them_or_none(noop: int, kept: s
     done = ran(with_weights(parse(text.replace("<float[2,1,1] p, ", "<")), {"w": (2, 1, 3, 3), "p": (2, 1, 1)}), FOLDED)
     assert done.ops in (["Conv", "ReduceMean", "Mul"], ["Conv", "Mul"] if noop else [])
     done.prove()
+
+
+def test_factors_that_cancel_stay() -> None:
+    """A product with 1 would be left between the Casts: onnxruntime drops all three, and the If reads nothing."""
+    model = parse(
+        """<ir_version: 8, opset_import: ["" : 18]> g (float16[N,3] x, bool c) => (float16[M,3] y)
+        <float f = {4}, float g = {4}> {
+            a = Cast <to = 1> (x) b = Mul (a, f) d = Div (b, g) e = Cast <to = 10> (d)
+            y = If (c) <then_branch = t () => (float16[M,3] p) { p = Transpose <perm = [0,1]> (e) },
+                        else_branch = o () => (float16[M,3] q) { q = Identity (x) }> }"""
+    )
+    done = ran(model, PASS + "{scalars=true},fold-constant")
+    assert done.ops == ["Cast", "Mul", "Div", "Cast", "If"]
+    done.prove()
