@@ -39,6 +39,10 @@ class InputError(OnnxgradError):
     exit_code = 2
 
 
+class UnknownDtype(InputError):
+    """A constant like a value whose dtype nobody can tell, where no operator makes one; a rule then declines."""
+
+
 class NotProved(OnnxgradError):
     """The answer is no: results differ, a gradient is wrong, a gate is missed (exit code 1)."""
 

@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from onnxgrad.errors import InputError, InternalError
+from onnxgrad.errors import InternalError, UnknownDtype
 from onnxgrad.ir import attributes, infer, signature
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.types import INT_DTYPES, Array, TensorType, Type, dtype_name, numpy_dtype
@@ -307,7 +307,7 @@ def _operands(
 
 
 def _constant_like(value: Any, like: Var) -> Var:
-    """A literal in the dtype of a value whose dtype is known at run time only. InputError where no operator does it."""
+    """A literal in the dtype of a value whose own is known at run time only. UnknownDtype where no operator does it."""
     block = emitter().block
     if block.opsets.get("", 0) >= 15:
         wide = TensorProto.DOUBLE if np.asarray(value).dtype.kind == "f" else None
@@ -315,7 +315,7 @@ def _constant_like(value: Any, like: Var) -> Var:
         return cast
     if not block.is_function:
         return constant(value)
-    raise InputError(
+    raise UnknownDtype(
         f"function '{block.root.name}': the dtype of '{like.name}' is that of each call, and a constant like it needs "
         f"CastLike of opset 15: raise the function's opset {block.opsets.get('', 0)}, or inline it first"
     )

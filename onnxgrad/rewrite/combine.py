@@ -13,7 +13,7 @@ from typing import Any
 
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.ops import emitting
-from onnxgrad.rewrite.engine import call_arguments, fault_of, replacements, substitute
+from onnxgrad.rewrite.engine import answer_of, call_arguments, fault_of, replacements, substitute
 from onnxgrad.rewrite.match import heads, match_binding, value_of
 from onnxgrad.rewrite.pattern import Pattern
 from onnxgrad.rewrite.trace import Decline, Trace
@@ -139,7 +139,7 @@ def _rewrite(family: Family, group: list[Branch], trace: Trace) -> list[Binding]
     roots = [branch.root for branch in group]
     block = roots[0].block
     with emitting(block, sources=roots, made_by=family.name) as emitter:
-        answer = family.build(group)
+        answer = answer_of(family.build, group)
     where = f"{len(group)} branches: {', '.join(r.out.name for r in roots)}"
     if answer is None or isinstance(answer, Decline):
         emitter.discard()

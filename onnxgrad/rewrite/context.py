@@ -18,6 +18,7 @@ from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.ops import emitting
 from onnxgrad.rewrite.engine import (
     Measure,
+    answer_of,
     apply_rules,
     closes_cycle,
     fault_of,
@@ -232,7 +233,7 @@ def _rewrite_first(
         sources = [v.definition for v in roots if v.definition is not None]
         where = ", ".join(v.name for v in roots)
         with emitting(block, sources=sources, made_by=name) as emitter:
-            answer = rewriter(matched)
+            answer = answer_of(rewriter, matched)
         mapping = None
         if isinstance(answer, Decline):
             trace.missed(name, where, answer.reason)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from onnxgrad.errors import InputError, InternalError, OnnxgradError
+from onnxgrad.errors import InputError, InternalError, OnnxgradError, UnknownDtype
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.ops import emitting
 from onnxgrad.ir.schedule import depends_on
@@ -138,7 +138,7 @@ def _build(
 ) -> tuple[list[Binding], list[Binding]] | None:
     arguments = call_arguments(rule.build, {**captured, "root": binding})
     with emitting(binding.block, sources=[binding], made_by=rule.name) as emitter:
-        answer = rule.build(**arguments)
+        answer = answer_of(rule.build, **arguments)
     if answer is None or isinstance(answer, Decline):
         emitter.discard()
         if isinstance(answer, Decline):
@@ -152,6 +152,14 @@ def _build(
     neighbours = substitute(mapping, rule.name, fault_of(rule.build))
     emitter.discard()  # what was emitted and then not used
     return emitter.emitted, neighbours
+
+
+def answer_of(build: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """What a rewriter answers; a decline where it writes a literal whose dtype nobody can tell."""
+    try:
+        return build(*arguments, **named)
+    except UnknownDtype as error:
+        return Decline(str(error))
 
 
 def call_arguments(build: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def test_damaged_models(commands: dict[str, object]) -> None:
 def test_operands_that_are_not_what_the_operator_takes() -> None:
     rng, nodes = random.Random(0), single_nodes()
     jobs = []
-    for i in range(1000):
+    for i in range(300):
         seed = rng.choice(nodes)
         jobs.append(Job(f"{seed.name} {i}", mutant_operands(rng, seed), ("params" if i % 4 == 0 else "grad",)))
     assert failures(jobs) == []

@@ -212,3 +212,25 @@ def test_passes_are_names_or_passes() -> None:
     for wrong in (1, [["clean"]], [rewrite(P.Neg(a))(lambda a: None)], {"a": 1}):
         with pytest.raises(InputError, match="a pass is a name or a Pass"):
             optimize(parse(RELU), passes=wrong, verify=False)
+
+
+FUNCTION = """<ir_version: 8, opset_import: ["": 14, "f": 1]>
+g (double[3] x) => (double[3] z) { y = f.F(x) z = Neg(y) }
+<domain: "f", opset_import: ["": 14]> F (x) => (y) { p = Neg(x) q = Neg(x) y = Add(p, q) }"""
+
+
+def test_a_literal_like_a_value_of_unknown_dtype_is_a_decline() -> None:
+    """Below opset 15 no operator makes one, in the body of a function that has no types."""
+    program, trace = load(onnx.parser.parse_model(FUNCTION)), Trace(explain=True)
+    body = next(iter(program.functions.values()))
+    rewrite_call(P.Neg(a), lambda a: op.Mul(a, -1.0), program, trace=trace)
+    assert [b.op for b in body.bindings] == ["Neg", "Neg", "Add"]
+    assert [b.op for b in program.main.bindings if b.op != "Constant"] == ["F", "Mul"], "the others go on"
+    first, second = P.Neg(a), P.Neg(a)
+    both = PatternContext(P.Add(first, second))
+    rewrite_bindings(both, lambda m: {m[first]: op.Mul(m["a"], -1.0)}, program, trace=trace)
+    family = combine(P.Neg(a), by=lambda a: a)(lambda group: [op.Mul(g["a"], -1.0) for g in group])
+    apply_family(body, family, trace)
+    assert [b.op for b in body.bindings] == ["Neg", "Neg", "Add"]
+    assert len(trace.declined) == 4
+    assert all("CastLike of opset 15" in reason for _, _, reason in trace.declined)
