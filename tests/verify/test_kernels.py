@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxgrad.errors import OnnxgradError
+from onnxgrad.errors import OnnxgradError, Unsupported
 from onnxgrad.verify.inputs import feeds_for
 from onnxgrad.verify.kernels.elementwise import erf_of
 from onnxgrad.verify.reference import reference
-from onnxgrad.verify.run import run
+from onnxgrad.verify.run import RunFailed, run
 from tests.helpers import parse
 
 
@@ -190,6 +190,19 @@ def test_operators_of_older_opsets(text: str) -> None:
 def test_bounds_that_were_attributes() -> None:
     agrees("g (float[5,6] x) => (float[N,M] y) { y = Slice <starts = [1, -3], ends = [9, -1], axes = [0, 1]> (x) }", 9)
     agrees("g (float[5] x) => (float[5] y) { y = Clip <min = -0.5, max = 0.25> (x) }", 6)
+
+
+@pytest.mark.parametrize(("target", "size"), [("2, -1", (2, 0)), ("-1, 3", (0, 3)), ("0, -1", None)])
+def test_the_missing_size_of_nothing(target: str, size: tuple[int, ...] | None) -> None:
+    model = parse(f"g (float[N,3] x) => (float[A,B] y) <int64[2] s = {{{target}}}> {{ y = Reshape(x, s) }}")
+    feeds = {"x": np.zeros((0, 3), np.float32)}
+    if size is not None:
+        assert reference(model, feeds)["y"].shape == run(model, feeds)["y"].shape == size
+        return
+    with pytest.raises(Unsupported):
+        reference(model, feeds)
+    with pytest.raises(RunFailed):
+        run(model, feeds)
 
 
 def test_integer_division_truncates() -> None:

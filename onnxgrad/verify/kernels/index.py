@@ -87,9 +87,6 @@ def reshape(call: Call, x: Array, shape: Array | None = None) -> Array:
     wanted = [int(n) for n in (call["shape"] if shape is None else shape)]
     if not call["allowzero"]:
         wanted = [x.shape[axis] if n == 0 else n for axis, n in enumerate(wanted)]
-    if -1 in wanted and x.size == 0:  # numpy cannot tell the missing size of nothing
-        rest = int(np.prod([n for n in wanted if n != -1], dtype=np.int64))
-        wanted = [0 if n == -1 and rest else (1 if n == -1 else n) for n in wanted]
     return x.reshape(wanted)
 
 
