@@ -210,6 +210,21 @@ def test_a_scan_body_has_typed_inputs() -> None:
     np.testing.assert_array_equal(ReferenceEvaluator(model).run(None, {"x": value})[2], np.cumsum(value, axis=0))
 
 
+def test_literals_in_function_bodies_follow_an_operand_only_where_the_schema_says_so() -> None:
+    model = parse(
+        """<ir_version: 10, opset_import: ["" : 20, "d" : 1]>
+        g (float[1,9,4] x, float[1,2,9] s) => (int64[N,3] y) { y = d.F(x, s) }
+        <domain: "d", opset_import: ["" : 20]> F (x, s) => (y) { y = NonMaxSuppression(x, s) }"""
+    )
+    (body,) = load(model).functions.values()
+    x, s = body.inputs
+    with emitting(body) as at:
+        op.NonMaxSuppression(x, s, 3, 0.5)  # float and int64 are its only types
+        assert [b.op for b in at.emitted] == ["Constant", "Constant", "NonMaxSuppression"]
+        op.Mul(x, 2.0)
+        assert [b.op for b in at.emitted[3:]] == ["Constant", "CastLike", "Mul"]
+
+
 def test_function_bodies_get_constant_nodes() -> None:
     model = parse(
         """<ir_version: 10, opset_import: ["" : 20, "d" : 1]>

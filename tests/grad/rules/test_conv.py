@@ -66,6 +66,12 @@ def test_pointwise(attributes: str) -> None:
     check_op(f"y = ConvTranspose {attributes} (x, w)", {"x": feeds["x"], "w": normal(3, 4, 1, 1)})
 
 
+def test_pointwise_with_an_output_padding_between_stride_and_dilation() -> None:
+    """ONNX allows it, onnxruntime asks for less than the stride."""
+    node = "y = ConvTranspose <strides = [1, 2], dilations = [2, 1], output_padding = [1, 0]> (x, w)"
+    check_op(node, {"x": normal(2, 3, 4, 5), "w": normal(3, 2, 1, 1)}, onnxruntime=False)
+
+
 def test_pointwise_in_other_ranks_and_with_output_padding() -> None:
     check_op("y = Conv <strides = [2]> (x, w)", {"x": normal(2, 3, 7), "w": normal(4, 3, 1)})
     check_op("y = Conv (x, w)", {"x": normal(2, 3, 2, 3, 4), "w": normal(2, 3, 1, 1, 1)})
