@@ -14,8 +14,8 @@ import onnx
 
 from onnxgrad.errors import InputError, Unsupported
 from onnxgrad.limits import current
-from onnxgrad.verify.pool import pooled
-from onnxgrad.verify.process import Refused, RunFailed
+from onnxgrad.verify.pool import held
+from onnxgrad.verify.process import Child, Refused, RunFailed
 from onnxgrad.verify.run import Model, source_of
 from onnxgrad.verify.values import Feeds, Value
 
@@ -47,12 +47,13 @@ class Float64:
         options = {"seconds": seconds, "jitter": jitter, "seed": seed, "everywhere": everywhere}
         limit = float("inf") if seconds is None else seconds + _GRACE
         wanted = None if outputs is None else list(outputs)
-        found = _ask(limit, "exact.run", self._key, dict(feeds), wanted, options)
-        if found is None:  # not compiled yet, or no longer
-            payload = self._payload
-            model = payload if isinstance(payload, str) else pickle.PickleBuffer(payload)
-            _ask(limit, "exact.open", self._key, model)
-            found = _ask(limit, "exact.run", self._key, dict(feeds), wanted, options)
+        with held("float64") as child:
+            found = _ask(child, limit, "exact.run", self._key, dict(feeds), wanted, options)
+            if found is None:  # not compiled yet, or no longer
+                payload = self._payload
+                model = payload if isinstance(payload, str) else pickle.PickleBuffer(payload)
+                _ask(child, limit, "exact.open", self._key, model)
+                found = _ask(child, limit, "exact.run", self._key, dict(feeds), wanted, options)
         return cast("dict[str, Value]", found)
 
 
@@ -73,16 +74,15 @@ def infer_types(model: onnx.ModelProto) -> onnx.ModelProto:
 def _inferred(model: bytes) -> bytes | None:
     """One proof asks for the same model several times; None where it was in vain."""
     try:
-        return bytes(_ask(_INFERENCE, "exact.infer", pickle.PickleBuffer(model)))
+        with held("float64") as child:
+            return bytes(_ask(child, _INFERENCE, "exact.infer", pickle.PickleBuffer(model)))
     except (InputError, Unsupported):
         return None
 
 
-def _ask(timeout: float, verb: str, *arguments: Any) -> Any:
-    child = pooled("float64")
+def _ask(child: Child, timeout: float, verb: str, *arguments: Any) -> Any:
     try:
-        with child.lock:
-            return child.ask(timeout, verb, *arguments)
+        return child.ask(timeout, verb, *arguments)
     except Refused as refused:
         if refused.kind == "InputError":
             raise InputError(refused.words) from None

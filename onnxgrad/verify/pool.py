@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from onnxgrad.verify.process import Child
 
@@ -22,6 +23,20 @@ def pooled(kind: str, started: Callable[[Child], object] | None = None) -> Child
             if started is not None:
                 started(child)
         return child
+
+
+@contextmanager
+def held(kind: str, started: Callable[[Child], object] | None = None) -> Iterator[Child]:
+    """The child of `pooled`, alive, and this thread's alone until the block ends: what it was asked to keep is there.
+
+    Threads that wait for it get another one when the one before them lost it.
+    """
+    while True:
+        child = pooled(kind, started)
+        with child.lock:
+            if child.alive():
+                yield child
+                return
 
 
 def close() -> None:

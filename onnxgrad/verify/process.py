@@ -36,12 +36,12 @@ class RunFailed(NotProved):
 
 
 class Child:
-    """One child process; not shared between threads without its lock."""
+    """One child process; between threads `pool.held` shares it, by its lock."""
 
     def __init__(self, kind: str) -> None:
         """`kind`: the provider that it is for, or "float64"."""
         self.kind = kind
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.log = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the child
         script = str(Path(__file__).with_name("child.py"))
         # Our own sys.path, so that both ends see the same packages and the folder of child.py shadows no standard

@@ -13,6 +13,7 @@ import os
 import pickle
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -23,7 +24,7 @@ import onnx
 from onnxgrad.errors import InputError
 from onnxgrad.limits import SECONDS, current
 from onnxgrad.verify.child import CACHED_SESSIONS
-from onnxgrad.verify.pool import close, pooled
+from onnxgrad.verify.pool import close, held
 from onnxgrad.verify.process import Child, Refused, RunFailed, needs_more_memory
 from onnxgrad.verify.values import Feeds, Value
 
@@ -61,9 +62,9 @@ _NO_MEMORY = re.compile(r"bad_alloc|bad allocation|[Ff]ailed to allocate memory|
 MOST_THREADS = 256  # onnxruntime starts as many as it is told, until nothing works any more
 
 
-def _child(provider: str) -> Child:
-    """The warm child of a provider."""
-    return pooled(provider, _preload if provider != "cpu" else None)
+def _held(provider: str) -> AbstractContextManager[Child]:
+    """The warm child of a provider, for this thread alone."""
+    return held(provider, _preload if provider != "cpu" else None)
 
 
 def _preload(child: Child) -> None:
@@ -73,8 +74,7 @@ def _preload(child: Child) -> None:
 def _ask(child: Child, timeout: float, stage: str, verb: str, *arguments: Any) -> Any:
     """`ask` with the child's refusals told in this package's errors."""
     try:
-        with child.lock:
-            return child.ask(timeout, verb, *arguments)
+        return child.ask(timeout, verb, *arguments)
     except Refused as refused:
         if refused.kind in ("ModuleNotFoundError", "ImportError") and "onnxruntime" in refused.words:
             raise RuntimeMissing(
@@ -117,20 +117,20 @@ class Session:
         if missing:
             raise InputError(f"input {missing[0]!r} got no value; give one with --input {missing[0]}=FILE")
         wanted = None if outputs is None else list(outputs)
-        found = _ask(self._loaded(timeout), timeout, "run", "run", self._key, _all_plain(feeds), wanted)
+        found = self._ask(timeout, "run", _all_plain(feeds), wanted)
         return cast("dict[str, Value]", found)
 
     def time(self, feeds: Feeds, count: int, *, timeout: float = SECONDS) -> list[tuple[float, float]]:
         """(wall, CPU) seconds of each of `count` runs, measured in the child. Raises RunFailed as `run` does."""
-        found = _ask(self._loaded(timeout), timeout, "run", "time", self._key, _all_plain(feeds), count)
+        found = self._ask(timeout, "time", _all_plain(feeds), count)
         return cast("list[tuple[float, float]]", found)
 
-    def _loaded(self, timeout: float) -> Child:
-        """The child, with this session open in it."""
-        child = _child(self.provider)
-        if not _ask(child, timeout, "load", "has", self._key):
-            _ask(child, timeout, "load", "open", self._key, _sendable(self._payload), dict(self._config))
-        return child
+    def _ask(self, timeout: float, verb: str, *arguments: Any) -> Any:
+        """One request about this session, which the child opens first where it is not open (any more)."""
+        with _held(self.provider) as child:
+            if not _ask(child, timeout, "load", "has", self._key):
+                _ask(child, timeout, "load", "open", self._key, _sendable(self._payload), dict(self._config))
+            return _ask(child, timeout, "run", verb, self._key, *arguments)
 
 
 def _all_plain(feeds: Feeds) -> dict[str, Value]:
@@ -198,11 +198,11 @@ def open_session(
         "keep": keep,
     }
     key = f"{digest} {optimize} {threads} {sorted(session_options.items())}"
-    child = _child(provider)
-    if child.resident() > current().memory / 4:  # by sessions of other models, which come back when they are wanted
-        with child.lock:
+    with _held(provider) as child:
+        if child.resident() > current().memory / 4:  # by sessions of other models, which come back when they are wanted
             child.kill()
-    info = _ask(_child(provider), timeout, "load", "open", key, _sendable(payload), config)
+    with _held(provider) as child:
+        info = _ask(child, timeout, "load", "open", key, _sendable(payload), config)
     if "missing" in info:
         raise InputError(_how_to_get(info["missing"], info["available"]))
     placement = info["placement"]
@@ -280,7 +280,8 @@ def run(
 @functools.cache
 def versions() -> dict[str, Any]:
     """{'onnxruntime': version, 'providers': [...]} of what is installed. Raises InputError where nothing is."""
-    return cast("dict[str, Any]", _ask(_child("cpu"), 60.0, "load", "versions"))
+    with _held("cpu") as child:
+        return cast("dict[str, Any]", _ask(child, 60.0, "load", "versions"))
 
 
 @functools.cache

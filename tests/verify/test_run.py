@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,9 @@ import numpy as np
 import pytest
 
 from onnxgrad.errors import InputError, NotProved
+from onnxgrad.verify.pool import held, pooled
 from onnxgrad.verify.process import Child
-from onnxgrad.verify.run import RunFailed, _child, open_session, run, run_many, runtime_limits, versions
+from onnxgrad.verify.run import RunFailed, open_session, run, run_many, runtime_limits, versions
 from tests.helpers import ROOT, parse
 
 NEG = "g (float[N] x) => (float[N] y) { y = Neg(x) }"
@@ -192,12 +195,13 @@ def test_session_options_and_threads_reach_onnxruntime() -> None:
 def test_the_child_is_reused_and_dies_with_us(tmp_path: Path) -> None:
     code = """
 import numpy as np, onnx
-from onnxgrad.verify.run import run, _child
+from onnxgrad.verify.pool import pooled
+from onnxgrad.verify.run import run
 model = onnx.parser.parse_model('<ir_version: 10, opset_import: ["": 17]> g (float[N] x) => (float[N] y) {y = Neg(x)}')
 run(model, {"x": np.ones(1, np.float32)})
-first = _child("cpu").process.pid
+first = pooled("cpu").process.pid
 run(model, {"x": np.ones(2, np.float32)})
-assert first == _child("cpu").process.pid
+assert first == pooled("cpu").process.pid
 print(first)
 """
     homes = {name: str(tmp_path) for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME")}
@@ -262,12 +266,13 @@ except InputError as error:
 # runs ENDLESS as a session's first request, so that the child computes when the parent ends
 PARENT = f"""
 import numpy as np
-from onnxgrad.verify.run import _child, open_session
+from onnxgrad.verify.pool import pooled
+from onnxgrad.verify.run import open_session
 from tests.helpers import parse
 
 session = open_session(parse({ENDLESS!r}))
 feeds = {{"n": np.array(2**40), "x": np.zeros((300, 300), np.float32)}}
-print(_child("cpu").process.pid, flush=True)
+print(pooled("cpu").process.pid, flush=True)
 session.run(feeds, timeout=100)
 """
 
@@ -301,7 +306,7 @@ def test_the_child_dies_with_its_parent(number: int) -> None:
 
 def test_an_interrupted_request_leaves_no_answer_behind() -> None:
     session = open_session(parse(NEG))
-    before = _child("cpu")
+    before = pooled("cpu")
 
     class Interrupted(BaseException):
         pass
@@ -319,3 +324,54 @@ def test_an_interrupted_request_leaves_no_answer_behind() -> None:
         signal.signal(signal.SIGALRM, old)
     assert not before.alive()
     assert session.run({"x": np.ones(2, np.float32)})["y"].tolist() == [-1, -1]
+
+
+def in_threads(*works: Callable[[], object]) -> list[BaseException]:
+    """What the works raised, each in a thread of its own."""
+    raised: list[BaseException] = []
+
+    def one(work: Callable[[], object]) -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001  # handed on
+            raised.append(error)
+
+    threads = [threading.Thread(target=one, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return raised
+
+
+def test_threads_that_share_a_child_do_not_lose_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that holds much is killed when another model is opened: not between another thread's open and run."""
+    monkeypatch.setattr(Child, "resident", lambda self: 1 << 60)  # every opening finds it too large
+    x = np.ones(3, np.float32)
+    models = [parse(f"g (float[N] x) => (float[N] y) {{ k = Constant<value_float = {i}.0>() y = Mul(x, k) }}")
+              for i in range(2)]  # fmt: skip
+
+    def work(i: int) -> None:
+        session = open_session(models[i])
+        for _ in range(12):
+            if i:
+                session = open_session(models[i])
+            assert np.array_equal(session.run({"x": x})["y"], i * x)
+
+    assert in_threads(lambda: work(0), lambda: work(1)) == []
+
+
+def test_a_thread_that_waits_for_a_child_that_dies_gets_another() -> None:
+    session, waiting = open_session(parse(NEG)), threading.Event()
+
+    def lose() -> None:
+        with held("cpu") as child:
+            waiting.wait(10)
+            time.sleep(0.2)  # by now the other one waits for the lock
+            child.kill()
+
+    def work() -> None:
+        waiting.set()
+        assert session.run({"x": np.ones(1, np.float32)})["y"] == -1
+
+    assert in_threads(lose, work) == []
