@@ -9,9 +9,9 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.folding.evaluate import evaluate
-from onnxgrad.grad.accumulate import contradict, with_type_of
 from onnxgrad.grad.calling import build_body
 from onnxgrad.grad.registry import Rule, naming, rule_of
+from onnxgrad.grad.unbroadcast import contradict
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.bodies import (
     body_of,
@@ -23,6 +23,7 @@ from onnxgrad.ir.bodies import (
     has_schema_body,
     splice,
 )
+from onnxgrad.ir.like import with_type_of
 from onnxgrad.ir.ops import constant, emitting
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.retype import retype

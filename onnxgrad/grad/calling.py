@@ -8,10 +8,10 @@ from typing import Any
 from onnx import NodeProto
 
 from onnxgrad.errors import InputError, InternalError
-from onnxgrad.grad.accumulate import zeros_like
 from onnxgrad.grad.registry import SHAPE_LIKE, Parameter, Rule, plan
 from onnxgrad.ir import attributes, infer
 from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.like import zeros_like
 
 
 class Results:

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.accumulate import add_up, zeros_like
 from onnxgrad.grad.engine import backward, has_gradient, open_calls
 from onnxgrad.grad.sequences import add_up_sequences, zeros_of
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.clone import clone_bindings, clone_sparse
+from onnxgrad.ir.like import zeros_like
 from onnxgrad.ir.ops import RANDOM_OPS, constant, emit_with_blocks, emitter, emitting, nested_block, op
 from onnxgrad.ir.types import SequenceType, TensorType, Type
+from onnxgrad.laws.sums import add_up
 
 Answer = Mapping[Var, Any]
 

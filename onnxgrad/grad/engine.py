@@ -12,16 +12,17 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from onnxgrad.errors import InputError, InternalError
-from onnxgrad.grad.accumulate import add_up, contradict, fit
 from onnxgrad.grad.bodies import has_body, open_call, refuse_bomb
 from onnxgrad.grad.calling import partials
 from onnxgrad.grad.registry import Rule, missing, naming, rule_of
 from onnxgrad.grad.sequences import add_up_sequences
+from onnxgrad.grad.unbroadcast import contradict, fit
 from onnxgrad.ir.anchor import anchor
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.ops import emitter
 from onnxgrad.ir.retype import retype
 from onnxgrad.ir.types import FLOAT_DTYPES, OptionalType, SequenceType, TensorType, Type
+from onnxgrad.laws.sums import add_up
 
 
 class View(Protocol):

@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from onnxgrad.errors import InputError, InternalError
-from onnxgrad.grad.accumulate import filled_like, zeros_like
 from onnxgrad.grad.engine import backward, reaching
 from onnxgrad.grad.opset import OPSET
 from onnxgrad.grad.registry import body
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.clone import clone_bindings
+from onnxgrad.ir.like import filled_like, zeros_like
 from onnxgrad.ir.ops import emitting, op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import numpy_dtype

@@ -7,10 +7,11 @@ from typing import Any
 
 from onnx import TensorProto
 
-from onnxgrad.grad.accumulate import add_up, zeros_like
 from onnxgrad.ir.block import Var
+from onnxgrad.ir.like import zeros_like
 from onnxgrad.ir.ops import emit_with_blocks, emitter, emitting, nested_block, op
 from onnxgrad.ir.types import FLOAT_DTYPES, SequenceType, TensorType, Type
+from onnxgrad.laws.sums import add_up
 
 
 def element_type(sequence: Var) -> TensorType:

@@ -5,21 +5,86 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
-from onnxgrad.grad import laws_arithmetic, laws_layout
 from onnxgrad.grad.bodies import fold
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.ops import emitting
 from onnxgrad.ir.program import Program
+from onnxgrad.laws.arithmetic import (
+    add_of_neg,
+    mul_by_two_numbers,
+    mul_of_neg_number,
+    neg_of_neg,
+    neg_of_product_with_number,
+    neg_of_sub,
+    neg_times_number,
+    numbers_of_a_product,
+    product_over_number,
+    sub_of_neg,
+    times_one,
+    times_reciprocal,
+)
+from onnxgrad.laws.broadcasting import commuting_with_expand, left_of_expand, right_of_expand, where_of_expand
+from onnxgrad.laws.exponents import another_number_into_exponent, difference_of_squares, number_into_exponent
+from onnxgrad.laws.noops import NOOPS, transpose_in_order
+from onnxgrad.laws.reshapes import concat_of_reshapes, reshape_around_product, reshape_back, squeeze_of_sum, stack
+from onnxgrad.laws.sums import (
+    add_of_tiles,
+    common_factor,
+    sum_of_reshapes,
+    sum_of_sums,
+    sum_of_tiles,
+    sum_with_scattered,
+)
+from onnxgrad.laws.transposes import (
+    GEMM_RULES,
+    concat_of_transposes,
+    transpose_of_matmul,
+    transpose_of_product_of_transpose,
+    transpose_of_transpose,
+)
 from onnxgrad.passes.base import nested, roots
 from onnxgrad.passes.merge_equal import merge_bindings
-from onnxgrad.passes.remove_noops import RULES as NOOPS
-from onnxgrad.passes.remove_noops import transpose_in_order
-from onnxgrad.passes.transpose import GEMM_RULES, transpose_of_matmul, transpose_of_transpose
 from onnxgrad.rewrite.engine import apply_rules
 from onnxgrad.rewrite.trace import Trace
 
 TRANSPOSES = [transpose_in_order, transpose_of_transpose, transpose_of_matmul, *GEMM_RULES]
-RULES = [*laws_arithmetic.RULES, *laws_layout.RULES]
+ARITHMETIC = [
+    times_reciprocal,
+    number_into_exponent,
+    another_number_into_exponent,
+    difference_of_squares,
+    commuting_with_expand,
+    left_of_expand,
+    right_of_expand,
+    where_of_expand,
+    add_of_neg,
+    sub_of_neg,
+    neg_of_neg,
+    neg_of_sub,
+    times_one,
+    mul_by_two_numbers,
+    product_over_number,
+    common_factor,
+    numbers_of_a_product,
+    mul_of_neg_number,
+    neg_times_number,
+    neg_of_product_with_number,
+    sum_of_sums,
+]
+LAYOUT = [
+    sum_with_scattered,
+    sum_of_reshapes,
+    reshape_back,
+    reshape_around_product,
+    squeeze_of_sum,
+    concat_of_reshapes,
+    stack,
+    transpose_of_product_of_transpose,
+    concat_of_transposes,
+    sum_of_tiles,
+    add_of_tiles,
+]
+RULES = [*ARITHMETIC, *LAYOUT]
 
 
 def simplify(

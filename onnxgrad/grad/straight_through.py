@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from onnx import TensorProto
 
-from onnxgrad.grad.accumulate import reshape_like
 from onnxgrad.grad.integer_paths import close_paths, open_paths, same_value
 from onnxgrad.grad.registry import INTERNAL, vjp
 from onnxgrad.ir.anchor import anchor
 from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.like import reshape_like
 from onnxgrad.ir.ops import emitting, op
 from onnxgrad.ir.program import Program
 

@@ -1,1 +1,9 @@
-"""One file per named pass; `pipeline` puts them in order."""
+"""The passes, one file each, called as the pass. Every module of this package is imported, and registers its pass."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")

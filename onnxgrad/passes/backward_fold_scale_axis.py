@@ -3,188 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
-import numpy as np
-
-from onnxgrad.folding.digits import fixed_value
-from onnxgrad.ir.block import Binding, BindingBlock, Var
-from onnxgrad.ir.program import Program
-from onnxgrad.ir.types import element_count
-from onnxgrad.laws.scales.carry import carries, carry
-from onnxgrad.laws.scales.products import PRODUCTS, product_times
-from onnxgrad.laws.scales.scale import REACH, Scale, Stays, again, read_scale
-from onnxgrad.passes.base import Pass, register, roots
-from onnxgrad.rewrite.engine import Rule, apply_rules, closes_cycle, rewrite
-from onnxgrad.rewrite.pattern import P, capture
-from onnxgrad.rewrite.trace import Decline, Trace, decline
-
-x, s = capture("x s")
-
-
-@dataclass
-class _Ascent:
-    """One attempt: `also` are further values that had to be computed anew (the other parts of a Split)."""
-
-    block: BindingBlock
-    seen: set[Binding] = field(default_factory=set)
-    also: dict[Var, Var] = field(default_factory=dict)
-
-    def take(self, v: Var, scale: Scale) -> Var:
-        """`v * scale`, the scale taken in by the products that `v` comes from. Raises Stays."""
-        b = v.definition
-        if b is None:
-            raise Stays(f"{v.name} is an input: there is no product to take the scale")
-        if v.block is not self.block or v.sole_user() is None:
-            raise Stays(f"{v.name} is read elsewhere as well, or is an output")
-        if b in self.seen or len(self.seen) >= REACH or b.blocks or b.has_refs:
-            raise Stays(f"{v.name} cannot be scaled alone")
-        self.seen.add(b)
-        if b.domain == "" and b.op in PRODUCTS:
-            return product_times(b, scale)
-        if carries(b):
-            return self._through(b, scale)
-        if b.domain != "" or b.op not in _SPREAD:
-            raise Stays(f"{b.op} does not commute with a multiply per channel")
-        moved: Var = _SPREAD[b.op](self, b, v, scale)
-        return moved
-
-    def _through(self, b: Binding, scale: Scale) -> Var:
-        data = b.inputs[0]
-        if data is None:
-            raise Stays(f"{b.op} has no operand")
-        carried = carry(b, scale, forward=False)
-        moved: Var = again(b, [self.take(data, carried.scale), *carried.rest], **carried.attrs)
-        return moved
-
-    def operand(self, v: Var | None, scale: Scale, out: Var) -> Var:
-        """An operand that broadcasts to `out`, scaled along the axis that the scale has in `out`."""
-        if v is None or v.shape is None or out.shape is None:
-            raise Stays("an operand's rank is unknown")
-        axis = None if scale.axis is None else scale.axis - (len(out.shape) - len(v.shape))
-        if axis is not None and (axis < 0 or v.shape[axis] != scale.factors.size):
-            if not v.is_constant or element_count(v.shape) != 1:
-                raise Stays(f"{v.name} does not have the channel axis in full")
-            return scale.apply(v, scale.lined_up(len(out.shape) - 1 - (scale.axis or 0)))
-        return scale.times(v, axis) if v.is_constant else self.take(v, scale.at(axis))
-
-
-def _sum(ascent: _Ascent, b: Binding, v: Var, scale: Scale) -> Var:
-    """(a + b) * s = a * s + b * s, where every branch can take it and constants are scaled"""
-    moved: Var = again(b, [ascent.operand(u, scale, b.out) for u in b.inputs])
-    return moved
-
-
-def _multiply(ascent: _Ascent, b: Binding, v: Var, scale: Scale) -> Var:
-    """(a * c) * s = a * (c * s), c constant"""
-    constants = [i for i, u in enumerate(b.inputs) if u is not None and u.is_constant]
-    if not constants:
-        raise Stays("a product of two activations takes no scale")
-    inputs = list(b.inputs)
-    scaled = ascent.operand(inputs[constants[0]], scale, b.out)
-    factor = fixed_value(scaled)
-    if factor is not None and np.all(factor == 1):
-        # onnxruntime 1.31 drops it, and loses what nested graphs read of a pair of Casts that then meet
-        raise Stays(f"the factors at {b.op} cancel: a product with 1 would stay")
-    inputs[constants[0]] = scaled
-    moved: Var = again(b, inputs)
-    return moved
-
-
-def _concat(ascent: _Ascent, b: Binding, v: Var, scale: Scale) -> Var:
-    """Concat(a, b) * s = Concat(a * s_a, b * s_b)"""
-    values = [u for u in b.inputs if u is not None]
-    parts = parts_of(scale, b, values)
-    moved: Var = again(b, [_part(ascent, u, part) for u, part in zip(values, parts, strict=True)])
-    return moved
-
-
-def _part(ascent: _Ascent, v: Var, scale: Scale) -> Var:
-    return scale.times(v, scale.axis) if v.is_constant else ascent.take(v, scale)
-
-
-def parts_of(scale: Scale, b: Binding, values: Sequence[Var]) -> list[Scale]:
-    """The scale of each of `values`, which a Concat joins or a Split parts. Raises Stays."""
-    rank = values[0].rank
-    if scale.axis is None:
-        return [scale] * len(values)
-    if rank is None:
-        raise Stays(f"the rank at {b.op} is unknown")
-    if b.attr("axis", 0) % rank != scale.axis:
-        return [scale] * len(values)
-    sizes = [None if v.shape is None else v.shape[scale.axis] for v in values]
-    known = [d for d in sizes if isinstance(d, int)]
-    if len(known) < len(sizes) or sum(known) != scale.factors.size:
-        raise Stays(f"the sizes at {b.op} are unknown")
-    return [scale.of(part) for part in np.split(scale.factors, np.cumsum(known)[:-1])]
-
-
-def _split(ascent: _Ascent, b: Binding, v: Var, scale: Scale) -> Var:
-    """One part of Split(a) times s = that part of Split(a * (1, ..., s, ..., 1)), along the channel axis"""
-    data, parts = b.inputs[0], [u for u in b.outputs if u is not None]
-    if data is None or data.shape is None or scale.axis is None or len(parts) < len(b.outputs):
-        raise Stays("the split value's sizes are unknown")
-    if b.attr("axis", 0) % len(data.shape) != scale.axis:
-        raise Stays("Split parts another axis, so the other parts would be scaled too")
-    sizes = [None if u.shape is None else u.shape[scale.axis] for u in parts]
-    pieces = [
-        scale.factors if u is v else np.ones(n, scale.factors.dtype)
-        for u, n in zip(parts, sizes, strict=True)
-        if isinstance(n, int)
-    ]
-    if len(pieces) < len(parts):
-        raise Stays("the split value's sizes are unknown")
-    whole = scale.of(np.concatenate(pieces))
-    outs = again(b, [ascent.take(data, whole), *b.inputs[1:]], outputs=len(parts))
-    ascent.also.update((u, new) for u, new in zip(parts, outs, strict=True) if u is not v)
-    moved: Var = outs[parts.index(v)]
-    return moved
-
-
-_SPREAD: dict[str, Any] = {
-    "Add": _sum,
-    "Sub": _sum,
-    "Sum": _sum,
-    "Mul": _multiply,
-    "Concat": _concat,
-    "Split": _split,
-}
-
-
-def _rule(scalars: bool) -> Rule:
-    @rewrite(P.any_of("Mul", "Div")(x, s))
-    def scale_of_product(x: Var, s: Var, root: Binding) -> Any:
-        """(a @ w) * s = a @ (w * s), the scale along the columns (output channels) of w"""
-        scale = read_scale(root, x, s, scalars)
-        if scale is None or isinstance(scale, Decline):
-            return scale
-        ascent = _Ascent(root.block)
-        try:
-            moved = ascent.take(x, scale)
-        except Stays as why:
-            return decline(str(why))
-        mapping = {root.out: moved, **ascent.also}
-        if closes_cycle(mapping):
-            return decline("another part of the same Split feeds this one")
-        return mapping
-
-    return scale_of_product
+from onnxgrad.laws.scales.backward import scale_behind_product
+from onnxgrad.passes.base import RulePass, register
+from onnxgrad.rewrite.engine import Rule
 
 
 @register
 @dataclass(frozen=True)
-class BackwardFoldScaleAxis(Pass):
+class BackwardFoldScaleAxis(RulePass):
     """(x @ w) * s = x @ (w * s): a constant multiply per channel moves into Conv, ConvTranspose, MatMul, Gemm above it.
 
     `scalars`: also one factor for all channels.
     """
 
     name: ClassVar[str] = "backward-fold-scale-axis"
+    rounds: ClassVar[bool] = True
     scalars: bool = False
 
-    def run(self, program: Program, trace: Trace) -> None:
-        """Apply the law in every block until no scale can move."""
-        for block in roots(program):
-            if apply_rules(block, [_rule(self.scalars)], trace):
-                trace.rounded = True
+    @property
+    def laws(self) -> Sequence[Rule]:
+        """See `laws.scales.backward`."""
+        return [scale_behind_product(self.scalars)]

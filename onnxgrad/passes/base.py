@@ -1,14 +1,21 @@
-"""What a pass is: a name, a law in its docstring, options as dataclass fields, and `run`."""
+"""What a pass is: a name, a law in its docstring, options as dataclass fields, and `run`.
+
+Every module of this folder registers its passes; one that is a list of laws is a `RulePass`, one over families of
+parallel branches a `FamilyPass`.
+"""
 
 from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
-from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.block import Binding, BindingBlock
 from onnxgrad.ir.program import Program
+from onnxgrad.rewrite.combine import Branch, Family, apply_family
+from onnxgrad.rewrite.engine import Rule, apply_rules
 from onnxgrad.rewrite.trace import Trace
 
 
@@ -30,6 +37,50 @@ class Pass(ABC):
     def law(cls) -> str:
         """The first line of the docstring."""
         return (inspect.getdoc(cls) or "").split("\n")[0]
+
+
+@dataclass(frozen=True)
+class RulePass(Pass):
+    """Laws, everywhere until none applies."""
+
+    # its laws compute floating-point constants anew
+    rounds: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def laws(self) -> Sequence[Rule]:
+        """In the order in which they are tried at a binding."""
+
+    def run(self, program: Program, trace: Trace) -> None:
+        """Apply the laws in every block until none matches."""
+        for block in roots(program):
+            if apply_rules(block, self.laws, trace) and self.rounds:
+                trace.rounded = True
+
+
+Check = Callable[[list[Branch]], bool]
+
+
+@dataclass(frozen=True)
+class FamilyPass(Pass):
+    """A law over families of parallel branches: groups of at least `min_branches` that `check` accepts."""
+
+    min_branches: int = 2
+    check: Check | None = None
+
+    @property
+    @abstractmethod
+    def family(self) -> Family:
+        """The law, with this pass's options."""
+
+    def follow(self, emitted: Sequence[Binding], trace: Trace) -> None:
+        """What else can move when the bindings of a block were combined into those `emitted`."""
+
+    def run(self, program: Program, trace: Trace) -> None:
+        """Combine every group in every block."""
+        family = replace(self.family, accepts=self.check)
+        for block in roots(program):
+            self.follow(apply_family(block, family, trace, self.min_branches), trace)
 
 
 def roots(program: Program) -> list[BindingBlock]:

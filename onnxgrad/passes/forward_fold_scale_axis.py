@@ -2,140 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
-import numpy as np
-
-from onnxgrad.ir.block import Binding, BindingBlock, Var
-from onnxgrad.ir.program import Program
-from onnxgrad.laws.scales.carry import carries, carry
-from onnxgrad.laws.scales.products import PRODUCTS, product_of_scaled
-from onnxgrad.laws.scales.scale import REACH, Scale, Stays, again, read_scale
-from onnxgrad.passes.backward_fold_scale_axis import parts_of
-from onnxgrad.passes.base import Pass, register, roots
-from onnxgrad.rewrite.engine import Rule, apply_rules, closes_cycle, rewrite
-from onnxgrad.rewrite.pattern import P, capture
-from onnxgrad.rewrite.trace import Decline, Trace, decline
-
-x, s = capture("x s")
-
-# x * s + c = (x + c / s) * s loses digits when s is small beside the other factors
-_SPREAD_LIMIT = 2.0**-10
-
-
-@dataclass
-class _Descent:
-    """One attempt: `done` maps the products that took the scale to what replaces them."""
-
-    block: BindingBlock
-    done: dict[Var, Var] = field(default_factory=dict)
-    seen: set[Binding] = field(default_factory=set)
-
-    def push(self, old: Var, new: Var, scale: Scale) -> None:
-        """`old` is `new * scale`: every reader of `old` must take the scale. Raises Stays."""
-        if old.returned:
-            raise Stays(f"{old.name} is an output")
-        if not old.users:
-            raise Stays(f"{old.name} is not read")
-        for user, slots in list(old.users.items()):
-            if user.block is not self.block or slots != 1 or user in self.seen or user.blocks or user.has_refs:
-                raise Stays(f"{old.name} is read by {user.op} in a way that takes no scale")
-            if len(self.seen) >= REACH:
-                raise Stays("the products that would take the scale are too far away")
-            self.seen.add(user)
-            self._into(user, old, new, scale)
-
-    def _into(self, user: Binding, old: Var, new: Var, scale: Scale) -> None:
-        index = user.inputs.index(old)
-        if user.domain == "" and user.op in PRODUCTS:
-            self.done[user.out] = product_of_scaled(user, index, new, scale)
-        elif carries(user) and index == 0:
-            carried = carry(user, scale, forward=True)
-            self.push(user.out, again(user, [new, *carried.rest], **carried.attrs), carried.scale)
-        elif user.is_op("Add") or user.is_op("Sub"):
-            self._add(user, index, new, scale)
-        elif user.is_op("Concat"):
-            self._concat(user, index, new, scale)
-        elif user.is_op("Split") and index == 0:
-            parts = [v for v in user.outputs if v is not None]
-            scales = parts_of(scale, user, parts)
-            outs = again(user, [new, *user.inputs[1:]], outputs=len(user.outputs))
-            for part, out, own in zip(parts, [o for o in outs if o is not None], scales, strict=True):
-                self.push(part, out, own)
-        else:
-            raise Stays(f"{user.op} does not commute with a multiply per channel")
-
-    def _add(self, user: Binding, index: int, new: Var, scale: Scale) -> None:
-        """x * s + c = (x + c / s) * s, c constant and no factor of s far smaller than another"""
-        other = user.inputs[1 - index]
-        if other is None or not other.is_constant or other.rank is None or new.rank is None:
-            raise Stays(f"{user.op} adds what is not scaled alike")
-        magnitude = np.abs(scale.factors.astype(np.float64))
-        if magnitude.min() < _SPREAD_LIMIT * magnitude.max() or not magnitude.all():
-            raise Stays("a factor is so small that dividing the addend by it would lose digits")
-        if other.rank > new.rank or user.out.shape != new.shape:
-            raise Stays(f"{user.op} widens the scaled value")
-        axis = None if scale.axis is None else scale.axis - (new.rank - other.rank)
-        inverse = scale.inverse
-        if axis is not None and (axis < 0 or (other.shape or ())[axis] != scale.factors.size):
-            if (other.const is None) or other.const.size != 1:
-                raise Stays(f"{other.name} does not have the channel axis in full")
-            divided = inverse.apply(other, scale.lined_up(new.rank - 1 - (scale.axis or 0)))
-        else:
-            divided = inverse.times(other, axis)
-        self.push(user.out, again(user, [new, divided] if index == 0 else [divided, new]), scale)
-
-    def _concat(self, user: Binding, index: int, new: Var, scale: Scale) -> None:
-        """Concat(x * s, y) = Concat(x, y) * (s, 1) along the channel axis"""
-        values = [v for v in user.inputs if v is not None]
-        rank = new.rank
-        if rank is None or scale.axis is None or user.attr("axis", 0) % rank != scale.axis:
-            raise Stays("Concat joins it to what is not scaled")
-        sizes = [None if v.shape is None else v.shape[scale.axis] for v in values]
-        pieces = [
-            scale.factors if i == index else np.ones(n, scale.factors.dtype)
-            for i, n in enumerate(sizes)
-            if isinstance(n, int)
-        ]
-        if len(pieces) < len(values):
-            raise Stays("the sizes at Concat are unknown")
-        inputs = [new if i == index else v for i, v in enumerate(values)]
-        self.push(user.out, again(user, inputs), scale.of(np.concatenate(pieces)))
-
-
-def _rule(scalars: bool) -> Rule:
-    @rewrite(P.any_of("Mul", "Div")(x, s))
-    def product_of_scale(x: Var, s: Var, root: Binding) -> Any:
-        """(a * s) @ w = a @ (s * w), the scale along the rows (input channels) of w"""
-        scale = read_scale(root, x, s, scalars)
-        if scale is None or isinstance(scale, Decline):
-            return scale
-        descent = _Descent(root.block)
-        try:
-            descent.push(root.out, x, scale)
-        except Stays as why:
-            return decline(str(why))
-        if closes_cycle(descent.done):
-            return decline("one of the products that would take the scale feeds another")
-        return descent.done
-
-    return product_of_scale
+from onnxgrad.laws.scales.forward import scale_in_front_of_product
+from onnxgrad.passes.base import RulePass, register
+from onnxgrad.rewrite.engine import Rule
 
 
 @register
 @dataclass(frozen=True)
-class ForwardFoldScaleAxis(Pass):
+class ForwardFoldScaleAxis(RulePass):
     """(x * s) @ w = x @ (s * w): a constant multiply per channel moves into the products that read it, if all can.
 
     `scalars`: also one factor for all channels.
     """
 
     name: ClassVar[str] = "forward-fold-scale-axis"
+    rounds: ClassVar[bool] = True
     scalars: bool = False
 
-    def run(self, program: Program, trace: Trace) -> None:
-        """Apply the law in every block until no scale can move."""
-        for block in roots(program):
-            if apply_rules(block, [_rule(self.scalars)], trace):
-                trace.rounded = True
+    @property
+    def laws(self) -> Sequence[Rule]:
+        """See `laws.scales.forward`."""
+        return [scale_in_front_of_product(self.scalars)]

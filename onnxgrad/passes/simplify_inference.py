@@ -2,189 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import numpy as np
-from onnx import TensorProto, helper
-
-from onnxgrad.folding.digits import fixed_value
-from onnxgrad.ir.block import Binding, Var
-from onnxgrad.ir.ops import op
-from onnxgrad.ir.program import Program
-from onnxgrad.ir.types import numpy_dtype
-from onnxgrad.laws.scales.scale import fixed
-from onnxgrad.passes.base import Pass, register, roots
-from onnxgrad.rewrite.engine import Rule, apply_rules, count, rewrite
-from onnxgrad.rewrite.pattern import P, capture
-from onnxgrad.rewrite.trace import Decline, Trace, decline
-
-x, gamma, beta, mean, var, ratio, mode = capture("x gamma beta mean var ratio mode")
-
-_HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
-# what can take the scale into its weight and the shift into its bias
-_PRODUCTS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
-
-
-def _training(root: Binding) -> str | None:
-    """Why a BatchNormalization uses the batch's own statistics, None when it does not."""
-    if root.version >= 14:
-        return "training_mode is 1" if root.attr("training_mode") else None
-    if root.version >= 7:
-        # up to opset 13 the number of outputs is the switch, used or not; onnxruntime reads it so
-        outputs = sum(v is not None for v in root.outputs)
-        return f"it has {outputs} outputs, which means training before opset 14" if outputs > 1 else None
-    return "before opset 7 its multiply and add do not broadcast"
-
-
-def _vectors(x: Var, root: Binding) -> list[int] | Decline:
-    """The axes that a per-channel vector lacks to line up with axis 1 of `x`."""
-    if x.rank is None or not x.dtype:
-        return decline("the input's rank is unknown")
-    if not root.attr("spatial", 1):
-        return []  # opset 7 and 8: one statistic per feature, all axes but the batch
-    return list(range(1, x.rank - 1))
-
-
-@rewrite(P.BatchNormalization(x, gamma, beta, mean, var))
-def batch_norm(x: Var, gamma: Var, beta: Var, mean: Var, var: Var, root: Binding) -> Any:
-    """BN(x) = x * scale + shift, scale = gamma / sqrt(var + eps), shift = beta - mean * scale, in inference"""
-    reason = "an attribute is that of the enclosing function" if root.has_refs else _training(root)
-    if reason is not None:
-        return decline(reason)
-    axes = _vectors(x, root)
-    if isinstance(axes, Decline):
-        return axes
-    if not all(v.dtype for v in (gamma, beta, mean, var)):
-        return decline("a statistic's dtype is unknown")
-    reason = _unfit(_folded(gamma, beta, mean, var, float(root.attr("epsilon"))), x.dtype)
-    if reason is not None:
-        return decline(reason)
-
-    def aligned(v: Var) -> Var:
-        v = v if v.dtype == x.dtype else op.Cast(v, to=x.dtype)
-        result: Var = op.Unsqueeze(v, axes) if axes else v
-        return result
-
-    # half precision has 3 digits: one rounding of scale and shift is enough, and eps would lose half of its own
-    computed = TensorProto.FLOAT if var.dtype in _HALF else var.dtype
-
-    def wide(v: Var) -> Var:
-        """From opset 15 on gamma and beta may be narrower than the statistics."""
-        result: Var = v if v.dtype == computed else op.Cast(v, to=computed)
-        return result
-
-    scale = (1.0 / op.Sqrt(wide(var) + float(root.attr("epsilon")))) * wide(gamma)
-    shift = -wide(mean) * scale
-    # the order of emission is the original's: the data is scaled before the shift is complete
-    if axes or x.dtype != computed:
-        y = x * aligned(scale) + aligned(shift + wide(beta))
-    else:
-        scaled = x * scale
-        y = scaled + (shift + wide(beta))
-    # the running statistics do not run in inference
-    rest = {v: new for v, new in zip(root.outputs[1:], (mean, var)) if v is not None}
-    return {root.out: y, **rest}
-
-
-def _folded(gamma: Var, beta: Var, mean: Var, var: Var, epsilon: float) -> list[Any] | None:
-    """Scale and shift in float64, None when a statistic is not fixed by the file."""
-    arrays = [fixed_value(v) for v in (gamma, beta, mean, var)]
-    g, b, m, v = (None if a is None else a.astype(np.float64) for a in arrays)
-    if g is None or b is None or m is None or v is None:
-        return None
-    with np.errstate(all="ignore"):
-        scale = g / np.sqrt(v + epsilon)
-        return [scale, b - m * scale]
-
-
-def _unfit(folded: list[Any] | None, dtype: int) -> str | None:
-    """Why scale and shift cannot stand for the operator: x * inf + (b - m * inf) is not (x - m) * inf + b."""
-    for name, values in zip(("scale", "shift"), folded or ()):
-        with np.errstate(all="ignore"):
-            if not np.isfinite(values.astype(numpy_dtype(dtype)).astype(np.float64)).all():
-                return f"its {name} is not finite"
-    return None
-
-
-def _after_product(x: Var) -> bool:
-    """`x` is a product of a weight that the file fixes, or one plus a bias, that nothing else reads."""
-    while x.definition is not None and x.sole_user() is not None:
-        b = x.definition
-        if b.domain == "" and b.op in _PRODUCTS:
-            return any(v is not None and fixed(v) for v in b.inputs[b.op != "MatMul" : 2])
-        operands = [v for v in b.inputs if v is not None and not v.is_constant]
-        if not (b.is_op("Identity") or b.is_op("Add")) or len(operands) != 1:
-            return False
-        x = operands[0]
-    return False
-
-
-@rewrite(P.BatchNormalization(x, gamma, beta, mean, var))
-def batch_norm_after_product(x: Var, gamma: Var, beta: Var, mean: Var, var: Var, root: Binding) -> Any:
-    """BN(x) = x * scale + shift, where x is a product that can take them"""
-    if not _after_product(x):
-        return decline("its operand is no product that could take the scale: one kernel stays faster than two")
-    if not all(fixed(v) for v in (gamma, beta, mean, var)):
-        return decline("a statistic is not fixed by the file: one kernel stays faster than its arithmetic")
-    return batch_norm.build(x, gamma, beta, mean, var, root)
-
-
-def _dropout(x: Var, root: Binding) -> Any:
-    """`x` for the result and all-true for the mask."""
-    mask = root.result(1)
-    if mask is None or not mask.use_count:
-        return x
-    if root.version < 12:
-        return decline("its mask is read, which has no defined value before opset 12")
-    true = helper.make_tensor("value", TensorProto.BOOL, [1], np.ones(1, bool))
-    return {root.out: x, mask: op.ConstantOfShape(op.Shape(x), value=true)}
-
-
-@rewrite(P.Dropout(x), shrinks=count("Dropout"))
-def dropout(x: Var, root: Binding) -> Any:
-    """Dropout(x) = x"""
-    if root.version < 7 and not root.attr("is_test"):
-        return decline("is_test is 0: it drops")
-    return _dropout(x, root)
-
-
-@rewrite(P.Dropout(x, ratio), shrinks=count("Dropout"))
-def dropout_with_ratio(x: Var, root: Binding) -> Any:
-    """Dropout(x, ratio) = x"""
-    return _dropout(x, root)
-
-
-def _switched_off(root: Binding) -> str | None:
-    """Why a Dropout with a training_mode operand may drop, None when it cannot."""
-    ratio, mode = root.operand(1), root.operand(2)
-    if ratio is not None and ratio.const is not None and not ratio.const.any():
-        return None
-    if mode is None or (mode.const is not None and not mode.const.any()):
-        return None
-    return "training_mode is true" if mode.const is not None else "training_mode is known only at run time"
-
-
-@rewrite(P.Dropout(x, ratio, mode), shrinks=count("Dropout"))
-def dropout_with_mode(x: Var, root: Binding) -> Any:
-    """Dropout(x, ratio, training_mode=false) = Dropout(x, 0, training_mode) = x"""
-    reason = _switched_off(root)
-    return _dropout(x, root) if reason is None else decline(reason)
-
-
-@rewrite(P.Dropout(x, None, mode), shrinks=count("Dropout"))
-def dropout_with_mode_only(x: Var, root: Binding) -> Any:
-    """Dropout(x, training_mode=false) = x"""
-    reason = _switched_off(root)
-    return _dropout(x, root) if reason is None else decline(reason)
-
-
-_DROPOUT: list[Rule] = [dropout, dropout_with_ratio, dropout_with_mode, dropout_with_mode_only]
+from onnxgrad.laws.batch_normalization import batch_norm, batch_norm_after_product
+from onnxgrad.laws.dropout import DROPOUT
+from onnxgrad.passes.base import RulePass, register
+from onnxgrad.rewrite.engine import Rule
 
 
 @register
 @dataclass(frozen=True)
-class SimplifyInference(Pass):
+class SimplifyInference(RulePass):
     """BatchNormalization -> multiply and add; Dropout(x) -> x, where they do not train.
 
     `only_after_products`: take a BatchNormalization apart only behind a product, whose weight and bias can then take
@@ -194,8 +24,7 @@ class SimplifyInference(Pass):
     name: ClassVar[str] = "simplify-inference"
     only_after_products: bool = False
 
-    def run(self, program: Program, trace: Trace) -> None:
-        """Apply the rules in every block."""
-        rule = batch_norm_after_product if self.only_after_products else batch_norm
-        for block in roots(program):
-            apply_rules(block, [rule, *_DROPOUT], trace)
+    @property
+    def laws(self) -> Sequence[Rule]:
+        """See `laws.batch_normalization` and `laws.dropout`."""
+        return [batch_norm_after_product if self.only_after_products else batch_norm, *DROPOUT]

@@ -13,53 +13,12 @@ from onnxgrad.ir.collector import collector_paused
 from onnxgrad.ir.fault import blaming
 from onnxgrad.ir.program import Program
 from onnxgrad.laws.parallel.merging import MERGE
-from onnxgrad.passes import (  # each module registers its passes
-    backward_fold_scale_axis,
-    combine_conv,
-    combine_dense,
-    combine_gemm,
-    combine_matmul,
-    fold_bias,
-    fold_constant,
-    forward_fold_scale_axis,
-    inline,
-    legalize,
-    merge_equal,
-    outline,
-    remove_noops,
-    remove_unused,
-    remove_unused_functions,
-    simplify_inference,
-    transpose,
-    transpose_after_concat,
-)
 from onnxgrad.passes.base import PASSES, Pass
 from onnxgrad.pipeline.fresh_types import types_of_a_fresh_reading
 from onnxgrad.pipeline.presets import PRESETS
 from onnxgrad.rewrite.trace import Trace
 
 __all__ = ["PASSES", "PRESETS", "Pass", "PassResult", "Pipeline", "parse_passes"]
-
-_MODULES = (
-    backward_fold_scale_axis,
-    combine_conv,
-    combine_dense,
-    combine_gemm,
-    combine_matmul,
-    fold_bias,
-    fold_constant,
-    forward_fold_scale_axis,
-    inline,
-    legalize,
-    merge_equal,
-    outline,
-    remove_noops,
-    remove_unused,
-    remove_unused_functions,
-    simplify_inference,
-    transpose,
-    transpose_after_concat,
-)
 
 # a pass may open the way for an earlier one, and the backstop is the fuel of each: no model we know takes more than 6
 _ROUNDS = 16

@@ -16,7 +16,7 @@ from onnxgrad.ir.ops import emitting
 from onnxgrad.rewrite.engine import answer_of, call_arguments, fault_of, replacements, substitute
 from onnxgrad.rewrite.match import heads, match_binding, value_of
 from onnxgrad.rewrite.pattern import Pattern
-from onnxgrad.rewrite.trace import Decline, Trace
+from onnxgrad.rewrite.trace import Decline, Trace, decline
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,16 @@ class Branch:
 
 @dataclass(frozen=True)
 class Family:
-    """A law over parallel branches: how one looks, which belong together (`by`), what replaces a whole group."""
+    """A law over parallel branches: how one looks, which belong together (`by`), what replaces a whole group.
+
+    `accepts` may refuse a group, before anything is built.
+    """
 
     name: str
     pattern: Pattern
     by: Callable[..., Hashable | Decline | None]
     build: Callable[[list[Branch]], Any]
+    accepts: Callable[[list[Branch]], bool] | None = None
 
 
 def combine(
@@ -139,7 +143,8 @@ def _rewrite(family: Family, group: list[Branch], trace: Trace) -> list[Binding]
     roots = [branch.root for branch in group]
     block = roots[0].block
     with emitting(block, sources=roots, made_by=family.name) as emitter:
-        answer = answer_of(family.build, group)
+        refused = family.accepts is not None and not family.accepts(group)
+        answer = decline("refused by the check") if refused else answer_of(family.build, group)
     where = f"{len(group)} branches: {', '.join(r.out.name for r in roots)}"
     if answer is None or isinstance(answer, Decline):
         emitter.discard()

@@ -8,7 +8,7 @@ import pytest
 
 from onnxgrad.cli.app import main
 from tests.helpers import parse
-from tests.passes.test_place import EXAMPLE
+from tests.test_placement import EXAMPLE
 
 
 @pytest.fixture

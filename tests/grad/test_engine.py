@@ -1,4 +1,4 @@
-"""onnxgrad/grad/engine.py, calling.py, accumulate.py, bodies.py"""
+"""onnxgrad/grad/engine.py, calling.py, unbroadcast.py, bodies.py"""
 
 from collections import Counter
 

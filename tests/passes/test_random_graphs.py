@@ -12,7 +12,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
-from onnxgrad.passes.transpose import SimplifyTranspose
+from onnxgrad.passes.simplify_transpose import SimplifyTranspose
 from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import run

@@ -31,7 +31,7 @@ What the engine does, so that no rule does it: undo numpy broadcasting (`broadca
 Where, MatMul, Gemm), cast a partial to its operand's dtype, give it its operand's symbolic shape, add partials up. A
 partial of another shape is an error that names the rule. Models come in at opset 18 or above.
 
-Helpers: `accumulate.reshape_like`, `expand_like`, `zeros_like`, `shape_of` (constant where sizes are known), and
+Helpers: `ir.like.reshape_like`, `expand_like`, `zeros_like`, `shape_of` (constant where sizes are known), and
 `rules._common`. State the convention at a kink in `notes=`; PyTorch's where it has one. Every operator that a rule
 emits needs a rule itself, for second derivatives. Formulations are chosen by measurement in onnxruntime.
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.accumulate import filled_like
 from onnxgrad.grad.rules._common import as_number
 from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.like import filled_like
 from onnxgrad.ir.ops import constant, op
 
 Slope = Callable[[Var, Var, float, float], Var]

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from onnxgrad.grad.accumulate import reshape_like, zeros_like
 from onnxgrad.grad.rules._common import pad
 from onnxgrad.grad.rules._scatter import scatter_elements, scatter_nd, zeros
 from onnxgrad.ir.block import Var
+from onnxgrad.ir.like import reshape_like, zeros_like
 from onnxgrad.ir.ops import constant, op
 from onnxgrad.ir.types import element_count
 

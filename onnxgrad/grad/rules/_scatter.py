@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
-from onnxgrad.grad.accumulate import fill
 from onnxgrad.ir.block import Var
+from onnxgrad.ir.like import fill
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import TensorType
 

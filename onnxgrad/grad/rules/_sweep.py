@@ -15,8 +15,8 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.accumulate import reshape_like, zeros_like
 from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.like import reshape_like, zeros_like
 from onnxgrad.ir.ops import constant, emit_with_blocks, emitter, emitting, nested_block, op
 from onnxgrad.ir.types import TensorType, Type
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.accumulate import shape_of
 from onnxgrad.grad.rules._common import pad
 from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.like import shape_of
 from onnxgrad.ir.ops import op
 
 

@@ -6,10 +6,10 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.accumulate import with_type_of
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import pad
 from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.like import with_type_of
 from onnxgrad.ir.ops import constant, op
 from onnxgrad.ir.types import Dim
 

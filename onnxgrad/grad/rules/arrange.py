@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from onnxgrad.grad.accumulate import filled_like, reshape_like, zeros_like
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import pad, where
 from onnxgrad.grad.rules._scatter import scatter_elements
 from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.like import filled_like, reshape_like, zeros_like
 from onnxgrad.ir.ops import op
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from onnxgrad.grad.accumulate import reshape_like
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._sampling import Sampling, as_type, divided, number_type, product, reshaped, sampling
 from onnxgrad.grad.rules._windows import kernel_of, spatial_rank
 from onnxgrad.grad.rules.shape import size_along
 from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.like import reshape_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import numpy_dtype
 

@@ -12,9 +12,9 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.accumulate import expand_like
 from onnxgrad.grad.registry import vjp
 from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.like import expand_like
 from onnxgrad.ir.ops import constant, op
 
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.accumulate import shape_of
 from onnxgrad.grad.registry import vjp_all
 from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.like import shape_of
 from onnxgrad.ir.ops import constant, op
 
 

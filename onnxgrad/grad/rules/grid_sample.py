@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.accumulate import reshape_like
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._sampling import Sampling, as_type, number_type, product, reshaped, sampling
 from onnxgrad.grad.rules.shape import size_along
 from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.like import reshape_like
 from onnxgrad.ir.ops import op
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}  # the names of opset 16

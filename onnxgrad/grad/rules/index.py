@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxgrad.grad.accumulate import zeros_like
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import from_front, pad
 from onnxgrad.grad.rules._rows import add_rows
 from onnxgrad.grad.rules._scatter import scatter_elements
 from onnxgrad.ir.block import Var
+from onnxgrad.ir.like import zeros_like
 from onnxgrad.ir.ops import op
 
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import TensorProto
 
-from onnxgrad.grad.accumulate import zeros_like
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._scatter import scatter_elements
 from onnxgrad.ir.block import Var
+from onnxgrad.ir.like import zeros_like
 from onnxgrad.ir.ops import constant, op
 from onnxgrad.ir.types import element_count, is_static, numpy_dtype
 

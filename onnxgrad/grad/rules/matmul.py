@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.accumulate import reshape_like
 from onnxgrad.grad.registry import vjp, vjp_all
 from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.like import reshape_like
 from onnxgrad.ir.ops import op
 
 

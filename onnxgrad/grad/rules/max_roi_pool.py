@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from onnxgrad.grad.accumulate import reshape_like
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import as_number
 from onnxgrad.grad.rules._roi_max import Candidates
@@ -15,6 +14,7 @@ from onnxgrad.grad.rules._sampling import as_type, product, reshaped
 from onnxgrad.grad.rules.roi import as_type_of, counting
 from onnxgrad.grad.rules.shape import size_along
 from onnxgrad.ir.block import Var
+from onnxgrad.ir.like import reshape_like
 from onnxgrad.ir.ops import constant, op
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from onnxgrad.grad.accumulate import reshape_like
 from onnxgrad.grad.registry import vjp, zero
 from onnxgrad.ir.block import Var
+from onnxgrad.ir.like import reshape_like
 from onnxgrad.ir.ops import constant, op
 
 Adjoints = Sequence["Var | None"]

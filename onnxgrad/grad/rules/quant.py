@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.accumulate import reshape_like
 from onnxgrad.grad.registry import vjp, zero
 from onnxgrad.grad.rules._common import pad
 from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.like import reshape_like
 from onnxgrad.ir.ops import constant, op
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnxgrad.grad.accumulate import expand_like
 from onnxgrad.grad.registry import vjp, zero
 from onnxgrad.grad.rules._common import Axes, as_number, axes_operand, reduced_count, restored
 from onnxgrad.ir.block import Var
+from onnxgrad.ir.like import expand_like
 from onnxgrad.ir.ops import op
 
 

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from onnxgrad.grad.accumulate import reshape_like
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import as_number, where
 from onnxgrad.grad.rules._roi_max import Candidates
 from onnxgrad.grad.rules._sampling import as_type, number_type, product, reshaped
 from onnxgrad.grad.rules.shape import size_along
 from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.like import reshape_like
 from onnxgrad.ir.ops import constant, op
 
 

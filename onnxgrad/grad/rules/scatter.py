@@ -10,7 +10,6 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.accumulate import reshape_like, zeros_like
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import as_number, from_front, where
 from onnxgrad.grad.rules._rows import add_rows
@@ -18,6 +17,7 @@ from onnxgrad.grad.rules._scatter import scatter_elements, scatter_nd
 from onnxgrad.grad.rules.index import gather as gather_gradient
 from onnxgrad.grad.rules.shape import size_along
 from onnxgrad.ir.block import Var
+from onnxgrad.ir.like import reshape_like, zeros_like
 from onnxgrad.ir.ops import op
 
 

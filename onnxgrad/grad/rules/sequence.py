@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onnxgrad.grad.accumulate import add_up, zeros_like
 from onnxgrad.grad.control_flow import Body
 from onnxgrad.grad.engine import backward, has_gradient
 from onnxgrad.grad.registry import vjp, vjp_all, vjp_blocks, zero
 from onnxgrad.grad.sequences import element_type, lengths, position, zero_sequence
 from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.like import zeros_like
 from onnxgrad.ir.ops import emit_with_blocks, emitter, emitting, nested_block, op
 from onnxgrad.ir.types import SequenceType, Type
+from onnxgrad.laws.sums import add_up
 
 zero("SequenceEmpty", "SequenceLength", "OptionalHasElement")
 

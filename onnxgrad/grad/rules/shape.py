@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from onnxgrad.grad.accumulate import reshape_like, zeros_like
 from onnxgrad.grad.registry import vjp, vjp_all, zero
 from onnxgrad.grad.rules._common import from_front, pad
 from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.like import reshape_like, zeros_like
 from onnxgrad.ir.ops import op
 
 zero("Shape", "Size", "ConstantOfShape", "Constant", "NonZero", "EyeLike")

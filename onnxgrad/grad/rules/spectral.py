@@ -8,11 +8,11 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.accumulate import reshape_like
 from onnxgrad.grad.registry import vjp, zero
 from onnxgrad.grad.rules._common import pad
 from onnxgrad.grad.rules._rows import add_rows
 from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.like import reshape_like
 from onnxgrad.ir.ops import constant, op
 
 

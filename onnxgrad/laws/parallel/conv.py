@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import constant, op
-from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Dim, numpy_dtype
 from onnxgrad.laws.parallel.merging import concat, split
-from onnxgrad.laws.parallel.splits import sink_activations
-from onnxgrad.passes.base import Pass, register, roots
-from onnxgrad.passes.combine_matmul import Check
-from onnxgrad.rewrite.combine import Branch, Family, apply_family, combine
+from onnxgrad.rewrite.combine import Branch, Family, combine
 from onnxgrad.rewrite.pattern import Each, P, capture
-from onnxgrad.rewrite.trace import Decline, Trace, decline
+from onnxgrad.rewrite.trace import Decline, decline
 
 x, w, c = capture("x w c")
 
@@ -113,54 +109,6 @@ def reason_to_stay_apart(merge: str, group: Sequence[Branch], slides: Window) ->
     return None
 
 
-@register
-@dataclass(frozen=True)
-class CombineParallelConv(Pass):
-    """Conv(x, w1, c1), Conv(x, w2, c2), ... = split(Conv(x, concat(w1, w2, ...), concat(c1, c2, ...))), in 1-D to 3-D.
-
-    A branch without bias gets one of -0.0. Groups are concatenated group by group and the outputs gathered back.
-    `merge`: always, auto (see `reason_to_stay_apart`) or never. `check` may refuse a group of branches (Python only).
-    """
-
-    name: ClassVar[str] = "combine-parallel-conv"
-    merge: str = "auto"
-    min_branches: int = 2
-    check: Check | None = None
-
-    def run(self, program: Program, trace: Trace) -> None:
-        """Combine every group in every block."""
-        for block in roots(program):
-            emitted = apply_family(block, self.family(), trace, self.min_branches)
-            sink_activations(emitted, trace)
-
-    def family(self) -> Family:
-        """The law over a group of branches, with this pass's options."""
-
-        @combine(P.Conv(x, w, Each(c)), by=_shares_input)
-        def combine_parallel_conv(group: list[Branch]) -> Any:
-            shared, weights = group[0]["x"], [branch["w"] for branch in group]
-            slides = window(group[0].root)
-            if slides is None:
-                return decline("the kernel's size is unknown")
-            reason = reason_to_stay_apart(self.merge, group, slides)
-            if reason is not None:
-                return decline(reason)
-            if self.check is not None and not self.check(group):
-                return decline("refused by the check")
-            sizes = [v.shape[0] for v in weights]
-            biases = _biases([branch.root.operand(2) for branch in group], sizes, weights[0].dtype)
-            if biases is None:
-                return decline("a branch without bias has an unknown number of output channels")
-            merge = _concat if slides.group == 1 else _concat_groups
-            merged = merge(biases, sizes, slides.group) if biases else None
-            y = op.Conv(shared, merge(weights, sizes, slides.group), merged, **slides.attributes())
-            if slides.group == 1:
-                return split(y, sizes, weights, source_axis=0, axis=1)
-            return _gathered(y, [n for n in sizes if isinstance(n, int)], slides.group)
-
-        return combine_parallel_conv
-
-
 def _biases(biases: Sequence[Var | None], sizes: Sequence[Dim], dtype: int) -> list[Var] | None:
     """One bias per branch, none at all when no branch has one; None when a missing one's length is unknown."""
     if all(b is None for b in biases):
@@ -205,3 +153,29 @@ def _gathered(y: Var, sizes: Sequence[int], groups: int) -> tuple[Var, ...]:
         index = [g * row + start + j for g in range(groups) for j in range(n)]
         parts.append(op.Gather(y, np.array(index, np.int64), axis=1))
     return tuple(parts)
+
+
+def convs_of_one_input(merge: str) -> Family:
+    """Conv(x, w1, c1), Conv(x, w2, c2), ... = split(Conv(x, concat(w1, w2, ...), concat(c1, c2, ...)))"""
+
+    @combine(P.Conv(x, w, Each(c)), by=_shares_input)
+    def combine_parallel_conv(group: list[Branch]) -> Any:
+        shared, weights = group[0]["x"], [branch["w"] for branch in group]
+        slides = window(group[0].root)
+        if slides is None:
+            return decline("the kernel's size is unknown")
+        reason = reason_to_stay_apart(merge, group, slides)
+        if reason is not None:
+            return decline(reason)
+        sizes = [v.shape[0] for v in weights]
+        biases = _biases([branch.root.operand(2) for branch in group], sizes, weights[0].dtype)
+        if biases is None:
+            return decline("a branch without bias has an unknown number of output channels")
+        together = _concat if slides.group == 1 else _concat_groups
+        merged = together(biases, sizes, slides.group) if biases else None
+        y = op.Conv(shared, together(weights, sizes, slides.group), merged, **slides.attributes())
+        if slides.group == 1:
+            return split(y, sizes, weights, source_axis=0, axis=1)
+        return _gathered(y, [n for n in sizes if isinstance(n, int)], slides.group)
+
+    return combine_parallel_conv

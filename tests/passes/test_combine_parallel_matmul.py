@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxgrad.passes.combine_matmul import CombineParallelMatMul, CombineParallelMatMulRight
+from onnxgrad.passes.combine_parallel_matmul import CombineParallelMatMul
+from onnxgrad.passes.combine_parallel_matmul_right import CombineParallelMatMulRight
 from tests.helpers import parse
 from tests.passes.common import Done, apply, assert_same_results, before_and_after, model_of, weights
 

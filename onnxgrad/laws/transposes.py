@@ -1,22 +1,19 @@
-"""Laws of Transpose with itself, MatMul and Gemm."""
+"""Laws of Transpose with itself, MatMul, Gemm and Concat."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.program import Program
-from onnxgrad.passes.base import Pass, register, roots
-from onnxgrad.passes.remove_noops import transpose_in_order, x_if_free
-from onnxgrad.rewrite.engine import Measure, apply_rules, rewrite
+from onnxgrad.laws.noops import x_if_free
+from onnxgrad.rewrite.engine import Measure, count, rewrite
 from onnxgrad.rewrite.match import attribute
-from onnxgrad.rewrite.pattern import P, capture
-from onnxgrad.rewrite.trace import Trace, decline
+from onnxgrad.rewrite.pattern import Each, P, capture
+from onnxgrad.rewrite.trace import decline
 
-x, a, b, c, p, q = capture("x a b c p q")
+x, a, b, c, d, p, q, axis = capture("x a b c d p q axis")
 
 
 def is_matrix_transpose(perm: Sequence[int] | None) -> bool:
@@ -187,20 +184,47 @@ GEMM_RULES = [
 ]
 
 
-@register
-@dataclass(frozen=True)
-class SimplifyTranspose(Pass):
-    """T(T(x)) = x, T(a @ b) = T(b) @ T(a), Gemm(T(a), b) = Gemm(a, b, transA): fewer and lower transposes.
+def _last_axis_of_products(block: BindingBlock) -> int:
+    transposes = (b for b in block.walk() if b.op == "Transpose" and _moves_last(attribute(b, "perm")))
+    made = (None if b.inputs[0] is None else b.inputs[0].definition for b in transposes)
+    return sum(m is not None and m.op == "MatMul" for m in made)
 
-    `always`: push a transpose below a product even when neither operand's transpose cancels or folds, which is what
-    a gradient graph wants; without, only when one of them costs nothing.
-    """
 
-    name: ClassVar[str] = "simplify-transpose"
-    always: bool = False
+LAST_AXIS_OF_PRODUCTS = Measure("transposes of products that move the last axis", _last_axis_of_products)
 
-    def run(self, program: Program, trace: Trace) -> None:
-        """Apply the transpose rules to every block until none matches."""
-        of_matmul = transpose_of_matmul if self.always else transpose_of_matmul_if_free
-        for block in roots(program):
-            apply_rules(block, [transpose_in_order, transpose_of_transpose, of_matmul, *GEMM_RULES], trace)
+
+def _moves_last(perm: Any) -> bool:
+    return perm is not None and len(perm) >= 3 and perm[-1] != len(perm) - 1
+
+
+@rewrite(P.Transpose(P.MatMul(P.Transpose(a, perm=c), b).only, perm=d), shrinks=LAST_AXIS_OF_PRODUCTS)
+def transpose_of_product_of_transpose(a: Var, b: Var, c: Any, d: Any) -> Any:
+    """Transpose(T(a) @ b, p) = Transpose(T(b) @ a, p after T), where that leaves the last axis in place"""
+    if not is_matrix_transpose(c) or not _moves_last(d) or a.rank != b.rank or b.rank is None:
+        return None
+    if b.definition is not None and b.definition.is_op("MatMul"):
+        return None  # its transpose would be one more of the same kind
+    swapped = {b.rank - 1: b.rank - 2, b.rank - 2: b.rank - 1}
+    perm = [swapped.get(i, i) for i in d]
+    return None if _moves_last(perm) else op.Transpose(transposed(b) @ a, perm=perm)
+
+
+@rewrite(P.Concat(Each(P.Transpose(x, perm=d).only), axis=c), shrinks=count("Transpose"))
+def concat_of_transposes(x: list[Var], d: list[Any], c: int, root: Binding) -> Any:
+    """Concat(T(a), T(b)) = T(Concat(a, b)), for one permutation"""
+    if len(x) < 2 or d[0] is None or any(list(p) != list(d[0]) for p in d[1:]):
+        return None
+    return op.Transpose(op.Concat(*x, axis=d[0][c % len(d[0])]), perm=d[0])
+
+
+@rewrite(P.Concat(Each(P.Transpose(x, perm=p)), axis=axis), shrinks=count("Transpose"))
+def transpose_after_concat(x: list[Var], p: list[Any], axis: int, root: Binding) -> Any:
+    """Concat(T(a), T(b), ..., axis=k) = T(Concat(a, b, ..., axis=perm[k])), one perm for all, any number of operands"""
+    perm = p[0]
+    if perm is None or any(q != perm for q in p):
+        return decline("the permutations differ")
+    # in a nested block (a loop's body, say) the Concat may run often, and the transposes outside of it once
+    dying = sum(v is not None and v.sole_user() is root and v.block is root.block for v in root.inputs)
+    if dying < 2:
+        return decline("the transposes have other readers and would stay")
+    return op.Transpose(op.Concat(*x, axis=perm[axis % len(perm)]), perm=list(perm))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxgrad.passes.combine_gemm import CombineParallelGemm
+from onnxgrad.passes.combine_parallel_gemm import CombineParallelGemm
 from tests.helpers import parse
 from tests.passes.common import Done, apply, assert_same_results, before_and_after, model_of, weights
 

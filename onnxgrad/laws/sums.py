@@ -1,21 +1,99 @@
-"""Laws of layout for gradient graphs: what Reshape, Concat, Pad, Transpose and scattering leave side by side."""
+"""Laws of sums: nested ones, a factor that all terms have, terms that lie apart or were scattered."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from onnx import numpy_helper
 
-from onnxgrad.grad.accumulate import add_up, with_type_of
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.types import is_static, same_shape
-from onnxgrad.passes.transpose import is_matrix_transpose, transposed
+from onnxgrad.ir.types import FLOAT_DTYPES, same_shape
 from onnxgrad.rewrite.engine import Measure, count, rewrite
 from onnxgrad.rewrite.match import attribute
 from onnxgrad.rewrite.pattern import Each, P, capture
 
-a, b, c, d, s, x = capture("a b c d s x")
+a, b, s, x = capture("a b s x")
+
+
+@rewrite(P.any_of("Sum", "Add")(Each(x)), shrinks=count("Mul"))
+def common_factor(x: list[Var], root: Binding) -> Any:
+    """a b + (a c) d = a (b + c d): one product less for each further factor a"""
+    products = _products(x, root)
+    times: dict[Var, int] = {}
+    for m in products:
+        for v in m.inputs:
+            if v is not None and same_shape(v.shape, root.out.shape) and v.definition not in products:
+                times[v] = times.get(v, 0) + 1
+    for factor, n in times.items():
+        if n < 2:
+            continue
+        stripped: dict[Var, Var] = {}
+        if all(_strip(v, factor, products, stripped) for v in x):
+            terms = [stripped[v] for v in x]
+            return factor * (op.Sum(*terms) if root.op == "Sum" else terms[0] + terms[1])
+    return None
+
+
+def _products(terms: list[Var], root: Binding) -> dict[Binding, None]:
+    """The Muls below `root` that nothing outside reads and that have its shape, in reach through such Muls; in an
+    order that only the graph decides.
+    """
+    found: dict[Binding, None] = {}
+    work = list(terms)
+    while work:
+        m = work.pop().definition
+        fits = m is not None and m.is_op("Mul") and not m.out.returned and same_shape(m.out.shape, root.out.shape)
+        if m is not None and fits and m not in found and len(found) < _LONGEST:
+            found[m] = None
+            work += [v for v in m.inputs if v is not None]
+    while outside := [m for m in found if any(u is not root and u not in found for u in m.out.users)]:
+        for m in outside:
+            del found[m]
+    return found
+
+
+# Muls looked at for one sum
+_LONGEST = 24
+
+
+def _strip(v: Var, factor: Var, products: Collection[Binding], stripped: dict[Var, Var]) -> bool:
+    """Put v / factor into `stripped`; False when `factor` is not exactly once in v, or is v."""
+    if v in stripped:
+        return True
+    m = v.definition
+    if m is None or m not in products:
+        return False
+    p, q = m.inputs[0], m.inputs[1]
+    if p is None or q is None:
+        return False
+    for one, other in ((p, q), (q, p)):
+        if one is factor:
+            stripped[v] = other
+            return other is not factor
+        if _strip(one, factor, products, stripped):
+            stripped[v] = stripped[one] * other
+            return True
+    return False
+
+
+@rewrite(P.any_of("Sum", "Add")(Each(x)), shrinks=count("Sum", "Add"))
+def sum_of_sums(x: list[Var], root: Binding) -> Any:
+    """Sum(Sum(a, b), c) = Sum(a, b, c): the inner one with no other reader, equal shapes"""
+    if root.out.dtype not in FLOAT_DTYPES:
+        return None  # Sum, unlike Add, takes no integers
+    flat: list[Var] = []
+    for v in x:
+        inner = v.definition
+        opened = inner is not None and inner.op in ("Sum", "Add") and v.use_count == 1 and inner.domain == ""
+        if inner is not None and opened and all(u is not None and same_shape(u.shape, v.shape) for u in inner.inputs):
+            flat += [u for u in inner.inputs if u is not None]
+        else:
+            flat.append(v)
+    if len(flat) == len(x) or not all(same_shape(v.shape, root.out.shape) for v in flat):
+        return None
+    return op.Sum(*flat)
 
 
 def _scatters_into_zeros(block: BindingBlock) -> int:
@@ -23,14 +101,7 @@ def _scatters_into_zeros(block: BindingBlock) -> int:
     return sum(v is not None and _is_zero(v) for v in scatters)
 
 
-def _last_axis_of_products(block: BindingBlock) -> int:
-    transposes = (b for b in block.walk() if b.op == "Transpose" and _moves_last(attribute(b, "perm")))
-    made = (None if b.inputs[0] is None else b.inputs[0].definition for b in transposes)
-    return sum(m is not None and m.op == "MatMul" for m in made)
-
-
 SCATTERS_INTO_ZEROS = Measure("scatters into zeros", _scatters_into_zeros)
-LAST_AXIS_OF_PRODUCTS = Measure("transposes of products that move the last axis", _last_axis_of_products)
 
 
 def _is_zero(v: Var) -> bool:
@@ -133,99 +204,11 @@ def sum_of_reshapes(x: list[Var], s: list[Var], root: Binding) -> Any:
     return op.Reshape(whole, s[0], allowzero=zeros.pop() or None)
 
 
-@rewrite(P.Reshape(P.Reshape(x, c), s), shrinks=count())
-def reshape_back(x: Var, root: Binding) -> Any:
-    """Reshape(Reshape(x, s), t) = x, where t is the shape of x"""
-    return x if is_static(x.shape) and x.shape == root.out.shape and not root.out.returned else None
-
-
-@rewrite(P.Squeeze(P.ReduceSum(x, a, keepdims=1).only, s), shrinks=count("Squeeze"))
-def squeeze_of_sum(x: Var, a: Var, s: Var, root: Binding) -> Any:
-    """Squeeze(ReduceSum(x, axes), axes) = ReduceSum(x, axes) that drops them"""
-    rank = x.rank or 0
-    if a.ints is None or s.ints is None or sorted(i % rank for i in a.ints) != sorted(i % rank for i in s.ints):
-        return None
-    return op.ReduceSum(x, a, keepdims=0)
-
-
-@rewrite(P.Reshape(P.Mul(P.Reshape(x, c).only, a).only, s), shrinks=count("Reshape"))
-def reshape_around_product(x: Var, a: Var, s: Var, root: Binding) -> Any:
-    """Reshape(Reshape(x, s) * a, t) = x * Reshape(a, t), where t is the shape of x and a has that of the product"""
-    product = None if root.inputs[0] is None else root.inputs[0].shape
-    if not is_static(x.shape) or x.shape != root.out.shape or not same_shape(a.shape, product):
-        return None
-    return x * op.Reshape(a, s, allowzero=root.attr("allowzero") or None)
-
-
-@rewrite(P.Concat(Each(P.Reshape(x, s).only), axis=c), shrinks=count("Reshape"))
-def concat_of_reshapes(x: list[Var], c: int, root: Binding) -> Any:
-    """Concat(Reshape(a), Reshape(b)) = Reshape(Concat(a, b)), where each joins the axes from the concatenated one on"""
-    rank = root.out.rank
-    if rank is None or len(x) < 2 or c % rank != rank - 1:
-        return None
-    lead = rank - 1
-    for v, part in zip(x, root.inputs):
-        inner, outer = v.shape, None if part is None else part.shape
-        if inner is None or outer is None or len(inner) != rank + 1:
-            return None
-        sizes = (*inner[lead:], *(x[0].shape or ())[lead + 1 :])
-        if not same_shape(inner[:lead], outer[:lead]) or not all(isinstance(d, int) for d in sizes):
-            return None
-        if inner[lead + 1] != (x[0].shape or ())[lead + 1] or not same_shape(inner[:lead], (x[0].shape or ())[:lead]):
-            return None
-    return with_type_of(op.Reshape(op.Concat(*x, axis=lead), [0] * lead + [-1]), root.out)
-
-
-@rewrite(P.Concat(Each(P.Unsqueeze(x, s).only), axis=c), shrinks=count("Unsqueeze"))
-def stack(x: list[Var], s: list[Var], c: int, root: Binding) -> Any:
-    """Concat(Unsqueeze(a, k), Unsqueeze(b, k), axis=k) = Reshape(Concat(a, b, axis=k)): k splits in two"""
-    shape = root.out.shape
-    first = x[0].shape
-    if shape is None or first is None or len(x) < 2 or not all(same_shape(v.shape, first) for v in x):
-        return None
-    axis = c % len(shape)
-    if axis == len(first) or any(a.ints is None or [i % len(shape) for i in a.ints] != [axis] for a in s):
-        return None
-    after = [d if isinstance(d, int) and d > 0 else -1 for d in first[axis:]]
-    if after.count(-1) > 1:
-        return None
-    return with_type_of(op.Reshape(op.Concat(*x, axis=axis), [*[0] * axis, len(x), *after]), root.out)
-
-
-def _moves_last(perm: Any) -> bool:
-    return perm is not None and len(perm) >= 3 and perm[-1] != len(perm) - 1
-
-
-@rewrite(P.Transpose(P.MatMul(P.Transpose(a, perm=c), b).only, perm=d), shrinks=LAST_AXIS_OF_PRODUCTS)
-def transpose_of_product_of_transpose(a: Var, b: Var, c: Any, d: Any) -> Any:
-    """Transpose(T(a) @ b, p) = Transpose(T(b) @ a, p after T), where that leaves the last axis in place"""
-    if not is_matrix_transpose(c) or not _moves_last(d) or a.rank != b.rank or b.rank is None:
-        return None
-    if b.definition is not None and b.definition.is_op("MatMul"):
-        return None  # its transpose would be one more of the same kind
-    swapped = {b.rank - 1: b.rank - 2, b.rank - 2: b.rank - 1}
-    perm = [swapped.get(i, i) for i in d]
-    return None if _moves_last(perm) else op.Transpose(transposed(b) @ a, perm=perm)
-
-
-@rewrite(P.Concat(Each(P.Transpose(x, perm=d).only), axis=c), shrinks=count("Transpose"))
-def concat_of_transposes(x: list[Var], d: list[Any], c: int, root: Binding) -> Any:
-    """Concat(T(a), T(b)) = T(Concat(a, b)), for one permutation"""
-    if len(x) < 2 or d[0] is None or any(list(p) != list(d[0]) for p in d[1:]):
-        return None
-    return op.Transpose(op.Concat(*x, axis=d[0][c % len(d[0])]), perm=d[0])
-
-
-RULES = [
-    sum_with_scattered,
-    sum_of_reshapes,
-    reshape_back,
-    reshape_around_product,
-    squeeze_of_sum,
-    concat_of_reshapes,
-    stack,
-    transpose_of_product_of_transpose,
-    concat_of_transposes,
-    sum_of_tiles,
-    add_of_tiles,
-]
+def add_up(contributions: Sequence[Var]) -> Var:
+    """The sum of the partials of one value."""
+    if len(contributions) == 1:
+        return contributions[0]
+    if len(contributions) == 2:
+        return contributions[0] + contributions[1]
+    result: Var = op.Sum(*contributions)
+    return result

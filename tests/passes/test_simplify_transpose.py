@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onnxgrad.passes.transpose import SimplifyTranspose
+from onnxgrad.passes.simplify_transpose import SimplifyTranspose
 from tests.helpers import parse
 from tests.passes.common import Done, apply, assert_same_results, before_and_after, model_of, weights
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import constant, op
-from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Shape
-from onnxgrad.passes.base import Pass, register, roots
-from onnxgrad.passes.combine_gemm import row
-from onnxgrad.passes.combine_matmul import Check
-from onnxgrad.rewrite.combine import Branch, Family, apply_family, combine
+from onnxgrad.laws.parallel.gemm import row
+from onnxgrad.rewrite.combine import Branch, Family, combine
 from onnxgrad.rewrite.pattern import Each, P, capture
-from onnxgrad.rewrite.trace import Decline, Trace, decline
+from onnxgrad.rewrite.trace import Decline, decline
 
 a, b, c = capture("a b c")
 
@@ -49,47 +45,6 @@ def _sharing_left(a: Var, b: Var, root: Binding) -> Hashable | Decline:
     return key if isinstance(key, Decline) else (a, key)
 
 
-@register
-@dataclass(frozen=True)
-class CombineParallelDense(Pass):
-    """x @ w1, x @ w2, ... of equal shapes = the rows of stack(x, x, ...) @ stack(w1, w2, ...): one batched product.
-
-    MatMul of any equal rank (2 is dense, 3 is nn.batch_matmul) and Gemm, with a bias on all branches or on none.
-    `share_left`: only products of one left operand; without it any independent products of equal shapes. In no preset.
-    """
-
-    name: ClassVar[str] = "combine-parallel-dense"
-    min_branches: int = 2
-    share_left: bool = True
-    check: Check | None = None
-
-    def run(self, program: Program, trace: Trace) -> None:
-        """Combine every group in every block."""
-        for block in roots(program):
-            apply_family(block, self.family(), trace, self.min_branches)
-
-    def family(self) -> Family:
-        """The law over a group of branches, with this pass's options."""
-
-        @combine(P.any_of("MatMul", "Gemm")(a, b, Each(c)), by=_sharing_left if self.share_left else _of_equal_shapes)
-        def combine_parallel_dense(group: list[Branch]) -> Any:
-            if self.check is not None and not self.check(group):
-                return decline("refused by the check")
-            first = group[0].root
-            left, right = _stack([branch["a"] for branch in group]), _stack([branch["b"] for branch in group])
-            if first.is_op("MatMul"):
-                y = op.MatMul(left, right)
-            else:
-                product = _gemm(group, left, right)
-                if product is None:
-                    return decline("a bias has an unknown number of columns")
-                y = product
-            parts = op.Split(y, [1] * len(group), axis=0, outputs=len(group))
-            return tuple(op.Squeeze(part, [0]) for part in parts)
-
-        return combine_parallel_dense
-
-
 def _stack(values: Sequence[Var]) -> Var:
     """The values along a new axis 0, computed now when all are constants."""
     known = [v.const for v in values]
@@ -119,3 +74,23 @@ def _gemm(group: Sequence[Branch], left: Var, right: Var) -> Var | None:
     bias = op.Unsqueeze(_stack(found), [1])
     biased: Var = y + (bias if root.attr("beta") == 1.0 else bias * float(root.attr("beta")))
     return biased
+
+
+def products_of_equal_shapes(share_left: bool) -> Family:
+    """x @ w1, x @ w2, ... = the rows of stack(x, x, ...) @ stack(w1, w2, ...)"""
+
+    @combine(P.any_of("MatMul", "Gemm")(a, b, Each(c)), by=_sharing_left if share_left else _of_equal_shapes)
+    def combine_parallel_dense(group: list[Branch]) -> Any:
+        first = group[0].root
+        left, right = _stack([branch["a"] for branch in group]), _stack([branch["b"] for branch in group])
+        if first.is_op("MatMul"):
+            y = op.MatMul(left, right)
+        else:
+            product = _gemm(group, left, right)
+            if product is None:
+                return decline("a bias has an unknown number of columns")
+            y = product
+        parts = op.Split(y, [1] * len(group), axis=0, outputs=len(group))
+        return tuple(op.Squeeze(part, [0]) for part in parts)
+
+    return combine_parallel_dense

@@ -1,0 +1,102 @@
+"""Laws of arithmetic: Neg, and numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.types import broadcast_shapes, same_shape
+from onnxgrad.rewrite.engine import count, rewrite
+from onnxgrad.rewrite.pattern import P, capture
+
+a, b, c, d, s, x = capture("a b c d s x")
+
+
+@rewrite(P.Mul(a, P.Div(c, b).only), shrinks=count())
+def times_reciprocal(a: Var, b: Var, c: Var, root: Binding) -> Any:
+    """a (1 / b) = a / b"""
+    return a / b if number(c) == 1 and same_shape(broadcast_shapes([a.shape, b.shape]), root.out.shape) else None
+
+
+@rewrite(P.Add(a, P.Neg(b).only), shrinks=count())
+def add_of_neg(a: Var, b: Var) -> Any:
+    """a + -b = a - b"""
+    return a - b
+
+
+@rewrite(P.Sub(a, P.Neg(b).only), shrinks=count())
+def sub_of_neg(a: Var, b: Var) -> Any:
+    """a - -b = a + b"""
+    return a + b
+
+
+@rewrite(P.Neg(P.Neg(a).only), shrinks=count())
+def neg_of_neg(a: Var) -> Any:
+    """--a = a"""
+    return a
+
+
+@rewrite(P.Neg(P.Sub(a, b).only), shrinks=count())
+def neg_of_sub(a: Var, b: Var) -> Any:
+    """-(a - b) = b - a"""
+    return b - a
+
+
+def number(v: Var) -> Any:
+    """The value of a constant of one element that broadcasting cannot widen by; None for anything else."""
+    if v.shape not in ((), (1,)) or not v.is_constant:
+        return None
+    array = v.const
+    return None if array is None else array.reshape(())
+
+
+@rewrite(P.Mul(P.Mul(a, c).only, d), shrinks=count())
+def mul_by_two_numbers(a: Var, c: Var, d: Var) -> Any:
+    """(a c) d = a (c d) for numbers c and d"""
+    p, q = number(c), number(d)
+    return None if p is None or q is None or not a.rank else a * np.asarray(p * q)
+
+
+@rewrite(P.Mul(P.Mul(a, c).only, P.Mul(b, d).only), shrinks=count())
+def numbers_of_a_product(a: Var, b: Var, c: Var, d: Var) -> Any:
+    """(a c) (b d) = (a b) (c d) for numbers c and d"""
+    p, q = number(c), number(d)
+    if p is None or q is None or not a.rank or not b.rank:
+        return None
+    return (a * b) * np.asarray(p * q)
+
+
+@rewrite(P.Mul(a, c.where(lambda v: v.is_constant and v.shape == ())), shrinks=count())
+def times_one(a: Var, c: Var, root: Binding) -> Any:
+    """a 1 = a"""
+    return a if number(c) == 1 and not root.out.returned else None
+
+
+@rewrite(P.Mul(a, P.Neg(b).only), shrinks=count("Neg"))
+def mul_of_neg_number(a: Var, b: Var) -> Any:
+    """a (-b) = a c, where b is a number and c the opposite number"""
+    p = number(b)
+    return None if p is None else a * np.asarray(-p)
+
+
+@rewrite(P.Mul(P.Neg(a).only, c), shrinks=count("Neg"))
+def neg_times_number(a: Var, c: Var) -> Any:
+    """(-a) c = a (-c) for a number c"""
+    p = number(c)
+    return None if p is None else a * np.asarray(-p)
+
+
+@rewrite(P.Neg(P.Mul(a, c).only), shrinks=count("Neg"))
+def neg_of_product_with_number(a: Var, c: Var) -> Any:
+    """-(a c) = a (-c) for a number c"""
+    p = number(c)
+    return None if p is None else a * np.asarray(-p)
+
+
+@rewrite(P.Div(P.Mul(a, c).only, d), shrinks=count())
+def product_over_number(a: Var, c: Var, d: Var) -> Any:
+    """(a c) / d = a (c / d) for numbers c and d"""
+    p, q = number(c), number(d)
+    return None if p is None or not q or not a.rank else a * np.asarray(p / q)

@@ -1,0 +1,127 @@
+"""BatchNormalization in inference is a multiply and an add."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxgrad.folding.digits import fixed_value
+from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import numpy_dtype
+from onnxgrad.laws.scales.scale import fixed
+from onnxgrad.rewrite.engine import rewrite
+from onnxgrad.rewrite.pattern import P, capture
+from onnxgrad.rewrite.trace import Decline, decline
+
+x, gamma, beta, mean, var, ratio, mode = capture("x gamma beta mean var ratio mode")
+
+_HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
+# what can take the scale into its weight and the shift into its bias
+_PRODUCTS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
+
+
+def _training(root: Binding) -> str | None:
+    """Why a BatchNormalization uses the batch's own statistics, None when it does not."""
+    if root.version >= 14:
+        return "training_mode is 1" if root.attr("training_mode") else None
+    if root.version >= 7:
+        # up to opset 13 the number of outputs is the switch, used or not; onnxruntime reads it so
+        outputs = sum(v is not None for v in root.outputs)
+        return f"it has {outputs} outputs, which means training before opset 14" if outputs > 1 else None
+    return "before opset 7 its multiply and add do not broadcast"
+
+
+def _vectors(x: Var, root: Binding) -> list[int] | Decline:
+    """The axes that a per-channel vector lacks to line up with axis 1 of `x`."""
+    if x.rank is None or not x.dtype:
+        return decline("the input's rank is unknown")
+    if not root.attr("spatial", 1):
+        return []  # opset 7 and 8: one statistic per feature, all axes but the batch
+    return list(range(1, x.rank - 1))
+
+
+@rewrite(P.BatchNormalization(x, gamma, beta, mean, var))
+def batch_norm(x: Var, gamma: Var, beta: Var, mean: Var, var: Var, root: Binding) -> Any:
+    """BN(x) = x * scale + shift, scale = gamma / sqrt(var + eps), shift = beta - mean * scale, in inference"""
+    reason = "an attribute is that of the enclosing function" if root.has_refs else _training(root)
+    if reason is not None:
+        return decline(reason)
+    axes = _vectors(x, root)
+    if isinstance(axes, Decline):
+        return axes
+    if not all(v.dtype for v in (gamma, beta, mean, var)):
+        return decline("a statistic's dtype is unknown")
+    reason = _unfit(_folded(gamma, beta, mean, var, float(root.attr("epsilon"))), x.dtype)
+    if reason is not None:
+        return decline(reason)
+
+    def aligned(v: Var) -> Var:
+        v = v if v.dtype == x.dtype else op.Cast(v, to=x.dtype)
+        result: Var = op.Unsqueeze(v, axes) if axes else v
+        return result
+
+    # half precision has 3 digits: one rounding of scale and shift is enough, and eps would lose half of its own
+    computed = TensorProto.FLOAT if var.dtype in _HALF else var.dtype
+
+    def wide(v: Var) -> Var:
+        """From opset 15 on gamma and beta may be narrower than the statistics."""
+        result: Var = v if v.dtype == computed else op.Cast(v, to=computed)
+        return result
+
+    scale = (1.0 / op.Sqrt(wide(var) + float(root.attr("epsilon")))) * wide(gamma)
+    shift = -wide(mean) * scale
+    # the order of emission is the original's: the data is scaled before the shift is complete
+    if axes or x.dtype != computed:
+        y = x * aligned(scale) + aligned(shift + wide(beta))
+    else:
+        scaled = x * scale
+        y = scaled + (shift + wide(beta))
+    # the running statistics do not run in inference
+    rest = {v: new for v, new in zip(root.outputs[1:], (mean, var)) if v is not None}
+    return {root.out: y, **rest}
+
+
+def _folded(gamma: Var, beta: Var, mean: Var, var: Var, epsilon: float) -> list[Any] | None:
+    """Scale and shift in float64, None when a statistic is not fixed by the file."""
+    arrays = [fixed_value(v) for v in (gamma, beta, mean, var)]
+    g, b, m, v = (None if a is None else a.astype(np.float64) for a in arrays)
+    if g is None or b is None or m is None or v is None:
+        return None
+    with np.errstate(all="ignore"):
+        scale = g / np.sqrt(v + epsilon)
+        return [scale, b - m * scale]
+
+
+def _unfit(folded: list[Any] | None, dtype: int) -> str | None:
+    """Why scale and shift cannot stand for the operator: x * inf + (b - m * inf) is not (x - m) * inf + b."""
+    for name, values in zip(("scale", "shift"), folded or ()):
+        with np.errstate(all="ignore"):
+            if not np.isfinite(values.astype(numpy_dtype(dtype)).astype(np.float64)).all():
+                return f"its {name} is not finite"
+    return None
+
+
+def _after_product(x: Var) -> bool:
+    """`x` is a product of a weight that the file fixes, or one plus a bias, that nothing else reads."""
+    while x.definition is not None and x.sole_user() is not None:
+        b = x.definition
+        if b.domain == "" and b.op in _PRODUCTS:
+            return any(v is not None and fixed(v) for v in b.inputs[b.op != "MatMul" : 2])
+        operands = [v for v in b.inputs if v is not None and not v.is_constant]
+        if not (b.is_op("Identity") or b.is_op("Add")) or len(operands) != 1:
+            return False
+        x = operands[0]
+    return False
+
+
+@rewrite(P.BatchNormalization(x, gamma, beta, mean, var))
+def batch_norm_after_product(x: Var, gamma: Var, beta: Var, mean: Var, var: Var, root: Binding) -> Any:
+    """BN(x) = x * scale + shift, where x is a product that can take them"""
+    if not _after_product(x):
+        return decline("its operand is no product that could take the scale: one kernel stays faster than two")
+    if not all(fixed(v) for v in (gamma, beta, mean, var)):
+        return decline("a statistic is not fixed by the file: one kernel stays faster than its arithmetic")
+    return batch_norm.build(x, gamma, beta, mean, var, root)

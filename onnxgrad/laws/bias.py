@@ -1,0 +1,49 @@
+"""An addend per output channel behind a product becomes its bias."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.ops import constant
+from onnxgrad.laws.scales.scale import Stays, again, channel_vector
+from onnxgrad.rewrite.engine import count, rewrite
+from onnxgrad.rewrite.pattern import P, capture
+from onnxgrad.rewrite.trace import decline
+
+x, d = capture("x d")
+
+_BIASED = frozenset({"Conv", "ConvTranspose", "Gemm"})
+
+
+@rewrite(P.any_of("Add", "Sub")(x, d), shrinks=count("Conv", "ConvTranspose", "Gemm", "Add", "Sub"))
+def bias_of_product(x: Var, d: Var, root: Binding) -> Any:
+    """Conv(x, w, c) + d = Conv(x, w, c + d), d constant per output channel; ConvTranspose and Gemm likewise"""
+    b, found = x.definition, channel_vector(d, x)
+    if b is None or b.domain != "" or b.op not in _BIASED or found is None:
+        return None
+    if x.sole_user() is not root or x.block is not root.block:
+        return decline(f"{x.name} is read elsewhere as well, or is an output")
+    channels = x.shape[1] if x.shape is not None and len(x.shape) > 1 else None
+    if found[1] not in (None, 1) or not isinstance(channels, int):
+        return decline("the addend is not one value per output channel")
+    bias = b.operand(2)
+    if bias is not None and (b.attr("beta", 1.0) != 1.0 or bias.const is None):
+        return decline("the bias has a factor or is not constant")
+    row = np.broadcast_to(found[0], (channels,))
+    if root.op == "Sub":
+        row = np.negative(row)  # exact, so c - d = c + (-d)
+    # added here and not left to fold-constant: one vector, and the binding count shrinks at once
+    old = None if bias is None else bias.const
+    with np.errstate(over="ignore"):
+        total = row if old is None else np.add(old, row)
+    if np.isfinite(row).all() and not np.isfinite(total).all():
+        return decline("the sum of the addends is not finite")
+    merged = constant(total, name="bias")
+    beta: dict[str, Any] = {"beta": 1.0} if b.op == "Gemm" else {}
+    try:
+        return again(b, [*b.inputs[:2], merged], **beta)
+    except Stays as why:
+        return decline(str(why))

@@ -1,0 +1,98 @@
+"""Parallel Gemms into one."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+
+from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.ops import constant, op
+from onnxgrad.ir.types import Dim, numpy_dtype
+from onnxgrad.laws.parallel.merging import concat, reason_not_to_merge, reason_not_to_split, reason_of_shared, split
+from onnxgrad.rewrite.combine import Branch, Family, combine
+from onnxgrad.rewrite.pattern import Each, P, capture
+from onnxgrad.rewrite.trace import Decline, decline
+
+x, w, c = capture("x w c")
+
+
+def _columns(w: Var, root: Binding) -> Dim:
+    return None if w.shape is None else w.shape[0 if root.attr("transB") else 1]
+
+
+def _shares_left(x: Var, w: Var, root: Binding) -> Hashable | Decline:
+    """One bucket: same left operand, dtype, scalars and transpositions, inner sizes equal, biases that are rows."""
+    if w.shape is None or len(w.shape) != 2 or not w.dtype:
+        return decline("the right operand's shape is unknown")
+    k = w.shape[1 if root.attr("transB") else 0]
+    if k is None:
+        return decline("the inner size is unknown")
+    bias = root.operand(2)
+    if bias is not None and not _is_row(bias, _columns(w, root)):
+        return decline("the bias is not one row of N values")
+    scalars = (root.attr("alpha"), root.attr("beta"), root.attr("transA"), root.attr("transB"))
+    return (x, w.dtype, k, scalars)
+
+
+def _is_row(bias: Var, n: Dim) -> bool:
+    """Expandable to (N,): one value, or N of them in the last axis."""
+    shape = bias.shape
+    if shape is None or len(shape) > 2 or (len(shape) == 2 and shape[0] != 1):
+        return False
+    return n is not None and (not shape or shape[-1] == n or (shape[-1] == 1 and isinstance(n, int)))
+
+
+def row(bias: Var | None, n: Dim, dtype: int) -> Var | None:
+    """The bias as (N,), -0.0 where there is none. None when N would have to be known and is not."""
+    if bias is None:
+        # x + (-0.0) is x for every x, -0.0 included
+        return constant(np.full(n, -0.0, numpy_dtype(dtype)), name="no_bias") if isinstance(n, int) else None
+    array = bias.const
+    if array is not None and isinstance(n, int):
+        return constant(np.broadcast_to(array.reshape(-1), (n,)), name=f"{bias.name}_row")
+    if bias.shape == (n,):
+        return bias
+    flat: Var = op.Reshape(bias, [-1])
+    if bias.shape is not None and bias.shape[-1:] == (n,):
+        return flat
+    return op.Expand(flat, [n]) if isinstance(n, int) else None
+
+
+def gemms_of_one_left(merge: str, provider: str) -> Family:
+    """Gemm(x, w1, c1), Gemm(x, w2, c2), ... = split(Gemm(x, concat(w1, w2, ...), concat(c1, c2, ...)))"""
+
+    @combine(P.Gemm(x, w, Each(c)), by=_shares_left)
+    def combine_parallel_gemm(group: list[Branch]) -> Any:
+        first, shared, weights = group[0].root, group[0]["x"], [branch["w"] for branch in group]
+        trans_a, trans_b = first.attr("transA"), first.attr("transB")
+        m = None if shared.shape is None else shared.shape[1 if trans_a else 0]
+        k = weights[0].shape[1 if trans_b else 0]
+        reason = reason_not_to_merge(merge, provider, len(group), m if isinstance(m, int) else None, k)
+        if reason is None and merge == "auto":
+            reason = reason_of_shared(weights)
+        sizes = [_columns(branch["w"], branch.root) for branch in group]
+        reason = reason or reason_not_to_split(2, sizes, first.version)
+        if reason is not None:
+            return decline(reason)
+        biases = [branch.root.operand(2) for branch in group]
+        merged = None
+        if any(b is not None for b in biases):
+            rows = [row(b, n, weights[0].dtype) for b, n in zip(biases, sizes, strict=True)]
+            if any(r is None for r in rows):
+                return decline("a branch without bias has an unknown number of columns")
+            merged = concat([r for r in rows if r is not None], axis=0)
+        axis = 0 if trans_b else 1
+        product = op.Gemm(
+            shared,
+            concat(weights, axis=axis),
+            merged,
+            alpha=first.attr("alpha"),
+            beta=first.attr("beta"),
+            transA=trans_a,
+            transB=trans_b,
+        )
+        return split(product, sizes, weights, source_axis=axis, axis=1)
+
+    return combine_parallel_gemm

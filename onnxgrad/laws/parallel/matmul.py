@@ -1,0 +1,82 @@
+"""Parallel MatMuls into one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.ops import op
+from onnxgrad.laws.parallel.merging import (
+    concat,
+    reason_not_to_merge,
+    reason_not_to_split,
+    reason_of_shared,
+    rows,
+    split,
+)
+from onnxgrad.rewrite.combine import Branch, Family, combine
+from onnxgrad.rewrite.pattern import P, capture
+from onnxgrad.rewrite.trace import Decline, decline
+
+x, w = capture("x w")
+
+Check = Callable[[list[Branch]], bool]
+
+
+def _shares_left(x: Var, w: Var, root: Binding) -> Hashable | Decline:
+    """One bucket: same left operand, same dtype, and right operands alike in every axis but the last."""
+    if w.shape is None or not w.dtype:
+        return decline("the right operand's rank is unknown")
+    if len(w.shape) < 2:
+        return decline("the right operand has rank 1")
+    if any(d is None for d in w.shape[:-1]):
+        return decline("a batch or inner size of the right operand is unknown")
+    return (x, w.dtype, w.shape[:-1])
+
+
+def _shares_right(x: Var, w: Var, root: Binding) -> Hashable | Decline:
+    """One bucket: same right operand, same dtype, and left operands alike in every axis but the last but one."""
+    if x.shape is None or not x.dtype:
+        return decline("the left operand's rank is unknown")
+    if len(x.shape) < 2 or w.rank is None or w.rank < 2:
+        return decline("an operand has rank 1 or unknown rank")
+    if any(d is None for d in (*x.shape[:-2], x.shape[-1])):
+        return decline("a batch or inner size of the left operand is unknown")
+    return (w, x.dtype, x.shape[:-2], x.shape[-1])
+
+
+def products_of_one_left(merge: str, provider: str) -> Family:
+    """x @ w1, x @ w2, ... = split(x @ concat(w1, w2, ...))"""
+
+    @combine(P.MatMul(x, w), by=_shares_left)
+    def combine_parallel_matmul(group: list[Branch]) -> Any:
+        shared, weights = group[0]["x"], [branch["w"] for branch in group]
+        k = weights[0].shape[-2]
+        reason = reason_not_to_merge(merge, provider, len(group), rows(shared), k)
+        if reason is None and merge == "auto":
+            reason = reason_of_shared(weights)
+        sizes = [v.shape[-1] for v in weights]
+        reason = reason or reason_not_to_split(shared.rank, sizes, group[0].root.version)
+        if reason is not None:
+            return decline(reason)
+        product = shared @ concat(weights, axis=-1)
+        return split(product, sizes, weights, source_axis=-1, axis=-1)
+
+    return combine_parallel_matmul
+
+
+def products_of_one_right() -> Family:
+    """x1 @ w, x2 @ w, ... = split(concat(x1, x2, ...) @ w) along the rows"""
+
+    @combine(P.MatMul(x, w), by=_shares_right)
+    def combine_parallel_matmul_right(group: list[Branch]) -> Any:
+        lefts, shared = [branch["x"] for branch in group], group[0]["w"]
+        sizes = [v.shape[-2] for v in lefts]
+        reason = reason_not_to_split(shared.rank, sizes, group[0].root.version)
+        if reason is not None:
+            return decline(reason)
+        product = op.MatMul(concat(lefts, axis=-2), shared)
+        return split(product, sizes, lefts, source_axis=-2, axis=-2)
+
+    return combine_parallel_matmul_right

@@ -1,0 +1,37 @@
+"""Parallel MatMuls into one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from onnxgrad.ir.block import Binding
+from onnxgrad.laws.parallel.matmul import products_of_one_left
+from onnxgrad.laws.parallel.splits import sink_below_split
+from onnxgrad.passes.base import FamilyPass, register
+from onnxgrad.rewrite.combine import Family
+from onnxgrad.rewrite.trace import Trace
+
+
+@register
+@dataclass(frozen=True)
+class CombineParallelMatMul(FamilyPass):
+    """x @ w1, x @ w2, ... = split(x @ concat(w1, w2, ...)), biases and a common activation included.
+
+    `merge`: always, auto (a static rule for `provider`, see `laws.parallel.merging.reason_not_to_merge`) or never.
+    `check` may refuse a group of branches (Python only).
+    """
+
+    name: ClassVar[str] = "combine-parallel-matmul"
+    merge: str = "auto"
+    provider: str = "cpu"
+
+    @property
+    def family(self) -> Family:
+        """See `laws.parallel`."""
+        return products_of_one_left(self.merge, self.provider)
+
+    def follow(self, emitted: Sequence[Binding], trace: Trace) -> None:
+        """Biases, then activations, move above the Split."""
+        sink_below_split(emitted, trace)

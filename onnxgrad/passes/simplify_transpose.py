@@ -1,0 +1,36 @@
+"""Fewer and lower transposes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from onnxgrad.laws.noops import transpose_in_order
+from onnxgrad.laws.transposes import (
+    GEMM_RULES,
+    transpose_of_matmul,
+    transpose_of_matmul_if_free,
+    transpose_of_transpose,
+)
+from onnxgrad.passes.base import RulePass, register
+from onnxgrad.rewrite.engine import Rule
+
+
+@register
+@dataclass(frozen=True)
+class SimplifyTranspose(RulePass):
+    """T(T(x)) = x, T(a @ b) = T(b) @ T(a), Gemm(T(a), b) = Gemm(a, b, transA): fewer and lower transposes.
+
+    `always`: push a transpose below a product even when neither operand's transpose cancels or folds, which is what
+    a gradient graph wants; without, only when one of them costs nothing.
+    """
+
+    name: ClassVar[str] = "simplify-transpose"
+    always: bool = False
+
+    @property
+    def laws(self) -> Sequence[Rule]:
+        """See `laws.transposes`."""
+        of_matmul = transpose_of_matmul if self.always else transpose_of_matmul_if_free
+        return [transpose_in_order, transpose_of_transpose, of_matmul, *GEMM_RULES]
