@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,8 @@ def _scaled(v: Var, factor: float) -> Var:
     return v if factor == 1.0 else v * factor
 
 
+# no default: ONNX would have 1, onnxruntime takes 0
+_UNSAID = math.nan
 # (value of z, slope of (z, value), default alpha, default beta, takes alpha, takes beta); the kinks as in activation.py
 _ACTIVATIONS: dict[str, tuple[Value, Slope, float, float, bool, bool]] = {
     "sigmoid": (lambda z, a, b: op.Sigmoid(z), lambda z, y, a, b: y * (1.0 - y), 0.0, 0.0, False, False),
@@ -34,7 +37,7 @@ _ACTIVATIONS: dict[str, tuple[Value, Slope, float, float, bool, bool]] = {
     "affine": (
         lambda z, a, b: _scaled(z, a) if b == 0.0 else _scaled(z, a) + b,
         lambda z, y, a, b: filled_like(z, a),
-        1.0,
+        _UNSAID,
         0.0,
         True,
         True,
@@ -58,8 +61,8 @@ _ACTIVATIONS: dict[str, tuple[Value, Slope, float, float, bool, bool]] = {
     "scaledtanh": (
         lambda z, a, b: _scaled(op.Tanh(_scaled(z, b)), a),
         lambda z, y, a, b: (1.0 - op.Tanh(_scaled(z, b)) * op.Tanh(_scaled(z, b))) * (a * b),
-        1.0,
-        1.0,
+        _UNSAID,
+        _UNSAID,
         True,
         True,
     ),
@@ -118,7 +121,7 @@ def gates(binding: Binding, defaults: Sequence[str], directions: int, unclipped:
     """The gates of each direction. Alphas and betas are handed out in order to the activations that take them.
 
     `unclipped`: the position within a direction that `clip` does not reach (LSTM's cell output, as onnxruntime does).
-    Raises InputError for an activation that ONNX does not know.
+    Raises InputError for an activation that ONNX does not know, or without the numbers that it needs.
     """
     # RNN's schema gives two functions by default even where one direction needs one
     names = list(binding.attr("activations", None) or list(defaults) * directions)[: len(defaults) * directions]
@@ -132,6 +135,11 @@ def gates(binding: Binding, defaults: Sequence[str], directions: int, unclipped:
         _, _, alpha, beta, takes_alpha, takes_beta = _ACTIVATIONS[name]
         alpha = float(next(alphas, alpha)) if takes_alpha else alpha
         beta = float(next(betas, beta)) if takes_beta else beta
+        if math.isnan(alpha) or math.isnan(beta):
+            raise InputError(
+                f"'{binding}' has the activation '{name}' without its numbers, where ONNX and onnxruntime differ: give "
+                f"{'activation_alpha' if name == 'affine' else 'activation_alpha and activation_beta'}"
+            )
         found.append(Gate(name, alpha, beta, 0.0 if i % len(defaults) == unclipped else clip))
     if len(found) != len(defaults) * directions:
         raise InputError(f"'{binding}' has {len(found)} activations where {len(defaults) * directions} are needed")

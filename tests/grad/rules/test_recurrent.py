@@ -140,6 +140,40 @@ def test_activations(name: str, alpha: float | None, beta: float | None) -> None
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("LeakyRelu", {}),
+        ("ThresholdedRelu", {}),
+        ("HardSigmoid", {}),
+        ("HardSigmoid", {"activation_alpha": [0.3]}),
+        ("Elu", {}),
+        ("Affine", {"activation_alpha": [0.3]}),
+        ("Affine", {"activation_alpha": [0.3], "activation_beta": [1.0]}),
+    ],
+)
+def test_activations_without_all_of_their_numbers(name: str, numbers: dict[str, Any]) -> None:
+    check_op(node_of("RNN", activations=[name], **numbers), feeds_of("RNN"), symbolic=False, seeds=(0,))
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [("Affine", {}), ("Affine", {"activation_beta": [0.3]}), ("ScaledTanh", {"activation_alpha": [0.3]})],
+)
+def test_a_number_that_onnx_and_onnxruntime_take_for_different_ones_is_asked_for(
+    name: str, numbers: dict[str, Any]
+) -> None:
+    model = op_model(node_of("RNN", activations=[name], **numbers), feeds_of("RNN"))
+    with pytest.raises(InputError, match=r"without its numbers.*activation_alpha"):
+        gradient(model, target="y", seed="input")
+
+
+@pytest.mark.parametrize("beta", [{}, {"activation_beta": [1.0]}])
+def test_lstm_with_an_affine_candidate(beta: dict[str, Any]) -> None:
+    attributes = {"activations": ["Sigmoid", "Affine", "Tanh"], "activation_alpha": [0.5], **beta}
+    check_op(node_of("LSTM", operands_of("LSTM"), **attributes), feeds_of("LSTM"), onnxruntime=False, seeds=(0,))
+
+
 def test_lstm_with_other_activations() -> None:
     attributes: dict[str, Any] = {"activations": ["HardSigmoid", "Softsign", "ScaledTanh"]}
     attributes |= {"activation_alpha": [0.3, 0.9], "activation_beta": [0.4, 1.1]}
