@@ -18,7 +18,7 @@ from onnxgrad.cli.blame import blamed
 from onnxgrad.cli.common import Parser, add_common, check_json, wants
 from onnxgrad.cli.process import Stopped, drop, open_streams, quiet_libraries, stoppable
 from onnxgrad.cli.report import Output, clean, complaint
-from onnxgrad.errors import InputError, InternalError, OnnxgradError
+from onnxgrad.errors import InputError, InternalError, NotProved, OnnxgradError
 from onnxgrad.version import __version__
 
 COMMANDS = {
@@ -87,6 +87,9 @@ def _outcome(words: Sequence[str], verbose: bool) -> int:
         if isinstance(error, InternalError):
             return _ours(error, args, verbose)
         return _failed(str(error), error.exit_code, verbose)
+    except MemoryError as error:
+        text = "not proved: the work needs more memory than this process may have (`ulimit -v`, the machine's memory)"
+        return _failed(f"{text}{f': {error}' if str(error) else ''}", NotProved.exit_code, verbose)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _failed(f"{where}{error.strerror or error}", InputError.exit_code, verbose)

@@ -12,6 +12,8 @@ import numpy as np
 from onnx import ModelProto, ValueInfoProto
 
 from onnxgrad.errors import InputError, OnnxgradError
+from onnxgrad.ir.fault import fault_of
+from onnxgrad.ir.preflight import check_model
 from onnxgrad.limits import limited
 from onnxgrad.verify.inputs import feeds_for
 from onnxgrad.verify.run import RunFailed, Value, open_session
@@ -39,12 +41,17 @@ def blamed(args: argparse.Namespace, error: Exception) -> InputError | None:
 
 def _fault(path: Path) -> str | None:
     """Why the model cannot be worked on: it does not load, does not run, declares what it does not compute."""
+    proto = subject(path).proto
     try:
-        open_session(path, optimize=False)
-        proto = subject(path).proto
-        feeds = feeds_for(proto, seed=0)
+        check_model(proto, "the model")
+    except InputError as invalid:
+        return str(invalid)
+    reason = fault_of(proto)
+    if reason is not None:
+        return f"this is no valid ONNX model ({reason})"
+    try:
         session = open_session(path, optimize=False)
-        found = session.run(feeds)
+        found = session.run(feeds_for(proto, seed=0))
     except RunFailed as refused:
         if refused.limit:
             return None

@@ -53,8 +53,7 @@ def check_tensor(tensor: TensorProto, where: str) -> None:
         _check_place(tensor, _named(tensor, where))
         return
     if tensor.HasField("raw_data"):
-        bits = _BITS.get(dtype)
-        held, unit, needed = len(tensor.raw_data), "bytes", None if bits is None else -(-count * bits // 8)
+        held, unit, needed = len(tensor.raw_data), "bytes", raw_bytes(tensor)
         if dtype == TensorProto.STRING:
             raise InputError(f"{_named(tensor, where)} holds strings as raw data, which they cannot be")
     else:
@@ -66,6 +65,12 @@ def check_tensor(tensor: TensorProto, where: str) -> None:
         raise InputError(
             f"{_named(tensor, where)} is damaged: it holds {held} {unit}, its sizes {_sizes(dims)} ask for {needed}"
         )
+
+
+def raw_bytes(tensor: TensorProto) -> int | None:
+    """How many bytes of raw data the sizes ask for; None for strings and dtypes that have none."""
+    bits = _BITS.get(tensor.data_type)
+    return None if bits is None else -(-math.prod(tensor.dims) * bits // 8)
 
 
 def _named(tensor: TensorProto, where: str) -> str:

@@ -13,6 +13,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 from onnx.external_data_helper import set_external_data
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir.preflight_tensors import raw_bytes
 
 # protobuf's limit, with room for what surrounds the weights
 MAX_BYTES = (1 << 31) - (1 << 20)
@@ -46,6 +47,7 @@ def internalize(tensor: TensorProto, folder: Path | None) -> TensorProto:
         )
     copy = TensorProto()
     copy.CopyFrom(tensor)
+    _check_length(copy)
     try:
         # onnx refuses locations that leave the folder, by "..", absolute paths or links
         onnx.external_data_helper.load_external_data_for_tensor(copy, str(folder.resolve()))
@@ -57,6 +59,24 @@ def internalize(tensor: TensorProto, folder: Path | None) -> TensorProto:
     copy.data_location = TensorProto.DEFAULT
     del copy.external_data[:]
     return copy
+
+
+def _check_length(tensor: TensorProto) -> None:
+    """The length that its sizes ask for; written where it is left out, for onnx would read on to the end of the file.
+
+    Raises InputError where the file says another.
+    """
+    needed = raw_bytes(tensor)
+    if needed is None:
+        return
+    written = [e for e in tensor.external_data if e.key == "length"]
+    if not written:
+        tensor.external_data.add(key="length", value=str(needed))
+    elif any(not (e.value.isdecimal() and len(e.value) < 20 and int(e.value) == needed) for e in written):
+        raise InputError(
+            f"external data of initializer '{tensor.name}' is said to be {written[0].value[:20]} bytes long, and its "
+            f"sizes ask for {needed}"
+        )
 
 
 def tensors(model: ModelProto) -> Iterator[TensorProto]:
@@ -149,7 +169,10 @@ def name(moved: Iterable[TensorProto], location: str) -> None:
 
 def _pieces(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
     """The bytes of an external tensor, a piece at a time, each read through onnx's checks. Errors as `internalize`."""
-    place = {e.key: e.value for e in tensor.external_data}
+    whole = TensorProto()
+    whole.CopyFrom(tensor)
+    _check_length(whole)
+    place = {e.key: e.value for e in whole.external_data}
     length, offset = place.get("length", ""), place.get("offset", "0")
     if not (length.isdecimal() and offset.isdecimal()) or int(length) <= _PIECE:
         yield internalize(tensor, folder).raw_data

@@ -82,8 +82,9 @@ def _switch(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) ->
     """Another value that the model knows, or one that it does not."""
     if not edges.sizes:
         return usual
-    others = [v for v in slot.uses.equal_to if v != usual.flat[0]]
-    return np.full_like(usual, others[0] if others else usual.flat[0] + 1)
+    first = usual.reshape(-1)[0]
+    others = [v for v in slot.uses.equal_to if v != first]
+    return np.full_like(usual, others[0] if others else first + 1)
 
 
 def _whole(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -> Array:
@@ -123,7 +124,7 @@ def _marked(made: Array, usual: Array, slot: Slot, edges: Edges, rng: np.random.
     if flat.size == 1:
         if tips:
             below, _, above = tips[:3]
-            flat[0] = below if usual.flat[0] >= above - beside else above
+            flat[0] = below if usual.reshape(-1)[0] >= above - beside else above
         elif has_zero and slot.kind == "real" and edges.only is None:
             flat[0] = 0
         return flat.reshape(made.shape)

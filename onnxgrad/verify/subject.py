@@ -17,6 +17,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.interop import settled
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.weights import internalize, outside
 from onnxgrad.verify.run import TWO_GB, Model
 
 
@@ -53,8 +54,11 @@ def subject(model: Any) -> Subject:
 
 
 def _with_weights(path: Path) -> onnx.ModelProto:
-    """The model with its external data. Raises InputError when that is missing, damaged or outside the folder."""
+    """The model with its external data, of any size. InputError when that is missing, damaged or outside the folder."""
+    proto = onnx.load(path, load_external_data=False)
     try:
-        return onnx.load(path)
-    except Exception as error:  # onnx raises its checker's ValidationError, OSError, ValueError, RuntimeError
-        raise InputError(f"{path}: its external data cannot be read: {' '.join(str(error).split())[:200]}") from error
+        for tensor in outside(proto):
+            tensor.CopyFrom(internalize(tensor, path.parent))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    return proto

@@ -174,9 +174,10 @@ class Tracer:
     def scalar(self, key: Key) -> float | None:
         """The value of a constant whose elements are all equal."""
         found = self.constant(key)
-        if found is None or found.size == 0 or found.dtype.kind not in "iufb" or not (found == found.flat[0]).all():
+        if found is None or found.size == 0 or found.dtype.kind not in "iufb":
             return None
-        return float(found.flat[0])
+        first = found.reshape(-1)[0]  # `flat` knows 32 axes
+        return float(first) if (found == first).all() else None
 
     def size(self, key: Key, axis: int) -> int | None:
         """The size of a value along an axis (the smallest that a function's calls pass), where it is known."""

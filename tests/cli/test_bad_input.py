@@ -253,3 +253,23 @@ def test_a_rank_that_numpy_lacks(run: Run, tmp_path: Path) -> None:
     done = run("bench", path, "--rounds", "1", "--seconds", "0.01")
     assert (done.code, len(done.lines)) == (2, 1)
     assert "65 axes" in done.err
+
+
+@pytest.mark.parametrize("command", ["bench", "reduce"])
+def test_names_that_are_no_text(run: Run, tmp_path: Path, command: str) -> None:
+    """Commands that look at models as they are: what stumbles over them is their fault."""
+    model = parse("g (float[2] xx) => (float[2] y) { h = f.p(xx) y = Neg(h) }")
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString().replace(b"xx", b"\xff\xfe").replace(b"p", b"\xff"))
+    words = {"bench": ("--rounds", "1"), "reduce": ("-o", tmp_path / "out.onnx", "--check", "false")}[command]
+    done = run(command, path, *words)
+    assert (done.code, len(done.lines)) == (2, 1), done.err
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_weight_of_more_axes_than_numpys_iterators_know(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    model = parse("g (float[2] x) => (float y) { t = Add(x, w) y = ReduceSum<keepdims = 0>(t) }")
+    model.graph.initializer.append(onnx.TensorProto(name="w", data_type=1, dims=[1] * 33, raw_data=bytes(4)))
+    path.write_bytes(model.SerializeToString())
+    assert run("bench", path, "--rounds", "1", "--seconds", "0.01").code == 0

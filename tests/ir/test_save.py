@@ -393,3 +393,26 @@ def test_models_over_two_gigabytes(tmp_path: Path) -> None:
     save(grown, out / "grown.onnx")
     assert weights_of(out / "grown.onnx").stat().st_size == count
     weights_of(out / "grown.onnx").unlink()  # pytest keeps its folders
+
+
+def test_external_data_is_as_long_as_its_sizes_ask_for(tmp_path: Path) -> None:
+    """A length that is left out is theirs, not that of the rest of the file, which may be of any size."""
+    path = external_model(tmp_path)
+    with (tmp_path / "weights.bin").open("ab") as file:
+        file.truncate(1 << 40)
+    model = onnx.load(path, load_external_data=False)
+    (tensor,) = [t for t in model.graph.initializer if t.name == "w"]
+    expected = load(path).main.initializers["w"].const
+    (length,) = [e for e in tensor.external_data if e.key == "length"]
+    tensor.external_data.remove(length)
+    onnx.save(model, path)
+    program = load(path)
+    assert expected is not None and np.array_equal(program.main.initializers["w"].const, expected)
+    save(program, tmp_path / "out.onnx")
+    assert np.array_equal(load(tmp_path / "out.onnx").main.initializers["w"].const, expected)
+    for wrong in (expected.nbytes - 4, 1 << 39):
+        del tensor.external_data[1:]
+        tensor.external_data.add(key="length", value=str(wrong))
+        onnx.save(model, path)
+        with pytest.raises(InputError, match=f"said to be {wrong} bytes long, and its sizes ask for {expected.nbytes}"):
+            save(load(path), tmp_path / "out.onnx")

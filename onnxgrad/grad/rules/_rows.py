@@ -58,9 +58,9 @@ def _only_row(rows: Var) -> int | None:
         rows = source.inputs[0]
         source = rows.definition
     places = rows.const
-    if places is None or not places.size or (places != places.flat[0]).any():
+    if places is None or not places.size or (places != places.reshape(-1)[0]).any():
         return None
-    return int(places.flat[0])
+    return int(places.reshape(-1)[0])
 
 
 def _run(rows: Var, data: Var) -> int | None:
