@@ -170,6 +170,6 @@ _reduction("ReduceLogSumExp", _log_sum_exp)
 @kernel("LpNormalization")
 def lp_normalization(call: Call, x: Array) -> Array:
     """onnx.reference takes the 1-norm without absolute values."""
-    axis, p = call["axis"] if call["axis"] is not None else -1, call["p"] or 2
-    norm = np.power(np.power(np.abs(x), p).sum(axis=axis, keepdims=True), 1.0 / p)
+    p = call["p"]
+    norm = np.power(np.power(np.abs(x), p).sum(axis=call["axis"], keepdims=True), 1.0 / p)
     return np.where(norm == 0, 0, x / np.where(norm == 0, 1, norm))
