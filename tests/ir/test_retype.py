@@ -15,8 +15,10 @@ def types(nodes: str) -> dict[str, str]:
         f"{{ {nodes} out = Cast <to = 10> (n) }}"
     )
     block = load(onnx.parser.parse_model(text)).main
-    for v in [v for b in block.walk() for v in b.outputs if v is not None]:
-        v.type = None  # as in the body of a function
+    for b in block.walk():  # as in the body of a function
+        for v in (*b.outputs, *(v for nested in b.blocks.values() for v in nested.inputs)):
+            if v is not None:
+                v.type = None
     retype(block)
     return {v.name: str(v.type) for b in block.walk() for v in b.outputs if v is not None}
 
@@ -35,6 +37,19 @@ def test_scan_types_its_body_and_its_results() -> None:
         "{ f = Cast <to = 1> (e) t = Add (s, f) o = CastLike (t, e) }> (h, x)"
     )
     assert found["f"] == "f32[2]" and found["last"] == "f32[2]" and found["all"] == "f16[?,2]"
+
+
+def test_scan_over_a_value_of_unknown_shape_keeps_its_dtype() -> None:
+    found = types(
+        "k = Cast <to = 7> (h) r = Reshape (x, k) last, all = Scan <num_scan_inputs = 1, body = b (s, e) => (t, o) "
+        "{ t = Identity (s) o = Neg (e) }> (h, r)"
+    )
+    assert found["r"] == "f16[?,?]" and found["o"] == "f16[?]"
+    found = types(
+        "y = If (c) <then_branch = t () => (p) { p = Identity (x) }, else_branch = e () => (q) { q = Cast <to = 10> (h) }> "
+        "last, all = Scan <num_scan_inputs = 1, body = b (s, e) => (t, o) { t = Identity (s) o = Neg (e) }> (h, y)"
+    )
+    assert found["y"] == found["o"] == found["all"] == "f16[...]"
 
 
 def test_loop_keeps_the_dtype_of_a_state() -> None:

@@ -264,3 +264,13 @@ def test_factors_that_cancel_stay() -> None:
     done = ran(model, PASS + "{scalars=true},fold-constant")
     assert done.ops == ["Cast", "Mul", "Div", "Cast", "If"]
     done.prove()
+
+
+@pytest.mark.parametrize(("between", "folded"), [(2, True), (3, False)])
+def test_how_far_a_scale_is_carried(between: int, folded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxgrad.laws.scales.backward.REACH", 3)  # operators, the product among them
+    chain = "".join(f"n{i + 1} = Neg(n{i})  " for i in range(between))
+    text = f"g (float[1,1,8,8] x) => (float[1,2,6,6] y) {{ n0 = Conv(x, w)  {chain}y = Mul(n{between}, s) }}"
+    done = ran(with_weights(parse(text), {"w": (2, 1, 3, 3), "s": (2, 1, 1)}), PASS)
+    assert bool(done.trace.firings) is folded
+    done.prove()

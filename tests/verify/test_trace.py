@@ -50,3 +50,19 @@ def test_steps_of_a_slice_are_positive(operand: str, count: bool) -> None:
     text = """g (float[9] x, int64[1] starts, int64[1] ends, int64[1] axes, int64[1] steps) => (float[N] y) {
                 y = Slice (x, starts, ends, axes, steps) }"""
     assert uses(text, operand).count is count
+
+
+@pytest.mark.parametrize(
+    ("node", "longest"),
+    [
+        ("y = ReverseSequence (x, n)", 5),
+        ("y = ReverseSequence <batch_axis = 1, time_axis = 0> (x, n)", 5),
+        ("y = ReverseSequence <batch_axis = 0, time_axis = 1> (x, n)", 2),
+        ("y = RNN <hidden_size = 4> (x, w, r, , n)", 5),
+    ],
+)
+def test_a_length_is_no_more_than_the_axis_of_time(node: str, longest: int) -> None:
+    found = uses(
+        f"g (float[5,2,3] x, float[1,4,3] w, float[1,4,4] r, int64[B] n) => (float[A,B,C] y) {{ {node} }}", "n"
+    )
+    assert (found.low, found.high) == (0, longest)

@@ -54,6 +54,20 @@ def test_dropout_reuses_the_mask_that_it_drew() -> None:
     np.testing.assert_allclose(found["x_grad"], np.where(kept, g / 0.6, 0), rtol=1e-5)
 
 
+@pytest.mark.parametrize(("training", "constant"), [(True, True), (True, False), (False, False)])
+def test_the_ratio_of_a_dropout(training: bool, constant: bool) -> None:
+    """y = x mask / (1 - r), so dy/dr = y / (1 - r) with the mask as drawn."""
+    feeds = {"x": positive(20, 30), "r": np.array(0.25, np.float32)}
+    flag = {"t": np.array(training)}
+    if not constant:
+        feeds |= flag
+    model = op_model("y = Dropout (x, r, t)", feeds, constants=flag if constant else None)
+    g = normal(20, 30)
+    found = run(gradient(model, ["r"], seed="input"), {**feeds, "y_grad": g})
+    expected = np.sum(g * found["y"]) / 0.75 if training else 0.0
+    assert found["r_grad"].shape == () and np.isclose(found["r_grad"], expected, rtol=1e-4)
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_dropout_with_everything_at_run_time(training: bool) -> None:
     feeds = {"x": normal(20, 30), "r": np.array(0.25, np.float32), "t": np.array(training)}
