@@ -13,7 +13,7 @@ from onnx import ModelProto, ValueInfoProto
 
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.fault import fault_of
-from onnxgrad.ir.preflight import check_model
+from onnxgrad.ir.preflight.model import check_model
 from onnxgrad.limits import limited
 from onnxgrad.verify.inputs import feeds_for
 from onnxgrad.verify.run import RunFailed, Value, open_session

@@ -19,7 +19,7 @@ from onnxgrad.cli.report import stdout_for_data
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.files import is_stream, place_of
 from onnxgrad.ir.load import MOST_BYTES, read_proto
-from onnxgrad.ir.preflight import check_model
+from onnxgrad.ir.preflight.model import check_model
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import save, to_bytes
 from onnxgrad.ir.weights import sources

@@ -26,8 +26,8 @@ from onnxgrad.ir.bodies import (
 from onnxgrad.ir.like import with_type_of
 from onnxgrad.ir.ops import constant, emitting
 from onnxgrad.ir.program import FunctionKey, Program
-from onnxgrad.ir.retype import retype
-from onnxgrad.ir.symbolic import sizes
+from onnxgrad.ir.type_inference.again import retype
+from onnxgrad.ir.type_inference.symbols import sizes
 from onnxgrad.ir.types import Array, TensorType, element_count
 
 # opening calls stops here: a chain of functions that call each other twice doubles the graph at each level

@@ -9,9 +9,10 @@ from onnx import NodeProto
 
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.grad.registry import SHAPE_LIKE, Parameter, Rule, plan
-from onnxgrad.ir import attributes, infer
+from onnxgrad.ir import attributes
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.like import zeros_like
+from onnxgrad.ir.type_inference import at_emission
 
 
 class Results:
@@ -45,7 +46,7 @@ def complete_result(binding: Binding, index: int) -> Var:
     node.input[:] = ["" if v is None else v.name for v in binding.inputs]
     node.output[:] = names
     schema = attributes.schema(binding.op, binding.version, binding.domain)
-    types = infer.result_types(schema, node, binding.inputs, block)
+    types = at_emission.result_types(schema, node, binding.inputs, block)
     return block.add_result(binding, index, name, types[index])
 
 

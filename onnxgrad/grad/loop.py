@@ -26,7 +26,7 @@ from onnxgrad.grad.sequences import add_up_sequences, zeros_of
 from onnxgrad.grad.tapes import tape_of
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.ops import constant, emit_with_blocks, emitting, op
-from onnxgrad.ir.retype import common_type, retype
+from onnxgrad.ir.type_inference.again import common_type, retype
 from onnxgrad.ir.types import SequenceType, TensorType, Type
 
 

@@ -18,7 +18,7 @@ from onnxgrad.grad.sparse_aside import put_back_sparse, take_sparse
 from onnxgrad.ir.attributes import is_of_onnxruntime
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import constant, emitting, op
-from onnxgrad.ir.preflight import every_node
+from onnxgrad.ir.preflight.model import every_node
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array, numpy_dtype

@@ -13,7 +13,7 @@ from onnxgrad.grad.bodies import open_call, refuse_bomb
 from onnxgrad.grad.registry import rule_of
 from onnxgrad.ir.anchor import anchor, lift
 from onnxgrad.ir.bodies import called, changes_meaning, functions_callees_first
-from onnxgrad.ir.preflight import every_node
+from onnxgrad.ir.preflight.model import every_node
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.types import type_to_proto
 

@@ -323,7 +323,7 @@ class BindingBlock:
         Depth-first from each binding in its present position, operands first: a binding that moved ahead of its
         operand pulls exactly what it needs. Raises InternalError naming the cycle.
         """
-        from onnxgrad.ir.schedule import topological_order  # schedule reads this module
+        from onnxgrad.ir.topological_order import topological_order  # schedule reads this module
 
         self.bindings = dict.fromkeys(topological_order(self))
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from onnxgrad.errors import InternalError
 from onnxgrad.ir.block import Binding, BindingBlock, Var
-from onnxgrad.ir.schedule import topological_order
+from onnxgrad.ir.topological_order import topological_order
 
 
 def check_block(block: BindingBlock) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 from onnx import AttributeProto, GraphProto, NodeProto, SparseTensorProto
 
 from onnxgrad.errors import InternalError
-from onnxgrad.ir import attributes, infer
+from onnxgrad.ir import attributes
 from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.type_inference import at_emission
 from onnxgrad.ir.types import TensorType, Type
 
 _GRAPH_KINDS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
@@ -114,8 +115,8 @@ def _types(b: Binding, node: NodeProto, inputs: Sequence[Var | None], into: Bind
         return [None if v is None else v.type for v in b.outputs]
     schema = attributes.schema(b.op, into.opsets.get(b.domain, 0), b.domain)
     try:
-        types = infer.result_types(schema, node, inputs, into)
-    except infer.TypeMismatch as e:
+        types = at_emission.result_types(schema, node, inputs, into)
+    except at_emission.TypeMismatch as e:
         raise InternalError(f"the copy of '{b}' does not type: {e}") from e
     return [new if new is not None else None if v is None else v.type for new, v in zip(types, b.outputs, strict=True)]
 

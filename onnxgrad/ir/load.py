@@ -13,14 +13,14 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir import attributes, interop
-from onnxgrad.ir.annotate import annotate
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.collector import collector_paused
 from onnxgrad.ir.fault import blaming
-from onnxgrad.ir.preflight import check_model
-from onnxgrad.ir.preflight_axes import check_axes
+from onnxgrad.ir.preflight.axes import check_axes
+from onnxgrad.ir.preflight.model import check_model
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.type_inference.at_load import annotate
 from onnxgrad.ir.types import TensorType, type_from_proto, without_symbols
 
 # everything the public functions accept; the objects of other libraries have no static type here

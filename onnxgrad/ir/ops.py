@@ -19,8 +19,9 @@ import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from onnxgrad.errors import InternalError, UnknownDtype
-from onnxgrad.ir import attributes, infer, signature
+from onnxgrad.ir import attributes, signature
 from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.type_inference import at_emission
 from onnxgrad.ir.types import INT_DTYPES, Array, TensorType, Type, dtype_name, numpy_dtype
 
 # two of these with equal operands are still two different draws
@@ -156,7 +157,7 @@ def append(
         node.name = program.fresh(f"{op_type}_{names[0] or 'unnamed'}")
         node.input.extend(["" if v is None else v.name for v in inputs])
         node.output.extend(names)
-        types = infer.result_types(schema, node, inputs, at.block)
+        types = at_emission.result_types(schema, node, inputs, at.block)
     except signature.TypeMismatch as e:
         operands = ", ".join("-" if v is None else f"{v.name}: {v.type or '?'}" for v in inputs)
         raise InternalError(f"emitted binding does not type: {op_type}({operands}): {e}") from e

@@ -13,7 +13,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 from onnx.external_data_helper import set_external_data
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.preflight_tensors import raw_bytes
+from onnxgrad.ir.preflight.tensors import raw_bytes
 
 # protobuf's limit, with room for what surrounds the weights
 MAX_BYTES = (1 << 31) - (1 << 20)

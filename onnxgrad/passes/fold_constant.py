@@ -15,10 +15,11 @@ from onnx import TensorProto, numpy_helper
 from onnxgrad.folding.evaluate import EVALUATED, MOVES, evaluate
 from onnxgrad.folding.groups import groups, growth
 from onnxgrad.folding.size import file_bytes
-from onnxgrad.ir import attributes, infer, symbolic
+from onnxgrad.ir import attributes
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.ops import RANDOM_OPS, constant, emitting
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.type_inference import at_emission, symbols
 from onnxgrad.ir.types import FLOAT_DTYPES, Array, TensorType, element_count, is_static, numpy_dtype
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.passes.merge_equal import draws
@@ -153,8 +154,8 @@ def _type_again(b: Binding) -> None:
     node.CopyFrom(b.node)
     node.input[:] = ["" if v is None else v.name for v in b.inputs]
     try:
-        found = infer.result_types(attributes.schema(b.op, b.version, b.domain), node, b.inputs, b.block)[0]
-    except infer.TypeMismatch:
+        found = at_emission.result_types(attributes.schema(b.op, b.version, b.domain), node, b.inputs, b.block)[0]
+    except at_emission.TypeMismatch:
         return
     if isinstance(found, TensorType) and is_static(found.shape) and b.out.dtype in (0, found.dtype):
         b.out.type = found
@@ -169,7 +170,7 @@ def _known_sizes(out: Var) -> Array | None:
     """The value of shape arithmetic whose sizes are all known, though the tensor they belong to is not."""
     if out.dtype != TensorProto.INT64 or out.rank not in (0, 1):
         return None
-    sizes = symbolic.sizes(out)
+    sizes = symbols.sizes(out)
     if sizes is None or any(not isinstance(d, int) for d in sizes):
         return None
     if out.rank == 1 and out.shape is not None and out.shape[0] not in (len(sizes), None):
@@ -182,7 +183,7 @@ def _settle_reshape(b: Binding, trace: Trace) -> None:
     target = b.operand(1)
     if target is None or target.is_constant or target.dtype != TensorProto.INT64 or target.rank != 1 or b.has_refs:
         return
-    sizes = symbolic.sizes(target)
+    sizes = symbols.sizes(target)
     if sizes is None or sum(not isinstance(d, int) for d in sizes) != 1 or target.shape not in ((len(sizes),), (None,)):
         return
     # an unnamed size might be anything, and 0 or -1 among the others would mean something else

@@ -9,7 +9,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import emitting
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.retype import type_again
+from onnxgrad.ir.type_inference.again import type_again
 from onnxgrad.laws.quantized.bounds import Shortfall
 from onnxgrad.laws.quantized.forms import Form, PlainForm, QdqForm, Unsupported
 from onnxgrad.laws.quantized.operators import LAWS

@@ -8,8 +8,8 @@ import pytest
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.preflight import check_model
-from onnxgrad.ir.preflight_tensors import check_tensor
+from onnxgrad.ir.preflight.model import check_model
+from onnxgrad.ir.preflight.tensors import check_tensor
 from tests.backend_suite import usable
 from tests.hostile.build import external, graph, model, node, raw, tensor, value
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import constant, emitting, op
-from onnxgrad.ir.schedule import depends_on
+from onnxgrad.ir.topological_order import depends_on
 from onnxgrad.ir.types import numpy_dtype
 from onnxgrad.laws.parallel.merging import concat
 from onnxgrad.rewrite.engine import substitute

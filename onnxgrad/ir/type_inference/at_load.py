@@ -1,7 +1,7 @@
 """Types for every value of a program, from onnx's shape inference and what the file declares.
 
 The file's declared shapes can be wrong, so inference runs without them; a declaration only adds what inference left
-open, and where the two contradict each other neither is believed. What a declaration (or `symbolic`, which knows more
+open, and where the two contradict each other neither is believed. What a declaration (or `symbols`, which knows more
 about computed shapes) adds then flows on, binding by binding.
 """
 
@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto, helper
 
-from onnxgrad.ir import attributes, infer, inference, misinferred, symbolic
+from onnxgrad.ir import attributes
 from onnxgrad.ir.block import Binding, BindingBlock, Var
-from onnxgrad.ir.declarations import Declarations
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.retype import types_of_bodies
+from onnxgrad.ir.type_inference import at_emission, misinferred, symbols, whole_model
+from onnxgrad.ir.type_inference.again import types_of_bodies
+from onnxgrad.ir.type_inference.declarations import Declarations
 from onnxgrad.ir.types import TensorType, Type
 
 # how often what is contradicted is left out of inference, before nothing is inferred but binding by binding
@@ -28,7 +29,7 @@ def annotate(program: Program) -> None:
     hidden: set[str] = set()
     inferred = None
     for _ in range(_ROUNDS):
-        inferred = inference.infer_model(program, said.symbols, hidden)
+        inferred = whole_model.infer_model(program, said.symbols, hidden)
         if inferred is None:
             break
         _assign(program.main, _types(inferred.graph), inferred.graph.node)
@@ -90,7 +91,7 @@ def _types_of(b: Binding) -> Sequence[Type | None]:
     """The types of its results, from its operands or its bodies. Raises TypeMismatch."""
     if b.blocks:
         return types_of_bodies(b)
-    return infer.result_types(attributes.schema(b.op, b.version, b.domain), b.node, b.inputs, b.block)
+    return at_emission.result_types(attributes.schema(b.op, b.version, b.domain), b.node, b.inputs, b.block)
 
 
 # ---- declarations, and what flows on from them -----------------------------------------------------------------
@@ -128,7 +129,7 @@ class _Completion:
             self._take(returned, unknown)
 
     def _is_to_type(self, b: Binding) -> bool:
-        if self.improved is None or (b.domain == "" and b.op in symbolic.REFINED):
+        if self.improved is None or (b.domain == "" and b.op in symbols.REFINED):
             return True
         return any(v in self.improved for v in b.inputs)
 
@@ -143,7 +144,7 @@ class _Completion:
     def _again(self, b: Binding) -> None:
         try:
             types = _types_of(b)
-        except infer.TypeMismatch:
+        except at_emission.TypeMismatch:
             return  # the file's own trouble: onnx said nothing about it either
         for out, found in zip(b.outputs, types):
             if out is not None and isinstance(found, TensorType):

@@ -9,7 +9,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir import attributes
-from onnxgrad.ir.preflight_tensors import MOST_AXES, check_declared, check_sparse, check_tensor
+from onnxgrad.ir.preflight.tensors import MOST_AXES, check_declared, check_sparse, check_tensor
 
 _A = AttributeProto
 # protobuf reads a hundred levels, of which a nested graph takes three, and what we send around it some more

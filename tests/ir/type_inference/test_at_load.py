@@ -9,9 +9,9 @@ import pytest
 from onnx import TensorProto
 
 import onnxgrad
-from onnxgrad.ir import inference
 from onnxgrad.ir.block import Var
 from onnxgrad.ir.load import load
+from onnxgrad.ir.type_inference import whole_model
 from onnxgrad.ir.types import TensorType, numpy_dtype, same_dim
 from tests.backend_suite import Case, usable
 from tests.helpers import parse
@@ -131,7 +131,7 @@ def test_without_inference_each_binding_is_typed_by_itself(monkeypatch: pytest.M
     graph = "{ s = Shape(x) r = Flatten(x) t = Reshape(r, s) y = Softmax(t) }"
     model = parse(f"g (float[N,4] x) => (float[a,b] y) {graph}")
     expected = types(model)
-    monkeypatch.setattr(inference, "infer_model", lambda *_: None)
+    monkeypatch.setattr(whole_model, "infer_model", lambda *_: None)
     assert types(model) == expected == {**dict.fromkeys("xrty", "f32[N,4]"), "s": "i64[2]"}
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from onnxgrad.ir import attributes, infer
+from onnxgrad.ir import attributes
 from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.type_inference import at_emission
 from onnxgrad.ir.types import TensorType, Type, same_dim
 
 
@@ -27,7 +28,7 @@ def type_again(b: Binding) -> None:
     node.CopyFrom(b.node)
     node.input[:] = ["" if v is None else v.name for v in b.inputs]
     node.output[:] = ["" if v is None else v.name for v in b.outputs]
-    _learn(b.outputs, infer.result_types(attributes.schema(b.op, b.version, b.domain), node, b.inputs, b.block))
+    _learn(b.outputs, at_emission.result_types(attributes.schema(b.op, b.version, b.domain), node, b.inputs, b.block))
 
 
 def _nested(b: Binding) -> None:

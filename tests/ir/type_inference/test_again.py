@@ -1,4 +1,4 @@
-"""onnxgrad/ir/retype.py: control flow whose types the file leaves out."""
+"""onnxgrad/ir/type_inference/again.py: control flow whose types the file leaves out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 from onnxgrad.ir.load import load
-from onnxgrad.ir.retype import retype
+from onnxgrad.ir.type_inference.again import retype
 
 
 def types(nodes: str) -> dict[str, str]:

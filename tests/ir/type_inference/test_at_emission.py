@@ -14,11 +14,12 @@ from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
 from onnxgrad.errors import InternalError
-from onnxgrad.ir import attributes, infer
+from onnxgrad.ir import attributes
 from onnxgrad.ir.block import Var
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import emitting, op
 from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.type_inference import at_emission
 from onnxgrad.ir.types import Shape, TensorType, broadcast_shapes
 from tests.helpers import parse
 
@@ -134,7 +135,7 @@ LOGICAL = ("Not", "And", "Or", "Xor")
 ATTRIBUTES: dict[str, dict[str, Any]] = {"Transpose": {"perm": [1, 0]}, "Cast": {"to": 7}, "Concat": {"axis": 1}}
 
 
-QUICK = sorted(infer._QUICK)
+QUICK = sorted(at_emission._QUICK)
 VERSIONS = [
     (name, opset) for name in QUICK for opset in (7, 13, 20) if name != "Reshape" and attributes.schema(name, opset, "")
 ]
@@ -151,7 +152,7 @@ def test_closed_forms_agree_with_onnx(name: str, opset: int) -> None:
     with emitting(block) as at:
         getattr(op, name)(*block.inputs[: 2 if name == "Concat" else schema.min_input], **ATTRIBUTES.get(name, {}))
     (binding,) = at.emitted
-    (theirs,) = infer._onnx_types(schema, binding.node, binding.inputs, block)
+    (theirs,) = at_emission._onnx_types(schema, binding.node, binding.inputs, block)
     assert isinstance(theirs, TensorType)
     assert binding.out.dtype == theirs.dtype
     assert theirs.shape is None or binding.out.shape == theirs.shape  # onnx says little about old versions
@@ -178,7 +179,7 @@ def test_closed_forms_with_integers_agree_with_onnx(name: str, ints: list[int], 
         found = getattr(op, name)(block.inputs[0], np.array(ints, np.int64), **options)
     schema = attributes.schema(name, 20, "")
     assert schema is not None
-    assert [found.type] == infer._onnx_types(schema, at.emitted[-1].node, at.emitted[-1].inputs, block)
+    assert [found.type] == at_emission._onnx_types(schema, at.emitted[-1].node, at.emitted[-1].inputs, block)
 
 
 @pytest.mark.parametrize("sizes", [[-2, -12], [-2, 12], [-1, -1], [-1, 5]])

@@ -1,7 +1,7 @@
 """onnx's inference of a whole model, on a copy that is cheap to infer and shows onnx nothing that it infers wrongly.
 
 Without data propagation: that makes one message per element of every vector, so that `Cast(Range(0, 2^62))` eats all
-memory. Shapes that are computed are followed by `symbolic`, binding by binding, up to the longest vector that
+memory. Shapes that are computed are followed by `symbols`, binding by binding, up to the longest vector that
 is a shape.
 """
 
@@ -12,9 +12,9 @@ from collections.abc import Iterable, Set
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-from onnxgrad.ir import misinferred
-from onnxgrad.ir.preflight import inlined_nodes
+from onnxgrad.ir.preflight.model import inlined_nodes
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.type_inference import misinferred
 
 # larger tensors take part in inference by type only
 _DATA_BYTES = 1 << 12

@@ -9,7 +9,7 @@ from onnx import ModelProto, NodeProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.call_order import callees_first
-from onnxgrad.ir.preflight_nodes import check_contents
+from onnxgrad.ir.preflight.nodes import check_contents
 
 # onnxruntime opens every call when it loads a model
 MOST_INLINED = 10_000_000

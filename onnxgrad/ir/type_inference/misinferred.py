@@ -1,14 +1,14 @@
 """What onnx infers wrongly, and what is done about each: before inference a form that it gets right, or none of it.
 
 Found by comparing every inferred shape of the backend suite, attributes left at their defaults, with the one that is
-computed (tests/ir/test_inferred_shapes.py).
+computed (tests/ir/type_inference/test_whole_model.py).
 """
 
 from __future__ import annotations
 
 from onnx import NodeProto, helper
 
-from onnxgrad.ir import ceil_mode
+from onnxgrad.ir.type_inference import ceil_mode
 from onnxgrad.ir.types import Shape
 
 # operator: attributes whose default onnx's inference forgets

@@ -1,6 +1,6 @@
 """Every operator's inferred shape against the run one: the backend suite's cases with small operands constant, so that
 shapes which they decide are inferred, and then with each optional attribute and each trailing optional operand left out,
-so that defaults are. (`test_annotate` has the cases as they are.)
+so that defaults are. (`test_at_load` has the cases as they are.)
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from onnxgrad.ir.block import Binding, BindingBlock
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import emitting, op
 from onnxgrad.ir.save import to_proto
-from onnxgrad.ir.schedule import depends_on
+from onnxgrad.ir.topological_order import depends_on
 from tests.helpers import parse
 
 DIAMOND = """g (float[2] x, bool q) => (float[2] y) {

@@ -1,6 +1,6 @@
 """Types of emitted bindings: closed forms for the commonest operators, onnx's own inference for the rest.
 
-onnx forgets symbols wherever a shape is computed (Reshape, Expand, Slice, ...); `symbolic` puts them back.
+onnx forgets symbols wherever a shape is computed (Reshape, Expand, Slice, ...); `symbols` puts them back.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from onnxgrad.ir import misinferred, symbolic
 from onnxgrad.ir.block import BindingBlock, Var
 from onnxgrad.ir.signature import TypeMismatch
+from onnxgrad.ir.type_inference import misinferred, symbols
 from onnxgrad.ir.types import (
     Dim,
     Shape,
@@ -51,7 +51,7 @@ def result_types(
     types = _onnx_types(schema, node, inputs, block)
     if node.op_type in misinferred.OPERATORS and inputs[0] is not None and isinstance(types[0], TensorType):
         types[0] = TensorType(types[0].dtype, misinferred.corrected(node, inputs[0].shape, types[0].shape))
-    refined = symbolic.refine(node, inputs)
+    refined = symbols.refine(node, inputs)
     if refined is not None and types and isinstance(types[0], TensorType):
         types[0] = TensorType(types[0].dtype, _merge(types[0].shape, refined))
     return types

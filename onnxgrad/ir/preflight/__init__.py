@@ -1,0 +1,1 @@
+"""What a model is asked before anything is built from it."""
