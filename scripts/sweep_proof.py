@@ -28,9 +28,9 @@ sys.path.insert(0, str(ROOT))
 from onnxgrad.errors import OnnxgradError  # noqa: E402  # runs from a checkout
 from onnxgrad.verify import Report, feeds_for, open_session, verify  # noqa: E402
 from onnxgrad.verify.compare import compare  # noqa: E402
-from onnxgrad.verify.dims import dim_plans  # noqa: E402
-from onnxgrad.verify.edges import Edges  # noqa: E402
-from onnxgrad.verify.reference import Reference  # noqa: E402
+from onnxgrad.verify.feeds.dims import dim_plans  # noqa: E402
+from onnxgrad.verify.feeds.edge_cases import Edges  # noqa: E402
+from onnxgrad.verify.reference.evaluate import Reference  # noqa: E402
 from scripts.sweeping.models import random_model  # noqa: E402
 from scripts.sweeping.mutants import Mutant, mutant  # noqa: E402
 

@@ -18,7 +18,7 @@ from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
 
 from onnxgrad.errors import OnnxgradError
-from onnxgrad.verify.run import close, run, versions
+from onnxgrad.verify.running.run import close, run, versions
 from tests.backend_suite import FLOATS, Case, case, clamp_ir, usable
 from tests.helpers import DATA_DIR
 

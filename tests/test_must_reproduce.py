@@ -20,7 +20,7 @@ from onnxgrad.pipeline.optimize import optimize
 from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import Unsupported, feeds_for, run
-from onnxgrad.verify.reference import reference
+from onnxgrad.verify.reference.evaluate import reference
 from scripts.fetch_models import NAMES
 from tests.helpers import MODELS_DIR
 

@@ -15,8 +15,8 @@ from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.fault import fault_of
 from onnxgrad.ir.preflight.model import check_model
 from onnxgrad.limits import limited
-from onnxgrad.verify.inputs import feeds_for
-from onnxgrad.verify.run import RunFailed, Value, open_session
+from onnxgrad.verify.feeds.generate import feeds_for
+from onnxgrad.verify.running.run import RunFailed, Value, open_session
 from onnxgrad.verify.subject import subject
 
 _SECONDS = 30.0

@@ -21,7 +21,7 @@ from onnxgrad.cli.report import Output, heading
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.grad import check_gradient
 from onnxgrad.ir.load import load
-from onnxgrad.verify.files import load_inputs
+from onnxgrad.verify.feeds.input_files import load_inputs
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -35,7 +35,7 @@ from onnxgrad.grad.opset import raise_opset
 from onnxgrad.ir.load import load, read_proto
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
-from onnxgrad.verify.files import load_inputs
+from onnxgrad.verify.feeds.input_files import load_inputs
 
 # the proof looks at this many values, spread over those asked for; check-grad looks at all
 _SAMPLE = 8

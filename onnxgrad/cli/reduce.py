@@ -25,7 +25,7 @@ from onnxgrad.ir.load import load
 from onnxgrad.ir.save import save
 from onnxgrad.ir.weights import load_weights
 from onnxgrad.limits import current, limited
-from onnxgrad.verify.reduce import Reduction, reduce
+from onnxgrad.verify.reducing.reduce import Reduction, reduce
 
 _HELP = """
 The check is a command (no shell: write sh -c '...' for one). It gets the path of a candidate as its last argument, or

@@ -35,10 +35,10 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import SequenceType, numpy_dtype
 from onnxgrad.ir.weights import TooLarge
 from onnxgrad.limits import bounded
-from onnxgrad.verify.cases import runnable
-from onnxgrad.verify.float64 import Float64
-from onnxgrad.verify.inputs import feeds_for
-from onnxgrad.verify.run import RunFailed, run
+from onnxgrad.verify.feeds.generate import feeds_for
+from onnxgrad.verify.feeds.proof_cases import runnable
+from onnxgrad.verify.reference.in_child import Float64
+from onnxgrad.verify.running.run import RunFailed, run
 
 # relative to the value's own gradient, by the coarsest float type on the way
 TOLERANCES: dict[int, float] = {

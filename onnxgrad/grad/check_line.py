@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.grad.check_values import Flat, Mask, shaped
-from onnxgrad.verify.float64 import Float64
+from onnxgrad.verify.reference.in_child import Float64
 
 STEP = 1e-5
 # steps tried, each a fraction of the one before, until two of them agree to a part of the tolerance

@@ -24,7 +24,7 @@ from onnxgrad.ir.types import FLOAT_DTYPES, Array, TensorType, element_count, is
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.passes.merge_equal import draws
 from onnxgrad.rewrite.trace import Trace
-from onnxgrad.verify.run import RunFailed, RuntimeMissing, Value, run
+from onnxgrad.verify.running.run import RunFailed, RuntimeMissing, Value, run
 
 # evaluated once it may differ from what a run would give, or it hides a structure that the runtime looks for
 _NEVER = RANDOM_OPS | {

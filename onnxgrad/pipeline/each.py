@@ -23,7 +23,7 @@ from onnxgrad.ir.types import type_to_proto
 from onnxgrad.ir.weights import load_weights
 from onnxgrad.rewrite.trace import Firing, Trace
 from onnxgrad.verify import Report, verify
-from onnxgrad.verify.region import NoRegion, Region, scopes
+from onnxgrad.verify.changed_region import NoRegion, Region, scopes
 from onnxgrad.verify.report import DIFFERENT
 
 _Nodes: TypeAlias = "defaultdict[str, set[Binding]]"

@@ -6,13 +6,13 @@ Nothing here uses the package's own IR: the proof shares no code with what it pr
 from onnxgrad.errors import Unsupported
 from onnxgrad.verify.bisect import bisect
 from onnxgrad.verify.compare import Difference, compare
-from onnxgrad.verify.dims import dim_plans
-from onnxgrad.verify.files import load_inputs
-from onnxgrad.verify.inputs import feeds_for
-from onnxgrad.verify.probe import doctor_report
+from onnxgrad.verify.feeds.dims import dim_plans
+from onnxgrad.verify.feeds.generate import feeds_for
+from onnxgrad.verify.feeds.input_files import load_inputs
 from onnxgrad.verify.proof import verify
 from onnxgrad.verify.report import Case, Leg, Report
-from onnxgrad.verify.run import RunFailed, Session, open_session, run, run_many, runtime_limits
+from onnxgrad.verify.running.installed import doctor_report
+from onnxgrad.verify.running.run import RunFailed, Session, open_session, run, run_many, runtime_limits
 
 __all__ = [
     "Case", "Difference", "Leg", "Report", "RunFailed", "Session", "Unsupported", "bisect", "compare",

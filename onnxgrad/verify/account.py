@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from onnxgrad.verify.cases import Chosen, Results
 from onnxgrad.verify.compare import Difference, base_name, worst
+from onnxgrad.verify.feeds.proof_cases import Chosen, Results
 from onnxgrad.verify.report import Case, Leg
 
 

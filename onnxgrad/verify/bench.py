@@ -16,8 +16,8 @@ import onnx
 
 from onnxgrad.errors import InputError
 from onnxgrad.limits import bounded
-from onnxgrad.verify.cases import Inputs, Results, choose_cases
-from onnxgrad.verify.run import Model, RunFailed, Session, open_session
+from onnxgrad.verify.feeds.proof_cases import Inputs, Results, choose_cases
+from onnxgrad.verify.running.run import Model, RunFailed, Session, open_session
 from onnxgrad.verify.subject import Subject, subject
 
 WARM_UP = 3

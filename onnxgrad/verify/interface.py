@@ -7,7 +7,7 @@ import math
 import onnx
 
 from onnxgrad.verify.compare import Difference
-from onnxgrad.verify.dims import required_inputs, shape_of, tensor_types
+from onnxgrad.verify.feeds.dims import required_inputs, shape_of, tensor_types
 
 
 def interface_differences(a: onnx.ModelProto, b: onnx.ModelProto) -> list[Difference]:

@@ -9,10 +9,10 @@ import numpy as np
 
 from onnxgrad.errors import OnnxgradError, Unsupported
 from onnxgrad.limits import LimitReached, current, size_text
-from onnxgrad.verify.cases import Results
 from onnxgrad.verify.compare import is_float
-from onnxgrad.verify.float64 import Float64
-from onnxgrad.verify.pool import pooled
+from onnxgrad.verify.feeds.proof_cases import Results
+from onnxgrad.verify.reference.in_child import Float64
+from onnxgrad.verify.running.pool import pooled
 from onnxgrad.verify.subject import Subject
 from onnxgrad.verify.values import Value
 

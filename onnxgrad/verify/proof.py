@@ -17,13 +17,13 @@ from onnx import TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.limits import bounded
 from onnxgrad.verify.account import Found, Trial
-from onnxgrad.verify.cases import Attempt, Inputs, Results, choose_cases
 from onnxgrad.verify.compare import NOISE_FACTOR, UNSTABLE, Difference, compare, noise, tolerances
+from onnxgrad.verify.feeds.proof_cases import Attempt, Inputs, Results, choose_cases
 from onnxgrad.verify.interface import interface_differences
 from onnxgrad.verify.new_weights import new_weights
 from onnxgrad.verify.oracle import Oracle, as_computed
 from onnxgrad.verify.report import Leg, Report
-from onnxgrad.verify.run import Model, RunFailed, Session, open_session
+from onnxgrad.verify.running.run import Model, RunFailed, Session, open_session
 from onnxgrad.verify.subject import Subject, subject
 
 LEGS = ("float64", "onnxruntime")

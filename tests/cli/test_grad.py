@@ -15,7 +15,7 @@ import pytest
 
 from onnxgrad.cli.app import main
 from onnxgrad.grad.coverage import page
-from onnxgrad.verify.run import run
+from onnxgrad.verify.running.run import run
 from tests.cli.conftest import Result
 from tests.helpers import MODELS_DIR, parse
 

@@ -13,9 +13,9 @@ from onnx import AttributeProto, ModelProto, TensorProto, numpy_helper
 
 from onnxgrad.grad import gradient
 from onnxgrad.ir.load import load
-from onnxgrad.verify.kernels.registry import Unsupported
-from onnxgrad.verify.reference import reference
-from onnxgrad.verify.run import run
+from onnxgrad.verify.reference.evaluate import reference
+from onnxgrad.verify.reference.kernels.registry import Unsupported
+from onnxgrad.verify.running.run import run
 from tests.backend_suite import FLOATS, Case, clamp_ir
 from tests.grad.test_suite import WRT
 

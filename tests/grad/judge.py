@@ -10,8 +10,8 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from onnxgrad.grad import gradient
-from onnxgrad.verify.reference import Reference
-from onnxgrad.verify.run import run
+from onnxgrad.verify.reference.evaluate import Reference
+from onnxgrad.verify.running.run import run
 from tests.grad.random_models import Drawn
 
 

@@ -23,8 +23,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxgrad.grad import gradient
-from onnxgrad.verify.reference import reference
-from onnxgrad.verify.run import run
+from onnxgrad.verify.reference.evaluate import reference
+from onnxgrad.verify.running.run import run
 
 SEEDS = (0, 1, 2)
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)

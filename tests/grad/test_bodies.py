@@ -11,7 +11,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad import gradient
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import op
-from onnxgrad.verify.run import run
+from onnxgrad.verify.running.run import run
 
 HEADER = '<ir_version: 10, opset_import: ["": 21, "my": 1, "com.microsoft": 1]>'
 

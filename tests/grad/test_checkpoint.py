@@ -15,8 +15,8 @@ from onnxgrad.grad.registry import find, rules
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import FLOAT_DTYPES
-from onnxgrad.verify.reference import reference
-from onnxgrad.verify.run import run
+from onnxgrad.verify.reference.evaluate import reference
+from onnxgrad.verify.running.run import run
 from tests.backend_suite import case, clamp_ir
 from tests.grad import test_suite as suite
 from tests.grad.numeric import normal, scalar_model

@@ -11,7 +11,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad import differentiate, gradient, vjp, vjp_all
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
-from onnxgrad.verify.run import run
+from onnxgrad.verify.running.run import run
 from tests.grad.numeric import check_model, normal, positive
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from onnxgrad.grad import gradient
 from onnxgrad.grad.forward import jvp
-from onnxgrad.verify.reference import reference
-from onnxgrad.verify.run import run
+from onnxgrad.verify.reference.evaluate import reference
+from onnxgrad.verify.running.run import run
 from tests.grad.numeric import normal
 from tests.helpers import parse
 

@@ -14,7 +14,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad import gradient
 from onnxgrad.grad.checkpoint import Checkpoint
 from onnxgrad.grad.marks import END, START
-from onnxgrad.verify.run import run
+from onnxgrad.verify.running.run import run
 from tests.grad.numeric import normal
 from tests.grad.test_checkpoint import CHAIN, GOLDEN, again
 from tests.helpers import parse

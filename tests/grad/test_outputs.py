@@ -11,10 +11,10 @@ import pytest
 from onnxgrad import jvp
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.grad import check, check_gradient, gradient
-from onnxgrad.verify.float64 import Float64
-from onnxgrad.verify.process import RunFailed
-from onnxgrad.verify.reference import Reference
-from onnxgrad.verify.run import run
+from onnxgrad.verify.reference.evaluate import Reference
+from onnxgrad.verify.reference.in_child import Float64
+from onnxgrad.verify.running.process import RunFailed
+from onnxgrad.verify.running.run import run
 from onnxgrad.verify.values import Feeds
 from tests.grad.numeric import check_model, normal
 from tests.helpers import parse

@@ -8,7 +8,7 @@ import pytest
 
 from onnxgrad.grad.preview_training import DOMAIN
 from onnxgrad.pipeline.optimize import optimize
-from onnxgrad.verify.run import run
+from onnxgrad.verify.running.run import run
 from tests.backend_suite import Case, usable
 from tests.helpers import parse
 

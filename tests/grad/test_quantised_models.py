@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 import onnxgrad
 from onnxgrad.errors import InputError
 from onnxgrad.grad import gradient
-from onnxgrad.verify.run import run
+from onnxgrad.verify.running.run import run
 from tests.grad.numeric import normal
 
 CONSTANTS = {

@@ -18,7 +18,7 @@ from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
 from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.rewrite.trace import Trace
-from onnxgrad.verify.reference import Reference
+from onnxgrad.verify.reference.evaluate import Reference
 from scripts.sweep_gradients import sweep
 from tests.grad.judge import check_differences, differentiated, numbers, seeds
 from tests.grad.random_models import Drawn, models

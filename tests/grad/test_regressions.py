@@ -8,8 +8,8 @@ import pytest
 from onnx import ModelProto
 
 from onnxgrad.grad import gradient
-from onnxgrad.verify.reference import Reference
-from onnxgrad.verify.run import run
+from onnxgrad.verify.reference.evaluate import Reference
+from onnxgrad.verify.running.run import run
 from tests.grad.numeric import check_model, normal, op_model
 
 

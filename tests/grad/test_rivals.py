@@ -16,8 +16,8 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad import gradient
-from onnxgrad.verify.reference import reference
-from onnxgrad.verify.run import run
+from onnxgrad.verify.reference.evaluate import reference
+from onnxgrad.verify.running.run import run
 from tests.grad.numeric import check_model, check_op, distinct, normal, op_model, positive
 
 Arrays = Mapping[str, np.ndarray]

@@ -11,7 +11,7 @@ import pytest
 
 from onnxgrad.cli.app import main
 from onnxgrad.grad import gradient
-from onnxgrad.verify.run import run
+from onnxgrad.verify.running.run import run
 from tests.grad.numeric import normal, op_model
 
 PAIR = "q = QuantizeLinear {} (x, s, z)\n d = DequantizeLinear {} (q, s, z)\n y = Mul (d, d)"

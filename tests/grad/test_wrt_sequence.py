@@ -8,7 +8,7 @@ import pytest
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad import check_gradient, gradient
-from onnxgrad.verify.run import run
+from onnxgrad.verify.running.run import run
 from tests.grad.numeric import normal
 from tests.helpers import parse
 

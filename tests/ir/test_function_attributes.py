@@ -12,7 +12,7 @@ from onnx import AttributeProto, ModelProto, helper, numpy_helper
 import onnxgrad
 from onnxgrad import P, capture, op, rewrite_call
 from onnxgrad.errors import InputError
-from onnxgrad.verify.run import run
+from onnxgrad.verify.running.run import run
 from tests.helpers import parse
 
 KINDS: list[tuple[str, str, int, Any]] = [

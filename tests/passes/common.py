@@ -17,7 +17,7 @@ from onnxgrad.passes.base import Pass
 from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import feeds_for, run
-from onnxgrad.verify.dims import dim_plans
+from onnxgrad.verify.feeds.dims import dim_plans
 from onnxgrad.verify.interface import interface_differences
 from tests.helpers import parse
 

@@ -11,7 +11,7 @@ from onnx import numpy_helper
 from onnxgrad.ir.load import load
 from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.rewrite.trace import Trace
-from onnxgrad.verify.run import run
+from onnxgrad.verify.running.run import run
 from tests.helpers import parse
 from tests.passes.proving import initializer, ran, with_weights
 

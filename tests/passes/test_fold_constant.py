@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from onnxgrad.passes.fold_constant import FoldConstant
-from onnxgrad.verify.run import run
+from onnxgrad.verify.running.run import run
 from tests.helpers import parse
 from tests.passes.common import Done, apply, assert_same_results, before_and_after, model_of, weights
 from tests.passes.proving import ran

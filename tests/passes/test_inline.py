@@ -10,7 +10,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
 from onnxgrad.passes.inline import Inline
 from onnxgrad.rewrite.trace import Trace
-from onnxgrad.verify.run import run
+from onnxgrad.verify.running.run import run
 from tests.helpers import parse
 from tests.passes.proving import Ran, ran
 from tests.passes.test_remove_unused_functions import function, model

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from onnxgrad.verify.run import run
+from onnxgrad.verify.running.run import run
 from tests.helpers import parse
 from tests.passes.proving import ran, with_weights
 

@@ -11,7 +11,7 @@ import pytest
 from onnxgrad import gradient, optimize
 from onnxgrad.cli.model_diff import compare_models
 from onnxgrad.verify import feeds_for, run
-from onnxgrad.verify.reference import Reference
+from onnxgrad.verify.reference.evaluate import Reference
 from tests.helpers import parse
 
 RELU = "g (float[2,3] x) => (float[2,3] y) { a = Relu(x) t = Transpose<perm=[0,1]>(a) b = Exp(t) s = Shape(b) y = Reshape(b, s) }"

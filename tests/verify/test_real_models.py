@@ -11,8 +11,8 @@ import pytest
 
 from onnxgrad.errors import InputError
 from onnxgrad.verify import feeds_for, run, verify
-from onnxgrad.verify.dims import dim_plans
-from onnxgrad.verify.reference import Reference
+from onnxgrad.verify.feeds.dims import dim_plans
+from onnxgrad.verify.reference.evaluate import Reference
 from scripts.fetch_models import LIGHT, NAMES
 from tests.helpers import MODELS_DIR
 from tests.verify.test_proof import scaled

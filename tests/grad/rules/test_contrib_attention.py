@@ -11,8 +11,8 @@ from onnx import helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad import gradient
-from onnxgrad.verify.reference import reference
-from onnxgrad.verify.run import run
+from onnxgrad.verify.reference.evaluate import reference
+from onnxgrad.verify.running.run import run
 from tests.grad.numeric import check_op, normal, op_model
 
 B, S, N, H, L = 2, 4, 2, 3, 5

@@ -8,8 +8,8 @@ import pytest
 from onnx import TensorProto
 
 from onnxgrad.grad import gradient
-from onnxgrad.verify.reference import reference
-from onnxgrad.verify.run import RunFailed, run
+from onnxgrad.verify.reference.evaluate import reference
+from onnxgrad.verify.running.run import RunFailed, run
 from tests.grad.numeric import distinct, normal, op_model, positive
 
 X = distinct(4, 6)

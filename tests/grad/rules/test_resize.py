@@ -7,8 +7,8 @@ import pytest
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad import gradient
-from onnxgrad.verify.reference import reference
-from onnxgrad.verify.run import run
+from onnxgrad.verify.reference.evaluate import reference
+from onnxgrad.verify.running.run import run
 from tests.grad.numeric import check_op, distinct, normal, op_model, positive
 
 X = normal(1, 2, 4, 5)

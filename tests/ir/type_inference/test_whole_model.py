@@ -21,7 +21,7 @@ from onnxgrad.ir import attributes
 from onnxgrad.ir.block import Var
 from onnxgrad.ir.load import load
 from onnxgrad.ir.types import TensorType
-from onnxgrad.verify.run import run
+from onnxgrad.verify.running.run import run
 from tests.backend_suite import Case, clamp_ir, usable
 from tests.suite_table import any_opset
 

@@ -1,0 +1,250 @@
+"""Feeds that make sense: token ids below the vocabulary, masks of 0 and 1, lengths within their sequence, images in [0,
+1].
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+
+from onnxgrad.errors import InputError
+from onnxgrad.verify.feeds.dims import dim_plans, evaluate, required_inputs, shape_of, symbols_in
+from onnxgrad.verify.feeds.edge_cases import Edges, Slot, edged
+from onnxgrad.verify.feeds.value_bounds import Tracer, Uses
+from onnxgrad.verify.running.run import Value
+
+_MAX_ELEMENTS = 2**28  # a generated input of over a gigabyte helps nobody
+_MOST_AXES = 64
+_WORDS = ("alpha", "beta", "gamma", "delta", "one two", "", "Zürich", "42")
+
+
+def feeds_for(
+    model: onnx.ModelProto,
+    *,
+    seed: int,
+    dims: Mapping[str, int] | None = None,
+    given: Mapping[str, Value] | None = None,
+    edges: Edges | None = None,
+) -> dict[str, Value]:
+    """A value for every input that has no default: the same for the same seed, sizes and model.
+
+    `dims`: symbol -> size (see `dims.dim_plans`, whose first plan fills in what is missing); `given`: values that win,
+    and whose shapes fix their symbols; `edges`: not in general position, but where models take another way. Raises
+    InputError naming the input, or the option to pass, where no value can be made.
+    """
+    return Feeder(model).feeds(seed=seed, dims=dims, given=given, edges=edges)
+
+
+class Feeder:
+    """Feeds of one model, whose values are traced to their consumers once for all of them."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.model = model
+
+    @functools.cached_property
+    def _tracer(self) -> Tracer:
+        return Tracer(self.model)
+
+    @functools.cached_property
+    def _sizes(self) -> dict[str, int]:
+        return dim_plans(self.model)[0]
+
+    def feeds(
+        self,
+        *,
+        seed: int,
+        dims: Mapping[str, int] | None = None,
+        given: Mapping[str, Value] | None = None,
+        edges: Edges | None = None,
+    ) -> dict[str, Value]:
+        """As `feeds_for`."""
+        feeds = dict(given or {})
+        inputs = {value.name: value for value in self.model.graph.input}
+        for name, value in feeds.items():
+            if name not in inputs:
+                raise InputError(f"--input {name}: the model has no such input (inputs: {', '.join(inputs)})")
+            _check_given(inputs[name], value)
+        sizes = self._sizes | dict(dims or {}) | bound_by(self.model, feeds)
+        maker: _Maker | None = None
+        for turn, value in enumerate(required_inputs(self.model.graph)):
+            if value.name not in feeds:
+                maker = maker or _Maker(self._tracer.at(sizes), sizes, seed, edges)
+                feeds[value.name] = maker.make(value.name, value.type, turn)
+        return {name: feeds[name] for name in inputs if name in feeds}
+
+
+def bound_by(model: onnx.ModelProto, given: Mapping[str, Value]) -> dict[str, int]:
+    """The symbols whose size the given arrays fix."""
+    found: dict[str, int] = {}
+    for value in model.graph.input:
+        array = given.get(value.name)
+        if not isinstance(array, np.ndarray) or not value.type.HasField("tensor_type"):
+            continue
+        for dim, size in zip(shape_of(value.name, value.type.tensor_type) or (), array.shape, strict=False):
+            if isinstance(dim, str) and symbols_in(dim) == {dim}:
+                found[dim] = size
+    return found
+
+
+def _check_given(value: onnx.ValueInfoProto, array: Value) -> None:
+    """A given tensor must have the declared dtype, rank and fixed sizes: onnxruntime's own words are hard to read."""
+    if not value.type.HasField("tensor_type") or not isinstance(array, np.ndarray):
+        return
+    kind = value.type.tensor_type
+    if kind.elem_type == onnx.TensorProto.STRING:
+        fits = array.dtype.kind in "OUS"
+    else:
+        fits = array.dtype == onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+    if not fits:
+        wanted = onnx.TensorProto.DataType.Name(kind.elem_type).lower()
+        raise InputError(f"--input {value.name}: the model wants {wanted}, the file holds {array.dtype.name}")
+    shape = shape_of(value.name, kind)
+    if shape is None:
+        return
+    if len(shape) != array.ndim or any(isinstance(d, int) and d != s for d, s in zip(shape, array.shape, strict=True)):
+        raise InputError(f"--input {value.name}: the model wants shape {shape}, the file holds {list(array.shape)}")
+
+
+@dataclass
+class _Maker:
+    """Makes the values of one set of feeds."""
+
+    tracer: Tracer
+    sizes: Mapping[str, int]
+    seed: int
+    edges: Edges | None
+
+    def make(self, name: str, kind: onnx.TypeProto, turn: int) -> Value:
+        """A value for an input; `turn` inputs come before it."""
+        return self._of_type(name, kind, turn, self._generator(name), self._generator(name, 1))
+
+    def _generator(self, name: str, *more: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, zlib.crc32(name.encode()), *more])
+
+    def _of_type(
+        self, name: str, kind: onnx.TypeProto, turn: int, rng: np.random.Generator, edge_rng: np.random.Generator
+    ) -> Value:
+        which = kind.WhichOneof("value")
+        if which == "tensor_type":
+            return self._tensor(name, kind.tensor_type, turn, rng, edge_rng)
+        if which == "sequence_type":
+            inner = kind.sequence_type.elem_type
+            count = 2 if self.edges is not None and self.edges.sizes else 3
+            return [self._of_type(name, inner, turn + i, rng, edge_rng) for i in range(count)]
+        if which == "optional_type":
+            return self._of_type(name, kind.optional_type.elem_type, turn, rng, edge_rng)
+        raise InputError(
+            f"no value can be made for the input {name!r} (a {which or 'value without a type'}); "
+            f"give one with --input {name}=FILE"
+        )
+
+    def _tensor(
+        self,
+        name: str,
+        kind: onnx.TypeProto.Tensor,
+        turn: int,
+        rng: np.random.Generator,
+        edge_rng: np.random.Generator,
+    ) -> Value:
+        dims = shape_of(name, kind)
+        shape = [] if dims is None else [evaluate(dim, self.sizes) for dim in dims]
+        if len(shape) > _MOST_AXES:
+            raise InputError(f"input {name!r} has {len(shape)} axes, more than the {_MOST_AXES} of numpy's arrays")
+        if math.prod(shape) > _MAX_ELEMENTS:
+            raise InputError(
+                f"input {name!r} would have shape {shape}; choose smaller sizes with --dim, "
+                f"or give a value with --input {name}=FILE"
+            )
+        text = kind.elem_type == onnx.TensorProto.STRING
+        dtype = np.dtype(object) if text else onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+        slot = _slot(name, shape, dtype, self.tracer.uses(name), turn)
+        usual = _usual(slot, shape, rng)
+        made = usual if self.edges is None else edged(usual, slot, self.edges, edge_rng)
+        return np.asarray(made).astype(dtype)
+
+
+def _slot(name: str, shape: list[int], dtype: np.dtype[Any], uses: Uses, turn: int) -> Slot:
+    """What kind of values an input takes, by its type, its uses and its name, and in which interval."""
+    text = name.lower()
+    whole = dtype.kind in "iu" or "int" in dtype.name
+    low, high = _whole_bounds(uses, dtype) if whole else (uses.low, uses.high)
+    mask = "mask" in text or (uses.boolean and not (whole and uses.bounded))
+    if dtype.kind in "OcM":
+        kind = "text" if dtype.kind == "O" else "complex"
+    elif whole and uses.equal_to and math.prod(shape) == 1:
+        kind = "switch"  # such as a sampling rate: a value that the model knows
+    elif dtype.kind == "b" or mask:
+        kind = "mask"
+    elif whole and "position" in text and shape:
+        kind = "position"
+    elif whole:
+        kind = "count" if uses.count else "whole"
+        if "timestep" in text and not uses.bounded:
+            kind, low, high = "whole", 0, 999
+        elif dtype == np.uint8 and len(shape) in (3, 4) and not uses.bounded:
+            low, high = 0, 255
+        elif "len" in text and uses.bounded and kind == "whole":
+            kind = "length"
+    else:
+        bounded = low > -math.inf and high < math.inf
+        kind = "real" if bounded else "timestep" if "timestep" in text else "count" if uses.count else "real"
+        image = len(shape) == 4 and (shape[1] in (1, 3, 4) or shape[3] in (1, 3, 4))
+        if kind == "real" and image and not bounded:
+            low, high = 0.0, 1.0
+    return Slot(name, kind, low, max(low, high), uses, turn)
+
+
+def _usual(slot: Slot, shape: list[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    """Random values of a slot, in general position; floats as float64, integers as int64, masks as 0 and 1."""
+    if slot.kind == "text":
+        return np.asarray(rng.choice(_WORDS, shape), object)
+    if slot.kind == "complex":
+        return np.asarray(rng.standard_normal(shape) + 1j * rng.standard_normal(shape))
+    if slot.kind == "mask":
+        return _mask(slot.name, shape, rng)
+    if slot.kind == "switch":
+        return np.full(shape, slot.uses.equal_to[0])
+    if slot.kind == "position":
+        return np.broadcast_to(np.minimum(np.arange(shape[-1]), int(slot.high)), shape)
+    if slot.kind == "count":
+        return np.full(shape, 1 if not slot.uses.bounded else max(slot.low, min(1, slot.high)))
+    if slot.kind == "timestep":
+        return np.floor(rng.uniform(0, 1000, shape))
+    if slot.kind == "length":
+        return np.full(shape, int(slot.high))
+    if slot.kind == "whole":
+        return rng.integers(int(slot.low), int(slot.high), shape, dtype=np.int64, endpoint=True)
+    if slot.low > -math.inf and slot.high < math.inf:
+        return rng.uniform(slot.low, slot.high, shape)
+    return rng.standard_normal(shape)
+
+
+def _mask(name: str, shape: list[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    """1 for a prefix of each row and 0 after it, as padding makes them; both in every row that has room, so that a row
+    is alive whether 1 means "keep" or "leave out". A scalar flag (`training_mode`, `use_cache`) is 0.
+    """
+    if math.prod(shape) <= 1:
+        return np.full(shape, int("mask" in name.lower() and bool(shape)))
+    if shape[-1] <= 1:
+        return 1 - np.arange(math.prod(shape)).reshape(shape) % 2
+    lengths = rng.integers(max(1, shape[-1] // 2), shape[-1], [*shape[:-1], 1])
+    return np.asarray(np.arange(shape[-1]) < lengths, np.int64)
+
+
+def _whole_bounds(uses: Uses, dtype: np.dtype[Any]) -> tuple[int, int]:
+    """The closed interval to draw from. Unlimited values stay small: they may be an index, a class or a count that
+    could not be traced.
+    """
+    limits: Any = np.iinfo(dtype) if dtype.kind in "iu" else ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
+    low = 0 if uses.low == -math.inf else math.ceil(uses.low)
+    high = low + 1 if uses.high == math.inf else math.floor(uses.high)
+    low, high = max(low, int(limits.min)), min(high, int(limits.max))
+    return low, max(low, high)

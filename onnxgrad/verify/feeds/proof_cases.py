@@ -1,0 +1,221 @@
+"""Which feeds a proof runs on: the user's own, or generated ones at sizes that the original takes."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import onnx
+
+from onnxgrad.errors import InputError
+from onnxgrad.verify.compare import has_finite
+from onnxgrad.verify.feeds.dims import dim_plans, required_inputs, roles
+from onnxgrad.verify.feeds.edge_cases import variants
+from onnxgrad.verify.feeds.generate import Feeder, bound_by
+from onnxgrad.verify.feeds.input_files import load_inputs
+from onnxgrad.verify.feeds.jumps import jumps
+from onnxgrad.verify.report import Case
+from onnxgrad.verify.running.run import RunFailed, Value
+
+Results: TypeAlias = "dict[str, Value]"
+File: TypeAlias = "str | os.PathLike[str]"
+Inputs: TypeAlias = "Mapping[str, Value] | Sequence[Mapping[str, Value]] | File | Sequence[File]"
+
+Attempt: TypeAlias = "Callable[[Results], Results]"
+
+_PLANS = 2  # sizes per symbolic dimension
+_TRY_ON = ("run", "reference")  # stages of a RunFailed after which other feeds are worth a try
+_ROOM = 8  # elements that an input needs for zeros, ties and others beside them
+_EDGE_CASES = 2  # at most, at one plan
+_MORE_SEEDS = 5  # for small models whose results jump
+_PATIENCE = 30.0  # seconds to spend on finding the second plan
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """One case of a proof, its feeds, and what the original answers on them."""
+
+    case: Case
+    feeds: Results
+    results: Results
+
+
+def choose_cases(
+    model: onnx.ModelProto,
+    inputs: Inputs | None,
+    dims: Mapping[str, int] | None,
+    seeds: Sequence[int],
+    attempt: Attempt,
+    *,
+    edges: bool = True,
+) -> list[Chosen]:
+    """The feeds of a proof. `attempt` runs the original and raises RunFailed where it does not take some.
+
+    Generated feeds pair the first two plans that run with the seeds, each at least once. With `edges` the last of them
+    is an edge case (`edge_cases`); where there is little room for one, edge cases at every plan come on top; where the
+    model is small and jumps (`jumps`) those of more seeds. Raises InputError naming the option to pass when there
+    are none, RunFailed where a limit was reached.
+    """
+    seeds = seeds or (0,)
+    feeder = Feeder(model)
+    if inputs is not None:
+        return [_given_case(feeder, given, dims, seeds[0], attempt) for given in _sets(inputs, model)]
+    first = _running(feeder, dims, seeds[0], attempt, _PLANS)
+    plans = [dict(chosen.case.dims) for chosen in first]
+    pairs = itertools.islice(zip(itertools.cycle(plans), itertools.cycle(seeds)), max(len(plans), len(seeds)))
+    *earlier, (plan, seed) = pairs
+    pick = _Picker(feeder, attempt, first)
+    if not edges:
+        return pick.usual([*earlier, (plan, seed)])
+    more = pick.more(plans[0], seeds) if len(seeds) > 1 and jumps(model) else []
+    if earlier and pick.roomy(plan, seed):
+        last = pick.edge(plan, seed)
+        if last and _alive(last[-1].results):
+            return [*pick.usual(earlier), *last, *more]
+    usual = pick.usual([*earlier, (plan, seed)])
+    tight = [p for i, p in enumerate(plans) if i == 0 or not pick.wide(p, seeds[0])]
+    return [*usual, *(chosen for p in tight for chosen in pick.edge(p, seeds[0])), *more]
+
+
+@dataclass(frozen=True)
+class _Picker:
+    """Makes the cases of one model; what the original refuses is left out."""
+
+    feeder: Feeder
+    attempt: Attempt
+    ran: Sequence[Chosen]
+
+    def usual(self, pairs: Sequence[tuple[dict[str, int], int]]) -> list[Chosen]:
+        """Feeds in general position. The first are known to run; another seed's values may be refused."""
+        found = []
+        for plan, seed in pairs:
+            known = [chosen for chosen in self.ran if chosen.case == Case(plan, seed)]
+            if known:
+                found += known
+                continue
+            feeds = self.feeder.feeds(seed=seed, dims=plan)
+            with contextlib.suppress(RunFailed):
+                found.append(Chosen(Case(plan, seed), feeds, self.attempt(feeds)))
+        return found
+
+    def edge(self, plan: dict[str, int], seed: int) -> list[Chosen]:
+        """The strongest edge feeds that the original takes; two of them where one leaves nothing finite or varies one
+        data-dependent size alone. Empty where it takes none, or has no inputs.
+        """
+        found: list[Chosen] = []
+        names = [value.name for value in required_inputs(self.feeder.model.graph)]
+        for edges in variants(names) if names else ():
+            feeds = self.feeder.feeds(seed=seed, dims=plan, edges=edges)
+            try:
+                found.append(Chosen(Case(plan, seed, True), feeds, self.attempt(feeds)))
+            except RunFailed as error:
+                if error.stage not in _TRY_ON:
+                    break  # it died or hung: the next might as well
+                continue
+            # NaN and infinities leave little to compare: then a milder one as well
+            if (edges.only is None and _alive(found[-1].results)) or len(found) == _EDGE_CASES:
+                break
+        return found
+
+    def more(self, plan: dict[str, int], seeds: Sequence[int]) -> list[Chosen]:
+        """Feeds of other seeds, usual ones and edges in turn, for a model that a few say too little of."""
+        found: list[Chosen] = []
+        for seed in range(max(seeds) + 1, max(seeds) + 1 + _MORE_SEEDS):
+            found += [*self.usual([(plan, seed)]), *self.edge(plan, seed)[:1]]
+        return found
+
+    def roomy(self, plan: dict[str, int], seed: int) -> bool:
+        """Whether every input has room for zeros, ties and other values at this plan."""
+        feeds = self.feeder.feeds(seed=seed, dims=plan)
+        return all(isinstance(v, np.ndarray) and v.size >= _ROOM for v in feeds.values())
+
+    def wide(self, plan: dict[str, int], seed: int) -> bool:
+        """Whether no input has shrunk to one element, where a mask has one value only."""
+        feeds = self.feeder.feeds(seed=seed, dims=plan)
+        return not any(isinstance(v, np.ndarray) and v.ndim and v.size <= 1 for v in feeds.values())
+
+
+def _alive(results: Results) -> bool:
+    """Every output has something to compare."""
+    return all(has_finite(value) for value in results.values())
+
+
+def _given_case(
+    feeder: Feeder,
+    given: Mapping[str, Value],
+    dims: Mapping[str, int] | None,
+    seed: int,
+    attempt: Attempt,
+) -> Chosen:
+    feeds = feeder.feeds(seed=seed, dims=dims, given=given)
+    try:
+        results = attempt(feeds)
+    except RunFailed as error:
+        if error.limit:
+            raise
+        raise InputError(
+            f"the original model does not run on the given inputs: {error.reason}; skip the proof with --no-verify"
+        ) from error
+    return Chosen(Case(bound_by(feeder.model, feeds), None), feeds, results)
+
+
+def _sets(inputs: Inputs, model: onnx.ModelProto) -> list[Mapping[str, Value]]:
+    if isinstance(inputs, Mapping):
+        return [inputs]
+    if isinstance(inputs, (str, os.PathLike)):
+        return [load_inputs(inputs, model)]
+    arrays = [item for item in inputs if isinstance(item, Mapping)]
+    files = [item for item in inputs if isinstance(item, (str, os.PathLike))]
+    return arrays if arrays else [load_inputs(files, model)]
+
+
+def runnable(
+    model: onnx.ModelProto,
+    dims: Mapping[str, int] | None,
+    seed: int,
+    attempt: Attempt,
+    *,
+    count: int = _PLANS,
+) -> list[dict[str, int]]:
+    """The first `count` plans of `dim_plans` at which the model runs. Errors as `choose_cases`."""
+    return [dict(chosen.case.dims) for chosen in _running(Feeder(model), dims, seed, attempt, count)]
+
+
+def _running(feeder: Feeder, dims: Mapping[str, int] | None, seed: int, attempt: Attempt, count: int) -> list[Chosen]:
+    good: list[Chosen] = []
+    first: RunFailed | None = None
+    started = time.monotonic()
+    for plan in dim_plans(feeder.model, dims):
+        feeds = feeder.feeds(seed=seed, dims=plan)
+        try:
+            good.append(Chosen(Case(plan, seed), feeds, attempt(feeds)))
+        except RunFailed as error:
+            first = first or error
+            if error.limit and not good:
+                raise
+            if error.stage not in _TRY_ON and not good:
+                break  # it died: other sizes would cost as much again
+        if len(good) == count or (good and time.monotonic() - started > _PATIENCE):
+            break
+    if not good and first is not None:
+        if first.limit:
+            raise first
+        raise InputError(
+            f"the original model does not run on generated inputs: {first.reason}; {_advice(feeder.model)}"
+        ) from first
+    return good
+
+
+def _advice(model: onnx.ModelProto) -> str:
+    names = [value.name for value in model.graph.input]
+    option = f"pass real inputs with --input {names[0] if names else 'NAME'}=FILE"
+    symbols = list(roles(model.graph))[:4]
+    if symbols:
+        option += f" or sizes with {' '.join(f'--dim {symbol}=SIZE' for symbol in symbols)}"
+    return f"{option}, or skip the proof with --no-verify"

@@ -1,0 +1,153 @@
+"""`reduce`: the smallest model that still shows something, by delta debugging.
+
+Candidates (`smaller`) are tried in a fixed order; the first one that is valid, smaller or plainer, and still
+interesting takes the model's place, and its step goes on from there. Rounds end when none helps any more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import onnx
+from onnx import ModelProto, TypeProto
+
+from onnxgrad.ir.load import load
+from onnxgrad.ir.types import type_to_proto
+from onnxgrad.verify.changed_region import every_node
+from onnxgrad.verify.reducing.smaller import STEPS, copied, plainness, pruned
+
+Interesting = Callable[[ModelProto], bool]
+
+
+@dataclass
+class Reduction:
+    """What became of a model: the smallest found, how many candidates were checked, whether time ran out."""
+
+    model: ModelProto
+    checked: int = 0
+    invalid: int = 0
+    finished: bool = True
+    steps: dict[str, int] = field(default_factory=dict)  # step -> how often it helped
+
+
+def reduce(
+    model: ModelProto,
+    interesting: Interesting,
+    *,
+    seconds: float = float("inf"),
+    on_step: Callable[[str, ModelProto, int], None] | None = None,
+) -> Reduction:
+    """The smallest model that is `interesting`, as `model` (weights inside) must be. `model` is not changed.
+
+    Every candidate is valid: it loads, and passes as strict a check by onnx as the given model does. `seconds` bounds
+    the work; what is found until then is the answer. The same model and answers give the same result.
+    """
+    return _Reducer(model, interesting, time.monotonic() + seconds, on_step or (lambda *_: None)).run()
+
+
+class _Reducer:
+    def __init__(
+        self,
+        model: ModelProto,
+        interesting: Interesting,
+        deadline: float,
+        on_step: Callable[[str, ModelProto, int], None],
+    ) -> None:
+        self.found = Reduction(copied(model))
+        self.interesting = interesting
+        self.deadline = deadline
+        self.on_step = on_step
+        self.seen = {_digest(model)}
+        self.level = _level(model)
+
+    def run(self) -> Reduction:
+        while True:
+            before = _size(self.found.model)
+            for name, _ in STEPS:
+                while self._step(name):
+                    self.found.steps[name] = self.found.steps.get(name, 0) + 1
+                if not self.found.finished:
+                    return self.found
+            if _size(self.found.model) == before:
+                return self.found
+
+    def _step(self, name: str) -> bool:
+        """Take the first candidate of a step that serves; False when none does."""
+        make = dict(STEPS)[name]
+        model = self.found.model
+        self.on_step(name, model, self.found.checked)
+        size = _size(model)
+        for candidate in make(model, _types(model)):
+            if time.monotonic() > self.deadline:
+                self.found.finished = False
+                return False
+            if self._serves(pruned(candidate), size):
+                self.found.model = candidate
+                self.on_step(name, candidate, self.found.checked)
+                return True
+        return False
+
+    def _serves(self, candidate: ModelProto, size: tuple[int, ...]) -> bool:
+        if _size(candidate) >= size:
+            return False
+        digest = _digest(candidate)
+        if digest in self.seen:
+            return False
+        self.seen.add(digest)
+        if _level(candidate) < self.level:
+            self.found.invalid += 1
+            return False
+        self.found.checked += 1
+        return self.interesting(candidate)
+
+
+def _size(model: ModelProto) -> tuple[int, ...]:
+    """What is to become small, the weightiest first: nodes, results and inputs, what nodes say, sizes, digits."""
+    nodes = [*every_node(model.graph.node), *(n for f in model.functions for n in every_node(f.node))]
+    # an Identity in the place of something else is progress
+    weight = sum(2 if n.op_type == "Identity" else 3 for n in nodes)
+    said = sum(len(n.attribute) + len([i for i in n.input if i]) for n in nodes)
+    elements = sum(_count(t.dims) for t in model.graph.initializer)
+    shown = sum(_count([d.dim_value or 1 for d in v.type.tensor_type.shape.dim]) for v in model.graph.input)
+    interface = len(model.graph.output) + len(model.graph.input)
+    numbers = sum(plainness(t) for t in model.graph.initializer)
+    return weight, interface, said, elements + shown, numbers, model.ByteSize()
+
+
+def _count(dims: object) -> int:
+    found = 1
+    for d in dims:  # type: ignore[attr-defined]
+        found *= d
+    return found
+
+
+def _types(model: ModelProto) -> dict[str, TypeProto]:
+    """The types of the main graph's values that are known well enough to make inputs of them."""
+    try:
+        values = {v.name: type_to_proto(v.type) for v in load(copied(model)).main.vars()}
+    except Exception:  # noqa: BLE001  # that it cannot be read may be what is looked into: what the file declares will do
+        values = {v.name: v.type for v in [*model.graph.input, *model.graph.value_info, *model.graph.output]}
+    tensors = {n: t for n, t in values.items() if t.HasField("tensor_type")}
+    return {n: t for n, t in tensors.items() if t.tensor_type.elem_type and t.tensor_type.HasField("shape")}
+
+
+def _level(model: ModelProto) -> int:
+    """How valid a model is: 0 not at all, 1 we can read it, 2 onnx's checker takes it, 3 and finds its types right."""
+    try:
+        load(copied(model)).main.check()
+    except Exception:  # noqa: BLE001  # as in `_types`
+        return 0
+    for level, full in ((3, True), (2, False)):
+        try:
+            onnx.checker.check_model(model, full_check=full)
+        except Exception:  # noqa: BLE001  # its own ValidationError and InferenceError, ValueError, RuntimeError
+            continue
+        return level
+    return 1
+
+
+def _digest(model: ModelProto) -> bytes:
+    return hashlib.blake2b(model.SerializeToString(deterministic=True), digest_size=16).digest()

@@ -1,0 +1,1 @@
+"""The float64 reference: any ONNX model evaluated by numpy in float64."""

@@ -1,0 +1,95 @@
+"""The float64 reference (`evaluate`), run in a child process of its own, within time and memory.
+
+A model that is cheap in onnxruntime may be dear in numpy, and nobody bounds one numpy call from inside.
+"""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Sequence
+from typing import Any, cast
+
+import onnx
+
+from onnxgrad.errors import InputError, Unsupported
+from onnxgrad.limits import current
+from onnxgrad.verify.running.pool import held
+from onnxgrad.verify.running.process import Child, Refused, RunFailed
+from onnxgrad.verify.running.run import Model, source_of
+from onnxgrad.verify.values import Feeds, Value
+
+_INFERENCE = 10.0  # seconds for the types of a whole model: what takes longer is no model's real shapes
+_GRACE = 2.0  # seconds that a run may overstay its budget, which it looks at between nodes, before it is killed
+
+
+class Float64:
+    """A model to evaluate in float64; it is compiled in the child at its first run, and again after a death."""
+
+    def __init__(self, model: Model) -> None:
+        self._key, self._payload = source_of(model)
+
+    def run(
+        self,
+        feeds: Feeds,
+        *,
+        outputs: Sequence[str] | None = None,
+        seconds: float | None = None,
+        jitter: float = 0.0,
+        everywhere: bool = False,
+        seed: int = 0,
+    ) -> dict[str, Value]:
+        """Output name -> value, as `Reference.run`; `outputs`: those wanted; `everywhere`: jitter all that rounds.
+
+        Raises InputError for a missing input, Unsupported for what the reference cannot do or not within `seconds` and
+        the memory, LimitReached when the deadline of all work has passed.
+        """
+        options = {"seconds": seconds, "jitter": jitter, "seed": seed, "everywhere": everywhere}
+        limit = float("inf") if seconds is None else seconds + _GRACE
+        wanted = None if outputs is None else list(outputs)
+        with held("float64") as child:
+            found = _ask(child, limit, "exact.run", self._key, dict(feeds), wanted, options)
+            if found is None:  # not compiled yet, or no longer
+                payload = self._payload
+                model = payload if isinstance(payload, str) else pickle.PickleBuffer(payload)
+                _ask(child, limit, "exact.open", self._key, model)
+                found = _ask(child, limit, "exact.run", self._key, dict(feeds), wanted, options)
+        return cast("dict[str, Value]", found)
+
+
+def infer_types(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with the types that onnx infers. Raises Unsupported where it gives up.
+
+    In the child: onnx follows computed sizes element by element, of vectors of any length that a file declares.
+    """
+    answer = _inferred(model.SerializeToString())
+    if answer is None:
+        raise Unsupported("onnx does not infer the types of this model")
+    found = onnx.ModelProto()
+    found.ParseFromString(answer)
+    return found
+
+
+@functools.lru_cache(maxsize=4)
+def _inferred(model: bytes) -> bytes | None:
+    """One proof asks for the same model several times; None where it was in vain."""
+    try:
+        with held("float64") as child:
+            return bytes(_ask(child, _INFERENCE, "exact.infer", pickle.PickleBuffer(model)))
+    except (InputError, Unsupported):
+        return None
+
+
+def _ask(child: Child, timeout: float, verb: str, *arguments: Any) -> Any:
+    try:
+        return child.ask(timeout, verb, *arguments)
+    except Refused as refused:
+        if refused.kind == "InputError":
+            raise InputError(refused.words) from None
+        if refused.kind == "Unsupported":
+            raise Unsupported(refused.words) from None
+        if refused.kind == "MemoryError":
+            raise Unsupported(str(current().out_of_memory())) from None
+        raise Unsupported(f"{refused.kind}: {refused.words[:300]}") from None
+    except RunFailed as error:
+        raise Unsupported(error.reason) from None

@@ -1,0 +1,143 @@
+"""onnxruntime's own operators (com.microsoft) that its saved optimised models hold."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from onnxgrad.verify.reference.kernels.conv import conv
+from onnxgrad.verify.reference.kernels.elementwise import erf_of, sigmoid_of
+from onnxgrad.verify.reference.kernels.linear import gemm, matmul
+from onnxgrad.verify.reference.kernels.registry import Array, Call, Unsupported, kernel
+
+_MS = "com.microsoft"
+
+
+@kernel("FusedMatMul", "TransposeMatMul", domain=_MS)
+def fused_matmul(call: Call, a: Array, b: Array) -> Array:
+    left = _arranged(a, call["transA"], call["transBatchA"])
+    right = _arranged(b, call["transB"], call["transBatchB"])
+    return np.asarray((1.0 if call["alpha"] is None else call["alpha"]) * matmul(call, left, right))
+
+
+def _arranged(v: Array, last_two: int | None, batch: int | None) -> Array:
+    """(M, *batch, K) as (*batch, M, K), and the last two axes swapped; a vector stays as it is."""
+    if batch and v.ndim > 2:
+        v = np.moveaxis(v, 0, -2)
+    return v.swapaxes(-1, -2) if last_two and v.ndim > 1 else v
+
+
+@kernel("FusedGemm", domain=_MS)
+def fused_gemm(call: Call, a: Array, b: Array, c: Array | None = None) -> Array:
+    return _activated(call, gemm(call, a, b, c), call["activation_alpha"], call["activation_beta"])
+
+
+@kernel("FusedConv", domain=_MS)
+def fused_conv(call: Call, x: Array, w: Array, bias: Array | None = None, z: Array | None = None) -> Array:
+    y = conv(call, x, w, bias)
+    parameters = call["activation_params"] or [None]
+    return _activated(call, y if z is None else y + z, *parameters)
+
+
+def _activated(call: Call, y: Array, alpha: float | None = None, beta: float | None = None) -> Array:
+    name = call["activation"] or ""
+    if name in ("", "Identity"):
+        return y
+    if name == "Relu":
+        return np.maximum(y, 0.0)
+    if name == "Tanh":
+        return np.asarray(np.tanh(y))
+    if name == "Sigmoid":
+        return sigmoid_of(y)
+    if name == "LeakyRelu":
+        return np.where(y >= 0, y, (0.01 if alpha is None else alpha) * y)
+    if name == "Clip":
+        return np.clip(y, alpha, beta)
+    if name == "HardSigmoid":
+        return np.clip((0.2 if alpha is None else alpha) * y + (0.5 if beta is None else beta), 0.0, 1.0)
+    if name == "Elu":
+        return np.where(y > 0, y, (1.0 if alpha is None else alpha) * np.expm1(np.minimum(y, 0)))
+    if name == "Softplus":
+        return np.asarray(np.logaddexp(0.0, y))
+    if name == "Softsign":
+        return np.asarray(y / (1 + np.abs(y)))
+    if name == "ThresholdedRelu":
+        return np.where(y > (1.0 if alpha is None else alpha), y, 0.0)
+    if name == "HardSwish":
+        return np.asarray(y * np.clip(y / 6 + 0.5, 0.0, 1.0))
+    raise Unsupported(f"{call.op_type} with the activation {name!r}")
+
+
+@kernel("BiasGelu", domain=_MS)
+def bias_gelu(call: Call, x: Array, bias: Array) -> Array:
+    s = x + bias
+    return np.asarray(0.5 * s * (1 + erf_of(s / math.sqrt(2))))
+
+
+@kernel("FastGelu", domain=_MS)
+def fast_gelu(call: Call, x: Array, bias: Array | None = None) -> Array:
+    s = x if bias is None else x + bias
+    return np.asarray(0.5 * s * (1 + np.tanh(math.sqrt(2 / math.pi) * (s + 0.044715 * s**3))))
+
+
+@kernel("QuickGelu", domain=_MS)
+def quick_gelu(call: Call, x: Array) -> Array:
+    return x * sigmoid_of((1.702 if call["alpha"] is None else call["alpha"]) * x)
+
+
+@kernel("SkipSimplifiedLayerNormalization", domain=_MS)
+def skip_simplified(
+    call: Call, x: Array, skip: Array, gamma: Array, bias: Array | None = None
+) -> tuple[Array | None, ...]:
+    total = x + skip if bias is None else x + skip + bias
+    inverse = 1 / np.sqrt((total * total).mean(axis=-1, keepdims=True) + _epsilon(call))
+    return total * inverse * gamma, None, inverse, total
+
+
+@kernel("EmbedLayerNormalization", domain=_MS)
+def embed_layer_normalization(
+    call: Call,
+    ids: Array,
+    segment_ids: Array | None,
+    word: Array,
+    position: Array,
+    segment: Array | None,
+    gamma: Array,
+    beta: Array,
+    mask: Array | None = None,
+    position_ids: Array | None = None,
+) -> tuple[Array, Array, Array]:
+    """(normalised, how many 1 each row of the mask has, sum of the embeddings)."""
+    total = word[ids] + (position[: ids.shape[1]] if position_ids is None else position[position_ids])
+    if segment_ids is not None and segment is not None:
+        total = total + segment[segment_ids]
+    centred = total - total.mean(axis=-1, keepdims=True)
+    y = centred / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + _epsilon(call)) * gamma + beta
+    count = np.zeros(len(ids), np.int32) if mask is None else (mask == 1).sum(axis=1).astype(np.int32)
+    return y, count, total
+
+
+def _epsilon(call: Call) -> float:
+    return 1e-12 if call["epsilon"] is None else float(call["epsilon"])
+
+
+@kernel("QLinearAdd", "QLinearMul", domain=_MS)
+def qlinear_binary(
+    call: Call,
+    a: Array,
+    a_scale: Array,
+    a_zero: Array | None,
+    b: Array,
+    b_scale: Array,
+    b_zero: Array | None,
+    y_scale: Array,
+    y_zero: Array | None = None,
+) -> Array:
+    left = (a.astype(np.float64) - (0 if a_zero is None else a_zero.astype(np.float64))) * a_scale
+    right = (b.astype(np.float64) - (0 if b_zero is None else b_zero.astype(np.float64))) * b_scale
+    value = left + right if call.op_type == "QLinearAdd" else left * right
+    info = np.iinfo(a.dtype)
+    return np.clip(
+        np.rint(value / y_scale) + (0 if y_zero is None else y_zero.astype(np.float64)), info.min, info.max
+    ).astype(a.dtype)

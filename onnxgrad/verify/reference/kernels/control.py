@@ -1,0 +1,204 @@
+"""If, Loop, Scan and what else calls a subgraph; types and constants, whose narrow floats are float64 here; random
+numbers that both graphs share.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import onnx
+
+from onnxgrad.verify.reference.kernels.registry import Array, Call, Unsupported, kernel
+
+_FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16, onnx.TensorProto.DOUBLE}
+
+
+def dtype_of(code: int) -> np.dtype[Any]:
+    """The dtype that a TensorProto type has in this reference."""
+    return np.dtype(np.float64) if code in _FLOATS else onnx.helper.tensor_dtype_to_np_dtype(code)
+
+
+@kernel("If")
+def if_(call: Call, condition: Array) -> tuple[Any, ...]:
+    branch = call["then_branch"] if bool(np.asarray(condition).reshape(-1)[0]) else call["else_branch"]
+    return tuple(branch())
+
+
+@kernel("Loop")
+def loop(call: Call, trips: Array | None, condition: Array | None, *state: Any) -> tuple[Any, ...]:
+    """Raises Unsupported for a loop with scan outputs that never ran: their shapes are unknown."""
+    carried = list(state)
+    columns: list[list[Any]] = []
+    going = condition is None or bool(np.asarray(condition).reshape(-1)[0])
+    count = None if trips is None else int(np.asarray(trips).reshape(-1)[0])
+    for step in itertools.count():
+        if not going or (count is not None and step >= count):
+            break
+        keep, *rest = call["body"](np.asarray(step, np.int64), np.asarray(True), *carried)
+        carried, scanned = rest[: len(state)], rest[len(state) :]
+        columns = columns or [[] for _ in scanned]
+        for column, value in zip(columns, scanned, strict=True):
+            column.append(value)
+        going = bool(np.asarray(keep).reshape(-1)[0])
+    if not columns:
+        columns = [[] for _ in call.outputs[len(state) :]]
+    return (*carried, *(np.stack(c) if c else np.zeros((0,)) for c in columns))
+
+
+@kernel("Scan")
+def scan(call: Call, *operands: Any) -> tuple[Any, ...]:
+    """Opset 9 and later; in opset 8 a leading batch axis and optional sequence lengths come first."""
+    if call.version < 9:
+        return _scan8(call, *operands)
+    count = call["num_scan_inputs"]
+    state, sequences = list(operands[: len(operands) - count]), operands[len(operands) - count :]
+    axes = call["scan_input_axes"] or [0] * count
+    backwards = call["scan_input_directions"] or [0] * count
+    outputs = len(call.outputs) - len(state)
+    out_axes = call["scan_output_axes"] or [0] * outputs
+    out_backwards = call["scan_output_directions"] or [0] * outputs
+    length = sequences[0].shape[axes[0]]
+    columns: list[list[Any]] = [[] for _ in range(outputs)]
+    for step in range(length):
+        slices = [
+            np.take(s, length - 1 - step if back else step, axis=axis)
+            for s, axis, back in zip(sequences, axes, backwards, strict=True)
+        ]
+        found = call["body"](*state, *slices)
+        state = found[: len(state)]
+        for column, value in zip(columns, found[len(state) :], strict=True):
+            column.append(value)
+    stacked = [
+        np.stack(c[::-1] if back else c, axis=axis)
+        for c, axis, back in zip(columns, out_axes, out_backwards, strict=True)
+    ]
+    return (*state, *stacked)
+
+
+def _scan8(call: Call, lengths: Array | None, *operands: Any) -> tuple[Any, ...]:
+    count = call["num_scan_inputs"]
+    if lengths is not None:
+        raise Unsupported("Scan of opset 8 with sequence lengths")
+    attributes = {"body": call["body"], "num_scan_inputs": count, "scan_input_directions": call["directions"]}
+    one = Call(call.op_type, call.domain, 9, attributes, call.inputs, call.outputs)
+    rows = [scan(one, *(operand[b] for operand in operands)) for b in range(operands[0].shape[0])]
+    return tuple(np.stack(column) for column in zip(*rows, strict=True))
+
+
+@kernel("SequenceMap")
+def sequence_map(call: Call, sequence: list[Any], *others: Any) -> tuple[Any, ...]:
+    rows = [
+        call["body"](*(other[i] if isinstance(other, list) else other for other in (sequence, *others)))
+        for i in range(len(sequence))
+    ]
+    return tuple([row[k] for row in rows] for k in range(len(call.outputs)))
+
+
+@kernel("SequenceInsert")
+def sequence_insert(call: Call, sequence: list[Any], element: Any, position: Array | None = None) -> tuple[list[Any]]:
+    """onnx.reference takes the position modulo the length, so that the end becomes the front."""
+    index = len(sequence) if position is None else int(np.reshape(position, ()))
+    index += len(sequence) if index < 0 else 0
+    return ([*sequence[:index], element, *sequence[index:]],)
+
+
+@kernel("Cast")
+def cast(call: Call, x: Array) -> Array:
+    """Between float types nothing happens: that is what makes this a float64 reference."""
+    return _cast(call, x, dtype_of(call["to"]), call["to"])
+
+
+@kernel("CastLike")
+def cast_like(call: Call, x: Array, like: Array) -> Array:
+    code = onnx.TensorProto.STRING if like.dtype.kind in "OUS" else onnx.helper.np_dtype_to_tensor_dtype(like.dtype)
+    return _cast(call, x, like.dtype, code)
+
+
+def _cast(call: Call, x: Array, target: np.dtype[Any], code: int) -> Array:
+    narrow = x.astype(np.float32) if x.dtype == np.float64 else x
+    if code == onnx.TensorProto.STRING:
+        return narrow.astype(str).astype(object)
+    if x.dtype.kind in "OUS":
+        return np.asarray(x, object).astype(np.float64).astype(target)
+    if (target.kind in "iufbc" and target.name[:5] != "float") or target == np.float64:
+        return x.astype(target)
+    saturate = True if call["saturate"] is None else bool(call["saturate"])
+    from onnx.reference.ops.op_cast import cast_to  # onnx.reference takes long to import, and few proofs need it
+
+    kind: Any = code  # onnx.reference's annotation wants an enum, its callers pass the number
+    return np.asarray(cast_to(narrow, kind, saturate, call["round_mode"] or "up"))
+
+
+@kernel("BitCast")
+def bit_cast(call: Call, x: Array) -> Array:
+    target = onnx.helper.tensor_dtype_to_np_dtype(call["to"])
+    if x.dtype == np.float64 or target.kind == "f":
+        raise Unsupported("BitCast of or to a float: its bits are another type's here")
+    return x.view(target)
+
+
+@kernel("Constant")
+def constant(call: Call) -> Array:
+    for name, value in call.attributes.items():
+        if name in ("value", "sparse_value"):
+            return np.asarray(value)
+        if name.startswith("value_"):
+            kind = {"int": np.dtype(np.int64), "flo": np.dtype(np.float64), "str": np.dtype(object)}[name[6:9]]
+            return np.asarray(value, kind)
+    raise Unsupported(f"the Constant {call.outputs[0]!r} has no value")
+
+
+@kernel("ConstantOfShape")
+def constant_of_shape(call: Call, shape: Array) -> Array:
+    """One element seen everywhere: such constants can be large, and most are broadcast at once."""
+    value = np.zeros(1) if call["value"] is None else call["value"]
+    return np.broadcast_to(value.reshape(()), tuple(int(n) for n in shape))
+
+
+@kernel("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike")
+def random(call: Call, like: Array | None = None) -> Array:
+    shape = call["shape"] if like is None else like.shape
+    if "Normal" in call.op_type:
+        return np.asarray(call.random().normal(call["mean"], call["scale"], shape))
+    return np.asarray(call.random().uniform(call["low"], call["high"], shape))
+
+
+@kernel("Bernoulli")
+def bernoulli(call: Call, x: Array) -> Array:
+    return (call.random().random(x.shape) < x).astype(x.dtype if call["dtype"] is None else dtype_of(call["dtype"]))
+
+
+@kernel("Multinomial")
+def multinomial(call: Call, x: Array) -> Array:
+    weights = np.exp(x - x.max(axis=1, keepdims=True)).cumsum(axis=1)
+    draws = call.random().random((x.shape[0], call["sample_size"])) * weights[:, -1:]
+    chosen = (draws[:, :, None] >= weights[:, None, :]).sum(axis=2)
+    return np.asarray(chosen, dtype_of(call["dtype"] or onnx.TensorProto.INT32))
+
+
+@kernel("Dropout")
+def dropout(call: Call, x: Array, ratio: Array | None = None, training: Array | None = None) -> tuple[Array, Array]:
+    """Inference unless `training_mode` says otherwise; opset 6 and below had an `is_test` attribute."""
+    active = bool(training) if call.version >= 12 and training is not None else call.version < 7 and not call["is_test"]
+    share = float(ratio) if ratio is not None else float(call["ratio"] if call["ratio"] is not None else 0.5)
+    if not active or share == 0:
+        return x, np.ones(x.shape, bool)
+    keep = np.asarray(call.random().random(x.shape) >= share)
+    return np.where(keep, x / (1 - share), 0.0), keep
+
+
+@kernel("Optional")
+def optional(call: Call, x: Any = None) -> tuple[Any]:
+    return (x,)
+
+
+@kernel("OptionalGetElement", "Identity", "MemcpyToHost", "MemcpyFromHost")
+def unchanged(call: Call, x: Any) -> tuple[Any]:
+    return (x,)
+
+
+@kernel("OptionalHasElement")
+def has_element(call: Call, x: Any = None) -> Array:
+    return np.asarray(x is not None)

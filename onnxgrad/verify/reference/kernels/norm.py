@@ -1,0 +1,175 @@
+"""Normalisations and softmax: onnx.reference copies several times per operator and keeps some statistics in float32."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from onnxgrad.verify.reference.kernels.registry import Array, Call, axes_of, kernel
+
+_DEFAULT_EPSILON = 1e-5
+
+
+def _epsilon(call: Call) -> float:
+    return _DEFAULT_EPSILON if call["epsilon"] is None else float(call["epsilon"])
+
+
+def _softmax_view(call: Call, x: Array) -> tuple[Array, int]:
+    """Up to opset 12 everything from `axis` on is one axis; later `axis` alone is."""
+    if call.version >= 13:
+        return x, -1 if call["axis"] is None else call["axis"]
+    axis = (1 if call["axis"] is None else call["axis"]) % max(x.ndim, 1)
+    return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:])), -1
+
+
+@kernel("Softmax")
+def softmax(call: Call, x: Array) -> Array:
+    view, axis = _softmax_view(call, x)
+    e = np.exp(view - view.max(axis=axis, keepdims=True, initial=-np.inf))
+    return np.asarray(e / e.sum(axis=axis, keepdims=True)).reshape(x.shape)
+
+
+@kernel("LogSoftmax")
+def log_softmax(call: Call, x: Array) -> Array:
+    view, axis = _softmax_view(call, x)
+    centred = view - view.max(axis=axis, keepdims=True, initial=-np.inf)
+    return np.asarray(centred - np.log(np.exp(centred).sum(axis=axis, keepdims=True))).reshape(x.shape)
+
+
+def _standardise(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array, Array, Array]:
+    """(normalised, mean, 1 / standard deviation) over axes, kept."""
+    mean = x.mean(axis=axes, keepdims=True)
+    centred = x - mean
+    inverse = 1.0 / np.sqrt((centred * centred).mean(axis=axes, keepdims=True) + epsilon)
+    return centred * inverse, mean, inverse
+
+
+@kernel("LayerNormalization")
+@kernel("LayerNormalization", domain="com.microsoft")
+def layer_normalization(call: Call, x: Array, scale: Array, bias: Array | None = None) -> tuple[Array, Array, Array]:
+    first = -1 if call["axis"] is None else call["axis"]
+    y, mean, inverse = _standardise(x, tuple(range(first % x.ndim, x.ndim)), _epsilon(call))
+    return y * scale if bias is None else y * scale + bias, mean, inverse
+
+
+@kernel("RMSNormalization")
+@kernel("SimplifiedLayerNormalization")
+@kernel("SimplifiedLayerNormalization", domain="com.microsoft")
+def rms_normalization(call: Call, x: Array, scale: Array) -> tuple[Array, ...]:
+    """The result and, which only onnxruntime's SimplifiedLayerNormalization has, the factor."""
+    first = -1 if call["axis"] is None else call["axis"]
+    axes = tuple(range(first % x.ndim, x.ndim))
+    inverse = 1 / np.sqrt((x * x).mean(axis=axes, keepdims=True) + _epsilon(call))
+    return (x * inverse * scale, inverse)[: len(call.outputs)]
+
+
+@kernel("SkipLayerNormalization", domain="com.microsoft")
+def skip_layer_normalization(
+    call: Call, x: Array, skip: Array, gamma: Array, beta: Array | None = None, bias: Array | None = None
+) -> tuple[Any, ...]:
+    total = x + skip if bias is None else x + skip + bias
+    y, mean, inverse = _standardise(total, (x.ndim - 1,), 1e-12 if call["epsilon"] is None else call["epsilon"])
+    return y * gamma if beta is None else y * gamma + beta, mean, inverse, total
+
+
+@kernel("InstanceNormalization")
+def instance_normalization(call: Call, x: Array, scale: Array, bias: Array) -> Array:
+    shape = (1, -1, *[1] * (x.ndim - 2))
+    return np.asarray(
+        _standardise(x, tuple(range(2, x.ndim)), _epsilon(call))[0] * scale.reshape(shape) + bias.reshape(shape)
+    )
+
+
+@kernel("GroupNormalization")
+def group_normalization(call: Call, x: Array, scale: Array, bias: Array) -> Array:
+    """Up to opset 20 scale and bias hold one value per group, later one per channel."""
+    groups, channels = call["num_groups"], x.shape[1]
+    y = _standardise(x.reshape(x.shape[0], groups, -1), (2,), _epsilon(call))[0].reshape(x.shape)
+    if scale.size == groups and groups != channels:
+        scale, bias = np.repeat(scale, channels // groups), np.repeat(bias, channels // groups)
+    shape = (1, -1, *[1] * (x.ndim - 2))
+    return np.asarray(y * scale.reshape(shape) + bias.reshape(shape))
+
+
+@kernel("BatchNormalization")
+def batch_normalization(call: Call, x: Array, scale: Array, bias: Array, mean: Array, var: Array) -> tuple[Array, ...]:
+    """Inference, or (training_mode; before opset 7 is_test = 0) batch statistics with the running ones updated."""
+    shape = (1, -1, *[1] * (x.ndim - 2))
+    training = bool(call["training_mode"]) or (call.version < 7 and not call["is_test"])
+    used_mean, used_var = mean, var
+    if training:
+        axes = (0, *range(2, x.ndim))
+        used_mean, used_var = x.mean(axis=axes), x.var(axis=axes)
+    y = (x - used_mean.reshape(shape)) / np.sqrt(used_var.reshape(shape) + _epsilon(call)) * scale.reshape(
+        shape
+    ) + bias.reshape(shape)
+    if not training:
+        return (y,)
+    keep = 0.9 if call["momentum"] is None else float(call["momentum"])
+    updated = (keep * mean + (1 - keep) * used_mean, keep * var + (1 - keep) * used_var)
+    return (y, *updated, used_mean, used_var) if call.version < 14 else (y, *updated)
+
+
+@kernel("LRN")
+def lrn(call: Call, x: Array) -> Array:
+    """x (N, C, *S): each element over (bias + alpha / size * the squares of `size` neighbouring channels) ** beta."""
+    size, channels = call["size"], x.shape[1]
+    squares = np.pad(x * x, [(0, 0), ((size - 1) // 2, size // 2), *[(0, 0)] * (x.ndim - 2)])
+    total = sum(squares[:, k : k + channels] for k in range(size))
+    return np.asarray(x / (call["bias"] + call["alpha"] / size * total) ** call["beta"])
+
+
+def _reduction(name: str, function: Any) -> None:
+    """Register Reduce<name>: axes by attribute or operand, all axes where absent unless noop_with_empty_axes."""
+
+    @kernel(name)
+    def reduce(call: Call, x: Array, axes: Array | None = None) -> Array:
+        chosen = axes_of(call, axes, x.ndim)
+        if chosen is None:
+            if call["noop_with_empty_axes"]:
+                return (
+                    np.asarray(function(x, ()))
+                    if name not in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")
+                    else x
+                )
+            chosen = tuple(range(x.ndim))
+        result = np.asarray(function(x, chosen))
+        keep = call["keepdims"] is None or bool(call["keepdims"])
+        return result if keep else result.reshape([n for axis, n in enumerate(result.shape) if axis not in chosen])
+
+
+def _log_sum_exp(x: Array, axes: tuple[int, ...]) -> Array:
+    top = x.max(axis=axes, keepdims=True, initial=-np.inf)
+    top = np.where(np.isfinite(top), top, 0.0)
+    return np.asarray(np.log(np.exp(x - top).sum(axis=axes, keepdims=True)) + top)
+
+
+def _limit(x: Array, *, low: bool) -> Any:
+    """The neutral element of max (low) and min for reductions over nothing."""
+    if x.dtype.kind == "b":
+        return not low
+    if x.dtype.kind in "iu":
+        return np.iinfo(x.dtype).min if low else np.iinfo(x.dtype).max
+    return -np.inf if low else np.inf
+
+
+_reduction("ReduceSum", lambda x, axes: x.sum(axis=axes, keepdims=True, dtype=x.dtype))
+_reduction("ReduceMean", lambda x, axes: x.mean(axis=axes, keepdims=True).astype(x.dtype))
+_reduction("ReduceProd", lambda x, axes: x.prod(axis=axes, keepdims=True, dtype=x.dtype))
+_reduction("ReduceMax", lambda x, axes: x.max(axis=axes, keepdims=True, initial=_limit(x, low=True)))
+_reduction("ReduceMin", lambda x, axes: x.min(axis=axes, keepdims=True, initial=_limit(x, low=False)))
+_reduction("ReduceL1", lambda x, axes: np.abs(x).sum(axis=axes, keepdims=True, dtype=x.dtype))
+_reduction("ReduceL2", lambda x, axes: np.sqrt((x * x).sum(axis=axes, keepdims=True)).astype(x.dtype))
+_reduction("ReduceSumSquare", lambda x, axes: (x * x).sum(axis=axes, keepdims=True, dtype=x.dtype))
+_reduction("ReduceLogSum", lambda x, axes: np.log(x.sum(axis=axes, keepdims=True)).astype(x.dtype))
+_reduction("ReduceLogSumExp", _log_sum_exp)
+
+
+@kernel("LpNormalization")
+def lp_normalization(call: Call, x: Array) -> Array:
+    """onnx.reference takes the 1-norm without absolute values."""
+    p = call["p"]
+    norm = np.power(np.power(np.abs(x), p).sum(axis=call["axis"], keepdims=True), 1.0 / p)
+    return np.where(norm == 0, 0, x / np.where(norm == 0, 1, norm))

@@ -1,0 +1,1 @@
+"""Running models in onnxruntime, in child processes that may die."""

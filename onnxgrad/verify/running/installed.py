@@ -1,0 +1,63 @@
+"""What is installed here, and which providers really run."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from typing import Any
+
+import numpy as np
+import onnx
+
+from onnxgrad.errors import OnnxgradError
+from onnxgrad.verify.running.run import PROVIDERS, open_session, runtime_limits, versions
+
+_PACKAGES = ("onnx", "onnxruntime", "onnxruntime-gpu", "numpy", "ml_dtypes", "onnx-graphsurgeon", "onnx-ir", "torch")
+
+
+def doctor_report() -> dict[str, Any]:
+    """Versions, limits of the installed onnxruntime, and whether each provider runs a tiny graph; JSON's types only.
+
+    Keys: python, packages {name: version or None}, onnxruntime, max_ir, max_opset, available [provider],
+    providers {cpu, cuda: {works, why}}, problems [text].
+    """
+    packages = {name: _version(name) for name in _PACKAGES}
+    report: dict[str, Any] = {"python": platform.python_version(), "packages": packages, "problems": []}
+    if packages["onnxruntime"] and packages["onnxruntime-gpu"]:
+        report["problems"].append(
+            "onnxruntime and onnxruntime-gpu overwrite each other's files: uninstall both, then install one of them"
+        )
+    try:
+        known = versions()
+        max_ir, max_opset = runtime_limits()
+    except OnnxgradError as error:
+        report |= {"onnxruntime": None, "max_ir": None, "max_opset": None, "available": []}
+        report["problems"].append(str(error))
+    else:
+        report |= {
+            "onnxruntime": known["onnxruntime"],
+            "max_ir": max_ir,
+            "max_opset": max_opset,
+            "available": known["providers"],
+        }
+    report["providers"] = {name: _works(name) for name in PROVIDERS}
+    return report
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _works(provider: str) -> dict[str, Any]:
+    """Run y = x @ x on the provider."""
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[2,2] x) => (float[2,2] y) { y = MatMul(x, x) }'
+    x = np.array([[1, 2], [3, 4]], np.float32)
+    try:
+        y = open_session(onnx.parser.parse_model(text), provider=provider).run({"x": x})["y"]
+    except OnnxgradError as error:
+        return {"works": False, "why": str(error)}
+    right = isinstance(y, np.ndarray) and np.allclose(y, x @ x)
+    return {"works": right, "why": "" if right else f"wrong result {y}"}

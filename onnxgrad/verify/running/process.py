@@ -1,0 +1,187 @@
+"""A child process in which models run: started once, reused, limited in time and memory, killed at exit."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from onnxgrad.errors import NotProved
+from onnxgrad.limits import current, size_text
+from onnxgrad.verify.running.child import receive, send
+
+
+class RunFailed(NotProved):
+    """onnxruntime could not load or run a model. `stage`: load, run, timeout, memory or killed; `reason`: its own
+    words.
+    """
+
+    def __init__(self, stage: str, reason: str) -> None:
+        self.stage = stage
+        self.reason = reason
+        verb = {"load": "could not load the model", "run": "could not run the model"}.get(stage, "gave no answer")
+        super().__init__(f"{'not proved: ' if self.limit else ''}onnxruntime {verb}: {reason}")
+
+    @property
+    def limit(self) -> bool:
+        """A limit of ours was reached: nothing is known about the model."""
+        return self.stage in ("timeout", "memory")
+
+
+class Child:
+    """One child process; between threads `pool.held` shares it, by its lock."""
+
+    def __init__(self, kind: str) -> None:
+        """`kind`: the provider that it is for, or "float64"."""
+        self.kind = kind
+        self.lock = threading.RLock()
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the child
+        script = str(Path(__file__).with_name("child.py"))
+        # Our own sys.path, so that both ends see the same packages and the folder of child.py shadows no standard
+        # module.
+        code = f"import sys; sys.path[:] = {sys.path!r}; import runpy; runpy.run_path({script!r}, run_name='__main__')"
+        # Nobody writes to this pipe: its end is ours. pass_fds is POSIX only; elsewhere the child sees its stdin end.
+        watched, self.life = os.pipe() if os.name == "posix" else (-1, -1)
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", code, kind, str(watched)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
+                pass_fds=() if watched < 0 else (watched,),
+                # onnxruntime reports on use to its makers and keeps an identifier at home; asked for it, it still does
+                env={"ORT_DISABLE_TELEMETRY": "1", **os.environ},
+            )  # fmt: skip
+        except BaseException:
+            _close(self.life)
+            raise
+        finally:
+            _close(watched)
+        self.requests = cast(BinaryIO, self.process.stdin)
+        self.answers = cast(BinaryIO, self.process.stdout)
+        self.owner = os.getpid()
+        atexit.register(self.kill)
+
+    def alive(self) -> bool:
+        return self.owner == os.getpid() and self.process.poll() is None
+
+    def resident(self) -> int:
+        """Bytes that it holds now; 0 where the system has no /proc."""
+        return _resident(self.process.pid)
+
+    def kill(self) -> None:
+        """Kill and reap. A fork of the process that started the child leaves it alone."""
+        if self.owner != os.getpid():
+            return
+        atexit.unregister(self.kill)
+        self.process.kill()
+        self.process.wait()
+        _close(self.life)
+        self.life = -1
+        for stream in (self.requests, self.answers, self.log):
+            try:
+                stream.close()
+            except BrokenPipeError:  # what was left unsent goes nowhere
+                continue
+
+    def ask(self, timeout: float, verb: str, *arguments: Any) -> Any:
+        """One request, bound by `timeout` seconds and by the limits in force.
+
+        Raises LimitReached when the deadline of all work passes, RunFailed(killed | timeout | memory) when the child is
+        lost otherwise, Refused when it answers with a failure.
+        """
+        limits = current()
+        left = limits.left()
+        lost = ""
+        done = threading.Event()
+
+        def watch() -> None:
+            nonlocal lost
+            deadline = time.monotonic() + min(timeout, left)
+            while not done.wait(min(0.2, max(0.0, deadline - time.monotonic()))):
+                if time.monotonic() >= deadline:
+                    lost = "timeout"
+                elif _resident(self.process.pid) > limits.memory:
+                    lost = "memory"
+                if lost:
+                    self.process.kill()
+                    return
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            # CUDA reserves far more address space than it uses: there only what is resident counts
+            send(self.requests, (verb, 0 if self.kind == "cuda" else limits.memory, *arguments))
+            status, *answer = receive(self.answers)
+        except (EOFError, BrokenPipeError) as error:
+            done.set()
+            watcher.join()
+            code = self.process.wait()
+            said = self._said()
+            self.kill()
+            if lost == "timeout" and left <= timeout:
+                raise limits.out_of_time() from error
+            if not lost and (code == -signal.SIGKILL or "bad_alloc" in said):
+                lost = "memory"  # the kernel's own watch over memory
+            raise RunFailed(lost or "killed", _obituary(lost, code, timeout, said)) from error
+        except BaseException:
+            self.kill()  # interrupted: what it still answers would be taken for the next request's answer
+            raise
+        finally:
+            done.set()
+        watcher.join()
+        if status == "failed":
+            raise Refused(*answer)
+        return answer[0]
+
+    def _said(self) -> str:
+        """The last line that the child wrote to stderr."""
+        self.log.seek(0)
+        lines = self.log.read().decode("utf-8", "replace").strip().splitlines()
+        return lines[-1][:300] if lines else ""
+
+
+class Refused(Exception):
+    """The child answered with an exception: its class name and its words."""
+
+    def __init__(self, kind: str, words: str) -> None:
+        super().__init__(kind, words)  # its arguments, so that it survives pickling
+        self.kind = kind
+        self.words = words
+
+
+def _obituary(lost: str, code: int, timeout: float, said: str) -> str:
+    if lost == "timeout":
+        return f"no answer within {timeout:g} s"
+    if lost == "memory":
+        return needs_more_memory()
+    if code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        return f"it died of {name}" + (f" ({said})" if said else "")
+    return f"it exited with {code}" + (f" ({said})" if said else "")
+
+
+def _close(descriptor: int) -> None:
+    if descriptor >= 0:
+        os.close(descriptor)
+
+
+def needs_more_memory() -> str:
+    """What happened to a run that memory did not suffice for."""
+    return f"it needs more memory than {size_text(current().memory)} (--max-memory)"
+
+
+def _resident(pid: int) -> int:
+    """Resident bytes of a process; 0 where the system has no /proc."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0

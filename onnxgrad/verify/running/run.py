@@ -1,0 +1,317 @@
+"""Running models in onnxruntime, in a pooled child process.
+
+onnxruntime can kill its process (SIGFPE while folding INT64_MIN / -1), hang or eat the memory, so it runs where that
+costs nothing: a child that is started once, reused, limited in time and memory, and killed at exit. A child that dies
+means `RunFailed`, never the end of us.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import pickle
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+import onnx
+
+from onnxgrad.errors import InputError
+from onnxgrad.limits import SECONDS, current
+from onnxgrad.verify.running.child import CACHED_SESSIONS
+from onnxgrad.verify.running.pool import close, held
+from onnxgrad.verify.running.process import Child, Refused, RunFailed, needs_more_memory
+from onnxgrad.verify.values import Feeds, Value
+
+__all__ = [
+    "Argument",
+    "Feeds",
+    "Model",
+    "RunFailed",
+    "RuntimeMissing",
+    "Session",
+    "Value",
+    "close",
+    "open_session",
+    "run",
+    "run_many",
+    "runtime_limits",
+    "versions",
+]
+
+Model: TypeAlias = "onnx.ModelProto | bytes | str | os.PathLike[str]"
+
+
+class RuntimeMissing(InputError):
+    """onnxruntime is not installed."""
+
+
+PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+# TF32 rounds float32 products to 10 bits; a proof wants the arithmetic that the file asks for.
+PROVIDER_OPTIONS: dict[str, dict[str, str]] = {"cpu": {}, "cuda": {"use_tf32": "0"}}
+TWO_GB = 2**31 - 1
+# "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : " and the C++ function that refused: both say less than what follows them
+_CLUTTER = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : |\S*/onnxruntime/\S+:\d+ [^()]*\([^()]*\) (const )?")
+
+_NO_MEMORY = re.compile(r"bad_alloc|bad allocation|[Ff]ailed to allocate memory|[Oo]ut of memory")
+MOST_THREADS = 256  # onnxruntime starts as many as it is told, until nothing works any more
+
+
+def _held(provider: str) -> AbstractContextManager[Child]:
+    """The warm child of a provider, for this thread alone."""
+    return held(provider, _preload if provider != "cpu" else None)
+
+
+def _preload(child: Child) -> None:
+    _ask(child, 60.0, "load", "preload")
+
+
+def _ask(child: Child, timeout: float, stage: str, verb: str, *arguments: Any) -> Any:
+    """`ask` with the child's refusals told in this package's errors."""
+    try:
+        return child.ask(timeout, verb, *arguments)
+    except Refused as refused:
+        if refused.kind in ("ModuleNotFoundError", "ImportError") and "onnxruntime" in refused.words:
+            raise RuntimeMissing(
+                "onnxruntime is not installed: pip install 'onnxgrad[cpu]' (or 'onnxgrad[gpu]')"
+            ) from None
+        if refused.kind == "MemoryError" or _NO_MEMORY.search(refused.words):
+            raise RunFailed("memory", needs_more_memory()) from None
+        raise RunFailed(stage, _CLUTTER.sub("", refused.words)[:400]) from None
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An input or output as onnxruntime reports it: type 'tensor(float)', shape of sizes, symbols and None."""
+
+    name: str
+    type: str
+    shape: tuple[int | str | None, ...] | None
+
+
+@dataclass(frozen=True)
+class Session:
+    """A model loaded in the child. It comes back by itself when the child died or dropped it."""
+
+    inputs: tuple[Argument, ...]
+    outputs: tuple[Argument, ...]
+    providers: tuple[str, ...]
+    placement: Mapping[str, int]  # nodes per provider; empty on the CPU
+    provider: str
+    _key: str
+    _payload: bytes | str = field(repr=False)
+    _config: Mapping[str, Any] = field(repr=False)
+
+    def run(self, feeds: Feeds, *, outputs: Sequence[str] | None = None, timeout: float = SECONDS) -> dict[str, Value]:
+        """One run. `feeds` by input name; answers output name -> array (ml_dtypes for bf16, fp8, 4 bits), list or None.
+
+        Raises InputError for feeds that do not fit the inputs' names, RunFailed for everything that onnxruntime
+        refuses.
+        """
+        missing = [i.name for i in self.inputs if i.name not in feeds and not i.type.startswith("optional")]
+        if missing:
+            raise InputError(f"input {missing[0]!r} got no value; give one with --input {missing[0]}=FILE")
+        wanted = None if outputs is None else list(outputs)
+        found = self._ask(timeout, "run", _all_plain(feeds), wanted)
+        return cast("dict[str, Value]", found)
+
+    def time(self, feeds: Feeds, count: int, *, timeout: float = SECONDS) -> list[tuple[float, float]]:
+        """(wall, CPU) seconds of each of `count` runs, measured in the child. Raises RunFailed as `run` does."""
+        found = self._ask(timeout, "time", _all_plain(feeds), count)
+        return cast("list[tuple[float, float]]", found)
+
+    def _ask(self, timeout: float, verb: str, *arguments: Any) -> Any:
+        """One request about this session, which the child opens first where it is not open (any more)."""
+        with _held(self.provider) as child:
+            if not _ask(child, timeout, "load", "has", self._key):
+                _ask(child, timeout, "load", "open", self._key, _sendable(self._payload), dict(self._config))
+            return _ask(child, timeout, "run", verb, self._key, *arguments)
+
+
+def _all_plain(feeds: Feeds) -> dict[str, Value]:
+    return {name: _plain(value) for name, value in feeds.items()}
+
+
+def _plain(value: Value) -> Value:
+    """numpy's own string arrays become object arrays, the only kind of string tensor that onnxruntime takes."""
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
+    if value is None:
+        return None
+    array = np.asarray(value)
+    return array.astype(object) if array.dtype.kind in "US" else np.ascontiguousarray(array).reshape(array.shape)
+
+
+def _sendable(payload: bytes | str) -> Any:
+    return payload if isinstance(payload, str) else pickle.PickleBuffer(payload)
+
+
+def source_of(model: Model) -> tuple[str, bytes | str]:
+    """(digest, bytes or absolute path) of a model. A path is known by name, time and size: reading gigabytes twice
+    helps nobody.
+    """
+    if isinstance(model, onnx.ModelProto):
+        if model.ByteSize() > TWO_GB:
+            raise InputError("the model is larger than 2 GB: save it with external data and pass its path")
+        model = model.SerializeToString()
+    if isinstance(model, bytes):
+        return hashlib.blake2b(model, digest_size=16).hexdigest(), model
+    path = Path(model).absolute()
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise InputError(f"cannot read {model}: {error.strerror}") from error
+    return f"{path}\0{stat.st_mtime_ns}\0{stat.st_size}", str(path)
+
+
+def open_session(
+    model: Model,
+    *,
+    provider: str = "cpu",
+    optimize: bool = True,
+    threads: int = 1,
+    session_options: Mapping[str, str] = {},
+    timeout: float = SECONDS,
+    keep: int = CACHED_SESSIONS,
+) -> Session:
+    """Load a model in the child. `session_options`: onnxruntime's session configuration entries. `keep`: how many
+    sessions the child may hold; beyond that the least recently used one is dropped, and comes back at its next run.
+
+    Raises InputError when the provider (or onnxruntime) is missing, RunFailed when the model does not load.
+    """
+    if provider not in PROVIDERS:
+        raise InputError(f"unknown provider {provider!r}: choose one of {', '.join(PROVIDERS)}")
+    if not 1 <= threads <= MOST_THREADS:
+        raise InputError(f"threads (--threads) must be a number from 1 to {MOST_THREADS}, not {threads}")
+    digest, payload = source_of(model)
+    config = {
+        "provider": PROVIDERS[provider],
+        "provider_options": PROVIDER_OPTIONS[provider],
+        "optimize": optimize,
+        "threads": threads,
+        "options": dict(session_options),
+        "keep": keep,
+    }
+    key = f"{digest} {optimize} {threads} {sorted(session_options.items())}"
+    with _held(provider) as child:
+        if child.resident() > current().memory / 4:  # by sessions of other models, which come back when they are wanted
+            child.kill()
+    with _held(provider) as child:
+        info = _ask(child, timeout, "load", "open", key, _sendable(payload), config)
+    if "missing" in info:
+        raise InputError(_how_to_get(info["missing"], info["available"]))
+    placement = info["placement"]
+    if placement and not placement.get(PROVIDERS[provider]):
+        raise RunFailed("load", f"no node of the model runs on {PROVIDERS[provider]} (placed: {placement})")
+    return Session(
+        inputs=_arguments(info["inputs"]),
+        outputs=_arguments(info["outputs"]),
+        providers=tuple(info["providers"]),
+        placement=placement,
+        provider=provider,
+        _key=key,
+        _payload=payload,
+        _config=config,
+    )
+
+
+def _arguments(found: Iterable[tuple[str, str, Any]]) -> tuple[Argument, ...]:
+    return tuple(Argument(name, kind, None if shape is None else tuple(shape)) for name, kind, shape in found)
+
+
+def _how_to_get(provider: str, available: Sequence[str]) -> str:
+    known = versions()
+    if provider in known["providers"]:
+        return (
+            f"{provider} is part of onnxruntime {known['onnxruntime']} but does not start here: "
+            f"it needs an NVIDIA driver and the CUDA and cuDNN libraries (pip install 'onnxgrad[gpu]')"
+        )
+    return (
+        f"{provider} is missing: onnxruntime {known['onnxruntime']} has {', '.join(available)}; "
+        f"to get it: pip uninstall onnxruntime, then pip install 'onnxgrad[gpu]'"
+    )
+
+
+def run_many(
+    model: Model,
+    list_of_feeds: Iterable[Feeds],
+    *,
+    provider: str = "cpu",
+    optimize: bool = True,
+    threads: int = 1,
+    outputs: Sequence[str] | None = None,
+    timeout: float = SECONDS,
+    session_options: Mapping[str, str] = {},
+) -> list[dict[str, Value]]:
+    """`run` for several feeds over one session."""
+    session = open_session(
+        model, provider=provider, optimize=optimize, threads=threads, session_options=session_options, timeout=timeout
+    )
+    return [session.run(feeds, outputs=outputs, timeout=timeout) for feeds in list_of_feeds]
+
+
+def run(
+    model: Model,
+    feeds: Feeds,
+    *,
+    provider: str = "cpu",
+    optimize: bool = True,
+    threads: int = 1,
+    outputs: Sequence[str] | None = None,
+    timeout: float = SECONDS,
+    session_options: Mapping[str, str] = {},
+) -> dict[str, Value]:
+    """Run a model once in onnxruntime and answer its outputs by name.
+
+    Raises InputError for a missing provider or input, RunFailed when onnxruntime refuses, dies, or exceeds `timeout`
+    seconds.
+    """
+    return run_many(
+        model, [feeds], provider=provider, optimize=optimize, threads=threads, outputs=outputs, timeout=timeout,
+        session_options=session_options,
+    )[0]  # fmt: skip
+
+
+@functools.cache
+def versions() -> dict[str, Any]:
+    """{'onnxruntime': version, 'providers': [...]} of what is installed. Raises InputError where nothing is."""
+    with _held("cpu") as child:
+        return cast("dict[str, Any]", _ask(child, 60.0, "load", "versions"))
+
+
+@functools.cache
+def runtime_limits() -> tuple[int, int]:
+    """(highest IR version, highest opset) that the installed onnxruntime loads by default, found by loading a one-node
+    model.
+    """
+
+    def loads(ir_version: int, opset: int) -> bool:
+        try:
+            open_session(_probe(ir_version, opset))
+        except RunFailed:
+            return False
+        return True
+
+    def highest(start: int, accepts: Callable[[int], bool]) -> int:
+        value = start
+        while accepts(value + 1):
+            value += 1
+        return value
+
+    ir_version = highest(
+        8, lambda v: loads(v, 17)
+    )  # every onnxruntime that this package supports takes IR 8 and opset 17
+    return ir_version, highest(17, lambda v: loads(ir_version, v))
+
+
+def _probe(ir_version: int, opset: int) -> bytes:
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy")
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Neg", ["x"], ["y"])], "probe", [x], [y])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
+    model.ir_version = ir_version
+    return bytes(model.SerializeToString())

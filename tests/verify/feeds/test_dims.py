@@ -1,0 +1,77 @@
+"""Sizes for symbolic dimensions."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+from onnxgrad.errors import InputError
+from onnxgrad.verify.feeds.dims import dim_plans, evaluate, roles
+from tests.helpers import parse
+
+
+def test_two_sizes_one_of_them_1() -> None:
+    plans = dim_plans(parse("g (int64[batch, seq] x) => (int64[batch, seq] y) { y = Identity(x) }"))
+    assert plans[0]["batch"] != plans[1]["batch"] and plans[0]["seq"] != plans[1]["seq"]
+    assert plans[1] == {"batch": 1, "seq": 1}
+
+
+def test_no_symbols_one_plan() -> None:
+    assert dim_plans(parse("g (float[2] x) => (float[2] y) { y = Neg(x) }")) == [{}]
+
+
+def test_anonymous_dimensions_have_names_of_their_own() -> None:
+    model = parse("g (float[N, M] x, float[N, M] z) => (float[N, M] y) { y = Add(x, z) }")
+    x, z = model.graph.input
+    x.type.tensor_type.shape.dim[0].dim_value = -1
+    x.type.tensor_type.shape.dim[1].ClearField("dim_param")
+    z.type.tensor_type.shape.dim[0].dim_param = "?"
+    assert set(dim_plans(model)[0]) == {"x.0", "x.1", "z.0", "M"}
+
+
+def test_formulas_follow_their_symbols() -> None:
+    model = parse("g (float[N] x) => (float[N] y) { y = Neg(x) }")
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "2*past + new - 1"
+    plan = dim_plans(model)[0]
+    assert set(plan) == {"past", "new"}
+    assert evaluate("2*past + new - 1", {"past": 3, "new": 4}) == 9
+    assert evaluate("n // 2", {"n": 7}) == 3
+    assert evaluate("n - 9", {"n": 7}) == 0
+    with pytest.raises(InputError, match="--dim q=SIZE"):
+        evaluate("q", {})
+
+
+def test_roles() -> None:
+    model = parse(
+        """g (float[b, 3, h, w] image, int64[b, t] ids, float[2, n, 64] state, float[batch_size, seq_len] z)
+             => (float[b, 3, h, w] y) { y = Neg(image) }"""
+    )
+    assert roles(model.graph) == {
+        "b": "batch", "h": "spatial", "w": "spatial", "t": "length", "n": "batch", "batch_size": "batch",
+        "seq_len": "length",
+    }  # fmt: skip
+
+
+def test_a_cache_adds_up() -> None:
+    model = parse(
+        """g (int64[batch, sequence_length] ids, int64[batch, total_sequence_length] mask,
+             float[batch, 2, past_sequence_length, 4] past) => (int64[batch, N] y) {
+             y = Identity(ids) }"""
+    )
+    for plan in dim_plans(model):
+        assert plan["total_sequence_length"] == plan["past_sequence_length"] + plan["sequence_length"]
+
+
+def test_fixed_by_the_user() -> None:
+    model = parse("g (float[N, M] x) => (float[N, M] y) { y = Neg(x) }")
+    assert all(plan["M"] == 37 for plan in dim_plans(model, {"M": 37}))
+    with pytest.raises(InputError, match="no input has a dimension 'Q'"):
+        dim_plans(model, {"Q": 1})
+    with pytest.raises(InputError, match="negative"):
+        dim_plans(model, {"M": -1})
+
+
+def test_initializers_that_are_inputs_ask_for_nothing() -> None:
+    model = parse("g (float[N] x) => (float[N] y) <float[1] w = {1}> { y = Add(x, w) }")
+    model.graph.input.append(onnx.helper.make_tensor_value_info("w", 1, ["K"]))
+    assert set(dim_plans(model)[0]) == {"N"}

@@ -1,0 +1,185 @@
+"""Feeds stay inside what their consumers index."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxgrad.errors import InputError
+from onnxgrad.verify.feeds.generate import feeds_for
+from onnxgrad.verify.running.run import run
+from tests.helpers import parse
+
+
+def feeds(text: str, seed: int = 0, **options: Any) -> dict[str, Any]:
+    return feeds_for(parse(text), seed=seed, **options)
+
+
+def with_table(body: str, rows: int = 7, inputs: str = "int64[64, 64] ids") -> onnx.ModelProto:
+    """A graph with a float table (rows, 4) called `table`."""
+    model = parse(f"g ({inputs}) => (float y) {{ {body} }}")
+    table = onnx.numpy_helper.from_array(np.zeros((rows, 4), np.float32), "table")
+    model.graph.initializer.append(table)
+    return model
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y = Gather(table, ids)",
+        "c = Cast <to = 6> (ids) r = Reshape(c, s) u = Unsqueeze(r, s) y = Gather(table, u)",
+        "t = Transpose(table) y = Gather <axis = 1> (t, ids)",
+        "i = Identity(table) y = Gather(i, ids)",
+        "y = GatherElements <axis = 0> (table, ids)",
+        "y = ScatterElements <axis = 0> (table, ids, ids)",
+        "a, b = Split <num_outputs = 2> (ids) y = Gather(table, b)",
+        "c = If (cond) <then_branch = t () => (float z) { z = Gather(table, ids) }, "
+        "else_branch = e () => (float z) { z = Gather(table, ids) }> y = Neg(c)",
+    ],
+)
+def test_ids_lie_in_the_table_and_use_it(body: str) -> None:
+    ids = feeds_for(with_table(body), seed=0)["ids"]
+    assert ids.min() == 0 and ids.max() == 6
+
+
+def test_offsets_are_undone() -> None:
+    ids = feeds_for(with_table("two = Constant <value_int = 2> () i = Add(ids, two) y = Gather(table, i)"), seed=0)[
+        "ids"
+    ]
+    assert ids.min() == -2 and ids.max() == 4
+    ids = feeds_for(with_table("two = Constant <value_int = 2> () i = Mul(ids, two) y = Gather(table, i)"), seed=0)[
+        "ids"
+    ]
+    assert ids.min() == 0 and ids.max() == 3
+
+
+def test_the_tightest_table_counts() -> None:
+    model = with_table("a = Gather(table, ids) b = Gather(small, ids) y = Add(a, b)")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros((3, 4), np.float32), "small"))
+    assert feeds_for(model, seed=0)["ids"].max() == 2
+
+
+def test_through_a_local_function() -> None:
+    text = """<ir_version: 10, opset_import: ["": 20, "f": 1]>
+        g (int64[64] ids, float[5,2] w) => (float[64,2] y) { y = f.embed(w, ids) }
+        <domain: "f", opset_import: ["": 20]> embed (t, i) => (r) { r = Gather(t, i) }"""
+    ids = feeds(text)["ids"]
+    assert ids.max() == 4 and ids.min() == 0
+
+
+def test_a_table_computed_from_a_symbolic_input() -> None:
+    ids = feeds("g (float[N, 3] x, int64[50] ids) => (float[50, 3] y) { y = Gather(x, ids) }", dims={"N": 9})["ids"]
+    assert ids.max() == 8
+
+
+def test_gather_nd_and_one_hot() -> None:
+    text = """g (float[4,6] x, int64[9,2] at, int64[99] c) => (float[9] y, float[99,12] h)
+              <int64 depth = {12}, float[2] values = {0, 1}> {
+              y = GatherND(x, at) h = OneHot(c, depth, values) }"""
+    made = feeds(text)
+    assert made["at"].max() == 3 and made["c"].max() == 11
+    run(parse(text), made)
+
+
+def test_compared_with_a_range_means_an_encoding() -> None:
+    text = """g (int32[99] x) => (bool[99,5] y) <int32[1,5] r = {0, 1, 2, 3, 4}, int64[1] one = {1}> {
+              u = Unsqueeze(x, one) y = Equal(u, r) }"""
+    assert feeds(text)["x"].max() == 4
+
+
+def test_masks_are_prefixes_of_ones() -> None:
+    made = feeds("g (int64[2,8] attention_mask, bool[2,8] m) => (int64[2,8] y, bool[2,8] n) "
+                 "{ y = Identity(attention_mask) n = Not(m) }")  # fmt: skip
+    for mask in (made["attention_mask"].astype(int), made["m"].astype(int)):
+        assert set(np.unique(mask)) <= {0, 1} and (mask[:, 0] == 1).all() and (np.diff(mask) <= 0).all()
+
+
+def test_one_minus_x_is_a_mask_too() -> None:
+    made = feeds("g (float[2,8] a) => (float[2,8] y) <float one = {1}, float big = {-10000}> "
+                 "{ s = Sub(one, a) y = Mul(s, big) }")  # fmt: skip
+    assert set(np.unique(made["a"])) <= {0.0, 1.0} and made["a"].dtype == np.float32
+
+
+def test_a_switch_takes_a_value_that_the_model_knows() -> None:
+    made = feeds("g (int64 sr) => (bool y) <int64 rate = {16000}> { y = Equal(sr, rate) }")
+    assert made["sr"] == 16000
+
+
+def test_flags_are_off_and_images_are_images() -> None:
+    made = feeds("g (bool training_mode, float[1,3,8,8] pixels, float[1,8,8,1] grey, float[1,8,8,2] flow, "
+                 "uint8[1,8,8,3] raw) => (bool y, float[1,3,8,8] z) "
+                 "{ y = Not(training_mode) z = Neg(pixels) }")  # fmt: skip
+    assert not made["training_mode"]
+    for name in ("pixels", "grey"):
+        assert made[name].min() >= 0 and made[name].max() <= 1
+    assert made["flow"].min() < 0
+    assert made["raw"].max() > 200
+
+
+def test_domains() -> None:
+    made = feeds("g (float[99] p, float[99] q) => (float[99] y, float[99] z) { y = Sqrt(p) z = Acos(q) }")
+    assert made["p"].min() > 0 and np.abs(made["q"]).max() < 1
+
+
+def test_lengths_fit_their_sequence() -> None:
+    text = """g (float[5,2,3] x, float[1,16,3] w, float[1,16,4] r, float[1,32] b, int32[2] n) => (float[5,1,2,4] y) {
+              y = LSTM <hidden_size = 4> (x, w, r, b, n) }"""
+    made = feeds(text)
+    assert made["n"].min() >= 0 and made["n"].max() <= 5
+
+
+def test_other_kinds() -> None:
+    made = feeds("g (seq(float[N]) s, optional(float[2]) o, string[3] t, float16[2] h, bfloat16[2] b, int4[3] q, "
+                 "complex64[2] c) => (seq(float[N]) y) { y = Identity(s) }")  # fmt: skip
+    assert isinstance(made["s"], list) and made["o"].shape == (2,) and made["t"].dtype == object
+    assert (made["h"].dtype.name, made["b"].dtype.name, made["q"].dtype.name) == ("float16", "bfloat16", "int4")
+
+
+def test_scalar_and_empty_shapes() -> None:
+    made = feeds("g (float x, float[0,3] z) => (float y) { y = Neg(x) }")
+    assert made["x"].shape == () and made["z"].shape == (0, 3)
+
+
+def test_same_seed_same_values_and_other_inputs_do_not_matter() -> None:
+    a = feeds("g (float[9] x, float[9] z) => (float[9] y) { y = Add(x, z) }", 3)
+    b = feeds("g (float[9] z, float[9] x) => (float[9] y) { y = Add(x, z) }", 3)
+    assert np.array_equal(a["x"], b["x"]) and not np.array_equal(a["x"], a["z"])
+    assert not np.array_equal(a["x"], feeds("g (float[9] x) => (float[9] y) { y = Neg(x) }", 4)["x"])
+
+
+def test_given_values_win_and_fix_their_symbols() -> None:
+    text = "g (float[N] x, float[N] z) => (float[N] y) { y = Add(x, z) }"
+    x = np.zeros(13, np.float32)
+    made = feeds(text, given={"x": x})
+    assert made["x"] is x and made["z"].shape == (13,)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"q": np.zeros(2)}, "no such input"),
+        ({"x": np.zeros((2, 3))}, "wants float, the file holds float64"),
+        ({"x": np.zeros((3, 3), np.float32)}, "wants shape"),
+        ({"x": np.zeros(3, np.float32)}, "wants shape"),
+    ],
+)
+def test_given_values_must_fit(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        feeds("g (float[2,N] x) => (float[2,N] y) { y = Neg(x) }", given=given)
+
+
+def test_what_cannot_be_made_names_the_option() -> None:
+    model = parse("g (float[2] x) => (float[2] y) { y = Neg(x) }")
+    model.graph.input[0].type.Clear()
+    with pytest.raises(InputError, match="--input x=FILE"):
+        feeds_for(model, seed=0)
+    with pytest.raises(InputError, match="--dim"):
+        feeds("g (float[N,N,N] x) => (float[N,N,N] y) { y = Neg(x) }", dims={"N": 10_000})
+
+
+def test_whole_timesteps_are_those_of_a_schedule_of_a_thousand() -> None:
+    drawn = feeds("g (int64[500] timestep) => (int64[500] y) { y = Neg (timestep) }")["timestep"]
+    assert 0 <= drawn.min() < 100 and 900 < drawn.max() < 1000

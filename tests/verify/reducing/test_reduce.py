@@ -1,0 +1,199 @@
+"""`reduce`: the smallest model that still shows something, valid at every step, the same each time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, numpy_helper
+
+from onnxgrad.errors import OnnxgradError
+from onnxgrad.ir.block import Var
+from onnxgrad.ir.load import load
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.save import to_proto
+from onnxgrad.rewrite.engine import Rule, apply_rules, rewrite
+from onnxgrad.rewrite.pattern import P, capture
+from onnxgrad.rewrite.trace import Trace
+from onnxgrad.verify import verify
+from onnxgrad.verify.reducing.reduce import reduce
+from onnxgrad.verify.reducing.smaller import STEPS, pruned
+from tests.helpers import MODELS_DIR, parse
+
+a, b = capture("a b")
+
+
+@rewrite(P.Softmax(P.Add(a, b)))
+def softmax_ignores_a_mask(a: Var) -> Var:
+    """Softmax(a + mask) = Softmax(a): wrong."""
+    made: Var = op.Softmax(a, axis=-1)
+    return made
+
+
+@rewrite(P.Mul(P.Sigmoid(a), P.Tanh(b)))
+def gate_forgets_its_tanh(a: Var, b: Var) -> Var:
+    """Sigmoid(a) Tanh(b) = Sigmoid(a) b: wrong."""
+    made: Var = op.Mul(op.Sigmoid(a), b)
+    return made
+
+
+def miscompiled(rule: Rule) -> Callable[[ModelProto], bool]:
+    """Whether the model comes out of a pass with this law as another one."""
+
+    def check(model: ModelProto) -> bool:
+        program = load(model)
+        apply_rules(program.main, [rule], trace := Trace())
+        if not trace.firings:
+            return False
+        try:
+            return verify(model, to_proto(program), legs=("float64",)).verdict == "different"
+        except OnnxgradError:
+            return False
+
+    return check
+
+
+def ops(model: ModelProto) -> list[str]:
+    return [n.op_type for n in model.graph.node]
+
+
+def has(*wanted: str) -> Callable[[ModelProto], bool]:
+    return lambda model: set(wanted) <= {n.op_type for n in model.graph.node}
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("lstmcell", gate_forgets_its_tanh),
+        pytest.param("training/bert", softmax_ignores_a_mask, marks=pytest.mark.slow),
+    ],
+)
+def test_a_planted_miscompile(name: str, rule: Rule) -> None:
+    model = onnx.load(MODELS_DIR / f"{name}.onnx")
+    before = model.SerializeToString(deterministic=True)
+    check = miscompiled(rule)
+    assert check(model)
+    found = reduce(model, check)
+    assert len(found.model.graph.node) <= 3 and found.finished, ops(found.model)
+    onnx.checker.check_model(found.model, full_check=True)
+    assert check(found.model) and model.SerializeToString(deterministic=True) == before
+    assert found.model.ByteSize() < 400 and not found.model.graph.value_info
+
+
+TEXT = """g (float[N,4] x, bool c, int64[2] shape) => (float[N,4] y, float[N,8] z, float[N,4] u)
+  <float[4,4] w = {0}, float[4,8] v = {0}, float[4] s = {0}> {
+    p = MatMul(x, w)  q = Add(p, s)  r = Tanh(q)  y = Erf(r)
+    m = MatMul(r, v)  z = Sigmoid(m)
+    u = If (c) <then_branch = t () => (float[N,4] a) { k = Neg(r) a = Sin(k) }, else_branch = e () => (float[N,4] d) { d = Abs(r) }>
+  }"""
+
+
+def model() -> ModelProto:
+    made = parse(TEXT)
+    rng = np.random.default_rng(0)
+    for tensor in made.graph.initializer:
+        array = rng.standard_normal(tuple(tensor.dims)).astype(np.float32)
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    made.doc_string = "words"
+    made.metadata_props.add(key="k", value="v")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("wanted", "left"),
+    [
+        (("Tanh",), ["Tanh"]),
+        (("Tanh", "Erf"), ["Tanh", "Erf"]),
+        (("MatMul",), ["MatMul"]),
+        (("Sin",), ["Sin"]),
+        (("If",), ["If"]),
+    ],
+)
+def test_what_is_left(wanted: tuple[str, ...], left: list[str]) -> None:
+    found = reduce(model(), lambda m: all(w in str(m.graph) for w in wanted))
+    assert ops(found.model) == left
+    assert not found.model.doc_string and not found.model.metadata_props and found.model.graph.output
+    onnx.checker.check_model(found.model, full_check=True)
+    assert len(found.model.graph.input) <= (2 if left == ["If"] else 1), "inputs that nothing reads are gone"
+
+
+def test_nodes_of_nested_bodies_are_bypassed() -> None:
+    def if_with_sin(m: ModelProto) -> bool:
+        return has("If")(m) and any("Sin" in str(n) for n in m.graph.node)
+
+    found = reduce(model(), if_with_sin)
+    (node,) = found.model.graph.node
+    assert sorted(len(x.g.node) for x in node.attribute) <= [1, 1]
+
+
+def test_sizes_and_numbers_shrink() -> None:
+    found = reduce(model(), has("MatMul"))
+    weight = next(t for t in found.model.graph.initializer)
+    assert list(weight.dims) == [1, 1] and not numpy_helper.to_array(weight).any()
+    nonzero = reduce(
+        model(), lambda m: has("MatMul")(m) and any(numpy_helper.to_array(t).any() for t in m.graph.initializer)
+    )
+    assert all((numpy_helper.to_array(t) == 1).all() for t in nonzero.model.graph.initializer)
+
+
+def test_functions_are_opened_and_dropped() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 20, "own" : 1]>
+      g (float[2] x) => (float[2] y) { t = own.f(x) y = own.h(t) }
+      <domain: "own", opset_import: ["" : 20]> f (a) => (b) { k = Neg(a) l = Tanh(k) b = Abs(l) }
+      <domain: "own", opset_import: ["" : 20]> h (a) => (b) { b = Exp(a) }"""
+    found = reduce(parse(text), has("Tanh"))
+    assert ops(found.model) == ["Tanh"] and not found.model.functions
+    assert [o.domain for o in found.model.opset_import] == [""]
+    inside = reduce(parse(text), lambda m: any(n.op_type == "Tanh" for f in m.functions for n in f.node))
+    assert ops(inside.model) == ["f"] and [n.op_type for f in inside.model.functions for n in f.node] == ["Tanh"]
+
+
+def test_every_candidate_that_is_asked_about_is_valid() -> None:
+    def check(m: ModelProto) -> bool:
+        onnx.checker.check_model(m, full_check=True)
+        load(m).main.check()
+        return "Sin" in str(m.graph)
+
+    found = reduce(model(), check)
+    assert found.checked > 5 and ops(found.model) == ["Sin"]
+
+
+def test_the_same_each_time_and_time_bounds_it() -> None:
+    runs = [reduce(model(), has("Erf")) for _ in range(2)]
+    assert runs[0].model == runs[1].model and runs[0].steps == runs[1].steps
+
+    def slow(m: ModelProto) -> bool:
+        time.sleep(0.05)
+        return has("Erf")(m)
+
+    found = reduce(model(), slow, seconds=0.12)
+    assert not found.finished and has("Erf")(found.model)
+
+
+def test_nothing_to_do() -> None:
+    small = parse("g (float[1] x) => (float[1] y) { y = Neg(x) }")
+    found = reduce(small, has("Neg"))
+    assert ops(found.model) == ["Neg"] and found.finished
+
+
+def test_pruning_keeps_what_bodies_read() -> None:
+    made = model()
+    del made.graph.output[:2]
+    pruned(made)
+    assert ops(made) == ["MatMul", "Add", "Tanh", "If"] and [v.name for v in made.graph.input] == ["x", "c"]
+    assert [t.name for t in made.graph.initializer] == ["w", "s"]
+
+
+def test_steps_leave_their_model_alone(tmp_path: Path) -> None:
+    given = model()
+    before = given.SerializeToString(deterministic=True)
+    types = {v.name: v.type for v in [*given.graph.input, *given.graph.output]}
+    for _, step in STEPS:
+        for candidate in step(given, types):
+            assert candidate is not given
+    assert given.SerializeToString(deterministic=True) == before
+    assert np.asarray(numpy_helper.to_array(given.graph.initializer[0])).size

@@ -1,0 +1,240 @@
+"""Our kernels where the backend suite has no case: compared with onnxruntime, or with arithmetic written out."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnxgrad.errors import OnnxgradError, Unsupported
+from onnxgrad.verify.feeds.generate import feeds_for
+from onnxgrad.verify.reference.evaluate import reference
+from onnxgrad.verify.reference.kernels.elementwise import erf_of
+from onnxgrad.verify.running.run import RunFailed, run
+from tests.helpers import parse
+
+
+def agrees(text: str, opset: int = 20, **given: Any) -> None:
+    """The reference and onnxruntime give the same on generated feeds."""
+    model = parse(text, opset=opset)
+    feeds = feeds_for(model, seed=0, given=given or None)
+    wanted, got = run(model, feeds, optimize=False), reference(model, feeds)
+    for name, value in wanted.items():
+        assert isinstance(value, np.ndarray)
+        assert np.shape(got[name]) == value.shape
+        assert np.allclose(got[name], value, rtol=1e-4, atol=1e-5), name
+
+
+def test_erf_is_exact_to_the_last_bits() -> None:
+    x = np.concatenate([np.linspace(-7, 7, 20001), [0.0, 1e-300, 0.84375, 1.25, 1 / 0.35, 6.0, np.inf, -np.inf]])
+    assert np.allclose(erf_of(x), [math.erf(v) for v in x], rtol=3e-16, atol=0)
+    assert np.isnan(erf_of(np.array([np.nan]))[0])
+
+
+@pytest.mark.parametrize(
+    ("auto_pad", "strides", "dilations", "group"),
+    list(
+        itertools.product(
+            ["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"], [[1, 1], [2, 3]], [[1, 1], [2, 1]], [1, 2, 4]
+        )
+    ),
+)
+def test_conv(auto_pad: str, strides: list[int], dilations: list[int], group: int) -> None:
+    pads = ", pads = [1, 0, 2, 1]" if auto_pad == "NOTSET" else ""
+    if auto_pad.startswith("SAME") and dilations != [1, 1]:
+        return  # onnxruntime and the text disagree about SAME with dilations
+    agrees(
+        f"""g (float[2,4,9,8] x, float[8,{4 // group},3,2] w, float[8] b) => (float[2,8,H,W] y) {{
+              y = Conv <auto_pad = "{auto_pad}", strides = {strides}, dilations = {dilations}, group = {group}{pads}>
+                (x, w, b) }}"""
+    )
+
+
+def test_conv_of_one_and_three_axes() -> None:
+    agrees("g (float[2,3,11] x, float[4,3,3] w) => (float[2,4,L] y) { y = Conv <strides = [2]> (x, w) }")
+    agrees("g (float[1,2,4,5,6] x, float[3,2,2,2,2] w) => (float[1,3,A,B,C] y) { y = Conv (x, w) }")
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        "",
+        "strides = [2, 3]",
+        "strides = [2, 2], pads = [1, 0, 0, 1]",
+        "strides = [2, 2], output_padding = [1, 1]",
+        "strides = [2, 2], output_shape = [9, 10]",
+        'strides = [2, 2], auto_pad = "SAME_UPPER"',
+        'strides = [2, 2], auto_pad = "SAME_LOWER"',
+        "dilations = [2, 1], strides = [1, 2]",
+    ],
+)
+@pytest.mark.parametrize("group", [1, 2])
+def test_conv_transpose(attributes: str, group: int) -> None:
+    separator = ", " if attributes else ""
+    agrees(
+        f"""g (float[2,4,5,5] x, float[4,3,3,3] w, float[{3 * group}] b) => (float[2,M,H,W] y) {{
+              y = ConvTranspose <group = {group}{separator}{attributes}> (x, w, b) }}"""
+    )
+
+
+@pytest.mark.parametrize("ceil", [0, 1])
+@pytest.mark.parametrize("pads", ["[0, 0, 0, 0]", "[1, 1, 1, 1]", "[0, 1, 1, 0]"])
+@pytest.mark.parametrize("strides", ["[1, 1]", "[2, 3]"])
+def test_pools(ceil: int, pads: str, strides: str) -> None:
+    common = f"kernel_shape = [3, 2], strides = {strides}, pads = {pads}, ceil_mode = {ceil}"
+    agrees(
+        f"""g (float[2,3,8,8] x) => (float[2,3,H,W] m, int64[2,3,H,W] i, float[2,3,H,W] a, float[2,3,H,W] l) {{
+              m, i = MaxPool <{common}> (x)
+              a = AveragePool <{common}> (x)
+              l = LpPool <{common}, p = 3> (x) }}"""
+    )
+    if not ceil:  # onnxruntime counts the extra room of ceil_mode as padding, the operator's text does not
+        pool = f"AveragePool <{common}, count_include_pad = 1> (x)"
+        agrees(f"g (float[2,3,8,8] x) => (float[2,3,H,W] a) {{ a = {pool} }}")
+
+
+def test_max_roi_pool() -> None:
+    rois = np.array([[0, 0, 0, 7, 7], [1, 2, 1, 6, 5]], np.float32)
+    agrees(
+        "g (float[2,3,8,8] x, float[2,5] r) => (float[2,3,2,3] y) { y = MaxRoiPool <pooled_shape = [2, 3]> (x, r) }",
+        r=rois,
+    )
+
+
+RECURRENT = {"RNN": 1, "GRU": 3, "LSTM": 4}
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("op", RECURRENT)
+@pytest.mark.parametrize("extra", ["", "clip = 0.3", "activations"])
+def test_recurrent(op: str, direction: str, extra: str) -> None:
+    """Lengths, initial states, peepholes, both directions."""
+    d, h, gates = (2 if direction == "bidirectional" else 1), 4, RECURRENT[op]
+    if extra == "activations":
+        names = {"RNN": ["LeakyRelu"], "GRU": ["HardSigmoid", "Softsign"], "LSTM": ["HardSigmoid", "Elu", "Softsign"]}[
+            op
+        ]
+        extra = f"activations = [{', '.join(repr(n) for n in names * d)}]".replace("'", '"')
+    separator = ", " if extra else ""
+    states = f", float[{d},3,{h}] h0" + (f", float[{d},3,{h}] c0, float[{d},{3 * h}] p" if op == "LSTM" else "")
+    operands = ", h0" + (", c0, p" if op == "LSTM" else "")
+    outputs, declared = "y, yh", f"float[5,{d},3,{h}] y, float[{d},3,{h}] yh"
+    if op == "LSTM":
+        outputs, declared = outputs + ", yc", declared + f", float[{d},3,{h}] yc"
+    agrees(
+        f"""g (float[5,3,2] x, float[{d},{gates * h},2] w, float[{d},{gates * h},{h}] r, float[{d},{2 * gates * h}] b,
+               int32[3] n{states}) => ({declared}) {{
+              {outputs} = {op} <hidden_size = {h}, direction = "{direction}"{separator}{extra}>
+                (x, w, r, b, n{operands}) }}""",
+        n=np.array([5, 3, 1], np.int32),
+    )
+
+
+def test_linear_before_reset_and_input_forget() -> None:
+    agrees(
+        """g (float[5,3,2] x, float[1,12,2] w, float[1,12,4] r, float[1,24] b) => (float[5,1,3,4] y) {
+             y = GRU <hidden_size = 4, linear_before_reset = 1> (x, w, r, b) }"""
+    )
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("align", [0, 1])
+def test_grid_sample(mode: str, padding: str, align: int) -> None:
+    grid = np.random.default_rng(0).uniform(-1.6, 1.6, (2, 4, 5, 2)).astype(np.float32)
+    agrees(
+        f"""g (float[2,3,6,7] x, float[2,4,5,2] g) => (float[2,3,4,5] y) {{
+              y = GridSample <mode = "{mode}", padding_mode = "{padding}", align_corners = {align}> (x, g) }}""",
+        g=grid,
+    )
+
+
+def test_gather_elements_with_a_smaller_index() -> None:
+    index = np.array([[0, 3, -1]])
+    agrees("g (float[5,4] x, int64[1,3] i) => (float[1,3] y) { y = GatherElements <axis = 1> (x, i) }", i=index)
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "min", "max"])
+def test_scatter(reduction: str) -> None:
+    unique = reduction == "none"
+    rows = np.array([[0], [3]] if unique else [[1], [1]])
+    agrees(
+        f"""g (float[4,3] x, int64[2,1] i, float[2,3] u, int64[2,3] e) => (float[4,3] y, float[4,3] z) {{
+              y = ScatterND <reduction = "{reduction}"> (x, i, u)
+              z = ScatterElements <axis = 0, reduction = "{reduction}"> (x, e, u) }}""",
+        i=rows,
+        e=np.array([[0, 1, 2], [3, 2, 1]]) if unique else np.array([[0, 1, 2], [0, 1, 1]]),
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (float[2,3,4] x) => (float[2,3,4] y) { y = Softmax <axis = 1> (x) }",
+        "g (float[2,3,4] x) => (float[2,3,4] y) { y = LogSoftmax <axis = 1> (x) }",
+        "g (float[2,3,1] x) => (float[2,3] y) { y = Squeeze <axes = [2]> (x) }",
+        "g (float[2,3] x) => (float[1,2,3,1] y) { y = Unsqueeze <axes = [0, -1]> (x) }",
+        "g (float[2,3,4] x) => (float[2,4] y) { y = ReduceSum <axes = [1], keepdims = 0> (x) }",
+        "g (float[2,6] x) => (float[2,4] y, float[2,2] z) { y, z = Split <axis = 1, split = [4, 2]> (x) }",
+        "g (float[2,3,5,5] x, float[3] s, float[3] b, float[3] m, float[3] v) => (float[2,3,5,5] y) "
+        "{ y = BatchNormalization (x, s, b, m, v) }",
+    ],
+)
+def test_operators_of_older_opsets(text: str) -> None:
+    agrees(text, opset=11)
+
+
+def test_bounds_that_were_attributes() -> None:
+    agrees("g (float[5,6] x) => (float[N,M] y) { y = Slice <starts = [1, -3], ends = [9, -1], axes = [0, 1]> (x) }", 9)
+    agrees("g (float[5] x) => (float[5] y) { y = Clip <min = -0.5, max = 0.25> (x) }", 6)
+
+
+@pytest.mark.parametrize(("target", "size"), [("2, -1", (2, 0)), ("-1, 3", (0, 3)), ("0, -1", None)])
+def test_the_missing_size_of_nothing(target: str, size: tuple[int, ...] | None) -> None:
+    model = parse(f"g (float[N,3] x) => (float[A,B] y) <int64[2] s = {{{target}}}> {{ y = Reshape(x, s) }}")
+    feeds = {"x": np.zeros((0, 3), np.float32)}
+    if size is not None:
+        assert reference(model, feeds)["y"].shape == run(model, feeds)["y"].shape == size
+        return
+    with pytest.raises(Unsupported):
+        reference(model, feeds)
+    with pytest.raises(RunFailed):
+        run(model, feeds)
+
+
+def test_integer_division_truncates() -> None:
+    a, b = np.array([7, -7, 7, -7, 6, 0]), np.array([2, 2, -2, -2, 3, 5])
+    model = parse("g (int64[6] a, int64[6] b) => (int64[6] y) { y = Div(a, b) }")
+    assert reference(model, {"a": a, "b": b})["y"].tolist() == [3, -3, -3, 3, 2, 0]
+
+
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax", "ReduceMax", "ReduceLogSumExp"])
+def test_nothing_to_reduce(op: str) -> None:
+    model = parse(f"g (float[0,3] x) => (float[N,M] y) {{ y = {op} (x) }}")
+    assert np.size(reference(model, {"x": np.zeros((0, 3), np.float32)})["y"]) <= 1
+
+
+def test_a_split_to_sequence_along_the_first_axis_unless_said_otherwise() -> None:
+    text = "g (float[4,6] x) => (float[2,6] y) { p = Constant <value = int64 {2}> () s = SplitToSequence(x, p) i = Constant <value = int64 {1}> () y = SequenceAt(s, i) }"
+    agrees(text)
+
+
+@pytest.mark.parametrize("index", [-6, 5])
+def test_an_index_before_the_first_or_after_the_last_is_refused(index: int) -> None:
+    model = parse("g (float[5] x, int64[1] i) => (float[1] y) { y = Gather (x, i) }")
+    feeds = {"x": np.arange(5, dtype=np.float32), "i": np.array([index])}
+    with pytest.raises(OnnxgradError, match="out of range"):
+        reference(model, feeds)
+
+
+def test_multinomial_draws_as_often_as_the_weights_say() -> None:
+    model = parse("g (float[2,3] x) => (int32[2,4000] y) { y = Multinomial <sample_size = 4000> (x) }")
+    with np.errstate(divide="ignore"):
+        x = np.log(np.array([[6, 0, 2], [0, 1, 0]], np.float32))  # of 8 draws 6 are the first; a class of no weight
+    drawn = np.asarray(reference(model, {"x": x})["y"])
+    counts = [np.bincount(row, minlength=3).tolist() for row in drawn]
+    assert counts[1] == [0, 4000, 0]
+    assert counts[0][1] == 0 and abs(counts[0][0] - 3000) < 150 and sum(counts[0]) == 4000  # over five deviations of 27
