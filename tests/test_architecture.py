@@ -27,6 +27,7 @@ LAYERS = [
     "pipeline",
     "grad",
     "train",
+    "report",
     "cli",
     "__init__",
     "__main__",

@@ -14,11 +14,12 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
-from onnxgrad.cli.blame import blamed
 from onnxgrad.cli.common import Parser, add_common, check_json, wants
+from onnxgrad.cli.output import Output, complaint
 from onnxgrad.cli.process import Stopped, drop, open_streams, quiet_libraries, stoppable
-from onnxgrad.cli.report import Output, clean, complaint
 from onnxgrad.errors import InputError, InternalError, NotProved, OnnxgradError
+from onnxgrad.report.parts import clean
+from onnxgrad.verify.blame import blamed
 from onnxgrad.version import __version__
 
 COMMANDS = {

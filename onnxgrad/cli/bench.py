@@ -18,8 +18,9 @@ from onnxgrad.cli.common import (
     source,
 )
 from onnxgrad.cli.limit_options import within_limits
-from onnxgrad.cli.report import Output, cell, table
+from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
+from onnxgrad.report.parts import cell, table
 from onnxgrad.verify.bench import BenchReport, Spread, bench
 
 

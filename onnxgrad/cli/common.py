@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import onnx
 
 from onnxgrad.cli.limit_options import add_limits, seconds
-from onnxgrad.cli.report import stdout_for_data
+from onnxgrad.cli.output import stdout_for_data
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.files import is_stream, place_of
 from onnxgrad.ir.load import MOST_BYTES, read_proto

@@ -10,9 +10,10 @@ from rich.text import Text
 
 from onnxgrad.cli.common import STDIN, read
 from onnxgrad.cli.limit_options import add_limits, within_limits
-from onnxgrad.cli.model_diff import ModelDiff, compare_models
-from onnxgrad.cli.report import Output, cell, change, heading, number, table
+from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
+from onnxgrad.report.diff import ModelDiff, compare_models
+from onnxgrad.report.parts import cell, change, heading, number, table
 
 _LINES = 12  # of each kind without -v
 _TITLES = {

@@ -10,8 +10,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from onnxgrad.cli.report import Output, cell, table
+from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
+from onnxgrad.report.parts import cell, table
 from onnxgrad.verify import doctor_report
 from onnxgrad.version import __version__
 

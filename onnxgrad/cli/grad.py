@@ -25,7 +25,7 @@ from onnxgrad.cli.common import (
 )
 from onnxgrad.cli.gradients import ALLOW_EMPTY, add_gradient, check_lines, gradient_options
 from onnxgrad.cli.limit_options import within_limits
-from onnxgrad.cli.report import Output, bytes_text, cell, heading, number, seconds_text, table
+from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.grad import Gradient, check_gradient, differentiate
 from onnxgrad.grad.check_report import GradientReport
@@ -35,6 +35,7 @@ from onnxgrad.grad.opset import raise_opset
 from onnxgrad.ir.load import load, read_proto
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
+from onnxgrad.report.parts import bytes_text, cell, heading, number, seconds_text, table
 from onnxgrad.verify.feeds.input_files import load_inputs
 
 # the proof looks at this many values, spread over those asked for; check-grad looks at all

@@ -11,11 +11,11 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from onnxgrad.cli.report import cell, table
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.grad.check_report import GradientReport
 from onnxgrad.grad.checkpoint import Checkpoint
 from onnxgrad.grad.request import PARAMS
+from onnxgrad.report.parts import cell, table
 
 ALLOW_EMPTY = "this value's gradient may be 0 throughout: without it, 0 = 0 for all values is exit 1"
 # values shown without -v

@@ -13,13 +13,14 @@ from rich.text import Text
 
 from onnxgrad.cli.common import STDIN, named, source
 from onnxgrad.cli.limit_options import add_limits, within_limits
-from onnxgrad.cli.report import Output, bytes_text, cell, heading, number, table
-from onnxgrad.cli.stats import Stats, stats_of
+from onnxgrad.cli.output import Output
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.block import Var
 from onnxgrad.ir.load import load
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.stats import Stats, stats_of
 from onnxgrad.ir.text import block_text
+from onnxgrad.report.parts import bytes_text, cell, heading, number, table
 
 _ROWS = 30  # operators and metadata without -v
 

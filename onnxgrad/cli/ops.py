@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 
 from onnxgrad.cli.gradients import run_rules
-from onnxgrad.cli.report import Output, cell, table
+from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
 from onnxgrad.grad.coverage import coverage, page
+from onnxgrad.report.parts import cell, table
 
 _STYLES = {"rule": "green", "body": "green", "zero": "", "no gradient": "dim", "missing": "red"}
 

@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from onnxgrad.cli import optimize_report
 from onnxgrad.cli.common import (
     STDIN,
     add_proof,
@@ -26,18 +25,19 @@ from onnxgrad.cli.common import (
     write_model,
 )
 from onnxgrad.cli.limit_options import within_limits
-from onnxgrad.cli.optimize_report import Outcome
-from onnxgrad.cli.recipe import Recipe, find
-from onnxgrad.cli.report import Output
-from onnxgrad.cli.stats import stats_of
+from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.load import read_proto
 from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.stats import stats_of
 from onnxgrad.laws.parallel.merging import MERGE
 from onnxgrad.passes.inline import Inline
 from onnxgrad.pipeline.optimize import Optimized, RewriteRefuted, optimize_program
 from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.pipeline.presets import PRESETS
+from onnxgrad.pipeline.recipe import Recipe, find
+from onnxgrad.report import optimized
+from onnxgrad.report.optimized import Outcome
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -130,7 +130,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     code = max(o.exit_code for o in outcomes)
     out.json({"models": [o.to_dict() for o in outcomes], "exit_code": code})
     if len(models) > 1:
-        out.show(optimize_report.summary(outcomes))
+        out.show(optimized.summary(outcomes))
     elif outcomes[0].error is not None:
         raise outcomes[0].error
     return code
@@ -199,7 +199,8 @@ def _one(job: _Job, name: str, target: Path | None, *, last: bool) -> Outcome:
     for note in outcome.done.trace.notes if outcome.done is not None else ():
         job.out.note(note)
     if last:
-        job.out.show(*optimize_report.details(outcome, job.args, job.out.verbose))
+        title = "stdin" if name == STDIN else name
+        job.out.show(*optimized.details(outcome, title, explain=job.args.explain, verbose=job.out.verbose))
     return outcome
 
 

@@ -11,10 +11,11 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from onnxgrad.cli.report import Output, cell, table
+from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
 from onnxgrad.pipeline.pipeline import PASSES, Pass
 from onnxgrad.pipeline.presets import DESCRIBED, Preset
+from onnxgrad.report.parts import cell, table
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 
 from onnxgrad.cli.common import files_read, named, source, target_of, write_model
 from onnxgrad.cli.limit_options import add_limits, within_limits
-from onnxgrad.cli.report import Output, bytes_text, cell, heading, number, table
+from onnxgrad.cli.output import Output
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.load import load
 from onnxgrad.placement import OPTION, Copy, Placement, annotate, place, rule, settings
+from onnxgrad.report.parts import bytes_text, cell, heading, number, table
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

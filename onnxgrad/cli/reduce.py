@@ -19,12 +19,13 @@ from onnx import ModelProto
 
 from onnxgrad.cli.common import STDIN, check_output, natural, positive, read
 from onnxgrad.cli.limit_options import add_limits
-from onnxgrad.cli.report import Output, bytes_text, change, heading, number, table
+from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import save
 from onnxgrad.ir.weights import load_weights
 from onnxgrad.limits import current, limited
+from onnxgrad.report.parts import bytes_text, change, heading, number, table
 from onnxgrad.verify.reducing.reduce import Reduction, reduce
 
 _HELP = """

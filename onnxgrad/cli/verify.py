@@ -10,9 +10,9 @@ import onnx
 
 from onnxgrad.cli.common import STDIN, add_proof, named, proof_options, read, require_runtime
 from onnxgrad.cli.limit_options import within_limits
-from onnxgrad.cli.proof_report import proof_lines
-from onnxgrad.cli.report import Output
+from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError, OnnxgradError
+from onnxgrad.report.proof import proof_lines
 from onnxgrad.verify import verify
 
 # what `verify` advises where it serves `optimize`

@@ -7,8 +7,8 @@ import onnx
 import pytest
 
 from onnxgrad.cli.app import main
-from onnxgrad.cli.recipe import find, parse
 from onnxgrad.errors import InputError
+from onnxgrad.pipeline.recipe import find, parse
 from tests import helpers
 
 TEXT = """g (float[N,4] x) => (float[N,4] y) <float[4,4] w = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16}>

@@ -33,9 +33,9 @@ from typing import Any
 
 import onnx
 
-from onnxgrad.cli.stats import stats_of
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.stats import stats_of
 from onnxgrad.limits import MOST_SECONDS, read_size
 from onnxgrad.verify import Report
 from onnxgrad.verify.proof import LEGS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -12,12 +11,11 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from onnxgrad.cli.common import STDIN
-from onnxgrad.cli.proof_report import proof_lines, verdict
-from onnxgrad.cli.report import bytes_text, cell, change, heading, number, seconds_text, share_text, table
-from onnxgrad.cli.stats import Stats
 from onnxgrad.errors import OnnxgradError
+from onnxgrad.ir.stats import Stats
 from onnxgrad.pipeline.optimize import Optimized
+from onnxgrad.report.parts import bytes_text, cell, change, heading, number, seconds_text, share_text, table
+from onnxgrad.report.proof import proof_lines, verdict
 from onnxgrad.rewrite.trace import Inexact
 from onnxgrad.verify import Report
 
@@ -93,10 +91,10 @@ def _rules_by_pass(done: Optimized) -> dict[str, Counter[str]]:
 # ---- one model -----------------------------------------------------------------------------------------------------
 
 
-def details(outcome: Outcome, args: argparse.Namespace, verbose: bool) -> Iterator[RenderableType]:
-    """Everything about one model."""
+def details(outcome: Outcome, title: str, *, explain: bool, verbose: bool) -> Iterator[RenderableType]:
+    """Everything about one model, which the user knows as `title`."""
     if outcome.before is not None and outcome.after is not None:
-        yield heading("stdin" if outcome.model == STDIN else outcome.model)
+        yield heading(title)
         yield _counts(outcome.before, outcome.after, verbose)
     if outcome.done is not None:
         yield from _passes(outcome.done, verbose)
@@ -104,7 +102,7 @@ def details(outcome: Outcome, args: argparse.Namespace, verbose: bool) -> Iterat
         if verbose:
             yield ""
             yield _rules(outcome.done)
-        if args.explain:
+        if explain:
             yield ""
             yield from _misses(outcome.done, verbose)
         yield ""

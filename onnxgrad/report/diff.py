@@ -10,9 +10,10 @@ from typing import Any
 
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto
 
-from onnxgrad.cli.stats import operator
-from onnxgrad.cli.tensors import elements
+from onnxgrad.ir.stats import operator
 from onnxgrad.ir.types import dtype_name, type_from_proto
+from onnxgrad.ir.weights import internalize
+from onnxgrad.verify.values import elements
 
 _GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
@@ -266,5 +267,5 @@ def _kind(tensor: TensorProto | None) -> str:
 
 
 def _content(tensor: TensorProto, side: _Side) -> bytes:
-    array = elements(tensor, side.folder)
+    array = elements(internalize(tensor, side.folder) if tensor.data_location == TensorProto.EXTERNAL else tensor)
     return repr(array.tolist()).encode() if array.dtype == object else array.tobytes()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from onnxgrad.cli.report import cell, number, share_text, table
+from onnxgrad.report.parts import cell, number, share_text, table
 from onnxgrad.verify import Difference, Report
 from onnxgrad.verify.report import DIFFERENT, EQUAL, NOT_PROVED, counted
 

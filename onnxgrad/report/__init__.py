@@ -1,0 +1,1 @@
+"""What was done, as data, and how it reads: tables, JSON, Markdown."""
