@@ -8,8 +8,9 @@ from onnxgrad.grad.forward import jvp
 from onnxgrad.grad.gradient_pass import GradientPass
 from onnxgrad.grad.preview_training import LowerTraining
 from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
-from onnxgrad.ir.ops import emitting, op
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import save
 from onnxgrad.pipeline.optimize import RewriteRefuted, optimize
 from onnxgrad.rewrite.combine import combine

@@ -26,10 +26,12 @@ from onnxgrad.grad.straight_through import close_rounding, open_rounding
 from onnxgrad.ir.anchor import lift
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.collector import collector_paused
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.fault import blaming
 from onnxgrad.ir.interop import check_room, like
 from onnxgrad.ir.load import ModelLike, load_own
-from onnxgrad.ir.ops import constant, emitting, op
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.limits import limited
 from onnxgrad.passes.remove_unused_functions import reachable

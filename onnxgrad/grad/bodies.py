@@ -23,8 +23,9 @@ from onnxgrad.ir.bodies import (
     has_schema_body,
     splice,
 )
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.like import with_type_of
-from onnxgrad.ir.ops import constant, emitting
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.type_inference.again import retype
 from onnxgrad.ir.type_inference.symbols import sizes

@@ -28,8 +28,8 @@ from onnxgrad.grad.check_report import GradientReport, ValueCheck
 from onnxgrad.grad.check_values import Flat, Mask, flat, moved_by, zero_deltas
 from onnxgrad.grad.reach import values_reaching
 from onnxgrad.grad.request import Target, Wrt, find_targets, hoist_requested
+from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import ModelLike, load
-from onnxgrad.ir.ops import emitting
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import SequenceType, numpy_dtype

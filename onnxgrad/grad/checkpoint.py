@@ -25,7 +25,8 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import rule_of
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.clone import clone_bindings
-from onnxgrad.ir.ops import RANDOM_OPS, op
+from onnxgrad.ir.emission.emit import RANDOM_OPS
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import FLOAT_DTYPES, TensorType
 
 # a value's name: all its uses; (value, result): its use by the binding that defines `result`

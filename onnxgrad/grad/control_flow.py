@@ -18,8 +18,12 @@ from onnxgrad.grad.engine import backward, has_gradient, open_calls
 from onnxgrad.grad.sequences import add_up_sequences, zeros_of
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.clone import clone_bindings, clone_sparse
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.emission.emit import RANDOM_OPS, emitting
+from onnxgrad.ir.emission.emitter import emitter
+from onnxgrad.ir.emission.nested import emit_with_blocks, nested_block
 from onnxgrad.ir.like import zeros_like
-from onnxgrad.ir.ops import RANDOM_OPS, constant, emit_with_blocks, emitter, emitting, nested_block, op
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import SequenceType, TensorType, Type
 from onnxgrad.laws.sums import add_up
 

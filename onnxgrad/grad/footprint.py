@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnxgrad.grad.loop import state_types, typed_step
 from onnxgrad.ir.block import Binding, BindingBlock, Var
-from onnxgrad.ir.ops import emitting
+from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.types import TensorType, Type, element_count, numpy_dtype
 
 # onnxruntime holds the steps of a tape one by one, then stacked

@@ -15,7 +15,8 @@ from onnxgrad.grad.engine import influenced
 from onnxgrad.grad.registry import INTERNAL, vjp
 from onnxgrad.ir.anchor import anchor
 from onnxgrad.ir.block import Binding, BindingBlock, Var
-from onnxgrad.ir.ops import emitting, op
+from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import TensorType
 from onnxgrad.laws.quantized.operators import LAWS

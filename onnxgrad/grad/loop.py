@@ -25,7 +25,10 @@ from onnxgrad.grad.engine import has_gradient
 from onnxgrad.grad.sequences import add_up_sequences, zeros_of
 from onnxgrad.grad.tapes import tape_of
 from onnxgrad.ir.block import Binding, BindingBlock, Var
-from onnxgrad.ir.ops import constant, emit_with_blocks, emitting, op
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.emission.nested import emit_with_blocks
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.type_inference.again import common_type, retype
 from onnxgrad.ir.types import SequenceType, TensorType, Type
 

@@ -16,8 +16,10 @@ from onnxgrad.grad import batched_scan, raised_functions
 from onnxgrad.grad.converted_names import separate_names
 from onnxgrad.grad.sparse_aside import put_back_sparse, take_sparse
 from onnxgrad.ir.attributes import is_of_onnxruntime
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
-from onnxgrad.ir.ops import constant, emitting, op
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.preflight.model import every_node
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto

@@ -17,8 +17,9 @@ from onnxgrad.grad.opset import OPSET
 from onnxgrad.grad.registry import body
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.clone import clone_bindings
+from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.like import filled_like, zeros_like
-from onnxgrad.ir.ops import emitting, op
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import numpy_dtype
 from onnxgrad.passes.base import Pass, register

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from onnxgrad.grad.bodies import fold
 from onnxgrad.ir.block import Binding, BindingBlock, Var
-from onnxgrad.ir.ops import emitting
+from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.program import Program
 from onnxgrad.laws.arithmetic import (
     add_of_neg,

@@ -8,7 +8,8 @@ import numpy as np
 from onnx import TensorProto, numpy_helper
 
 from onnxgrad.ir.block import Var
-from onnxgrad.ir.ops import emitter, op
+from onnxgrad.ir.emission.emitter import emitter
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim, TensorType, is_static, numpy_dtype
 
 

@@ -172,7 +172,7 @@ class Var:
 
 
 def _emit(op_type: str, *operands: Any, **attrs: Any) -> Var:
-    from onnxgrad.ir.ops import emit  # emission reads this module
+    from onnxgrad.ir.emission.emit import emit
 
     result: Var = emit(op_type, operands, attrs)
     return result

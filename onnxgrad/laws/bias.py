@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.ir.block import Binding, Var
-from onnxgrad.ir.ops import constant
+from onnxgrad.ir.emission.constant import constant
 from onnxgrad.laws.scales.scale import Stays, again, channel_vector
 from onnxgrad.rewrite.engine import count, rewrite
 from onnxgrad.rewrite.pattern import P, capture

@@ -17,7 +17,8 @@ from onnxgrad.folding.groups import groups, growth
 from onnxgrad.folding.size import file_bytes
 from onnxgrad.ir import attributes
 from onnxgrad.ir.block import Binding, BindingBlock, Var
-from onnxgrad.ir.ops import RANDOM_OPS, constant, emitting
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.emission.emit import RANDOM_OPS, emitting
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.type_inference import at_emission, symbols
 from onnxgrad.ir.types import FLOAT_DTYPES, Array, TensorType, element_count, is_static, numpy_dtype

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.block import Binding, Var
-from onnxgrad.ir.ops import emitting
+from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.type_inference.again import type_again
 from onnxgrad.laws.quantized.bounds import Shortfall

@@ -9,7 +9,8 @@ from typing import ClassVar
 from onnx import TensorProto
 
 from onnxgrad.ir.block import Binding, BindingBlock, Var
-from onnxgrad.ir.ops import RANDOM_OPS, merged_metadata
+from onnxgrad.ir.emission.emit import RANDOM_OPS
+from onnxgrad.ir.emission.provenance import merged_metadata
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES
 from onnxgrad.passes.base import Pass, register, roots

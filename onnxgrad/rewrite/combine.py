@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnxgrad.ir.block import Binding, BindingBlock, Var
-from onnxgrad.ir.ops import emitting
+from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.rewrite.engine import answer_of, call_arguments, fault_of, replacements, substitute
 from onnxgrad.rewrite.match import heads, match_binding, value_of
 from onnxgrad.rewrite.pattern import Pattern

@@ -14,8 +14,8 @@ from typing import Any
 from onnxgrad.errors import InputError
 from onnxgrad.ir import interop
 from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import ModelLike, load
-from onnxgrad.ir.ops import emitting
 from onnxgrad.rewrite.engine import (
     Measure,
     answer_of,

@@ -15,7 +15,7 @@ from typing import Any
 
 from onnxgrad.errors import InputError, InternalError, OnnxgradError, UnknownDtype
 from onnxgrad.ir.block import Binding, BindingBlock, Var
-from onnxgrad.ir.ops import emitting
+from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.topological_order import depends_on
 from onnxgrad.ir.types import TensorType
 from onnxgrad.rewrite.match import Captured, heads, match_binding, value_of

@@ -14,8 +14,10 @@ from onnx.reference import ReferenceEvaluator
 
 from onnxgrad.errors import InternalError
 from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
-from onnxgrad.ir.ops import constant, emitting, op
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import to_proto
 from tests.helpers import parse
 

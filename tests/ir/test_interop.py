@@ -14,8 +14,8 @@ from onnx.reference import ReferenceEvaluator
 
 from onnxgrad.ir import interop
 from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
-from onnxgrad.ir.ops import emitting
 from onnxgrad.ir.program import Program
 from tests.helpers import parse
 

@@ -18,8 +18,10 @@ from onnx import ModelProto, TensorProto, numpy_helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir import files, weights
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
-from onnxgrad.ir.ops import constant, emitting, op
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import save, to_proto
 from tests.helpers import parse
 

@@ -8,8 +8,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
-from onnxgrad.ir.ops import emitting, op
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.text import block_text
 from tests.helpers import parse
 from tests.ir.test_load import _rich

@@ -12,8 +12,9 @@ from onnx import TensorProto, helper
 
 from onnxgrad.errors import InternalError
 from onnxgrad.ir.block import Binding, BindingBlock
+from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
-from onnxgrad.ir.ops import emitting, op
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.topological_order import depends_on
 from tests.helpers import parse

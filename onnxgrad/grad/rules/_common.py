@@ -9,7 +9,8 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.ir.block import Var
-from onnxgrad.ir.ops import constant, op
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.ops import op
 
 Axes = Sequence[int] | Var | None
 

@@ -23,7 +23,8 @@ from onnx import TensorProto
 from onnxgrad.grad.rules._common import as_number, where
 from onnxgrad.grad.rules._scatter import scatter_elements, zeros
 from onnxgrad.ir.block import Var
-from onnxgrad.ir.ops import constant, op
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import TensorType
 
 # positions further out than any image reaches stay where integers hold them

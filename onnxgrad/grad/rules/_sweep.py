@@ -16,8 +16,12 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.emission.emitter import emitter
+from onnxgrad.ir.emission.nested import emit_with_blocks, nested_block
 from onnxgrad.ir.like import reshape_like, zeros_like
-from onnxgrad.ir.ops import constant, emit_with_blocks, emitter, emitting, nested_block, op
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import TensorType, Type
 
 Step = Callable[[Sequence[Var], Sequence[Var]], tuple[Sequence[Var], Sequence[Var]]]

@@ -9,8 +9,9 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import pad
 from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.like import with_type_of
-from onnxgrad.ir.ops import constant, op
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim
 
 

@@ -14,7 +14,8 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import body
 from onnxgrad.grad.rules._common import plus
 from onnxgrad.ir.block import Binding, Var
-from onnxgrad.ir.ops import emitter, op
+from onnxgrad.ir.emission.emitter import emitter
+from onnxgrad.ir.ops import op
 
 _DOMAIN = "com.microsoft"
 # the opset that brought Gelu

@@ -15,7 +15,8 @@ from onnx import TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import body
 from onnxgrad.ir.block import Binding, Var
-from onnxgrad.ir.ops import constant, op
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import numpy_dtype, same_dim
 
 _DOMAIN = "com.microsoft"

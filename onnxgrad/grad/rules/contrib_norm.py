@@ -10,7 +10,8 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import body
 from onnxgrad.grad.rules._common import plus
 from onnxgrad.ir.block import Binding, Var
-from onnxgrad.ir.ops import constant, op
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.ops import op
 
 _DOMAIN = "com.microsoft"
 # onnxruntime's own default of epsilon where it fuses

@@ -17,8 +17,9 @@ import numpy as np
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp_all
 from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.like import shape_of
-from onnxgrad.ir.ops import constant, op
+from onnxgrad.ir.ops import op
 
 
 def _einsum(g: Var, y: Var, xs: Sequence[Var], equation: str, binding: Binding, wanted: Sequence[bool]) -> list[Any]:

@@ -14,8 +14,9 @@ from onnxgrad.grad.rules._sampling import as_type, product, reshaped
 from onnxgrad.grad.rules.roi import as_type_of, counting
 from onnxgrad.grad.rules.shape import size_along
 from onnxgrad.ir.block import Var
+from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.like import reshape_like
-from onnxgrad.ir.ops import constant, op
+from onnxgrad.ir.ops import op
 
 
 def _max_roi_pool(g: Var, y: Var, x: Var, rois: Var, pooled_shape: Any, spatial_scale: float) -> Var:

@@ -8,8 +8,9 @@ import numpy as np
 
 from onnxgrad.grad.registry import vjp, zero
 from onnxgrad.ir.block import Var
+from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.like import reshape_like
-from onnxgrad.ir.ops import constant, op
+from onnxgrad.ir.ops import op
 
 Adjoints = Sequence["Var | None"]
 

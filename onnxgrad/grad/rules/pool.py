@@ -13,8 +13,9 @@ from onnxgrad.grad.rules._common import reduced_count
 from onnxgrad.grad.rules._scatter import scatter_elements
 from onnxgrad.grad.rules._windows import Geometry, geometry, onto_long, onto_short, spatial
 from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.like import expand_like, reshape_like, zeros_like
-from onnxgrad.ir.ops import constant, op
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import numpy_dtype
 
 

@@ -25,8 +25,9 @@ from onnxgrad.grad.rules._roi_max import Candidates
 from onnxgrad.grad.rules._sampling import as_type, number_type, product, reshaped
 from onnxgrad.grad.rules.shape import size_along
 from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.like import reshape_like
-from onnxgrad.ir.ops import constant, op
+from onnxgrad.ir.ops import op
 
 
 def counting(count: Any, dtype: int) -> Var:

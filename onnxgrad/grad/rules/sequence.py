@@ -10,8 +10,11 @@ from onnxgrad.grad.engine import backward, has_gradient
 from onnxgrad.grad.registry import vjp, vjp_all, vjp_blocks, zero
 from onnxgrad.grad.sequences import element_type, lengths, position, zero_sequence
 from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.emission.emitter import emitter
+from onnxgrad.ir.emission.nested import emit_with_blocks, nested_block
 from onnxgrad.ir.like import zeros_like
-from onnxgrad.ir.ops import emit_with_blocks, emitter, emitting, nested_block, op
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import SequenceType, Type
 from onnxgrad.laws.sums import add_up
 

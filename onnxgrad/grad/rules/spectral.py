@@ -12,8 +12,9 @@ from onnxgrad.grad.registry import vjp, zero
 from onnxgrad.grad.rules._common import pad
 from onnxgrad.grad.rules._rows import add_rows
 from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.like import reshape_like
-from onnxgrad.ir.ops import constant, op
+from onnxgrad.ir.ops import op
 
 
 def _size(v: Var, axis: Any) -> Any:

@@ -13,8 +13,9 @@ from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import pad, where
 from onnxgrad.grad.rules._windows import geometry, onto_long, spatial
 from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.like import reshape_like
-from onnxgrad.ir.ops import constant, op
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import numpy_dtype
 
 

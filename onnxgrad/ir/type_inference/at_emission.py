@@ -13,7 +13,7 @@ import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from onnxgrad.ir.block import BindingBlock, Var
-from onnxgrad.ir.signature import TypeMismatch
+from onnxgrad.ir.emission.signature import TypeMismatch
 from onnxgrad.ir.type_inference import misinferred, symbols
 from onnxgrad.ir.types import (
     Dim,

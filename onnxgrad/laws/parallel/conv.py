@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.ir.block import Binding, Var
-from onnxgrad.ir.ops import constant, op
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim, numpy_dtype
 from onnxgrad.laws.parallel.merging import concat, split
 from onnxgrad.rewrite.combine import Branch, Family, combine

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.ir.block import Binding, Var
-from onnxgrad.ir.ops import constant, op
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Shape
 from onnxgrad.laws.parallel.gemm import row
 from onnxgrad.rewrite.combine import Branch, Family, combine

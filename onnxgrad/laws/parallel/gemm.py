@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.ir.block import Binding, Var
-from onnxgrad.ir.ops import constant, op
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim, numpy_dtype
 from onnxgrad.laws.parallel.merging import concat, reason_not_to_merge, reason_not_to_split, reason_of_shared, split
 from onnxgrad.rewrite.combine import Branch, Family, combine

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.ir.block import Var
-from onnxgrad.ir.ops import constant, op
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim
 
 MERGE = ("always", "auto", "never")

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.ir.block import Binding, Var
-from onnxgrad.ir.ops import constant, emitting, op
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.topological_order import depends_on
 from onnxgrad.ir.types import numpy_dtype
 from onnxgrad.laws.parallel.merging import concat

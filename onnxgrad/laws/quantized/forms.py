@@ -9,7 +9,8 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.ir.block import Var
-from onnxgrad.ir.ops import constant, op
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import numpy_dtype
 
 # the dtypes of quantized tensors that these forms know

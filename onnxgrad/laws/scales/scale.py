@@ -10,7 +10,10 @@ import numpy as np
 
 from onnxgrad.folding.digits import fixed_value, reason_of_rounding
 from onnxgrad.ir.block import Binding, Var
-from onnxgrad.ir.ops import constant, emit, emitter, op
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.emission.emit import emit
+from onnxgrad.ir.emission.emitter import emitter
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import FLOAT_DTYPES, Array, Shape, element_count
 from onnxgrad.rewrite.trace import Decline, decline
 

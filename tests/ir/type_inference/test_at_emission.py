@@ -16,8 +16,9 @@ from onnx.reference import ReferenceEvaluator
 from onnxgrad.errors import InternalError
 from onnxgrad.ir import attributes
 from onnxgrad.ir.block import Var
+from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
-from onnxgrad.ir.ops import emitting, op
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.type_inference import at_emission
 from onnxgrad.ir.types import Shape, TensorType, broadcast_shapes

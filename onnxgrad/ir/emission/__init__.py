@@ -1,0 +1,1 @@
+"""Emission: bindings that are appended to the block that `emitting` names, and typed on the spot."""

@@ -1,0 +1,73 @@
+"""Constants of the block emitted into."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, numpy_helper
+
+from onnxgrad.errors import InternalError
+from onnxgrad.ir import attributes
+from onnxgrad.ir.emission.append import append
+from onnxgrad.ir.emission.emitter import emitter
+from onnxgrad.ir.types import INT_DTYPES, Array, TensorType, dtype_name, numpy_dtype
+from onnxgrad.ir.var import Var
+
+
+def constant(value: Any, dtype: int | None = None, name: str = "const") -> Var:
+    """A constant of the block emitted into: an initializer, or a Constant binding inside a function body.
+
+    Without `dtype` numpy values keep their own and Python's become bool, int64 or float32. Raises InternalError when
+    `dtype` cannot hold the value (0.5 as an integer, 1e9 as float16).
+    """
+    at = emitter()
+    array = _array(value, dtype)
+    key = None
+    if at.known is not None and array.dtype != object:
+        key = ("constant", str(array.dtype), array.shape, array.tobytes())
+        known: Var | None = at.known.get(key)
+        if known is not None and _still_there(known):
+            return known
+    program = at.block.program
+    if at.block.is_function or program.ir_version < 4:  # below IR 4 an initializer would have to be a graph input
+        tensor = numpy_helper.from_array(array)
+        schema = attributes.schema("Constant", at.block.opsets.get("", 0), "")
+        # the schema before version 9 knows floats only; runtimes take every dtype
+        floats = array.dtype.kind == "f" or (schema is not None and schema.since_version >= 9)
+        var = append(at, "Constant", "", schema if floats else None, [], [("value", tensor)], [True]).out
+        var.type = TensorType(tensor.data_type, tuple(tensor.dims))
+    else:
+        tensor = numpy_helper.from_array(array, program.fresh(name))
+        var = at.block.add_initializer(tensor)
+        at.constants.append(var)
+    if key is not None and at.known is not None:
+        at.known[key] = var
+    return var
+
+
+def _array(value: Any, dtype: int | None) -> Array:
+    source = np.asarray(value)
+    if source.dtype.kind == "U":
+        return source.astype(object)
+    if dtype is None:
+        is_python_float = source.dtype == np.float64 and not isinstance(value, (np.ndarray, np.generic))
+        return source.astype(np.float32) if is_python_float else source
+    with np.errstate(all="ignore"):
+        array = source.astype(numpy_dtype(dtype))
+    if source.dtype.kind in "biuf" and not _holds(array, source, dtype):
+        raise InternalError(f"{dtype_name(dtype)} cannot hold the constant {value!r}")
+    return array
+
+
+def _holds(array: Array, source: Array, dtype: int) -> bool:
+    if dtype in INT_DTYPES or dtype == TensorProto.BOOL:
+        return bool(np.array_equal(array, source))
+    lost = ~np.isfinite(array.astype(np.float64)) & np.isfinite(source)
+    return not bool(lost.any())
+
+
+def _still_there(var: Var) -> bool:
+    if var.definition is not None:
+        return var.definition.is_live
+    return var.block.initializers.get(var.name) is var

@@ -1,0 +1,32 @@
+"""Where an emitted binding came from: the metadata of those it stands for, and what made it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from onnx import NodeProto
+
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.emitter import Emitter
+
+# between the values of one metadata key that sources disagree on
+_UNION = " | "
+
+
+def merged_metadata(sources: Iterable[Binding], made_by: str = "") -> dict[str, str]:
+    """The union of the sources' metadata; values that differ are listed one after the other, each once."""
+    merged: dict[str, dict[str, None]] = {}
+    for source in sources:
+        for entry in source.node.metadata_props:
+            merged.setdefault(entry.key, {}).update(dict.fromkeys(entry.value.split(_UNION)))
+    if made_by:
+        merged.setdefault("onnxgrad.made_by", {})[made_by] = None
+    return {key: _UNION.join(values) for key, values in merged.items()}
+
+
+def add_provenance(node: NodeProto, at: Emitter) -> None:
+    """Write what the emitter says of the binding's origin into its metadata."""
+    if at.block.program.ir_version < 10:
+        return  # nodes carry metadata from IR 10 on
+    for key, value in merged_metadata(at.sources, at.made_by).items():
+        node.metadata_props.add(key=key, value=value)
