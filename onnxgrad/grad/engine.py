@@ -1,7 +1,7 @@
 """The backward walk: bindings in reverse order, one rule each, partials added up.
 
 `backward` works on any block: the main graph, or the body of a loop whose rule differentiates it in a block of its
-own. It emits through the emitter in force (`ir.ops.emitting(block, share=True)`), so partials that are equal are
+own. It emits through the emitter in force (`emitting(block, share=True)`), so partials that are equal are
 computed once. Only what a requested adjoint needs is emitted.
 """
 

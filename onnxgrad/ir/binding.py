@@ -9,10 +9,11 @@ from onnx import NodeProto, helper
 
 from onnxgrad.errors import InternalError
 from onnxgrad.ir import attributes
-from onnxgrad.ir.var import Var
+from onnxgrad.ir.text import binding_text
 
 if TYPE_CHECKING:
     from onnxgrad.ir.block import BindingBlock
+    from onnxgrad.ir.var import Var
 
 
 # operands that are searched one by one
@@ -138,8 +139,6 @@ class Binding:
         return self.op == op and self.domain == domain
 
     def __str__(self) -> str:
-        from onnxgrad.ir.text import binding_text  # the printer reads this module
-
         return binding_text(self)
 
     def __repr__(self) -> str:

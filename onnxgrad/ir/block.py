@@ -8,12 +8,15 @@ from, and what no one changed is written back as it was.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
 
 from onnxgrad.errors import InternalError
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.check import check_block
+from onnxgrad.ir.text import block_text
+from onnxgrad.ir.topological_order import topological_order
 from onnxgrad.ir.types import TensorType, Type
 from onnxgrad.ir.var import Var
 
@@ -154,7 +157,7 @@ class BindingBlock:
         self.touch()
 
     def append(self, node: NodeProto, inputs: Sequence[Var | None], types: Sequence[Type | None]) -> Binding:
-        """Append `node` reading `inputs`; its output names must be free. Emission (`ir.ops`) is the usual way in."""
+        """Append `node` reading `inputs`; its output names must be free. `ir.emission` is the usual way in."""
         outputs: list[Var | None] = []
         binding = Binding(node, self, list(inputs), outputs)
         for name, type_ in zip(node.output, types, strict=True):
@@ -323,48 +326,14 @@ class BindingBlock:
         Depth-first from each binding in its present position, operands first: a binding that moved ahead of its
         operand pulls exactly what it needs. Raises InternalError naming the cycle.
         """
-        from onnxgrad.ir.topological_order import topological_order  # schedule reads this module
-
         self.bindings = dict.fromkeys(topological_order(self))
 
     def check(self) -> None:
         """Verify every invariant of the data structure; raises InternalError with the first violation."""
-        from onnxgrad.ir.check import check_block  # check reads this module
-
         check_block(self)
 
     def __str__(self) -> str:
-        from onnxgrad.ir.text import block_text  # the printer reads this module
-
         return block_text(self)
-
-    # ---- files ---------------------------------------------------------------------------------------------
-
-    @staticmethod
-    def load(model: Any) -> BindingBlock:
-        """The main block of a model given as path, bytes, ModelProto, gs.Graph or onnx_ir.Model."""
-        from onnxgrad.ir.load import load
-
-        return load(model).main
-
-    def save(self, path: str) -> None:
-        """Write the whole program this block belongs to (see `ir.save.save`)."""
-        from onnxgrad.ir.save import save
-
-        save(self.program, path)
-
-    def to_graphsurgeon(self) -> Any:
-        """This block's program as an onnx_graphsurgeon.Graph, for surgery."""
-        from onnxgrad.ir.interop import to_graphsurgeon
-
-        return to_graphsurgeon(self.program)
-
-    @staticmethod
-    def from_graphsurgeon(graph: Any) -> BindingBlock:
-        """The main block of an onnx_graphsurgeon.Graph."""
-        from onnxgrad.ir.interop import from_graphsurgeon
-
-        return from_graphsurgeon(graph).main
 
 
 def _drop_use(var: Var, user: Binding) -> None:

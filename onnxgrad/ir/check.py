@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from onnxgrad.errors import InternalError
-from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.topological_order import topological_order
+
+if TYPE_CHECKING:
+    from onnxgrad.ir.binding import Binding
+    from onnxgrad.ir.block import BindingBlock
+    from onnxgrad.ir.var import Var
 
 
 def check_block(block: BindingBlock) -> None:

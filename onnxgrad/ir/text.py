@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from google.protobuf.message import Message
 from onnx import TensorProto, TypeProto, numpy_helper
 
 from onnxgrad.ir.attributes import RefAttr
-from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.types import TensorType, dtype_name, type_from_proto
+
+if TYPE_CHECKING:
+    from onnxgrad.ir.binding import Binding
+    from onnxgrad.ir.block import BindingBlock
+    from onnxgrad.ir.var import Var
 
 _SHOWN = 8  # constants up to this many elements are shown in full
 

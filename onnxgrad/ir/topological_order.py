@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from onnxgrad.errors import InternalError
-from onnxgrad.ir.block import Binding, BindingBlock
+
+if TYPE_CHECKING:
+    from onnxgrad.ir.binding import Binding
+    from onnxgrad.ir.block import BindingBlock
 
 
 def topological_order(block: BindingBlock) -> list[Binding]:

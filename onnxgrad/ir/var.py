@@ -1,4 +1,4 @@
-"""One SSA value. Writing `a * b` on two of them emits a binding (see `ir.ops`)."""
+"""One SSA value. Writing `a * b` on two of them emits a binding (see `ir.emission`)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InternalError
 from onnxgrad.ir import attributes
+from onnxgrad.ir.emission.emitter import emitter
 from onnxgrad.ir.types import Array, Shape, TensorType, Type, type_from_proto
 
 if TYPE_CHECKING:
-    from onnxgrad.ir.block import Binding, BindingBlock
+    from onnxgrad.ir.binding import Binding
+    from onnxgrad.ir.block import BindingBlock
 
 # arrays up to this many bytes stay decoded on their Var; larger ones are decoded at each request
 _CACHED_BYTES = 1 << 14
@@ -124,7 +126,7 @@ class Var:
         ((user, slots),) = self.users.items()
         return user if slots == 1 else None
 
-    # ---- emission: each operator appends a binding to the block that `ir.ops.emitting` names ------------------
+    # ---- emission: each operator appends a binding to the block that `emitting` names ------------------
 
     def __add__(self, other: Any) -> Var:
         return _emit("Add", self, other)
@@ -172,7 +174,5 @@ class Var:
 
 
 def _emit(op_type: str, *operands: Any, **attrs: Any) -> Var:
-    from onnxgrad.ir.emission.emit import emit
-
-    result: Var = emit(op_type, operands, attrs)
+    result: Var = emitter().emit(op_type, operands, attrs)
     return result

@@ -15,7 +15,6 @@ from onnxgrad.errors import InternalError
 from onnxgrad.ir.block import BindingBlock, Var
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.emission.emitter import using
 from onnxgrad.ir.emission.nested import emit_with_blocks, nested_block
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
@@ -142,7 +141,7 @@ def test_operands_that_were_attributes_must_be_constant() -> None:
 def test_sharing() -> None:
     block = block_of("float[2] x")
     (x,) = block.inputs
-    with emitting(block, share=True) as at:
+    with emitting(block, share=True):
         a = op.Tanh(x)
         assert op.Tanh(x) is a and op.Tanh(x + 0.0) is not a
         assert x + 1.0 is not x + 1.5 and x + 1.0 is x + 1.0
@@ -150,8 +149,7 @@ def test_sharing() -> None:
         assert op.Softmax(x, axis=0) is not op.Softmax(x)
         assert op.RandomNormalLike(x) is not op.RandomNormalLike(x)
         assert op.TopK(x, 1, outputs=2)[1] is op.TopK(x, 1, outputs=2)[1]
-    block.remove_unused()
-    with using(at):
+        block.remove_unused()
         again = op.Tanh(x)
     assert again is not a and again.definition.is_live, "what was removed is not handed out again"
     block.check()
