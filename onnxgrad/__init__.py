@@ -9,6 +9,7 @@ from onnxgrad.grad.gradient_pass import GradientPass
 from onnxgrad.grad.preview_training import LowerTraining
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.interop.given_back import to_graphsurgeon
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import save
@@ -54,6 +55,7 @@ __all__ = [
     "rewrite_bindings",
     "rewrite_call",
     "save",
+    "to_graphsurgeon",
     "verify",
     "vjp",
     "vjp_all",

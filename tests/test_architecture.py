@@ -1,8 +1,10 @@
-"""Imports point downwards only, files stay short, heavy packages are imported where they are needed."""
+"""Imports point downwards only and in no circle, files stay short, heavy packages are imported where they are needed."""
 
 from __future__ import annotations
 
 import ast
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,8 @@ LAYERS = [
 ]
 MAX_LINES = 400
 LONG_FILES: frozenset[str] = frozenset()  # exceptions to MAX_LINES, each with its reason beside it
+# imports of our own modules that wait until they are needed: (file, module), each with its reason beside it
+LATE: frozenset[tuple[str, str]] = frozenset()
 HEAVY = {"onnxruntime", "torch", "onnx_ir"}  # optional, and slow to import: only inside the functions that need them
 
 
@@ -74,25 +78,48 @@ def upward_arrows(path: Path, package: Path = PACKAGE) -> list[str]:
     return arrows
 
 
-def heavy_at_module_level(path: Path) -> list[str]:
-    """Imports of HEAVY packages that run when the module is imported (those under TYPE_CHECKING do not)."""
+def imports_that_run(path: Path, *, late: bool = False) -> list[str]:
+    """The imports that run with the module itself, or only `late`, inside its functions; none under TYPE_CHECKING."""
     found: list[str] = []
-    todo: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    todo: list[tuple[ast.AST, bool]] = [(ast.parse(path.read_text(encoding="utf-8")), False)]
     while todo:
-        node = todo.pop()
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            continue
+        node, inside = todo.pop()
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            todo += node.orelse
+            todo += [(n, inside) for n in node.orelse]
             continue
-        names = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            names = [node.module]
-        found += [f"{path.name}: imports {name}" for name in names if name.split(".")[0] in HEAVY]
-        todo += ast.iter_child_nodes(node)
+        if isinstance(node, ast.Import) and inside is late:
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module and inside is late:
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+        inside = inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        todo += [(n, inside) for n in ast.iter_child_nodes(node)]
     return found
+
+
+def heavy_at_module_level(path: Path) -> list[str]:
+    return [f"{path.name}: imports {name}" for name in imports_that_run(path) if name.split(".")[0] in HEAVY]
+
+
+def circle(edges: Mapping[str, Iterable[str]]) -> list[str]:
+    """Modules each of which imports the next, and the last the first; none where there is no such circle."""
+    done: set[str] = set()
+    for root in edges:
+        path: list[tuple[str, Iterator[str]]] = [(root, iter(edges[root]))]
+        while path:
+            module, imported = path[-1]
+            needed = next((n for n in imported if n in edges and n not in done), None)
+            if needed is None:
+                done.add(module)
+                path.pop()
+            elif needed in (names := [name for name, _ in path]):
+                return names[names.index(needed) :]
+            else:
+                path.append((needed, iter(edges[needed])))
+    return []
+
+
+def module_of(path: Path) -> str:
+    return ".".join(["onnxgrad", *path.relative_to(PACKAGE).with_suffix("").parts]).removesuffix(".__init__")
 
 
 def files() -> list[Path]:
@@ -111,6 +138,26 @@ def test_files_are_short() -> None:
     lengths = {str(f.relative_to(PACKAGE)): len(f.read_text(encoding="utf-8").splitlines()) for f in files()}
     assert {name: n for name, n in lengths.items() if n > MAX_LINES and name not in LONG_FILES} == {}
     assert [name for name in LONG_FILES if lengths.get(name, 0) <= MAX_LINES] == [], "no longer an exception"
+
+
+def test_no_circle() -> None:
+    modules = {module_of(f): f for f in files()}
+
+    def home(name: str) -> str:  # of `package.module` or of `package.module.name`
+        return name if name in modules else name.rpartition(".")[0]
+
+    both = {m: [home(n) for n in imports_that_run(f) + imports_that_run(f, late=True)] for m, f in modules.items()}
+    assert circle({m: [n for n in imported if n != m] for m, imported in both.items()}) == []
+
+
+def test_our_own_modules_are_imported_at_the_top() -> None:
+    late = {
+        (str(f.relative_to(PACKAGE)), name)
+        for f in files()
+        for name in imports_that_run(f, late=True)
+        if name.split(".")[0] == "onnxgrad"
+    }
+    assert late == LATE
 
 
 def test_no_heavy_import_at_module_level() -> None:
@@ -155,3 +202,32 @@ def test_the_heavy_import_finder(tmp_path: Path, text: str, bad: bool) -> None:
     path = tmp_path / "m.py"
     path.write_text(text, encoding="utf-8")
     assert bool(heavy_at_module_level(path)) is bad
+
+
+@pytest.mark.parametrize(
+    ("edges", "found"),
+    [
+        ({"a": ["b"], "b": ["c", "d"], "c": ["d"], "d": ["e"]}, []),
+        ({"a": ["b"], "b": ["c"], "c": ["d", "b"], "d": []}, ["b", "c"]),
+    ],
+)
+def test_the_circle_finder(edges: dict[str, list[str]], found: list[str]) -> None:
+    assert circle(edges) == found
+
+
+def test_the_finder_of_late_imports(tmp_path: Path) -> None:
+    path = tmp_path / "m.py"
+    text = """
+        import a
+        if TYPE_CHECKING:
+            import b
+        else:
+            import c
+        class C:
+            import d
+            def f(self):
+                if True:
+                    from e import f
+        """
+    path.write_text(textwrap.dedent(text), encoding="utf-8")
+    assert (sorted(imports_that_run(path)), imports_that_run(path, late=True)) == (["a", "c", "d"], ["e.f"])

@@ -29,7 +29,7 @@ from onnxgrad.ir.collector import collector_paused
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.fault import blaming
-from onnxgrad.ir.interop import check_room, like
+from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program

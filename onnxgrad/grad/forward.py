@@ -14,7 +14,7 @@ from onnxgrad.grad.api import differentiate
 from onnxgrad.grad.opset import raise_opset
 from onnxgrad.grad.request import Target, Wrt
 from onnxgrad.grad.simplify import simplify
-from onnxgrad.ir.interop import check_room, like
+from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.program import Program
 

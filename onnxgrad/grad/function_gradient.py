@@ -14,7 +14,7 @@ from onnxgrad.grad.opset import raise_opset
 from onnxgrad.grad.sequences import is_float
 from onnxgrad.ir.block import Binding
 from onnxgrad.ir.bodies import called
-from onnxgrad.ir.interop import check_room, like
+from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, function_block, load, load_own
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.save import to_proto

@@ -16,7 +16,7 @@ from onnxgrad.grad.engine import influenced, reaching
 from onnxgrad.grad.request import Target, Wrt, find_targets, find_wrt
 from onnxgrad.grad.segments import Choice, choose
 from onnxgrad.ir.block import Binding, BindingBlock, Var
-from onnxgrad.ir.interop import check_room, like
+from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.program import Program
 

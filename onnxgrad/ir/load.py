@@ -12,10 +12,11 @@ from google.protobuf.message import DecodeError
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onnxgrad.errors import InputError, InternalError
-from onnxgrad.ir import attributes, interop
+from onnxgrad.ir import attributes
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.collector import collector_paused
 from onnxgrad.ir.fault import blaming
+from onnxgrad.ir.interop.given import settled
 from onnxgrad.ir.preflight.axes import check_axes
 from onnxgrad.ir.preflight.model import check_model
 from onnxgrad.ir.program import Program
@@ -37,7 +38,7 @@ def load(model: ModelLike) -> Program:
     Raises InputError when the file is missing, empty or no ONNX model, when an operator or opset is unknown, a
     name is undefined or defined twice.
     """
-    model = interop.settled(model)
+    model = settled(model)
     if isinstance(model, Program):
         return model
     if isinstance(model, bytes):

@@ -13,7 +13,8 @@ from onnx import ModelProto
 
 from onnxgrad.errors import InternalError, NotProved
 from onnxgrad.folding.size import constant_bytes, file_bytes
-from onnxgrad.ir import interop
+from onnxgrad.ir.interop.given import settled
+from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import save, to_proto
@@ -104,7 +105,7 @@ def optimize_program(
     trace = EachTrace(limit=limit, explain=explain) if each else Trace(limit=limit, explain=explain)
     tell = on_stage or (lambda stage: None)
     tell("read")
-    model = interop.settled(model)  # read more than once
+    model = settled(model)  # read more than once
     program = load_own(model)
     if on_read is not None:
         on_read(program)
@@ -170,17 +171,17 @@ def optimize(
     (half of what there is). Raises InputError, RewriteRefuted, Grown, LimitReached.
     """
     pipeline = Pipeline.of(preset, passes, merge=merge, provider=provider)
-    given = interop.settled(model)  # a stream is read once
+    given = settled(model)  # a stream is read once
     done = optimize_program(
         given,
         pipeline,
         prove=bool(verify),
         each=verify == "each",
         proof={"provider": provider, "allow_empty": allow_empty},
-        on_read=lambda program: interop.check_room(program, model),
+        on_read=lambda program: check_room(program, model),
         allow_growth=allow_growth,
     )
-    return interop.like(done.program, model)
+    return like(done.program, model)
 
 
 @contextlib.contextmanager

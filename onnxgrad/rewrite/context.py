@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir import interop
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.rewrite.engine import (
     Measure,
@@ -189,10 +189,10 @@ def _over(model: ModelLike, transform: Callable[[BindingBlock], object]) -> Any:
         return model
     program = load(model)
     if program is not model:
-        interop.check_room(program, model)
+        check_room(program, model)
     for block in (program.main, *program.functions.values()):
         transform(block)
-    return interop.like(program, model)
+    return like(program, model)
 
 
 def _rewrite_block(context: PatternContext, rewriter: Rewriter, root: BindingBlock, trace: Trace) -> None:

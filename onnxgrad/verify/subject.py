@@ -14,7 +14,7 @@ from typing import Any
 import onnx
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.interop import settled
+from onnxgrad.ir.interop.given import settled
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.weights import internalize, outside

@@ -21,7 +21,7 @@ def test_summary(run: Run, branches: Path) -> None:
 
 def test_text_is_the_block(run: Run, branches: Path) -> None:
     done = run("inspect", branches, "--text")
-    assert done.code == 0 and done.out == f"{onnxgrad.BindingBlock.load(branches)}\n"
+    assert done.code == 0 and done.out == f"{onnxgrad.load(branches).main}\n"
 
 
 def test_json(run: Run, branches: Path) -> None:

@@ -12,9 +12,9 @@ import onnx_ir
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from onnxgrad.ir import interop
-from onnxgrad.ir.block import BindingBlock
+import onnxgrad
 from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.interop.given_back import like
 from onnxgrad.ir.load import load
 from onnxgrad.ir.program import Program
 from tests.helpers import parse
@@ -51,7 +51,7 @@ def model() -> onnx.ModelProto:
 def test_graphsurgeon(model: onnx.ModelProto) -> None:
     graph = gs.import_onnx(parse(TEXT))
     before = gs.export_onnx(graph.copy()).SerializeToString()
-    found = interop.like(doubled(load(graph)), graph)
+    found = like(doubled(load(graph)), graph)
     assert type(found) is gs.Graph
     assert gs.export_onnx(graph.copy()).SerializeToString() == before
     after = gs.export_onnx(found, ir_version=10)
@@ -59,19 +59,20 @@ def test_graphsurgeon(model: onnx.ModelProto) -> None:
     np.testing.assert_allclose(run(after), 2 * np.array(run(model)))
 
 
-def test_graphsurgeon_methods(model: onnx.ModelProto) -> None:
-    block = BindingBlock.load(model)
-    graph = block.to_graphsurgeon()
-    assert isinstance(graph, gs.Graph)
-    graph.outputs[0].name = "renamed"
-    again = BindingBlock.from_graphsurgeon(graph)
-    assert [v.name for v in again.outputs] == ["renamed"] and [v.name for v in block.outputs] == ["y"]
+def test_to_graphsurgeon(model: onnx.ModelProto) -> None:
+    program = load(model)
+    for given in (program, program.main, model):
+        graph = onnxgrad.to_graphsurgeon(given)
+        assert isinstance(graph, gs.Graph)
+        graph.outputs[0].name = "renamed"
+        again = load(graph).main
+        assert [v.name for v in again.outputs] == ["renamed"] and [v.name for v in program.main.outputs] == ["y"]
 
 
 def test_onnx_ir(model: onnx.ModelProto) -> None:
     given = onnx_ir.from_proto(model)
     before = onnx_ir.to_proto(given).SerializeToString()
-    found = interop.like(doubled(load(given)), given)
+    found = like(doubled(load(given)), given)
     assert type(found) is onnx_ir.Model
     assert onnx_ir.to_proto(given).SerializeToString() == before
     np.testing.assert_allclose(run(onnx_ir.to_proto(found)), 2 * np.array(run(model)))
@@ -82,7 +83,7 @@ def test_model_proto_path_and_bytes_give_a_model_proto(model: onnx.ModelProto, t
     path = tmp_path / "m.onnx"
     onnx.save(model, path, save_as_external_data=True, size_threshold=0, convert_attribute=True)
     for given in (parse(TEXT), before, path, str(path)):
-        found = interop.like(doubled(load(given)), given)
+        found = like(doubled(load(given)), given)
         assert isinstance(found, onnx.ModelProto)
         np.testing.assert_allclose(run(found), 2 * np.array(run(parse(TEXT))))
     assert all(t.data_location == onnx.TensorProto.DEFAULT for t in found.graph.initializer), "weights are loaded"

@@ -17,7 +17,6 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import TensorType
@@ -339,5 +338,5 @@ def test_names_in_use_are_never_fresh() -> None:
 
 
 def test_a_block_stands_for_its_model() -> None:
-    block = BindingBlock.load(parse(RELU))
+    block = load(parse(RELU)).main
     assert block.inputs[0].type == TensorType(TensorProto.FLOAT, (2,))

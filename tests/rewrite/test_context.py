@@ -7,7 +7,6 @@ import pytest
 
 from onnxgrad import Each, P, PatternContext, capture, decline, op, rewrite_bindings, rewrite_call, verify
 from onnxgrad.errors import InternalError
-from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.load import load
 from onnxgrad.rewrite.engine import count
 from onnxgrad.rewrite.trace import Trace
@@ -111,6 +110,6 @@ def test_endless_rewriting_names_the_rewriter() -> None:
 
 
 def test_call_rewriting_in_place() -> None:
-    block = BindingBlock.load(parse("g (float[3] x) => (float[3] y) { n = Neg (x) m = Neg (n) y = Relu (m) }"))
+    block = load(parse("g (float[3] x) => (float[3] y) { n = Neg (x) m = Neg (n) y = Relu (m) }")).main
     assert rewrite_call(P.Neg(P.Neg(x)), lambda x: x, block, shrinks=count("Neg")) is block
     assert [bound.op for bound in block.bindings] == ["Relu"]

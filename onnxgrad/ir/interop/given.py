@@ -1,4 +1,4 @@
-"""The kinds of models that users hold in their hands, at the edges only.
+"""The kinds of models that users hold in their hands, on their way in.
 
 Two libraries' graphs go in and come out as their own kind: onnx_graphsurgeon's Graph and onnx_ir's Model. Three kinds
 go in and come out as a ModelProto: torch's ONNXProgram, an onnxscript function, a stream such as BytesIO. None of these
@@ -11,14 +11,11 @@ import os
 import sys
 from typing import Any, cast
 
-import onnx
 from onnx import ModelProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir import weights as external
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.save import to_proto
 
 
 def settled(model: Any) -> Any:
@@ -50,7 +47,7 @@ def _bytes(data: Any, stream: Any) -> bytes:
 
 def to_model_proto(model: Any) -> ModelProto:
     """The ModelProto of another library's model, which is not changed. InputError for anything else."""
-    if _is_instance(model, "onnx_graphsurgeon", "Graph"):
+    if is_instance(model, "onnx_graphsurgeon", "Graph"):
         import onnx_graphsurgeon as gs
 
         # graphsurgeon would stamp the newest IR version, which runtimes refuse
@@ -58,7 +55,7 @@ def to_model_proto(model: Any) -> ModelProto:
             model.copy(), do_type_check=False, ir_version=getattr(model, "ir_version", None) or 10
         )
         return proto
-    if _is_instance(model, "onnx_ir", "Model"):
+    if is_instance(model, "onnx_ir", "Model"):
         import onnx_ir
 
         return cast(ModelProto, onnx_ir.to_proto(model))
@@ -89,51 +86,8 @@ def _checked(found: Any, model: Any) -> ModelProto:
     return found
 
 
-def check_room(program: Program, model: Any) -> None:
-    """Raise InputError now, not after long work, when `like` would have to put over 2 GB into one ModelProto."""
-    if isinstance(model, (Program, BindingBlock, ModelProto)) or _is_instance(model, "onnx_ir", "Model"):
-        return
-    total = sum(_size(t) for t in external.outside(program.proto))
-    if total >= external.MAX_BYTES:
-        raise InputError(f"the model's weights ({total / 1e9:.1f} GB) {external.TOO_LARGE}")
-
-
-def _size(tensor: onnx.TensorProto) -> int:
-    """The bytes that an external tensor declares; 0 where it does not say."""
-    length = next((e.value for e in tensor.external_data if e.key == "length"), "")
-    return int(length) if length.isdecimal() and len(length) < 20 else 0
-
-
-def like(program: Program, model: Any) -> Any:
-    """The program in the kind that `model` is; what has no kind to come back as gives a ModelProto with its weights."""
-    if isinstance(model, Program):
-        return program
-    if isinstance(model, BindingBlock):
-        return program.main
-    if _is_instance(model, "onnx_graphsurgeon", "Graph"):
-        return to_graphsurgeon(program)
-    if _is_instance(model, "onnx_ir", "Model"):
-        import onnx_ir
-
-        return onnx_ir.from_proto(to_proto(program))
-    return to_proto(program, weights=not isinstance(model, ModelProto))
-
-
-def to_graphsurgeon(program: Program) -> Any:
-    """The program as an onnx_graphsurgeon.Graph; what graphsurgeon does not know (node metadata, ...) is lost there."""
-    import onnx_graphsurgeon as gs
-
-    return gs.import_onnx(to_proto(program, weights=True))
-
-
-def from_graphsurgeon(graph: Any) -> Program:
-    """The Program of an onnx_graphsurgeon.Graph."""
-    from onnxgrad.ir.load import load
-
-    return load(graph)
-
-
-def _is_instance(model: Any, module: str, name: str) -> bool:
+def is_instance(model: Any, module: str, name: str) -> bool:
+    """Whether it is one of another library's class, which is not imported to ask: who has its object did so."""
     found = sys.modules.get(module)
     return found is not None and isinstance(model, getattr(found, name))
 

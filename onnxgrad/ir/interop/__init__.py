@@ -1,0 +1,1 @@
+"""At the edges: the kinds of models that users hold in their hands."""
