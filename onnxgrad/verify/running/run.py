@@ -54,6 +54,7 @@ class RuntimeMissing(InputError):
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 # TF32 rounds float32 products to 10 bits; a proof wants the arithmetic that the file asks for.
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {"cpu": {}, "cuda": {"use_tf32": "0"}}
+_SAID = 4000  # characters of a message that are looked at
 TWO_GB = 2**31 - 1
 # "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : " and the C++ function that refused: both say less than what follows them
 _CLUTTER = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : |\S*/onnxruntime/\S+:\d+ [^()]*\([^()]*\) (const )?")
@@ -82,7 +83,14 @@ def _ask(child: Child, timeout: float, stage: str, verb: str, *arguments: Any) -
             ) from None
         if refused.kind == "MemoryError" or _NO_MEMORY.search(refused.words):
             raise RunFailed("memory", needs_more_memory()) from None
-        raise RunFailed(stage, _CLUTTER.sub("", refused.words)[:400]) from None
+        raise RunFailed(stage, _plain_words(refused.words)) from None
+
+
+def _plain_words(said: str) -> str:
+    """What onnxruntime said, without its clutter, cut: a name of megabytes may be in it, through which no search goes
+    from each of its letters.
+    """
+    return _CLUTTER.sub("", said[:_SAID])[:400]
 
 
 @dataclass(frozen=True)

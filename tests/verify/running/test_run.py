@@ -375,3 +375,14 @@ def test_a_thread_that_waits_for_a_child_that_dies_gets_another() -> None:
         assert session.run({"x": np.ones(1, np.float32)})["y"] == -1
 
     assert in_threads(lose, work) == []
+
+
+def test_a_complaint_that_holds_a_name_of_megabytes_takes_no_time() -> None:
+    model = parse("g (float[N] x) => (float[N] y) { h = Relu(x) h = Neg(x) y = Neg(h) }")
+    for node in model.graph.node:
+        node.output[0] = "y" if node.output[0] == "y" else "h" * 300_000
+    started = time.monotonic()
+    with pytest.raises(RunFailed) as error:
+        open_session(model)
+    assert error.value.stage == "load" and len(error.value.reason) <= 400
+    assert time.monotonic() - started < 3
