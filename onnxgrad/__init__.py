@@ -16,9 +16,9 @@ from onnxgrad.ir.save import save
 from onnxgrad.pipeline.optimize import RewriteRefuted, optimize
 from onnxgrad.rewrite.combine import combine
 from onnxgrad.rewrite.context import PatternContext, rewrite_bindings, rewrite_call
-from onnxgrad.rewrite.engine import rewrite
 from onnxgrad.rewrite.pattern import Each, P, capture
 from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.worklist import rewrite
 from onnxgrad.verify import RunFailed, Unsupported, verify
 from onnxgrad.version import __version__
 

@@ -23,7 +23,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import numpy_dtype
 from onnxgrad.passes.base import Pass, register
-from onnxgrad.rewrite.engine import substitute
+from onnxgrad.rewrite.attempt import substitute
 from onnxgrad.rewrite.trace import Trace
 
 DOMAIN = "ai.onnx.preview.training"

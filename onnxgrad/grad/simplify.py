@@ -44,8 +44,8 @@ from onnxgrad.laws.transposes import (
 )
 from onnxgrad.passes.base import nested, roots
 from onnxgrad.passes.merge_equal import merge_bindings
-from onnxgrad.rewrite.engine import apply_rules
 from onnxgrad.rewrite.trace import Trace
+from onnxgrad.rewrite.worklist import apply_rules
 
 TRANSPOSES = [transpose_in_order, transpose_of_transpose, transpose_of_matmul, *GEMM_RULES]
 ARITHMETIC = [

@@ -52,9 +52,14 @@ class Binding:
         return self.block.is_function and any(a.ref_attr_name for a in self.node.attribute)
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """An attribute's value: as written, else the schema's default at this opset, else `default`."""
+        """What the operator takes it for: as written, implied (a Transpose without perm reverses), else the schema's
+        default at this opset, else `default`.
+        """
         if name in self.attrs:
             return self.attrs[name]
+        if name == "perm" and self.is_op("Transpose") and self.inputs[0] is not None:
+            rank = self.inputs[0].rank
+            return default if rank is None else tuple(reversed(range(rank)))
         value = attributes.schema_defaults(self.op, self.version, self.domain).get(name)
         return default if value is None else value
 

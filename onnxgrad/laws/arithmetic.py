@@ -8,8 +8,8 @@ import numpy as np
 
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.types import broadcast_shapes, same_shape
-from onnxgrad.rewrite.engine import count, rewrite
 from onnxgrad.rewrite.pattern import P, capture
+from onnxgrad.rewrite.worklist import count, rewrite
 
 a, b, c, d, s, x = capture("a b c d s x")
 

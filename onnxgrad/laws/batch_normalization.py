@@ -12,9 +12,9 @@ from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import numpy_dtype
 from onnxgrad.laws.scales.scale import fixed
-from onnxgrad.rewrite.engine import rewrite
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Decline, decline
+from onnxgrad.rewrite.worklist import rewrite
 
 x, gamma, beta, mean, var, ratio, mode = capture("x gamma beta mean var ratio mode")
 

@@ -7,8 +7,8 @@ from typing import Any
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import broadcast_shapes, same_shape
-from onnxgrad.rewrite.engine import Measure, rewrite
 from onnxgrad.rewrite.pattern import P, capture
+from onnxgrad.rewrite.worklist import Measure, rewrite
 
 a, b, c, s = capture("a b c s")
 

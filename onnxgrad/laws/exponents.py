@@ -9,8 +9,8 @@ import numpy as np
 from onnxgrad.ir.block import Var
 from onnxgrad.ir.ops import op
 from onnxgrad.laws.arithmetic import number
-from onnxgrad.rewrite.engine import count, rewrite
 from onnxgrad.rewrite.pattern import P, capture
+from onnxgrad.rewrite.worklist import count, rewrite
 
 a, b, c, d, x = capture("a b c d x")
 

@@ -7,11 +7,11 @@ from typing import Any
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import is_static, same_shape
-from onnxgrad.rewrite.engine import count, rewrite
-from onnxgrad.rewrite.pattern import Each, P, capture
+from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Decline, decline
+from onnxgrad.rewrite.worklist import count, rewrite
 
-x, y, p = capture("x y p")
+x, y, p, begin, end, axis, step = capture("x y p begin end axis step")
 
 # ends from here on mean "to the end": exporters write the largest int32 or int64
 _FAR = (1 << 31) - 1
@@ -76,24 +76,23 @@ def transpose_in_order(x: Var, p: Any, root: Binding) -> Any:
     return x_if_free(root, x) if p is not None and list(p) == sorted(p) else None
 
 
-@rewrite(P.Slice(x, y.const, Each(p)), shrinks=count())
-def slice_of_everything(x: Var, root: Binding) -> Any:
+@rewrite(P.Slice(x, begin, end, axis.maybe, step.maybe), shrinks=count())
+def slice_of_everything(x: Var, begin: Var, end: Var, axis: Var | None, step: Var | None, root: Binding) -> Any:
     """x[0:, 0:, ...] = x"""
-    bounds = [None if v is None else v.ints for v in root.inputs[1:]] + [None] * 4
-    starts, ends, axes, steps = bounds[:4]
-    if starts is None or ends is None or x.shape is None or (len(root.inputs) > 3 and root.inputs[3] and axes is None):
+    starts, ends = begin.ints, end.ints
+    if starts is None or ends is None or x.shape is None:
         return None
-    if len(root.inputs) > 4 and root.inputs[4] and steps is None:
+    axes = tuple(range(len(starts))) if axis is None else axis.ints
+    steps = (1,) * len(starts) if step is None else step.ints
+    if axes is None or steps is None:
         return None
-    axes = tuple(range(len(starts))) if axes is None else axes
-    steps = (1,) * len(starts) if steps is None else steps
     if not len(starts) == len(ends) == len(axes) == len(steps):
         return None  # no legal Slice
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        if not -len(x.shape) <= axis < len(x.shape):
+    for first, last, k, by in zip(starts, ends, axes, steps, strict=True):
+        if not -len(x.shape) <= k < len(x.shape):
             return None
-        size = x.shape[axis]
-        if start != 0 or step != 1 or not (end >= _FAR or (isinstance(size, int) and end >= size)):
+        size = x.shape[k]
+        if first != 0 or by != 1 or not (last >= _FAR or (isinstance(size, int) and last >= size)):
             return None
     return x_if_free(root, x)
 

@@ -8,8 +8,8 @@ from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.like import with_type_of
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import is_static, same_shape
-from onnxgrad.rewrite.engine import count, rewrite
 from onnxgrad.rewrite.pattern import Each, P, capture
+from onnxgrad.rewrite.worklist import count, rewrite
 
 a, b, c, d, s, x = capture("a b c d s x")
 

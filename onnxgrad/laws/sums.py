@@ -10,9 +10,8 @@ from onnx import numpy_helper
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import FLOAT_DTYPES, same_shape
-from onnxgrad.rewrite.engine import Measure, count, rewrite
-from onnxgrad.rewrite.match import attribute
 from onnxgrad.rewrite.pattern import Each, P, capture
+from onnxgrad.rewrite.worklist import Measure, count, rewrite
 
 a, b, s, x = capture("a b s x")
 
@@ -177,7 +176,7 @@ def _tile(v: Var) -> tuple[int, int, int, Var] | None:
         return None
     inner, pads, axes = made.inputs[0], made.inputs[1], made.operand(3)
     ints = None if pads is None else pads.ints
-    if inner is None or inner.shape is None or ints is None or attribute(made, "mode") != "constant":
+    if inner is None or inner.shape is None or ints is None or made.attr("mode") != "constant":
         return None
     rank = len(inner.shape)
     if axes is not None and axes.ints != tuple(range(rank)):

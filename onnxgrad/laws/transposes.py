@@ -8,10 +8,9 @@ from typing import Any
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.ops import op
 from onnxgrad.laws.noops import x_if_free
-from onnxgrad.rewrite.engine import Measure, count, rewrite
-from onnxgrad.rewrite.match import attribute
 from onnxgrad.rewrite.pattern import Each, P, capture
 from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.worklist import Measure, count, rewrite
 
 x, a, b, c, d, p, q, axis = capture("x a b c d p q axis")
 
@@ -26,7 +25,7 @@ def is_matrix_transpose(perm: Sequence[int] | None) -> bool:
 def transposed(v: Var) -> Var:
     """The matrix transpose of `v`; of a matrix transpose, its operand."""
     b = v.definition
-    if b is not None and b.is_op("Transpose") and b.inputs[0] is not None and is_matrix_transpose(attribute(b, "perm")):
+    if b is not None and b.is_op("Transpose") and b.inputs[0] is not None and is_matrix_transpose(b.attr("perm")):
         return b.inputs[0]
     return v.mT
 
@@ -93,7 +92,7 @@ def transpose_of_matmul(a: Var, b: Var, q: Any) -> Any:
 
 def _cheap(v: Var) -> bool:
     b = v.definition
-    return v.is_constant or (b is not None and b.is_op("Transpose") and is_matrix_transpose(attribute(b, "perm")))
+    return v.is_constant or (b is not None and b.is_op("Transpose") and is_matrix_transpose(b.attr("perm")))
 
 
 @rewrite(P.Transpose(P.MatMul(a, b).only, perm=q), shrinks=TRANSPOSES_ABOVE_PRODUCTS)
@@ -104,31 +103,19 @@ def transpose_of_matmul_if_free(a: Var, b: Var, q: Any) -> Any:
     return _transpose_of_matmul(a, b, q)
 
 
-@rewrite(P.Gemm(P.Transpose(a, perm=(1, 0)), b), shrinks=TRANSPOSES_INTO_GEMM)
-def gemm_of_transpose_left(a: Var, b: Var, root: Binding) -> Any:
-    """Gemm(T(a), b) = Gemm(a, b, transA flipped)"""
-    return _gemm(root, a, b, flip_a=True)
-
-
-@rewrite(P.Gemm(a, P.Transpose(b, perm=(1, 0))), shrinks=TRANSPOSES_INTO_GEMM)
-def gemm_of_transpose_right(a: Var, b: Var, root: Binding) -> Any:
-    """Gemm(a, T(b)) = Gemm(a, b, transB flipped)"""
-    return _gemm(root, a, b, flip_b=True)
-
-
-@rewrite(P.Gemm(P.Transpose(a, perm=(1, 0)), b, c), shrinks=TRANSPOSES_INTO_GEMM)
-def gemm_with_bias_of_transpose_left(a: Var, b: Var, c: Var, root: Binding) -> Any:
+@rewrite(P.Gemm(P.Transpose(a, perm=(1, 0)), b, c.maybe), shrinks=TRANSPOSES_INTO_GEMM)
+def gemm_of_transpose_left(a: Var, b: Var, c: Var | None, root: Binding) -> Any:
     """Gemm(T(a), b, c) = Gemm(a, b, c, transA flipped)"""
     return _gemm(root, a, b, c, flip_a=True)
 
 
-@rewrite(P.Gemm(a, P.Transpose(b, perm=(1, 0)), c), shrinks=TRANSPOSES_INTO_GEMM)
-def gemm_with_bias_of_transpose_right(a: Var, b: Var, c: Var, root: Binding) -> Any:
+@rewrite(P.Gemm(a, P.Transpose(b, perm=(1, 0)), c.maybe), shrinks=TRANSPOSES_INTO_GEMM)
+def gemm_of_transpose_right(a: Var, b: Var, c: Var | None, root: Binding) -> Any:
     """Gemm(a, T(b), c) = Gemm(a, b, c, transB flipped)"""
     return _gemm(root, a, b, c, flip_b=True)
 
 
-def _gemm(root: Binding, a: Var, b: Var, c: Var | None = None, *, flip_a: bool = False, flip_b: bool = False) -> Any:
+def _gemm(root: Binding, a: Var, b: Var, c: Var | None, *, flip_a: bool = False, flip_b: bool = False) -> Any:
     if root.version < 7:
         return decline("before opset 7 Gemm broadcasts by an attribute")
     result: Var = op.Gemm(
@@ -143,15 +130,11 @@ def _gemm(root: Binding, a: Var, b: Var, c: Var | None = None, *, flip_a: bool =
     return result
 
 
-@rewrite(P.Transpose(P.Gemm(a, b).only.named("product"), perm=(1, 0)), shrinks=TRANSPOSES_ABOVE_PRODUCTS)
-def transpose_of_gemm(a: Var, b: Var, product: Binding) -> Any:
-    """T(Gemm(a, b)) = Gemm(b, a), each operand's transposition flipped"""
-    return _swapped(product, a, b, None)
-
-
-@rewrite(P.Transpose(P.Gemm(a, b, c).only.named("product"), perm=(1, 0)), shrinks=TRANSPOSES_ABOVE_PRODUCTS)
-def transpose_of_gemm_with_bias(a: Var, b: Var, c: Var, product: Binding) -> Any:
+@rewrite(P.Transpose(P.Gemm(a, b, c.maybe).only.named("product"), perm=(1, 0)), shrinks=TRANSPOSES_ABOVE_PRODUCTS)
+def transpose_of_gemm(a: Var, b: Var, c: Var | None, product: Binding) -> Any:
     """T(Gemm(a, b, c)) = Gemm(b, a, T(c)), each operand's transposition flipped; a bias (N,) becomes (N, 1)"""
+    if c is None:
+        return _swapped(product, a, b, None)
     if c.shape is None or any(d is None for d in c.shape):
         return decline("the bias's shape is unknown")
     if len(c.shape) == 2:
@@ -174,18 +157,11 @@ def _swapped(product: Binding, a: Var, b: Var, c: Var | None) -> Any:
     return result
 
 
-GEMM_RULES = [
-    gemm_of_transpose_left,
-    gemm_of_transpose_right,
-    gemm_with_bias_of_transpose_left,
-    gemm_with_bias_of_transpose_right,
-    transpose_of_gemm,
-    transpose_of_gemm_with_bias,
-]
+GEMM_RULES = [gemm_of_transpose_left, gemm_of_transpose_right, transpose_of_gemm]
 
 
 def _last_axis_of_products(block: BindingBlock) -> int:
-    transposes = (b for b in block.walk() if b.op == "Transpose" and _moves_last(attribute(b, "perm")))
+    transposes = (b for b in block.walk() if b.op == "Transpose" and _moves_last(b.attr("perm")))
     made = (None if b.inputs[0] is None else b.inputs[0].definition for b in transposes)
     return sum(m is not None and m.op == "MatMul" for m in made)
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from onnxgrad.laws.scales.backward import scale_behind_product
 from onnxgrad.passes.base import RulePass, register
-from onnxgrad.rewrite.engine import Rule
+from onnxgrad.rewrite.worklist import Rule
 
 
 @register

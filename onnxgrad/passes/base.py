@@ -15,8 +15,8 @@ from typing import Any, ClassVar, TypeVar
 from onnxgrad.ir.block import Binding, BindingBlock
 from onnxgrad.ir.program import Program
 from onnxgrad.rewrite.combine import Branch, Family, apply_family
-from onnxgrad.rewrite.engine import Rule, apply_rules
 from onnxgrad.rewrite.trace import Trace
+from onnxgrad.rewrite.worklist import Rule, apply_rules
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,14 @@ from typing import ClassVar
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.block import Binding, Var
-from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.type_inference.again import type_again
 from onnxgrad.laws.quantized.bounds import Shortfall
-from onnxgrad.laws.quantized.forms import Form, PlainForm, QdqForm, Unsupported
+from onnxgrad.laws.quantized.forms import Form, PlainForm, QdqForm
 from onnxgrad.laws.quantized.operators import LAWS
 from onnxgrad.passes.base import Pass, register, roots
-from onnxgrad.rewrite.engine import substitute
-from onnxgrad.rewrite.trace import Inexact, Trace
+from onnxgrad.rewrite.attempt import Attempt
+from onnxgrad.rewrite.trace import Inexact, Trace, decline
 
 _FORMS: dict[str, Form] = {"qdq": QdqForm(), "float": PlainForm()}
 # these stay in QDQ form
@@ -52,24 +51,19 @@ class Legalize(Pass):
 
 def _rewrite(b: Binding, form: Form, trace: Trace) -> None:
     rule, where = f"legalize_{b.op}", str(b)
-    counts = trace.of(rule)
-    counts.tried += 1
+    trace.of(rule).tried += 1
     notes: list[Shortfall] = []
-    with emitting(b.block, share=True, sources=[b], made_by=rule) as emitter:
-        try:
-            if b.has_refs:
-                raise Unsupported("its attributes are the enclosing function's")
-            values: list[Var] = LAWS[b.domain, b.op](b, form, notes.append)
-        except Unsupported as e:
-            emitter.discard()
-            trace.missed(rule, where, str(e))
-            return
-    counts.matched += 1
-    substitute({old: new for old, new in zip(b.outputs, values) if old is not None}, rule)
-    emitter.discard()  # what only an unused output would have needed
-    counts.applied += 1
+
+    def build() -> dict[Var, Var]:
+        if b.has_refs:
+            raise decline("its attributes are the enclosing function's")
+        values = LAWS[b.domain, b.op](b, form, notes.append)
+        return {old: new for old, new in zip(b.outputs, values) if old is not None}
+
+    if Attempt(rule, where, b.block, [b], share=True)(trace, build) is None:
+        return
+    trace.of(rule).matched += 1
     trace.rounded = True
-    trace.fired(rule, where)
     for short in notes:
         trace.inexact.append(Inexact(rule, where, short.error, short.words))
         trace.missed(rule, where, f"rewritten, but {short.words}")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from onnxgrad.laws.batch_normalization import batch_norm, batch_norm_after_product
-from onnxgrad.laws.dropout import DROPOUT
+from onnxgrad.laws.dropout import dropout
 from onnxgrad.passes.base import RulePass, register
-from onnxgrad.rewrite.engine import Rule
+from onnxgrad.rewrite.worklist import Rule
 
 
 @register
@@ -27,4 +27,4 @@ class SimplifyInference(RulePass):
     @property
     def laws(self) -> Sequence[Rule]:
         """See `laws.batch_normalization` and `laws.dropout`."""
-        return [batch_norm_after_product if self.only_after_products else batch_norm, *DROPOUT]
+        return [batch_norm_after_product if self.only_after_products else batch_norm, dropout]

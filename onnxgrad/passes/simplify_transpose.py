@@ -14,7 +14,7 @@ from onnxgrad.laws.transposes import (
     transpose_of_transpose,
 )
 from onnxgrad.passes.base import RulePass, register
-from onnxgrad.rewrite.engine import Rule
+from onnxgrad.rewrite.worklist import Rule
 
 
 @register

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from onnxgrad.laws.transposes import transpose_after_concat
 from onnxgrad.passes.base import RulePass, register
-from onnxgrad.rewrite.engine import Rule
+from onnxgrad.rewrite.worklist import Rule
 
 
 @register

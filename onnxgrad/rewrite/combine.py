@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnxgrad.ir.block import Binding, BindingBlock, Var
-from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.rewrite.engine import answer_of, call_arguments, fault_of, replacements, substitute
+from onnxgrad.rewrite.attempt import Attempt, call_arguments, fault_of, replacements
 from onnxgrad.rewrite.match import heads, match_binding, value_of
 from onnxgrad.rewrite.pattern import Pattern
 from onnxgrad.rewrite.trace import Decline, Trace, decline
@@ -30,6 +29,10 @@ class Branch:
         return self.captured[name] if isinstance(name, str) else value_of(name, self.captured)
 
 
+# the group that a branch belongs to; None or a decline leaves it out
+Key = Callable[..., Hashable | Decline | None]
+
+
 @dataclass(frozen=True)
 class Family:
     """A law over parallel branches: how one looks, which belong together (`by`), what replaces a whole group.
@@ -39,18 +42,17 @@ class Family:
 
     name: str
     pattern: Pattern
-    by: Callable[..., Hashable | Decline | None]
-    build: Callable[[list[Branch]], Any]
+    by: Key
+    build: Callable[..., Any]
     accepts: Callable[[list[Branch]], bool] | None = None
 
 
-def combine(
-    pattern: Pattern, *, by: Callable[..., Hashable | Decline | None]
-) -> Callable[[Callable[[list[Branch]], Any]], Family]:
-    """Make a family of a function that receives a group's branches and returns one replacement per branch.
+def combine(pattern: Pattern, *, by: Key) -> Callable[[Callable[..., Any]], Family]:
+    """Make a family of a function that returns one replacement for each branch of a group.
 
-    `by` receives the captures by name (and `root`) and returns the group's key; None leaves the branch out, and so
-    does `decline("why")`, which says why. The function may decline too.
+    The function receives the captures it names, each as a list over the branches, and `roots`, the matched bindings,
+    or `group`, the branches. `by` receives the captures by name (and `root`) and returns the group's key; None leaves
+    the branch out, and so does `decline("why")`, which says why. The function may decline too.
     """
     return lambda build: Family(build.__name__, pattern, by, build)
 
@@ -87,7 +89,12 @@ def apply_family(block: BindingBlock, family: Family, trace: Trace, min_branches
 
 def _key(family: Family, b: Binding) -> Hashable | Decline | None:
     captured = next(match_binding(family.pattern, b), None)
-    return None if captured is None else family.by(**call_arguments(family.by, {**captured, "root": b}))
+    if captured is None:
+        return None
+    try:
+        return family.by(**call_arguments(family.by, {**captured, "root": b}))
+    except Decline as declined:
+        return declined
 
 
 def _still(family: Family, members: Sequence[Binding], key: Hashable) -> list[Branch]:
@@ -141,26 +148,27 @@ def _ancestors_among(root: Binding, wanted: set[Binding]) -> set[Binding]:
 
 def _rewrite(family: Family, group: list[Branch], trace: Trace) -> list[Binding]:
     roots = [branch.root for branch in group]
-    block = roots[0].block
-    with emitting(block, sources=roots, made_by=family.name) as emitter:
-        refused = family.accepts is not None and not family.accepts(group)
-        answer = decline("refused by the check") if refused else answer_of(family.build, group)
     where = f"{len(group)} branches: {', '.join(r.out.name for r in roots)}"
-    if answer is None or isinstance(answer, Decline):
-        emitter.discard()
-        if isinstance(answer, Decline):
-            trace.missed(family.name, where, answer.reason)
-        return []
     fault = fault_of(family.build)
-    if not isinstance(answer, Sequence) or len(answer) != len(group):
-        raise fault(f"{family.name} must return one value for each of {len(group)} branches, not {str(answer)[:60]}")
-    pairs = {branch[family.pattern]: new for branch, new in zip(group, answer, strict=True)}
-    mapping = replacements(pairs, {}, family.name, fault)
-    if not mapping:
-        emitter.discard()
-        return []
-    trace.of(family.name).applied += 1
-    trace.fired(family.name, where)
-    substitute(mapping, family.name, fault)
-    emitter.discard()  # what was emitted and then not used
-    return [b for b in emitter.emitted if b.is_live]
+
+    def build() -> Any:
+        if family.accepts is not None and not family.accepts(group):
+            return decline("refused by the check")
+        return family.build(**call_arguments(family.build, _gathered(group)))
+
+    def mapping(answer: Any) -> Mapping[Var, Var]:
+        if not isinstance(answer, Sequence) or len(answer) != len(group):
+            what = str(answer)[:60]
+            raise fault(f"{family.name} must return one value for each of {len(group)} branches, not {what}")
+        pairs = {branch[family.pattern]: new for branch, new in zip(group, answer, strict=True)}
+        return replacements(pairs, {}, family.name, fault)
+
+    touched = Attempt(family.name, where, roots[0].block, roots, fault)(trace, build, mapping)
+    return [] if touched is None else [b for b in touched.emitted if b.is_live]
+
+
+def _gathered(group: Sequence[Branch]) -> dict[str, list[Any]]:
+    """Each capture's values over the branches, the branches' bindings as `roots`, and themselves as `group`."""
+    names = dict.fromkeys(name for branch in group for name in branch.captured if isinstance(name, str))
+    lists = {name: [branch.captured.get(name) for branch in group] for name in names}
+    return {**lists, "roots": [branch.root for branch in group], "group": list(group)}

@@ -9,26 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.block import Binding, BindingBlock, Var
-from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, load
-from onnxgrad.rewrite.engine import (
-    Measure,
-    answer_of,
-    apply_rules,
-    closes_cycle,
-    fault_of,
-    replacements,
-    rewrite,
-    substitute,
-)
+from onnxgrad.rewrite.attempt import Attempt, closes_cycle, fault_of, replacements
 from onnxgrad.rewrite.match import Captured, gather, heads, match_binding, reader_of, value_of
 from onnxgrad.rewrite.pattern import Call, Capture, Each, Either, Pattern
-from onnxgrad.rewrite.trace import Decline, Fuel, Trace
+from onnxgrad.rewrite.trace import Decline, Trace, decline
+from onnxgrad.rewrite.worklist import Fuel, Measure, apply_rules, rewrite
 
 
 @dataclass(frozen=True)
@@ -224,6 +216,15 @@ def _rewrite_first(
 ) -> bool:
     """Rewrite the first match that the rewriter accepts; False when there is none. A refused one is not asked again."""
     fault = fault_of(rewriter)
+
+    def mapping(answer: Any, matched: Matched) -> Mapping[Var, Var]:
+        if not isinstance(answer, Mapping):
+            raise fault(f"rule {name} must return a mapping of values to new ones, not {type(answer).__name__}")
+        found = replacements(answer, {**matched.captured, **matched.values}, name, fault)
+        if closes_cycle(found):
+            raise decline("the replacement needs a value that depends on what it replaces")
+        return found
+
     for matched in context.matches(block, first):
         roots = _flat(matched.values.values())
         key = tuple(roots)
@@ -231,28 +232,10 @@ def _rewrite_first(
             continue
         trace.of(name).matched += 1
         sources = [v.definition for v in roots if v.definition is not None]
-        where = ", ".join(v.name for v in roots)
-        with emitting(block, sources=sources, made_by=name) as emitter:
-            answer = answer_of(rewriter, matched)
-        mapping = None
-        if isinstance(answer, Decline):
-            trace.missed(name, where, answer.reason)
-        elif answer is not None:
-            if not isinstance(answer, Mapping):
-                raise fault(f"rule {name} must return a mapping of values to new ones, not {type(answer).__name__}")
-            mapping = replacements(answer, {**matched.captured, **matched.values}, name, fault)
-            if closes_cycle(mapping):
-                trace.missed(name, where, "the replacement needs a value that depends on what it replaces")
-                mapping = None
-        if not mapping:
-            emitter.discard()
-            refused.add(key)
-            continue
-        trace.of(name).applied += 1
-        trace.fired(name, where)
-        substitute(mapping, name, fault)
-        emitter.discard()  # what was emitted and then not used
-        return True
+        attempt = Attempt(name, ", ".join(v.name for v in roots), block, sources, fault)
+        if attempt(trace, partial(rewriter, matched), partial(mapping, matched=matched)) is not None:
+            return True
+        refused.add(key)
     return False
 
 

@@ -46,15 +46,6 @@ def heads(pattern: Pattern) -> frozenset[tuple[str, str]] | None:
     return None
 
 
-def attribute(binding: Binding, name: str) -> Any:
-    """An attribute as the operator means it: written, default, or implied (Transpose without perm reverses)."""
-    value = binding.attr(name)
-    if value is None and name == "perm" and binding.op == "Transpose":
-        rank = None if binding.inputs[0] is None else binding.inputs[0].rank
-        return None if rank is None else tuple(range(rank - 1, -1, -1))
-    return value
-
-
 def _value(pattern: Pattern, var: Var | None, found: Captured) -> Iterator[Captured]:
     if var is None:
         return
@@ -119,7 +110,7 @@ def _call(pattern: Call, b: Binding, found: Captured) -> Iterator[Captured]:
     if b.has_refs:
         return  # what the enclosing function's caller decides is not known here
     for name, wanted in pattern.attrs:
-        value = attribute(b, name)
+        value = b.attr(name)
         if isinstance(wanted, Capture):
             answer = _captured(wanted, value, found)
             if answer is None:
@@ -169,7 +160,11 @@ def _fixed(patterns: Sequence[Pattern | None], inputs: Sequence[Var | None], fou
     if len(inputs) < len(patterns):
         return
     for i, (pattern, var) in enumerate(zip(patterns, inputs, strict=False)):
-        if pattern is None or var is None:
+        if var is None and isinstance(pattern, Capture) and pattern.absent:
+            if found.get(pattern.name) is not None:
+                return
+            found = {**found, pattern.name: None}
+        elif pattern is None or var is None:
             if pattern is not None or var is not None:
                 return
         elif isinstance(pattern, Capture):  # one answer at most, so there is nothing to come back to

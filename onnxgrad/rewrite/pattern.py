@@ -29,14 +29,23 @@ class Pattern:
 
 @dataclass(frozen=True, eq=False)
 class Capture(Pattern):
-    """Any value (or attribute value), remembered under `name`; `test` may refuse it."""
+    """Any value (or attribute value), remembered under `name`; `test` may refuse it.
+
+    absent: as an operand it may also be left out, and then stands for None.
+    """
 
     name: str
     test: Callable[[Any], bool] | None = None
+    absent: bool = False
 
     def where(self, test: Callable[[Any], bool]) -> Capture:
         """The same capture, only for what passes `test` (a rank, a dtype, a shape, being constant, ...)."""
         return replace(self, test=test)
+
+    @property
+    def maybe(self) -> Capture:
+        """The same capture for an operand that may be left out: None then, whatever `where` says."""
+        return replace(self, absent=True)
 
     @property
     def const(self) -> Capture:

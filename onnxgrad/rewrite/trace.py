@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from onnxgrad.errors import InternalError
 
+class Decline(Exception):
+    """A law's answer "not here, because ...": returned by the law, or raised by what it calls."""
 
-@dataclass(frozen=True, slots=True)
-class Decline:
-    """A rule's answer "not here, because ..."."""
-
-    reason: str
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 def decline(reason: str) -> Decline:
-    """Answer of a rule that matched but must not fire; `--explain` shows the reason."""
+    """For a law that matched but must not fire, to return or to raise; `--explain` shows the reason."""
     return Decline(reason)
 
 
@@ -88,19 +87,3 @@ class Trace:
     def of(self, rule: str) -> RuleCounts:
         """The counts of one rule."""
         return self.counts.setdefault(rule, RuleCounts())
-
-
-class Fuel:
-    """The backstop against endless rewriting: so many firings, then an error that names the rule."""
-
-    def __init__(self, amount: int) -> None:
-        self.amount = amount
-        self.left = amount
-
-    def burn(self, rule: str) -> None:
-        """One firing of `rule`. Raises InternalError when the fuel is gone."""
-        self.left -= 1
-        if self.left < 0:
-            raise InternalError(
-                f"rule {rule} fired until the fuel of {self.amount} was spent: it does not terminate on this graph"
-            )

@@ -11,8 +11,8 @@ import pytest
 
 from onnxgrad.ir.ops import op
 from onnxgrad.passes import remove_noops
-from onnxgrad.rewrite.engine import rewrite
 from onnxgrad.rewrite.pattern import P, capture
+from onnxgrad.rewrite.worklist import rewrite
 from tests.cli.conftest import Result
 from tests.helpers import parse
 

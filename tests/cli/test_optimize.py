@@ -11,9 +11,9 @@ import pytest
 
 from onnxgrad.ir.program import Program
 from onnxgrad.passes.base import PASSES, Pass
-from onnxgrad.rewrite.engine import apply_rules, count, rewrite
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Trace
+from onnxgrad.rewrite.worklist import apply_rules, count, rewrite
 from tests.cli.conftest import Result
 from tests.helpers import parse
 

@@ -12,6 +12,7 @@ from onnx import AttributeProto, ModelProto, helper, numpy_helper
 import onnxgrad
 from onnxgrad import P, capture, op, rewrite_call
 from onnxgrad.errors import InputError
+from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify.running.run import run
 from tests.helpers import parse
 
@@ -76,14 +77,15 @@ def test_a_rule_may_write_numbers_in_untyped_bodies(dtype: Any) -> None:
     np.testing.assert_array_equal(run(rewritten, {"x": x})["y"], x * dtype(-0.1))
 
 
-def test_a_number_in_an_untyped_body_without_castlike_is_refused() -> None:
+def test_a_number_in_an_untyped_body_without_castlike_is_a_decline() -> None:
     model = parse(
         """<ir_version: 10, opset_import: ["" : 21, "f" : 1]> g (float[3] x) => (float[3] y) { y = f.F(x) }
         <domain: "f", opset_import: ["" : 14]> F (x) => (y) { y = Neg(x) }"""
     )
-    a = capture("a")
-    with pytest.raises(InputError, match="function 'F': the dtype of 'x' is that of each call"):
-        rewrite_call(P.Neg(a), lambda a: op.Mul(a, -1.0), model)
+    a, trace = capture("a"), Trace(explain=True)
+    rewrite_call(P.Neg(a), lambda a: op.Mul(a, -1.0), model, trace=trace)
+    ((_, _, reason),) = trace.declined
+    assert "function 'F': the dtype of 'x' is that of each call" in reason and not trace.firings
 
 
 @pytest.mark.parametrize("ir_version", [3, 4])

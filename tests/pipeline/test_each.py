@@ -15,9 +15,9 @@ from onnxgrad.passes.base import Pass, roots
 from onnxgrad.pipeline.each import EachReport
 from onnxgrad.pipeline.optimize import Optimized, RewriteRefuted, optimize, optimize_program
 from onnxgrad.pipeline.pipeline import Pipeline
-from onnxgrad.rewrite.engine import apply_rules, count, rewrite
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Trace
+from onnxgrad.rewrite.worklist import apply_rules, count, rewrite
 from tests.helpers import MODELS_DIR, parse
 from tests.passes.common import model_of, weights
 

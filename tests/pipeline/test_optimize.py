@@ -18,9 +18,9 @@ from onnxgrad.passes.base import Pass
 from onnxgrad.passes.remove_noops import RemoveNoops
 from onnxgrad.pipeline.optimize import RewriteRefuted, optimize, optimize_program
 from onnxgrad.pipeline.pipeline import Pipeline, parse_passes
-from onnxgrad.rewrite.engine import apply_rules, count, rewrite
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Trace
+from onnxgrad.rewrite.worklist import apply_rules, count, rewrite
 from tests.helpers import parse
 from tests.passes.common import model_of, weights
 

@@ -23,9 +23,8 @@ def shares_x(x: Var, w: Var) -> Any:
 
 
 @combine(P.MatMul(x, w), by=shares_x)
-def side_by_side(group: list[Branch]) -> Any:
-    product = group[0]["x"] @ op.Concat(*(branch["w"] for branch in group), axis=1)
-    return op.Split(product, [4] * len(group), axis=1, outputs=len(group))
+def side_by_side(x: list[Var], w: list[Var], roots: list[Binding]) -> Any:
+    return op.Split(x[0] @ op.Concat(*w, axis=1), [4] * len(roots), axis=1, outputs=len(roots))
 
 
 def block(
@@ -132,8 +131,8 @@ def test_reasons_and_refusals_are_recorded() -> None:
     assert "not 4 by 4" in {reason for _, _, reason in run(main).declined}
 
     @combine(P.MatMul(x, w), by=shares_x)
-    def refuses(group: list[Branch]) -> Any:
-        op.Neg(group[0]["x"])
+    def refuses(x: list[Var]) -> Any:
+        op.Neg(x[0])
         return decline("too dear")
 
     main = block("a = MatMul(x, w) b = MatMul(x, v)", "a b")
@@ -144,9 +143,9 @@ def test_reasons_and_refusals_are_recorded() -> None:
 
 def test_the_key_may_read_the_root() -> None:
     @combine(P.MatMul(x, w), by=lambda root, x: (x, root.out.returned))
-    def outputs_only(group: list[Branch]) -> Any:
-        assert all(branch.root.out.returned for branch in group)
-        return side_by_side.build(group)
+    def outputs_only(x: list[Var], w: list[Var], roots: list[Binding]) -> Any:
+        assert all(root.out.returned for root in roots)
+        return side_by_side.build(x, w, roots)
 
     main = block("a = MatMul(x, w) b = MatMul(x, v) c = MatMul(x, w) d = Relu(c)", "a b d")
     apply_family(main, outputs_only, Trace())
@@ -155,8 +154,8 @@ def test_the_key_may_read_the_root() -> None:
 
 def test_a_wrong_number_of_replacements_is_an_error() -> None:
     @combine(P.MatMul(x, w), by=shares_x)
-    def too_few(group: list[Branch]) -> Any:
-        return side_by_side.build(group)[:1]
+    def too_few(x: list[Var], w: list[Var], roots: list[Binding]) -> Any:
+        return side_by_side.build(x, w, roots)[:1]
 
     with pytest.raises(InputError, match="one value for each of 2 branches"):
         apply_family(block("a = MatMul(x, w) b = MatMul(x, v)", "a b"), too_few, Trace())
@@ -195,3 +194,18 @@ def test_roots_are_bindings() -> None:
 
     apply_family(main, look, Trace())
     assert seen == list(main.bindings)
+
+
+def test_what_a_branch_leaves_out_is_none_in_the_list() -> None:
+    c = capture("c")
+    seen: list[Any] = []
+
+    @combine(P.Gemm(x, w, c.maybe), by=lambda x: x)
+    def look(c: list[Var | None], group: list[Branch]) -> Any:
+        seen.append([None if v is None else v.name for v in c])
+        raise decline(f"{group[0]['c']} and others")
+
+    main = block("a = Gemm(x, w) b = Gemm(x, v, k)", "a b", "float[2,4] x, float[4,4] w, float[4,4] v, float[4] k")
+    trace = Trace(explain=True)
+    assert apply_family(main, look, trace) == [] and seen == [[None, "k"]]
+    assert list(trace.declined) == [("look", "2 branches: a, b", "None and others")]

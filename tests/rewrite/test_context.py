@@ -8,8 +8,8 @@ import pytest
 from onnxgrad import Each, P, PatternContext, capture, decline, op, rewrite_bindings, rewrite_call, verify
 from onnxgrad.errors import InternalError
 from onnxgrad.ir.load import load
-from onnxgrad.rewrite.engine import count
 from onnxgrad.rewrite.trace import Trace
+from onnxgrad.rewrite.worklist import count
 from tests.helpers import parse
 
 x, y, w, w1, w2, a, b = capture("x y w w1 w2 a b")

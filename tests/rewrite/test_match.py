@@ -167,3 +167,16 @@ def test_a_reference_to_a_functions_attribute_matches_nothing() -> None:
     <domain: "my", opset_import: ["" : 20]> f <to> (u) => (w) { w = Cast<to: int = @to>(u) }"""
     (function,) = load(parse(text)).functions.values()
     assert list(match_binding(P.Cast(x), next(iter(function.bindings)))) == []
+
+
+def test_an_operand_that_may_be_left_out() -> None:
+    pattern = P.Clip(x, y.maybe, z.maybe)
+    typed = "float[2,3] a, float b, float c"
+    assert matches(pattern, block("o = Clip(a)", typed)) == [{"x": "a", "y": None, "z": None}]
+    assert matches(pattern, block('o = Clip(a, "", c)', typed)) == [{"x": "a", "y": None, "z": "c"}]
+    assert matches(pattern, block("o = Clip(a, b)", typed)) == [{"x": "a", "y": "b", "z": None}]
+    assert matches(P.Clip(x, y, z.maybe), block('o = Clip(a, "", c)', typed)) == []
+    # one capture stands for one thing, and nothing is not b
+    assert matches(P.Clip(x, y.maybe, y.maybe), block("o = Clip(a, b)", typed)) == []
+    assert matches(P.Clip(x, y.const.maybe), block("o = Clip(a, b)", typed)) == []
+    assert len(matches(P.Clip(x, y.const.maybe), block("o = Clip(a)", typed))) == 1

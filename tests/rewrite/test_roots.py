@@ -11,8 +11,8 @@ import pytest
 from onnxgrad import Each, InputError, P, PatternContext, capture, op, optimize, rewrite, rewrite_bindings, rewrite_call
 from onnxgrad.ir.load import load
 from onnxgrad.passes.simplify_transpose import SimplifyTranspose
+from onnxgrad.rewrite.attempt import fault_of
 from onnxgrad.rewrite.combine import apply_family, combine
-from onnxgrad.rewrite.engine import fault_of
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import run
 from tests.helpers import parse

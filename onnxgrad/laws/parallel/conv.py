@@ -13,9 +13,9 @@ from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim, numpy_dtype
-from onnxgrad.laws.parallel.merging import concat, split
-from onnxgrad.rewrite.combine import Branch, Family, combine
-from onnxgrad.rewrite.pattern import Each, P, capture
+from onnxgrad.laws.parallel.merging import concat, known_size, split
+from onnxgrad.rewrite.combine import Family, combine
+from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Decline, decline
 
 x, w, c = capture("x w c")
@@ -85,7 +85,7 @@ def _shares_input(x: Var, w: Var, root: Binding) -> Hashable | Decline:
 NARROW_POINT, NARROW = 8, 16
 
 
-def reason_to_stay_apart(merge: str, group: Sequence[Branch], slides: Window) -> str | None:
+def reason_to_stay_apart(merge: str, weights: Sequence[Var], convs: Sequence[Binding], slides: Window) -> str | None:
     """Why these Convs had better stay apart, None when merging is right.
 
     The rule for `auto` comes from measurements on onnxruntime's CPU provider: narrow branches waste most of a vector
@@ -98,14 +98,13 @@ def reason_to_stay_apart(merge: str, group: Sequence[Branch], slides: Window) ->
         return None
     if slides.group > 1:
         return "grouped outputs would have to be gathered into their order"
-    weights = [branch["w"] for branch in group]
     if not all(v.is_constant and v.use_count == 1 for v in weights):
         return "a weight is not constant or has another reader"
     limit = NARROW if max(slides.kernel) > 1 else NARROW_POINT
     channels = [0 if v.shape is None or not isinstance(v.shape[0], int) else v.shape[0] for v in weights]
     if not all(0 < n <= limit for n in channels):
         return f"a branch has more than {limit} output channels: on CPU the Split costs more than merging saves"
-    if any(user.op in ("Add", "Sum") for branch in group for user in branch.root.out.users):
+    if any(user.op in ("Add", "Sum") for b in convs for user in b.out.users):
         return "onnxruntime fuses a branch's Conv with the Add behind it"
     return None
 
@@ -159,24 +158,23 @@ def _gathered(y: Var, sizes: Sequence[int], groups: int) -> tuple[Var, ...]:
 def convs_of_one_input(merge: str) -> Family:
     """Conv(x, w1, c1), Conv(x, w2, c2), ... = split(Conv(x, concat(w1, w2, ...), concat(c1, c2, ...)))"""
 
-    @combine(P.Conv(x, w, Each(c)), by=_shares_input)
-    def combine_parallel_conv(group: list[Branch]) -> Any:
-        shared, weights = group[0]["x"], [branch["w"] for branch in group]
-        slides = window(group[0].root)
+    @combine(P.Conv(x, w, c.maybe), by=_shares_input)
+    def combine_parallel_conv(x: list[Var], w: list[Var], c: list[Var | None], roots: list[Binding]) -> Any:
+        slides = window(roots[0])
         if slides is None:
             return decline("the kernel's size is unknown")
-        reason = reason_to_stay_apart(merge, group, slides)
+        reason = reason_to_stay_apart(merge, w, roots, slides)
         if reason is not None:
             return decline(reason)
-        sizes = [v.shape[0] for v in weights]
-        biases = _biases([branch.root.operand(2) for branch in group], sizes, weights[0].dtype)
+        sizes = [known_size(v, 0) for v in w]
+        biases = _biases(c, sizes, w[0].dtype)
         if biases is None:
             return decline("a branch without bias has an unknown number of output channels")
         together = _concat if slides.group == 1 else _concat_groups
         merged = together(biases, sizes, slides.group) if biases else None
-        y = op.Conv(shared, together(weights, sizes, slides.group), merged, **slides.attributes())
+        y = op.Conv(x[0], together(w, sizes, slides.group), merged, **slides.attributes())
         if slides.group == 1:
-            return split(y, sizes, weights, source_axis=0, axis=1)
+            return split(y, sizes, w, source_axis=0, axis=1)
         return _gathered(y, [n for n in sizes if isinstance(n, int)], slides.group)
 
     return combine_parallel_conv

@@ -12,8 +12,8 @@ from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Shape
 from onnxgrad.laws.parallel.gemm import row
-from onnxgrad.rewrite.combine import Branch, Family, combine
-from onnxgrad.rewrite.pattern import Each, P, capture
+from onnxgrad.rewrite.combine import Family, combine
+from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Decline, decline
 
 a, b, c = capture("a b c")
@@ -58,13 +58,11 @@ def _stack(values: Sequence[Var]) -> Var:
     return result
 
 
-def _gemm(group: Sequence[Branch], left: Var, right: Var) -> Var | None:
+def _gemm(root: Binding, left: Var, right: Var, biases: Sequence[Var | None]) -> Var | None:
     """alpha * a' @ b' + beta * c for stacked operands; None when a bias cannot be made a row."""
-    root = group[0].root
     y: Var = (left.mT if root.attr("transA") else left) @ (right.mT if root.attr("transB") else right)
     if root.attr("alpha") != 1.0:
         y = y * float(root.attr("alpha"))
-    biases = [branch.root.operand(2) for branch in group]
     if any(v is None for v in biases):
         return y
     columns = root.out.shape[-1] if root.out.shape else None
@@ -80,18 +78,17 @@ def _gemm(group: Sequence[Branch], left: Var, right: Var) -> Var | None:
 def products_of_equal_shapes(share_left: bool) -> Family:
     """x @ w1, x @ w2, ... = the rows of stack(x, x, ...) @ stack(w1, w2, ...)"""
 
-    @combine(P.any_of("MatMul", "Gemm")(a, b, Each(c)), by=_sharing_left if share_left else _of_equal_shapes)
-    def combine_parallel_dense(group: list[Branch]) -> Any:
-        first = group[0].root
-        left, right = _stack([branch["a"] for branch in group]), _stack([branch["b"] for branch in group])
+    @combine(P.any_of("MatMul", "Gemm")(a, b, c.maybe), by=_sharing_left if share_left else _of_equal_shapes)
+    def combine_parallel_dense(a: list[Var], b: list[Var], c: list[Var | None], roots: list[Binding]) -> Any:
+        first, left, right = roots[0], _stack(a), _stack(b)
         if first.is_op("MatMul"):
             y = op.MatMul(left, right)
         else:
-            product = _gemm(group, left, right)
+            product = _gemm(first, left, right, c)
             if product is None:
                 return decline("a bias has an unknown number of columns")
             y = product
-        parts = op.Split(y, [1] * len(group), axis=0, outputs=len(group))
+        parts = op.Split(y, [1] * len(roots), axis=0, outputs=len(roots))
         return tuple(op.Squeeze(part, [0]) for part in parts)
 
     return combine_parallel_dense

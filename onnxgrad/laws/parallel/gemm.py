@@ -11,9 +11,16 @@ from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim, numpy_dtype
-from onnxgrad.laws.parallel.merging import concat, reason_not_to_merge, reason_not_to_split, reason_of_shared, split
-from onnxgrad.rewrite.combine import Branch, Family, combine
-from onnxgrad.rewrite.pattern import Each, P, capture
+from onnxgrad.laws.parallel.merging import (
+    concat,
+    known_size,
+    reason_not_to_merge,
+    reason_not_to_split,
+    reason_of_shared,
+    split,
+)
+from onnxgrad.rewrite.combine import Family, combine
+from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Decline, decline
 
 x, w, c = capture("x w c")
@@ -64,36 +71,35 @@ def row(bias: Var | None, n: Dim, dtype: int) -> Var | None:
 def gemms_of_one_left(merge: str, provider: str) -> Family:
     """Gemm(x, w1, c1), Gemm(x, w2, c2), ... = split(Gemm(x, concat(w1, w2, ...), concat(c1, c2, ...)))"""
 
-    @combine(P.Gemm(x, w, Each(c)), by=_shares_left)
-    def combine_parallel_gemm(group: list[Branch]) -> Any:
-        first, shared, weights = group[0].root, group[0]["x"], [branch["w"] for branch in group]
+    @combine(P.Gemm(x, w, c.maybe), by=_shares_left)
+    def combine_parallel_gemm(x: list[Var], w: list[Var], c: list[Var | None], roots: list[Binding]) -> Any:
+        first, shared = roots[0], x[0]
         trans_a, trans_b = first.attr("transA"), first.attr("transB")
-        m = None if shared.shape is None else shared.shape[1 if trans_a else 0]
-        k = weights[0].shape[1 if trans_b else 0]
-        reason = reason_not_to_merge(merge, provider, len(group), m if isinstance(m, int) else None, k)
+        m = known_size(shared, 1 if trans_a else 0)
+        k = known_size(w[0], 1 if trans_b else 0)
+        reason = reason_not_to_merge(merge, provider, len(roots), m if isinstance(m, int) else None, k)
         if reason is None and merge == "auto":
-            reason = reason_of_shared(weights)
-        sizes = [_columns(branch["w"], branch.root) for branch in group]
+            reason = reason_of_shared(w)
+        sizes = [_columns(v, root) for v, root in zip(w, roots, strict=True)]
         reason = reason or reason_not_to_split(2, sizes, first.version)
         if reason is not None:
             return decline(reason)
-        biases = [branch.root.operand(2) for branch in group]
         merged = None
-        if any(b is not None for b in biases):
-            rows = [row(b, n, weights[0].dtype) for b, n in zip(biases, sizes, strict=True)]
+        if any(b is not None for b in c):
+            rows = [row(b, n, w[0].dtype) for b, n in zip(c, sizes, strict=True)]
             if any(r is None for r in rows):
                 return decline("a branch without bias has an unknown number of columns")
             merged = concat([r for r in rows if r is not None], axis=0)
         axis = 0 if trans_b else 1
         product = op.Gemm(
             shared,
-            concat(weights, axis=axis),
+            concat(w, axis=axis),
             merged,
             alpha=first.attr("alpha"),
             beta=first.attr("beta"),
             transA=trans_a,
             transB=trans_b,
         )
-        return split(product, sizes, weights, source_axis=axis, axis=1)
+        return split(product, sizes, w, source_axis=axis, axis=1)
 
     return combine_parallel_gemm

@@ -9,6 +9,7 @@ from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import op
 from onnxgrad.laws.parallel.merging import (
     concat,
+    known_size,
     reason_not_to_merge,
     reason_not_to_split,
     reason_of_shared,
@@ -50,18 +51,17 @@ def products_of_one_left(merge: str, provider: str) -> Family:
     """x @ w1, x @ w2, ... = split(x @ concat(w1, w2, ...))"""
 
     @combine(P.MatMul(x, w), by=_shares_left)
-    def combine_parallel_matmul(group: list[Branch]) -> Any:
-        shared, weights = group[0]["x"], [branch["w"] for branch in group]
-        k = weights[0].shape[-2]
-        reason = reason_not_to_merge(merge, provider, len(group), rows(shared), k)
+    def combine_parallel_matmul(x: list[Var], w: list[Var], roots: list[Binding]) -> Any:
+        k = known_size(w[0], -2)
+        reason = reason_not_to_merge(merge, provider, len(x), rows(x[0]), k)
         if reason is None and merge == "auto":
-            reason = reason_of_shared(weights)
-        sizes = [v.shape[-1] for v in weights]
-        reason = reason or reason_not_to_split(shared.rank, sizes, group[0].root.version)
+            reason = reason_of_shared(w)
+        sizes = [known_size(v, -1) for v in w]
+        reason = reason or reason_not_to_split(x[0].rank, sizes, roots[0].version)
         if reason is not None:
             return decline(reason)
-        product = shared @ concat(weights, axis=-1)
-        return split(product, sizes, weights, source_axis=-1, axis=-1)
+        product = x[0] @ concat(w, axis=-1)
+        return split(product, sizes, w, source_axis=-1, axis=-1)
 
     return combine_parallel_matmul
 
@@ -70,13 +70,12 @@ def products_of_one_right() -> Family:
     """x1 @ w, x2 @ w, ... = split(concat(x1, x2, ...) @ w) along the rows"""
 
     @combine(P.MatMul(x, w), by=_shares_right)
-    def combine_parallel_matmul_right(group: list[Branch]) -> Any:
-        lefts, shared = [branch["x"] for branch in group], group[0]["w"]
-        sizes = [v.shape[-2] for v in lefts]
-        reason = reason_not_to_split(shared.rank, sizes, group[0].root.version)
+    def combine_parallel_matmul_right(x: list[Var], w: list[Var], roots: list[Binding]) -> Any:
+        sizes = [known_size(v, -2) for v in x]
+        reason = reason_not_to_split(w[0].rank, sizes, roots[0].version)
         if reason is not None:
             return decline(reason)
-        product = op.MatMul(concat(lefts, axis=-2), shared)
-        return split(product, sizes, lefts, source_axis=-2, axis=-2)
+        product = op.MatMul(concat(x, axis=-2), w[0])
+        return split(product, sizes, x, source_axis=-2, axis=-2)
 
     return combine_parallel_matmul_right

@@ -39,6 +39,11 @@ def split(value: Var, sizes: Sequence[Dim], sources: Sequence[Var], source_axis:
     return result
 
 
+def known_size(v: Var, axis: int) -> Dim:
+    """How long it is along one axis, None where that is unknown."""
+    return None if v.shape is None else v.shape[axis]
+
+
 def _from_front(v: Var, axis: int) -> int:
     """The axis counted from the front where the rank is known: operators before opset 11 want it so."""
     return axis + v.rank if axis < 0 and v.rank is not None else axis

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.emission.constant import constant
-from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.topological_order import depends_on
 from onnxgrad.ir.types import numpy_dtype
 from onnxgrad.laws.parallel.merging import concat
-from onnxgrad.rewrite.engine import substitute
+from onnxgrad.rewrite.attempt import Attempt
 from onnxgrad.rewrite.trace import Trace
 
 # one operand, element by element; Softmax and its kin look across the axis that was merged, so they are not here
@@ -69,16 +68,23 @@ def _add_of_split(split: Binding, trace: Trace) -> Binding | None:
     biases = [None if pair is None else pair[1] for pair in found]
     if any(c is not None and _comes_from(c, split) for c in biases):
         return None
-    with emitting(split.block, sources=[split, *adds], made_by="add_of_split"):
+    replaced = [v if pair is None else pair[0].out for v, pair in zip(outs, found, strict=True)]
+
+    def build() -> dict[Var, Var]:
         rows = [_row(c, v) for c, v in zip(biases, outs, strict=True)]
         moved = op.Split(y + concat(rows, axis=0), _parts(split), axis=split.attr("axis"), outputs=len(outs))
-    trace.of("add_of_split").applied += 1
-    trace.fired("add_of_split", str(split))
-    replaced = [v if pair is None else pair[0].out for v, pair in zip(outs, found, strict=True)]
-    substitute(dict(zip(replaced, moved, strict=True)), "add_of_split")
+        return dict(zip(replaced, moved, strict=True))
+
+    return _moved("add_of_split", split, adds, build, trace)
+
+
+def _moved(
+    law: str, split: Binding, readers: Sequence[Binding], build: Callable[[], dict[Var, Var]], trace: Trace
+) -> Binding | None:
+    """The Split that stands for `split` and the readers that moved above it."""
+    touched = Attempt(law, str(split), split.block, [split, *readers])(trace, build)
     split.block.remove_unused([split])
-    definition: Binding | None = moved[0].definition
-    return definition
+    return None if touched is None else next(b for b in reversed(touched.emitted) if b.op == "Split")
 
 
 def _comes_from(v: Var, split: Binding) -> bool:
@@ -115,15 +121,13 @@ def _activation_of_split(split: Binding, trace: Trace) -> Binding | None:
     if first.block is not split.block or first.has_refs:
         return None
     readers = [u for u in users if u is not None]
-    with emitting(split.block, sources=[split, *readers], made_by="activation_of_split"):
+
+    def build() -> dict[Var, Var]:
         activated = getattr(op, first.op)(y, *first.inputs[1:], **first.attrs)
         moved = op.Split(activated, _parts(split), axis=split.attr("axis"), outputs=len(outs))
-    trace.of("activation_of_split").applied += 1
-    trace.fired("activation_of_split", str(split))
-    substitute({u.out: new for u, new in zip(readers, moved, strict=True)}, "activation_of_split")
-    split.block.remove_unused([split])
-    definition: Binding | None = moved[0].definition
-    return definition
+        return {u.out: new for u, new in zip(readers, moved, strict=True)}
+
+    return _moved("activation_of_split", split, readers, build, trace)
 
 
 def _same_function(a: Binding, b: Binding) -> bool:

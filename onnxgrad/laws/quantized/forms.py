@@ -12,6 +12,7 @@ from onnxgrad.ir.block import Var
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import numpy_dtype
+from onnxgrad.rewrite.trace import decline
 
 # the dtypes of quantized tensors that these forms know
 LIMITS: dict[int, tuple[int, int]] = {
@@ -20,10 +21,6 @@ LIMITS: dict[int, tuple[int, int]] = {
     TensorProto.UINT16: (0, 65535),
     TensorProto.INT16: (-32768, 32767),
 }
-
-
-class Unsupported(Exception):
-    """This call has no such form; the words say why."""
 
 
 class Form(ABC):
@@ -80,7 +77,7 @@ def saturated(whole: Any, zero: Var | None, dtype: int, axis: int | None = None)
 def rounded(v: Any) -> Any:
     """Ties to even, as QuantizeLinear rounds."""
     if v.block.opsets[""] < 11:
-        raise Unsupported("rounding by plain operators needs opset 11")
+        raise decline("rounding by plain operators needs opset 11")
     return op.Round(v)
 
 
@@ -95,7 +92,7 @@ def along(v: Var, axis: int | None, data: Var) -> Var:
         squeezed: Var = op.Squeeze(v, [0])
         return squeezed
     if axis is None or data.rank is None:
-        raise Unsupported("a vector of scales needs an axis and a known rank")
+        raise decline("a vector of scales needs an axis and a known rank")
     behind = data.rank - 1 - axis % data.rank
     unsqueezed: Var = op.Unsqueeze(v, list(range(1, behind + 1))) if behind else v
     return unsqueezed
@@ -103,7 +100,7 @@ def along(v: Var, axis: int | None, data: Var) -> Var:
 
 def _shape(v: Var) -> tuple[Any, ...]:
     if v.shape is None:
-        raise Unsupported(f"the rank of '{v.name}' is unknown")
+        raise decline(f"the rank of '{v.name}' is unknown")
     return v.shape
 
 
@@ -112,7 +109,7 @@ def _axis(scale: Var, axis: int | None, opset: int) -> dict[str, int]:
     if shape in ((), (1,)):
         return {}
     if len(shape) > 1 or axis is None:
-        raise Unsupported("scales for each row of each matrix have no QDQ form")
+        raise decline("scales for each row of each matrix have no QDQ form")
     if opset < 13:
-        raise Unsupported("one scale per channel needs opset 13 in QDQ form")
+        raise decline("one scale per channel needs opset 13 in QDQ form")
     return {"axis": axis}

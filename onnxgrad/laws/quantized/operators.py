@@ -14,7 +14,8 @@ from onnx import TensorProto
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import op
 from onnxgrad.laws.quantized.bounds import Shortfall, accumulated, shortfall
-from onnxgrad.laws.quantized.forms import LIMITS, Form, PlainForm, Unsupported, along, centred, rounded, saturated
+from onnxgrad.laws.quantized.forms import LIMITS, Form, PlainForm, along, centred, rounded, saturated
+from onnxgrad.rewrite.trace import decline
 
 Note = Callable[[Shortfall], None]
 Law = Callable[[Binding, Form, Note], list[Any]]
@@ -37,27 +38,27 @@ def operand(b: Binding, index: int) -> Var:
     """Operand `index`, which must be there and typed."""
     v = b.operand(index)
     if v is None or not v.dtype or v.shape is None:
-        raise Unsupported(f"operand {index} is missing or its type is unknown")
+        raise decline(f"operand {index} is missing or its type is unknown")
     return v
 
 
 def _quantized(b: Binding, *indices: int) -> list[Var]:
     found = [operand(b, i) for i in indices]
     if any(v.dtype not in LIMITS for v in found):
-        raise Unsupported("not 8 or 16 bit integers")
+        raise decline("not 8 or 16 bit integers")
     return found
 
 
 def _scale(b: Binding, *indices: int) -> list[Var]:
     found = [operand(b, i) for i in indices]
     if any(v.dtype != TensorProto.FLOAT for v in found):
-        raise Unsupported("a scale that is not float32")
+        raise decline("a scale that is not float32")
     return found
 
 
 def _attrs(b: Binding, names: tuple[str, ...]) -> dict[str, Any]:
     if b.attr("channels_last", 0):
-        raise Unsupported("channels_last is 1, which plain operators do not know")
+        raise decline("channels_last is 1, which plain operators do not know")
     return {n: b.attrs[n] for n in names if n in b.attrs}
 
 
@@ -211,7 +212,7 @@ _through("QLinearGlobalAveragePool", 1, 0, lambda b, v: op.GlobalAveragePool(v[0
 def _softmax(b: Binding, values: list[Any]) -> Any:
     rank = values[0].rank
     if rank is None or int(b.attr("axis", -1)) % rank != rank - 1:
-        raise Unsupported("Softmax along another axis than the last, which older opsets mean otherwise")
+        raise decline("Softmax along another axis than the last, which older opsets mean otherwise")
     return op.Softmax(values[0], axis=rank - 1)
 
 
@@ -236,7 +237,7 @@ def dequantize(b: Binding, form: Form, note: Note) -> list[Any]:
     """y = (x - z) * s"""
     x = operand(b, 0)
     if b.attr("block_size", 0) or x.dtype not in (*LIMITS, TensorProto.INT32):
-        raise Unsupported("blocks, or not 8 to 32 bit integers")
+        raise decline("blocks, or not 8 to 32 bit integers")
     return [PlainForm().dequantize(x, _scale(b, 1)[0], b.operand(2), b.attr("axis", 1))]
 
 
@@ -246,5 +247,5 @@ def quantize(b: Binding, form: Form, note: Note) -> list[Any]:
     x, zero = operand(b, 0), b.operand(2)
     dtype = TensorProto.UINT8 if zero is None else zero.dtype
     if b.attr("block_size", 0) or b.attr("output_dtype", 0) or dtype not in LIMITS or x.dtype != TensorProto.FLOAT:
-        raise Unsupported("blocks, or not from float32 to 8 or 16 bit integers")
+        raise decline("blocks, or not from float32 to 8 or 16 bit integers")
     return [PlainForm().quantize(x, _scale(b, 1)[0], zero, dtype, b.attr("axis", 1))]

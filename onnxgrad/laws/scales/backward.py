@@ -13,10 +13,11 @@ from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.types import element_count
 from onnxgrad.laws.scales.carry import carries, carry
 from onnxgrad.laws.scales.products import PRODUCTS, product_times
-from onnxgrad.laws.scales.scale import REACH, Scale, Stays, again, read_scale
-from onnxgrad.rewrite.engine import Rule, closes_cycle, rewrite
+from onnxgrad.laws.scales.scale import REACH, Scale, again, read_scale
+from onnxgrad.rewrite.attempt import closes_cycle
 from onnxgrad.rewrite.pattern import P, capture
-from onnxgrad.rewrite.trace import Decline, decline
+from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.worklist import Rule, rewrite
 
 x, s = capture("x s")
 
@@ -30,28 +31,28 @@ class _Ascent:
     also: dict[Var, Var] = field(default_factory=dict)
 
     def take(self, v: Var, scale: Scale) -> Var:
-        """`v * scale`, the scale taken in by the products that `v` comes from. Raises Stays."""
+        """`v * scale`, the scale taken in by the products that `v` comes from. Declines."""
         b = v.definition
         if b is None:
-            raise Stays(f"{v.name} is an input: there is no product to take the scale")
+            raise decline(f"{v.name} is an input: there is no product to take the scale")
         if v.block is not self.block or v.sole_user() is None:
-            raise Stays(f"{v.name} is read elsewhere as well, or is an output")
+            raise decline(f"{v.name} is read elsewhere as well, or is an output")
         if b in self.seen or len(self.seen) >= REACH or b.blocks or b.has_refs:
-            raise Stays(f"{v.name} cannot be scaled alone")
+            raise decline(f"{v.name} cannot be scaled alone")
         self.seen.add(b)
         if b.domain == "" and b.op in PRODUCTS:
             return product_times(b, scale)
         if carries(b):
             return self._through(b, scale)
         if b.domain != "" or b.op not in _SPREAD:
-            raise Stays(f"{b.op} does not commute with a multiply per channel")
+            raise decline(f"{b.op} does not commute with a multiply per channel")
         moved: Var = _SPREAD[b.op](self, b, v, scale)
         return moved
 
     def _through(self, b: Binding, scale: Scale) -> Var:
         data = b.inputs[0]
         if data is None:
-            raise Stays(f"{b.op} has no operand")
+            raise decline(f"{b.op} has no operand")
         carried = carry(b, scale, forward=False)
         moved: Var = again(b, [self.take(data, carried.scale), *carried.rest], **carried.attrs)
         return moved
@@ -59,11 +60,11 @@ class _Ascent:
     def operand(self, v: Var | None, scale: Scale, out: Var) -> Var:
         """An operand that broadcasts to `out`, scaled along the axis that the scale has in `out`."""
         if v is None or v.shape is None or out.shape is None:
-            raise Stays("an operand's rank is unknown")
+            raise decline("an operand's rank is unknown")
         axis = None if scale.axis is None else scale.axis - (len(out.shape) - len(v.shape))
         if axis is not None and (axis < 0 or v.shape[axis] != scale.factors.size):
             if not v.is_constant or element_count(v.shape) != 1:
-                raise Stays(f"{v.name} does not have the channel axis in full")
+                raise decline(f"{v.name} does not have the channel axis in full")
             return scale.apply(v, scale.lined_up(len(out.shape) - 1 - (scale.axis or 0)))
         return scale.times(v, axis) if v.is_constant else self.take(v, scale.at(axis))
 
@@ -78,13 +79,13 @@ def _multiply(ascent: _Ascent, b: Binding, v: Var, scale: Scale) -> Var:
     """(a * c) * s = a * (c * s), c constant"""
     constants = [i for i, u in enumerate(b.inputs) if u is not None and u.is_constant]
     if not constants:
-        raise Stays("a product of two activations takes no scale")
+        raise decline("a product of two activations takes no scale")
     inputs = list(b.inputs)
     scaled = ascent.operand(inputs[constants[0]], scale, b.out)
     factor = fixed_value(scaled)
     if factor is not None and np.all(factor == 1):
         # onnxruntime 1.31 drops it, and loses what nested graphs read of a pair of Casts that then meet
-        raise Stays(f"the factors at {b.op} cancel: a product with 1 would stay")
+        raise decline(f"the factors at {b.op} cancel: a product with 1 would stay")
     inputs[constants[0]] = scaled
     moved: Var = again(b, inputs)
     return moved
@@ -103,18 +104,18 @@ def _part(ascent: _Ascent, v: Var, scale: Scale) -> Var:
 
 
 def parts_of(scale: Scale, b: Binding, values: Sequence[Var]) -> list[Scale]:
-    """The scale of each of `values`, which a Concat joins or a Split parts. Raises Stays."""
+    """The scale of each of `values`, which a Concat joins or a Split parts. Declines."""
     rank = values[0].rank
     if scale.axis is None:
         return [scale] * len(values)
     if rank is None:
-        raise Stays(f"the rank at {b.op} is unknown")
+        raise decline(f"the rank at {b.op} is unknown")
     if b.attr("axis", 0) % rank != scale.axis:
         return [scale] * len(values)
     sizes = [None if v.shape is None else v.shape[scale.axis] for v in values]
     known = [d for d in sizes if isinstance(d, int)]
     if len(known) < len(sizes) or sum(known) != scale.factors.size:
-        raise Stays(f"the sizes at {b.op} are unknown")
+        raise decline(f"the sizes at {b.op} are unknown")
     return [scale.of(part) for part in np.split(scale.factors, np.cumsum(known)[:-1])]
 
 
@@ -122,9 +123,9 @@ def _split(ascent: _Ascent, b: Binding, v: Var, scale: Scale) -> Var:
     """One part of Split(a) times s = that part of Split(a * (1, ..., s, ..., 1)), along the channel axis"""
     data, parts = b.inputs[0], [u for u in b.outputs if u is not None]
     if data is None or data.shape is None or scale.axis is None or len(parts) < len(b.outputs):
-        raise Stays("the split value's sizes are unknown")
+        raise decline("the split value's sizes are unknown")
     if b.attr("axis", 0) % len(data.shape) != scale.axis:
-        raise Stays("Split parts another axis, so the other parts would be scaled too")
+        raise decline("Split parts another axis, so the other parts would be scaled too")
     sizes = [None if u.shape is None else u.shape[scale.axis] for u in parts]
     pieces = [
         scale.factors if u is v else np.ones(n, scale.factors.dtype)
@@ -132,7 +133,7 @@ def _split(ascent: _Ascent, b: Binding, v: Var, scale: Scale) -> Var:
         if isinstance(n, int)
     ]
     if len(pieces) < len(parts):
-        raise Stays("the split value's sizes are unknown")
+        raise decline("the split value's sizes are unknown")
     whole = scale.of(np.concatenate(pieces))
     outs = again(b, [ascent.take(data, whole), *b.inputs[1:]], outputs=len(parts))
     ascent.also.update((u, new) for u, new in zip(parts, outs, strict=True) if u is not v)
@@ -157,13 +158,10 @@ def scale_behind_product(scalars: bool) -> Rule:
     def scale_of_product(x: Var, s: Var, root: Binding) -> Any:
         """(a @ w) * s = a @ (w * s), the scale along the columns (output channels) of w"""
         scale = read_scale(root, x, s, scalars)
-        if scale is None or isinstance(scale, Decline):
-            return scale
+        if scale is None:
+            return None
         ascent = _Ascent(root.block)
-        try:
-            moved = ascent.take(x, scale)
-        except Stays as why:
-            return decline(str(why))
+        moved = ascent.take(x, scale)
         mapping = {root.out: moved, **ascent.also}
         if closes_cycle(mapping):
             return decline("another part of the same Split feeds this one")

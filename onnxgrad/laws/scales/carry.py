@@ -10,8 +10,8 @@ import numpy as np
 
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.types import Array
-from onnxgrad.laws.scales.scale import Scale, Stays, kept_axis
-from onnxgrad.rewrite.match import attribute
+from onnxgrad.laws.scales.scale import Scale, kept_axis
+from onnxgrad.rewrite.trace import decline
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,13 @@ class Carried:
 
 
 def carry(b: Binding, scale: Scale, forward: bool) -> Carried:
-    """`scale` on `b`'s operand seen behind `b` (`forward`), or on `b`'s result seen in front of it. Raises Stays."""
+    """`scale` on `b`'s operand seen behind `b` (`forward`), or on `b`'s result seen in front of it. Declines."""
     if b.op == "Clip":
         return _clip(b, scale, forward)
     if b.op in _POSITIVE and not scale.positive:
-        raise Stays(f"a factor is not positive, so it does not pass {b.op}")
+        raise decline(f"a factor is not positive, so it does not pass {b.op}")
     if len([v for v in b.outputs if v is not None]) > 1:
-        raise Stays(f"{b.op} has a second output")
+        raise decline(f"{b.op} has a second output")
     if b.op == "Pad":
         _fills_with_zero(b)
     axis = scale.axis if scale.axis is None else _AXIS[b.op](b, scale.axis, forward)
@@ -48,14 +48,14 @@ def _same(b: Binding, axis: int, forward: bool) -> int:
 
 def _pool(b: Binding, axis: int, forward: bool) -> int:
     if axis > 1:
-        raise Stays(f"{b.op} mixes the axis of the scale")
+        raise decline(f"{b.op} mixes the axis of the scale")
     return axis
 
 
 def _transpose(b: Binding, axis: int, forward: bool) -> int:
-    perm = attribute(b, "perm")
+    perm = b.attr("perm")
     if perm is None:
-        raise Stays("the transposed value's rank is unknown")
+        raise decline("the transposed value's rank is unknown")
     return int(list(perm).index(axis) if forward else perm[axis])
 
 
@@ -69,16 +69,16 @@ def _reduce(b: Binding, axis: int, forward: bool) -> int:
     x, given = b.inputs[0], b.operand(1)
     axes = given.ints if given is not None else b.attr("axes")
     if x is None or x.rank is None or axes is None:
-        raise Stays(f"{b.op}'s axes are unknown, or all")
+        raise decline(f"{b.op}'s axes are unknown, or all")
     reduced = {int(a) % x.rank for a in axes}
     if not reduced:
-        raise Stays(f"{b.op} without axes")
+        raise decline(f"{b.op} without axes")
     kept = list(range(x.rank)) if b.attr("keepdims", 1) else [i for i in range(x.rank) if i not in reduced]
     if forward and axis not in reduced:
         return kept.index(axis)
     if not forward and kept[axis] not in reduced:
         return kept[axis]
-    raise Stays(f"{b.op} sums over the axis of the scale")
+    raise decline(f"{b.op} sums over the axis of the scale")
 
 
 def _fills_with_zero(b: Binding) -> None:
@@ -86,15 +86,15 @@ def _fills_with_zero(b: Binding) -> None:
     given = b.operand(2)
     value = b.attr("value", 0.0) if given is None else given.const
     if b.attr("mode") == "constant" and (value is None or np.any(value)):
-        raise Stays("Pad fills with a value other than 0")
+        raise decline("Pad fills with a value other than 0")
 
 
 def _pad(b: Binding, axis: int, forward: bool) -> int:
     pads, axes, x = b.operand(1), b.operand(3), b.inputs[0]
     if pads is None or pads.ints is None or axes is not None or x is None or x.rank is None:
-        raise Stays("Pad's amounts are known only at run time")
+        raise decline("Pad's amounts are known only at run time")
     if pads.ints[axis] or pads.ints[axis + x.rank]:
-        raise Stays("Pad lengthens the axis of the scale")
+        raise decline("Pad lengthens the axis of the scale")
     return axis
 
 
@@ -123,7 +123,7 @@ _AXIS: dict[str, Callable[[Binding, int, bool], int | None]] = {
 def _clip(b: Binding, scale: Scale, forward: bool) -> Carried:
     """Clip(x, lo, hi) * s = Clip(x * s, lo * s, hi * s) for one s > 0; for several when a bound is 0 or infinite"""
     if not scale.positive:
-        raise Stays("a factor is not positive, so it does not pass Clip")
+        raise decline("a factor is not positive, so it does not pass Clip")
     outward = scale.inverse if forward else scale
     if b.version < 11:
         attrs = {}
@@ -135,7 +135,7 @@ def _clip(b: Binding, scale: Scale, forward: bool) -> Carried:
     rest: list[Var | None] = []
     for v in b.inputs[1:]:
         if v is not None and v.const is None:
-            raise Stays("a bound of Clip is known only at run time")
+            raise decline("a bound of Clip is known only at run time")
         if v is not None and v.const is not None and _moves(v.const, scale):
             rest.append(outward.apply(v, scale.factors.reshape(-1)[0].reshape(())))
         else:
@@ -149,11 +149,11 @@ def _scaled(bound: float, scale: Scale) -> float:
 
 
 def _moves(bound: Array, scale: Scale) -> bool:
-    """Whether a bound is neither 0 nor infinite, so that it has to be scaled. Raises Stays for several factors."""
+    """Whether a bound is neither 0 nor infinite, so that it has to be scaled. Declines for several factors."""
     value: Any = bound.reshape(-1)[0]
     largest = float(np.finfo(np.float32).max) if bound.dtype == np.float32 else np.inf
     if value == 0 or abs(float(value)) >= largest:
         return False
     if not scale.uniform:
-        raise Stays(f"Clip's bound {float(value):g} would have to be scaled differently in each channel")
+        raise decline(f"Clip's bound {float(value):g} would have to be scaled differently in each channel")
     return True

@@ -11,10 +11,11 @@ from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.laws.scales.backward import parts_of
 from onnxgrad.laws.scales.carry import carries, carry
 from onnxgrad.laws.scales.products import PRODUCTS, product_of_scaled
-from onnxgrad.laws.scales.scale import REACH, Scale, Stays, again, read_scale
-from onnxgrad.rewrite.engine import Rule, closes_cycle, rewrite
+from onnxgrad.laws.scales.scale import REACH, Scale, again, read_scale
+from onnxgrad.rewrite.attempt import closes_cycle
 from onnxgrad.rewrite.pattern import P, capture
-from onnxgrad.rewrite.trace import Decline, decline
+from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.worklist import Rule, rewrite
 
 x, s = capture("x s")
 
@@ -31,16 +32,16 @@ class _Descent:
     seen: set[Binding] = field(default_factory=set)
 
     def push(self, old: Var, new: Var, scale: Scale) -> None:
-        """`old` is `new * scale`: every reader of `old` must take the scale. Raises Stays."""
+        """`old` is `new * scale`: every reader of `old` must take the scale. Declines."""
         if old.returned:
-            raise Stays(f"{old.name} is an output")
+            raise decline(f"{old.name} is an output")
         if not old.users:
-            raise Stays(f"{old.name} is not read")
+            raise decline(f"{old.name} is not read")
         for user, slots in list(old.users.items()):
             if user.block is not self.block or slots != 1 or user in self.seen or user.blocks or user.has_refs:
-                raise Stays(f"{old.name} is read by {user.op} in a way that takes no scale")
+                raise decline(f"{old.name} is read by {user.op} in a way that takes no scale")
             if len(self.seen) >= REACH:
-                raise Stays("the products that would take the scale are too far away")
+                raise decline("the products that would take the scale are too far away")
             self.seen.add(user)
             self._into(user, old, new, scale)
 
@@ -62,23 +63,23 @@ class _Descent:
             for part, out, own in zip(parts, [o for o in outs if o is not None], scales, strict=True):
                 self.push(part, out, own)
         else:
-            raise Stays(f"{user.op} does not commute with a multiply per channel")
+            raise decline(f"{user.op} does not commute with a multiply per channel")
 
     def _add(self, user: Binding, index: int, new: Var, scale: Scale) -> None:
         """x * s + c = (x + c / s) * s, c constant and no factor of s far smaller than another"""
         other = user.inputs[1 - index]
         if other is None or not other.is_constant or other.rank is None or new.rank is None:
-            raise Stays(f"{user.op} adds what is not scaled alike")
+            raise decline(f"{user.op} adds what is not scaled alike")
         magnitude = np.abs(scale.factors.astype(np.float64))
         if magnitude.min() < _SPREAD_LIMIT * magnitude.max() or not magnitude.all():
-            raise Stays("a factor is so small that dividing the addend by it would lose digits")
+            raise decline("a factor is so small that dividing the addend by it would lose digits")
         if other.rank > new.rank or user.out.shape != new.shape:
-            raise Stays(f"{user.op} widens the scaled value")
+            raise decline(f"{user.op} widens the scaled value")
         axis = None if scale.axis is None else scale.axis - (new.rank - other.rank)
         inverse = scale.inverse
         if axis is not None and (axis < 0 or (other.shape or ())[axis] != scale.factors.size):
             if (other.const is None) or other.const.size != 1:
-                raise Stays(f"{other.name} does not have the channel axis in full")
+                raise decline(f"{other.name} does not have the channel axis in full")
             divided = inverse.apply(other, scale.lined_up(new.rank - 1 - (scale.axis or 0)))
         else:
             divided = inverse.times(other, axis)
@@ -89,7 +90,7 @@ class _Descent:
         values = [v for v in user.inputs if v is not None]
         rank = new.rank
         if rank is None or scale.axis is None or user.attr("axis", 0) % rank != scale.axis:
-            raise Stays("Concat joins it to what is not scaled")
+            raise decline("Concat joins it to what is not scaled")
         sizes = [None if v.shape is None else v.shape[scale.axis] for v in values]
         pieces = [
             scale.factors if i == index else np.ones(n, scale.factors.dtype)
@@ -97,7 +98,7 @@ class _Descent:
             if isinstance(n, int)
         ]
         if len(pieces) < len(values):
-            raise Stays("the sizes at Concat are unknown")
+            raise decline("the sizes at Concat are unknown")
         inputs = [new if i == index else v for i, v in enumerate(values)]
         self.push(user.out, again(user, inputs), scale.of(np.concatenate(pieces)))
 
@@ -109,13 +110,10 @@ def scale_in_front_of_product(scalars: bool) -> Rule:
     def product_of_scale(x: Var, s: Var, root: Binding) -> Any:
         """(a * s) @ w = a @ (s * w), the scale along the rows (input channels) of w"""
         scale = read_scale(root, x, s, scalars)
-        if scale is None or isinstance(scale, Decline):
-            return scale
+        if scale is None:
+            return None
         descent = _Descent(root.block)
-        try:
-            descent.push(root.out, x, scale)
-        except Stays as why:
-            return decline(str(why))
+        descent.push(root.out, x, scale)
         if closes_cycle(descent.done):
             return decline("one of the products that would take the scale feeds another")
         return descent.done

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from onnxgrad.ir.block import Binding, Var
-from onnxgrad.laws.scales.scale import Scale, Stays, again, weight
+from onnxgrad.laws.scales.scale import Scale, again, weight
+from onnxgrad.rewrite.trace import decline
 
 PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
 def product_times(b: Binding, scale: Scale) -> Var:
-    """`b * scale` as the same product of scaled weights (and bias). Raises Stays."""
+    """`b * scale` as the same product of scaled weights (and bias). Declines."""
     result: Var = _TIMES[b.op](b, scale)
     return result
 
@@ -19,7 +20,7 @@ def product_times(b: Binding, scale: Scale) -> Var:
 def product_of_scaled(b: Binding, index: int, new: Var, scale: Scale) -> Var:
     """The product `b`, whose operand `index` is `new * scale`, as the product of `new` and scaled weights."""
     if b.op != "MatMul" and index != 0:
-        raise Stays(f"the scaled value is not the data operand of {b.op}")
+        raise decline(f"the scaled value is not the data operand of {b.op}")
     result: Var = _matmul_of(b, index, new, scale) if b.op == "MatMul" else _OF[b.op](b, new, scale)
     return result
 
@@ -60,19 +61,19 @@ def _matmul_times(b: Binding, scale: Scale) -> Var:
     """(x @ w) * s = x @ (w * s) along the columns; = (x * s) @ w along the rows, where x is the weight"""
     left, right = b.inputs[0], b.inputs[1]
     if left is None or right is None or not left.rank or not right.rank or b.out.rank is None:
-        raise Stays("an operand's rank is unknown")
+        raise decline("an operand's rank is unknown")
     if right.rank > 1 and scale.axis in (None, b.out.rank - 1):
         moved: Var = again(b, [left, scale.times(weight(right, b.out), right.rank - 1)])
         return moved
     if left.rank > 1 and scale.axis == b.out.rank - (2 if right.rank > 1 else 1):
         moved = again(b, [scale.times(weight(left, b.out), left.rank - 2), right])
         return moved
-    raise Stays("the scale lies along a batch axis of MatMul")
+    raise decline("the scale lies along a batch axis of MatMul")
 
 
 def _expect(b: Binding, scale: Scale, axis: int) -> None:
     if scale.axis not in (None, axis):
-        raise Stays(f"the scale lies along axis {scale.axis} of {b.op}, which its weight does not have")
+        raise decline(f"the scale lies along axis {scale.axis} of {b.op}, which its weight does not have")
 
 
 def _grouped(w: Var, scale: Scale, groups: int, across: int) -> Var:
@@ -81,10 +82,10 @@ def _grouped(w: Var, scale: Scale, groups: int, across: int) -> Var:
         return scale.times(w, across)
     shape = w.shape
     if shape is None or not isinstance(shape[0], int) or shape[1] is None or scale.factors.size % groups:
-        raise Stays("the grouped weight's sizes are unknown")
+        raise decline("the grouped weight's sizes are unknown")
     rows = scale.factors.reshape(groups, -1)
     if rows.shape[1] != shape[1] or shape[0] % groups:
-        raise Stays("the grouped weight does not have these channels")
+        raise decline("the grouped weight does not have these channels")
     table = np.repeat(rows, shape[0] // groups, axis=0)
     return scale.apply(w, table.reshape(*table.shape, *[1] * (len(shape) - 2)))
 
@@ -118,7 +119,7 @@ def _matmul_of(b: Binding, index: int, new: Var, scale: Scale) -> Var:
     """(x * s) @ w = x @ (w * s) and w @ (x * s) = (w * s) @ x, s along the inner axis"""
     other = b.inputs[1 - index]
     if other is None or not other.rank or not new.rank:
-        raise Stays("an operand's rank is unknown")
+        raise decline("an operand's rank is unknown")
     inner = new.rank - 1 if index == 0 or new.rank == 1 else new.rank - 2
     _expect(b, scale, inner)
     across = other.rank - 2 if index == 0 and other.rank > 1 else other.rank - 1

@@ -15,14 +15,10 @@ from onnxgrad.ir.emission.emit import emit
 from onnxgrad.ir.emission.emitter import emitter
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import FLOAT_DTYPES, Array, Shape, element_count
-from onnxgrad.rewrite.trace import Decline, decline
+from onnxgrad.rewrite.trace import decline
 
 # bindings looked at in one attempt: the search is recursive, and a scale that is this far away stays where it is
 REACH = 100
-
-
-class Stays(Exception):
-    """The scale cannot move: why."""
 
 
 @dataclass(frozen=True)
@@ -60,26 +56,26 @@ class Scale:
         return self.factors if self.axis is None else self.factors.reshape(-1, *[1] * behind)
 
     def times(self, v: Var, axis: int | None) -> Var:
-        """`v` scaled along its axis `axis`. Raises Stays when `v` does not have these channels."""
+        """`v` scaled along its axis `axis`. Declines when `v` does not have these channels."""
         if self.axis is None or axis is None:
             return self.apply(v, self.factors)
         # a size that is not known must be this one: the operator demands it
         if v.shape is None or (isinstance(v.shape[axis], int) and v.shape[axis] != self.factors.size):
-            raise Stays(f"{v.name} does not have {self.factors.size} channels along axis {axis}")
+            raise decline(f"{v.name} does not have {self.factors.size} channels along axis {axis}")
         return self.apply(v, self.lined_up(len(v.shape) - 1 - axis))
 
     def apply(self, v: Var, factors: Array) -> Var:
-        """`v` times (or over) `factors`, broadcast. Raises Stays when a fixed `v` would leave its dtype's range."""
+        """`v` times (or over) `factors`, broadcast. Declines when a fixed `v` would leave its dtype's range."""
         if _leaf(v) is None:
             array = fixed_value(v)
             if array is None:
-                raise Stays(f"{v.name} times its scale is not known to keep its digits: fold-constant comes first")
+                raise decline(f"{v.name} times its scale is not known to keep its digits: fold-constant comes first")
             with np.errstate(all="ignore"):
                 wide, by = np.asarray(array, np.longdouble), np.asarray(factors, np.longdouble)
                 exact = np.divide(wide, by) if self.divide else np.multiply(wide, by)
             reason = reason_of_rounding(exact, v.dtype, f"{v.name} times its scale")
             if reason is not None:
-                raise Stays(reason)
+                raise decline(reason)
         operand = constant(factors, name="scale")
         result: Var = op.Div(v, operand) if self.divide else op.Mul(v, operand)
         return result
@@ -104,8 +100,11 @@ def channel_vector(c: Var, y: Var) -> tuple[Array, int | None] | None:
     return array.reshape(-1), axes[0] + offset
 
 
-def read_scale(root: Binding, y: Var, s: Var, scalars: bool) -> Scale | Decline | None:
-    """The scale that `root` (a Mul or Div) applies to `y`; None when `s` is no constant per-channel factor."""
+def read_scale(root: Binding, y: Var, s: Var, scalars: bool) -> Scale | None:
+    """The scale that `root` (a Mul or Div) applies to `y`; None when `s` is no constant per-channel factor.
+
+    Declines where a factor is not finite.
+    """
     found = channel_vector(s, y)
     if found is None or _leaf(y) is None:
         return None
@@ -114,7 +113,7 @@ def read_scale(root: Binding, y: Var, s: Var, scalars: bool) -> Scale | Decline 
         return None
     divide = root.op == "Div"
     if not np.isfinite(factors).all() or (divide and not factors.all()):
-        return decline("a factor is not finite")
+        raise decline("a factor is not finite")
     return Scale(factors, axis, divide)
 
 
@@ -122,9 +121,9 @@ def again(b: Binding, inputs: Sequence[Var | None], outputs: int | None = None, 
     """The same operator on other operands, attributes kept but for those in `changed`; a tuple for `outputs`."""
     attrs = {**b.attrs, **changed}
     if b.has_refs:
-        raise Stays(f"an attribute of {b.op} is that of the enclosing function")
+        raise decline(f"an attribute of {b.op} is that of the enclosing function")
     if any(isinstance(value, tuple) and not value for value in attrs.values()):
-        raise Stays(f"{b.op} has an empty attribute")
+        raise decline(f"{b.op} has an empty attribute")
     at = emitter()
     before = at.sources
     at.sources = [*before, b]
@@ -135,20 +134,20 @@ def again(b: Binding, inputs: Sequence[Var | None], outputs: int | None = None, 
 
 
 def weight(v: Var | None, result: Var) -> Var:
-    """`v` as something that may take a scale. Raises Stays.
+    """`v` as something that may take a scale. Declines.
 
     The file must fix it, or it is an input that has no more elements than the product that is scaled now.
     """
     if v is None or v.rank is None:
-        raise Stays("the weight's rank is unknown")
+        raise decline("the weight's rank is unknown")
     leaf = _leaf(v)
     if leaf is None:
         return v
     if leaf.definition is not None:
-        raise Stays(f"the weight {v.name} is computed from other values")
+        raise decline(f"the weight {v.name} is computed from other values")
     size, scaled = element_count(v.shape), element_count(result.shape)
     if size is None or scaled is None or size > scaled:
-        raise Stays(f"the weight {v.name} is not constant and larger than the product")
+        raise decline(f"the weight {v.name} is not constant and larger than the product")
     return v
 
 
@@ -180,16 +179,16 @@ _FIXED = _REARRANGED | {"Add", "Concat", "ConstantOfShape", "Expand", "Neg", "Sl
 
 
 def kept_axis(source: Shape | None, axis: int | None, target: Shape | None) -> int | None:
-    """Where an axis of `source` is in `target`, a reshape of it, when it is kept whole. Raises Stays otherwise."""
+    """Where an axis of `source` is in `target`, a reshape of it, when it is kept whole. Declines otherwise."""
     if axis is None:
         return None
     if source is None or target is None:
-        raise Stays("a reshaped value's rank is unknown")
+        raise decline("a reshaped value's rank is unknown")
     size, before = source[axis], _product(source[:axis])
     for i, d in enumerate(target):
         if d == size and size != 1 and _product(target[:i]) == before and before is not None:
             return i
-    raise Stays("the reshape does not keep the channel axis")
+    raise decline("the reshape does not keep the channel axis")
 
 
 def _product(dims: Shape) -> tuple[int, tuple[str, ...]] | None:

@@ -16,9 +16,9 @@ from onnxgrad.ir.block import Var
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import to_proto
-from onnxgrad.rewrite.engine import Rule, apply_rules, rewrite
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Trace
+from onnxgrad.rewrite.worklist import Rule, apply_rules, rewrite
 from onnxgrad.verify import verify
 from onnxgrad.verify.reducing.reduce import reduce
 from onnxgrad.verify.reducing.smaller import STEPS, pruned

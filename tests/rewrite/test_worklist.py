@@ -11,9 +11,9 @@ from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
-from onnxgrad.rewrite.engine import Rule, apply_rules, count, rewrite
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Trace, decline
+from onnxgrad.rewrite.worklist import Rule, apply_rules, count, rewrite
 from tests.helpers import parse
 
 x, y = capture("x y")

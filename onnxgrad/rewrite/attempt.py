@@ -1,0 +1,185 @@
+"""One try of a law, whoever drives it: build, decline or replace, and leave nothing behind that is not used."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from onnxgrad.errors import InputError, InternalError, OnnxgradError, UnknownDtype
+from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.topological_order import depends_on
+from onnxgrad.ir.types import TensorType
+from onnxgrad.rewrite.match import Captured, value_of
+from onnxgrad.rewrite.pattern import Pattern
+from onnxgrad.rewrite.trace import Decline, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """What a law did: the bindings it emitted, and those whose surroundings changed."""
+
+    emitted: list[Binding]
+    neighbours: list[Binding]
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A law at one place. `where` names the place for people; what is emitted tells of `sources`.
+
+    share: equal emissions become one. fault: the error for an answer that cannot be.
+    """
+
+    law: str
+    where: str
+    block: BindingBlock
+    sources: Sequence[Binding]
+    fault: type[OnnxgradError] = InternalError
+    share: bool = False
+
+    def __call__(
+        self, trace: Trace, build: Callable[[], Any], mapping: Callable[[Any], Mapping[Var, Var]] = dict
+    ) -> Touched | None:
+        """Build, and replace what `mapping` makes of the answer; None when the law declines or changes nothing.
+
+        Both may return or raise a Decline. Raises `fault` for a replacement of another type or by a cycle.
+        """
+        with emitting(self.block, share=self.share, sources=self.sources, made_by=self.law) as emitter:
+            answer = _unless_declined(build)
+        if answer is not None and not isinstance(answer, Decline):
+            answer = _unless_declined(lambda: mapping(answer))
+        if isinstance(answer, Decline):
+            trace.missed(self.law, self.where, answer.reason)
+        if not answer or isinstance(answer, Decline):
+            emitter.discard()
+            return None
+        trace.of(self.law).applied += 1
+        trace.fired(self.law, self.where)
+        neighbours = substitute(answer, self.law, self.fault)
+        emitter.discard()  # what was emitted and then not used
+        return Touched(emitter.emitted, neighbours)
+
+
+def _unless_declined(build: Callable[[], Any]) -> Any:
+    """What it answers: a Decline, too, for one that it raises, and where it writes a literal of unknown dtype."""
+    try:
+        return build()
+    except Decline as declined:
+        return declined
+    except UnknownDtype as error:
+        return Decline(str(error))
+
+
+def call_arguments(build: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what is offered, what the function asks for by parameter name."""
+    return {name: offered[name] for name in _parameters(build) if name in offered}
+
+
+@lru_cache(maxsize=1024)
+def _parameters(build: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(inspect.signature(build).parameters)
+
+
+def replacements(
+    answer: Mapping[Any, Any], captured: Captured, rule: str, fault: type[OnnxgradError]
+) -> dict[Var, Var]:
+    """What a rewriter answered as values for values; left out are those that stay themselves and those nobody reads.
+
+    A key is a value, the binding of one, or a pattern that stands for one. Raises `fault`, naming the rule.
+    """
+    found: dict[Var, Var] = {}
+    for key, new in answer.items():
+        old = key.out if isinstance(key, Binding) else key
+        if isinstance(key, Pattern):
+            try:
+                old = value_of(key, captured)
+            except KeyError:
+                raise fault(f"rule {rule} replaces a pattern that is no part of what it matches") from None
+        if not isinstance(old, Var):
+            raise fault(f"rule {rule} replaces {type(old).__name__} {old!r}: only a value can be replaced")
+        if not isinstance(new, Var):
+            raise fault(
+                f"rule {rule} replaces {old.name} by {type(new).__name__} {str(new)[:60]}: return a value of the graph "
+                "(emitted with op, or captured)"
+            )
+        if not _in_scope(new, old.block):
+            raise fault(f"rule {rule} replaces {old.name} by {new.name}, which is not in reach where that is read")
+        if new is not old and old.use_count:
+            found[old] = new
+    return found
+
+
+def _in_scope(v: Var, block: BindingBlock) -> bool:
+    while v.block is not block:
+        if block.owner is None:
+            return False
+        block = block.owner.block
+    return True
+
+
+def fault_of(build: Callable[..., Any]) -> type[OnnxgradError]:
+    """The error for what a rewriter did wrong: a user's is the input, one of this package is our own fault."""
+    ours = (getattr(build, "__module__", None) or "").partition(".")[0] == __name__.partition(".")[0]
+    return InternalError if ours else InputError
+
+
+def substitute(mapping: Mapping[Var, Var], rule: str, fault: type[OnnxgradError] = InternalError) -> list[Binding]:
+    """Replace values at once, drop what became unused, and return the bindings whose surroundings changed.
+
+    Raises `fault` when a replacement has another type or would close a cycle.
+    """
+    neighbours: dict[Binding, None] = {}
+    roots = [old.definition for old in mapping if old.definition is not None]
+    for old, new in mapping.items():
+        _check_type(old, new, rule, fault)
+        neighbours.update(dict.fromkeys(old.users))
+    if len(mapping) > 1 and closes_cycle(mapping):
+        raise fault(f"rule {rule} builds on a value that it replaces, which would be a cycle, at {roots[0]}")
+    for old, new in mapping.items():
+        if new.type is None or _says_less(new, old):
+            new.type = old.type
+        old.block.replace(old, new)
+    for root in roots:
+        neighbours.update(dict.fromkeys(v.definition for v in root.reads() if v.definition is not None))
+        for v in root.reads():
+            neighbours.update(dict.fromkeys(v.users))
+        root.block.remove_unused([root])
+    return [b for b in neighbours if b.is_live]
+
+
+def _check_type(old: Var, new: Var, rule: str, fault: type[OnnxgradError]) -> None:
+    a, b = old.type, new.type
+    if a is None or b is None:
+        return
+    if isinstance(a, TensorType) and isinstance(b, TensorType):
+        fits = a.dtype == b.dtype or 0 in (a.dtype, b.dtype)
+        if a.shape is not None and b.shape is not None:
+            fits = fits and len(a.shape) == len(b.shape)
+            pairs = zip(a.shape, b.shape, strict=False)
+            fits = fits and not any(isinstance(p, int) and isinstance(q, int) and p != q for p, q in pairs)
+    else:
+        fits = type(a) is type(b)
+    if not fits:
+        raise fault(f"rule {rule} replaces {old!r} by {new!r}, a value of another type")
+
+
+def _says_less(new: Var, old: Var) -> bool:
+    """The rewritten value is the same value, so what was known of its sizes stays known."""
+    if old.shape is None:
+        return False
+    return new.shape is None or any(n is None and o is not None for n, o in zip(new.shape, old.shape, strict=True))
+
+
+def closes_cycle(mapping: Mapping[Var, Var]) -> bool:
+    """Whether a new value depends on one that is to be replaced: its own reader would then be its operand."""
+    olds = {old.definition for old in mapping if old.definition is not None}
+    news = {new.definition for new in mapping.values() if new.definition is not None} - olds
+    # what a binding reads does not depend on it, so the search for it stops there and need not climb the whole model
+    return any(
+        depends_on(new, {old}, [v.definition for v in old.reads() if v.definition is not None])
+        for old in olds
+        for new in news
+    )

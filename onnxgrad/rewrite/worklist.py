@@ -1,0 +1,185 @@
+"""Rooted rules on a worklist: match, then guards, then build; one replacement last.
+
+A rule is one-shot or shrinks a declared measure, so rewriting ends; fuel is the backstop and names the rule.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from onnxgrad.errors import InputError, InternalError
+from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.rewrite.attempt import Attempt, Touched, call_arguments, fault_of, replacements
+from onnxgrad.rewrite.match import Captured, heads, match_binding, value_of
+from onnxgrad.rewrite.pattern import Pattern
+from onnxgrad.rewrite.trace import Trace
+
+# firings allowed per binding of the block, plus a floor for tiny ones
+_FUEL_PER_BINDING = 20
+_FUEL_FLOOR = 1000
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A well-founded measure that each firing of a rule shrinks: a natural number computed from the block."""
+
+    name: str
+    of: Callable[[BindingBlock], int]
+
+
+def count(*ops: str) -> Measure:
+    """How many bindings of these operators there are; all bindings when none is named."""
+    wanted = frozenset(ops)
+    return Measure(
+        f"number of {'/'.join(ops) or 'bindings'}",
+        lambda block: sum(1 for b in block.walk() if not wanted or b.op in wanted),
+    )
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A law: where it applies (`pattern`), what to build, and why it ends (`shrinks`, or None for one-shot)."""
+
+    name: str
+    pattern: Pattern
+    build: Callable[..., Any]
+    shrinks: Measure | None
+
+    @property
+    def law(self) -> str:
+        """The first line of the rule's docstring."""
+        return (inspect.getdoc(self.build) or "").split("\n")[0]
+
+
+def rewrite(pattern: Pattern, *, shrinks: Measure | None = None) -> Callable[[Callable[..., Any]], Rule]:
+    """Make a rule of a function that receives the captures by name, and `root`, the matched binding, if it asks.
+
+    The function returns the value that replaces the one which the pattern stands for, a tuple replacing all outputs of
+    its binding, or a mapping of values to replacements. It leaves the match alone by returning None, that value itself,
+    an empty mapping, or `decline("why")`. Anything else is an InputError that names the function. Without `shrinks` the
+    rule is one-shot: it never fires on what it emitted itself.
+    """
+    if not isinstance(pattern, Pattern):
+        raise InputError(f"a rule's pattern is written with P, as in P.Relu(x), not as {type(pattern).__name__}")
+    return lambda build: Rule(build.__name__, pattern, build, shrinks)
+
+
+def apply_rules(
+    block: BindingBlock, rules: Sequence[Rule], trace: Trace, *, where: Callable[[Binding], bool] | None = None
+) -> int:
+    """Fire `rules` anywhere in `block` and its nested blocks until nothing matches; the number of firings.
+
+    `where` limits the roots at which they may fire.
+    """
+    rules_at = _by_operator(rules)
+    work = _Worklist(b for b in block.walk() if rules_at(b))
+    fuel = Fuel(_FUEL_FLOOR + _FUEL_PER_BINDING * len(work))
+    makers: dict[Binding, str] = {}
+    fired = 0
+    while work and not trace.stopped:
+        binding = work.pop()
+        if not binding.is_live or (where is not None and not where(binding)):
+            continue
+        for rule in rules_at(binding):
+            if rule.shrinks is None and makers.get(binding) == rule.name:
+                continue
+            before = rule.shrinks.of(block.root) if trace.check_measures and rule.shrinks else None
+            touched = fire(rule, binding, trace)
+            if touched is None:
+                continue
+            fired += 1
+            fuel.burn(rule.name)
+            if before is not None and rule.shrinks is not None and rule.shrinks.of(block.root) >= before:
+                raise InternalError(f"rule {rule.name} did not shrink its measure, the {rule.shrinks.name}")
+            makers.update(dict.fromkeys(touched.emitted, rule.name))
+            work.extend(b for b in (*touched.emitted, *touched.neighbours) if rules_at(b))
+            break
+    return fired
+
+
+def _by_operator(rules: Sequence[Rule]) -> Callable[[Binding], Sequence[Rule]]:
+    """Of `rules`, in their order, those that may fire at a binding."""
+    known = [(rule, heads(rule.pattern)) for rule in rules]
+    anywhere = [rule for rule, ops in known if ops is None]
+    table = {
+        key: [rule for rule, ops in known if ops is None or key in ops] for _, named in known for key in named or ()
+    }
+    return lambda b: table.get((b.domain, b.op), anywhere)
+
+
+def fire(rule: Rule, binding: Binding, trace: Trace) -> Touched | None:
+    """Try one rule at one binding, in every way that it matches, until one fires."""
+    counts = trace.of(rule.name)
+    counts.tried += 1
+    started = time.perf_counter()
+    attempt = Attempt(rule.name, str(binding), binding.block, [binding], fault_of(rule.build))
+    try:
+        for captured in match_binding(rule.pattern, binding):
+            counts.matched += 1
+            arguments = call_arguments(rule.build, {**captured, "root": binding})
+            root = value_of(rule.pattern, captured)
+            touched = attempt(
+                trace,
+                lambda: rule.build(**arguments),  # noqa: B023  # called before the next turn
+                lambda answer: _as_mapping(answer, root, captured, rule),  # noqa: B023
+            )
+            if touched is not None:
+                return touched
+        return None
+    finally:
+        counts.seconds += time.perf_counter() - started
+
+
+def _as_mapping(answer: Any, root: Var, captured: Captured, rule: Rule) -> Mapping[Var, Var]:
+    fault, binding = fault_of(rule.build), root.definition
+    if isinstance(answer, Mapping):
+        return replacements(answer, captured, rule.name, fault)
+    if not isinstance(answer, tuple):
+        return replacements({root: answer}, captured, rule.name, fault)
+    olds = [] if binding is None else [v for v in binding.outputs[: len(answer)] if v is not None]
+    if len(olds) != len(answer):
+        raise fault(f"rule {rule.name} returned {len(answer)} values for {binding}")
+    return replacements(dict(zip(olds, answer, strict=True)), captured, rule.name, fault)
+
+
+class _Worklist:
+    """First in, first out, each binding at most once at a time."""
+
+    def __init__(self, items: Iterable[Binding]) -> None:
+        self._queue = deque(items)
+        self._waiting = set(self._queue)
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def pop(self) -> Binding:
+        binding = self._queue.popleft()
+        self._waiting.discard(binding)
+        return binding
+
+    def extend(self, items: Iterable[Binding]) -> None:
+        for b in items:
+            if b not in self._waiting:
+                self._waiting.add(b)
+                self._queue.append(b)
+
+
+class Fuel:
+    """The backstop against endless rewriting: so many firings, then an error that names the rule."""
+
+    def __init__(self, amount: int) -> None:
+        self.amount = amount
+        self.left = amount
+
+    def burn(self, rule: str) -> None:
+        """One firing of `rule`. Raises InternalError when the fuel is gone."""
+        self.left -= 1
+        if self.left < 0:
+            raise InternalError(
+                f"rule {rule} fired until the fuel of {self.amount} was spent: it does not terminate on this graph"
+            )
