@@ -31,6 +31,7 @@ from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.fault import blaming
 from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, load_own
+from onnxgrad.ir.names import rename
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.limits import limited
@@ -199,7 +200,7 @@ def _view(
 
 def _seed(target: Var, seed: Seed, names: str) -> Var:
     if seed == "input":
-        return target.block.add_input(target.block.program.fresh(names.format(target.name)), target.type)
+        return target.block.add_input(target.block.program.names.fresh(names.format(target.name)), target.type)
     return constant(np.ones(()), target.dtype, name="one")
 
 
@@ -207,12 +208,12 @@ def _return(block: BindingBlock, value: Var, adjoint: Var | None, names: str, fo
     """Make the adjoint an output under its name; an Identity only where the value cannot carry that name itself."""
     if adjoint is None:
         adjoint = zeros_of(value)
-    name = block.program.fresh(names.format(value.name))
+    name = block.program.names.fresh(names.format(value.name))
     # what the forward part defines, a constant, and what is an output already keep their names
     if adjoint.returned or adjoint.definition is None or adjoint.definition in forward:
         with emitting(block, made_by="gradient"):  # not shared: each of several values with one adjoint has its own
             adjoint = op.Identity(adjoint)
-    block.rename(adjoint, name)
+    rename(adjoint, name)
     block.add_output(adjoint)
     return name
 

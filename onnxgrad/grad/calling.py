@@ -37,7 +37,7 @@ def complete_result(binding: Binding, index: int) -> Var:
     present = next(v for v in binding.outputs if v is not None)
     binding = present.definition or binding  # a stand-in (checkpointing) shows its original's results
     block = binding.block
-    name = block.program.fresh(f"{present.name}_{index}")
+    name = block.program.names.fresh(f"{present.name}_{index}")
     names = [f"o{i}" if v is None else v.name for i, v in enumerate(binding.outputs)]
     names += [f"o{i}" for i in range(len(names), index)]
     names[index:] = [name]

@@ -291,7 +291,7 @@ def _probe(
     with emitting(block):
         for name in names:
             v = values[name]
-            delta = block.add_input(program.fresh(f"{name}_delta"), v.type)
+            delta = block.add_input(program.names.fresh(f"{name}_delta"), v.type)
             users = list(v.users)
             moved = moved_by(v, delta)
             for user in users:

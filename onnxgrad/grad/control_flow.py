@@ -85,7 +85,7 @@ def scan_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer
     arrived = [(j, v) for j, v in enumerate(g[count:]) if v is not None]
 
     with body_again(body) as block:
-        fresh = block.program.fresh
+        fresh = block.program.names.fresh
         adjoints = [block.add_input(fresh("adjoint"), initial[k].type) for k in floats]
         sums = [block.add_input(fresh("sum"), v.type) for v in captured]
         states = [block.add_input(fresh("state"), v.type) for v in initial]
@@ -245,4 +245,4 @@ def record(b: Binding, body: BindingBlock, v: Var, type_: Type) -> Var:
     stacked = TensorType(type_.dtype, (None, *(type_.shape or ()))) if isinstance(type_, TensorType) else None
     if body.outputs[-1].type is None:
         body.outputs[-1].type = type_
-    return b.block.add_result(b, len(b.outputs), b.block.program.fresh(f"{v.name}_steps"), stacked)
+    return b.block.add_result(b, len(b.outputs), b.block.program.names.fresh(f"{v.name}_steps"), stacked)

@@ -16,6 +16,7 @@ from onnxgrad.grad.request import Target, Wrt
 from onnxgrad.grad.simplify import simplify
 from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, load_own
+from onnxgrad.ir.names import rename
 from onnxgrad.ir.program import Program
 
 
@@ -57,9 +58,9 @@ def _tangents(program: Program, wrt: Wrt, target: Target, names: str) -> Program
     block.remove_unused()
     for value, adjoint in backward.adjoints.items():
         given = values[forward.seeds[adjoint]]
-        block.replace(given, block.add_input(program.fresh(names.format(value)), given.type))
+        block.replace(given, block.add_input(program.names.fresh(names.format(value)), given.type))
         block.inputs.remove(given)
     for result, seed in backward.seeds.items():
-        block.rename(values[forward.adjoints[seed]], program.fresh(names.format(result)))
+        rename(values[forward.adjoints[seed]], program.names.fresh(names.format(result)))
     simplify(program, [values[v] for v in backward.adjoints if v in values], original)
     return program

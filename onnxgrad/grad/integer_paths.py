@@ -131,9 +131,9 @@ def _copy(b: Binding, made: dict[Var, Var]) -> None:
     inputs = [made[v] if v is not None and i < data else v for i, v in enumerate(b.inputs)]
     node = NodeProto()
     node.CopyFrom(b.node)
-    node.name = block.program.fresh(f"{b.op.lower()}_of_floats")
+    node.name = block.program.names.fresh(f"{b.op.lower()}_of_floats")
     node.input[:] = ["" if v is None else v.name for v in inputs]
-    node.output[:] = ["" if v is None else block.program.fresh(f"{v.name}_float") for v in b.outputs]
+    node.output[:] = ["" if v is None else block.program.names.fresh(f"{v.name}_float") for v in b.outputs]
     first = next(made[v] for v in _data(b) if v is not None)
     types = [None if v is None else TensorType(first.dtype or TensorProto.FLOAT, v.shape) for v in b.outputs]
     copy = block.append(node, inputs, types)

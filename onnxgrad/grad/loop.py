@@ -47,10 +47,10 @@ def loop_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer
     captured = captured_by(body, wanted)
 
     with body_again(body) as block:
-        i = block.add_input(block.program.fresh("step"), TensorType(TensorProto.INT64, ()))
-        block.add_input(block.program.fresh("going_on"), TensorType(TensorProto.BOOL, ()))
-        adjoints = [block.add_input(block.program.fresh("adjoint"), types[k]) for k in floats]
-        sums = [block.add_input(block.program.fresh("sum"), v.type) for v in captured]
+        i = block.add_input(block.program.names.fresh("step"), TensorType(TensorProto.INT64, ()))
+        block.add_input(block.program.names.fresh("going_on"), TensorType(TensorProto.BOOL, ()))
+        adjoints = [block.add_input(block.program.names.fresh("adjoint"), types[k]) for k in floats]
+        sums = [block.add_input(block.program.names.fresh("sum"), v.type) for v in captured]
         t = op.Sub(op.Sub(steps, 1), i)
         states = [tape(t) for tape in tapes]
         mapping: dict[Var, Var | None] = dict(zip(once.inputs, [t, constant(np.array(True)), *states], strict=True))
@@ -92,7 +92,7 @@ def typed_step(body: BindingBlock, types: Sequence[Type | None]) -> tuple[Bindin
         mapping: dict[Var, Var | None] = {}
         known = [TensorType(TensorProto.INT64, ()), TensorType(TensorProto.BOOL, ()), *types]
         for v, type_ in zip(body.inputs, known, strict=True):
-            mapping[v] = scratch.add_input(scratch.program.fresh("guess"), type_)
+            mapping[v] = scratch.add_input(scratch.program.names.fresh("guess"), type_)
         outs = Body.of(body).copy(scratch, mapping)
     return scratch, outs
 

@@ -11,6 +11,7 @@ from onnx import SparseTensorProto, TensorProto
 from onnxgrad.ir import attributes
 from onnxgrad.ir.block import Var
 from onnxgrad.ir.clone import add_sparse, sparse_tensors
+from onnxgrad.ir.names import rename
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES
 from onnxgrad.passes.base import nested
@@ -30,10 +31,10 @@ def hoist_weights(program: Program, names: Iterable[str] | None = None) -> None:
     shared = Counter(v.name for block in program.blocks() for v in block.vars())
     for v in chosen:
         tensor, block, definition = _tensor(v), v.block, v.definition
-        name = program.fresh(v.name) if shared[v.name] > 1 else v.name
+        name = program.names.fresh(v.name) if shared[v.name] > 1 else v.name
         if isinstance(tensor, SparseTensorProto):
             if definition is None:  # it stays, unread, under another name
-                block.rename(v, program.fresh(name))
+                rename(v, program.names.fresh(name))
             block.replace(v, add_sparse(program.main, tensor, name))
         else:
             copy = TensorProto()

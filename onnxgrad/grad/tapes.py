@@ -53,7 +53,7 @@ def _longer(b: Binding, v: Var, element: TensorType, longer: Callable[[Var], Any
     """One more state of the Loop: a sequence, empty at first, that each step makes longer; its final value."""
     body, program, kind = b.blocks["body"], b.block.program, SequenceType(TensorType(element.dtype, None))
     states = len(b.inputs) - 2
-    so_far = body.add_input(program.fresh(f"{v.name}_so_far"), kind)
+    so_far = body.add_input(program.names.fresh(f"{v.name}_so_far"), kind)
     with emitting(body, sources=(b,), made_by="gradient"):
         result = longer(so_far)
     result.type = kind
@@ -63,7 +63,7 @@ def _longer(b: Binding, v: Var, element: TensorType, longer: Callable[[Var], Any
         empty = op.SequenceEmpty(dtype=element.dtype)
     b.inputs.append(empty)
     empty.users[b] = 1
-    final = b.block.add_result(b, len(b.outputs), program.fresh(f"{v.name}_steps"), kind)
+    final = b.block.add_result(b, len(b.outputs), program.names.fresh(f"{v.name}_steps"), kind)
     b.outputs.insert(states, b.outputs.pop())
     return final
 
@@ -93,9 +93,9 @@ def extend(sequence: Var, source: Var, begin: Var, count: Var) -> Var:
     block = nested_block("extend")
     kind = sequence.type
     with emitting(block, share=True, sources=at.sources, made_by=at.made_by):
-        i = block.add_input(block.program.fresh("place"), _COUNT)
-        going_on = block.add_input(block.program.fresh("going_on"), TensorType(TensorProto.BOOL, ()))
-        so_far = block.add_input(block.program.fresh("so_far"), kind)
+        i = block.add_input(block.program.names.fresh("place"), _COUNT)
+        going_on = block.add_input(block.program.names.fresh("going_on"), TensorType(TensorProto.BOOL, ()))
+        so_far = block.add_input(block.program.names.fresh("so_far"), kind)
         block.add_output(op.Identity(going_on))
         longer = op.SequenceInsert(so_far, op.SequenceAt(source, op.Add(begin, i)))
         longer.type = kind

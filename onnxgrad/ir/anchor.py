@@ -12,6 +12,7 @@ from onnx import NodeProto
 
 from onnxgrad.errors import InternalError
 from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.names import swap_names
 
 
 def anchor(var: Var) -> Binding:
@@ -22,10 +23,10 @@ def anchor(var: Var) -> Binding:
     if source is None:
         raise InternalError(f"nothing in a block defines {var!r}")
     block = var.block
-    made = block.add_result(source, len(source.outputs), block.program.fresh(var.name), var.type)
+    made = block.add_result(source, len(source.outputs), block.program.names.fresh(var.name), var.type)
     source.outputs.pop()
     source.outputs = [made if v is var else v for v in source.outputs]
-    copy = block.program.fresh(var.name)
+    copy = block.program.names.fresh(var.name)
     node = NodeProto(op_type="Identity", name=f"{copy}_identity", input=[made.name], output=[copy])
     identity = block.append(node, [made], [made.type])
     identity.outputs[0] = var
@@ -41,5 +42,5 @@ def lift(identity: Binding, given: Collection[str]) -> None:
     block, name = identity.block, out.name
     block.replace(out, source)
     if out.name == name and source.definition is not None and source.name not in given:
-        block.swap_names(out, source)
+        swap_names(out, source)
     block.remove(identity)

@@ -15,6 +15,7 @@ from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoPro
 from onnxgrad.errors import InternalError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.check import check_block
+from onnxgrad.ir.names import blocks_returning, return_instead
 from onnxgrad.ir.text import block_text
 from onnxgrad.ir.topological_order import topological_order
 from onnxgrad.ir.types import TensorType, Type
@@ -213,69 +214,8 @@ class BindingBlock:
             for i in user.places(old):
                 self.set_operand(user, i, new)
         if old.returned:
-            for block in _blocks_returning(old):
-                block._return_instead(old, new)
-
-    def _return_instead(self, old: Var, new: Var) -> None:
-        """Make `new` what this block returns in the place of `old`."""
-        if old.block is self:
-            if self._is_interface(old):
-                return
-            if new.definition is not None and not new.returned and new.block is self:
-                self.swap_names(old, new)
-            else:
-                new = self._identity_named_like(old, new)
-        elif any(v is new for v in self.outputs):
-            new = self._identity(self.program.fresh(new.name), new)
-        for slots in (self.outputs, self.pinned):
-            for i, v in enumerate(slots):
-                if v is old:
-                    slots[i] = new
-                    old.returned -= 1
-                    new.returned += 1
-        self.touch()
-
-    def _is_interface(self, var: Var) -> bool:
-        """A graph input, whose name callers use. Inputs of nested blocks and functions are passed by position."""
-        return var.parameter and self.owner is None and not self.is_function
-
-    def swap_names(self, old: Var, new: Var) -> None:
-        """Let two values exchange their names."""
-        old_name, new_name = old.name, new.name
-        self.rename(old, new_name)
-        self.rename(new, old_name)
-
-    def _identity_named_like(self, old: Var, new: Var) -> Var:
-        name = old.name
-        self.rename(old, self.program.fresh(name))
-        return self._identity(name, new)
-
-    def _identity(self, name: str, new: Var) -> Var:
-        node = NodeProto(
-            op_type="Identity", name=self.program.fresh(f"{name}_identity"), input=[new.name], output=[name]
-        )
-        return self.append(node, [new], [new.type]).out
-
-    def rename(self, var: Var, name: str) -> None:
-        """Give a value another name; the caller sees to it that the name is free. InternalError for a graph input."""
-        if var.name == name:
-            return
-        if var.block._is_interface(var):
-            raise InternalError(f"renaming graph input '{var.name}' to '{name}' would change the model's interface")
-        if var.initializer is not None:  # keep the order of the file
-            own = var.block.initializers
-            var.block.initializers = {name if v is var else key: v for key, v in own.items()}
-        var.name = name
-        self.program.names.add(name)
-        if var.definition is not None:
-            var.definition.changed = True
-        for user in var.users:
-            user.changed = True
-            user.block.touch()
-        if var.returned:
-            for block in _blocks_returning(var):
-                block.touch()
-        var.block.touch()
+            for block in blocks_returning(old):
+                return_instead(block, old, new)
 
     def remove(self, binding: Binding) -> None:
         """Remove a binding none of whose outputs is read."""
@@ -342,18 +282,3 @@ def _drop_use(var: Var, user: Binding) -> None:
         var.users[user] = slots
     else:
         del var.users[user]
-
-
-def _blocks_returning(var: Var) -> list[BindingBlock]:
-    """The value's own block and the nested ones that return it directly (rare, so looked for only when uses remain)."""
-    block = var.block
-    own = sum(v is var for v in (*block.outputs, *block.pinned))
-    found = [block] if own else []
-    if own != var.returned:
-        found += [
-            nested
-            for b in block.walk()
-            for nested in b.blocks.values()
-            if any(v is var for v in (*nested.outputs, *nested.pinned))
-        ]
-    return found

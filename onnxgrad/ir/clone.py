@@ -40,8 +40,8 @@ def clone_bindings(
             inputs.pop()
         node.input[:] = ["" if v is None else v.name for v in inputs]
         program = into.program
-        node.output[:] = ["" if v is None else program.fresh(prefix + v.name) for v in b.outputs]
-        node.name = program.fresh(prefix + (b.node.name or b.op))
+        node.output[:] = ["" if v is None else program.names.fresh(prefix + v.name) for v in b.outputs]
+        node.name = program.names.fresh(prefix + (b.node.name or b.op))
         copy = into.append(node, inputs, _types(b, node, inputs, into))
         copy.changed = True
         for name, nested in b.blocks.items():
@@ -69,9 +69,9 @@ def clone_block(
 ) -> BindingBlock:
     """A copy of a nested block for a binding of `outer`, with fresh names; captures go through `mapping`."""
     program = outer.program
-    block = BindingBlock(program, GraphProto(name=program.fresh(prefix + source.name)), outer.opsets, owner)
+    block = BindingBlock(program, GraphProto(name=program.names.fresh(prefix + source.name)), outer.opsets, owner)
     for v in source.inputs:
-        mapping[v] = block.add_input(program.fresh(prefix + v.name), v.type)
+        mapping[v] = block.add_input(program.names.fresh(prefix + v.name), v.type)
     for v in source.initializers.values():
         if v.initializer is None:
             continue
@@ -79,7 +79,7 @@ def clone_block(
             raise InternalError(f"parameter '{v.name}' of a nested block has a default: such a block cannot be copied")
         tensor = type(v.initializer)()
         tensor.CopyFrom(v.initializer)
-        tensor.name = program.fresh(prefix + v.name)
+        tensor.name = program.names.fresh(prefix + v.name)
         mapping[v] = block.add_initializer(tensor)
     clone_sparse(source, block, mapping)
     clone_bindings(source.bindings, block, mapping, bound=bound, prefix=prefix)
@@ -95,7 +95,7 @@ def clone_block(
 def clone_sparse(source: BindingBlock, into: BindingBlock, mapping: dict[Var, Var | None]) -> None:
     """The sparse initializers of `source` as sparse Constants of `into`, any block; `mapping` receives them."""
     for v, tensor in sparse_tensors(source):
-        mapping[v] = add_sparse(into, tensor, into.program.fresh(v.name))
+        mapping[v] = add_sparse(into, tensor, into.program.names.fresh(v.name))
 
 
 def sparse_tensors(block: BindingBlock) -> list[tuple[Var, SparseTensorProto]]:
@@ -105,7 +105,7 @@ def sparse_tensors(block: BindingBlock) -> list[tuple[Var, SparseTensorProto]]:
 
 def add_sparse(block: BindingBlock, tensor: SparseTensorProto, name: str) -> Var:
     """Append a Constant of the sparse tensor, under a free name."""
-    node = NodeProto(op_type="Constant", name=block.program.fresh("Constant"), output=[name])
+    node = NodeProto(op_type="Constant", name=block.program.names.fresh("Constant"), output=[name])
     node.attribute.add(name="sparse_value", type=AttributeProto.SPARSE_TENSOR).sparse_tensor.CopyFrom(tensor)
     return block.append(node, [], [TensorType(tensor.values.data_type, tuple(tensor.dims))]).out
 

@@ -11,6 +11,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from onnxgrad.errors import InputError
 from onnxgrad.ir.attributes import text
 from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.names import Names
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.weights import internalize
 
@@ -30,8 +31,7 @@ class Program:
         self.ir_version: int = proto.ir_version
         self.opsets: dict[str, int] = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
         self.functions: dict[FunctionKey, BindingBlock] = {}
-        self.names: set[str] = set()
-        self._spare: dict[str, int] = {}
+        self.names = Names()
         self.main = BindingBlock(self, proto.graph, self.opsets)
 
     @property
@@ -53,16 +53,6 @@ class Program:
             found.append(block)
             work.extend(nested for b in block.bindings for nested in b.blocks.values())
         return found
-
-    def fresh(self, hint: str) -> str:
-        """A name nobody uses: `hint`, else `hint_2`, `hint_3`, ... It is taken from now on."""
-        name, count = hint, self._spare.get(hint, 1)
-        while name in self.names:
-            count += 1
-            name = f"{hint}_{count}"
-        self._spare[hint] = count
-        self.names.add(name)
-        return name
 
     def array(self, tensor: TensorProto) -> Array:
         """The elements of a tensor; external data is read from the model's folder now and not kept.

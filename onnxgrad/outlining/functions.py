@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from onnx import FunctionProto, NodeProto, ValueInfoProto
 
 from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.names import rename
 
 KEY = "onnxgrad.outlined"
 MADE_BY = "onnxgrad.made_by"
@@ -75,16 +76,16 @@ def restore_names(root: BindingBlock, found: Mapping[Binding, Origin], results: 
     moving = {v for v, _ in inner}
     values = {v.name for block in _blocks(root) for v in block.vars() if v not in moving}
     for v, name in inner:
-        wanted = next((n for n in (name, v.name) if n not in values), None) or root.program.fresh(name)
+        wanted = next((n for n in (name, v.name) if n not in values), None) or root.program.names.fresh(name)
         values.add(wanted)
-        v.block.rename(v, wanted)
+        rename(v, wanted)
     for b, origin in found.items():
         if origin.name is None:
             b.node.ClearField("name")
         elif not origin.name or origin.name not in nodes:
             b.node.name = origin.name
         elif b.node.name in nodes:
-            b.node.name = root.program.fresh(b.node.name)
+            b.node.name = root.program.names.fresh(b.node.name)
         nodes.add(b.node.name)
 
 

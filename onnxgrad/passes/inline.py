@@ -23,6 +23,7 @@ from onnxgrad.ir.bodies import (
     has_schema_body,
     splice,
 )
+from onnxgrad.ir.names import rename
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.outlining.functions import KEY, MADE_BY, Origin, declare_copies, origins, restore_names, restore_order
 from onnxgrad.passes.base import Pass, register, roots
@@ -197,10 +198,9 @@ def _keep_names(names: dict[Var, str], stands: dict[Var, Var], opened: set[Bindi
         if new.type is None:
             new.type = out.type
         if new.definition in opened and not new.returned:
-            block = new.block
             spare, name = new.name, names[out]
-            block.rename(out, spare)
-            block.rename(new, name)
+            rename(out, spare)
+            rename(new, name)
 
 
 def put_in_place(block: BindingBlock, before: list[Binding], opened: dict[Binding, list[Binding]]) -> None:

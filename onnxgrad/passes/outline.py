@@ -10,6 +10,7 @@ from onnx import FunctionProto, NodeProto, ValueInfoProto
 
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.bodies import import_opset
+from onnxgrad.ir.names import rename
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.outlining.functions import KEY, MADE_BY, declarations, remember
 from onnxgrad.outlining.functions import RULE as _RULE
@@ -85,9 +86,9 @@ def _outline(group: list[Binding], known: dict[Any, FunctionKey], file: _File) -
     if function is None:
         function = known[key] = _define(program, group, operands, file)
     import_opset(block, DOMAIN, _VERSION)
-    name = program.fresh(f"{function[1]}_call")
+    name = program.names.fresh(f"{function[1]}_call")
     node = NodeProto(op_type=function[1], domain=DOMAIN, name=name, input=[v.name for v in operands])
-    node.output.append(program.fresh(result.name))
+    node.output.append(program.names.fresh(result.name))
     _mark(node, group, file.position)
     call = block.append(node, operands, [result.type])
     block.replace(result, call.out)
@@ -95,8 +96,8 @@ def _outline(group: list[Binding], known: dict[Any, FunctionKey], file: _File) -
         block.declared[call.out] = block.declared.pop(result)
     if not call.out.returned:  # the name stays with the value that readers see
         spare, kept = call.out.name, result.name
-        block.rename(result, spare)
-        block.rename(call.out, kept)
+        rename(result, spare)
+        rename(call.out, kept)
     for b in reversed(group):
         block.remove(b)
     return call
@@ -115,7 +116,7 @@ def _mark(node: NodeProto, group: list[Binding], position: Mapping[Binding, int]
 def _define(program: Program, group: list[Binding], operands: list[Var], file: _File) -> FunctionKey:
     """A new function with the group's bindings; values keep their names inside."""
     shown = "_".join(b.op.lower() for b in group[:_NAMED]) + ("_etc" if len(group) > _NAMED else "")
-    proto = FunctionProto(domain=DOMAIN, name=program.fresh(f"fused_{shown}"))
+    proto = FunctionProto(domain=DOMAIN, name=program.names.fresh(f"fused_{shown}"))
     domains, block = dict.fromkeys(b.domain for b in group), group[0].block
     for domain in domains:
         proto.opset_import.add(domain=domain, version=block.opsets[domain])

@@ -17,6 +17,7 @@ from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
+from onnxgrad.ir.names import rename
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import to_proto
 from tests.helpers import parse
@@ -82,7 +83,7 @@ def edit(block: BindingBlock, choose: random.Random) -> None:
     elif kind == "sweep":
         here.remove_unused()
     elif kind == "rename" and old.definition is not None and not old.returned:
-        here.rename(old, here.program.fresh(f"{old.name}_renamed"))
+        rename(old, here.program.names.fresh(f"{old.name}_renamed"))
     elif kind == "share":
         with emitting(here, share=True):
             first = old * 1.0
@@ -177,7 +178,7 @@ def test_replace_of_an_input_that_is_an_output_keeps_both_names() -> None:
     block.check()
     assert [o.name for o in block.outputs] == ["x", "y"] and definition(block, "y").inputs == [v]
     with pytest.raises(InternalError, match="interface"):
-        block.rename(x, "other")
+        rename(x, "other")
 
 
 def test_replace_of_a_value_that_nested_blocks_return_directly() -> None:
@@ -214,8 +215,8 @@ def test_renaming_an_output_renames_it_everywhere() -> None:
     model = parse(REPLACE)
     model.graph.value_info.add(name="t").type.CopyFrom(model.graph.output[0].type)
     block = load(model).main
-    block.rename(find(block, "y"), "answer")
-    block.rename(find(block, "t"), "y")
+    rename(find(block, "y"), "answer")
+    rename(find(block, "t"), "y")
     block.check()
     after = to_proto(block.program)
     onnx.checker.check_model(after, full_check=True)
@@ -249,7 +250,7 @@ def test_bindings_of_a_removed_binding_are_not_live() -> None:
 def test_an_omitted_output_can_be_named_later() -> None:
     block = load(parse("g (float[1,1,4,4] x) => (float[1,1,2,2] y) { y = MaxPool<kernel_shape=[3,3]>(x) }")).main
     pool = definition(block, "y")
-    indices = block.add_result(pool, 1, block.program.fresh("indices"), None)
+    indices = block.add_result(pool, 1, block.program.names.fresh("indices"), None)
     block.add_output(indices)
     block.check()
     assert list(to_proto(block.program).graph.node[0].output) == ["y", "indices"]

@@ -18,6 +18,7 @@ from onnx import ModelProto, TensorProto, helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
+from onnxgrad.ir.names import rename
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import TensorType
 from tests.helpers import parse
@@ -289,7 +290,7 @@ def test_what_no_rewrite_looks_at_survives() -> None:
     assert strings is not None and strings.tolist() == ["a", b"\xff"], "no text, but legal"
     # a change in one place leaves the rest as it was
     block = program.main
-    block.rename(next(v for v in block.vars() if v.name == "t"), "u")
+    rename(next(v for v in block.vars() if v.name == "t"), "u")
     after = to_proto(program)
     expected = ModelProto()
     expected.CopyFrom(model)
@@ -334,7 +335,13 @@ def test_names_in_use_are_never_fresh() -> None:
     model = parse("g (float[2] x) => (float[2] y) { [node] t = Neg(x) y = Neg(t) }")
     model.graph.value_info.add(name="stale").type.tensor_type.elem_type = 7
     program = load(model)
-    assert [program.fresh(n) for n in ("x", "t", "node", "stale", "new")] == ["x_2", "t_2", "node_2", "stale_2", "new"]
+    assert [program.names.fresh(n) for n in ("x", "t", "node", "stale", "new")] == [
+        "x_2",
+        "t_2",
+        "node_2",
+        "stale_2",
+        "new",
+    ]
 
 
 def test_a_block_stands_for_its_model() -> None:

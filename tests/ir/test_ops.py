@@ -199,7 +199,7 @@ def test_a_scan_body_has_typed_inputs() -> None:
     (x,) = block.inputs
     with emitting(block):
         body = nested_block("body")
-        state, step = (body.add_input(block.program.fresh(n), TensorType(1, (2,))) for n in ("state", "step"))
+        state, step = (body.add_input(block.program.names.fresh(n), TensorType(1, (2,))) for n in ("state", "step"))
         with emitting(body):
             total = state + step
             body.add_output(total)

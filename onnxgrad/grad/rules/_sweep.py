@@ -179,8 +179,8 @@ class Recurrent:
         at = emitter()
         block = nested_block("sweep")
         with emitting(block, share=True, sources=at.sources, made_by=at.made_by):
-            inputs = [block.add_input(block.program.fresh("state"), _matrix(v.type)) for v in states]
-            elements = [block.add_input(block.program.fresh("element"), _matrix(_element(v))) for v in scans]
+            inputs = [block.add_input(block.program.names.fresh("state"), _matrix(v.type)) for v in states]
+            elements = [block.add_input(block.program.names.fresh("element"), _matrix(_element(v))) for v in scans]
             after, outs = step(inputs, elements)
             for v in (*after, *outs):
                 own = v.block is block and v.definition is not None and not v.returned

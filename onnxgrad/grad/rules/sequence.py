@@ -74,8 +74,8 @@ def _map(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Mapping[Var, An
     block = nested_block("map_gradient")
     with emitting(block, share=True, sources=at.sources, made_by=at.made_by):
         kinds = [element_type(v) if isinstance(v.type, SequenceType) else v.type for v in operands]
-        inner = [block.add_input(block.program.fresh("element"), kind) for kind in kinds]
-        seeds_in = [block.add_input(block.program.fresh("arriving"), element_type(v)) for _, v in arrived]
+        inner = [block.add_input(block.program.names.fresh("element"), kind) for kind in kinds]
+        seeds_in = [block.add_input(block.program.names.fresh("arriving"), element_type(v)) for _, v in arrived]
         mapping: dict[Var, Var | None] = dict(zip(body.inputs, inner, strict=True))
         outs = Body.of(body).copy(block, mapping)
         seeds = {outs[j]: seed for (j, _), seed in zip(arrived, seeds_in, strict=True) if has_gradient(outs[j].type)}

@@ -35,8 +35,8 @@ def append(
         node.attribute.extend([signature.attribute(schema, n, v) for n, v in attrs])
         if schema is not None:
             signature.check_operands(schema, inputs)
-        names = [program.fresh(op_type.lower()) if p else "" for p in present]
-        node.name = program.fresh(f"{op_type}_{names[0] or 'unnamed'}")
+        names = [program.names.fresh(op_type.lower()) if p else "" for p in present]
+        node.name = program.names.fresh(f"{op_type}_{names[0] or 'unnamed'}")
         node.input.extend(["" if v is None else v.name for v in inputs])
         node.output.extend(names)
         types = at_emission.result_types(schema, node, inputs, at.block)

@@ -38,7 +38,7 @@ def constant(value: Any, dtype: int | None = None, name: str = "const") -> Var:
         var = append(at, "Constant", "", schema if floats else None, [], [("value", tensor)], [True]).out
         var.type = TensorType(tensor.data_type, tuple(tensor.dims))
     else:
-        tensor = numpy_helper.from_array(array, program.fresh(name))
+        tensor = numpy_helper.from_array(array, program.names.fresh(name))
         var = at.block.add_initializer(tensor)
         at.constants.append(var)
     if key is not None and at.known is not None:

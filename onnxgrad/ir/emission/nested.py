@@ -24,10 +24,10 @@ def emit_with_blocks(
     """Append a control-flow binding (If, Loop, Scan) with the given nested blocks and result types."""
     at = emitter()
     program = at.block.program
-    names = [program.fresh(op_type.lower()) for _ in types]
+    names = [program.names.fresh(op_type.lower()) for _ in types]
     node = NodeProto(
         op_type=op_type,
-        name=program.fresh(f"{op_type}_{names[0] if names else 'empty'}"),
+        name=program.names.fresh(f"{op_type}_{names[0] if names else 'empty'}"),
         input=["" if v is None else v.name for v in operands],
         output=names,
         attribute=[helper.make_attribute(n, v) for n, v in attrs.items() if v is not None],
@@ -46,6 +46,6 @@ def emit_with_blocks(
 def nested_block(name: str) -> BindingBlock:
     """An empty block to be nested in a binding of the block now emitted into (see `emit_with_blocks`)."""
     outer = emitter().block
-    block = BindingBlock(outer.program, GraphProto(name=outer.program.fresh(name)), outer.opsets)
+    block = BindingBlock(outer.program, GraphProto(name=outer.program.names.fresh(name)), outer.opsets)
     block.changed = True
     return block
