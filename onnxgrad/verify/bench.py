@@ -80,7 +80,7 @@ class BenchReport:
         }
 
     def __str__(self) -> str:
-        width = max((len(name) for name in (*(t.name for t in self.timings), *self.refused, "model")), default=5)
+        width = max(len(name) for name in (*(t.name for t in self.timings), *self.refused, "model"))
         lines = [f"{'model':<{width}}  {'wall ms':>17}  {'CPU ms':>17}  {'wall ratio':>16}  {'CPU ratio':>16}  runs"]
         for t in self.timings:
             cells = [_cell(t.wall, 1e3), _cell(t.cpu, 1e3)]

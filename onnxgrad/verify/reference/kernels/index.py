@@ -135,8 +135,7 @@ def _bounds(size: int, start: int, end: int, step: int) -> slice:
     end = end + size if end < 0 else end
     if step > 0:
         return slice(min(max(start, 0), size), min(max(end, 0), size), step)
-    start, end = min(max(start, 0), size - 1), min(max(end, -1), size - 1)
-    return slice(start, None if end < 0 else end, step)
+    return slice(min(max(start, 0), size - 1), None if end < 0 else end, step)
 
 
 @kernel("Split")
