@@ -75,6 +75,13 @@ def test_other_scalars_or_transpositions_stay_apart(other: str) -> None:
     assert merged(text, weights(w1=(4, 4), w2=(4, 4), c=(4,))).count("Gemm") == 2
 
 
+def test_a_right_operand_of_unknown_shape_stays() -> None:
+    text = f"g ({X}, int64[R] s, float[N] u) => (float[3,M] a, float[3,2] b) {{ w1 = Reshape(u, s) a = Gemm(x, w1) b = Gemm(x, w2) }}"
+    done = apply(model_of(text, weights(w2=(4, 2))), MERGE)
+    assert done.count("Gemm") == 2
+    assert "the right operand's shape is unknown" in done.reasons("combine_parallel_gemm")
+
+
 def test_a_transposed_left_operand() -> None:
     text = "g (float[4,N] x) => (float[N,2] a, float[N,5] b) { a = Gemm<transA=1>(x, w1) b = Gemm<transA=1>(x, w2) }"
     assert merged(text, weights(w1=(4, 2), w2=(4, 5))).count("Gemm") == 1

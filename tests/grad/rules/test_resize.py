@@ -38,6 +38,14 @@ def test_resize_to_sizes(mode: str) -> None:
     )
 
 
+@pytest.mark.parametrize("sizes", [[1, 2, 7, 3], [1, 2, X.shape[2], 3], list(X.shape)])
+def test_axes_that_keep_their_size_cost_nothing(sizes: list[int]) -> None:
+    model = op_model("y = Resize (x, , , s)", {"x": X}, constants={"s": np.array(sizes)})
+    found = gradient(model, seed="input").graph.node
+    changed = sum(a != b for a, b in zip(sizes, X.shape))
+    assert sum(n.op_type == "Resize" and n.output[0] != "y" for n in found) == changed
+
+
 @pytest.mark.parametrize("more", ["antialias = 1", "exclude_outside = 1", "cubic_coeff_a = -0.5"])
 def test_cubic_options(more: str) -> None:
     check_op(f'y = Resize <mode = "cubic", {more}> (x, , s)', {"x": X}, constants={"s": np.float32([1, 1, 0.6, 0.8])})

@@ -99,6 +99,13 @@ def test_max_roi_pool(scale: float) -> None:
     np.testing.assert_allclose(run(model, feeds)["y"], reference(model, feeds)["y"], atol=1e-6)
 
 
+def test_max_roi_pool_of_regions_that_are_one_pixel_or_turned_round() -> None:
+    """They are one pixel wide then, and the bins share it."""
+    rois = np.array([[0, 2, 3, 2, 3], [1, 8, 1, 8, 5], [1, 5, 6, 2, 2]], np.float32)
+    feeds = {"x": distinct(2, 3, 7, 9), "rois": rois}
+    check_op("y = MaxRoiPool <pooled_shape = [3, 2]> (x, rois)", feeds, ["x"])
+
+
 def test_max_roi_pool_gives_regions_nothing_and_ties_to_the_first() -> None:
     node = "y = MaxRoiPool <pooled_shape = [1, 1]> (x, rois)"
     feeds = {"x": np.ones((1, 1, 3, 3), np.float32), "rois": np.array([[0, 1, 1, 2, 2]], np.float32)}

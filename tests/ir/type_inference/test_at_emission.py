@@ -159,6 +159,33 @@ def test_closed_forms_agree_with_onnx(name: str, opset: int) -> None:
     assert theirs.shape is None or binding.out.shape == theirs.shape  # onnx says little about old versions
 
 
+@pytest.mark.parametrize("name", QUICK)
+def test_closed_forms_of_unknown_shapes_agree_with_onnx(name: str) -> None:
+    schema = attributes.schema(name, 20, "")
+    assert schema is not None
+    kind = "bool" if name in LOGICAL else "int64" if name == "Equal" else "float"
+    first = f"{'bool' if name == 'Where' else kind}[3,3] a"
+    second = "int64[2]" if name == "Reshape" else f"{kind}[3,3]"
+    block = load(
+        parse(f"g ({first}, {second} b, {kind}[3,3] d) => (bool[3,3] y) {{ y = Cast<to=9>(a) }}", opset=20)
+    ).main
+    for v in block.inputs:
+        v.type = TensorType(v.dtype, None)
+    with emitting(block) as at:
+        getattr(op, name)(*block.inputs[: 2 if name == "Concat" else schema.min_input], **ATTRIBUTES.get(name, {}))
+    (binding,) = at.emitted
+    assert [binding.out.type] == at_emission._onnx_types(schema, binding.node, binding.inputs, block)
+
+
+@pytest.mark.parametrize("name", ["ReduceSum", "ReduceMean", "Reshape"])
+def test_closed_forms_with_integers_of_unknown_shapes(name: str) -> None:
+    block = load(parse("g (float[3,2,4] a) => (float[3,2,4] y) { y = Neg (a) }", opset=20)).main
+    block.inputs[0].type = TensorType(TensorProto.FLOAT, None)
+    with emitting(block):
+        found = getattr(op, name)(block.inputs[0], np.array([1], np.int64))
+    assert found.type == TensorType(TensorProto.FLOAT, (1,) if name == "Reshape" else None)
+
+
 WITH_INTEGERS: list[tuple[str, list[int], dict[str, Any]]] = [
     ("Reshape", [4, 6], {}),
     ("Reshape", [0, -1], {}),

@@ -10,6 +10,7 @@ import pytest
 
 from onnxgrad.errors import InputError
 from onnxgrad.verify.feeds.generate import feeds_for
+from onnxgrad.verify.reference.evaluate import reference
 from onnxgrad.verify.running.run import run
 from tests.helpers import parse
 
@@ -122,6 +123,12 @@ def test_flags_are_off_and_images_are_images() -> None:
 def test_domains() -> None:
     made = feeds("g (float[99] p, float[99] q) => (float[99] y, float[99] z) { y = Sqrt(p) z = Acos(q) }")
     assert made["p"].min() > 0 and np.abs(made["q"]).max() < 1
+
+
+@pytest.mark.parametrize("op", ["Log", "Sqrt", "Acosh", "Acos", "Asin", "Atanh", "Reciprocal"])
+def test_where_a_function_is_real_and_finite(op: str) -> None:
+    model = parse(f"g (float[999] x) => (float[999] y) {{ y = {op}(x) }}")
+    assert np.isfinite(reference(model, feeds_for(model, seed=0))["y"]).all()
 
 
 def test_lengths_fit_their_sequence() -> None:

@@ -205,6 +205,19 @@ def test_the_missing_size_of_nothing(target: str, size: tuple[int, ...] | None) 
         run(model, feeds)
 
 
+@pytest.mark.parametrize("t", [0, 1, 3])
+def test_the_bias_correction_of_adam(t: int) -> None:
+    model = parse("""<ir_version: 8, opset_import: ["" : 18, "ai.onnx.preview.training" : 1]>
+        g (float r, int64 t, float[2] x, float[2] g0, float[2] v, float[2] h) => (float[2] y, float[2] w, float[2] k) {
+          y, w, k = ai.onnx.preview.training.Adam <alpha = 0.5, beta = 0.875, epsilon = 0.0> (r, t, x, g0, v, h) }""")
+    x, g, v, h = (np.float32(values) for values in ([1, 2], [2, -1], [0, 2], [1, 3]))
+    got = reference(model, {"r": np.float32(0.1), "t": np.array(t), "x": x, "g0": g, "v": v, "h": h})
+    mean, square = 0.5 * v + 0.5 * g, 0.875 * h + 0.125 * g * g
+    rate = 0.1 * math.sqrt(1 - 0.875**t) / (1 - 0.5**t) if t else 0.1
+    np.testing.assert_allclose(got["y"], x - rate * mean / np.sqrt(square), rtol=1e-6)
+    np.testing.assert_allclose([got["w"], got["k"]], [mean, square], rtol=1e-6)
+
+
 def test_integer_division_truncates() -> None:
     a, b = np.array([7, -7, 7, -7, 6, 0]), np.array([2, 2, -2, -2, 3, 5])
     model = parse("g (int64[6] a, int64[6] b) => (int64[6] y) { y = Div(a, b) }")
