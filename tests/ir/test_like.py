@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx
 import pytest
 
+from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.like import filled_like
 from onnxgrad.ir.load import load
-from onnxgrad.ir.ops import emitting
 from onnxgrad.ir.save import to_proto
 from tests.helpers import parse
 
