@@ -13,6 +13,7 @@ import onnx
 from onnxgrad.errors import InputError, InternalError, OnnxgradError
 from onnxgrad.ir import attributes
 from onnxgrad.ir.block import Binding
+from onnxgrad.laws.quantized.operators import WITHOUT_FORM
 
 Formula = Callable[..., Any]
 Kind = Literal["vjp", "vjp_all", "vjp_blocks", "zero", "body"]
@@ -171,6 +172,8 @@ def missing(binding: Binding) -> InputError:
     """The error for a binding that stands between a requested value and the target and has no rule."""
     name = f"{binding.domain}::{binding.op}" if binding.domain else binding.op
     operands = ", ".join(f"x{i}" for i in range(len(binding.inputs)))
+    if (binding.domain, binding.op) in WITHOUT_FORM:
+        return InputError(f"no gradient rule for {name} at '{binding}': {WITHOUT_FORM[binding.domain, binding.op]}")
     if binding.domain == _BLOCKED_LAYOUT:
         return InputError(
             f"no gradient rule for {name} at '{binding}': onnxruntime optimised this file for the memory layout of one "

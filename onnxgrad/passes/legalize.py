@@ -11,7 +11,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.type_inference.again import type_again
 from onnxgrad.laws.quantized.bounds import Shortfall
 from onnxgrad.laws.quantized.forms import Form, PlainForm, QdqForm
-from onnxgrad.laws.quantized.operators import LAWS
+from onnxgrad.laws.quantized.operators import LAWS, WITHOUT_FORM
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.rewrite.attempt import Attempt
 from onnxgrad.rewrite.trace import Inexact, Trace, decline
@@ -47,6 +47,8 @@ class Legalize(Pass):
                     type_again(b)  # its operands may be typed now, behind an operator that no schema types
                 if key in LAWS and not (self.to == "qdq" and key in _QDQ):
                     _rewrite(b, form, trace)
+                elif key in WITHOUT_FORM:
+                    trace.missed(f"legalize_{b.op}", str(b), WITHOUT_FORM[key])
 
 
 def _rewrite(b: Binding, form: Form, trace: Trace) -> None:
