@@ -82,9 +82,7 @@ class Near:
         if mirrors and self.mirrors:
             return [mirrors]
         module = site.path.removesuffix(".py").replace("/", ".")
-        names = (f"{module} import", f"from {module.rpartition('.')[0]} import {module.rpartition('.')[2]}")
-        readers = [p for p in sorted((tree / "onnxgrad").rglob("*.py")) if any(n in p.read_text() for n in names)]
-        near = [m for p in readers for m in _mirrors(tree, str(p.relative_to(tree)))]
+        near = _mirrors_of_readers(tree, module)
         every = sorted((tree / "tests").rglob("test_*.py"), key=lambda p: (p.stat().st_size, p))
         stem = module.rpartition(".")[2].lstrip("_")
         near += [str(p.relative_to(tree)) for p in every if f"{module} " in p.read_text() or stem in p.stem]
@@ -98,6 +96,23 @@ class Near:
             parts.append([t for t in dict.fromkeys(part) if t not in seen])
             seen.update(part)
         return [part for part in parts if part]
+
+
+def _mirrors_of_readers(tree: Path, module: str) -> list[str]:
+    """The tests of what imports a module; where that has none, of what imports that, and so on."""
+    sources = {
+        ".".join(p.relative_to(tree).with_suffix("").parts): p.read_text(encoding="utf-8")
+        for p in sorted((tree / "onnxgrad").rglob("*.py"))
+    }
+    asked, seen = [module], {module}
+    while asked:
+        names = [n for m in asked for n in (f"{m} import", "from {} import {}".format(*m.rsplit(".", 1)))]
+        asked = [m for m, text in sources.items() if m not in seen and any(n in text for n in names)]
+        seen.update(asked)
+        found = [mirror for m in asked for mirror in _mirrors(tree, f"{m.replace('.', '/')}.py")]
+        if found:
+            return found
+    return []
 
 
 def _mirrors(tree: Path, path: str) -> list[str]:
