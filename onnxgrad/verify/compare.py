@@ -14,14 +14,7 @@ from typing import Any
 
 import numpy as np
 
-# A candidate may differ by this many times the original's own noise. That noise is the worst of a few runs out of many
-# legal ones, so a factor near 1 would cry wolf; 10 is what the proof promises to catch.
-NOISE_FACTOR = 8.0
-# What one reordered sum costs in well-conditioned models, relative to max|y|: the tolerance where the original shows no
-# noise at all.
-FLOOR = {"float64": 1e-13, "float32": 1e-6, "float16": 4e-3, "bfloat16": 3e-2}
-COARSE_FLOOR = 0.15  # float8, float4: one step of a 2- or 3-bit mantissa
-UNSTABLE = 0.05  # noise beyond which a comparison says little; such outputs are named in the report
+from onnxgrad.verify.tolerance import floor
 
 
 @dataclass(frozen=True)
@@ -84,13 +77,6 @@ def has_finite(value: Any) -> bool:
 def _finite(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     inexact = is_float(array) or array.dtype.kind == "c"
     return np.asarray(np.isfinite(array) if inexact else np.ones(array.shape, bool))
-
-
-def floor(dtype: np.dtype[Any]) -> float:
-    """The smallest tolerance of a dtype; 0 for what must be equal."""
-    if dtype.name in FLOOR:
-        return FLOOR[dtype.name]
-    return COARSE_FLOOR if dtype.name.startswith("float") else 0.0
 
 
 def compare(
@@ -222,16 +208,3 @@ def noise(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 def base_name(name: str, outputs: Mapping[str, Any]) -> str:
     """The output that a sequence element `y[0]` belongs to."""
     return name if name in outputs else name.split("[", 1)[0]
-
-
-def tolerances(reference: Mapping[str, Any], own_noise: Mapping[str, float]) -> dict[str, float]:
-    """Per output: the larger of its dtype's floor and NOISE_FACTOR times the original's own noise."""
-    return {name: max(_floor_of(value), NOISE_FACTOR * own_noise.get(name, 0.0)) for name, value in reference.items()}
-
-
-def _floor_of(value: Any) -> float:
-    if isinstance(value, list):
-        return max((_floor_of(v) for v in value), default=0.0)
-    if isinstance(value, dict):
-        return max((_floor_of(np.asarray(v)) for v in value.values()), default=0.0)
-    return 0.0 if value is None else floor(np.asarray(value).dtype)

@@ -10,7 +10,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from onnxgrad.verify.compare import NOISE_FACTOR, compare, floor, noise, tolerances, worst
+from onnxgrad.verify.compare import compare, noise, worst
+from onnxgrad.verify.tolerance import NOISE_FACTOR, floor, in_onnxruntime
 
 X = np.array([[1.0, -2.0], [3.0, 4.0]], np.float32)
 
@@ -108,15 +109,15 @@ def test_complex() -> None:
 
 def test_tolerance_is_the_noise_times_its_factor_above_a_floor() -> None:
     runs = [{"y": X, "i": np.array([1, 2])}, {"y": X * np.float32(1.001), "i": np.array([1, 2])}]
-    limits = tolerances(runs[0], noise(runs))
+    limits = in_onnxruntime(runs[0], noise(runs))
     assert limits["y"] == pytest.approx(NOISE_FACTOR * 0.001, rel=1e-2)
     assert limits["i"] == 0
-    assert tolerances(runs[0], {})["y"] == floor(X.dtype)
+    assert in_onnxruntime(runs[0], {})["y"] == floor(X.dtype)
 
 
 def test_an_unstable_shape_cannot_be_compared() -> None:
     runs = [{"y": X}, {"y": X[:1]}]
-    assert compare(runs[0], {"y": X[:1]}, tolerances(runs[0], noise(runs)))[0].ok
+    assert compare(runs[0], {"y": X[:1]}, in_onnxruntime(runs[0], noise(runs)))[0].ok
 
 
 def test_worst_prefers_what_fails() -> None:

@@ -13,7 +13,7 @@ from onnx import numpy_helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.verify import feeds_for, verify
-from onnxgrad.verify.proof import EXACT, EXACT_LIMIT
+from onnxgrad.verify.tolerance import EXACT, EXACT_LIMIT
 from tests.helpers import parse
 
 TINY = "g (float[N] x) => (float[N] y) { y = %s }"

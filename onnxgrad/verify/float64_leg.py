@@ -1,0 +1,119 @@
+"""The float64 leg of a proof: both models in the float64 reference, within one time budget."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Mapping, Sequence
+
+from onnx import TensorProto
+
+from onnxgrad.errors import OnnxgradError, Unsupported
+from onnxgrad.limits import LimitReached, current, size_text
+from onnxgrad.verify.account import Found, Trial
+from onnxgrad.verify.compare import Difference, compare, noise
+from onnxgrad.verify.feeds.proof_cases import Results
+from onnxgrad.verify.reference.in_child import Float64
+from onnxgrad.verify.report import Leg
+from onnxgrad.verify.running.pool import pooled
+from onnxgrad.verify.subject import Subject
+from onnxgrad.verify.tolerance import EXACT_LIMIT, ROUNDED_FACTOR, for_condition, in_float64, rounded
+
+_JITTER = 2.0**-51
+_PERTURBED_RUNS = 3
+
+
+class Oracle:
+    """Results in float64, or None where there are none; then `why` says what happened."""
+
+    def __init__(self, original: Subject, candidate: Subject, budget: float) -> None:
+        self.subjects = {"original": original, "candidate": candidate}
+        self.budget = budget
+        self.left = budget
+        self.why = ""
+        self._made: dict[str, Float64] = {}
+        pooled("float64")  # which starts while onnxruntime loads the original
+
+    def original(self, feeds: Results, jitter: float = 0.0, seed: int = 0) -> Results | None:
+        """The original's outputs; with `jitter` under another order of summation, chosen by `seed`."""
+        return self._run("original", feeds, jitter, seed)
+
+    def candidate(self, feeds: Results) -> Results | None:
+        """The candidate's outputs."""
+        return self._run("candidate", feeds)
+
+    def _run(self, which: str, feeds: Results, jitter: float = 0.0, seed: int = 0) -> Results | None:
+        if self.left <= 0:
+            return None
+        started = time.monotonic()
+        try:
+            return self._evaluator(which).run(feeds, seconds=self.left, jitter=jitter, seed=seed)
+        except LimitReached:
+            raise
+        except OnnxgradError as error:
+            self.why = f"the {which}: {error}"
+            return None
+        finally:
+            self.left -= time.monotonic() - started
+            if self.left <= 0:
+                self.why = f"over its budget of {self.budget:g} s"
+
+    def _evaluator(self, which: str) -> Float64:
+        if which not in self._made:
+            subject = self.subjects[which]
+            # both models at once, each as the file has it (up to 8 bytes an element) and in float64
+            needed = 4 * 8 * sum(math.prod(t.dims) for t in subject.proto.graph.initializer)
+            memory = current().memory
+            if needed > memory:
+                raise Unsupported(
+                    f"the weights would need {size_text(needed)} in float64, more than {size_text(memory)} "
+                    "(--max-memory)"
+                )
+            self._made[which] = Float64(subject.source)
+        return self._made[which]
+
+
+def float64_leg(oracle: Oracle, trials: Sequence[Trial], found: Found, computed: Collection[int]) -> Leg:
+    """Compare the candidate's float64 results with the original's; as many cases as the budget allows.
+
+    `computed`: the float types in which weights were recomputed; empty asks for EXACT.
+    """
+    most = rounded(computed)
+    count = 0
+    for trial in trials:
+        got = oracle.candidate(trial.feeds) if trial.exact is not None else None
+        if trial.exact is None or got is None:
+            break
+        limits = in_float64(trial.exact, trial.noise, computed)
+        differences = compare(trial.exact, got, limits)
+        if not all(difference.ok for difference in differences):
+            differences = _allow_for_condition(oracle, trial, trial.exact, got, limits, found) or differences
+        found.add("float64", differences, trial.exact)
+        count += 1
+    if most and count:
+        names = ", ".join(sorted(TensorProto.DataType.Name(dtype).lower() for dtype in computed))
+        found.notes.append(
+            f"weights were recomputed and rounded to their dtype ({names}), so the float64 leg asks for {most:g} "
+            f"of max, or {ROUNDED_FACTOR:g} times what the original's own arithmetic costs"
+        )
+    return found.leg("float64", count, oracle.why if count < len(trials) else "")
+
+
+def _allow_for_condition(
+    oracle: Oracle, trial: Trial, expected: Results, got: Results, limits: Mapping[str, float], found: Found
+) -> list[Difference] | None:
+    """Rerun the original with the last bits of every sum perturbed: what that moves is rounding, not a change, and is
+    noted where it is much. None where the budget does not allow the runs.
+    """
+    runs = [expected]
+    for seed in range(_PERTURBED_RUNS):
+        perturbed = oracle.original(trial.feeds, _JITTER, seed)
+        if perturbed is None:
+            return None
+        runs.append(perturbed)
+    own = noise(runs)
+    for name in limits:
+        moved = own.get(name, 0.0)
+        if moved > EXACT_LIMIT:
+            found.notes.append(f"one bit of rounding moves {name!r} of the original by {moved:.1e} even in float64")
+    return compare(expected, got, for_condition(limits, own))

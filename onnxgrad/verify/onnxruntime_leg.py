@@ -1,0 +1,108 @@
+"""The onnxruntime leg of a proof: both models as deployed, within what the original differs by from itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from onnxgrad.errors import InputError
+from onnxgrad.verify.account import Found, Trial
+from onnxgrad.verify.compare import Difference, compare, is_float, noise
+from onnxgrad.verify.feeds.proof_cases import Results
+from onnxgrad.verify.report import Leg
+from onnxgrad.verify.running.run import Model, RunFailed, Session, open_session
+from onnxgrad.verify.subject import Subject
+from onnxgrad.verify.tolerance import in_onnxruntime
+from onnxgrad.verify.values import Value
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where and how the models run."""
+
+    provider: str
+    threads: int
+
+    def open(self, model: Model, *, optimize: bool) -> Session:
+        """A session of a model. Errors as `open_session`."""
+        return open_session(model, provider=self.provider, optimize=optimize, threads=self.threads)
+
+
+def limit_reached(what: str, error: RunFailed) -> str:
+    """What stands in the report of a model that reached a limit."""
+    return f"{what} reached a limit: {error.reason}"
+
+
+def open_original(original: Subject, settings: Settings) -> Session:
+    """The original with optimisations off. Raises InputError when it does not load, RunFailed at a limit."""
+    try:
+        return settings.open(original.source, optimize=False)
+    except RunFailed as error:
+        if error.limit:
+            raise
+        raise InputError(
+            f"the original model does not load in onnxruntime: {error.reason}; skip the proof with --no-verify"
+        ) from error
+
+
+def onnxruntime_leg(
+    original: Subject, candidate: Subject, trials: Sequence[Trial], found: Found, settings: Settings
+) -> Leg:
+    """Calibrate on the original, then compare the candidate with optimisations on and off."""
+    for trial in trials:
+        if trial.exact is not None:
+            trial.widen(noise([trial.expected, _as_computed(trial.exact, trial.expected)]))
+    why = _calibrate(original, trials, settings)
+    for optimize in (False,) if why else (True, False):
+        how = f"with optimisations {'on' if optimize else 'off'}"
+        try:
+            session = settings.open(candidate.source, optimize=optimize)
+            results = [session.run(trial.feeds) for trial in trials]
+        except RunFailed as error:
+            if error.limit:
+                found.unproved.append(limit_reached(f"the second model {how}", error))
+                continue
+            reason = f"the second model does not run {how}: {error.reason}"
+            found.add("onnxruntime", [Difference("(model)", None, None, None, math.inf, 0.0, reason)])
+            continue
+        if session.placement:
+            placed = ", ".join(f"{count} on {name}" for name, count in session.placement.items())
+            found.notes.append(f"nodes {how}: {placed}")
+        for trial, got in zip(trials, results):
+            differences = compare(trial.expected, got, in_onnxruntime(trial.expected, trial.noise))
+            found.add("onnxruntime", differences, trial.expected, how)
+    return found.leg("onnxruntime", len(trials), why)
+
+
+def _calibrate(original: Subject, trials: Sequence[Trial], settings: Settings) -> str:
+    """Widen the noise by the original's other legal runs; why not, where it does not run with optimisations on."""
+    other_threads = 2 if settings.threads == 1 else 1
+    legal = [(settings, True), (Settings(settings.provider, other_threads), True)]
+    if settings.provider != "cpu":
+        legal.append((Settings("cpu", settings.threads), False))
+    for setting, optimize in legal:
+        try:
+            session = setting.open(original.source, optimize=optimize)
+            for trial in trials:
+                trial.widen(noise([trial.expected, session.run(trial.feeds)]))
+        except RunFailed as error:
+            if setting.provider != settings.provider:
+                continue  # a model may need its provider's own operators
+            return f"the original does not run with optimisations on ({error.reason}): compared with optimisations off"
+    return ""
+
+
+def _as_computed(exact: Results, computed: Results) -> Results:
+    """Float64 results in the dtypes that onnxruntime answered in."""
+    return {name: _cast_like(exact.get(name), value) for name, value in computed.items()}
+
+
+def _cast_like(value: Value, like: Value) -> Value:
+    if isinstance(value, list) and isinstance(like, list) and len(value) == len(like):
+        return [_cast_like(v, w) for v, w in zip(value, like)]
+    if isinstance(value, np.ndarray) and isinstance(like, np.ndarray) and is_float(like):
+        return value.astype(like.dtype)
+    return value
