@@ -29,7 +29,7 @@ from onnxgrad.errors import OnnxgradError  # noqa: E402  # the script runs from 
 from onnxgrad.pipeline.optimize import optimize  # noqa: E402
 from onnxgrad.verify import verify  # noqa: E402
 from onnxgrad.verify.bench import bench  # noqa: E402
-from onnxgrad.verify.running.run import versions  # noqa: E402
+from onnxgrad.verify.running.session import versions  # noqa: E402
 from scripts.fetch_models import cache_folder  # noqa: E402
 
 CONTROL = "input again"

@@ -23,7 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from onnxgrad.errors import OnnxgradError  # noqa: E402  # runs from a checkout
-from onnxgrad.verify.running.run import RunFailed, run  # noqa: E402
+from onnxgrad.verify.running.process import RunFailed  # noqa: E402
+from onnxgrad.verify.running.run import run  # noqa: E402
 from scripts.sweeping.command import command  # noqa: E402
 from scripts.sweeping.shrink import save_failure, shrink  # noqa: E402
 from tests.grad.judge import check_differences  # noqa: E402

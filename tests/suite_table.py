@@ -18,7 +18,9 @@ from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
 
 from onnxgrad.errors import OnnxgradError
-from onnxgrad.verify.running.run import close, run, versions
+from onnxgrad.verify.running.pool import close
+from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import versions
 from tests.backend_suite import FLOATS, Case, case, clamp_ir, usable
 from tests.helpers import DATA_DIR
 

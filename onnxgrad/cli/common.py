@@ -26,7 +26,7 @@ from onnxgrad.ir.weights import sources
 from onnxgrad.verify import open_session
 from onnxgrad.verify.proof import LEGS
 from onnxgrad.verify.running.pool import pooled
-from onnxgrad.verify.running.run import MOST_THREADS, PROVIDERS
+from onnxgrad.verify.running.session import MOST_THREADS, PROVIDERS
 
 STDIN = "-"
 _DIGITS = 18  # of a number on the command line: Python refuses to read those of thousands, int64 those of 20

@@ -38,7 +38,8 @@ from onnxgrad.limits import bounded
 from onnxgrad.verify.feeds.generate import feeds_for
 from onnxgrad.verify.feeds.proof_cases import runnable
 from onnxgrad.verify.reference.in_child import Float64
-from onnxgrad.verify.running.run import RunFailed, run
+from onnxgrad.verify.running.process import RunFailed
+from onnxgrad.verify.running.run import run
 
 # relative to the value's own gradient, by the coarsest float type on the way
 TOLERANCES: dict[int, float] = {

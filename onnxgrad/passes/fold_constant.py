@@ -25,7 +25,10 @@ from onnxgrad.ir.types import FLOAT_DTYPES, Array, TensorType, element_count, is
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.passes.merge_equal import draws
 from onnxgrad.rewrite.trace import Trace
-from onnxgrad.verify.running.run import RunFailed, RuntimeMissing, Value, run
+from onnxgrad.verify.running.process import RunFailed
+from onnxgrad.verify.running.run import run
+from onnxgrad.verify.running.session import RuntimeMissing
+from onnxgrad.verify.values import Value
 
 # evaluated once it may differ from what a run would give, or it hides a structure that the runtime looks for
 _NEVER = RANDOM_OPS | {

@@ -26,7 +26,7 @@ from onnxgrad.rewrite.trace import Firing, Trace
 from onnxgrad.verify import Report, verify
 from onnxgrad.verify.bisect import bisect
 from onnxgrad.verify.report import DIFFERENT
-from onnxgrad.verify.running.run import RunFailed
+from onnxgrad.verify.running.process import RunFailed
 
 # options of the proof that speak of the whole model's inputs
 _OF_THE_WHOLE = frozenset({"inputs", "dims", "float64_exact", "allow_empty"})

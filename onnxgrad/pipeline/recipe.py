@@ -39,7 +39,7 @@ from onnxgrad.ir.stats import stats_of
 from onnxgrad.limits import MOST_SECONDS, read_size
 from onnxgrad.verify import Report
 from onnxgrad.verify.proof import LEGS
-from onnxgrad.verify.running.run import MOST_THREADS
+from onnxgrad.verify.running.session import MOST_THREADS
 
 if sys.version_info >= (3, 11):
     import tomllib

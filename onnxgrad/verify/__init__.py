@@ -11,8 +11,10 @@ from onnxgrad.verify.feeds.generate import feeds_for
 from onnxgrad.verify.feeds.input_files import load_inputs
 from onnxgrad.verify.proof import verify
 from onnxgrad.verify.report import Case, Leg, Report
-from onnxgrad.verify.running.installed import doctor_report
-from onnxgrad.verify.running.run import RunFailed, Session, open_session, run, run_many, runtime_limits
+from onnxgrad.verify.running.installed import doctor_report, runtime_limits
+from onnxgrad.verify.running.process import RunFailed
+from onnxgrad.verify.running.run import run, run_many
+from onnxgrad.verify.running.session import Session, open_session
 
 __all__ = [
     "Case", "Difference", "Leg", "Report", "RunFailed", "Session", "Unsupported", "bisect", "compare",

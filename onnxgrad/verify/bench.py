@@ -17,7 +17,9 @@ import onnx
 from onnxgrad.errors import InputError
 from onnxgrad.limits import bounded
 from onnxgrad.verify.feeds.proof_cases import Inputs, Results, choose_cases
-from onnxgrad.verify.running.run import Model, RunFailed, Session, open_session
+from onnxgrad.verify.running.model_source import Model
+from onnxgrad.verify.running.process import RunFailed
+from onnxgrad.verify.running.session import Session, open_session
 from onnxgrad.verify.subject import Subject, subject
 
 WARM_UP = 3

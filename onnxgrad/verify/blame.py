@@ -16,8 +16,10 @@ from onnxgrad.ir.fault import fault_of
 from onnxgrad.ir.preflight.model import check_model
 from onnxgrad.limits import limited
 from onnxgrad.verify.feeds.generate import feeds_for
-from onnxgrad.verify.running.run import RunFailed, Value, open_session
+from onnxgrad.verify.running.process import RunFailed
+from onnxgrad.verify.running.session import open_session
 from onnxgrad.verify.subject import subject
+from onnxgrad.verify.values import Value
 
 _SECONDS = 30.0
 _SHOWN = 600  # characters of what it leads to here

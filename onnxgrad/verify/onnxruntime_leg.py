@@ -13,7 +13,9 @@ from onnxgrad.verify.account import Found, Trial
 from onnxgrad.verify.compare import Difference, compare, is_float, noise
 from onnxgrad.verify.feeds.proof_cases import Results
 from onnxgrad.verify.report import Leg
-from onnxgrad.verify.running.run import Model, RunFailed, Session, open_session
+from onnxgrad.verify.running.model_source import Model
+from onnxgrad.verify.running.process import RunFailed
+from onnxgrad.verify.running.session import Session, open_session
 from onnxgrad.verify.subject import Subject
 from onnxgrad.verify.tolerance import in_onnxruntime
 from onnxgrad.verify.values import Value

@@ -21,7 +21,9 @@ from onnxgrad.verify.interface import interface_differences
 from onnxgrad.verify.new_weights import new_weights
 from onnxgrad.verify.onnxruntime_leg import Settings, limit_reached, onnxruntime_leg, open_original
 from onnxgrad.verify.report import Leg, Report
-from onnxgrad.verify.running.run import Model, RunFailed, Session
+from onnxgrad.verify.running.model_source import Model
+from onnxgrad.verify.running.process import RunFailed
+from onnxgrad.verify.running.session import Session
 from onnxgrad.verify.subject import subject
 from onnxgrad.verify.tolerance import UNSTABLE
 

@@ -18,7 +18,7 @@ from onnxgrad.ir.interop.given import settled
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.weights import internalize, outside
-from onnxgrad.verify.running.run import TWO_GB, Model
+from onnxgrad.verify.running.model_source import TWO_GB, Model
 
 
 @dataclass(frozen=True)

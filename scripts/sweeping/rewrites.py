@@ -14,7 +14,8 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify.interface import interface_differences
-from onnxgrad.verify.running.run import RunFailed, Session, open_session
+from onnxgrad.verify.running.process import RunFailed
+from onnxgrad.verify.running.session import Session, open_session
 
 Feeds = Mapping[str, np.ndarray[Any, Any]]
 

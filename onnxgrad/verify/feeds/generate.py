@@ -19,7 +19,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.verify.feeds.dims import dim_plans, evaluate, required_inputs, shape_of, symbols_in
 from onnxgrad.verify.feeds.edge_cases import Edges, Slot, edged
 from onnxgrad.verify.feeds.value_bounds import Tracer, Uses
-from onnxgrad.verify.running.run import Value
+from onnxgrad.verify.values import Value
 
 _MAX_ELEMENTS = 2**28  # a generated input of over a gigabyte helps nobody
 _MOST_AXES = 64

@@ -16,7 +16,7 @@ from onnx import numpy_helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.verify.feeds.dims import required_inputs
-from onnxgrad.verify.running.run import Value
+from onnxgrad.verify.values import Value
 
 
 def load_inputs(

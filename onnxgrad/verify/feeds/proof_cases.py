@@ -21,7 +21,8 @@ from onnxgrad.verify.feeds.generate import Feeder, bound_by
 from onnxgrad.verify.feeds.input_files import load_inputs
 from onnxgrad.verify.feeds.jumps import jumps
 from onnxgrad.verify.report import Case
-from onnxgrad.verify.running.run import RunFailed, Value
+from onnxgrad.verify.running.process import RunFailed
+from onnxgrad.verify.values import Value
 
 Results: TypeAlias = "dict[str, Value]"
 File: TypeAlias = "str | os.PathLike[str]"

@@ -6,7 +6,6 @@ A model that is cheap in onnxruntime may be dear in numpy, and nobody bounds one
 from __future__ import annotations
 
 import functools
-import pickle
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -14,9 +13,9 @@ import onnx
 
 from onnxgrad.errors import InputError, Unsupported
 from onnxgrad.limits import current
+from onnxgrad.verify.running.model_source import Model, sendable, source_of
 from onnxgrad.verify.running.pool import held
 from onnxgrad.verify.running.process import Child, Refused, RunFailed
-from onnxgrad.verify.running.run import Model, source_of
 from onnxgrad.verify.values import Feeds, Value
 
 _INFERENCE = 10.0  # seconds for the types of a whole model: what takes longer is no model's real shapes
@@ -50,9 +49,7 @@ class Float64:
         with held("float64") as child:
             found = _ask(child, limit, "exact.run", self._key, dict(feeds), wanted, options)
             if found is None:  # not compiled yet, or no longer
-                payload = self._payload
-                model = payload if isinstance(payload, str) else pickle.PickleBuffer(payload)
-                _ask(child, limit, "exact.open", self._key, model)
+                _ask(child, limit, "exact.open", self._key, sendable(self._payload))
                 found = _ask(child, limit, "exact.run", self._key, dict(feeds), wanted, options)
         return cast("dict[str, Value]", found)
 
@@ -75,7 +72,7 @@ def _inferred(model: bytes) -> bytes | None:
     """One proof asks for the same model several times; None where it was in vain."""
     try:
         with held("float64") as child:
-            return bytes(_ask(child, _INFERENCE, "exact.infer", pickle.PickleBuffer(model)))
+            return bytes(_ask(child, _INFERENCE, "exact.infer", sendable(model)))
     except (InputError, Unsupported):
         return None
 

@@ -1,18 +1,54 @@
-"""What is installed here, and which providers really run."""
+"""What is installed here: which models the onnxruntime loads, and which providers really run."""
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import platform
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import onnx
 
 from onnxgrad.errors import OnnxgradError
-from onnxgrad.verify.running.run import PROVIDERS, open_session, runtime_limits, versions
+from onnxgrad.verify.running.process import RunFailed
+from onnxgrad.verify.running.session import PROVIDERS, open_session, versions
 
 _PACKAGES = ("onnx", "onnxruntime", "onnxruntime-gpu", "numpy", "ml_dtypes", "onnx-graphsurgeon", "onnx-ir", "torch")
+
+
+@functools.cache
+def runtime_limits() -> tuple[int, int]:
+    """(highest IR version, highest opset) that the installed onnxruntime loads by default, found by loading a one-node
+    model.
+    """
+
+    def loads(ir_version: int, opset: int) -> bool:
+        try:
+            open_session(_probe(ir_version, opset))
+        except RunFailed:
+            return False
+        return True
+
+    def highest(start: int, accepts: Callable[[int], bool]) -> int:
+        value = start
+        while accepts(value + 1):
+            value += 1
+        return value
+
+    ir_version = highest(
+        8, lambda v: loads(v, 17)
+    )  # every onnxruntime that this package supports takes IR 8 and opset 17
+    return ir_version, highest(17, lambda v: loads(ir_version, v))
+
+
+def _probe(ir_version: int, opset: int) -> bytes:
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy")
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Neg", ["x"], ["y"])], "probe", [x], [y])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
+    model.ir_version = ir_version
+    return bytes(model.SerializeToString())
 
 
 def doctor_report() -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, cast
 
 from onnxgrad.errors import NotProved
 from onnxgrad.limits import current, size_text
-from onnxgrad.verify.running.child import receive, send
+from onnxgrad.verify.running.wire import receive, send
 
 
 class RunFailed(NotProved):
@@ -35,6 +35,23 @@ class RunFailed(NotProved):
         return self.stage in ("timeout", "memory")
 
 
+def _start() -> str:
+    """What the child runs: our own sys.path, so that both ends see the same packages, and the packages around
+    `child.py` entered without running their __init__.
+    """
+    verify = Path(__file__).resolve().parents[1]
+    packages = {"onnxgrad": str(verify.parent), "onnxgrad.verify": str(verify)}
+    return f"""
+import sys, types
+sys.path[:] = {sys.path!r}
+for name, folder in {packages!r}.items():
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = [folder]
+from onnxgrad.verify.running.child import main
+main()
+"""
+
+
 class Child:
     """One child process; between threads `pool.held` shares it, by its lock."""
 
@@ -43,15 +60,11 @@ class Child:
         self.kind = kind
         self.lock = threading.RLock()
         self.log = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the child
-        script = str(Path(__file__).with_name("child.py"))
-        # Our own sys.path, so that both ends see the same packages and the folder of child.py shadows no standard
-        # module.
-        code = f"import sys; sys.path[:] = {sys.path!r}; import runpy; runpy.run_path({script!r}, run_name='__main__')"
         # Nobody writes to this pipe: its end is ours. pass_fds is POSIX only; elsewhere the child sees its stdin end.
         watched, self.life = os.pipe() if os.name == "posix" else (-1, -1)
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", code, kind, str(watched)],
+                [sys.executable, "-c", _start(), kind, str(watched)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
                 pass_fds=() if watched < 0 else (watched,),
                 # onnxruntime reports on use to its makers and keeps an identifier at home; asked for it, it still does

@@ -9,7 +9,8 @@ from onnx import TensorProto
 
 from onnxgrad.grad import gradient
 from onnxgrad.verify.reference.evaluate import reference
-from onnxgrad.verify.running.run import RunFailed, run
+from onnxgrad.verify.running.process import RunFailed
+from onnxgrad.verify.running.run import run
 from tests.grad.numeric import distinct, normal, op_model, positive
 
 X = distinct(4, 6)

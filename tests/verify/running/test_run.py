@@ -17,9 +17,11 @@ import numpy as np
 import pytest
 
 from onnxgrad.errors import InputError, NotProved
+from onnxgrad.verify.running.installed import runtime_limits
 from onnxgrad.verify.running.pool import held, pooled
-from onnxgrad.verify.running.process import Child
-from onnxgrad.verify.running.run import RunFailed, open_session, run, run_many, runtime_limits, versions
+from onnxgrad.verify.running.process import Child, RunFailed
+from onnxgrad.verify.running.run import run, run_many
+from onnxgrad.verify.running.session import open_session, versions
 from tests.helpers import ROOT, parse
 
 NEG = "g (float[N] x) => (float[N] y) { y = Neg(x) }"
@@ -252,7 +254,7 @@ def test_without_onnxruntime_the_error_says_how_to_get_it(tmp_path: Any) -> None
     code = """
 import onnx
 from onnxgrad.errors import InputError
-from onnxgrad.verify.running.run import versions
+from onnxgrad.verify.running.session import versions
 try:
     versions()
 except InputError as error:
@@ -267,7 +269,7 @@ except InputError as error:
 PARENT = f"""
 import numpy as np
 from onnxgrad.verify.running.pool import pooled
-from onnxgrad.verify.running.run import open_session
+from onnxgrad.verify.running.session import open_session
 from tests.helpers import parse
 
 session = open_session(parse({ENDLESS!r}))

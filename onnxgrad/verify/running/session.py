@@ -1,0 +1,202 @@
+"""Models loaded in onnxruntime, in a pooled child process: `Session`, and how a failure is told."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+
+from onnxgrad.errors import InputError
+from onnxgrad.limits import SECONDS, current
+from onnxgrad.verify.running.model_source import Model, sendable, source_of
+from onnxgrad.verify.running.onnxruntime_sessions import CACHED_SESSIONS
+from onnxgrad.verify.running.pool import held
+from onnxgrad.verify.running.process import Child, Refused, RunFailed, needs_more_memory
+from onnxgrad.verify.values import Feeds, Value
+
+
+class RuntimeMissing(InputError):
+    """onnxruntime is not installed."""
+
+
+PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+# TF32 rounds float32 products to 10 bits; a proof wants the arithmetic that the file asks for.
+PROVIDER_OPTIONS: dict[str, dict[str, str]] = {"cpu": {}, "cuda": {"use_tf32": "0"}}
+_SAID = 4000  # characters of a message that are looked at
+# "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : " and the C++ function that refused: both say less than what follows them
+_CLUTTER = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : |\S*/onnxruntime/\S+:\d+ [^()]*\([^()]*\) (const )?")
+
+_NO_MEMORY = re.compile(r"bad_alloc|bad allocation|[Ff]ailed to allocate memory|[Oo]ut of memory")
+MOST_THREADS = 256  # onnxruntime starts as many as it is told, until nothing works any more
+
+
+def _held(provider: str) -> AbstractContextManager[Child]:
+    """The warm child of a provider, for this thread alone."""
+    return held(provider, _preload if provider != "cpu" else None)
+
+
+def _preload(child: Child) -> None:
+    _ask(child, 60.0, "load", "preload")
+
+
+def _ask(child: Child, timeout: float, stage: str, verb: str, *arguments: Any) -> Any:
+    """`ask` with the child's refusals told in this package's errors."""
+    try:
+        return child.ask(timeout, verb, *arguments)
+    except Refused as refused:
+        if refused.kind in ("ModuleNotFoundError", "ImportError") and "onnxruntime" in refused.words:
+            raise RuntimeMissing(
+                "onnxruntime is not installed: pip install 'onnxgrad[cpu]' (or 'onnxgrad[gpu]')"
+            ) from None
+        if refused.kind == "MemoryError" or _NO_MEMORY.search(refused.words):
+            raise RunFailed("memory", needs_more_memory()) from None
+        raise RunFailed(stage, _plain_words(refused.words)) from None
+
+
+def _plain_words(said: str) -> str:
+    """What onnxruntime said, without its clutter, cut: a name of megabytes may be in it, through which no search goes
+    from each of its letters.
+    """
+    return _CLUTTER.sub("", said[:_SAID])[:400]
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An input or output as onnxruntime reports it: type 'tensor(float)', shape of sizes, symbols and None."""
+
+    name: str
+    type: str
+    shape: tuple[int | str | None, ...] | None
+
+
+@dataclass(frozen=True)
+class Session:
+    """A model loaded in the child. It comes back by itself when the child died or dropped it."""
+
+    inputs: tuple[Argument, ...]
+    outputs: tuple[Argument, ...]
+    providers: tuple[str, ...]
+    placement: Mapping[str, int]  # nodes per provider; empty on the CPU
+    provider: str
+    _key: str
+    _payload: bytes | str = field(repr=False)
+    _config: Mapping[str, Any] = field(repr=False)
+
+    def run(self, feeds: Feeds, *, outputs: Sequence[str] | None = None, timeout: float = SECONDS) -> dict[str, Value]:
+        """One run. `feeds` by input name; answers output name -> array (ml_dtypes for bf16, fp8, 4 bits), list or None.
+
+        Raises InputError for feeds that do not fit the inputs' names, RunFailed for everything that onnxruntime
+        refuses.
+        """
+        missing = [i.name for i in self.inputs if i.name not in feeds and not i.type.startswith("optional")]
+        if missing:
+            raise InputError(f"input {missing[0]!r} got no value; give one with --input {missing[0]}=FILE")
+        wanted = None if outputs is None else list(outputs)
+        found = self._ask(timeout, "run", _all_plain(feeds), wanted)
+        return cast("dict[str, Value]", found)
+
+    def time(self, feeds: Feeds, count: int, *, timeout: float = SECONDS) -> list[tuple[float, float]]:
+        """(wall, CPU) seconds of each of `count` runs, measured in the child. Raises RunFailed as `run` does."""
+        found = self._ask(timeout, "time", _all_plain(feeds), count)
+        return cast("list[tuple[float, float]]", found)
+
+    def _ask(self, timeout: float, verb: str, *arguments: Any) -> Any:
+        """One request about this session, which the child opens first where it is not open (any more)."""
+        with _held(self.provider) as child:
+            if not _ask(child, timeout, "load", "has", self._key):
+                _ask(child, timeout, "load", "open", self._key, sendable(self._payload), dict(self._config))
+            return _ask(child, timeout, "run", verb, self._key, *arguments)
+
+
+def _all_plain(feeds: Feeds) -> dict[str, Value]:
+    return {name: _plain(value) for name, value in feeds.items()}
+
+
+def _plain(value: Value) -> Value:
+    """numpy's own string arrays become object arrays, the only kind of string tensor that onnxruntime takes."""
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
+    if value is None:
+        return None
+    array = np.asarray(value)
+    return array.astype(object) if array.dtype.kind in "US" else np.ascontiguousarray(array).reshape(array.shape)
+
+
+def open_session(
+    model: Model,
+    *,
+    provider: str = "cpu",
+    optimize: bool = True,
+    threads: int = 1,
+    session_options: Mapping[str, str] = {},
+    timeout: float = SECONDS,
+    keep: int = CACHED_SESSIONS,
+) -> Session:
+    """Load a model in the child. `session_options`: onnxruntime's session configuration entries. `keep`: how many
+    sessions the child may hold; beyond that the least recently used one is dropped, and comes back at its next run.
+
+    Raises InputError when the provider (or onnxruntime) is missing, RunFailed when the model does not load.
+    """
+    if provider not in PROVIDERS:
+        raise InputError(f"unknown provider {provider!r}: choose one of {', '.join(PROVIDERS)}")
+    if not 1 <= threads <= MOST_THREADS:
+        raise InputError(f"threads (--threads) must be a number from 1 to {MOST_THREADS}, not {threads}")
+    digest, payload = source_of(model)
+    config = {
+        "provider": PROVIDERS[provider],
+        "provider_options": PROVIDER_OPTIONS[provider],
+        "optimize": optimize,
+        "threads": threads,
+        "options": dict(session_options),
+        "keep": keep,
+    }
+    key = f"{digest} {optimize} {threads} {sorted(session_options.items())}"
+    with _held(provider) as child:
+        if child.resident() > current().memory / 4:  # by sessions of other models, which come back when they are wanted
+            child.kill()
+    with _held(provider) as child:
+        info = _ask(child, timeout, "load", "open", key, sendable(payload), config)
+    if "missing" in info:
+        raise InputError(_how_to_get(info["missing"], info["available"]))
+    placement = info["placement"]
+    if placement and not placement.get(PROVIDERS[provider]):
+        raise RunFailed("load", f"no node of the model runs on {PROVIDERS[provider]} (placed: {placement})")
+    return Session(
+        inputs=_arguments(info["inputs"]),
+        outputs=_arguments(info["outputs"]),
+        providers=tuple(info["providers"]),
+        placement=placement,
+        provider=provider,
+        _key=key,
+        _payload=payload,
+        _config=config,
+    )
+
+
+def _arguments(found: Iterable[tuple[str, str, Any]]) -> tuple[Argument, ...]:
+    return tuple(Argument(name, kind, None if shape is None else tuple(shape)) for name, kind, shape in found)
+
+
+def _how_to_get(provider: str, available: Sequence[str]) -> str:
+    known = versions()
+    if provider in known["providers"]:
+        return (
+            f"{provider} is part of onnxruntime {known['onnxruntime']} but does not start here: "
+            f"it needs an NVIDIA driver and the CUDA and cuDNN libraries (pip install 'onnxgrad[gpu]')"
+        )
+    return (
+        f"{provider} is missing: onnxruntime {known['onnxruntime']} has {', '.join(available)}; "
+        f"to get it: pip uninstall onnxruntime, then pip install 'onnxgrad[gpu]'"
+    )
+
+
+@functools.cache
+def versions() -> dict[str, Any]:
+    """{'onnxruntime': version, 'providers': [...]} of what is installed. Raises InputError where nothing is."""
+    with _held("cpu") as child:
+        return cast("dict[str, Any]", _ask(child, 60.0, "load", "versions"))

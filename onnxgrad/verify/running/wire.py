@@ -1,0 +1,53 @@
+"""What both ends of a child process speak.
+
+One message is a pickle (protocol 5) whose array buffers travel beside it, so large arrays are copied once per
+direction: `<u64 pickle size><u32 number of buffers><u64 size>* pickle  buffer*`. The only peer is the process that
+started us.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from typing import Any, BinaryIO
+
+_INSIDE = 4096  # bytes up to which a buffer is pickled with the message: one read less
+
+
+def send(stream: BinaryIO, message: Any) -> None:
+    """Write one message; large array buffers go out of band."""
+    buffers: list[pickle.PickleBuffer] = []
+
+    def inside(buffer: pickle.PickleBuffer) -> bool:
+        small = buffer.raw().nbytes < _INSIDE
+        if not small:
+            buffers.append(buffer)
+        return small
+
+    body = pickle.dumps(message, protocol=5, buffer_callback=inside)
+    views = [buffer.raw() for buffer in buffers]
+    stream.write(struct.pack(f"<QI{len(views)}Q", len(body), len(views), *(view.nbytes for view in views)))
+    stream.write(body)
+    for view in views:
+        stream.write(view)
+    stream.flush()
+
+
+def receive(stream: BinaryIO) -> Any:
+    """Read one message. Raises EOFError when the peer is gone."""
+    size, count = struct.unpack("<QI", _exactly(stream, 12))
+    sizes = struct.unpack(f"<{count}Q", _exactly(stream, 8 * count))
+    body = _exactly(stream, size)
+    return pickle.loads(body, buffers=[_exactly(stream, n) for n in sizes])
+
+
+def _exactly(stream: BinaryIO, size: int) -> bytearray:
+    data = bytearray(size)
+    view = memoryview(data)
+    done = 0
+    while done < size:
+        got = stream.readinto(view[done:])  # type: ignore[attr-defined]  # typeshed's BinaryIO lacks readinto
+        if not got:
+            raise EOFError
+        done += got
+    return data
