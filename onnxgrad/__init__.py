@@ -14,6 +14,8 @@ from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import save
 from onnxgrad.pipeline.optimize import RewriteRefuted, optimize
+from onnxgrad.report.diff import Diff, diff
+from onnxgrad.report.summary import Summary, inspect
 from onnxgrad.rewrite.combine import combine
 from onnxgrad.rewrite.context import PatternContext, rewrite_bindings, rewrite_call
 from onnxgrad.rewrite.pattern import Each, P, capture
@@ -25,6 +27,7 @@ from onnxgrad.version import __version__
 __all__ = [
     "BindingBlock",
     "Checkpoint",
+    "Diff",
     "Each",
     "GradientPass",
     "InputError",
@@ -36,6 +39,7 @@ __all__ = [
     "PatternContext",
     "RewriteRefuted",
     "RunFailed",
+    "Summary",
     "Unsupported",
     "__version__",
     "body",
@@ -43,9 +47,11 @@ __all__ = [
     "check_gradient",
     "combine",
     "decline",
+    "diff",
     "emitting",
     "function_gradient",
     "gradient",
+    "inspect",
     "jvp",
     "load",
     "mark_checkpoints",

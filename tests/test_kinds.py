@@ -95,6 +95,9 @@ REPORTS: dict[str, Callable[[Any], Any]] = {
     "verify": lambda m: onnxgrad.verify(m, parse(TEXT)).ok,
     "verify as candidate": lambda m: onnxgrad.verify(parse(TEXT), m).ok,
     "check_gradient": lambda m: onnxgrad.check_gradient(m, ["x", "w"]).ok,
+    "diff": lambda m: not onnxgrad.diff(m, parse(TEXT)).operators,
+    "diff, second": lambda m: not onnxgrad.diff(parse(TEXT), m).operators,
+    "inspect": lambda m: onnxgrad.inspect(m).stats.operators == {"Identity": 1, "MatMul": 1, "Relu": 1},
 }
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.table import Table
-
 from onnxgrad.cli.common import (
     STDIN,
     add_running,
@@ -20,7 +18,7 @@ from onnxgrad.cli.common import (
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
-from onnxgrad.report.parts import cell, table
+from onnxgrad.report.parts import Table, cell, table
 from onnxgrad.verify.bench import BenchReport, Spread, bench
 
 

@@ -18,7 +18,7 @@ from onnxgrad.cli.limit_options import add_limits, seconds
 from onnxgrad.cli.output import stdout_for_data
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.files import is_stream, place_of
-from onnxgrad.ir.load import MOST_BYTES, read_proto
+from onnxgrad.ir.load import MOST_BYTES, proto_of
 from onnxgrad.ir.preflight.model import check_model
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import save, to_bytes
@@ -166,9 +166,7 @@ def source(name: str) -> Path | bytes:
 def read(name: str) -> tuple[onnx.ModelProto, Path | None]:
     """A parsed model without its external data, and its folder. Raises InputError for what is no ONNX model."""
     if name != STDIN:
-        proto = read_proto(Path(name))
-        check_model(proto, name)
-        return proto, Path(name).parent
+        return proto_of(Path(name))
     data = _stdin()
     try:
         proto = onnx.load_model_from_string(data)
@@ -176,6 +174,11 @@ def read(name: str) -> tuple[onnx.ModelProto, Path | None]:
         raise InputError("stdin: not an ONNX model, or a truncated one") from error
     check_model(proto, "stdin")
     return proto, None
+
+
+def model_of(name: str) -> Path | onnx.ModelProto:
+    """What public functions take for a command-line name: the file itself, since its weights may lie beside it."""
+    return read(name)[0] if name == STDIN else Path(name)
 
 
 def _stdin() -> bytes:

@@ -6,13 +6,9 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
-from onnxgrad.report.parts import cell, table
+from onnxgrad.report.parts import Part, Table, cell, line, table
 from onnxgrad.verify import doctor_report
 from onnxgrad.version import __version__
 
@@ -35,8 +31,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     return 0
 
 
-def _tables(report: dict[str, Any]) -> Iterator[RenderableType]:
-    made = Table.grid(padding=(0, 3, 0, 0))
+def _tables(report: dict[str, Any]) -> Iterator[Part]:
+    made = Table()
     made.add_row(cell("onnxgrad", "dim"), cell(report["onnxgrad"]))
     made.add_row(cell("python", "dim"), cell(report["python"]))
     for name, version in report["packages"].items():
@@ -47,7 +43,7 @@ def _tables(report: dict[str, Any]) -> Iterator[RenderableType]:
     yield ""
     made = table("provider", "runs", "why not")
     for name, found in report["providers"].items():
-        answer = Text("yes", style="green") if found["works"] else Text("no", style="yellow")
+        answer = line("yes", "green") if found["works"] else line("no", "yellow")
         made.add_row(name, answer, cell(found["why"], "dim"))
     yield made
     if report["onnxruntime"] is not None:

@@ -9,13 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import RenderableType
-
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.grad.check_report import GradientReport
 from onnxgrad.grad.checkpoint import Checkpoint
 from onnxgrad.grad.request import PARAMS
-from onnxgrad.report.parts import cell, table
+from onnxgrad.report.parts import Part, cell, table
 
 ALLOW_EMPTY = "this value's gradient may be 0 throughout: without it, 0 = 0 for all values is exit 1"
 # values shown without -v
@@ -87,7 +85,7 @@ def run_rules(files: Sequence[str]) -> None:
             raise InputError(f"--rules {name}, line {line}: {type(error).__name__}: {error}") from error
 
 
-def check_lines(report: GradientReport, verbose: bool) -> list[RenderableType]:
+def check_lines(report: GradientReport, verbose: bool) -> list[Part]:
     """The numeric check as a table, the worst value first."""
     rows = table("value", ">gradient · direction", ">differences", ">error", "")
     ordered = sorted(report.values, key=lambda v: (v.judged, -v.error))
@@ -100,7 +98,7 @@ def check_lines(report: GradientReport, verbose: bool) -> list[RenderableType]:
             cell(v.name), cell(f"{v.gradient:.6g}"), cell(f"{v.difference:.6g}"), cell(f"{v.error:.1e}", style),
             cell(verdict, style),
         )  # fmt: skip
-    parts: list[RenderableType] = [rows]
+    parts: list[Part] = [rows]
     if len(report.values) > len(shown[:_SHOWN]) and not verbose:
         parts.append(f"and {len(report.values) - _SHOWN} more values (-v shows all)")
     return [*parts, str(report)]

@@ -11,33 +11,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.segment import Segment
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.files import write_whole
-from onnxgrad.report.parts import LONGEST, clean
+from onnxgrad.report.parts import LONGEST, Part, clean
+from onnxgrad.report.rendering import WIDTH, rich_of
 
 _PATIENCE = 1.0  # seconds of work before a progress bar appears
-_PIPE_WIDTH = 160  # a pipe or file has no width; tables take only what they need
 
 
 def complaint(text: str) -> str:
     """What is wrong, as the one line that it is."""
     line = f"onnxgrad: {' '.join(clean(text).split())}"
     return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."
-
-
-class _Clean:
-    """What it wraps, with the text that it renders to cleaned, whoever forgot to."""
-
-    def __init__(self, inner: RenderableType) -> None:
-        self.inner = inner
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for segment in console.render(self.inner, options):
-            yield segment if segment.control else Segment(clean(segment.text), segment.style)
 
 
 def _console(stream: Any, color: str) -> Console:
@@ -52,7 +40,7 @@ def _console(stream: Any, color: str) -> Console:
         highlight=False,
     )
     if not stream.isatty() and "COLUMNS" not in os.environ:
-        console.width = _PIPE_WIDTH
+        console.width = WIDTH
     return console
 
 
@@ -92,11 +80,11 @@ class Output:
         if json == "-":
             stdout_for_data("--json -")
 
-    def show(self, *parts: RenderableType) -> None:
+    def show(self, *parts: Part) -> None:
         """Print results."""
         if not self._silent:
             for part in parts:
-                self.results.print(clean(part) if isinstance(part, str) else _Clean(part))
+                self.results.print(rich_of(part))
 
     def note(self, text: str) -> None:
         """Print a line on stderr, unless quiet."""
@@ -157,6 +145,3 @@ class Output:
             if self._bar:
                 timer.join()
                 bar.stop()
-
-
-# ---- pieces --------------------------------------------------------------------------------------------------------

@@ -7,15 +7,11 @@ from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from typing import Any
 
-from rich.console import RenderableType
-from rich.padding import Padding
-from rich.text import Text
-
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
 from onnxgrad.pipeline.pipeline import PASSES, Pass
 from onnxgrad.pipeline.presets import DESCRIBED, Preset
-from onnxgrad.report.parts import cell, table
+from onnxgrad.report.parts import Part, cell, line, table
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -53,24 +49,24 @@ def _options(cls: type[Pass]) -> list[dict[str, Any]]:
     ]
 
 
-def _parts(passes: dict[str, type[Pass]], presets: dict[str, Preset], with_reasons: bool) -> Iterator[RenderableType]:
+def _parts(passes: dict[str, type[Pass]], presets: dict[str, Preset], with_reasons: bool) -> Iterator[Part]:
     for name, cls in passes.items():
         options = ", ".join(f"{o['name']}={_shown(o['default'])}" for o in _options(cls))
-        yield Text.assemble((name, "bold cyan"), cell(f"{{{options}}}" if options else "", "cyan"))
-        yield Padding(cell(cls.law()), (0, 0, 0, 4))
+        yield line(name, "bold cyan") + cell(f"{{{options}}}" if options else "", "cyan")
+        yield line(cls.law(), indent=4)
     for name, preset in presets.items():
         yield ""
-        yield Text.assemble(("preset ", "dim"), (name, "bold"), f": {preset.why}")
+        yield line("preset ", "dim") + line(name, "bold") + line(f": {preset.why}")
         if with_reasons:
             made = table(">", "pass", "why here")
             for i, step in enumerate(preset.steps, 1):
                 made.add_row(str(i), cell(step.item, "cyan"), cell(step.why, "dim"))
             yield made
         else:
-            yield Padding(cell(", ".join(step.item for step in preset.steps), "dim"), (0, 0, 0, 4))
+            yield line(", ".join(step.item for step in preset.steps), "dim", indent=4)
     if presets and not with_reasons:
         yield ""
-        yield Text("`onnxgrad passes PRESET` says why each pass stands where it does", style="dim")
+        yield line("`onnxgrad passes PRESET` says why each pass stands where it does", "dim")
 
 
 def _shown(value: object) -> str:

@@ -41,12 +41,8 @@ def load(model: ModelLike) -> Program:
     model = settled(model)
     if isinstance(model, Program):
         return model
-    if isinstance(model, bytes):
-        return _program(_parse(model, "the given bytes"), None)
-    if isinstance(model, ModelProto):
-        return _program(model, None)
-    path = Path(model)
-    return _program(read_proto(path), path.parent, path)
+    proto, path = _parsed(model)
+    return _program(proto, None if path is None else path.parent, path)
 
 
 def load_own(model: ModelLike) -> Program:
@@ -57,6 +53,28 @@ def load_own(model: ModelLike) -> Program:
     proto = to_proto(program)
     # what is as it was read is still the file's, which a proof may then run
     return _program(proto, program.folder, program.path if proto == program.proto else None)
+
+
+def proto_of(model: ModelLike) -> tuple[ModelProto, Path | None]:
+    """The protobuf of a model without its external data, and the folder where that lies; what its operators are is not
+    asked. InputError for what is no model, or damaged.
+    """
+    model = settled(model)
+    if isinstance(model, Program):
+        return to_proto(model), model.folder
+    proto, path = _parsed(model)
+    check_model(proto, "model" if path is None else str(path))
+    return proto, None if path is None else path.parent
+
+
+def _parsed(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelProto, Path | None]:
+    """The model and, of a file, its path."""
+    if isinstance(model, ModelProto):
+        return model, None
+    if isinstance(model, bytes):
+        return _parse(model, "the given bytes"), None
+    path = Path(model)
+    return read_proto(path), path
 
 
 def read_proto(path: Path) -> ModelProto:

@@ -14,9 +14,16 @@ from onnxgrad.ir.types import TensorType, dtype_name, type_from_proto
 if TYPE_CHECKING:
     from onnxgrad.ir.binding import Binding
     from onnxgrad.ir.block import BindingBlock
+    from onnxgrad.ir.program import Program
     from onnxgrad.ir.var import Var
 
 _SHOWN = 8  # constants up to this many elements are shown in full
+
+
+def program_text(program: Program) -> str:
+    """The main block, then the body of each function under its full name."""
+    functions = [block_text(b, "::".join(part for part in key if part)) for key, b in program.functions.items()]
+    return "\n\n".join([block_text(program.main), *functions])
 
 
 def block_text(block: BindingBlock, name: str | None = None) -> str:

@@ -7,14 +7,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.stats import Stats
 from onnxgrad.pipeline.optimize import Optimized
-from onnxgrad.report.parts import bytes_text, cell, change, heading, number, seconds_text, share_text, table
+from onnxgrad.report.parts import (
+    Part,
+    Table,
+    Text,
+    bytes_text,
+    cell,
+    change,
+    heading,
+    line,
+    number,
+    seconds_text,
+    share_text,
+    table,
+)
 from onnxgrad.report.proof import proof_lines, verdict
 from onnxgrad.rewrite.trace import Inexact
 from onnxgrad.verify import Report
@@ -91,7 +100,7 @@ def _rules_by_pass(done: Optimized) -> dict[str, Counter[str]]:
 # ---- one model -----------------------------------------------------------------------------------------------------
 
 
-def details(outcome: Outcome, title: str, *, explain: bool, verbose: bool) -> Iterator[RenderableType]:
+def details(outcome: Outcome, title: str, *, explain: bool, verbose: bool) -> Iterator[Part]:
     """Everything about one model, which the user knows as `title`."""
     if outcome.before is not None and outcome.after is not None:
         yield heading(title)
@@ -112,7 +121,7 @@ def details(outcome: Outcome, title: str, *, explain: bool, verbose: bool) -> It
         yield from proof_lines(outcome.report, verbose)
         yield ""
     elif outcome.error is None:
-        yield Text("not proved (--no-verify)", style="yellow")
+        yield line("not proved (--no-verify)", "yellow")
     if outcome.error is None:
         yield _last_line(outcome)
 
@@ -136,7 +145,7 @@ def _counts(before: Stats, after: Stats, verbose: bool) -> Table:
     return made
 
 
-def _passes(done: Optimized, verbose: bool) -> Iterator[RenderableType]:
+def _passes(done: Optimized, verbose: bool) -> Iterator[Part]:
     did = _rules_by_pass(done)
     made = table("pass", ">rewrites", "what it did", ">time")
     idle = [p for p in done.passes if not p.firings]
@@ -145,12 +154,12 @@ def _passes(done: Optimized, verbose: bool) -> Iterator[RenderableType]:
             rules = ", ".join(f"{rule} ×{count}" for rule, count in did.get(p.name, Counter()).most_common())
             made.add_row(cell(p.name), number(p.firings), cell(rules, "dim"), seconds_text(p.seconds))
     yield ""
-    if made.row_count:
+    if made.rows:
         yield made
     if not done.trace.firings:
-        yield Text("nothing to rewrite", style="yellow")
+        yield line("nothing to rewrite", "yellow")
     elif idle and not verbose:
-        yield Text(f"{len(idle)} other passes found nothing to do", style="dim")
+        yield line(f"{len(idle)} other passes found nothing to do", "dim")
 
 
 def _inexact(found: Sequence[Inexact]) -> Iterator[Text]:
@@ -161,7 +170,7 @@ def _inexact(found: Sequence[Inexact]) -> Iterator[Text]:
     worst = max(found, key=lambda i: float("inf") if i.error is None else i.error)
     where = f"{worst.rule} at {worst.where.split(' = ')[0]}"
     several = f"{number(len(found))} rewrites are" if len(found) > 1 else "1 rewrite is"
-    yield Text(f"{several} not exact for every feed; worst: {worst.reason} ({where})", style="yellow")
+    yield line(f"{several} not exact for every feed; worst: {worst.reason} ({where})", "yellow")
 
 
 def _rules(done: Optimized) -> Table:
@@ -171,9 +180,9 @@ def _rules(done: Optimized) -> Table:
     return made
 
 
-def _misses(done: Optimized, verbose: bool) -> Iterator[RenderableType]:
+def _misses(done: Optimized, verbose: bool) -> Iterator[Part]:
     if not done.trace.declined:
-        yield Text("no near misses", style="dim")
+        yield line("no near misses", "dim")
         return
     grouped: dict[tuple[str, str], list[str]] = {}
     for rule, where, reason in done.trace.declined:
@@ -184,7 +193,7 @@ def _misses(done: Optimized, verbose: bool) -> Iterator[RenderableType]:
         made.add_row(cell(rule), number(len(places)), cell(reason), cell(places[0], "dim"))
     yield made
     if not verbose and len(rows) > _MISSES:
-        yield Text(f"and {len(rows) - _MISSES} more kinds (-v)", style="dim")
+        yield line(f"and {len(rows) - _MISSES} more kinds (-v)", "dim")
 
 
 def _last_line(outcome: Outcome) -> Text:
@@ -192,8 +201,8 @@ def _last_line(outcome: Outcome) -> Text:
     shown = [k for k in words if k != "write" or outcome.written]
     spent = ", ".join(f"{words[k]} in {seconds_text(s)}" for k, s in outcome.seconds.items() if k in shown)
     if outcome.output is not None and outcome.written:
-        return heading(outcome.output).append(f"  {spent}", style="not bold dim")
-    return Text(f"{spent}{'' if outcome.written else '; dry run, no model written'}", style="dim")
+        return heading(outcome.output) + line(f"  {spent}", "dim")
+    return line(f"{spent}{'' if outcome.written else '; dry run, no model written'}", "dim")
 
 
 # ---- several models ------------------------------------------------------------------------------------------------
@@ -203,11 +212,10 @@ def summary(outcomes: Sequence[Outcome]) -> Table:
     """One row per model, narrow enough for 80 columns."""
     made = table("model", ">nodes", ">size", ">proof", ">worst", ">allowed", ">time")
     for o in outcomes:
-        nodes, size = Text(), Text()
+        nodes, size = line(""), line("")
         if o.before is not None and o.after is not None:
-            nodes = Text(
-                f"{number(o.before.nodes)} → {number(o.after.nodes)}", style=_style(o.before.nodes, o.after.nodes)
-            )
+            a, b = o.before.nodes, o.after.nodes
+            nodes = line(f"{number(a)} → {number(b)}", _style(a, b))
             size = _share(o.before.bytes, o.after.bytes)
         worst = None if o.report is None else o.report.worst
         rel = "" if worst is None else share_text(worst.rel)
@@ -222,13 +230,13 @@ def _style(before: int, after: int) -> str:
 
 def _share(before: int, after: int) -> Text:
     """What became of a size, in per cent."""
-    return Text("=" if before == after else f"{100 * (after - before) / before:+.1f} %", style=_style(before, after))
+    return line("=" if before == after else f"{100 * (after - before) / before:+.1f} %", _style(before, after))
 
 
 def _word(outcome: Outcome) -> Text:
     if outcome.report is not None:
         found = verdict(outcome.report)
-        return found.append(" in part", style="yellow") if outcome.report.ok and outcome.report.gaps else found
+        return found + line(" in part", "yellow") if outcome.report.ok and outcome.report.gaps else found
     if outcome.error is not None:
-        return Text("refused" if outcome.exit_code == 2 else "failed", style="red")
-    return Text("skipped", style="yellow")
+        return line("refused" if outcome.exit_code == 2 else "failed", "red")
+    return line("skipped", "yellow")

@@ -1,15 +1,72 @@
-"""What reports are made of: tables, cells, and numbers as words."""
+"""What a report is made of: lines and tables, whose styles say how a terminal shows them, and numbers as words.
+
+A style has rich's words (`bold`, `dim`, `red`, `bold green`); `report.rendering` makes text of the parts.
+"""
 
 from __future__ import annotations
 
 import re
-
-from rich import box
-from rich.table import Table
-from rich.text import Text
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 LONGEST = 1500  # characters of a complaint or a cell: a model may have names of megabytes
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True)
+class Text:
+    """A line or a cell: pieces of text, each with its style; `indent` columns stay free on the left, wrapped or not."""
+
+    pieces: tuple[tuple[str, str], ...]
+    indent: int = 0
+
+    def __add__(self, other: Text) -> Text:
+        return Text(self.pieces + other.pieces, self.indent)
+
+    def __str__(self) -> str:
+        return "".join(text for text, _ in self.pieces)
+
+
+@dataclass
+class Table:
+    """Rows of cells; a column whose name starts with `>` is right-aligned. Without `columns` it has no head."""
+
+    columns: tuple[str, ...] = ()
+    title: str = ""
+    rows: list[tuple[Text | str, ...]] = field(default_factory=list)
+    sections: set[int] = field(default_factory=set)  # a line stands below that many rows
+
+    def add_row(self, *cells: Text | str) -> None:
+        """One more row."""
+        self.rows.append(cells)
+
+    def add_section(self) -> None:
+        """A line below the rows so far."""
+        self.sections.add(len(self.rows))
+
+
+Part: TypeAlias = Text | Table | str
+
+
+def table(*columns: str, title: str = "") -> Table:
+    """An empty table with these columns."""
+    return Table(columns, title)
+
+
+def line(text: str, style: str = "", indent: int = 0) -> Text:
+    """A line of one style."""
+    return Text(((clean(text), style),), indent)
+
+
+def heading(text: str) -> Text:
+    """A title line."""
+    return line(text, "bold")
+
+
+def cell(value: object, style: str = "") -> Text:
+    """Any value as a table cell or a line; of text as long as no line is, its beginning."""
+    text = str(value)
+    return line(text if len(text) <= LONGEST else f"{text[:LONGEST]}...", style)
 
 
 def clean(text: str) -> str:
@@ -17,30 +74,8 @@ def clean(text: str) -> str:
     return _CONTROL.sub(lambda m: f"\\x{ord(m[0]):02x}", text)
 
 
-def table(*columns: str, title: str | None = None) -> Table:
-    """An empty table; a column whose name starts with `>` is right-aligned."""
-    made = Table(
-        box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False, show_edge=False
-    )
-    for name in columns:
-        right = name.startswith(">")
-        made.add_column(name.lstrip(">"), justify="right" if right else "left", no_wrap=right, overflow="fold")
-    return made
-
-
-def heading(text: str) -> Text:
-    """A title line."""
-    return Text(clean(text), style="bold")
-
-
-def cell(value: object, style: str = "") -> Text:
-    """A table cell of any value; of text as long as no line is, its beginning."""
-    text = str(value)
-    return Text(clean(text if len(text) <= LONGEST else f"{text[:LONGEST]}..."), style=style)
-
-
 def number(value: int) -> str:
-    """12345 -> 12 345 with thin structure: 12,345."""
+    """12345 as 12,345."""
     return f"{value:,}"
 
 
@@ -56,9 +91,9 @@ def bytes_text(size: int) -> str:
 def change(before: int, after: int) -> Text:
     """What became of a count: green when it shrank."""
     if before == after:
-        return Text("=", style="dim")
+        return line("=", "dim")
     share = f" ({100 * (after - before) / before:+.0f} %)" if before else ""
-    return Text(f"{after - before:+,}{share}", style="green" if after < before else "yellow")
+    return line(f"{after - before:+,}{share}", "green" if after < before else "yellow")
 
 
 def seconds_text(seconds: float) -> str:

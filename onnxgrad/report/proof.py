@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.console import RenderableType
-from rich.text import Text
-
-from onnxgrad.report.parts import cell, number, share_text, table
+from onnxgrad.report.parts import Part, Text, cell, line, number, share_text, table
 from onnxgrad.verify import Difference, Report
 from onnxgrad.verify.report import DIFFERENT, EQUAL, NOT_PROVED, counted
 
@@ -17,16 +14,16 @@ _ROWS = 10  # outputs without -v
 
 def verdict(report: Report) -> Text:
     """`equal`, `different` or `not proved`."""
-    return Text(report.verdict, style=_STYLES[report.verdict])
+    return line(report.verdict, _STYLES[report.verdict])
 
 
-def proof_lines(report: Report, verbose: bool) -> Iterator[RenderableType]:
+def proof_lines(report: Report, verbose: bool) -> Iterator[Part]:
     """The legs with their worst differences, the feeds, and what a reader should know about them."""
     cases = "; ".join(map(str, report.cases))
     ran = f"  {len(report.cases)} run{'s' * (len(report.cases) != 1)}: {cases}" if cases else ""
     # a leg that did not run is part of the verdict
     gaps = cell(f"; {report.gaps}" if report.gaps else "", "yellow")
-    yield Text.assemble(verdict(report), f" on {report.provider}", gaps, cell(ran, "dim"))
+    yield verdict(report) + cell(f" on {report.provider}") + gaps + cell(ran, "dim")
     for reason in report.unproved:
         yield cell(f"  {reason}", "red")
     made = table("proof", ">runs", ">compared", ">worst difference", ">allowed", "where")
@@ -37,9 +34,9 @@ def proof_lines(report: Report, verbose: bool) -> Iterator[RenderableType]:
         found = leg.worst
         place = cell("bit-identical" if found is None or found.rel == 0 else place_text(found), "dim")
         if leg.why:
-            place.append(f" ({leg.why})", style="yellow")
+            place += line(f" ({leg.why})", "yellow")
         made.add_row(leg.name, str(leg.cases), number(leg.compared), *_sizes(found), place)
-    if made.row_count:
+    if made.rows:
         yield made
     shown = {id(leg.worst) for leg in report.legs.values() if leg.ran}
     failing = [d for d in report.differences if not d.ok and id(d) not in shown]
@@ -47,7 +44,7 @@ def proof_lines(report: Report, verbose: bool) -> Iterator[RenderableType]:
         whole = difference.output.startswith("(")  # of the model or its interface, not of an output
         yield cell(f"  {difference.reason if whole else difference}", "red")
     if not verbose and len(failing) > _ROWS:
-        yield Text(f"  and {len(failing) - _ROWS} more (-v)", style="dim")
+        yield line(f"  and {len(failing) - _ROWS} more (-v)", "dim")
     for name in report.unstable:
         yield cell(f"  {name}: the original disagrees with itself by {report.noise.get(name, 0.0):.1e}", "yellow")
     if verbose:
@@ -59,9 +56,9 @@ def proof_lines(report: Report, verbose: bool) -> Iterator[RenderableType]:
 
 def _sizes(difference: Difference | None) -> tuple[Text, str]:
     if difference is None:
-        return Text("0"), ""
+        return line("0"), ""
     style = "green" if difference.ok else "bold red"
-    return Text(share_text(difference.rel), style=style), share_text(difference.tolerance)
+    return line(share_text(difference.rel), style), share_text(difference.tolerance)
 
 
 def place_text(difference: Difference) -> str:

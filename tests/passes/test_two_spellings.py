@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from onnxgrad import gradient, optimize
-from onnxgrad.report.diff import compare_models
+from onnxgrad.report.diff import diff
 from onnxgrad.verify import feeds_for, run
 from onnxgrad.verify.reference.evaluate import Reference
 from tests.helpers import parse
@@ -58,7 +58,7 @@ def test_reference_and_diff() -> None:
     model = parse(RELU)
     feeds = feeds_for(model, seed=0)
     assert Reference(respelled(model)).run(feeds)["y"].tobytes() == Reference(model).run(feeds)["y"].tobytes()
-    found = compare_models(model, respelled(model), (None, None))
+    found = diff(model, respelled(model))
     assert not found.replaced and not found.model
 
 

@@ -1,0 +1,115 @@
+"""The parts of a report as plain text, as Markdown, and as what rich prints on a terminal.
+
+rich is imported late: it takes a tenth of the time that the package does, and children that run models print nothing.
+"""
+
+from __future__ import annotations
+
+import io
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from onnxgrad.report.parts import Part, Table, Text, clean
+
+if TYPE_CHECKING:
+    import rich.console
+    import rich.table
+
+WIDTH = 160  # a pipe, a file or a string has none; tables take only what they need
+
+
+class Rendered(ABC):
+    """Data that can be shown; `str` of it is what the command prints, without colour."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """All of it in JSON's types."""
+
+    @abstractmethod
+    def parts(self, verbose: bool = False) -> Iterator[Part]:
+        """What is shown of it; with `verbose` all of it."""
+
+    def __str__(self) -> str:
+        return plain(self.parts())
+
+    def to_markdown(self) -> str:
+        """All of it as Markdown, without a newline at the end."""
+        return markdown(self.parts(verbose=True))
+
+
+def plain(parts: Iterable[Part]) -> str:
+    """The parts as text without colour, without a newline at the end."""
+    from rich.console import Console
+
+    file = io.StringIO()
+    console = Console(
+        file=file, width=WIDTH, color_system=None, no_color=True, markup=False, emoji=False, highlight=False
+    )
+    for part in parts:
+        console.print(rich_of(part))
+    return file.getvalue().removesuffix("\n")
+
+
+def rich_of(part: Part) -> rich.console.RenderableType:
+    """What rich prints for a part."""
+    from rich.padding import Padding
+    from rich.text import Text as RichText
+
+    if isinstance(part, Table):
+        return _rich_table(part)
+    if isinstance(part, str):
+        return RichText(clean(part))
+    if len(part.pieces) == 1:
+        made = RichText(part.pieces[0][0], style=part.pieces[0][1])
+    else:
+        made = RichText.assemble(*part.pieces)
+    return Padding(made, (0, 0, 0, part.indent)) if part.indent else made
+
+
+def _rich_table(part: Table) -> rich.table.Table:
+    from rich import box
+    from rich.table import Table as RichTable
+
+    if part.columns:
+        made = RichTable(
+            box=box.SIMPLE_HEAD, title=clean(part.title) or None, title_justify="left", title_style="bold",
+            pad_edge=False, show_edge=False,
+        )  # fmt: skip
+    else:
+        made = RichTable.grid(padding=(0, 3, 0, 0))
+    for name in part.columns:
+        right = name.startswith(">")
+        made.add_column(name.lstrip(">"), justify="right" if right else "left", no_wrap=right, overflow="fold")
+    for i, row in enumerate(part.rows, 1):
+        made.add_row(*map(rich_of, row), end_section=i in part.sections)
+    return made
+
+
+def markdown(parts: Iterable[Part]) -> str:
+    """The parts as Markdown: what is bold as headings, tables as tables, other lines as items of lists."""
+    blocks: list[str] = []
+    for part in parts:
+        if isinstance(part, Table):
+            blocks.append(_markdown_table(part))
+        elif isinstance(part, Text) and part.pieces and part.pieces[0][1] == "bold":
+            blocks.append(f"### {_escaped(str(part))}")
+        elif text := _escaped(str(part)):
+            if blocks and blocks[-1].startswith("- "):  # items of one list stand together
+                blocks[-1] += f"\n- {text}"
+            else:
+                blocks.append(f"- {text}")
+    return "\n\n".join(blocks)
+
+
+def _markdown_table(part: Table) -> str:
+    width = max(map(len, part.rows), default=0)
+    columns = part.columns or ("",) * width
+    rows = [[name.lstrip(">") for name in columns], ["--:" if name.startswith(">") else "---" for name in columns]]
+    rows += [[_escaped(str(cell)) for cell in row] for row in part.rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _escaped(text: str) -> str:
+    """Text in which nothing is Markdown."""
+    return "".join(f"\\{c}" if c in "\\`*_<>|#[]" else c for c in " ".join(clean(text).split()))
