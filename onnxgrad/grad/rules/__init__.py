@@ -1,4 +1,4 @@
-"""The gradient rules, one file per family. Every module of this package is imported, and registers its rules, at once.
+"""The gradient rules, one folder per family. Every module in it is imported, and registers its rules, at once.
 
 How to write a rule
 -------------------
@@ -43,6 +43,6 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-for _module in pkgutil.iter_modules(__path__):
-    if not _module.name.startswith("_"):
-        importlib.import_module(f"{__name__}.{_module.name}")
+for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
+    if not _module.name.rpartition(".")[2].startswith("_"):
+        importlib.import_module(_module.name)

@@ -97,3 +97,13 @@ def _pads_of_all(pads: Any, axes: Any, rank: int) -> Any:
             full[places] = given
             return full.tolist()
     return op.ScatterElements(np.zeros(2 * rank, np.int64), places, pads, axis=0)
+
+
+def size_along(v: Var, axis: int) -> Any:
+    """The size of one axis as a vector of length 1: a constant when it is known."""
+    d = None if v.shape is None else v.shape[axis]
+    if isinstance(d, int):
+        return np.array([d], np.int64)
+    if axis == -1:
+        return op.Shape(v, start=-1)
+    return op.Shape(v, start=axis, end=axis + 1)

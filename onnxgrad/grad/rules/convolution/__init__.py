@@ -1,0 +1,1 @@
+"""Conv, ConvTranspose, DeformConv, Col2Im."""

@@ -1,0 +1,76 @@
+"""Conv and ConvTranspose with respect to everything: any group, stride, dilation, padding, sizes known or not."""
+
+from __future__ import annotations
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.registry import vjp
+from onnxgrad.grad.rules._geometry import (
+    Geometry,
+    geometry,
+    kernel_of,
+    onto_long,
+    onto_short,
+    spatial,
+    spatial_rank,
+    weight_gradient,
+)
+from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.ops import op
+
+
+def _bias(g: Var, y: Var, x: Var, w: Var, b: Var, binding: Binding) -> Var:
+    n = spatial_rank(kernel_of(w, binding), x, binding)
+    return op.ReduceSum(g, [0, *range(2, n + 2)], keepdims=0)
+
+
+def _conv_x(g: Var, y: Var, x: Var, w: Var, group: int, binding: Binding) -> Var:
+    return onto_long(g, w, x, geometry(binding, kernel_of(w, binding), x, y), group)
+
+
+def _conv_w(g: Var, y: Var, x: Var, w: Var, group: int, binding: Binding) -> Var:
+    return weight_gradient(x, g, w, geometry(binding, kernel_of(w, binding), x, y), group)
+
+
+vjp("Conv", _conv_x, _conv_w, _bias)
+
+
+def _transposed_geometry(binding: Binding, x: Var, y: Var, w: Var) -> Geometry:
+    """ConvTranspose's own rules: SAME makes D s long, `output_shape` derives the pads."""
+    kernel = kernel_of(w, binding)
+    n = spatial_rank(kernel, x, binding)
+    strides = tuple(binding.attr("strides") or (1,) * n)
+    dilations = tuple(binding.attr("dilations") or (1,) * n)
+    extra = tuple(binding.attr("output_padding") or (0,) * n)
+    auto = binding.attr("auto_pad", "NOTSET")
+    wanted = binding.attr("output_shape")
+    if not wanted and not auto.startswith("SAME"):
+        pads = tuple(binding.attr("pads") or (0,) * (2 * n)) if auto == "NOTSET" else (0,) * (2 * n)
+        return Geometry(kernel, strides, dilations, pads[:n], pads[n:])
+    if kernel is None:
+        raise InputError(f"the gradient of '{binding}' needs the kernel's size, which shape inference does not know")
+    extent = [(k - 1) * d + 1 for k, d in zip(kernel, dilations)]
+    if wanted:
+        sizes = spatial(x)
+        if sizes is None:
+            raise InputError(
+                f"the gradient of '{binding}' with output_shape needs the sizes of its input, which are not known"
+            )
+        total = [
+            max((d - 1) * s + e + a - out, 0) for d, s, e, a, out in zip(sizes, strides, extent, extra, wanted[-n:])
+        ]
+    else:
+        total = [max(e - s + a, 0) for e, s, a in zip(extent, strides, extra)]
+    small, large = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
+    begin, end = (small, large) if auto == "SAME_UPPER" else (large, small)
+    return Geometry(kernel, strides, dilations, begin, end)
+
+
+def _transpose_x(g: Var, y: Var, x: Var, w: Var, group: int, binding: Binding) -> Var:
+    return onto_short(g, w, x, _transposed_geometry(binding, x, y, w), group)
+
+
+def _transpose_w(g: Var, y: Var, x: Var, w: Var, group: int, binding: Binding) -> Var:
+    return weight_gradient(g, x, w, _transposed_geometry(binding, x, y, w), group)
+
+
+vjp("ConvTranspose", _transpose_x, _transpose_w, _bias)

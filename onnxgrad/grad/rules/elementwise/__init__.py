@@ -1,0 +1,1 @@
+"""Operators that take each element by itself."""

@@ -1,0 +1,1 @@
+"""Operators that sample an image at computed places, and regions of interest."""

@@ -1,0 +1,1 @@
+"""Operators that lay elements out anew."""

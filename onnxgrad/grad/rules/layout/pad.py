@@ -1,0 +1,43 @@
+"""Pad: a crop by as much where it fills, sums of what was copied where it copies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from onnxgrad.grad.registry import vjp
+from onnxgrad.grad.rules._common import pad, where
+from onnxgrad.grad.rules.indexing._scatter import scatter_elements
+from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.like import filled_like, reshape_like, zeros_like
+from onnxgrad.ir.ops import op
+
+
+def _pad(g: Var, y: Var, x: Var, pads: Any, value: Var | None, axes: Any, mode: str, binding: Binding) -> Any:
+    """constant: Pad(g, -pads), negative pads being crops; the others copy elements, so their adjoints are summed."""
+    if mode == "constant":
+        opposite = op.Neg(pads) if isinstance(pads, Var) else [-p for p in pads]
+        return pad(g, opposite, _axes(binding))
+    # pad the elements' numbers like the elements: each part of g then knows where it came from
+    numbers = op.Reshape(op.Range(np.int64(0), op.Size(x), np.int64(1)), op.Shape(x))
+    source = op.Pad(numbers, binding.inputs[1], None, _axes(binding), mode=mode)
+    flat = op.Reshape(zeros_like(x), [-1])
+    added = scatter_elements(flat, op.Reshape(source, [-1]), op.Reshape(g, [-1]), axis=0, reduction="add")
+    return reshape_like(added, x)
+
+
+def _pad_value(g: Var, y: Var, x: Var, pads: Any, value: Var, axes: Any, mode: str, binding: Binding) -> Any:
+    """The sum of g over what was padded."""
+    if mode != "constant":
+        return None
+    inside = pad(filled_like(x, 1.0), binding.inputs[1], _axes(binding))
+    total = op.ReduceSum(where(op.Equal(inside, 0.0), g, 0.0), keepdims=0)
+    return total if value.rank == 0 else reshape_like(total, value)
+
+
+def _axes(binding: Binding) -> Var | None:
+    return binding.operand(3)
+
+
+vjp("Pad", _pad, None, _pad_value)

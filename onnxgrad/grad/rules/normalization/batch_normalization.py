@@ -1,0 +1,86 @@
+"""BatchNormalization: by running statistics, or by those of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from onnxgrad.grad.registry import vjp_all
+from onnxgrad.grad.rules.normalization._statistics import as_dtype_of, per_channel, rank_of
+from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.ops import op
+
+
+def _batch_norm(
+    g: Sequence[Var | None],
+    y: Sequence[Var],
+    xs: Sequence[Var],
+    epsilon: float,
+    momentum: float,
+    training_mode: int,
+    binding: Binding,
+    wanted: Sequence[bool],
+) -> list[Any]:
+    if training_mode:
+        return _batch_norm_training(g, xs, epsilon, momentum, binding, wanted)
+    if g[0] is None:
+        return [None] * len(xs)
+    x, scale, _, mean, variance = xs
+    rank = rank_of(x, binding)
+    axes = [0, *range(2, rank)]
+    g0 = as_dtype_of(g[0], variance)
+    inverse = 1.0 / op.Sqrt(variance + epsilon)
+    slope = as_dtype_of(scale, inverse) * inverse
+    total = op.ReduceSum(g0, axes, keepdims=0) if wanted[2] or wanted[3] else None
+    if wanted[1] or wanted[4]:
+        along = op.ReduceSum(g0 * (as_dtype_of(x, mean) - per_channel(mean, rank)), axes, keepdims=0)
+    return [
+        g0 * per_channel(slope, rank) if wanted[0] else None,
+        along * inverse if wanted[1] else None,
+        total if wanted[2] else None,
+        -(total * slope) if wanted[3] and total is not None else None,
+        along * slope * inverse * inverse * -0.5 if wanted[4] else None,
+    ]
+
+
+def _batch_norm_training(
+    g: Sequence[Var | None],
+    xs: Sequence[Var],
+    epsilon: float,
+    momentum: float,
+    binding: Binding,
+    wanted: Sequence[bool],
+) -> list[Any]:
+    """Batch statistics are calculated again (they are no outputs); the running ones receive momentum's share."""
+    x, scale, _, mean_in, variance_in = xs
+    rank = rank_of(x, binding)
+    axes = [0, *range(2, rank)]
+    up = as_dtype_of(x, mean_in)
+    centred = up - op.ReduceMean(up, axes, keepdims=1)
+    inverse = op.Reciprocal(op.Sqrt(op.ReduceMean(centred * centred, axes, keepdims=1) + epsilon))
+    hat = centred * inverse
+    g0 = None if g[0] is None else as_dtype_of(g[0], mean_in)
+    result: list[Any] = [None] * len(xs)
+    if g0 is not None:
+        if wanted[0]:
+            slope = per_channel(as_dtype_of(scale, inverse), rank) * inverse
+            flat = g0 - op.ReduceMean(g0, axes, keepdims=1)
+            result[0] = (flat - hat * op.ReduceMean(g0 * hat, axes, keepdims=1)) * slope
+        result[1] = op.ReduceSum(g0 * hat, axes, keepdims=0) if wanted[1] else None
+        result[2] = op.ReduceSum(g0, axes, keepdims=0) if wanted[2] else None
+    for i, running in enumerate((mean_in, variance_in), 1):
+        arrived = g[i] if len(g) > i else None
+        if arrived is None:
+            continue
+        result[2 + i] = arrived * momentum if wanted[2 + i] else None
+        if wanted[0]:
+            part = op.ReduceMean(
+                op.Expand(per_channel(arrived, rank), op.Shape(x)) * (1.0 - momentum), axes, keepdims=1
+            )
+            count = op.Cast(op.Div(op.Size(x), op.Size(running)), to=running.dtype)
+            part = part / count if i == 1 else centred * (part * 2.0 / count)
+            result[0] = op.Expand(part, op.Shape(x)) if result[0] is None else result[0] + part
+    return result
+
+
+vjp_all("BatchNormalization", _batch_norm)

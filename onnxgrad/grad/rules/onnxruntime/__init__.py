@@ -1,0 +1,1 @@
+"""Operators of com.microsoft, and onnxruntime's own in the default domain."""

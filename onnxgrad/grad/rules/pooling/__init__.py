@@ -1,0 +1,1 @@
+"""Windows that keep the largest element, the mean or a norm."""

@@ -1,0 +1,82 @@
+"""AveragePool, a ConvTranspose by ones, and GlobalAveragePool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from onnxgrad.grad.registry import vjp
+from onnxgrad.grad.rules._common import reduced_count
+from onnxgrad.grad.rules._geometry import Geometry, geometry, onto_long, onto_short, spatial
+from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.like import expand_like, reshape_like
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import numpy_dtype
+
+
+def _global_average(g: Var, y: Var, x: Var) -> Var:
+    count = reduced_count(x, y, list(range(2, x.rank)) if x.rank is not None else op.Shape(x))
+    return expand_like(g * (1.0 / count) if isinstance(count, int) else g / count, x)
+
+
+vjp("GlobalAveragePool", _global_average)
+
+
+def _average_pool(g: Var, y: Var, x: Var, kernel_shape: Sequence[int], count_include_pad: int, binding: Binding) -> Var:
+    geo = geometry(binding, kernel_shape, x, y)
+    share = g / _window_sizes(
+        x, y, geo, tuple(kernel_shape), bool(count_include_pad), bool(binding.attr("ceil_mode", 0))
+    )
+    ones = np.ones((1, 1, *kernel_shape), numpy_dtype(x.dtype))
+    # each channel on its own: as many images of one channel
+    sizes = spatial(y)
+    images: Any = [-1, 1, *sizes] if sizes is not None else op.Concat(_ONE_CHANNEL, op.Shape(y, start=2), axis=0)
+    return reshape_like(onto_long(op.Reshape(share, images), constant(ones), x, geo, 1), x)
+
+
+_ONE_CHANNEL = np.array([-1, 1], np.int64)
+
+
+def _window_sizes(x: Var, y: Var, geo: Geometry, kernel: Sequence[int], include_pad: bool, ceil: bool) -> Any:
+    """By what each window's sum is divided: a number where that is the same everywhere, else (1, 1, short sizes)."""
+    dtype = numpy_dtype(x.dtype)
+    padded = isinstance(geo.begin, Var) or isinstance(geo.end, Var) or any(geo.begin) or any(geo.end)
+    if not ceil and (include_pad or not padded):
+        return float(np.prod(kernel))
+    long, short = spatial(x), spatial(y)
+    if long is None or short is None or isinstance(geo.begin, Var) or isinstance(geo.end, Var):
+        return _window_sizes_at_run_time(x, y, geo, kernel, include_pad, ceil)
+    sizes = np.ones((1, 1))
+    for d, o, k, s, dil, b, e in zip(long, short, kernel, geo.strides, geo.dilations, geo.begin, geo.end):
+        places = np.arange(o)[:, None] * s - b + np.arange(k) * dil
+        low, high = (-b, d + e) if include_pad else (0, d)
+        sizes = sizes[..., None] * ((places >= low) & (places < high)).sum(1)
+    return sizes.astype(dtype)
+
+
+def _window_sizes_at_run_time(
+    x: Var, y: Var, geo: Geometry, kernel: Sequence[int], include_pad: bool, ceil: bool
+) -> Var:
+    """The same sum over ones."""
+    one = constant(np.ones((1,) * (len(kernel) + 2), numpy_dtype(x.dtype)))
+    sizes = op.Shape(x, start=2)
+    if include_pad:
+        added = _vector(geo.begin), _vector(geo.end)
+        sizes = sizes + added[0] + added[1]
+        geo = replace(geo, begin=(0,) * len(kernel), end=(0,) * len(kernel))
+    if ceil:  # windows may reach past the end
+        geo = replace(geo, end=_vector(geo.end) + np.array([s - 1 for s in geo.strides], np.int64))
+    ones = op.Expand(one, op.Concat(np.array([1, 1], np.int64), sizes, axis=0))
+    weights = constant(np.ones((1, 1, *kernel), numpy_dtype(x.dtype)))
+    return onto_short(ones, weights, y, geo, 1)
+
+
+def _vector(pads: Sequence[int] | Var) -> Var:
+    return pads if isinstance(pads, Var) else constant(np.array(pads, np.int64))
+
+
+vjp("AveragePool", _average_pool)

@@ -1,0 +1,1 @@
+"""RNN, GRU, LSTM: a sweep over time, forward and back."""

@@ -1,0 +1,198 @@
+"""DFT and STFT: linear, so the adjoint is the conjugate transpose, which is the inverse without its 1 / n."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.registry import vjp, zero
+from onnxgrad.grad.rules._common import pad
+from onnxgrad.grad.rules.indexing._rows import add_rows
+from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.like import reshape_like
+from onnxgrad.ir.ops import op
+
+
+def _size(v: Var, axis: Any) -> Any:
+    """The size along `axis` (an int, or at run time a vector of one): an int, or at run time a vector of one int64."""
+    if isinstance(axis, Var):
+        return op.Gather(op.Shape(v), axis, axis=0)
+    size = v.shape[axis] if v.shape is not None else None
+    return size if isinstance(size, int) else op.Shape(v, start=axis, end=axis + 1)
+
+
+def _number(n: Any, like: Var) -> Any:
+    return float(n) if isinstance(n, int) else op.Cast(op.Squeeze(n, [0]), to=like.dtype)
+
+
+def _fitted(v: Var, axis: Any, n: Any) -> Var:
+    """`v` cut off or filled up with zeros to length `n` along `axis`."""
+    own = _size(v, axis)
+    if isinstance(own, int) and isinstance(n, int):
+        return v if own == n else _padded(v, axis, [n - own])
+    target = constant(np.array([n], np.int64)) if isinstance(n, int) else n
+    have = constant(np.array([own], np.int64)) if isinstance(own, int) else own
+    return _padded(v, axis, op.Sub(target, have))
+
+
+def _padded(v: Var, axis: Any, after: Any) -> Var:
+    pads = [0, *after] if isinstance(after, list) else op.Concat(constant(np.array([0], np.int64)), after, axis=0)
+    return pad(v, pads, axis if isinstance(axis, Var) else [axis])
+
+
+def _real(v: Var, parts: Any) -> Var:
+    """The real part where the forward operand was real."""
+    result: Var = v if parts == 2 else op.Slice(v, [0], [1], [-1])
+    return result
+
+
+def _complex(v: Var) -> Var:
+    """Real numbers (..., 1) as complex ones (..., 2)."""
+    result: Var = v if v.shape is not None and v.shape[-1] == 2 else _padded(v, (v.rank or 0) - 1, [1])
+    return result
+
+
+def _parts(v: Var, binding: Binding) -> int:
+    parts = v.shape[-1] if v.shape is not None else None
+    if parts not in (1, 2):
+        raise InputError(
+            f"the gradient of '{binding}' needs to know whether '{v.name}' is real or complex: its last axis, 1 or 2, "
+            "must be known"
+        )
+    return int(parts) if isinstance(parts, int) else 0
+
+
+def _dft(g: Var, y: Var, x: Var, dft_length: Any, axis: Any, inverse: int, onesided: int, binding: Binding) -> Var:
+    parts = _parts(x, binding)
+    if x.rank is None:
+        raise InputError(
+            f"the gradient of '{binding}' needs the rank of its input, which shape inference does not know"
+        )
+    if isinstance(axis, Var):
+        a: Any = op.Reshape(op.Cast(axis, to=TensorProto.INT64), [1])
+    else:
+        a = (int(axis[0]) if axis is not None else (1 if binding.version < 20 else -2)) % x.rank
+    if inverse and onesided:
+        # y = irfft(x): bin k stands for itself and its mirror image, but for 0 and n / 2
+        n = _size(y, a)
+        bins = _transform(_real(g, 1), a, onesided=1)
+        return _fitted(bins * _mirror_weights(bins, n, a) / _number(n, g), a, _size(x, a))
+    n = _length(dft_length, x, a) if onesided else _size(y, a)
+    full = _fitted(_complex(g), a, n)
+    found = _transform(full, a) / _number(n, g) if inverse else _transform(full, a, inverse=1) * _number(n, g)
+    return _fitted(_real(found, parts), a, _size(x, a))
+
+
+def _transform(v: Var, axis: Any, **attributes: int) -> Var:
+    at = op.Squeeze(axis, [0]) if isinstance(axis, Var) else np.int64(axis)
+    result: Var = op.DFT(v, None, at, **attributes)
+    return result
+
+
+def _length(given: Any, x: Var, axis: Any) -> Any:
+    if given is None:
+        return _size(x, axis)
+    if isinstance(given, Var):
+        return op.Reshape(op.Cast(given, to=TensorProto.INT64), [1])
+    return int(given[0])
+
+
+def _mirror_weights(bins: Var, n: Any, axis: Any) -> Var:
+    """How often each bin of the one-sided spectrum counts in the whole: 2, at 0 and n / 2 once."""
+    rank = bins.rank or 0
+    if isinstance(n, int) and isinstance(axis, int):
+        weights = np.full(n // 2 + 1, 2.0)
+        weights[0] = 1.0
+        if n % 2 == 0:
+            weights[-1] = 1.0
+        return constant(weights.reshape([-1 if i == axis else 1 for i in range(rank)]), bins.dtype)
+    k = op.Range(constant(np.int64(0)), op.Squeeze(_vector(_size(bins, axis)), [0]), constant(np.int64(1)))
+    alone = op.Or(op.Equal(k, constant(np.int64(0))), op.Equal(op.Add(k, k), _vector(n)))
+    counted = op.Where(alone, constant(1.0, bins.dtype), constant(2.0, bins.dtype))
+    shape = constant(np.ones(rank, np.int64))
+    place = axis if isinstance(axis, Var) else constant(np.array([axis], np.int64))
+    shape = op.ScatterElements(shape, place, constant(np.array([-1], np.int64)), axis=0)
+    result: Var = op.Reshape(counted, shape)
+    return result
+
+
+def _vector(n: Any) -> Var:
+    result: Var = constant(np.array([n], np.int64)) if isinstance(n, int) else n
+    return result
+
+
+vjp("DFT", _dft)
+
+
+# ---- STFT: overlapping frames, times the window, transformed ---------------------------------------------------
+
+
+class _Frames:
+    """Where the frames of an STFT lie; (B, F, n, parts) is a stack of them."""
+
+    def __init__(
+        self, y: Var, signal: Var, frame_step: Any, window: Var | None, frame_length: Any, binding: Binding
+    ) -> None:
+        self.window, self.binding = window, binding
+        self.signal = op.Unsqueeze(signal, [2]) if signal.rank == 2 else signal
+        self.parts = _parts(self.signal, binding)
+        if frame_length is not None:
+            self.n = _length(frame_length, self.signal, 1)
+        elif window is not None:
+            self.n = _size(window, 0)
+        else:
+            raise InputError(f"'{binding}' has neither a window nor a frame_length: it has no gradient")
+        step = frame_step if isinstance(frame_step, Var) else constant(np.array(frame_step, np.int64).reshape(1))
+        step = op.Reshape(op.Cast(step, to=TensorProto.INT64), [1])
+        starts = op.Mul(_count(_size(y, 1)), step)
+        self.places = op.Reshape(op.Add(op.Unsqueeze(starts, [1]), _count(self.n)), [-1])
+
+    def adjoint(self, g: Var) -> Var:
+        """The adjoint of the windowed frames, from that of the spectra."""
+        full = op.DFT(_fitted(g, 2, self.n), None, np.int64(2), inverse=1) * _number(self.n, g)
+        return _real(full, self.parts)
+
+    def shaped_window(self) -> Var | None:
+        return None if self.window is None else op.Unsqueeze(self.window, [1])
+
+    def frames(self) -> Var:
+        """The frames before the window, as (B, F * n, parts)."""
+        result: Var = op.Gather(self.signal, self.places, axis=1)
+        return result
+
+
+def _count(n: Any) -> Var:
+    if isinstance(n, int):
+        return constant(np.arange(n, dtype=np.int64))
+    result: Var = op.Range(constant(np.int64(0)), op.Squeeze(n, [0]), constant(np.int64(1)))
+    return result
+
+
+def _stft_signal(
+    g: Var, y: Var, signal: Var, frame_step: Any, window: Var | None, frame_length: Any, binding: Binding
+) -> Var:
+    at = _Frames(y, signal, frame_step, window, frame_length, binding)
+    v = at.adjoint(g)
+    if at.window is not None:
+        v = v * at.shaped_window()
+    flat = op.Reshape(v, [0, -1, at.parts])
+    # frames overlap: they add up, by the first axis, where rows lie together
+    summed = add_rows(op.Transpose(at.signal, perm=[1, 0, 2]), at.places, op.Transpose(flat, perm=[1, 0, 2]))
+    return reshape_like(op.Transpose(summed, perm=[1, 0, 2]), signal)
+
+
+def _stft_window(g: Var, y: Var, signal: Var, frame_step: Any, window: Var, frame_length: Any, binding: Binding) -> Var:
+    at = _Frames(y, signal, frame_step, window, frame_length, binding)
+    v = at.adjoint(g)
+    frames = op.Reshape(at.frames(), op.Shape(v))
+    result: Var = op.ReduceSum(v * frames, [0, 1, 3], keepdims=0)
+    return result
+
+
+vjp("STFT", _stft_signal, None, _stft_window)
+zero("MelWeightMatrix", notes="a table; its frequencies receive nothing")
+zero("HannWindow", "HammingWindow", "BlackmanWindow", notes="a table of a given size")
