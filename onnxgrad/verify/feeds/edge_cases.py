@@ -123,7 +123,7 @@ def _marked(made: Array, usual: Array, slot: Slot, edges: Edges, rng: np.random.
     tips = _tips(slot, edges, beside)
     if flat.size == 1:
         if tips:
-            below, _, above = tips[:3]
+            _, below, above = tips[:3]
             flat[0] = below if usual.reshape(-1)[0] >= above - beside else above
         elif has_zero and slot.kind == "real" and edges.only is None:
             flat[0] = 0
@@ -142,17 +142,20 @@ def _marked(made: Array, usual: Array, slot: Slot, edges: Edges, rng: np.random.
     rest = order[zeros:]
     ties = min(1 + flat.size // _SHARE + slot.turn, len(rest) // 2)
     flat[rest[: ties + 1]] = flat[rest[0]]
-    for at, value in zip(rest[::-1][: len(rest) // 2], tips):
+    for at, value in zip(rest[::-1][: max(1, len(rest) // 2)], tips):
         flat[at] = value
     return flat.reshape(made.shape)
 
 
 def _tips(slot: Slot, edges: Edges, beside: float) -> list[float]:
-    """Below, at and above every constant that the model compares this input with; whole numbers for integers."""
+    """At, below and above every constant that the model compares this input with; whole numbers for integers.
+
+    At it first: a short input takes no more than one, and only there is a change of the constant by a hair seen.
+    """
     found: list[float] = []
     for value in dict.fromkeys(slot.uses.thresholds[:_MOST_THRESHOLDS]):
         gap = beside if slot.kind == "whole" else beside * max(1.0, abs(value))
-        three = [value - gap, value, value + gap]
+        three = [value, value - gap, value + gap]
         if slot.kind == "whole":
             three = [math.floor(v) for v in three]
         if edges.sizes or all(slot.low <= v <= slot.high for v in three):

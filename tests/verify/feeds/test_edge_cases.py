@@ -125,3 +125,11 @@ def test_a_small_model_that_jumps_is_run_on_more() -> None:
     plain = "g (float[8] x) => (float[8] y) { y = Tanh(x) }"
     assert len(verify(parse(plain), parse(plain)).cases) == 2
     assert len(verify(parse(text % "Less"), parse(text % "Less"), seeds=[3]).cases) == 2
+
+
+@pytest.mark.parametrize("length", [2, 3, 5])
+def test_a_short_input_lies_at_its_threshold(length: int) -> None:
+    """It has room for one mark: at the constant, where alone a change of it by a hair is seen."""
+    text = f"g (float[{length}] x) => (bool[{length}] y) <float t = {{%s}}> {{ y = Greater(x, t) }}"
+    report = verify(parse(text % "1.0"), parse(text % "0.9999922"), float64_exact=False)
+    assert report.verdict == "different"
