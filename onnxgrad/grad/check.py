@@ -315,7 +315,8 @@ def _adjoint(rng: np.random.Generator, value: Any, scalar: bool, program: Progra
     if scalar:
         return np.ones(())
     dtype = next(v.dtype for v in program.main.vars() if v.name == target)
-    return rng.standard_normal(np.shape(value)).astype(numpy_dtype(dtype))
+    drawn: np.ndarray[Any, Any] = rng.standard_normal(np.shape(value))
+    return drawn.astype(numpy_dtype(dtype))
 
 
 def _masks_alike(feeds: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

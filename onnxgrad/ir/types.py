@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -196,7 +196,7 @@ def same_shape(a: Shape | None, b: Shape | None) -> bool:
     return a is not None and b is not None and len(a) == len(b) and all(map(same_dim, a, b))
 
 
-def is_static(shape: Shape | None) -> bool:
+def is_static(shape: Shape | None) -> TypeGuard[tuple[int, ...]]:
     """Every dimension is a known int."""
     return shape is not None and all(isinstance(d, int) for d in shape)
 

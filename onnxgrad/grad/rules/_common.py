@@ -87,6 +87,7 @@ def pad(v: Var, pads: Any, axes: Any = None, value: Any = None) -> Var:
 def _pads_of_all(pads: Any, axes: Any, rank: int) -> Any:
     known = axes.ints if isinstance(axes, Var) else axes
     given = pads.ints if isinstance(pads, Var) else pads
+    places: Any
     if known is None:
         axes = op.Mod(op.Cast(axes, to=TensorProto.INT64) + np.int64(rank), np.int64(rank))
         places = op.Concat(axes, axes + np.int64(rank), axis=0)

@@ -115,6 +115,7 @@ def samples(rois: Var, axis: int, size: Any, binding: Binding) -> Samples:
         length = op.Max(length, 1.0)
     step = op.Unsqueeze(length / float(bins), [2])
     start = op.Unsqueeze(start, [2])
+    count: Any
     if ratio > 0:
         taken, count = constant(np.ones((1, 1, 1)), rois.dtype), np.array([ratio], np.int64)
         number = constant(np.full((1, 1, 1), ratio), rois.dtype)

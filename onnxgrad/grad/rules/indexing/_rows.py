@@ -18,7 +18,7 @@ from onnxgrad.ir.block import Var
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.like import reshape_like, zeros_like
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.types import element_count
+from onnxgrad.ir.types import element_count, is_static
 
 # what gives elements of its first operand and nothing else
 _KEEP_A_FILL = frozenset({"Cast", "Expand", "Gather", "GatherElements", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
@@ -87,7 +87,7 @@ def _as_rows(g: Var, data: Var) -> Var:
     places = (g.shape or ())[: len(g.shape or ()) - len(rest)]
     if places[:-1] and all(d == 1 for d in places[:-1]):
         rows: Var = op.Squeeze(g, list(range(len(places) - 1)))
-    elif all(isinstance(d, int) and d for d in rest):
+    elif is_static(rest) and 0 not in rest:
         rows = op.Reshape(g, [-1, *rest])
     else:
         rows = op.Reshape(g, op.Concat(np.array([-1]), op.Shape(data, start=1), axis=0), allowzero=1)
