@@ -186,7 +186,7 @@ _SELECTED = {*FLOAT_DTYPES, TensorProto.INT32, TensorProto.INT64, TensorProto.UI
 
 def _held(v: Var, condition: Var) -> Var:
     """`v`, which waits for `condition`; as it is where its dtype has no way to."""
-    result: Var = v
+    result = v
     if v.dtype == TensorProto.BOOL:
         result = op.And(v, op.Or(v, condition))
     elif v.dtype in _CARRIERS:
@@ -202,8 +202,7 @@ def _condition(g: Sequence[Any]) -> Var | None:
     for adjoint in g:
         if isinstance(adjoint, Var) and adjoint.dtype in FLOAT_DTYPES:
             first = op.Slice(op.Reshape(adjoint, [-1]), [0], [1])
-            condition: Var = op.IsNaN(op.ReduceSum(first, keepdims=0))
-            return condition
+            return op.IsNaN(op.ReduceSum(first, keepdims=0))
     return None
 
 

@@ -110,8 +110,7 @@ def _regularized(b: Binding, x: Var, g: Var) -> Var:
 
 
 def _scalar(v: Var, like: Var) -> Var:
-    result: Var = op.Cast(v, to=like.dtype)
-    return result
+    return op.Cast(v, to=like.dtype)
 
 
 def _adagrad(b: Binding, rate: Var, t: Var, x: Var, g: Var, h: Var) -> tuple[Var, ...]:

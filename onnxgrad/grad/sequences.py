@@ -59,8 +59,7 @@ def lengths(sequence: Var, axis: int) -> Var:
         return op.Shape(x, start=axis, end=axis + 1 if axis != -1 else None)
 
     sizes = map_elements("sizes", [sequence], size, TensorType(TensorProto.INT64, (1,)))
-    result: Var = op.ConcatFromSequence(sizes, axis=0)
-    return result
+    return op.ConcatFromSequence(sizes, axis=0)
 
 
 def position(index: Var | None, length: Var) -> Var:
@@ -68,8 +67,7 @@ def position(index: Var | None, length: Var) -> Var:
     if index is None:
         return length
     index = op.Cast(index, to=TensorProto.INT64)
-    result: Var = op.Where(op.Less(index, 0), op.Add(index, length), index)
-    return result
+    return op.Where(op.Less(index, 0), op.Add(index, length), index)
 
 
 def add_up_sequences(contributions: Sequence[Any]) -> Any:

@@ -89,8 +89,7 @@ def _along(v: Var, x: Var, axis: int) -> Var:
         return v
     rank = x.rank or 1
     others = [i for i in range(rank) if i != axis % rank]
-    spread: Var = op.Unsqueeze(v, others) if others else v
-    return spread
+    return op.Unsqueeze(v, others) if others else v
 
 
 def _inside(x: Var, scale: Var, zero: Var | None, axis: int, low: float, high: float) -> Var:
@@ -98,13 +97,11 @@ def _inside(x: Var, scale: Var, zero: Var | None, axis: int, low: float, high: f
     steps = op.Div(x, _along(scale, x, axis))
     if zero is not None:
         steps = steps + _along(op.Cast(zero, to=x.dtype), x, axis)
-    inside: Var = op.And(op.GreaterOrEqual(steps, low - 0.5), op.LessOrEqual(steps, high + 0.5))
-    return inside
+    return op.And(op.GreaterOrEqual(steps, low - 0.5), op.LessOrEqual(steps, high + 0.5))
 
 
 def _to_x(g: Var, y: Var, x: Var, scale: Var, zero: Var | None, value: Var, axis: int, low: float, high: float) -> Var:
-    partial: Var = op.Where(_inside(x, scale, zero, axis, low, high), g, 0.0)
-    return partial
+    return op.Where(_inside(x, scale, zero, axis, low, high), g, 0.0)
 
 
 def _to_scale(
@@ -116,8 +113,7 @@ def _to_scale(
         return reshape_like(op.ReduceSum(each, keepdims=0), scale)
     rank = x.rank or 1
     others = [i for i in range(rank) if i != axis % rank]
-    summed: Var = op.ReduceSum(each, others, keepdims=0) if others else each
-    return summed
+    return op.ReduceSum(each, others, keepdims=0) if others else each
 
 
 vjp(f"{INTERNAL}::StraightThrough", _to_x, _to_scale, None, lambda g, y, x, scale, zero, value: g)

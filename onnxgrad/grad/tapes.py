@@ -42,11 +42,10 @@ def tape_of(b: Binding, state: int, type_: Type | None) -> Tape:
     return lambda t: _typed(op.SequenceAt(steps, t), type_)
 
 
-def _typed(state: Any, type_: Type | None) -> Var:
+def _typed(state: Var, type_: Type | None) -> Var:
     if type_ is not None:
         state.type = type_
-    found: Var = state
-    return found
+    return state
 
 
 def _longer(b: Binding, v: Var, element: TensorType, longer: Callable[[Var], Any]) -> Var:

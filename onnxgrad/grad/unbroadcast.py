@@ -74,7 +74,7 @@ def contradict(a: Type | None, b: Type | None) -> bool:
 
 def _sum_over(partial: Var, axes: tuple[int, ...], lead: int) -> Var:
     inner = len(axes) > lead
-    result: Var = op.ReduceSum(partial, list(axes), keepdims=int(inner))
+    result = op.ReduceSum(partial, list(axes), keepdims=int(inner))
     if inner and lead:
         result = op.Squeeze(result, list(range(lead)))
     return result
@@ -91,11 +91,10 @@ def _unbroadcast_at_run_time(partial: Var, operand: Var) -> Var:
     elif partial.rank > operand.rank:
         padded = op.Concat(np.ones(partial.rank - operand.rank, np.int64), wanted, axis=0)
     axes = op.Reshape(op.NonZero(op.Not(op.Equal(actual, padded))), [-1])
-    summed: Var = op.ReduceSum(partial, axes, keepdims=1, noop_with_empty_axes=1)
+    summed = op.ReduceSum(partial, axes, keepdims=1, noop_with_empty_axes=1)
     if partial.rank is not None and partial.rank == operand.rank:
         return summed
-    result: Var = op.Reshape(summed, wanted, allowzero=1)
-    return result
+    return op.Reshape(summed, wanted, allowzero=1)
 
 
 # ---- shapes as operands ---------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def fill(shape: Any, value: float, dtype: int) -> Var:
     late = dtype == TensorProto.BFLOAT16 and emitter().block.opsets.get("", 0) < _FILLS_BFLOAT16
     made = TensorProto.FLOAT if late else dtype
     tensor = numpy_helper.from_array(np.array([value]).astype(numpy_dtype(made)))
-    result: Var = op.ConstantOfShape(shape, value=tensor)
+    result = op.ConstantOfShape(shape, value=tensor)
     return op.Cast(result, to=dtype) if late else result
 
 

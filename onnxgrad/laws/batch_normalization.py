@@ -60,16 +60,14 @@ def batch_norm(x: Var, gamma: Var, beta: Var, mean: Var, var: Var, root: Binding
 
     def aligned(v: Var) -> Var:
         v = v if v.dtype == x.dtype else op.Cast(v, to=x.dtype)
-        result: Var = op.Unsqueeze(v, axes) if axes else v
-        return result
+        return op.Unsqueeze(v, axes) if axes else v
 
     # half precision has 3 digits: one rounding of scale and shift is enough, and eps would lose half of its own
     computed = TensorProto.FLOAT if var.dtype in _HALF else var.dtype
 
     def wide(v: Var) -> Var:
         """From opset 15 on gamma and beta may be narrower than the statistics."""
-        result: Var = v if v.dtype == computed else op.Cast(v, to=computed)
-        return result
+        return v if v.dtype == computed else op.Cast(v, to=computed)
 
     scale = (1.0 / op.Sqrt(wide(var) + float(root.attr("epsilon")))) * wide(gamma)
     shift = -wide(mean) * scale

@@ -43,4 +43,4 @@ def bias_of_product(x: Var, d: Var, root: Binding) -> Any:
         return decline("the sum of the addends is not finite")
     merged = constant(total, name="bias")
     beta: dict[str, Any] = {"beta": 1.0} if b.op == "Gemm" else {}
-    return again(b, [*b.inputs[:2], merged], **beta)
+    return again(b, [*b.inputs[:2], merged], beta)

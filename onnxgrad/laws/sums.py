@@ -209,5 +209,4 @@ def add_up(contributions: Sequence[Var]) -> Var:
         return contributions[0]
     if len(contributions) == 2:
         return contributions[0] + contributions[1]
-    result: Var = op.Sum(*contributions)
-    return result
+    return op.Sum(*contributions)

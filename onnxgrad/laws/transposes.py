@@ -118,7 +118,7 @@ def gemm_of_transpose_right(a: Var, b: Var, c: Var | None, root: Binding) -> Any
 def _gemm(root: Binding, a: Var, b: Var, c: Var | None, *, flip_a: bool = False, flip_b: bool = False) -> Any:
     if root.version < 7:
         return decline("before opset 7 Gemm broadcasts by an attribute")
-    result: Var = op.Gemm(
+    return op.Gemm(
         a,
         b,
         c,
@@ -127,7 +127,6 @@ def _gemm(root: Binding, a: Var, b: Var, c: Var | None, *, flip_a: bool = False,
         transA=root.attr("transA") ^ flip_a,
         transB=root.attr("transB") ^ flip_b,
     )
-    return result
 
 
 @rewrite(P.Transpose(P.Gemm(a, b, c.maybe).only.named("product"), perm=(1, 0)), shrinks=TRANSPOSES_ABOVE_PRODUCTS)
@@ -145,7 +144,7 @@ def transpose_of_gemm(a: Var, b: Var, c: Var | None, product: Binding) -> Any:
 def _swapped(product: Binding, a: Var, b: Var, c: Var | None) -> Any:
     if product.version < 7:
         return decline("before opset 7 Gemm broadcasts by an attribute")
-    result: Var = op.Gemm(
+    return op.Gemm(
         b,
         a,
         c,
@@ -154,7 +153,6 @@ def _swapped(product: Binding, a: Var, b: Var, c: Var | None) -> Any:
         transA=1 - product.attr("transB"),
         transB=1 - product.attr("transA"),
     )
-    return result
 
 
 GEMM_RULES = [gemm_of_transpose_left, gemm_of_transpose_right, transpose_of_gemm]

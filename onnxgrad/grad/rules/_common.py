@@ -17,22 +17,19 @@ Axes = Sequence[int] | Var | None
 
 def as_number(mask: Var, like: Var) -> Var:
     """A bool tensor as 0 and 1 of the dtype of `like`."""
-    result: Var = op.Cast(mask, to=like.dtype)
-    return result
+    return op.Cast(mask, to=like.dtype)
 
 
 def where(mask: Var, then: Any, otherwise: Any) -> Var:
     """Where, with at most one literal branch."""
-    result: Var = op.Where(mask, then, otherwise)
-    return result
+    return op.Where(mask, then, otherwise)
 
 
 def restored(v: Var, axes: Axes, keepdims: int) -> Var:
     """The result of a reduction with its reduced axes back as ones, so that it broadcasts against the operand."""
     if keepdims or v.shape == () or axes is None or (not isinstance(axes, Var) and not axes):
         return v  # nothing was dropped, or everything was and a scalar broadcasts
-    result: Var = op.Unsqueeze(v, axes if isinstance(axes, Var) else list(axes))
-    return result
+    return op.Unsqueeze(v, axes if isinstance(axes, Var) else list(axes))
 
 
 def axes_operand(axes: Axes) -> Any:
@@ -48,8 +45,7 @@ def reduced_count(x: Var, y: Var, axes: Axes) -> int | Var:
         sizes = [shape[a] for a in over]
         if all(isinstance(d, int) for d in sizes):
             return int(np.prod([d for d in sizes if isinstance(d, int)], dtype=np.int64))
-    count: Var = op.Cast(op.Div(op.Size(x), op.Max(op.Size(y), constant(1, 7))), to=x.dtype)
-    return count
+    return op.Cast(op.Div(op.Size(x), op.Max(op.Size(y), constant(1, 7))), to=x.dtype)
 
 
 def from_front(axis: int, rank: int) -> int:
@@ -66,7 +62,7 @@ def plus(x: Var, *others: Var | None) -> Var:
 
 def sum_like(v: Var, scalar: Var) -> Var:
     """The sum of all elements of `v` in the shape of `scalar`, which has one element."""
-    total: Var = op.ReduceSum(v, keepdims=0)
+    total = op.ReduceSum(v, keepdims=0)
     return total if scalar.shape == () else op.Reshape(total, op.Shape(scalar))
 
 
@@ -80,8 +76,7 @@ def pad(v: Var, pads: Any, axes: Any = None, value: Any = None) -> Var:
     if v.rank is not None:
         pads = pads if axes is None else _pads_of_all(pads, axes, v.rank)
         axes = list(range(v.rank))
-    result: Var = op.Pad(v, pads, value, axes)
-    return result
+    return op.Pad(v, pads, value, axes)
 
 
 def _pads_of_all(pads: Any, axes: Any, rank: int) -> Any:

@@ -207,8 +207,7 @@ def _pointwise_product(long: Var, short: Var, geo: Geometry) -> Var | None:
         product = op.Einsum(short, read, equation=f"nm{at},nc{at}->mc")
     else:
         return None
-    result: Var = op.Unsqueeze(product, list(range(2, n + 2)))
-    return result
+    return op.Unsqueeze(product, list(range(2, n + 2)))
 
 
 def _batch_second(v: Var, n: int) -> Var:

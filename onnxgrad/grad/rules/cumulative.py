@@ -34,8 +34,7 @@ def _cum_prod(g: Var, y: Var, x: Var, axis: Any, exclusive: int, reverse: int, b
 
     def gathered(count: int) -> Var:
         taking_part = where(op.Equal(zeros, count), g * products, 0.0)
-        total: Var = op.CumSum(taking_part, along, exclusive=exclusive, reverse=1 - reverse)
-        return total
+        return op.CumSum(taking_part, along, exclusive=exclusive, reverse=1 - reverse)
 
     return where(is_zero, gathered(1), gathered(0) / nonzero)
 
@@ -46,8 +45,7 @@ vjp("CumProd", _cum_prod, notes="zeros: the exact product of the others")
 def _range_step(g: Var, y: Var, start: Var, limit: Var, delta: Var) -> Var:
     """y_i = start + i delta"""
     numbers = op.Cast(op.Range(np.int64(0), op.Size(y), np.int64(1)), to=y.dtype)
-    result: Var = op.ReduceSum(g * numbers, keepdims=0)
-    return result
+    return op.ReduceSum(g * numbers, keepdims=0)
 
 
 vjp("Range", lambda g, y, start, limit, delta: op.ReduceSum(g, keepdims=0), None, _range_step)

@@ -33,8 +33,7 @@ def _dropout(
     if g[0] is None:
         return None
     scale = _kept_scale(x, ratio, training_mode)
-    result: Var = g[0] if scale is None else op.Where(y[1], g[0] * scale, 0.0)
-    return result
+    return g[0] if scale is None else op.Where(y[1], g[0] * scale, 0.0)
 
 
 def _dropout_ratio(

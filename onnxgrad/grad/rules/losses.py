@@ -113,8 +113,7 @@ def _likelihood(
 ) -> Var:
     """Each sample's share, negative, at its label."""
     share, places = sample_share(g, log_prob, labels, weights, reduction, ignore_index)
-    result: Var = op.ScatterElements(zeros_like(log_prob), places, -share, axis=1)
-    return result
+    return op.ScatterElements(zeros_like(log_prob), places, -share, axis=1)
 
 
 def labels_literal(value: int, labels: Var) -> np.generic:

@@ -28,8 +28,7 @@ def _dequantize_scale(
     if scale.rank == 0 or scale.shape == (1,):
         return reshape_like(op.ReduceSum(each, keepdims=0), scale)
     others = [i for i in range(x.rank) if i != a]
-    result: Var = op.ReduceSum(each, others, keepdims=0) if others else each
-    return result
+    return op.ReduceSum(each, others, keepdims=0) if others else each
 
 
 def _sum_blocks(each: Var, x: Var, scale: Var, axis: int, block: int, binding: Binding) -> Var:
@@ -42,8 +41,7 @@ def _sum_blocks(each: Var, x: Var, scale: Var, axis: int, block: int, binding: B
         each = pad(each, [0, blocks * block - size], [axis])
     lead = [0] * axis
     split = op.Reshape(each, np.array([*lead, blocks, block, *_rest(x, axis)], np.int64))
-    result: Var = op.ReduceSum(split, [axis + 1], keepdims=0)
-    return result
+    return op.ReduceSum(split, [axis + 1], keepdims=0)
 
 
 def _rest(x: Var, axis: int) -> list[int]:

@@ -48,8 +48,7 @@ def _prod(g: Var, y: Var, x: Var, axes: Axes, keepdims: int, noop_with_empty_axe
     zeros = op.ReduceSum(as_number(is_zero, x), axes_operand(axes), **options)
     at_zero = restored(g * op.Where(op.Equal(zeros, 1.0), product, 0.0), axes, keepdims)
     elsewhere = restored(g * op.Where(op.Equal(zeros, 0.0), product, 0.0), axes, keepdims)
-    result: Var = op.Where(is_zero, at_zero, elsewhere / nonzero)
-    return result
+    return op.Where(is_zero, at_zero, elsewhere / nonzero)
 
 
 def _l1(g: Var, y: Var, x: Var, axes: Axes, keepdims: int, noop_with_empty_axes: int) -> Var:

@@ -96,8 +96,7 @@ def _map(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Mapping[Var, An
 def _sum_of(sequence: Var, like: Var) -> Var:
     """The sum of equal-shaped elements; zeros first, because an empty sequence cannot be concatenated."""
     stacked = op.ConcatFromSequence(op.SequenceInsert(sequence, zeros_like(like)), axis=0, new_axis=1)
-    result: Var = op.ReduceSum(stacked, [0], keepdims=0)
-    return result
+    return op.ReduceSum(stacked, [0], keepdims=0)
 
 
 vjp_blocks("SequenceMap", _map)

@@ -46,14 +46,12 @@ def _padded(v: Var, axis: Any, after: Any) -> Var:
 
 def _real(v: Var, parts: Any) -> Var:
     """The real part where the forward operand was real."""
-    result: Var = v if parts == 2 else op.Slice(v, [0], [1], [-1])
-    return result
+    return v if parts == 2 else op.Slice(v, [0], [1], [-1])
 
 
 def _complex(v: Var) -> Var:
     """Real numbers (..., 1) as complex ones (..., 2)."""
-    result: Var = v if v.shape is not None and v.shape[-1] == 2 else _padded(v, (v.rank or 0) - 1, [1])
-    return result
+    return v if v.shape is not None and v.shape[-1] == 2 else _padded(v, (v.rank or 0) - 1, [1])
 
 
 def _parts(v: Var, binding: Binding) -> int:
@@ -89,8 +87,7 @@ def _dft(g: Var, y: Var, x: Var, dft_length: Any, axis: Any, inverse: int, onesi
 
 def _transform(v: Var, axis: Any, **attributes: int) -> Var:
     at = op.Squeeze(axis, [0]) if isinstance(axis, Var) else np.int64(axis)
-    result: Var = op.DFT(v, None, at, **attributes)
-    return result
+    return op.DFT(v, None, at, **attributes)
 
 
 def _length(given: Any, x: Var, axis: Any) -> Any:
@@ -116,13 +113,11 @@ def _mirror_weights(bins: Var, n: Any, axis: Any) -> Var:
     shape = constant(np.ones(rank, np.int64))
     place = axis if isinstance(axis, Var) else constant(np.array([axis], np.int64))
     shape = op.ScatterElements(shape, place, constant(np.array([-1], np.int64)), axis=0)
-    result: Var = op.Reshape(counted, shape)
-    return result
+    return op.Reshape(counted, shape)
 
 
 def _vector(n: Any) -> Var:
-    result: Var = constant(np.array([n], np.int64)) if isinstance(n, int) else n
-    return result
+    return constant(np.array([n], np.int64)) if isinstance(n, int) else n
 
 
 vjp("DFT", _dft)
@@ -161,15 +156,13 @@ class _Frames:
 
     def frames(self) -> Var:
         """The frames before the window, as (B, F * n, parts)."""
-        result: Var = op.Gather(self.signal, self.places, axis=1)
-        return result
+        return op.Gather(self.signal, self.places, axis=1)
 
 
 def _count(n: Any) -> Var:
     if isinstance(n, int):
         return constant(np.arange(n, dtype=np.int64))
-    result: Var = op.Range(constant(np.int64(0)), op.Squeeze(n, [0]), constant(np.int64(1)))
-    return result
+    return op.Range(constant(np.int64(0)), op.Squeeze(n, [0]), constant(np.int64(1)))
 
 
 def _stft_signal(
@@ -189,8 +182,7 @@ def _stft_window(g: Var, y: Var, signal: Var, frame_step: Any, window: Var, fram
     at = _Frames(y, signal, frame_step, window, frame_length, binding)
     v = at.adjoint(g)
     frames = op.Reshape(at.frames(), op.Shape(v))
-    result: Var = op.ReduceSum(v * frames, [0, 1, 3], keepdims=0)
-    return result
+    return op.ReduceSum(v * frames, [0, 1, 3], keepdims=0)
 
 
 vjp("STFT", _stft_signal, None, _stft_window)

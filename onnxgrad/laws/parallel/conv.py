@@ -139,8 +139,7 @@ def _concat_groups(values: Sequence[Var], sizes: Sequence[Dim], groups: int) -> 
     if len(known) == len(values):
         return constant(np.concatenate(known, axis=1).reshape(total), name=f"{values[0].name}_merged")
     parts = [op.Reshape(v, shape) for v, shape in zip(values, per_group, strict=True)]
-    result: Var = op.Reshape(op.Concat(*parts, axis=1), total)
-    return result
+    return op.Reshape(op.Concat(*parts, axis=1), total)
 
 
 def _gathered(y: Var, sizes: Sequence[int], groups: int) -> tuple[Var, ...]:

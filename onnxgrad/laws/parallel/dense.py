@@ -54,13 +54,12 @@ def _stack(values: Sequence[Var]) -> Var:
         return constant(np.stack(arrays), name=f"{values[0].name}_stacked")
     # one value many times over is lifted once
     lifted = {v: op.Unsqueeze(v, [0]) for v in dict.fromkeys(values)}
-    result: Var = op.Concat(*(lifted[v] for v in values), axis=0)
-    return result
+    return op.Concat(*(lifted[v] for v in values), axis=0)
 
 
 def _gemm(root: Binding, left: Var, right: Var, biases: Sequence[Var | None]) -> Var | None:
     """alpha * a' @ b' + beta * c for stacked operands; None when a bias cannot be made a row."""
-    y: Var = (left.mT if root.attr("transA") else left) @ (right.mT if root.attr("transB") else right)
+    y = (left.mT if root.attr("transA") else left) @ (right.mT if root.attr("transB") else right)
     if root.attr("alpha") != 1.0:
         y = y * float(root.attr("alpha"))
     if any(v is None for v in biases):
@@ -71,8 +70,7 @@ def _gemm(root: Binding, left: Var, right: Var, biases: Sequence[Var | None]) ->
     if len(found) < len(rows):
         return None
     bias = op.Unsqueeze(_stack(found), [1])
-    biased: Var = y + (bias if root.attr("beta") == 1.0 else bias * float(root.attr("beta")))
-    return biased
+    return y + (bias if root.attr("beta") == 1.0 else bias * float(root.attr("beta")))
 
 
 def products_of_equal_shapes(share_left: bool) -> Family:

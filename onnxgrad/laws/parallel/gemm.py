@@ -62,7 +62,7 @@ def row(bias: Var | None, n: Dim, dtype: int) -> Var | None:
         return constant(np.broadcast_to(array.reshape(-1), (n,)), name=f"{bias.name}_row")
     if bias.shape == (n,):
         return bias
-    flat: Var = op.Reshape(bias, [-1])
+    flat = op.Reshape(bias, [-1])
     if bias.shape is not None and bias.shape[-1:] == (n,):
         return flat
     return op.Expand(flat, [n]) if isinstance(n, int) else None

@@ -23,8 +23,7 @@ def concat(values: Sequence[Var], axis: int) -> Var:
         return constant(
             np.concatenate([a for a in arrays if a is not None], axis=axis), name=f"{values[0].name}_merged"
         )
-    result: Var = op.Concat(*values, axis=axis)
-    return result
+    return op.Concat(*values, axis=axis)
 
 
 def split(value: Var, sizes: Sequence[Dim], sources: Sequence[Var], source_axis: int, axis: int) -> tuple[Var, ...]:
@@ -35,8 +34,7 @@ def split(value: Var, sizes: Sequence[Dim], sources: Sequence[Var], source_axis:
         parts = known
     else:
         parts = op.Concat(*(_size(v, source_axis) for v in sources), axis=0)
-    result: tuple[Var, ...] = op.Split(value, parts, axis=_from_front(value, axis), outputs=len(sources))
-    return result
+    return op.Split(value, parts, axis=_from_front(value, axis), outputs=len(sources))
 
 
 def known_size(v: Var, axis: int) -> Dim:
@@ -51,8 +49,7 @@ def _from_front(v: Var, axis: int) -> int:
 
 def _size(v: Var, axis: int) -> Var:
     """The one-element vector (size of `v` along `axis`), in operators that every opset has."""
-    result: Var = op.Gather(op.Shape(v), np.array([_from_front(v, axis)]), axis=0)
-    return result
+    return op.Gather(op.Shape(v), np.array([_from_front(v, axis)]), axis=0)
 
 
 def reason_of_shared(weights: Sequence[Var]) -> str | None:

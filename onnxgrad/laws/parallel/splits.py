@@ -105,8 +105,7 @@ def _row(bias: Var | None, out: Var) -> Var:
         return constant(np.full(n if isinstance(n, int) else 1, -0.0, numpy_dtype(out.dtype)), name="no_bias")
     if bias.const is not None and isinstance(n, int):
         return constant(np.broadcast_to(bias.const.reshape(-1), (n,)), name=f"{bias.name}_row")
-    flat: Var = bias if bias.rank == 1 else op.Reshape(bias, [-1])
-    return flat
+    return bias if bias.rank == 1 else op.Reshape(bias, [-1])
 
 
 def _activation_of_split(split: Binding, trace: Trace) -> Binding | None:

@@ -89,13 +89,11 @@ def along(v: Var, axis: int | None, data: Var) -> Var:
     if len(shape) > 1:
         return v  # one value for each row or column of each matrix: written to broadcast
     if shape == (1,):
-        squeezed: Var = op.Squeeze(v, [0])
-        return squeezed
+        return op.Squeeze(v, [0])
     if axis is None or data.rank is None:
         raise decline("a vector of scales needs an axis and a known rank")
     behind = data.rank - 1 - axis % data.rank
-    unsqueezed: Var = op.Unsqueeze(v, list(range(1, behind + 1))) if behind else v
-    return unsqueezed
+    return op.Unsqueeze(v, list(range(1, behind + 1))) if behind else v
 
 
 def _shape(v: Var) -> tuple[Any, ...]:

@@ -98,8 +98,7 @@ def qlinear_conv(b: Binding, form: Form, note: Note) -> list[Any]:
 
 def _joint(sx: Var, sw: Var) -> Var:
     """The scale of a sum of products; a vector when one of them is."""
-    joint: Var = along(sx, None, sx) * (sw if sw.shape != (1,) else along(sw, None, sw))
-    return joint
+    return along(sx, None, sx) * (sw if sw.shape != (1,) else along(sw, None, sw))
 
 
 @_law("QLinearMatMul", "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,16 +46,14 @@ class _Ascent:
             return self._through(b, scale)
         if b.domain != "" or b.op not in _SPREAD:
             raise decline(f"{b.op} does not commute with a multiply per channel")
-        moved: Var = _SPREAD[b.op](self, b, v, scale)
-        return moved
+        return _SPREAD[b.op](self, b, v, scale)
 
     def _through(self, b: Binding, scale: Scale) -> Var:
         data = b.inputs[0]
         if data is None:
             raise decline(f"{b.op} has no operand")
         carried = carry(b, scale, forward=False)
-        moved: Var = again(b, [self.take(data, carried.scale), *carried.rest], **carried.attrs)
-        return moved
+        return again(b, [self.take(data, carried.scale), *carried.rest], carried.attrs)
 
     def operand(self, v: Var | None, scale: Scale, out: Var) -> Var:
         """An operand that broadcasts to `out`, scaled along the axis that the scale has in `out`."""
@@ -71,8 +69,7 @@ class _Ascent:
 
 def _sum(ascent: _Ascent, b: Binding, v: Var, scale: Scale) -> Var:
     """(a + b) * s = a * s + b * s, where every branch can take it and constants are scaled"""
-    moved: Var = again(b, [ascent.operand(u, scale, b.out) for u in b.inputs])
-    return moved
+    return again(b, [ascent.operand(u, scale, b.out) for u in b.inputs])
 
 
 def _multiply(ascent: _Ascent, b: Binding, v: Var, scale: Scale) -> Var:
@@ -87,16 +84,14 @@ def _multiply(ascent: _Ascent, b: Binding, v: Var, scale: Scale) -> Var:
         # onnxruntime 1.31 drops it, and loses what nested graphs read of a pair of Casts that then meet
         raise decline(f"the factors at {b.op} cancel: a product with 1 would stay")
     inputs[constants[0]] = scaled
-    moved: Var = again(b, inputs)
-    return moved
+    return again(b, inputs)
 
 
 def _concat(ascent: _Ascent, b: Binding, v: Var, scale: Scale) -> Var:
     """Concat(a, b) * s = Concat(a * s_a, b * s_b)"""
     values = [u for u in b.inputs if u is not None]
     parts = parts_of(scale, b, values)
-    moved: Var = again(b, [_part(ascent, u, part) for u, part in zip(values, parts, strict=True)])
-    return moved
+    return again(b, [_part(ascent, u, part) for u, part in zip(values, parts, strict=True)])
 
 
 def _part(ascent: _Ascent, v: Var, scale: Scale) -> Var:
@@ -137,11 +132,10 @@ def _split(ascent: _Ascent, b: Binding, v: Var, scale: Scale) -> Var:
     whole = scale.of(np.concatenate(pieces))
     outs = again(b, [ascent.take(data, whole), *b.inputs[1:]], outputs=len(parts))
     ascent.also.update((u, new) for u, new in zip(parts, outs, strict=True) if u is not v)
-    moved: Var = outs[parts.index(v)]
-    return moved
+    return outs[parts.index(v)]
 
 
-_SPREAD: dict[str, Any] = {
+_SPREAD: dict[str, Callable[[_Ascent, Binding, Var, Scale], Var]] = {
     "Add": _sum,
     "Sub": _sum,
     "Sum": _sum,

@@ -51,7 +51,7 @@ class _Descent:
             self.done[user.out] = product_of_scaled(user, index, new, scale)
         elif carries(user) and index == 0:
             carried = carry(user, scale, forward=True)
-            self.push(user.out, again(user, [new, *carried.rest], **carried.attrs), carried.scale)
+            self.push(user.out, again(user, [new, *carried.rest], carried.attrs), carried.scale)
         elif user.is_op("Add") or user.is_op("Sub"):
             self._add(user, index, new, scale)
         elif user.is_op("Concat"):

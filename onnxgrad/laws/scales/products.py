@@ -13,16 +13,14 @@ PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 def product_times(b: Binding, scale: Scale) -> Var:
     """`b * scale` as the same product of scaled weights (and bias). Declines."""
-    result: Var = _TIMES[b.op](b, scale)
-    return result
+    return _TIMES[b.op](b, scale)
 
 
 def product_of_scaled(b: Binding, index: int, new: Var, scale: Scale) -> Var:
     """The product `b`, whose operand `index` is `new * scale`, as the product of `new` and scaled weights."""
     if b.op != "MatMul" and index != 0:
         raise decline(f"the scaled value is not the data operand of {b.op}")
-    result: Var = _matmul_of(b, index, new, scale) if b.op == "MatMul" else _OF[b.op](b, new, scale)
-    return result
+    return _matmul_of(b, index, new, scale) if b.op == "MatMul" else _OF[b.op](b, new, scale)
 
 
 # ---- backward: the output's axis ----------------------------------------------------------------------------------
@@ -32,8 +30,7 @@ def _conv_times(b: Binding, scale: Scale) -> Var:
     """Conv(x, w, c) * s = Conv(x, w * s, c * s), s along the output channels"""
     _expect(b, scale, 1)
     w, bias = weight(b.operand(1), b.out), b.operand(2)
-    moved: Var = again(b, [b.inputs[0], scale.times(w, 0), None if bias is None else scale.times(bias, 0)])
-    return moved
+    return again(b, [b.inputs[0], scale.times(w, 0), None if bias is None else scale.times(bias, 0)])
 
 
 def _conv_transpose_times(b: Binding, scale: Scale) -> Var:
@@ -41,8 +38,7 @@ def _conv_transpose_times(b: Binding, scale: Scale) -> Var:
     _expect(b, scale, 1)
     w, bias = weight(b.operand(1), b.out), b.operand(2)
     scaled = _grouped(w, scale, b.attr("group"), across=1)
-    moved: Var = again(b, [b.inputs[0], scaled, None if bias is None else scale.times(bias, 0)])
-    return moved
+    return again(b, [b.inputs[0], scaled, None if bias is None else scale.times(bias, 0)])
 
 
 def _gemm_times(b: Binding, scale: Scale) -> Var:
@@ -53,8 +49,7 @@ def _gemm_times(b: Binding, scale: Scale) -> Var:
         weight(bias, b.out)
     scaled = scale.times(w, 0 if b.attr("transB") else 1)
     # a bias broadcasts to (M, N) along trailing axes, and so does its product with (N,)
-    moved: Var = again(b, [b.inputs[0], scaled, None if bias is None else scale.apply(bias, scale.factors)])
-    return moved
+    return again(b, [b.inputs[0], scaled, None if bias is None else scale.apply(bias, scale.factors)])
 
 
 def _matmul_times(b: Binding, scale: Scale) -> Var:
@@ -63,8 +58,7 @@ def _matmul_times(b: Binding, scale: Scale) -> Var:
     if left is None or right is None or not left.rank or not right.rank or b.out.rank is None:
         raise decline("an operand's rank is unknown")
     if right.rank > 1 and scale.axis in (None, b.out.rank - 1):
-        moved: Var = again(b, [left, scale.times(weight(right, b.out), right.rank - 1)])
-        return moved
+        return again(b, [left, scale.times(weight(right, b.out), right.rank - 1)])
     if left.rank > 1 and scale.axis == b.out.rank - (2 if right.rank > 1 else 1):
         moved = again(b, [scale.times(weight(left, b.out), left.rank - 2), right])
         return moved
@@ -96,23 +90,20 @@ def _grouped(w: Var, scale: Scale, groups: int, across: int) -> Var:
 def _conv_of(b: Binding, new: Var, scale: Scale) -> Var:
     """Conv(x * s, w, c) = Conv(x, w * s, c), s along the input channels; w is (C_out, C_in/G, ...)"""
     _expect(b, scale, 1)
-    moved: Var = again(b, [new, _grouped(weight(b.operand(1), new), scale, b.attr("group"), across=1), *b.inputs[2:]])
-    return moved
+    return again(b, [new, _grouped(weight(b.operand(1), new), scale, b.attr("group"), across=1), *b.inputs[2:]])
 
 
 def _conv_transpose_of(b: Binding, new: Var, scale: Scale) -> Var:
     """ConvTranspose(x * s, w, c) = ConvTranspose(x, w * s, c), s along axis 0 of w whatever the groups"""
     _expect(b, scale, 1)
-    moved: Var = again(b, [new, scale.times(weight(b.operand(1), new), 0), *b.inputs[2:]])
-    return moved
+    return again(b, [new, scale.times(weight(b.operand(1), new), 0), *b.inputs[2:]])
 
 
 def _gemm_of(b: Binding, new: Var, scale: Scale) -> Var:
     """Gemm(x * s, w, c) = Gemm(x, w * s, c), s along the inner axis"""
     _expect(b, scale, 0 if b.attr("transA") else 1)
     w = weight(b.operand(1), new)
-    moved: Var = again(b, [new, scale.times(w, 1 if b.attr("transB") else 0), *b.inputs[2:]])
-    return moved
+    return again(b, [new, scale.times(w, 1 if b.attr("transB") else 0), *b.inputs[2:]])
 
 
 def _matmul_of(b: Binding, index: int, new: Var, scale: Scale) -> Var:
@@ -124,8 +115,7 @@ def _matmul_of(b: Binding, index: int, new: Var, scale: Scale) -> Var:
     _expect(b, scale, inner)
     across = other.rank - 2 if index == 0 and other.rank > 1 else other.rank - 1
     scaled = scale.times(weight(other, new), across)
-    moved: Var = again(b, [new, scaled] if index == 0 else [scaled, new])
-    return moved
+    return again(b, [new, scaled] if index == 0 else [scaled, new])
 
 
 _TIMES = {

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -77,8 +77,7 @@ class Scale:
             if reason is not None:
                 raise decline(reason)
         operand = constant(factors, name="scale")
-        result: Var = op.Div(v, operand) if self.divide else op.Mul(v, operand)
-        return result
+        return op.Div(v, operand) if self.divide else op.Mul(v, operand)
 
 
 def channel_vector(c: Var, y: Var) -> tuple[Array, int | None] | None:
@@ -117,7 +116,22 @@ def read_scale(root: Binding, y: Var, s: Var, scalars: bool) -> Scale | None:
     return Scale(factors, axis, divide)
 
 
-def again(b: Binding, inputs: Sequence[Var | None], outputs: int | None = None, **changed: Any) -> Any:
+_SAME: Mapping[str, Any] = {}
+
+
+@overload
+def again(b: Binding, inputs: Sequence[Var | None], changed: Mapping[str, Any] = _SAME) -> Var: ...
+
+
+@overload
+def again(
+    b: Binding, inputs: Sequence[Var | None], changed: Mapping[str, Any] = _SAME, *, outputs: int
+) -> tuple[Var, ...]: ...
+
+
+def again(
+    b: Binding, inputs: Sequence[Var | None], changed: Mapping[str, Any] = _SAME, *, outputs: int | None = None
+) -> Any:
     """The same operator on other operands, attributes kept but for those in `changed`; a tuple for `outputs`."""
     attrs = {**b.attrs, **changed}
     if b.has_refs:

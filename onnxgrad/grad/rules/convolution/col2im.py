@@ -52,8 +52,7 @@ def _patches(padded: Var, block: Var, n: int, strides: Sequence[int], dilations:
         place = offsets if i == 0 else op.Reshape(op.Unsqueeze(place * size, [1]) + offsets, [-1])
         position = starts if i == 0 else op.Reshape(op.Unsqueeze(position * size, [1]) + starts, [-1])
     numbers = op.Unsqueeze(place, [1]) + position
-    result: Var = op.Gather(op.Reshape(padded, [0, 0, -1]), numbers, axis=2)
-    return result
+    return op.Gather(op.Reshape(padded, [0, 0, -1]), numbers, axis=2)
 
 
 vjp("Col2Im", _col2im)

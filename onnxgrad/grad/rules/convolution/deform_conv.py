@@ -118,8 +118,7 @@ def _offset(g: Var, y: Var, x: Var, w: Var, offset: Var, b: Var | None, mask: Va
 
 def _b(g: Var, y: Var, x: Var, w: Var, offset: Var, b: Var, mask: Var | None, binding: Binding) -> Var:
     r = spatial_rank(kernel_of(w, binding), x, binding)
-    result: Var = op.ReduceSum(g, [0, *range(2, r + 2)], keepdims=0)
-    return result
+    return op.ReduceSum(g, [0, *range(2, r + 2)], keepdims=0)
 
 
 def _mask(g: Var, y: Var, x: Var, w: Var, offset: Var, b: Var | None, mask: Var, binding: Binding) -> Var:

@@ -44,8 +44,7 @@ vjp(
 
 def _hard_swish(g: Var, y: Var, x: Var) -> Var:
     middle = op.Where(op.Less(x, 3.0), g * (x * (1.0 / 3.0) + 0.5), g)
-    result: Var = op.Where(op.Greater(x, -3.0), middle, 0.0)
-    return result
+    return op.Where(op.Greater(x, -3.0), middle, 0.0)
 
 
 vjp("HardSwish", _hard_swish, notes="0 at -3, 1 at 3")

@@ -93,8 +93,7 @@ def _inside(x: Var, low: Var | None, high: Var | None) -> Var | None:
     below = None if high is None else op.LessOrEqual(x, high)
     if above is None or below is None:
         return above if below is None else below
-    both: Var = op.And(above, below)
-    return both
+    return op.And(above, below)
 
 
 def _clip(g: Var, y: Var, x: Var, low: Var | None, high: Var | None) -> Var:

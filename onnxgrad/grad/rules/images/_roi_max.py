@@ -47,14 +47,12 @@ class Candidates:
     @cached_property
     def pixel(self) -> Var:
         """The winning pixels' values, (R, P, C)."""
-        result: Var = op.Squeeze(op.GatherElements(self.read, op.Unsqueeze(self.first, [2]), axis=2), [2])
-        return result
+        return op.Squeeze(op.GatherElements(self.read, op.Unsqueeze(self.first, [2]), axis=2), [2])
 
     def columns(self, g: Var) -> Var:
         """An adjoint (R, C, bins, bins) as (R, P, C)."""
         flat = reshaped(g, [size_along(g, 0), self.sizes[1], product([size_along(g, 2), size_along(g, 3)])])
-        result: Var = op.Transpose(flat, perm=[0, 2, 1])
-        return result
+        return op.Transpose(flat, perm=[0, 2, 1])
 
     def spread(self, share: Var) -> Var:
         """(R, P, C) added into the winning pixels: (N, C, H, W)."""
@@ -69,5 +67,4 @@ class Candidates:
             axis=0,
             reduction="add",
         )
-        result: Var = op.Transpose(reshaped(added, [n, h, w, c]), perm=[0, 3, 1, 2])
-        return result
+        return op.Transpose(reshaped(added, [n, h, w, c]), perm=[0, 3, 1, 2])

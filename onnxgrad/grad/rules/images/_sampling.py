@@ -66,7 +66,7 @@ def joined(sizes: Sequence[Any]) -> Any:
 
 def reshaped(v: Var, sizes: Sequence[Any]) -> Var:
     """`v` with axes of these sizes; its rank is known in any case."""
-    result: Var = op.Reshape(v, joined(sizes), allowzero=1)
+    result = op.Reshape(v, joined(sizes), allowzero=1)
     if result.rank is None:
         result.type = TensorType(result.dtype, (None,) * len(sizes))
     return result
@@ -82,8 +82,7 @@ def number_type(*operands: Var) -> int:
 
 def as_type(v: Var, dtype: int) -> Var:
     """`v`, cast if need be."""
-    result: Var = v if v.dtype == dtype else op.Cast(v, to=dtype)
-    return result
+    return v if v.dtype == dtype else op.Cast(v, to=dtype)
 
 
 # ---- neighbours ---------------------------------------------------------------------------------------------------
@@ -124,19 +123,16 @@ class Sampling:
     def overlaps(self, g: Var, images: Var, channels: Any) -> Var:
         """s_k of cotangents (*lead, C, P) and images (*lead, C, *spatial): (*lead, 1, T, ..., T, P)."""
         products = self._pixels(images, channels) * self._beside(g)
-        result: Var = op.ReduceSum(products, [len(self.lead)], keepdims=1)
-        return result
+        return op.ReduceSum(products, [len(self.lead)], keepdims=1)
 
     def along(self, s: Var, weights: Var) -> Var:
         """sum_k s_k weights_k, (*lead, P)."""
         first = len(self.lead)
-        result: Var = op.ReduceSum(s * weights, list(range(first, first + 1 + len(self.axes))), keepdims=0)
-        return result
+        return op.ReduceSum(s * weights, list(range(first, first + 1 + len(self.axes))), keepdims=0)
 
     def read(self, images: Var, channels: Any) -> Var:
         """y: images (*lead, C, *spatial) at the positions, (*lead, C, P)."""
-        result: Var = op.ReduceSum(self._pixels(images, channels) * self.weight, self._tap_axes, keepdims=0)
-        return result
+        return op.ReduceSum(self._pixels(images, channels) * self.weight, self._tap_axes, keepdims=0)
 
     def spread(self, g: Var, channels: Any) -> Var:
         """The images' adjoint, (*lead, C, *spatial): w_k g, for cotangents (*lead, C, P), added into each neighbour."""
@@ -158,14 +154,12 @@ class Sampling:
 
     def _beside(self, g: Var) -> Var:
         """Cotangents (*lead, C, P) with axes for the neighbours."""
-        result: Var = op.Unsqueeze(g, self._tap_axes)
-        return result
+        return op.Unsqueeze(g, self._tap_axes)
 
     def _places(self, channels: Any) -> Var:
         """The index for each channel, (*lead, C, reads)."""
         flat = reshaped(self.index, [*self.lead, np.array([1], np.int64), self._reads])
-        result: Var = op.Expand(flat, joined([*self.lead, channels, self._reads]))
-        return result
+        return op.Expand(flat, joined([*self.lead, channels, self._reads]))
 
     def _pixels(self, images: Var, channels: Any) -> Var:
         """(*lead, C, T, ..., T, P)."""
@@ -223,8 +217,7 @@ def _is_on_edge(t: Var, index: Var, axis: int, size: Any) -> Var:
     """Whether a position is exactly an edge pixel's centre, where border and reflection begin."""
     pixel = op.Gather(index, np.array([0], np.int64), axis=axis)
     first, last = op.Equal(pixel, np.array([0], np.int64)), op.Equal(pixel, op.Sub(size, np.array([1], np.int64)))
-    result: Var = op.And(op.Equal(t, 0.0), op.Or(first, last))
-    return result
+    return op.And(op.Equal(t, 0.0), op.Or(first, last))
 
 
 def _polynomial(coefficients: Sequence[np.ndarray[Any, Any]], t: Var) -> Var:

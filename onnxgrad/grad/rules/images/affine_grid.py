@@ -31,7 +31,7 @@ def _affine_grid(g: Var, y: Var, theta: Var, size: tuple[int, ...] | Var, align_
     points = op.Reshape(op.CastLike(grid, theta), [-1, d])
     homogeneous = pad(points, [0, 1], [1], 1.0)
     cotangents = op.Reshape(g, [0, -1, d])
-    found: Var = op.MatMul(op.Transpose(cotangents, perm=[0, 2, 1]), homogeneous)
+    found = op.MatMul(op.Transpose(cotangents, perm=[0, 2, 1]), homogeneous)
     return with_type_of(found, theta)
 
 

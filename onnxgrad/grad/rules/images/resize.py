@@ -89,8 +89,7 @@ def _resized(binding: Binding, image: Var, corners: Var | None, *, scale: Any = 
         made = op.Resize(laid_out, corners, None, op.Concat(one, columns, size, one, axis=0), **attributes)
     else:
         made = op.Resize(laid_out, corners, op.Concat(_ONE, _ONE, scale, _ONE, axis=0), None, **attributes)
-    result: Var = op.Squeeze(made, [0, 3])
-    return result
+    return op.Squeeze(made, [0, 3])
 
 
 def _with_one_scale(binding: Binding, identity: Var, x: Var, sizes: Var, length: Var) -> Var:
@@ -122,8 +121,7 @@ def _with_one_scale(binding: Binding, identity: Var, x: Var, sizes: Var, length:
     weights = op.Slice(_resized(binding, longer, None, scale=scale), [0], length, [1])
     if transformation == "pytorch_half_pixel":  # a single pixel reads the first
         weights = op.Where(op.Equal(length, np.array([1], np.int64)), op.Slice(identity, [0], [1], [1]), weights)
-    result: Var = weights
-    return result
+    return weights
 
 
 def _at(v: Var | None, position: int) -> Any:
@@ -138,8 +136,7 @@ def _along(g: Var, axis: int, weights: Var, rank: int) -> Var:
         return g @ weights.mT
     if axis == rank - 2:
         return weights @ g
-    moved: Var = op.Transpose(op.Transpose(g, perm=perm) @ weights.mT, perm=back)
-    return moved
+    return op.Transpose(op.Transpose(g, perm=perm) @ weights.mT, perm=back)
 
 
 vjp(

@@ -62,8 +62,7 @@ class Samples:
     def next(self) -> Var:
         """The pixel above; beyond the last one the same."""
         last = op.Sub(as_type_of(self.size, self.low), 1.0)
-        result: Var = op.Min(self.low + 1.0, last)
-        return result
+        return op.Min(self.low + 1.0, last)
 
     @cached_property
     def weights(self) -> Var:
@@ -86,15 +85,13 @@ class Samples:
 
     def _is_at(self, pixel: Var) -> Var:
         """Whether a sample's neighbour is each of the pixels, (R, bins, S, size)."""
-        result: Var = op.Equal(op.Unsqueeze(pixel, [3]), counting(self.size, pixel.dtype))
-        return result
+        return op.Equal(op.Unsqueeze(pixel, [3]), counting(self.size, pixel.dtype))
 
     def _onto_pixels(self, low: Var, high: Var) -> Var:
         share = self.inside / self.samples
         lower = as_number(self._is_at(self.low), low) * op.Unsqueeze(low * share, [3])
         upper = as_number(self._is_at(self.low + 1.0), low) * op.Unsqueeze(high * share, [3])
-        result: Var = op.ReduceSum(lower + upper, [2], keepdims=0)
-        return result
+        return op.ReduceSum(lower + upper, [2], keepdims=0)
 
 
 def as_type_of(size: Any, like: Var) -> Var:
@@ -208,8 +205,7 @@ class _Regions:
         n, c, h, w = self.sizes
         weights = op.Transpose(self.rows.weights, perm=[2, 0, 1]) * op.Unsqueeze(self.owners, [1, 3])
         flat = reshaped(weights, [n, h, product([self.count, self._bins(self.rows)])])
-        result: Var = op.Transpose(reshaped(flat @ self.g_columns, [n, h, c, w]), perm=[0, 2, 1, 3])
-        return result
+        return op.Transpose(reshaped(flat @ self.g_columns, [n, h, c, w]), perm=[0, 2, 1, 3])
 
     def d_rows(self) -> Var:
         """dA, (R, bins, H)."""
@@ -227,8 +223,7 @@ class _Regions:
         """Of products with every image (R * bins, N * size) those with the region's own."""
         split = reshaped(every, [self.count, self._bins(axis), self.sizes[0], axis.size])
         mine = op.Unsqueeze(op.Transpose(self.owners, perm=[1, 0]), [1, 3])
-        result: Var = op.ReduceSum(split * mine, [2], keepdims=0)
-        return result
+        return op.ReduceSum(split * mine, [2], keepdims=0)
 
     @staticmethod
     def _bins(axis: Samples) -> Any:
@@ -271,8 +266,7 @@ class _Regions:
     def _outer(self, down: Var, across: Var) -> Var:
         """The product of (R, bins, S) of both axes, with axes for the corners."""
         a, b = self._pairs(op.Unsqueeze(down, [3]), op.Unsqueeze(across, [3]))
-        result: Var = a * b
-        return result
+        return a * b
 
     def _flat(self, v: Var) -> Var:
         """(R, bins * bins, candidates)."""
@@ -283,8 +277,7 @@ class _Regions:
 
 def _taps(low: Var, high: Var) -> Var:
     """Both corners along one axis, (R, bins, S, 2)."""
-    result: Var = op.Concat(op.Unsqueeze(low, [3]), op.Unsqueeze(high, [3]), axis=3)
-    return result
+    return op.Concat(op.Unsqueeze(low, [3]), op.Unsqueeze(high, [3]), axis=3)
 
 
 def _x(g: Var, y: Var, x: Var, rois: Var, batch: Var, binding: Binding) -> Var:

@@ -86,7 +86,7 @@ def _as_rows(g: Var, data: Var) -> Var:
     rest = data.shape[1:] if data.shape is not None else ()
     places = (g.shape or ())[: len(g.shape or ()) - len(rest)]
     if places[:-1] and all(d == 1 for d in places[:-1]):
-        rows: Var = op.Squeeze(g, list(range(len(places) - 1)))
+        rows = op.Squeeze(g, list(range(len(places) - 1)))
     elif is_static(rest) and 0 not in rest:
         rows = op.Reshape(g, [-1, *rest])
     else:

@@ -25,8 +25,7 @@ def zeros(shape: Var, like: Var) -> Var:
 def scatter_elements(data: Var, indices: Var, updates: Var, *, axis: int, reduction: str) -> Var:
     """ScatterElements; the result has the dtype of `data`."""
     if data.dtype not in _HALF or reduction == "none":
-        result: Var = op.ScatterElements(data, indices, updates, axis=axis, reduction=reduction)
-        return result
+        return op.ScatterElements(data, indices, updates, axis=axis, reduction=reduction)
     wide = op.ScatterElements(_wide(data), indices, _wide(updates), axis=axis, reduction=reduction)
     return _narrow(wide, data)
 
@@ -34,8 +33,7 @@ def scatter_elements(data: Var, indices: Var, updates: Var, *, axis: int, reduct
 def scatter_nd(data: Var, indices: Var, updates: Var, *, reduction: str) -> Var:
     """ScatterND; the result has the dtype of `data`."""
     if data.dtype not in _HALF or reduction == "none":
-        result: Var = op.ScatterND(data, indices, updates, reduction=reduction)
-        return result
+        return op.ScatterND(data, indices, updates, reduction=reduction)
     return _narrow(op.ScatterND(_wide(data), indices, _wide(updates), reduction=reduction), data)
 
 
@@ -69,5 +67,4 @@ def _is_fill(v: Var) -> bool:
 
 
 def _narrow(v: Var, like: Var) -> Var:
-    result: Var = op.Cast(v, to=like.dtype)
-    return result
+    return op.Cast(v, to=like.dtype)

@@ -45,8 +45,7 @@ def _one_hot_values(g: Var, y: Var, indices: Var, depth: Var, values: Var, axis:
     on = op.OneHot(indices, depth, np.array([0, 1], np.float32), axis=axis)
     mask = op.Cast(on, to=TensorProto.BOOL)
     parts = [op.Reshape(op.ReduceSum(where(m, g, 0.0), keepdims=0), [1]) for m in (op.Not(mask), mask)]
-    result: Var = op.Concat(*parts, axis=0)
-    return result
+    return op.Concat(*parts, axis=0)
 
 
 vjp("OneHot", None, None, _one_hot_values)

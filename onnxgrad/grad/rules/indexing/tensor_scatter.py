@@ -28,8 +28,7 @@ def _written(past: Var, update: Var, start: Var | None, axis: int, mode: str) ->
         places = op.Add(places, op.Reshape(start, batch))
     if mode == "circular":
         places = op.Mod(places, size_along(past, axis))
-    result: Var = op.Expand(places, op.Shape(update))
-    return result
+    return op.Expand(places, op.Shape(update))
 
 
 vjp(

@@ -14,7 +14,7 @@ vjp("SpaceToDepth", lambda g, y, x, blocksize, mode="DCR": op.DepthToSpace(g, bl
 
 def _depth_to_space(g: Var, y: Var, x: Var, blocksize: int, mode: str) -> Var:
     """DCR: SpaceToDepth; CRD: the blocks' axes come after the channels."""
-    packed: Var = op.SpaceToDepth(g, blocksize=blocksize)
+    packed = op.SpaceToDepth(g, blocksize=blocksize)
     if mode == "DCR":
         return packed
     # packed channels are (block row, block column, channel), CRD wants (channel, block row, block column)

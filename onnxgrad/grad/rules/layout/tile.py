@@ -20,8 +20,7 @@ def _tile(g: Var, y: Var, x: Var, repeats: Any) -> Var:
     if x.rank is not None:
         return g if x.rank == 0 else op.ReduceSum(spread, list(range(0, 2 * x.rank, 2)), keepdims=0)
     over = op.Range(np.int64(0), op.Size(pairs), np.int64(2))
-    summed: Var = op.ReduceSum(spread, over, keepdims=0, noop_with_empty_axes=1)
-    return summed
+    return op.ReduceSum(spread, over, keepdims=0, noop_with_empty_axes=1)
 
 
 vjp("Tile", _tile)

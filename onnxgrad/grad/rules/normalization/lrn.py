@@ -20,8 +20,7 @@ def _window_sum(v: Var, before: int, after: int) -> Var:
     channels = op.Shape(v, start=1, end=2)
     size = before + after + 1
     parts = [op.Slice(padded, [i], op.Add(channels, np.array([i], np.int64)), [1]) for i in range(size)]
-    total: Var = op.Sum(*parts)
-    return total
+    return op.Sum(*parts)
 
 
 def _lrn(g: Var, y: Var, x: Var, size: int, alpha: float, beta: float, bias: float, binding: Binding) -> Var:

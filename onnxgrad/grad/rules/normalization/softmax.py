@@ -10,8 +10,7 @@ from onnxgrad.ir.ops import op
 def _softmax(g: Var, y: Var, x: Var, axis: int) -> Var:
     if _is_selected(y):
         y = op.Where(op.IsNaN(y), 0.0, y)
-    result: Var = y * (g - op.ReduceSum(g * y, [axis], keepdims=1))
-    return result
+    return y * (g - op.ReduceSum(g * y, [axis], keepdims=1))
 
 
 def _is_selected(y: Var) -> bool:

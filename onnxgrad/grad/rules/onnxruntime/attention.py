@@ -125,8 +125,7 @@ def _heads(x: Var, count: int) -> Var:
     """(B, S, N H) as (B, N, S, H)."""
     size = None if x.shape is None else x.shape[-1]
     split = op.Reshape(x, [0, 0, count, size // count if isinstance(size, int) else -1])
-    result: Var = op.Transpose(split, perm=[0, 2, 1, 3])
-    return result
+    return op.Transpose(split, perm=[0, 2, 1, 3])
 
 
 def _scale(q: Var, given: float | None) -> float | Var:
@@ -136,8 +135,7 @@ def _scale(q: Var, given: float | None) -> float | Var:
     size = None if q.shape is None else q.shape[-1]
     if isinstance(size, int):
         return 1.0 / math.sqrt(size)
-    result: Var = op.Reciprocal(op.Sqrt(op.Cast(op.Shape(q, start=3), to=q.dtype)))
-    return result
+    return op.Reciprocal(op.Sqrt(op.Cast(op.Shape(q, start=3), to=q.dtype)))
 
 
 def _visible(mask: Var, q: Var, k: Var, binding: Binding) -> Var:
@@ -147,8 +145,7 @@ def _visible(mask: Var, q: Var, k: Var, binding: Binding) -> Var:
     ends and then the starts (2 B); of (3 B + 2) the CPU kernel reads the first B, the ends.
     """
     if mask.rank in (2, 3):
-        seen: Var = op.Unsqueeze(op.Greater(mask, 0), [1, 2] if mask.rank == 2 else [1])
-        return seen
+        return op.Unsqueeze(op.Greater(mask, 0), [1, 2] if mask.rank == 2 else [1])
     _decline(binding, f"a mask of type {mask.type}", mask.rank != 1)
     batch = op.Shape(q, start=0, end=1)
     places = op.Range(0, op.Squeeze(op.Shape(k, start=2, end=3), [0]), 1)
@@ -157,8 +154,7 @@ def _visible(mask: Var, q: Var, k: Var, binding: Binding) -> Var:
     starts = _starts(given, q, batch)
     if starts is not None:
         inside = op.And(inside, op.GreaterOrEqual(places, op.Unsqueeze(starts, [1])))
-    result: Var = op.Unsqueeze(inside, [1, 2])
-    return result
+    return op.Unsqueeze(inside, [1, 2])
 
 
 def _starts(mask: Var, q: Var, batch: Var) -> Var | None:
@@ -172,8 +168,7 @@ def _starts(mask: Var, q: Var, batch: Var) -> Var | None:
     enough = op.Concat(mask, op.Expand(constant([0], TensorProto.INT64), batch), axis=0)
     found = op.Slice(enough, batch, batch + batch, [0])
     two = op.Equal(op.Shape(mask), batch + batch)
-    result: Var = op.Where(two, found, constant(0, TensorProto.INT64))
-    return result
+    return op.Where(two, found, constant(0, TensorProto.INT64))
 
 
 def _not_later(q: Var, k: Var) -> Var:
@@ -185,8 +180,7 @@ def _not_later(q: Var, k: Var) -> Var:
         return constant(seen)
     queries, keys = (op.Squeeze(op.Shape(v, start=2, end=3), [0]) for v in (q, k))
     rows = op.Unsqueeze(op.Range(0, queries, 1), [1])
-    result: Var = op.Or(op.LessOrEqual(op.Range(0, keys, 1), rows), op.Equal(rows, queries - 1))
-    return result
+    return op.Or(op.LessOrEqual(op.Range(0, keys, 1), rows), op.Equal(rows, queries - 1))
 
 
 def _lowest(v: Var) -> float:

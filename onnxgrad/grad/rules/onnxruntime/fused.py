@@ -31,22 +31,19 @@ def _has_gelu() -> bool:
 
 def _gelu(x: Var) -> Var:
     """x Phi(x)."""
-    result: Var = op.Gelu(x) if _has_gelu() else x * (op.Erf(x * math.sqrt(0.5)) * 0.5 + 0.5)
-    return result
+    return op.Gelu(x) if _has_gelu() else x * (op.Erf(x * math.sqrt(0.5)) * 0.5 + 0.5)
 
 
 def _fast_gelu(x: Var, bias: Var | None) -> Var:
     """The approximation by tanh, of x + bias."""
     x = plus(x, bias)
     if _has_gelu():
-        result: Var = op.Gelu(x, approximate="tanh")
-        return result
+        return op.Gelu(x, approximate="tanh")
     return x * (op.Tanh((x + x * x * x * 0.044715) * math.sqrt(2.0 / math.pi)) * 0.5 + 0.5)
 
 
 def _quick_gelu(x: Var, *, alpha: float = 1.702) -> Var:
-    result: Var = x * op.Sigmoid(x if alpha == 1.0 else x * alpha)
-    return result
+    return x * op.Sigmoid(x if alpha == 1.0 else x * alpha)
 
 
 body(f"{_DOMAIN}::Gelu", _gelu)
@@ -84,8 +81,7 @@ def _arranged(v: Var, last_two: int, batch: int, binding: Binding) -> Var:
         order = [*order[1:-1], 0, order[-1]]
     if last_two and v.rank > 1:
         order = [*order[:-2], order[-1], order[-2]]
-    result: Var = v if order == sorted(order) else op.Transpose(v, perm=order)
-    return result
+    return v if order == sorted(order) else op.Transpose(v, perm=order)
 
 
 def _fused_gemm(
@@ -140,8 +136,7 @@ def _activated(y: Var, name: str, numbers: Sequence[float | None], binding: Bind
     if name in ("", "Identity"):
         return y
     if name == "Clip" and len(numbers) == 2:
-        clipped: Var = op.Clip(y, *numbers)
-        return clipped
+        return op.Clip(y, *numbers)
     if name not in _ACTIVATIONS:
         raise InputError(f"no gradient of '{binding}': its activation '{name}' is not known")
     result: Var = getattr(op, name)(y, **dict(zip(_ACTIVATIONS[name], numbers)))

@@ -6,8 +6,6 @@ every cofactor is the determinant of a minor, all in one batched Det. n^4 number
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from onnx import TensorProto
 
@@ -33,11 +31,10 @@ def _det(g: Var, y: Var, x: Var, binding: Binding) -> Var:
     minors = op.Gather(op.Gather(x, rows, axis=lead), rows, axis=lead + 2)
     batch = list(range(lead))
     minors = op.Transpose(minors, perm=[*batch, lead, lead + 2, lead + 1, lead + 3])
-    result: Var = adjoint * (op.Det(minors) * signs)
-    return result
+    return adjoint * (op.Det(minors) * signs)
 
 
-def _minor_indices(x: Var, n: int | None) -> tuple[Any, Any]:
+def _minor_indices(x: Var, n: int | None) -> tuple[Var, Var]:
     """(n, n - 1): the rows left when row i goes; (n, n): the checkerboard of signs."""
     if n is not None:
         i, k = np.arange(n)[:, None], np.arange(n - 1)[None, :]

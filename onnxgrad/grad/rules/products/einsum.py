@@ -66,7 +66,7 @@ def _partial(g: Var, result: str, xs: Sequence[Var], terms: Sequence[str], k: in
         v = op.Unsqueeze(v, missing)
     if len(unique) < len(own):
         v = _on_diagonals(v, own, x)
-    return _as_var(op.Expand(v, shape_of(x))) if missing else v
+    return op.Expand(v, shape_of(x)) if missing else v
 
 
 def _contract(factors: Sequence[tuple[str, Var]], kept: str) -> Var:
@@ -104,12 +104,7 @@ def _positions(x: Var, size_of: int, axis: int, rank: int) -> Var:
         shape[axis] = size
         return constant(np.arange(size, dtype=np.int64).reshape(shape))
     end = op.Squeeze(op.Shape(x, start=size_of, end=size_of + 1), [0])
-    return _as_var(op.Unsqueeze(op.Range(constant(np.int64(0)), end, constant(np.int64(1))), others))
-
-
-def _as_var(v: Any) -> Var:
-    result: Var = v
-    return result
+    return op.Unsqueeze(op.Range(constant(np.int64(0)), end, constant(np.int64(1))), others)
 
 
 vjp_all("Einsum", _einsum, broadcasts=True)

@@ -20,8 +20,7 @@ Value = Callable[[Var, float, float], Var]
 def _piecewise(mask: Var, then: float | Var, otherwise: float | Var, like: Var) -> Var:
     """Where of numbers, in the dtype of `like`."""
     both = (constant(v, like.dtype) if isinstance(v, float) else v for v in (then, otherwise))
-    result: Var = op.Where(mask, *both)
-    return result
+    return op.Where(mask, *both)
 
 
 def _scaled(v: Var, factor: float) -> Var:

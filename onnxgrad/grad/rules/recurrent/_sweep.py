@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from onnx import TensorProto
@@ -37,8 +37,7 @@ class Direction:
 
     def masked(self, v: Var, otherwise: float = 0.0) -> Var:
         """`v` (T, B, H) where a step counts, else a number."""
-        result: Var = v if self.mask is None else op.Where(self.mask, v, otherwise)
-        return result
+        return v if self.mask is None else op.Where(self.mask, v, otherwise)
 
 
 class Recurrent:
@@ -74,18 +73,15 @@ class Recurrent:
         else:
             end = op.Squeeze(op.Shape(self.x, start=0, end=1), [0])
             times = op.Unsqueeze(op.Range(constant(np.int64(0)), end, constant(np.int64(1))), [1])
-        mask: Var = op.Unsqueeze(op.Less(times, op.Cast(lengths, to=TensorProto.INT64)), [2])
-        return mask
+        return op.Unsqueeze(op.Less(times, op.Cast(lengths, to=TensorProto.INT64)), [2])
 
     # ---- operands of one direction ----------------------------------------------------------------------------
 
     def of_direction(self, v: Var, d: Direction, axis: int = 0) -> Var:
         """`v` without its direction axis."""
         if len(self.reverse) == 1:
-            result: Var = op.Squeeze(v, [axis])
-            return result
-        taken: Var = op.Gather(v, constant(np.int64(d.index)), axis=axis)
-        return taken
+            return op.Squeeze(v, [axis])
+        return op.Gather(v, constant(np.int64(d.index)), axis=axis)
 
     def state(self, v: Var | None, d: Direction) -> Var:
         """(B, H) of an initial state, or of the adjoint of a final one; zeros when there is none."""
@@ -101,20 +97,19 @@ class Recurrent:
         """(T, B, H) of Y or its adjoint."""
         if not self.layout:
             return self.of_direction(v, d, 1)
-        result: Var = op.Transpose(self.of_direction(v, d, 2), perm=[1, 0, 2])
-        return result
+        return op.Transpose(self.of_direction(v, d, 2), perm=[1, 0, 2])
 
     def before(self, series: Var, initial: Var, d: Direction) -> Var:
         """The state before each step, from that after each and the initial one."""
         first = op.Unsqueeze(initial, [0])
         if self.steps == 1:
-            return _as_var(first)
+            return first
         if not d.reverse:
-            return _as_var(op.Concat(first, op.Slice(series, [0], [-1], [0]), axis=0))
+            return op.Concat(first, op.Slice(series, [0], [-1], [0]), axis=0)
         later = op.Slice(series, [1], [np.iinfo(np.int64).max], [0])
         if d.mask is not None:  # what a row starts from at its own end
             later = op.Where(op.Slice(d.mask, [1], [np.iinfo(np.int64).max], [0]), later, first)
-        return _as_var(op.Concat(later, first, axis=0))
+        return op.Concat(later, first, axis=0)
 
     def h_before(self, d: Direction) -> Var:
         """The hidden state before each step, (T, B, H)."""
@@ -129,21 +124,18 @@ class Recurrent:
             return None
         stop = self.width if stop is None else stop
         low = part * self.width
-        result: Var = op.Slice(self.of_direction(b, d), [low + start], [low + stop], [0])
-        return result
+        return op.Slice(self.of_direction(b, d), [low + start], [low + stop], [0])
 
     def weight(self, v: Var, d: Direction, start: int = 0, stop: int | None = None) -> Var:
         """Rows start to stop of W or R, (rows, features)."""
         whole = self.of_direction(v, d)
         if stop is None or (start == 0 and stop == self.width):
             return whole
-        result: Var = op.Slice(whole, [start], [stop], [0])
-        return result
+        return op.Slice(whole, [start], [stop], [0])
 
     def product(self, flat: Var, weight: Var, plus: Var | None) -> Var:
         """(T * B, features) times weight^T, plus a bias or another product."""
-        result: Var = op.Gemm(flat, weight, plus, transB=1)
-        return result
+        return op.Gemm(flat, weight, plus, transB=1)
 
     def in_time(self, flat: Var, width: int) -> Var:
         """(T * B, width) as (T, B, width)."""
@@ -156,8 +148,7 @@ class Recurrent:
             target = np.array([-1, self.batch, width], np.int64)
         else:
             target = op.Concat(op.Shape(self.x, start=0, end=2), [width], axis=0)
-        result: Var = op.Reshape(flat, target)
-        return result
+        return op.Reshape(flat, target)
 
     def seed(self, g: Sequence[Var | None], d: Direction) -> list[Var]:
         """The adjoint of each step's output, as one scanned operand; none when Y has no adjoint."""
@@ -207,7 +198,7 @@ class Recurrent:
         flat = op.Flatten(self.joined(by_direction), axis=2)
         whole = op.Reshape(self.w, np.array([len(by_direction) * self.width, -1], np.int64))
         dx = reshape_like(op.MatMul(flat, whole), self.x)
-        return _as_var(op.Transpose(dx, perm=[1, 0, 2])) if self.layout else dx
+        return op.Transpose(dx, perm=[1, 0, 2]) if self.layout else dx
 
     def w_partial(self, by_direction: Sequence[Var]) -> Var:
         """The adjoint of W."""
@@ -217,23 +208,22 @@ class Recurrent:
     def b_partial(self, of_x: Sequence[Var], of_h: Sequence[Var]) -> Var:
         """The adjoint of B: of the input's bias, then of the recurrence's, for each direction."""
         sums = [op.ReduceSum(v, [0, 1], keepdims=0) for pair in zip(of_x, of_h, strict=True) for v in pair]
-        return reshape_like(op.Concat(*sums, axis=0), _as_var(self.binding.operand(3)))
+        return reshape_like(op.Concat(*sums, axis=0), cast(Var, self.binding.operand(3)))
 
     def joined(self, by_direction: Sequence[Var]) -> Var:
         """Side by side along the features."""
-        return by_direction[0] if len(by_direction) == 1 else _as_var(op.Concat(*by_direction, axis=2))
+        return by_direction[0] if len(by_direction) == 1 else op.Concat(*by_direction, axis=2)
 
     def stacked(self, by_direction: Sequence[Var], state: bool = False) -> Var:
         """With the direction axis back, where it belongs in weights or states."""
         axis = 1 if state and self.layout else 0
         parts = [op.Unsqueeze(v, [axis]) for v in by_direction]
-        return parts[0] if len(parts) == 1 else _as_var(op.Concat(*parts, axis=axis))
+        return parts[0] if len(parts) == 1 else op.Concat(*parts, axis=axis)
 
 
 def flat_product(a: Var, b: Var) -> Var:
     """The sum over steps and batch of a^T b, (features of a, features of b)."""
-    result: Var = op.Gemm(op.Flatten(a, axis=2), op.Flatten(b, axis=2), transA=1)
-    return result
+    return op.Gemm(op.Flatten(a, axis=2), op.Flatten(b, axis=2), transA=1)
 
 
 def plus(a: Var | None, b: Var | None) -> Var | None:
@@ -246,7 +236,7 @@ def plus(a: Var | None, b: Var | None) -> Var | None:
 def zeros_like_type(like: Var, size: Any) -> Var:
     """Zeros of the dtype of `like` in the shape `size`."""
     zero = zeros_like(op.Slice(op.Reshape(like, [-1]), [0], [1], [0])) if not like.dtype else constant(0.0, like.dtype)
-    return _as_var(op.Expand(zero, size))
+    return op.Expand(zero, size)
 
 
 def _matrix(type_: Type | None) -> Type | None:
@@ -258,8 +248,3 @@ def _matrix(type_: Type | None) -> Type | None:
 
 def _element(v: Var) -> TensorType:
     return TensorType(v.dtype, v.shape[1:] if v.shape is not None else None)
-
-
-def _as_var(v: Any) -> Var:
-    result: Var = v
-    return result
