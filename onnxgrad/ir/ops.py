@@ -6,14 +6,35 @@ scripts/make_op_stub.py makes; `help(op.Softmax)` shows the same with the schema
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
+import inspect
 from typing import Any
 
 import onnx
 
 from onnxgrad.ir.emission import operator_help
 from onnxgrad.ir.emission.emit import emit
+
+
+class _Operator:
+    # what it says of itself is made when somebody asks, not at each first emission
+    def __init__(self, domain: str, op_type: str) -> None:
+        self._domain, self.__name__ = domain, op_type
+
+    def __call__(self, *operands: Any, **attrs: Any) -> Any:
+        return emit(self.__name__, operands, attrs, domain=self._domain)
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        schema = operator_help.newest(self.__name__, self._domain)
+        return "No schema." if schema is None else operator_help.documentation(schema)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        schema = operator_help.newest(self.__name__, self._domain)
+        return inspect.signature(self.__call__) if schema is None else operator_help.signature(schema)
+
+    def __repr__(self) -> str:
+        return f"op.{self.__name__}{inspect.signature(self)}"
 
 
 class Operators:
@@ -26,30 +47,16 @@ class Operators:
         """Emission of another domain's operators: `op.domain("com.microsoft").Gelu(x)`."""
         return Operators(name)
 
-    def __getattr__(self, op_type: str) -> Callable[..., Any]:
+    def __getattr__(self, op_type: str) -> _Operator:
         if op_type.startswith("__"):  # asked by Python itself
             raise AttributeError(op_type)
-        call = _call(self._name, op_type)
-        setattr(self, op_type, call)  # found without asking from now on
-        return call
+        found = _Operator(self._name, op_type)
+        setattr(self, op_type, found)  # found without asking from now on
+        return found
 
     def __dir__(self) -> list[str]:
         schemas = onnx.defs.get_all_schemas()
         return sorted({"domain", *(s.name for s in schemas if s.domain == self._name and not s.deprecated)})
-
-
-@lru_cache(maxsize=1024)
-def _call(domain: str, op_type: str) -> Callable[..., Any]:
-    def call(*operands: Any, **attrs: Any) -> Any:
-        return emit(op_type, operands, attrs, domain=domain)
-
-    call.__name__ = op_type
-    call.__qualname__ = f"op.{op_type}"
-    schema = operator_help.newest(op_type, domain)
-    if schema is not None and not operator_help.has_graphs(schema):
-        call.__doc__ = operator_help.documentation(schema)
-        call.__signature__ = operator_help.signature(schema)  # type: ignore[attr-defined]
-    return call
 
 
 op = Operators("")

@@ -23,7 +23,7 @@ def test_help_shows_the_schema() -> None:
     for words in ("Softmax(input, /, *, axis: int = -1)", "normalized exponential", "Operands:", "input (T)", "axis:"):
         assert words in shown, words
     assert str(inspect.signature(op.Concat)) == "(*inputs, axis: int)"
-    assert "since version" not in (op.domain("my.domain").Cube.__doc__ or "").lower()
+    assert "No schema." in pydoc.render_doc(op.domain("my.domain").Cube)
 
 
 def test_the_operators_are_listed() -> None:

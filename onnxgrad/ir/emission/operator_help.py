@@ -14,7 +14,7 @@ from onnx import AttributeProto
 from onnxgrad.ir import attributes
 from onnxgrad.ir.emission.signature import attribute_types
 
-# the Python type of each kind of attribute; graphs are blocks, which `emission.nested` gives to their binding
+# the Python type of each kind of attribute
 _PYTHON: dict[str, Any] = {
     "INT": int,
     "FLOAT": float,
@@ -25,6 +25,7 @@ _PYTHON: dict[str, Any] = {
     "TENSOR": onnx.TensorProto,
     "SPARSE_TENSOR": onnx.SparseTensorProto,
     "TYPE_PROTO": onnx.TypeProto,
+    "GRAPH": onnx.GraphProto,
 }
 _OPTION = onnx.defs.OpSchema.FormalParameterOption
 
