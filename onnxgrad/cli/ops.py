@@ -32,9 +32,10 @@ def run(args: argparse.Namespace, out: Output) -> int:
         if name not in known:
             raise InputError(f"unknown operator '{name}': `onnxgrad ops` lists them")
     rows = [r for r in rows if not args.name or r.name in args.name]
-    shown = table("operator", ">since", "gradient", "at kinks, and limits")
+    shown = table("operator", ">since", "gradient", "file", "at kinks, and limits")
     for r in rows:
-        shown.add_row(cell(r.name), cell(r.since), cell(r.kind, _STYLES[r.kind]), cell(r.notes))
-    out.json({"operators": [{"name": r.name, "since": r.since, "gradient": r.kind, "notes": r.notes} for r in rows]})
+        shown.add_row(cell(r.name), cell(r.since), cell(r.kind, _STYLES[r.kind]), cell(r.file), cell(r.notes))
+    named = ("name", "since", "gradient", "notes", "file")
+    out.json({"operators": [dict(zip(named, (r.name, r.since, r.kind, r.notes, r.file))) for r in rows]})
     out.show(shown)
     return 0

@@ -10,6 +10,7 @@ import onnx
 from onnxgrad.grad.registry import INTERNAL, Rule, find, rules
 
 _FLOATS = frozenset({"tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16)"})
+_HERE = __name__.rpartition(".")[0] + "."
 _KINDS = {"vjp": "rule", "vjp_all": "rule", "vjp_blocks": "rule", "zero": "zero", "body": "rule"}
 
 
@@ -18,13 +19,15 @@ class Coverage:
     """One operator: since which version, and how it is differentiated.
 
     kind: "rule", "zero" (zero almost everywhere), "body" (through the schema's function body), "no gradient" (it has
-    no floating-point operand, or no floating-point result) or "missing".
+    no floating-point operand, or no floating-point result) or "missing". file: where the rule stands, within
+    onnxgrad/grad; of a user's rule the module.
     """
 
     name: str
     since: int
     kind: str
     notes: str
+    file: str = ""
 
 
 def coverage() -> Iterator[Coverage]:
@@ -37,18 +40,23 @@ def coverage() -> Iterator[Coverage]:
         yield _of(newest[name])
     for rule in rules():
         if rule.domain != INTERNAL and (rule.domain or rule.op not in newest):
-            yield Coverage(rule.name, rule.since, _KINDS[rule.kind], rule.notes)
+            yield Coverage(rule.name, rule.since, _KINDS[rule.kind], rule.notes, _file(rule))
 
 
 def _of(schema: onnx.defs.OpSchema) -> Coverage:
     rule: Rule | None = find(schema.name)
     if rule is not None:
-        return Coverage(schema.name, schema.since_version, _KINDS[rule.kind], rule.notes)
+        return Coverage(schema.name, schema.since_version, _KINDS[rule.kind], rule.notes, _file(rule))
     if not (_takes_floats(schema, schema.inputs) and _takes_floats(schema, schema.outputs)):
         return Coverage(schema.name, schema.since_version, "no gradient", "")
     has_body: bool = schema.has_function or schema.has_context_dependent_function  # type: ignore[attr-defined]
     kind = "body" if has_body else "missing"
     return Coverage(schema.name, schema.since_version, kind, "")
+
+
+def _file(rule: Rule) -> str:
+    own = rule.module.removeprefix(_HERE)
+    return rule.module if own == rule.module else own.replace(".", "/") + ".py"
 
 
 def _takes_floats(schema: onnx.defs.OpSchema, formal: object) -> bool:
@@ -75,8 +83,8 @@ def page() -> str:
         "",
         ", ".join(f"{kind} {count}" for kind, count in counts.items()) + ".",
         "",
-        "| operator | since | gradient | at kinks, and limits |",
-        "|---|---|---|---|",
+        "| operator | since | gradient | file | at kinks, and limits |",
+        "|---|---|---|---|---|",
     ]
-    lines += [f"| {r.name} | {r.since} | {r.kind} | {r.notes} |" for r in rows]
+    lines += [f"| {r.name} | {r.since} | {r.kind} | {r.file} | {r.notes} |" for r in rows]
     return "\n".join(lines) + "\n"

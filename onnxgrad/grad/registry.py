@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -60,6 +62,7 @@ class Rule:
     since: int = 1
     notes: str = ""
     compares: bool = False
+    module: str = ""
     plans: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -219,7 +222,8 @@ def _add(rule: Rule, replace: bool) -> None:
     key = (rule.domain, rule.op)
     if key in _RULES and not replace:
         raise InputError(f"{rule.name} has a gradient rule already: pass replace=True to put another in its place")
-    _RULES[key] = rule
+    caller = sys._getframe(2)  # of `vjp` and the like
+    _RULES[key] = dataclasses.replace(rule, module=caller.f_globals.get("__name__", ""))
 
 
 # ---- what a formula asks for ----------------------------------------------------------------------------------
