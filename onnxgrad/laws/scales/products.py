@@ -75,7 +75,7 @@ def _grouped(w: Var, scale: Scale, groups: int, across: int) -> Var:
     if groups == 1 or scale.axis is None:
         return scale.times(w, across)
     shape = w.shape
-    if shape is None or not isinstance(shape[0], int) or shape[1] is None or scale.factors.size % groups:
+    if shape is None or not isinstance(shape[0], int) or scale.factors.size % groups:
         raise decline("the grouped weight's sizes are unknown")
     rows = scale.factors.reshape(groups, -1)
     if rows.shape[1] != shape[1] or shape[0] % groups:
