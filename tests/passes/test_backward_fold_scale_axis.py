@@ -274,3 +274,12 @@ def test_how_far_a_scale_is_carried(between: int, folded: bool, monkeypatch: pyt
     done = ran(with_weights(parse(text), {"w": (2, 1, 3, 3), "s": (2, 1, 1)}), PASS)
     assert bool(done.trace.firings) is folded
     done.prove()
+
+
+@pytest.mark.parametrize(
+    ("channels", "shape", "folded"), [(1, (1, 1, 1), True), (2, (1, 1, 1), False), (1, (1,), False)]
+)
+def test_one_number_is_a_vector_where_there_is_one_channel(channels: int, shape: tuple[int, ...], folded: bool) -> None:
+    done = ran(conv("y = Mul(c, one)", channels, f"1,{channels},10,10", one=shape), PASS)
+    assert bool(done.trace.firings) is folded
+    done.prove()

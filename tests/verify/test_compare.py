@@ -99,6 +99,7 @@ def test_maps() -> None:
 
 
 def test_empty_and_scalar() -> None:
+    assert only([], []).ok and only([], []).rel == 0
     assert only(np.zeros((0, 3)), np.zeros((0, 3))).ok
     assert only(np.array(1.0), np.array(1.5)).index == ()
 

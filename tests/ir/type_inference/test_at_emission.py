@@ -44,6 +44,15 @@ CASES: dict[str, tuple[Callable[..., Any], str]] = {
     "reshape_kept": (lambda x, i, w, z, c: op.Reshape(x, [0, 2, 2, -1]), "f32[N,2,2,M]"),
     "reshape_product": (lambda x, i, w, z, c: op.Reshape(x, [-1, 4]), "f32[?,4]"),
     "reshape_shape": (lambda x, i, w, z, c: op.Reshape(x, op.Concat(op.Shape(x, end=1), [-1], axis=0)), "f32[N,?]"),
+    "reshape_partly": (  # one element tells the other sizes: -1 and 1
+        lambda x, i, w, z, c: op.Reshape(
+            x,
+            op.Concat(
+                op.Shape(x, end=1), op.Cast(op.Squeeze(op.ReduceMax(w), [0]), to=TensorProto.INT64) * [-1, 1], axis=0
+            ),
+        ),
+        "f32[N,?,?]",
+    ),
     "reshape_back": (lambda x, i, w, z, c: op.Reshape(op.Flatten(x), op.Shape(x)), "f32[N,4,M]"),
     "expand": (lambda x, i, w, z, c: op.Expand(z, op.Shape(x)), "f32[N,4,M]"),
     "tile": (lambda x, i, w, z, c: op.Tile(z, [1, 4, 1]), "f32[N,4,M]"),
@@ -215,6 +224,13 @@ def test_a_reshape_to_impossible_sizes_is_refused(sizes: list[int]) -> None:
     block = load(parse("g (float[3,2,4] a) => (float[3,2,4] y) { y = Neg (a) }", opset=20)).main
     with emitting(block), pytest.raises(InternalError, match="does not type"):
         op.Reshape(block.inputs[0], np.array(sizes, np.int64))
+
+
+@pytest.mark.parametrize(("left", "right"), [("float", "double"), ("double", "float")])
+def test_a_product_of_two_dtypes_is_refused(left: str, right: str) -> None:
+    block = load(parse(f"g ({left}[3,2] a, {right}[2,5] b) => ({left}[3,2] y) {{ y = Neg (a) }}", opset=20)).main
+    with emitting(block), pytest.raises(InternalError):
+        op.MatMul(*block.inputs)
 
 
 @pytest.mark.parametrize("options", [{}, {"transA": 1}, {"transB": 1}, {"transA": 1, "transB": 1}])

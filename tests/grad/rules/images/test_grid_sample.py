@@ -148,3 +148,13 @@ def test_cases_of_the_backend_suite_beside_their_kinks(name: str) -> None:
     found = case(name)
     moved = np.random.default_rng(0).uniform(0.01, 0.04, found.inputs["Grid"].shape).astype(np.float32)
     check_model(clamp_ir(found.model), {**found.inputs, "Grid": found.inputs["Grid"] + moved}, seeds=(0,))
+
+
+@pytest.mark.parametrize("sizes", [(2, 0, 7, 2), (2, 6, 0, 2)])
+def test_a_grid_of_no_points_whose_size_is_known_late(sizes: tuple[int, ...]) -> None:
+    feeds = {"x": normal(2, 3, 4, 5), "g": normal(2, 6, 7, 2)}
+    graph = gradient(op_model("y = GridSample (x, g)", feeds, symbolic=True), seed="input")
+    empty = {"x": feeds["x"], "g": np.zeros(sizes, np.float32), "y_grad": np.zeros((2, 3, *sizes[1:3]), np.float32)}
+    found = run(graph, empty)
+    assert found["g_grad"].shape == sizes
+    assert found["x_grad"].shape == (2, 3, 4, 5) and not found["x_grad"].any()
