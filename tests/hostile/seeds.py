@@ -56,3 +56,16 @@ def seeds() -> Iterator[tuple[str, bytes]]:
         [node("Constant", "", "c", value_float=2.0), node("Range", "l n t", "r"), node("Cast", "r", "f", to=1),
          node("Mul", "f c", "k"), node("Add", "x k", "y")], [tensor("l", 0), tensor("n", 3), tensor("t", 1)],
     ).SerializeToString()  # fmt: skip
+    image = value("x", (1, 2, 4, 4))
+    yield "opset 9", model(
+        [node("Upsample", "x s", "u", mode="nearest"), node("Slice", "u", "c", starts=[1, 0], ends=[2, 6], axes=[1, 3]),
+         node("Pad", "c", "p", pads=[0, 0, 1, 1, 0, 0, 1, 1]), node("Clip", "p", "k", min=0.0, max=1.0),
+         node("Squeeze", "k", "q", axes=[1]), node("ReduceSum", "q", "y", axes=[1, 2], keepdims=0)],
+        [tensor("s", [1.0, 1.0, 2.0, 2.0], np.float32)], x=image, opset=9,
+    ).SerializeToString()  # fmt: skip
+    yield "opset 11", model(
+        [node("Resize", "x r s", "u", mode="linear"), node("Pad", "u a", "p"), node("Clip", "p l", "k"),
+         node("Split", "k", "m n", axis=3, split=[4, 6]), node("TopK", "m t", "v i"), node("Softmax", "v", "y", axis=2)],
+        [tensor("r", [], np.float32), tensor("s", [1.0, 1.0, 2.0, 2.0], np.float32),
+         tensor("a", [0, 0, 1, 1, 0, 0, 1, 1]), tensor("l", 0.0, np.float32), tensor("t", [2])], x=image, opset=11,
+    ).SerializeToString()  # fmt: skip
