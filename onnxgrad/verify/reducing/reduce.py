@@ -62,6 +62,7 @@ class _Reducer:
         self.on_step = on_step
         self.seen = {_digest(model)}
         self.level = _level(model)
+        self.types: dict[str, TypeProto] | None = None
 
     def run(self) -> Reduction:
         while True:
@@ -79,13 +80,18 @@ class _Reducer:
         make = dict(STEPS)[name]
         model = self.found.model
         self.on_step(name, model, self.found.checked)
+        if time.monotonic() > self.deadline:
+            self.found.finished = False
+            return False
+        if self.types is None:  # of this model, for all steps: functions that call each other twice take their time
+            self.types = _types(model)
         size = _size(model)
-        for candidate in make(model, _types(model)):
+        for candidate in make(model, self.types):
             if time.monotonic() > self.deadline:
                 self.found.finished = False
                 return False
             if self._serves(pruned(candidate), size):
-                self.found.model = candidate
+                self.found.model, self.types = candidate, None
                 self.on_step(name, candidate, self.found.checked)
                 return True
         return False
