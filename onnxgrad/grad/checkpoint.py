@@ -25,8 +25,8 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import rule_of
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.clone import clone_bindings
-from onnxgrad.ir.emission.emit import RANDOM_OPS
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.random_draws import draws
 from onnxgrad.ir.types import FLOAT_DTYPES, TensorType
 
 # a value's name: all its uses; (value, result): its use by the binding that defines `result`
@@ -215,7 +215,7 @@ def _plan(block: BindingBlock, marks: Marks) -> tuple[dict[Binding, None], dict[
     inside: dict[Binding, None] = {}
     lost: dict[Var, None] = {}
     for b in block.bindings:
-        if b.op in RANDOM_OPS or (b.op == "Dropout" and b.operand(2) is not None) or not b.inputs:
+        if draws(b) or not b.inputs:
             continue
         if all((v, b) not in marks.start and (v not in lost or (v, b) in marks.end) for v in b.reads()):
             continue

@@ -19,11 +19,12 @@ from onnxgrad.grad.sequences import add_up_sequences, zeros_of
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.clone import clone_bindings, clone_sparse
 from onnxgrad.ir.emission.constant import constant
-from onnxgrad.ir.emission.emit import RANDOM_OPS, emitting
+from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.emission.emitter import emitter
 from onnxgrad.ir.emission.nested import emit_with_blocks, nested_block
 from onnxgrad.ir.like import zeros_like
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.random_draws import draws
 from onnxgrad.ir.types import SequenceType, TensorType, Type
 from onnxgrad.laws.sums import add_up
 
@@ -228,9 +229,7 @@ def present(v: Var | None, b: Binding | None) -> Var:
 
 def refuse_random(b: Binding, body: BindingBlock) -> None:
     """Raises InputError when the body draws random numbers."""
-    drawn = next(
-        (inner for inner in body.walk() if inner.op in RANDOM_OPS or (inner.op == "Dropout" and inner.operand(2))), None
-    )
+    drawn = next((inner for inner in body.walk() if draws(inner)), None)
     if drawn is not None:
         raise InputError(
             f"the body of '{b}' draws random numbers ({drawn.op}); its gradient runs the body again, which would draw "

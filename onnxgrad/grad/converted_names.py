@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from onnx import GraphProto
 
-from onnx import GraphProto, NodeProto
+from onnxgrad.ir.nodes import every_graph, graphs_of
 
 
 def separate_names(graph: GraphProto) -> None:
     """Rename what a nested graph defines under a name that a graph around it has; renamed in place."""
-    taken = _defined(graph)
-    for nested in _nested(graph):
-        taken |= _defined(nested)
+    taken = {name for g in every_graph(graph) for name in _defined(g)}
     work = [(graph, _defined(graph))]
     while work:
         outer, visible = work.pop()
-        for inner in [g for node in outer.node for g in _graphs(node)]:
+        for inner in [g for node in outer.node for g in graphs_of(node)]:
             for name in sorted({n for node in inner.node for n in node.output if n} & visible):
                 fresh = name
                 while fresh in taken:
@@ -30,22 +28,8 @@ def _defined(graph: GraphProto) -> set[str]:
     return own | {name for node in graph.node for name in node.output if name}
 
 
-def _graphs(node: NodeProto) -> Iterator[GraphProto]:
-    for a in node.attribute:
-        if a.HasField("g"):
-            yield a.g
-        yield from a.graphs
-
-
-def _nested(graph: GraphProto) -> Iterator[GraphProto]:
-    for node in graph.node:
-        for inner in _graphs(node):
-            yield inner
-            yield from _nested(inner)
-
-
 def _rename(graph: GraphProto, old: str, new: str) -> None:
-    for inner in (graph, *_nested(graph)):
+    for inner in every_graph(graph):
         for node in inner.node:
             node.input[:] = [new if name == old else name for name in node.input]
             node.output[:] = [new if name == old else name for name in node.output]

@@ -15,12 +15,13 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad import batched_scan, raised_functions
 from onnxgrad.grad.converted_names import separate_names
 from onnxgrad.grad.sparse_aside import put_back_sparse, take_sparse
+from onnxgrad.ir import domains
 from onnxgrad.ir.attributes import is_of_onnxruntime
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
+from onnxgrad.ir.nodes import every_node
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.preflight.model import every_node
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array, numpy_dtype
@@ -56,8 +57,8 @@ def raise_opset(program: Program) -> tuple[Program, str]:
     source = to_proto(program)
     aside, sparse = _set_aside(source), take_sparse(source.graph, _HIDDEN)
     load_weights(source, program.folder)
-    for node in [n for n in every_node(source.graph.node) if n.domain == "ai.onnx"]:
-        node.domain = ""
+    for node in every_node(source.graph.node):
+        domains.respell(node)
     hidden = [n for n in every_node(source.graph.node) if not n.domain and is_of_onnxruntime(n.op_type, program.opset)]
     for node in hidden:
         node.domain = _HIDDEN
@@ -176,7 +177,7 @@ def _carry_over(source: ModelProto, converted: ModelProto) -> None:
     converted.ir_version = max(source.ir_version, _IR_VERSION)
     del converted.opset_import[:]
     for entry in [e for e in source.opset_import if e.domain != _HIDDEN]:
-        version = OPSET if entry.domain in ("", "ai.onnx") else entry.version
+        version = OPSET if domains.is_default(entry.domain) else entry.version
         converted.opset_import.add(domain=entry.domain, version=version)
     del converted.metadata_props[:]
     converted.metadata_props.extend(source.metadata_props)

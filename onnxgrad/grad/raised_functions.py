@@ -11,9 +11,10 @@ from onnx import FunctionProto, ModelProto
 from onnxgrad.errors import InputError
 from onnxgrad.grad.bodies import open_call, refuse_bomb
 from onnxgrad.grad.registry import rule_of
+from onnxgrad.ir import domains
 from onnxgrad.ir.anchor import anchor, lift
 from onnxgrad.ir.bodies import called, changes_meaning, functions_callees_first
-from onnxgrad.ir.preflight.model import every_node
+from onnxgrad.ir.nodes import every_node
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.types import type_to_proto
 
@@ -72,10 +73,10 @@ def carry_functions(source: ModelProto, converted: ModelProto, opset: int) -> No
         raised = FunctionProto()
         raised.CopyFrom(f)
         for entry in raised.opset_import:
-            if entry.domain in ("", "ai.onnx"):
+            if domains.is_default(entry.domain):
                 entry.version = max(entry.version, opset)
         converted.functions.append(raised)
-    before = {n.output[0]: n for n in every_node(source.graph.node) if n.domain not in ("", "ai.onnx") and n.output}
+    before = {n.output[0]: n for n in every_node(source.graph.node) if not domains.is_default(n.domain) and n.output}
     for node in every_node(converted.graph.node):
         old = before.get(node.output[0]) if node.output else None
         if old is not None and (old.domain, old.op_type) == (node.domain, node.op_type):

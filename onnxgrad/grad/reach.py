@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+
+from onnxgrad.ir import domains
+from onnxgrad.ir.nodes import every_node, graphs_of
 
 _FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.UNDEFINED}
 # constant between their steps: what passes through them alone has the derivative 0
@@ -18,7 +21,7 @@ def values_reaching(model: ModelProto, targets: Iterable[str], dtypes: Mapping[s
     everything that they read.
     """
     makers: dict[str, list[NodeProto]] = {}
-    for node in _nodes(model.graph):
+    for node in every_node(model.graph.node):
         for name in node.output:
             makers.setdefault(name, []).append(node)
     found: set[str] = set()
@@ -29,28 +32,13 @@ def values_reaching(model: ModelProto, targets: Iterable[str], dtypes: Mapping[s
             continue
         found.add(name)
         for node in makers.get(name, ()):
-            if node.op_type not in _FLAT or node.domain not in ("", "ai.onnx"):
+            if node.op_type not in _FLAT or not domains.is_default(node.domain):
                 todo += node.input
-                todo += (read for graph in _bodies(node) for read in _reads(graph))
+                todo += (read for graph in graphs_of(node) for read in _reads(graph))
     return found
-
-
-def _bodies(node: NodeProto) -> Iterator[GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH:
-            yield attribute.g
-        elif attribute.type == AttributeProto.GRAPHS:
-            yield from attribute.graphs
-
-
-def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
-    for node in graph.node:
-        yield node
-        for body in _bodies(node):
-            yield from _nodes(body)
 
 
 def _reads(graph: GraphProto) -> Iterator[str]:
     yield from (value.name for value in graph.output)
-    for node in _nodes(graph):
+    for node in every_node(graph.node):
         yield from node.input

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import onnx
 
 from onnxgrad.errors import InputError, InternalError, OnnxgradError
-from onnxgrad.ir import attributes
+from onnxgrad.ir import attributes, domains
 from onnxgrad.ir.block import Binding
 from onnxgrad.laws.quantized.operators import WITHOUT_FORM
 
@@ -215,7 +215,7 @@ def split_name(name: str) -> tuple[str, str]:
     domain, separator, op = name.rpartition("::")
     if not op or (separator and not domain):
         raise InputError(f'\'{name}\' is no operator name: write "Op" or "my.domain::Op"')
-    return ("" if domain == "ai.onnx" else domain, op)
+    return (domains.canonical(domain), op)
 
 
 def _add(rule: Rule, replace: bool) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from onnx import AttributeProto, GraphProto, NodeProto, SparseTensorProto, helper
+
+from onnxgrad.ir import domains
+from onnxgrad.ir.nodes import every_graph
 
 # what was taken by its number, which the operator that stands for it bears
 Taken = dict[str, NodeProto | SparseTensorProto]
@@ -18,7 +19,7 @@ def take_sparse(graph: GraphProto, domain: str) -> Taken:
     an initializer that is an input as well, the input; in that of a call's attributes, one that numbers them.
     """
     taken: Taken = {}
-    for inner in reversed(list(_graphs(graph))):  # a nested one before the node that holds it is copied
+    for inner in reversed(list(every_graph(graph))):  # a nested one before the node that holds it is copied
         declared = {v.name for v in (*inner.input, *inner.output, *inner.value_info)}
         inputs = {v.name for v in inner.input}
         stands, nodes = [], list(inner.node)
@@ -51,7 +52,7 @@ def take_sparse(graph: GraphProto, domain: str) -> Taken:
 def put_back_sparse(taken: Taken, graph: GraphProto, domain: str) -> None:
     """The inverse of `take_sparse`, in the converted graph, under the names that values have there."""
     waiting = dict(taken)
-    for inner in reversed(list(_graphs(graph))):
+    for inner in reversed(list(every_graph(graph))):
         for node in [n for n in inner.node if n.domain == domain and n.op_type in taken]:
             original, name = waiting.pop(node.op_type), node.output[0]
             if isinstance(original, NodeProto):
@@ -69,7 +70,7 @@ def put_back_sparse(taken: Taken, graph: GraphProto, domain: str) -> None:
 
 
 def _is_sparse_constant(node: NodeProto) -> bool:
-    if node.op_type != "Constant" or node.domain not in ("", "ai.onnx"):
+    if node.op_type != "Constant" or not domains.is_default(node.domain):
         return False
     return [a.name for a in node.attribute if not a.ref_attr_name] == ["sparse_value"]
 
@@ -81,14 +82,3 @@ def _stand(
     if name not in declared:
         graph.value_info.append(helper.make_tensor_value_info(name, tensor.values.data_type, list(tensor.dims)))
     return helper.make_node(number, [], [name], domain=domain)
-
-
-def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """The graph and all nested ones."""
-    yield graph
-    for node in graph.node:
-        for a in node.attribute:
-            if a.HasField("g"):
-                yield from _graphs(a.g)
-            for inner in a.graphs:
-                yield from _graphs(inner)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from onnx import NodeProto, helper
 
 from onnxgrad.errors import InternalError
-from onnxgrad.ir import attributes
+from onnxgrad.ir import attributes, domains
 from onnxgrad.ir.text import binding_text
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Binding:
     ) -> None:
         self.node = node
         self.op: str = node.op_type
-        self.domain: str = "" if node.domain == "ai.onnx" else node.domain
+        self.domain: str = domains.canonical(node.domain)
         self.block = block
         self.inputs = inputs
         self.outputs = outputs

@@ -15,7 +15,7 @@ import onnx
 from onnx import AttributeProto, FunctionProto
 
 from onnxgrad.errors import InputError, InternalError
-from onnxgrad.ir import attributes
+from onnxgrad.ir import attributes, domains
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.call_order import callees_first
 from onnxgrad.ir.clone import clone_bindings
@@ -106,7 +106,7 @@ def _schema_body(binding: Binding) -> Body:
         node.output[:] = ["" if v is None else v.name for v in binding.outputs]
         data = schema.get_context_dependent_function_with_opset_version(chosen, node.SerializeToString(), types)
     proto = FunctionProto.FromString(data)
-    if all(o.domain not in ("", "ai.onnx") for o in proto.opset_import):
+    if not any(domains.is_default(o.domain) for o in proto.opset_import):
         # onnx's builder forgets it for operators of other domains; it builds for the model's opset
         proto.opset_import.add(domain="", version=binding.block.opsets.get("", 0))
     if not proto.node:

@@ -8,7 +8,7 @@ from typing import Any
 from onnx import AttributeProto, GraphProto, NodeProto, SparseTensorProto
 
 from onnxgrad.errors import InternalError
-from onnxgrad.ir import attributes
+from onnxgrad.ir import attributes, domains
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.type_inference import at_emission
 from onnxgrad.ir.types import TensorType, Type
@@ -127,8 +127,7 @@ def _copy_node(source: NodeProto, bound: Mapping[str, AttributeProto] | None) ->
     for field in ("domain", "overload", "doc_string"):
         if source.HasField(field):  # a field that is set to nothing stays different from one that is not set
             setattr(node, field, getattr(source, field))
-    if node.domain == "ai.onnx":
-        node.domain = ""  # the other spelling loads in graphs only, and the copy may stand in a function
+    domains.respell(node)  # the copy may stand in a function
     node.metadata_props.extend(source.metadata_props)
     node.device_configurations.extend(source.device_configurations)
     for a in source.attribute:

@@ -14,7 +14,7 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto
 
 from onnxgrad.errors import InputError, InternalError, OnnxgradError
-from onnxgrad.ir.preflight.model import every_node
+from onnxgrad.ir.nodes import every_node
 from onnxgrad.ir.type_inference.misinferred import is_unbounded
 
 _LARGEST = 1 << 30  # serialised bytes that onnx's checker is given

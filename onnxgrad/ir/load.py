@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onnxgrad.errors import InputError, InternalError
-from onnxgrad.ir import attributes
+from onnxgrad.ir import attributes, domains
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.collector import collector_paused
 from onnxgrad.ir.fault import blaming
@@ -181,8 +181,7 @@ class _Reader:
 
     def function(self, program: Program, proto: FunctionProto) -> BindingBlock:
         """The block of a function body; its values have the types that the file declares, mostly none."""
-        opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
-        block = BindingBlock(program, proto, opsets)
+        block = BindingBlock(program, proto, domains.versions(proto.opset_import))
         scope: dict[str, Var] = {}
         for name in proto.input:
             var = self._define(scope, Var(name, block))

@@ -5,13 +5,12 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
-from onnx import ModelProto, TensorProto, numpy_helper
+from onnx import ModelProto, TensorProto
 
-from onnxgrad.errors import InputError
-from onnxgrad.ir.attributes import text
+from onnxgrad.ir import domains
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.names import Names
+from onnxgrad.ir.tensor_data import elements
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.weights import internalize
 
@@ -29,7 +28,7 @@ class Program:
         self.folder = folder
         self.path = path
         self.ir_version: int = proto.ir_version
-        self.opsets: dict[str, int] = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
+        self.opsets = domains.versions(proto.opset_import)
         self.functions: dict[FunctionKey, BindingBlock] = {}
         self.names = Names()
         self.main = BindingBlock(self, proto.graph, self.opsets)
@@ -61,10 +60,4 @@ class Program:
         """
         if tensor.data_location == TensorProto.EXTERNAL:
             tensor = internalize(tensor, self.folder)
-        try:
-            if tensor.data_type == TensorProto.STRING:  # which need not be UTF-8
-                return np.array([text(s) for s in tensor.string_data], object).reshape(tuple(tensor.dims))
-            return numpy_helper.to_array(tensor)
-        except (TypeError, ValueError) as e:
-            reason = (str(e) or type(e).__name__).splitlines()[0]
-            raise InputError(f"the data of tensor '{tensor.name}' is damaged: {reason}") from e
+        return elements(tensor)

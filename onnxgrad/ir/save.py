@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from onnxgrad.errors import InputError, InternalError
+from onnxgrad.ir import domains
 from onnxgrad.ir import weights as external
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.fault import blaming
@@ -155,7 +156,7 @@ def _own_data(path: Path) -> list[Path]:
 
 def _header_changed(program: Program) -> bool:
     source = program.proto
-    opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in source.opset_import}
+    opsets = domains.versions(source.opset_import)
     functions = [(f.domain, f.name, f.overload) for f in source.functions]
     return (
         program.ir_version != source.ir_version
@@ -168,7 +169,7 @@ def _header_changed(program: Program) -> bool:
 def _write_opsets(program: Program, model: ModelProto) -> None:
     written = set()
     for entry in program.proto.opset_import:
-        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        domain = domains.canonical(entry.domain)
         if domain in program.opsets:
             model.opset_import.add().CopyFrom(entry)
             model.opset_import[-1].version = program.opsets[domain]

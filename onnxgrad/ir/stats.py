@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import onnx
-from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
+from onnx import ModelProto, NodeProto, TensorProto
 
+from onnxgrad.ir import domains
+from onnxgrad.ir.nodes import every_node
 from onnxgrad.ir.types import dtype_name
 from onnxgrad.ir.weights import tensors
 
@@ -41,7 +42,7 @@ def stats_of(model: ModelProto) -> Stats:
     """The counts of one model; its external data is not read."""
     operators: Counter[str] = Counter()
     for nodes in (model.graph.node, *(f.node for f in model.functions)):
-        operators.update(operator(n) for n in walk(nodes))
+        operators.update(operator(n) for n in every_node(nodes))
     dtypes: Counter[str] = Counter()
     outside: dict[tuple[str, str], int] = {}
     for tensor in tensors(model):
@@ -52,20 +53,9 @@ def stats_of(model: ModelProto) -> Stats:
     return Stats(operators.total(), dtypes.total(), model.ByteSize() + sum(outside.values()), operators, dtypes)
 
 
-def walk(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Nodes and those of their nested graphs."""
-    for node in nodes:
-        yield node
-        for a in node.attribute:
-            if a.type == AttributeProto.GRAPH:
-                yield from walk(a.g.node)
-            for graph in a.graphs:
-                yield from walk(graph.node)
-
-
 def operator(node: NodeProto) -> str:
     """`Conv`, or `com.example::Conv` outside the default domain."""
-    return f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+    return node.op_type if domains.is_default(node.domain) else f"{node.domain}::{node.op_type}"
 
 
 def _external_bytes(tensor: TensorProto, entries: dict[str, str]) -> int:

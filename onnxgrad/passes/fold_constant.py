@@ -18,12 +18,12 @@ from onnxgrad.folding.size import file_bytes
 from onnxgrad.ir import attributes
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.emission.constant import constant
-from onnxgrad.ir.emission.emit import RANDOM_OPS, emitting
+from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.random_draws import draws
 from onnxgrad.ir.type_inference import at_emission, symbols
 from onnxgrad.ir.types import FLOAT_DTYPES, Array, TensorType, element_count, is_static, numpy_dtype
 from onnxgrad.passes.base import Pass, register, roots
-from onnxgrad.passes.merge_equal import draws
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify.running.process import RunFailed
 from onnxgrad.verify.running.run import run
@@ -31,7 +31,7 @@ from onnxgrad.verify.running.session import RuntimeMissing
 from onnxgrad.verify.values import Value
 
 # evaluated once it may differ from what a run would give, or it hides a structure that the runtime looks for
-_NEVER = RANDOM_OPS | {
+_NEVER = {
     "Constant",
     "DequantizeLinear",
     "DynamicQuantizeLinear",

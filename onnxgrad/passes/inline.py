@@ -24,10 +24,11 @@ from onnxgrad.ir.bodies import (
     splice,
 )
 from onnxgrad.ir.names import rename
+from onnxgrad.ir.nodes import every_node
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.outlining.functions import KEY, MADE_BY, Origin, declare_copies, origins, restore_names, restore_order
 from onnxgrad.passes.base import Pass, register, roots
-from onnxgrad.passes.remove_unused_functions import names_function, reachable, walk_nodes
+from onnxgrad.passes.remove_unused_functions import names_function, reachable
 from onnxgrad.rewrite.trace import Trace
 
 _MARK = "onnxgrad.inline"
@@ -221,6 +222,6 @@ def _drop_import(program: Program, domain: str) -> None:
     used = {key[0] for key in program.functions}
     used.update(b.domain for block in program.blocks() for b in block.bindings)
     for info in program.proto.training_info:
-        used.update(n.domain for g in (info.initialization, info.algorithm) for n in walk_nodes(g.node))
+        used.update(n.domain for g in (info.initialization, info.algorithm) for n in every_node(g.node))
     if domain not in used and not any(s.domain == domain for s in onnx.defs.get_all_schemas()):
         program.opsets.pop(domain, None)

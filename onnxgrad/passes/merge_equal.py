@@ -9,9 +9,9 @@ from typing import ClassVar
 from onnx import TensorProto
 
 from onnxgrad.ir.block import Binding, BindingBlock, Var
-from onnxgrad.ir.emission.emit import RANDOM_OPS
 from onnxgrad.ir.emission.provenance import merged_metadata
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.random_draws import draws
 from onnxgrad.ir.types import FLOAT_DTYPES
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.rewrite.trace import Trace
@@ -113,8 +113,7 @@ def _both_returned(b: Binding, kept: Binding) -> bool:
 
 def _pure(b: Binding) -> bool:
     """Known to give the same results for the same operands."""
-    known = b.domain in ("", "ai.onnx.ml") and b.op not in RANDOM_OPS and not b.blocks
-    return known and not draws(b) and not b.has_refs
+    return b.domain in ("", "ai.onnx.ml") and not draws(b) and not b.blocks and not b.has_refs
 
 
 def _same_call(a: Binding, b: Binding) -> bool:
@@ -125,8 +124,3 @@ def _same_call(a: Binding, b: Binding) -> bool:
 
 def _attributes(b: Binding) -> list[bytes]:
     return sorted(a.SerializeToString(deterministic=True) for a in b.node.attribute)
-
-
-def draws(b: Binding) -> bool:
-    """A training-mode Dropout draws a mask; before opset 7 every one may."""
-    return b.op == "Dropout" and (b.operand(2) is not None or b.version < 7)

@@ -9,7 +9,9 @@ from typing import ClassVar
 
 from onnx import NodeProto
 
+from onnxgrad.ir import domains
 from onnxgrad.ir.bodies import called
+from onnxgrad.ir.nodes import every_node
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.passes.base import Pass, register
 from onnxgrad.rewrite.trace import Trace
@@ -27,7 +29,7 @@ def reachable(program: Program, entries: Iterable[FunctionKey] = ()) -> set[Func
     work = [*entries, *(key for b in program.main.walk() if (key := called(b)) is not None)]
     for info in program.proto.training_info:
         for graph in (info.initialization, info.algorithm):
-            for node in walk_nodes(graph.node):
+            for node in every_node(graph.node):
                 work += [key for key in _keys(node) if key in program.functions]
     while work:
         key = work.pop()
@@ -38,19 +40,8 @@ def reachable(program: Program, entries: Iterable[FunctionKey] = ()) -> set[Func
 
 
 def _keys(node: NodeProto) -> Iterator[FunctionKey]:
-    yield (node.domain, node.op_type, node.overload)
-    if node.domain == "ai.onnx":
-        yield ("", node.op_type, node.overload)
-
-
-def walk_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Every node, those of nested graphs included."""
-    work = list(nodes)
-    while work:
-        node = work.pop()
-        yield node
-        for a in node.attribute:
-            work += [n for g in (a.g, *a.graphs) for n in g.node]
+    for domain in dict.fromkeys([node.domain, domains.canonical(node.domain)]):
+        yield (domain, node.op_type, node.overload)
 
 
 @register

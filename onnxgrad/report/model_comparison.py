@@ -10,7 +10,9 @@ from typing import Any
 
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto
 
-from onnxgrad.ir.stats import operator, walk
+from onnxgrad.ir import domains
+from onnxgrad.ir.nodes import every_node
+from onnxgrad.ir.stats import operator
 from onnxgrad.ir.types import dtype_name, type_from_proto
 from onnxgrad.ir.weights import internalize
 from onnxgrad.verify.values import elements
@@ -97,7 +99,7 @@ class Comparison:
                 self._node(f"{scope}{key}", x, y)
             elif only := x or y:
                 self.lines["added" if x is None else "removed"].append(f"{scope}{key} = {_call(only)}")
-                nested = (n for g in _nested(only) for n in walk(g.node))
+                nested = (n for g in _nested(only) for n in every_node(g.node))
                 self.counts[x is None].update(operator(n) for n in nested)
         common = [[key for key in side if key in sides[0] and key in sides[1]] for side in sides]
         if common[0] != common[1]:
@@ -179,8 +181,7 @@ def _graph_pairs(x: NodeProto, y: NodeProto) -> dict[str, tuple[GraphProto, Grap
 
 
 def _domain(part: NodeProto | OperatorSetIdProto) -> str:
-    """Two spellings, one domain."""
-    return "" if part.domain == "ai.onnx" else part.domain
+    return domains.canonical(part.domain)
 
 
 def _change(p: AttributeProto | None, q: AttributeProto | None) -> str:

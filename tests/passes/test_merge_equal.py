@@ -83,6 +83,8 @@ def test_a_dropout_in_inference_merges_and_one_before_opset_7_does_not() -> None
     text = "g (float[2] x) => (float[2] o) { a = Dropout(x) b = Dropout(x) o = Sub(a, b) }"
     assert ops(merged(text)) == ["Dropout", "Sub"]
     assert ops(apply(parse(text, opset=6, ir_version=7), PASSES)).count("Dropout") == 2
+    text = text.replace("Dropout(", "Dropout<is_test = 1>(")
+    assert ops(apply(parse(text, opset=6, ir_version=7), PASSES)).count("Dropout") == 1
 
 
 def test_calls_and_control_flow_stay() -> None:

@@ -24,12 +24,8 @@ from onnxgrad.ir.emission import signature
 from onnxgrad.ir.emission.append import append
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.emission.emitter import Emitter, emitter, in_force
+from onnxgrad.ir.random_draws import RANDOM_OPS
 from onnxgrad.ir.var import Var
-
-# two of these with equal operands are still two different draws
-RANDOM_OPS = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
-)
 
 
 def emitting(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 import onnx
 from onnx import ModelProto, NodeProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir import domains
 from onnxgrad.ir.call_order import callees_first
+from onnxgrad.ir.nodes import every_node
 from onnxgrad.ir.preflight.nodes import check_contents
 
 # onnxruntime opens every call when it loads a model
@@ -31,7 +31,7 @@ def check_model(proto: ModelProto, where: str) -> None:
     newest = onnx.defs.onnx_opset_version()
     imports = [*proto.opset_import, *(o for f in proto.functions for o in f.opset_import)]
     for entry in imports:
-        if entry.domain in ("", "ai.onnx") and not 1 <= entry.version <= newest:
+        if domains.is_default(entry.domain) and not 1 <= entry.version <= newest:
             raise InputError(
                 f"{where}: unknown opset {entry.version} of the default domain; the installed onnx "
                 f"{onnx.__version__} knows 1 to {newest}"
@@ -71,14 +71,3 @@ def _calls(proto: ModelProto) -> dict[_Key, list[_Key]]:
 
 def _key(node: NodeProto) -> _Key:
     return (node.domain, node.op_type, node.overload)
-
-
-def every_node(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Every node, those of nested graphs included."""
-    for node in nodes:
-        yield node
-        for a in node.attribute:
-            if a.HasField("g"):
-                yield from every_node(a.g.node)
-            for g in a.graphs:
-                yield from every_node(g.node)

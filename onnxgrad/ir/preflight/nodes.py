@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import lru_cache
 
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir import attributes
+from onnxgrad.ir import attributes, domains
 from onnxgrad.ir.preflight.tensors import MOST_AXES, check_declared, check_sparse, check_tensor
 
 _A = AttributeProto
@@ -63,7 +63,7 @@ class _Reader:
                 continue
             kinds: Mapping[str, int] | None = None
             if (domain, op) not in self.local:
-                standard = "" if domain == "ai.onnx" else domain
+                standard = domains.canonical(domain)
                 kinds = _kinds(op, opsets.get(standard, 0), standard)
             seen: set[str] = set()
             for a in given:
@@ -108,7 +108,7 @@ class _Reader:
         known = None if kinds is None else kinds.get(a.name)
         if known is not None and known != a.type:
             raise self._wrong(node, f"the attribute '{a.name}' is of type {_kind(a.type)}, not {_kind(known)}")
-        if known is not None and node.domain in ("", "ai.onnx") and a.name in _RANGED:
+        if known is not None and domains.is_default(node.domain) and a.name in _RANGED:
             self._in_range(node, a, *_RANGED[a.name])
             if a.name == "num_outputs" and a.i < len(node.output):
                 raise self._wrong(node, f"the attribute 'num_outputs' is {a.i}, and {len(node.output)} are named")
@@ -137,10 +137,6 @@ def check_contents(model: ModelProto, where: str) -> None:
     """Raises InputError for tensors, declared types and attributes that no runtime can make sense of."""
     local = frozenset((f.domain, f.name) for f in model.functions)
     reader = _Reader(where, local)
-    reader.graph(model.graph, _opsets(model), function=False, depth=0)
+    reader.graph(model.graph, domains.versions(model.opset_import), function=False, depth=0)
     for function in model.functions:
-        reader.nodes(function.node, _opsets(function), function=True, depth=0)
-
-
-def _opsets(owner: ModelProto | FunctionProto) -> dict[str, int]:
-    return {"" if o.domain == "ai.onnx" else o.domain: o.version for o in owner.opset_import}
+        reader.nodes(function.node, domains.versions(function.opset_import), function=True, depth=0)

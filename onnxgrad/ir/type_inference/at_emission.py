@@ -12,6 +12,7 @@ from typing import Any
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from onnxgrad.ir import domains
 from onnxgrad.ir.block import BindingBlock, Var
 from onnxgrad.ir.emission.signature import TypeMismatch
 from onnxgrad.ir.type_inference import misinferred, symbols
@@ -38,10 +39,10 @@ def result_types(
     """One type per output name of `node`, None where nothing can be said. Raises TypeMismatch."""
     if schema is None or any(a.ref_attr_name for a in node.attribute):
         return [None] * len(node.output)
-    if node.domain == "ai.onnx":  # the schema is that of the default domain, and the imports have this spelling
+    if node.domain != domains.canonical(node.domain):
         plain = NodeProto()
         plain.CopyFrom(node)
-        plain.domain = ""
+        domains.respell(plain)
         node = plain
     quick = _QUICK.get(node.op_type) if node.domain == "" else None
     if quick is not None and len(node.output) == 1 and all(v is not None and v.dtype for v in inputs):

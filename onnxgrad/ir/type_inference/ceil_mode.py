@@ -10,6 +10,7 @@ from typing import Any
 
 from onnx import NodeProto, helper
 
+from onnxgrad.ir import domains
 from onnxgrad.ir.types import Dim, Shape
 
 POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
@@ -17,7 +18,7 @@ POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
 
 def rounds_up(node: NodeProto) -> bool:
     """Whether `node` is a pool in ceil_mode."""
-    return node.op_type in POOLS and node.domain in ("", "ai.onnx") and bool(_attributes(node).get("ceil_mode"))
+    return node.op_type in POOLS and domains.is_default(node.domain) and bool(_attributes(node).get("ceil_mode"))
 
 
 def without_late_windows(node: NodeProto, x: Shape | None, y: Shape | None) -> Shape | None:

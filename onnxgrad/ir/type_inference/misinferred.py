@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from onnx import NodeProto, helper
 
+from onnxgrad.ir import domains
 from onnxgrad.ir.type_inference import ceil_mode
 from onnxgrad.ir.types import Shape
 
@@ -21,7 +22,7 @@ _MOST_PARTS = 1 << 20
 
 def spell_out(node: NodeProto) -> None:
     """Write the defaults that onnx forgets."""
-    if node.domain in ("", "ai.onnx"):
+    if domains.is_default(node.domain):
         written = {a.name for a in node.attribute}
         for name, value in _FORGOTTEN.get(node.op_type, {}).items():
             if name not in written:

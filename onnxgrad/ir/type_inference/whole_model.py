@@ -12,6 +12,7 @@ from collections.abc import Iterable, Set
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
+from onnxgrad.ir import domains
 from onnxgrad.ir.preflight.model import inlined_nodes
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.type_inference import misinferred
@@ -116,8 +117,7 @@ def _prepare(nodes: Iterable[NodeProto], hidden: Set[str]) -> None:
     The default domain gets one spelling.
     """
     for node in nodes:
-        if node.domain == "ai.onnx":
-            node.domain = ""
+        domains.respell(node)
         if node.metadata_props:
             node.ClearField("metadata_props")
         if node.doc_string:

@@ -19,6 +19,7 @@ import numpy as np
 import onnx
 
 from onnxgrad.errors import Unsupported
+from onnxgrad.ir import domains
 from onnxgrad.verify.feeds.dims import evaluate, required_inputs, shape_of
 from onnxgrad.verify.reference.in_child import infer_types
 from onnxgrad.verify.reference.order import scheduled
@@ -321,8 +322,7 @@ def _inferred(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
                 )
                 continue
         graph.node.append(node)
-        if node.domain == "ai.onnx":  # inference knows the default domain by its other spelling only
-            graph.node[-1].domain = ""
+        domains.respell(graph.node[-1])
     graph.output.extend(model.graph.output)
     graph.value_info.extend(model.graph.value_info)
     # A model that inference rejects may still run: then what it declares is all that is known.

@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir import domains
 from onnxgrad.verify.reference.borrowed import borrow
 from onnxgrad.verify.reference.kernels import BOUNDED, CONTRACTIONS, KERNELS, Call, Unsupported
 from onnxgrad.verify.reference.order import scheduled
@@ -108,7 +109,7 @@ class _Graph:
             live |= used
 
     def _step(self, node: onnx.NodeProto) -> _Step:
-        domain = "" if node.domain == "ai.onnx" else node.domain
+        domain = domains.canonical(node.domain)
         version = self.opsets.get(domain, self.opsets.get(node.domain, 1))
         subgraphs: list[_Graph] = []
         attributes = {a.name: self._attribute(a, subgraphs) for a in node.attribute}
@@ -192,7 +193,7 @@ class _Function:
         self.owner = owner
         self.function = function
         self.node = node
-        self.opsets = {**opsets, **_opsets(function.opset_import)}
+        self.opsets = {**opsets, **domains.versions(function.opset_import)}
         self.defaults = defaults
         self.graph: _Graph | None = None
 
@@ -205,11 +206,6 @@ class _Function:
         return self.graph.run(values, {}, clock)
 
 
-def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
-    """Versions by domain; the default domain has two spellings."""
-    return {"" if i.domain == "ai.onnx" else i.domain: i.version for i in imports}
-
-
 class Reference:
     """A model compiled for evaluation in float64; `run` it on several feeds.
 
@@ -219,7 +215,7 @@ class Reference:
     def __init__(self, model: onnx.ModelProto) -> None:
         self.functions = {(f.domain, f.name, f.overload): f for f in model.functions}
         self._defaults: dict[tuple[str, str, int], dict[str, onnx.AttributeProto]] = {}
-        opsets = _opsets(model.opset_import)
+        opsets = domains.versions(model.opset_import)
         self.declared = {value.name: value.type for value in model.graph.input}
         self.compiled = self.graph(model.graph, opsets)
 

@@ -1,0 +1,31 @@
+"""Nodes and graphs of a protobuf, nested ones included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from onnx import GraphProto, NodeProto
+
+
+def graphs_of(node: NodeProto) -> Iterator[GraphProto]:
+    """The graphs that a node holds as attributes."""
+    for a in node.attribute:
+        if a.HasField("g"):
+            yield a.g
+        yield from a.graphs
+
+
+def every_node(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Every node, those of nested graphs included."""
+    for node in nodes:
+        yield node
+        for graph in graphs_of(node):
+            yield from every_node(graph.node)
+
+
+def every_graph(graph: GraphProto) -> Iterator[GraphProto]:
+    """The graph and all nested ones, outer before inner."""
+    yield graph
+    for node in graph.node:
+        for inner in graphs_of(node):
+            yield from every_graph(inner)
