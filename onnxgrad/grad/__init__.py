@@ -1,9 +1,10 @@
 """Reverse-mode gradients of ONNX graphs, as ONNX graphs."""
 
 from onnxgrad.grad import rules
-from onnxgrad.grad.api import Gradient, differentiate, gradient
+from onnxgrad.grad.api import gradient
 from onnxgrad.grad.check import check_gradient
 from onnxgrad.grad.check_report import GradientReport
+from onnxgrad.grad.differentiation import Gradient, differentiate
 from onnxgrad.grad.engine import backward
 from onnxgrad.grad.function_gradient import function_gradient
 from onnxgrad.grad.marks import mark_checkpoints

@@ -21,11 +21,11 @@ import onnx
 from onnx import ModelProto, TensorProto
 
 from onnxgrad.errors import InputError, NotProved, OnnxgradError, Unsupported
-from onnxgrad.grad.api import Gradient, differentiate
 from onnxgrad.grad.check_kinks import between_slopes, smooth_elements
 from onnxgrad.grad.check_line import SHRINK, STEP, Line
 from onnxgrad.grad.check_report import GradientReport, ValueCheck
 from onnxgrad.grad.check_values import Flat, Mask, flat, moved_by, zero_deltas
+from onnxgrad.grad.differentiation import Gradient, differentiate
 from onnxgrad.grad.reach import values_reaching
 from onnxgrad.grad.request import Target, Wrt, find_targets, hoist_requested
 from onnxgrad.ir.emission.emit import emitting

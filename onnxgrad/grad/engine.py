@@ -72,7 +72,8 @@ def edges(binding: Binding) -> list[Var]:
 
 
 def influenced(block: BindingBlock, sources: Iterable[Var]) -> set[Var]:
-    """What depends differentiably on `sources`. The block must be in topological order."""
+    """What depends differentiably on `sources`."""
+    block.schedule()
     found = set(sources)
     for b in block.bindings:
         if any(v in found for v in edges(b)):
@@ -81,7 +82,8 @@ def influenced(block: BindingBlock, sources: Iterable[Var]) -> set[Var]:
 
 
 def reaching(block: BindingBlock, targets: Iterable[Var]) -> set[Var]:
-    """What `targets` depend on differentiably. The block must be in topological order."""
+    """What `targets` depend on differentiably."""
+    block.schedule()
     found = set(targets)
     for b in reversed(block.bindings):
         if any(v in found for v in b.outputs if v is not None):
@@ -100,7 +102,6 @@ def open_calls(
     kept: set[Var] = {*targets, *sources, *others}
     anchors: list[Binding] = []
     while True:
-        block.schedule()
         needed = influenced(block, sources) & reaching(block, targets)
         unknown = [v for v in sources if v.type is None or (isinstance(v.type, TensorType) and v.shape is None)]
         needed |= reaching(block, unknown) if unknown else set()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.api import differentiate
+from onnxgrad.grad.differentiation import differentiate
 from onnxgrad.grad.opset import raise_opset
 from onnxgrad.grad.request import Target, Wrt
 from onnxgrad.grad.simplify import simplify

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from onnxgrad.errors import InputError, NotProved
-from onnxgrad.grad.api import differentiate
 from onnxgrad.grad.check import check_gradient
+from onnxgrad.grad.differentiation import differentiate
 from onnxgrad.grad.opset import OPSET
 from onnxgrad.grad.request import PARAMS
 from onnxgrad.ir.load import ModelLike, load, load_own

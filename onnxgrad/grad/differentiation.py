@@ -1,0 +1,109 @@
+"""A program and its adjoints, in three acts: prepare the forward part, walk back over it, finish the graph."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from onnxgrad.grad.engine import backward
+from onnxgrad.grad.finish import finish
+from onnxgrad.grad.integer_paths import why_zero
+from onnxgrad.grad.prepare import Prepared, Question, Seed, prepare
+from onnxgrad.grad.request import Target, Wrt
+from onnxgrad.grad.segments import Choice
+from onnxgrad.grad.sequences import zeros_of
+from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.collector import collector_paused
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.fault import blaming
+from onnxgrad.ir.names import rename
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.program import Program
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """A program with its adjoints, and what to tell the user about it."""
+
+    program: Program
+    targets: tuple[str, ...]
+    # requested value -> output that holds its adjoint, in the order asked
+    adjoints: Mapping[str, str]
+    # target -> graph input for its adjoint, with seed="input"
+    seeds: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def differentiate(
+    program: Program,
+    wrt: Wrt = None,
+    target: Target = None,
+    *,
+    seed: Seed = "ones",
+    checkpoint: Choice = None,
+    ste: bool = False,
+    simplify: bool = True,
+    names: str = "{}_grad",
+) -> Gradient:
+    """`gradient` on a Program, which is changed (or replaced, when its opset has to be raised); see there."""
+    with collector_paused(), blaming(program.proto):
+        task = prepare(program, Question(wrt, target, seed, checkpoint, ste, simplify, names))
+        answer = _walk(task)
+        finish(task)
+        return answer
+
+
+def _walk(task: Prepared) -> Gradient:
+    """Act two: from the targets' adjoints back to those asked for, each of them an output."""
+    question, block = task.question, task.block
+    notes = list(task.notes)
+    with emitting(block, share=True, made_by="gradient"):
+        seeds = {v: _seed(v, question.seed, question.names) for v in task.targets}
+        found = backward(block, seeds, task.asked, view=task.view)
+        if not found:
+            text = f"no requested value reaches {_listed(task.target_names)}: all gradients are zero"
+            if reason := why_zero(block, task.asked, task.targets, ste=question.ste):
+                text += f" ({reason})"
+            notes.append(text)
+            warnings.warn(text, stacklevel=4)  # gradient's caller
+        outputs = {v.name: _return(block, v, found.get(v), question.names, task.forward) for v in task.asked}
+    for value, output in outputs.items():
+        if output != question.names.format(value):
+            notes.append(renamed(value, output, question.names))
+    # a target that a call gave is another value now that the call is open
+    names = zip(task.target_names, task.targets, strict=True)
+    given = {name: seeds[v].name for name, v in names} if question.seed == "input" else {}
+    return Gradient(task.program, tuple(task.target_names), outputs, given, tuple(notes))
+
+
+def _seed(target: Var, seed: Seed, names: str) -> Var:
+    if seed == "input":
+        return target.block.add_input(target.block.program.names.fresh(names.format(target.name)), target.type)
+    return constant(np.ones(()), target.dtype, name="one")
+
+
+def _return(block: BindingBlock, value: Var, adjoint: Var | None, names: str, forward: Collection[Binding]) -> str:
+    """Make the adjoint an output under its name; an Identity only where the value cannot carry that name itself."""
+    if adjoint is None:
+        adjoint = zeros_of(value)
+    name = block.program.names.fresh(names.format(value.name))
+    # what the forward part defines, a constant, and what is an output already keep their names
+    if adjoint.returned or adjoint.definition is None or adjoint.definition in forward:
+        with emitting(block, made_by="gradient"):  # not shared: each of several values with one adjoint has its own
+            adjoint = op.Identity(adjoint)
+    rename(adjoint, name)
+    block.add_output(adjoint)
+    return name
+
+
+def renamed(value: str, output: str, names: str) -> str:
+    """What to tell the user of an adjoint that could not have its name."""
+    return f"'{names.format(value)}' is taken: the gradient of '{value}' is '{output}'"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ("target " if len(names) == 1 else "targets ") + ", ".join(f"'{n}'" for n in names)

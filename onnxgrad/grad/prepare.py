@@ -1,0 +1,130 @@
+"""Act one of `differentiate`: the forward part as the backward walk needs it, and what is asked of it.
+
+The order of the steps is not free. The opset comes first, because raising it makes another program. Marks of
+checkpoints come off before anything follows an edge: they stand between a value and its readers. Targets are found
+before requested weights of nested graphs move out, which needs to know what reaches them. Rounding is opened before
+`wrt` is read: "params" means the weights in front of it. Calls are opened last, on the paths between what is asked
+and the targets only, and what the walk reads is chosen among the bindings that are there then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.checkpoint import Recomputation
+from onnxgrad.grad.engine import AsKept, View, influenced, open_calls, reaching
+from onnxgrad.grad.loop import type_states
+from onnxgrad.grad.marks import Written, take
+from onnxgrad.grad.opset import raise_opset
+from onnxgrad.grad.request import Target, Wrt, find_targets, find_wrt, hoist_requested
+from onnxgrad.grad.segments import Choice, choose
+from onnxgrad.grad.straight_through import open_rounding
+from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.program import Program
+from onnxgrad.passes.remove_unused_functions import reachable
+
+Seed = Literal["ones", "input"]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of a program: see `gradient`. Raises InputError for a seed or names that cannot be."""
+
+    wrt: Wrt
+    target: Target
+    seed: Seed
+    checkpoint: Choice
+    ste: bool
+    simplify: bool
+    names: str
+
+    def __post_init__(self) -> None:
+        if self.seed not in ("ones", "input"):
+            raise InputError(f'seed must be "ones" or "input", not {self.seed!r}')
+        if self.names.count("{}") != 1:
+            raise InputError(f"names must hold {{}} once, for the value's name; it is {self.names!r}")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A program whose forward part can be walked back.
+
+    targets, asked: the values, as they are now; target_names: as they were called. view: what the walk reads. anchors:
+    Identities that hold a place until the end. forward: the bindings that are none of ours. weights, functions: the
+    names of those that were there, and the functions that were called.
+    """
+
+    program: Program
+    question: Question
+    targets: Sequence[Var]
+    target_names: Sequence[str]
+    asked: Sequence[Var]
+    view: View
+    anchors: Sequence[Binding]
+    forward: Collection[Binding]
+    own_names: Collection[str]
+    weights: Collection[str]
+    functions: Collection[tuple[str, str, str]]
+    notes: Sequence[str]
+
+    @property
+    def block(self) -> BindingBlock:
+        return self.program.main
+
+
+def prepare(program: Program, question: Question) -> Prepared:
+    """Change `program`, or another in its place where the opset has to be raised, until it can be walked back.
+
+    Raises InputError for a question that the program cannot answer.
+    """
+    given_names = set(program.names)
+    program, raised = raise_opset(program)
+    # a constant of a function that raising opened is none of the model's values, as it is none where nothing is raised
+    made = {v.name for b in program.blocks() for v in b.vars() if v.name not in given_names} if raised else set()
+    own_names, called = set(program.names), reachable(program)
+    notes = [raised] if raised else []
+    block = program.main
+    written = take(block)
+    targets = find_targets(block, question.target, scalar=question.seed == "ones")
+    target_names = [v.name for v in targets]
+    hoist_requested(program, question.wrt)
+    own_values = {v.name: v for v in block.vars() if v.name not in made}
+    anchors: list[Binding] = []
+    if question.ste:
+        anchors, count = open_rounding(program)
+        many = f"{count} quantisation{'' if count == 1 else 's'}"
+        notes.append(f"straight through {many}: an estimate, not a derivative")
+    asked = find_wrt(block, question.wrt, targets, own_values, ste=question.ste)
+    anchors += open_calls(block, targets, asked, () if written is None else written.values)
+    type_states(block, asked)
+    return Prepared(
+        program,
+        question,
+        targets,
+        target_names,
+        asked,
+        view=_view(block, question.checkpoint, targets, asked, written),
+        anchors=anchors,
+        forward=set(block.bindings).difference(anchors),
+        own_names=own_names,
+        weights={t.name for t in program.proto.graph.initializer},
+        functions=called,
+        notes=notes,
+    )
+
+
+def _view(
+    block: BindingBlock, checkpoint: Choice, targets: Sequence[Var], asked: Sequence[Var], written: Written | None
+) -> View:
+    """What the backward walk reads: the forward bindings, or with checkpointing recomputed ones.
+
+    The marks of the file count where none are given.
+    """
+    if checkpoint is None:
+        return AsKept() if written is None else Recomputation(block, written.now())
+    passed = influenced(block, asked) & reaching(block, targets)
+    marks = choose(block, checkpoint, [b for b in block.bindings if any(v in passed for v in b.outputs)])
+    return Recomputation(block, marks)
