@@ -100,11 +100,17 @@ def _outcome(words: Sequence[str], verbose: bool) -> int:
 
 def _ours(error: Exception, args: argparse.Namespace | None, verbose: bool) -> int:
     """What nobody expected: the model's fault where it does not run, else our own."""
-    theirs = blamed(args, error) if args is not None else None
+    theirs = blamed(_models(args), error) if args is not None else None
     if theirs is not None:
         return _failed(str(theirs), theirs.exit_code, verbose)
     what = str(error) if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"
     return _failed(f"internal error: {what}; {_REPORT}", InternalError.exit_code, verbose)
+
+
+def _models(args: argparse.Namespace) -> list[str]:
+    """The models that the arguments name."""
+    found = getattr(args, "model", None) or [getattr(args, "a", ""), getattr(args, "b", "")]
+    return [found] if isinstance(found, str) else list(found)
 
 
 _REPORT = "please report this line with the command, the model and what `onnxgrad doctor` prints (-v adds a traceback)"

@@ -26,6 +26,7 @@ from onnxgrad.cli.common import (
 )
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.output import Output
+from onnxgrad.cli.recipe_options import with_recipe
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.load import read_proto
 from onnxgrad.ir.save import to_proto
@@ -142,7 +143,7 @@ def _runs(args: argparse.Namespace) -> bool:
 
 
 def _job(args: argparse.Namespace, name: str, recipe: Recipe | None, out: Output) -> _Job:
-    own = args if recipe is None else recipe.apply(args, name, args.words)
+    own = args if recipe is None else with_recipe(args, recipe, name, args.words)
     pipeline = Pipeline.of(own.preset, own.passes, merge=own.merge, provider=own.provider)
     if own.inline:
         pipeline = Pipeline((Inline(names=" ".join(own.inline)), *pipeline.passes))

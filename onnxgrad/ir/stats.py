@@ -55,7 +55,12 @@ def stats_of(model: ModelProto) -> Stats:
 
 def operator(node: NodeProto) -> str:
     """`Conv`, or `com.example::Conv` outside the default domain."""
-    return node.op_type if domains.is_default(node.domain) else f"{node.domain}::{node.op_type}"
+    return full_name(node.domain, node.op_type)
+
+
+def full_name(domain: str, op: str) -> str:
+    """An operator's name with its domain, unless that is the default one."""
+    return op if domains.is_default(domain) else f"{domain}::{op}"
 
 
 def _external_bytes(tensor: TensorProto, entries: dict[str, str]) -> int:

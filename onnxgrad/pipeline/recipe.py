@@ -12,20 +12,18 @@
     [tool.onnxgrad.models."unet*.onnx"]   # the options above again, for these models alone, and:
     require = { MatMul = "<=164", "MatMul+Gemm" = "<=200", nodes = "<1500" }
 
-An option on the command line wins over the recipe.
+An option on the command line wins over the recipe (`cli.recipe_options`).
 """
 
 from __future__ import annotations
 
-import argparse
-import copy
 import difflib
 import functools
 import operator
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -35,7 +33,7 @@ import onnx
 
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.stats import stats_of
+from onnxgrad.ir.stats import full_name, stats_of
 from onnxgrad.limits import MOST_SECONDS, read_size
 from onnxgrad.verify import Report
 from onnxgrad.verify.proof import LEGS
@@ -51,22 +49,22 @@ _COMPARE: dict[str, Callable[[int, int], bool]] = {
     "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
 }  # fmt: skip
 _REQUIREMENT = re.compile(r"\s*(<=|>=|==|!=|<|>)\s*([0-9]{1,18})\s*")
-# recipe key -> (the argument of `optimize` that it sets, the option that sets it too, the type it has in TOML)
-_OPTIONS: dict[str, tuple[str, str, type]] = {
-    "preset": ("preset", "--preset", str),
-    "passes": ("passes", "--passes", object),
-    "merge": ("merge", "--merge", str),
-    "allow_growth": ("allow_growth", "--allow-growth", bool),
-    "verify.run": ("no_verify", "--no-verify", bool),
-    "verify.provider": ("provider", "--provider", str),
-    "verify.dims": ("dim", "--dim", dict),
-    "verify.seeds": ("seed", "--seed", list),
-    "verify.legs": ("leg", "--leg", list),
-    "verify.threads": ("threads", "--threads", int),
-    "verify.timeout": ("timeout", "--timeout", object),
-    "verify.max_memory": ("max_memory", "--max-memory", object),
-    "verify.inputs": ("input", "--input", list),
-    "verify.allow_empty": ("allow_empty", "--allow-empty", list),
+# key -> the type it has in TOML; `cli.recipe_options` knows the option of `optimize` that says the same
+OPTIONS: dict[str, type] = {
+    "preset": str,
+    "passes": object,
+    "merge": str,
+    "allow_growth": bool,
+    "verify.run": bool,
+    "verify.provider": str,
+    "verify.dims": dict,
+    "verify.seeds": list,
+    "verify.legs": list,
+    "verify.threads": int,
+    "verify.timeout": object,
+    "verify.max_memory": object,
+    "verify.inputs": list,
+    "verify.allow_empty": list,
 }
 _LATER = ("parameters", "bytes")
 _GATES = ("require", "verify.tolerance")
@@ -106,18 +104,6 @@ class Recipe:
             if operator_name not in known and (domain in _domains() and not _in_schema(operator_name)):
                 raise InputError(f"{self.where}: {_unknown(operator_name, known)}")
 
-    def apply(self, args: argparse.Namespace, model: str, given: Sequence[str] = ()) -> argparse.Namespace:
-        """A copy of `args` with the recipe's options for `model`, except those among the words `given`."""
-        made = copy.copy(args)
-        for key, value in self.of(model).items():
-            if key in _GATES:
-                continue
-            name, flag, _ = _OPTIONS[key]
-            if any(w == flag or w.startswith(f"{flag}=") for w in given):
-                continue
-            setattr(made, name, _argument(key, value))
-        return made
-
     def check(self, model: str, program: Program, report: Report | None) -> None:
         """Raises NotProved, exit code 1, when the optimised model misses what the recipe requires."""
         own = self.of(model)
@@ -134,19 +120,6 @@ class Recipe:
             raise NotProved(f"{self.where} requires otherwise: {'; '.join(missed)}; nothing was written")
 
 
-def _argument(key: str, value: Any) -> Any:
-    """A TOML value as what the option of `optimize` would have given."""
-    if key == "passes" and isinstance(value, list):
-        return ",".join(value)
-    if key == "verify.run":
-        return not value
-    if key == "verify.dims":
-        return [f"{name}={size}" for name, size in value.items()]
-    if key == "verify.max_memory":
-        return read_size(value)
-    return float(value) if key == "verify.timeout" else value
-
-
 def _means(pattern: str, model: str) -> bool:
     return fnmatchcase(model, pattern) or fnmatchcase(Path(model).name, pattern)
 
@@ -157,16 +130,12 @@ def _required(options: Mapping[str, Any]) -> list[str]:
 
 
 def _operators(program: Program) -> set[str]:
-    return {_full_name(b.domain, b.op) for block in program.blocks() for b in block.bindings}
-
-
-def _full_name(domain: str, op: str) -> str:
-    return f"{domain}::{op}" if domain else op
+    return {full_name(b.domain, b.op) for block in program.blocks() for b in block.bindings}
 
 
 @functools.cache
 def _schemas() -> frozenset[str]:
-    return frozenset(_full_name(s.domain, s.name) for s in onnx.defs.get_all_schemas_with_history())
+    return frozenset(full_name(s.domain, s.name) for s in onnx.defs.get_all_schemas_with_history())
 
 
 def _in_schema(name: str) -> bool:
@@ -186,7 +155,7 @@ def _unknown(name: str, known: Iterable[str]) -> str:
 def _miss(program: Program, name: str, text: Any) -> str | None:
     """What is wrong with a count: of an operator, of several joined by +, or of all nodes."""
     sign, number = _requirement(text)
-    counts = Counter(f"{b.domain}::{b.op}" if b.domain else b.op for block in program.blocks() for b in block.bindings)
+    counts = Counter(full_name(b.domain, b.op) for block in program.blocks() for b in block.bindings)
     found = counts.total() if name == "nodes" else sum(counts[op.strip()] for op in name.split("+"))
     return None if _COMPARE[sign](found, number) else f"{found} {name}, not {sign} {number}"
 
@@ -243,9 +212,9 @@ def _flat(table: Any, where: str) -> dict[str, Any]:
     flat = {k: v for k, v in table.items() if k != "verify"}
     flat.update((f"verify.{k}", v) for k, v in table.get("verify", {}).items())
     for key, value in flat.items():
-        if key not in _OPTIONS and key not in _GATES:
-            raise InputError(f"{where}: unknown key '{key}'; there are {', '.join((*_OPTIONS, *_GATES, 'models'))}")
-        wanted = {"require": dict, "verify.tolerance": object}.get(key) or _OPTIONS[key][2]
+        if key not in OPTIONS and key not in _GATES:
+            raise InputError(f"{where}: unknown key '{key}'; there are {', '.join((*OPTIONS, *_GATES, 'models'))}")
+        wanted = {"require": dict, "verify.tolerance": object}.get(key) or OPTIONS[key]
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         fits = is_number if key in ("verify.timeout", "verify.tolerance") else isinstance(value, wanted)
         if not fits or (key == "passes" and not isinstance(value, (str, list))):

@@ -4,8 +4,7 @@ finds other shapes than it declares.
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +24,11 @@ _SECONDS = 30.0
 _SHOWN = 600  # characters of what it leads to here
 
 
-def blamed(args: argparse.Namespace, error: Exception) -> InputError | None:
-    """What is wrong with a model of this call; None where onnxruntime runs them all, or cannot be asked."""
-    for name in _models(args):
+def blamed(models: Iterable[str], error: Exception) -> InputError | None:
+    """What is wrong with one of these models; None where onnxruntime runs them all, or cannot be asked. What is no file
+    is passed over.
+    """
+    for name in models:
         if not Path(name).is_file():
             continue
         try:
@@ -76,8 +77,3 @@ def _sizes(value: ValueInfoProto) -> list[int | None] | None:
     if not value.type.tensor_type.HasField("shape"):
         return None
     return [d.dim_value if d.HasField("dim_value") else None for d in value.type.tensor_type.shape.dim]
-
-
-def _models(args: argparse.Namespace) -> list[str]:
-    found = getattr(args, "model", None) or [getattr(args, "a", ""), getattr(args, "b", "")]
-    return [found] if isinstance(found, str) else list(found)

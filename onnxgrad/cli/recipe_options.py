@@ -1,0 +1,46 @@
+"""A recipe as options of `onnxgrad optimize`; those that the user wrote out win."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+from onnxgrad.limits import read_size
+from onnxgrad.pipeline.recipe import OPTIONS, Recipe
+
+# keys whose option is not called like them
+_OPTION = {
+    "verify.run": "no_verify",
+    "verify.dims": "dim",
+    "verify.seeds": "seed",
+    "verify.legs": "leg",
+    "verify.inputs": "input",
+}
+
+
+def with_recipe(args: argparse.Namespace, recipe: Recipe, model: str, given: Sequence[str] = ()) -> argparse.Namespace:
+    """A copy of `args` with the recipe's options for `model`, except those among the words `given`."""
+    made = copy.copy(args)
+    for key, value in recipe.of(model).items():
+        if key not in OPTIONS:
+            continue  # what is required of the result
+        name = _OPTION.get(key, key.rpartition(".")[2])
+        flag = f"--{name.replace('_', '-')}"
+        if not any(w == flag or w.startswith(f"{flag}=") for w in given):
+            setattr(made, name, _argument(key, value))
+    return made
+
+
+def _argument(key: str, value: Any) -> Any:
+    """A TOML value as what the option would have given."""
+    if key == "passes" and isinstance(value, list):
+        return ",".join(value)
+    if key == "verify.run":
+        return not value
+    if key == "verify.dims":
+        return [f"{name}={size}" for name, size in value.items()]
+    if key == "verify.max_memory":
+        return read_size(value)
+    return float(value) if key == "verify.timeout" else value
