@@ -17,24 +17,18 @@ An option on the command line wins over the recipe (`cli.recipe_options`).
 
 from __future__ import annotations
 
-import difflib
-import functools
-import operator
-import re
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-import onnx
-
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.stats import full_name, stats_of
+from onnxgrad.ir.stats import stats_of
 from onnxgrad.limits import MOST_SECONDS, read_size
+from onnxgrad.pipeline.requirements import miss, operators_of, requirement, unknown_operator
 from onnxgrad.verify import Report
 from onnxgrad.verify.proof import LEGS
 from onnxgrad.verify.running.session import MOST_THREADS
@@ -45,10 +39,6 @@ else:
     import tomli as tomllib
 
 _TABLE = "tool.onnxgrad"
-_COMPARE: dict[str, Callable[[int, int], bool]] = {
-    "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
-}  # fmt: skip
-_REQUIREMENT = re.compile(r"\s*(<=|>=|==|!=|<|>)\s*([0-9]{1,18})\s*")
 # key -> the type it has in TOML; `cli.recipe_options` knows the option of `optimize` that says the same
 OPTIONS: dict[str, type] = {
     "preset": str,
@@ -98,20 +88,20 @@ class Recipe:
 
         Of a domain without schemas it may be an operator that the rewrites bring; `check` knows.
         """
-        known = _operators(program)
-        for operator_name in _required(self.of(model)):
-            domain = operator_name.rpartition("::")[0]
-            if operator_name not in known and (domain in _domains() and not _in_schema(operator_name)):
-                raise InputError(f"{self.where}: {_unknown(operator_name, known)}")
+        unknown = unknown_operator(self.of(model).get("require", {}), operators_of(program), others=True)
+        if unknown:
+            raise InputError(f"{self.where}: {unknown}")
 
     def check(self, model: str, program: Program, report: Report | None) -> None:
-        """Raises NotProved, exit code 1, when the optimised model misses what the recipe requires."""
+        """Raises NotProved, exit code 1, when the optimised model misses what the recipe requires, and InputError for a
+        required operator that exists nowhere.
+        """
         own = self.of(model)
-        known = _operators(program) | set(stats_of(program.proto).operators)
-        for operator_name in _required(own):
-            if operator_name not in known and not _in_schema(operator_name):
-                raise InputError(f"{self.where}: {_unknown(operator_name, known)}")
-        missed = [words for name, text in own.get("require", {}).items() if (words := _miss(program, name, text))]
+        required = own.get("require", {})
+        unknown = unknown_operator(required, operators_of(program) | set(stats_of(program.proto).operators))
+        if unknown:
+            raise InputError(f"{self.where}: {unknown}")
+        missed = [words for name, text in required.items() if (words := miss(program, name, text))]
         limit = own.get("verify.tolerance")
         worst = None if report is None or limit is None else max((d.rel for d in report.differences), default=0.0)
         if worst is not None and limit is not None and not worst <= limit:
@@ -122,51 +112,6 @@ class Recipe:
 
 def _means(pattern: str, model: str) -> bool:
     return fnmatchcase(model, pattern) or fnmatchcase(Path(model).name, pattern)
-
-
-def _required(options: Mapping[str, Any]) -> list[str]:
-    """The operators that requirements name."""
-    return [op.strip() for key in options.get("require", {}) if key != "nodes" for op in key.split("+")]
-
-
-def _operators(program: Program) -> set[str]:
-    return {full_name(b.domain, b.op) for block in program.blocks() for b in block.bindings}
-
-
-@functools.cache
-def _schemas() -> frozenset[str]:
-    return frozenset(full_name(s.domain, s.name) for s in onnx.defs.get_all_schemas_with_history())
-
-
-def _in_schema(name: str) -> bool:
-    return name in _schemas()
-
-
-def _domains() -> set[str]:
-    return {name.rpartition("::")[0] for name in _schemas()}
-
-
-def _unknown(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, sorted({*known, *_schemas()}), 1)
-    hint = f"; did you mean '{near[0]}'?" if near else ""
-    return f"require names '{name}', which is no operator of the standard or of the model{hint}"
-
-
-def _miss(program: Program, name: str, text: Any) -> str | None:
-    """What is wrong with a count: of an operator, of several joined by +, or of all nodes."""
-    sign, number = _requirement(text)
-    counts = Counter(full_name(b.domain, b.op) for block in program.blocks() for b in block.bindings)
-    found = counts.total() if name == "nodes" else sum(counts[op.strip()] for op in name.split("+"))
-    return None if _COMPARE[sign](found, number) else f"{found} {name}, not {sign} {number}"
-
-
-def _requirement(text: Any) -> tuple[str, int]:
-    if isinstance(text, int) and not isinstance(text, bool):
-        return "==", text
-    match = _REQUIREMENT.fullmatch(text) if isinstance(text, str) else None
-    if match is None:
-        raise InputError(f'cannot read the requirement {text!r}: write a number or such as "<=164"')
-    return match[1], int(match[2])
 
 
 def find(config: str | None) -> Recipe | None:
@@ -245,5 +190,5 @@ def _flat(table: Any, where: str) -> dict[str, Any]:
             if part.strip() in _LATER or (part.strip() in ("", "nodes") and name != "nodes"):
                 what = "cannot be required yet" if part.strip() in _LATER else "does not stand for operators"
                 raise InputError(f"{where}: require: '{part.strip()}' {what}: name operators, or nodes alone")
-        _requirement(text)
+        requirement(text)
     return flat

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
@@ -7,8 +8,10 @@ import onnx
 import pytest
 
 from onnxgrad.cli.app import main
-from onnxgrad.errors import InputError
-from onnxgrad.pipeline.recipe import find, parse
+from onnxgrad.cli.common import Parser
+from onnxgrad.cli.optimize import add_options
+from onnxgrad.cli.recipe_options import with_recipe
+from onnxgrad.pipeline.recipe import OPTIONS, Recipe
 from tests import helpers
 
 TEXT = """g (float[N,4] x) => (float[N,4] y) <float[4,4] w = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16}>
@@ -20,6 +23,26 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     onnx.save(helpers.parse(TEXT), tmp_path / "m.onnx")
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def test_every_key_is_an_option_of_optimize() -> None:
+    parser = Parser()
+    add_options(parser)
+    words = ["m.onnx", "--dry-run"]
+    args = parser.parse_args(words)
+    values = {"verify.timeout": 2, "verify.max_memory": "1GB", "verify.dims": {"N": 2}}
+    for key, kind in OPTIONS.items():
+        recipe = Recipe("r.toml", {key: values.get(key, kind())})
+        made = with_recipe(args, recipe, "m.onnx", words)
+        assert vars(made).keys() == vars(args).keys(), key
+        assert vars(made) != vars(args) or key in ("allow_growth", "verify.allow_empty"), key
+
+
+def test_what_the_user_wrote_wins() -> None:
+    args = argparse.Namespace(no_verify=True, dim=["N=1"], merge="auto")
+    recipe = Recipe("r.toml", {"verify.run": True, "verify.dims": {"N": 2}, "merge": "never", "require": {}})
+    made = with_recipe(args, recipe, "m.onnx", ["--no-verify", "--merge=auto"])
+    assert vars(made) == {"no_verify": True, "dim": ["N=2"], "merge": "auto"} and args.dim == ["N=1"]
 
 
 def optimize(*words: str) -> int:
@@ -53,15 +76,6 @@ def test_a_pyproject_that_turns_the_proof_off_says_so(folder: Path, capsys: pyte
     assert optimize("--dry-run", "--no-verify") == 0 and capsys.readouterr().err == ""
 
 
-def test_a_pyproject_without_our_table_is_none_of_our_business(folder: Path) -> None:
-    (folder / "pyproject.toml").write_text("[tool.other]\nx = 1\n")
-    assert find(None) is None
-    (folder / "pyproject.toml").write_text("not toml at all [")
-    assert find(None) is None
-    with pytest.raises(InputError, match="not TOML"):
-        find("pyproject.toml")
-
-
 def test_verification_options_reach_the_proof(folder: Path) -> None:
     (folder / "r.toml").write_text(
         '[verify]\ndims = { N = 3 }\nseeds = [7]\nlegs = ["onnxruntime"]\ntolerance = 1e-3\n'
@@ -89,30 +103,6 @@ def test_several_models_have_their_own_options(folder: Path) -> None:
     (folder / "r.toml").write_text('passes = "remove-unused"\n[models."n.onnx"]\npasses = "remove-noops"\n')
     assert main(["optimize", "m.onnx", "n.onnx", "-q", "--config", "r.toml", "--out-dir", "out"]) == 0
     assert [len(onnx.load(folder / "out" / name).graph.node) for name in ("m.onnx", "n.onnx")] == [4, 3]
-
-
-@pytest.mark.parametrize(
-    ("table", "words"),
-    [
-        ({"pases": "x"}, "unknown key 'pases'"),
-        ({"preset": 3}, "'preset' has the wrong type"),
-        ({"require": {"MatMul": "about 3"}}, "cannot read the requirement 'about 3'"),
-        ({"require": {"MatMul": True}}, "cannot read the requirement True"),
-        ({"verify": {"sedes": [1]}}, "unknown key 'verify.sedes'"),
-        ({"verify": {"seeds": [-1]}}, "cannot have -1"),
-        ({"verify": {"legs": ["left"]}}, "cannot have 'left'"),
-        ({"verify": {"tolerance": "small"}}, "wrong type"),
-        ({"models": {"*": {"models": {}}}}, "unknown key 'models'"),
-        ({"models": []}, "are tables"),
-        ({"require": {"parameters": "<10"}}, "'parameters' cannot be required yet"),
-        ({"require": {"bytes": 10}}, "'bytes' cannot be required yet"),
-        ({"require": {"MatMul+nodes": 10}}, "'nodes' does not stand for operators"),
-        ({"verify": {"allow_empty": [1]}}, "cannot have 1"),
-    ],
-)
-def test_mistakes_are_named(table: object, words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        parse(table, "r.toml")
 
 
 def test_a_missing_file_and_a_wrong_preset(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,24 +155,3 @@ def test_an_output_that_may_be_empty(folder: Path) -> None:
     (folder / "r.toml").write_text('[verify]\nallow_empty = ["y"]\n')
     assert optimize("--config", "r.toml", "-o", "out.onnx") == 0
     assert optimize("--allow-empty", "y", "-o", "other.onnx") == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("passes = [1]", "'passes' is a list of names"),
-        ('passes = [["a"]]', "'passes' is a list of names"),
-        ("passes = " + "[" * 5000 + "]" * 5000, "not TOML"),
-        ("verify.threads = " + "9" * 5000, "not TOML"),
-        ("verify.threads = 100000", "'verify.threads' must be a number from 1 to 256"),
-        ("verify.timeout = inf", "'verify.timeout' must be a positive number"),
-        ('verify.max_memory = "much"', "no size of memory"),
-        ("verify.inputs = [1]", "'verify.inputs' cannot have 1"),
-        ("verify.seeds = [18446744073709551616]", "'verify.seeds' cannot have 1844"),
-        ('require = {nodes = "<=' + "9" * 5000 + '"}', "cannot read the requirement"),
-    ],
-)
-def test_recipes_that_python_itself_stumbles_over(tmp_path: Path, text: str, words: str) -> None:
-    (tmp_path / "r.toml").write_text(text)
-    with pytest.raises(InputError, match=words):
-        find(str(tmp_path / "r.toml"))
