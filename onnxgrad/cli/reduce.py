@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 import shlex
-import signal
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import onnx
@@ -24,10 +19,12 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import save
 from onnxgrad.ir.weights import load_weights
-from onnxgrad.limits import current, limited
+from onnxgrad.limits import limited
 from onnxgrad.report.parts import bytes_text, change, heading, number, table
+from onnxgrad.verify.reducing.command import Command
 from onnxgrad.verify.reducing.reduce import Reduction, reduce
 
+_FAILURES = (1, 3)  # exit codes of ours that are no fault of the given model or options
 _HELP = """
 The check is a command (no shell: write sh -c '...' for one). It gets the path of a candidate as its last argument, or
 wherever {} stands. An exit status other than 0 means that the candidate still fails, so that it may take the model's
@@ -61,53 +58,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_limits(parser.add_argument_group("limits"))
 
 
-@dataclass(frozen=True)
-class _Check:
-    """A command as a question about candidates. `status`: the exit status that counts; None: any but 0."""
-
-    words: Sequence[str]
-    folder: Path
-    status: int | None
-    says: str
-    timeout: float
-
-    def run(self, model: ModelProto) -> tuple[int | None, str]:
-        """(exit status, what it printed); None when it took too long."""
-        path = self.folder / "candidate.onnx"
-        path.write_bytes(model.SerializeToString(deterministic=True))
-        words = [w.replace("{}", str(path)) for w in self.words]
-        if words == list(self.words):
-            words.append(str(path))
-        try:
-            process = subprocess.Popen(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise InputError(f"--check: cannot run {words[0]}: {reason}") from error
-        with process:
-            try:
-                said, _ = process.communicate(timeout=min(self.timeout, current().left()))
-            except subprocess.TimeoutExpired:
-                return None, ""
-            finally:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)  # whatever it started
-        code = process.returncode
-        return (128 - code if code < 0 else code), said.decode("utf-8", "replace")
-
-    def fails(self, model: ModelProto) -> bool:
-        """Whether the check still fails as it should."""
-        code, said = self.run(model)
-        if code is None or self.says not in said:
-            return False
-        return code != 0 if self.status is None else code == self.status
-
-
 def run(args: argparse.Namespace, out: Output) -> int:
     """0 once the smallest model is written."""
     target = Path(args.output)
@@ -121,7 +71,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         limited(args.timeout + args.check_timeout, args.max_memory),
         tempfile.TemporaryDirectory(prefix="onnxgrad-") as scratch,
     ):
-        check = _check(args, Path(scratch), model)
+        check = _check(args, Path(scratch)).on_original(model, args.model, None if args.fails is None else _FAILURES)
         with out.progress("reduce", 1) as advance:
             found = reduce(model, check.fails, seconds=args.timeout, on_step=_teller(advance))
     save(load(found.model), target)
@@ -129,32 +79,17 @@ def run(args: argparse.Namespace, out: Output) -> int:
     return 0
 
 
-def _check(args: argparse.Namespace, scratch: Path, model: ModelProto) -> _Check:
-    """The check. Raises InputError when it does not fail on the model itself."""
+def _check(args: argparse.Namespace, scratch: Path) -> Command:
+    """The check that the options ask for. Raises InputError when its words cannot be read."""
     try:
         words = shlex.split(args.check if args.fails is None else args.fails)
     except ValueError as error:
         raise InputError(f"cannot read the command: {error}") from error
     if not words:
         raise InputError("the command is empty")
-    status = args.interesting_exit
     if args.fails is not None:
         words = _own(words, scratch)
-    check = _Check(words, scratch, status, args.says or "", args.check_timeout)
-    code, said = check.run(model)
-    if args.fails is not None and status is None and code in (1, 3):
-        check = _Check(words, scratch, code, args.says or "", args.check_timeout)
-    elif args.fails is not None and status is None:
-        code = 0
-    wanted = check.status
-    if code is None or code == 0 or (wanted is not None and code != wanted) or check.says not in said:
-        last = " ".join(said.split()[-40:])
-        ended = f"took longer than {args.check_timeout:g} s" if code is None else f"ends with {code}"
-        raise InputError(
-            f"{args.model}: the check does not fail on it, so there is nothing to reduce: it {ended}"
-            + (f" and says: {last[-300:]}" if last else "")
-        )
-    return check
+    return Command(words, scratch, args.interesting_exit, args.says or "", args.check_timeout)
 
 
 def _own(words: list[str], scratch: Path) -> list[str]:
