@@ -68,7 +68,7 @@ class Rule:
     @property
     def name(self) -> str:
         """`Op`, or `domain::Op` outside of the default domain."""
-        return f"{self.domain}::{self.op}" if self.domain else self.op
+        return domains.full_name(self.domain, self.op)
 
     def has_formula(self, index: int) -> bool:
         """Whether operand `index` can receive anything."""
@@ -173,7 +173,7 @@ def rules() -> Iterator[Rule]:
 
 def missing(binding: Binding) -> InputError:
     """The error for a binding that stands between a requested value and the target and has no rule."""
-    name = f"{binding.domain}::{binding.op}" if binding.domain else binding.op
+    name = domains.full_name(binding.domain, binding.op)
     operands = ", ".join(f"x{i}" for i in range(len(binding.inputs)))
     if (binding.domain, binding.op) in WITHOUT_FORM:
         return InputError(f"no gradient rule for {name} at '{binding}': {WITHOUT_FORM[binding.domain, binding.op]}")

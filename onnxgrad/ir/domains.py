@@ -19,6 +19,11 @@ def is_default(domain: str) -> bool:
     return canonical(domain) == ""
 
 
+def full_name(domain: str, op: str) -> str:
+    """An operator's name with its domain, unless that is the default one."""
+    return op if is_default(domain) else f"{domain}::{op}"
+
+
 def versions(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:
     """The opset version of each imported domain."""
     return {canonical(o.domain): o.version for o in imports}

@@ -55,12 +55,7 @@ def stats_of(model: ModelProto) -> Stats:
 
 def operator(node: NodeProto) -> str:
     """`Conv`, or `com.example::Conv` outside the default domain."""
-    return full_name(node.domain, node.op_type)
-
-
-def full_name(domain: str, op: str) -> str:
-    """An operator's name with its domain, unless that is the default one."""
-    return op if domains.is_default(domain) else f"{domain}::{op}"
+    return domains.full_name(node.domain, node.op_type)
 
 
 def _external_bytes(tensor: TensorProto, entries: dict[str, str]) -> int:

@@ -13,8 +13,8 @@ from typing import Any
 import onnx
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir.domains import full_name
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.stats import full_name
 
 _COMPARE: dict[str, Callable[[int, int], bool]] = {
     "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
