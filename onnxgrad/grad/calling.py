@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from onnx import NodeProto
-
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.grad.registry import SHAPE_LIKE, Parameter, Rule, plan
 from onnxgrad.ir import attributes
@@ -41,9 +39,7 @@ def complete_result(binding: Binding, index: int) -> Var:
     names = [f"o{i}" if v is None else v.name for i, v in enumerate(binding.outputs)]
     names += [f"o{i}" for i in range(len(names), index)]
     names[index:] = [name]
-    node = NodeProto()
-    node.CopyFrom(binding.node)
-    node.input[:] = ["" if v is None else v.name for v in binding.inputs]
+    node = binding.to_node()
     node.output[:] = names
     schema = attributes.schema(binding.op, binding.version, binding.domain)
     types = at_emission.result_types(schema, node, binding.inputs, block)

@@ -19,6 +19,7 @@ from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import TensorType
+from onnxgrad.ir.var import names_of
 from onnxgrad.laws.quantized.operators import LAWS
 
 SHADOWED = "Shadowed"
@@ -132,7 +133,7 @@ def _copy(b: Binding, made: dict[Var, Var]) -> None:
     node = NodeProto()
     node.CopyFrom(b.node)
     node.name = block.program.names.fresh(f"{b.op.lower()}_of_floats")
-    node.input[:] = ["" if v is None else v.name for v in inputs]
+    node.input[:] = names_of(inputs)
     node.output[:] = ["" if v is None else block.program.names.fresh(f"{v.name}_float") for v in b.outputs]
     first = next(made[v] for v in _data(b) if v is not None)
     types = [None if v is None else TensorType(first.dtype or TensorProto.FLOAT, v.shape) for v in b.outputs]

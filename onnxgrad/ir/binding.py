@@ -10,10 +10,10 @@ from onnx import NodeProto, helper
 from onnxgrad.errors import InternalError
 from onnxgrad.ir import attributes, domains
 from onnxgrad.ir.text import binding_text
+from onnxgrad.ir.var import Var, names_of
 
 if TYPE_CHECKING:
     from onnxgrad.ir.block import BindingBlock
-    from onnxgrad.ir.var import Var
 
 
 # operands that are searched one by one
@@ -82,6 +82,14 @@ class Binding:
             node.metadata_props.add(key=key, value=value)
         self.node, self.changed = node, True
         self.block.touch()
+
+    def to_node(self) -> NodeProto:
+        """A copy of the node with the names that operands and results have now; graphs in it are as they were read."""
+        node = NodeProto()
+        node.CopyFrom(self.node)
+        node.input[:] = names_of(self.inputs)
+        node.output[:] = names_of(self.outputs)
+        return node
 
     @property
     def version(self) -> int:

@@ -100,11 +100,8 @@ def _schema_body(binding: Binding) -> Body:
     else:
         chosen = _not_above(schema.context_dependent_function_opset_versions, version)
         types = [type_to_proto(None if v is None else v.type).SerializeToString() for v in binding.inputs]
-        node = type(binding.node)()
-        node.CopyFrom(binding.node)
-        node.input[:] = ["" if v is None else v.name for v in binding.inputs]
-        node.output[:] = ["" if v is None else v.name for v in binding.outputs]
-        data = schema.get_context_dependent_function_with_opset_version(chosen, node.SerializeToString(), types)
+        node = binding.to_node().SerializeToString()
+        data = schema.get_context_dependent_function_with_opset_version(chosen, node, types)
     proto = FunctionProto.FromString(data)
     if not any(domains.is_default(o.domain) for o in proto.opset_import):
         # onnx's builder forgets it for operators of other domains; it builds for the model's opset

@@ -11,7 +11,8 @@ from onnxgrad.errors import InternalError
 from onnxgrad.ir import attributes, domains
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.type_inference import at_emission
-from onnxgrad.ir.types import TensorType, Type
+from onnxgrad.ir.types import TensorType, Type, TypeMismatch
+from onnxgrad.ir.var import names_of
 
 _GRAPH_KINDS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
@@ -38,7 +39,7 @@ def clone_bindings(
         inputs = [v if v is None else mapping.get(v, v) for v in b.inputs]
         while inputs and inputs[-1] is None and b.inputs[len(inputs) - 1] is not None:
             inputs.pop()
-        node.input[:] = ["" if v is None else v.name for v in inputs]
+        node.input[:] = names_of(inputs)
         program = into.program
         node.output[:] = ["" if v is None else program.names.fresh(prefix + v.name) for v in b.outputs]
         node.name = program.names.fresh(prefix + (b.node.name or b.op))
@@ -116,7 +117,7 @@ def _types(b: Binding, node: NodeProto, inputs: Sequence[Var | None], into: Bind
     schema = attributes.schema(b.op, into.opsets.get(b.domain, 0), b.domain)
     try:
         types = at_emission.result_types(schema, node, inputs, into)
-    except at_emission.TypeMismatch as e:
+    except TypeMismatch as e:
         raise InternalError(f"the copy of '{b}' does not type: {e}") from e
     return [new if new is not None else None if v is None else v.type for new, v in zip(types, b.outputs, strict=True)]
 

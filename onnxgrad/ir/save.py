@@ -20,6 +20,7 @@ from onnxgrad.ir.fault import blaming
 from onnxgrad.ir.files import Part, Staging, is_stream, place_of, write_stream
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import type_to_proto
+from onnxgrad.ir.var import names_of
 
 
 def to_proto(program: Program, *, weights: bool = False) -> ModelProto:
@@ -224,8 +225,8 @@ def _write_binding(b: Binding, nodes: Any) -> None:
     if not b.changed:
         return
     node = nodes[-1]
-    node.input[:] = ["" if v is None else v.name for v in b.inputs]
-    node.output[:] = ["" if v is None else v.name for v in b.outputs]
+    node.input[:] = names_of(b.inputs)
+    node.output[:] = names_of(b.outputs)
     for name, nested in b.blocks.items():
         _write_graph_attribute(node, name, nested)
 

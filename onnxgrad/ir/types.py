@@ -66,6 +66,10 @@ def numpy_dtype(dtype: int) -> np.dtype[np.generic]:
     return onnx.helper.tensor_dtype_to_np_dtype(dtype)
 
 
+class TypeMismatch(Exception):
+    """The operands or attributes do not fit the operator."""
+
+
 @dataclass(frozen=True, slots=True)
 class TensorType:
     """A dense tensor: ONNX element type (TensorProto.DataType) and shape."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -171,6 +172,11 @@ class Var:
 
     def __repr__(self) -> str:
         return f"<Var {self.name}: {self.type or '?'}>"
+
+
+def names_of(values: Iterable[Var | None]) -> list[str]:
+    """The names of operands or results as a node has them: "" for what is left out."""
+    return ["" if v is None else v.name for v in values]
 
 
 def _emit(op_type: str, *operands: Any, **attrs: Any) -> Var:

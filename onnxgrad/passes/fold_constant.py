@@ -15,14 +15,13 @@ from onnx import TensorProto, numpy_helper
 from onnxgrad.folding.evaluate import EVALUATED, MOVES, evaluate
 from onnxgrad.folding.groups import groups, growth
 from onnxgrad.folding.size import file_bytes
-from onnxgrad.ir import attributes
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.random_draws import draws
 from onnxgrad.ir.type_inference import at_emission, symbols
-from onnxgrad.ir.types import FLOAT_DTYPES, Array, TensorType, element_count, is_static, numpy_dtype
+from onnxgrad.ir.types import FLOAT_DTYPES, Array, TensorType, TypeMismatch, element_count, is_static, numpy_dtype
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify.running.process import RunFailed
@@ -154,12 +153,9 @@ def _bytes(v: Var) -> int:
 
 def _type_again(b: Binding) -> None:
     """Its type was found when its operands (the sizes of an Expand) were not constant yet, or (in a function) never."""
-    node = onnx.NodeProto()
-    node.CopyFrom(b.node)
-    node.input[:] = ["" if v is None else v.name for v in b.inputs]
     try:
-        found = at_emission.result_types(attributes.schema(b.op, b.version, b.domain), node, b.inputs, b.block)[0]
-    except at_emission.TypeMismatch:
+        found = at_emission.types_of(b)[0]
+    except TypeMismatch:
         return
     if isinstance(found, TensorType) and is_static(found.shape) and b.out.dtype in (0, found.dtype):
         b.out.type = found
@@ -248,10 +244,7 @@ def _model_of(block: BindingBlock, bindings: list[Binding], wanted: list[Binding
     bindings = _needed(bindings, wanted)
     constants: dict[Var, None] = {}
     for b in bindings:
-        node = graph.node.add()
-        node.CopyFrom(b.node)
-        node.input[:] = ["" if v is None else v.name for v in b.inputs]
-        node.output[:] = ["" if v is None else v.name for v in b.outputs]
+        graph.node.append(b.to_node())
         constants.update((v, None) for v in b.inputs if v is not None and v.is_constant)
     for v in constants:
         array = v.const

@@ -8,10 +8,12 @@ from typing import Any, ClassVar
 
 from onnx import FunctionProto, NodeProto, ValueInfoProto
 
+from onnxgrad.ir import domains
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.bodies import import_opset
 from onnxgrad.ir.names import rename
 from onnxgrad.ir.program import FunctionKey, Program
+from onnxgrad.ir.var import names_of
 from onnxgrad.outlining.functions import KEY, MADE_BY, declarations, remember
 from onnxgrad.outlining.functions import RULE as _RULE
 from onnxgrad.outlining.groups import fusion_groups
@@ -128,8 +130,8 @@ def _define(program: Program, group: list[Binding], operands: list[Var], file: _
     for b in group:
         node = _plain(b)
         inputs = [None if v is None else inside[v] for v in b.inputs]
-        node.input[:] = ["" if v is None else v.name for v in inputs]
-        node.output[:] = ["" if v is None else v.name for v in b.outputs]
+        node.input[:] = names_of(inputs)
+        node.output[:] = names_of(b.outputs)
         copy = body.append(node, inputs, [None] * len(b.outputs))
         inside.update((old, new) for old, new in zip(b.outputs, copy.outputs) if old is not None and new is not None)
     body.add_output(inside[group[-1].out])
@@ -142,8 +144,7 @@ def _plain(b: Binding) -> NodeProto:
     """A copy of the binding's node in the one spelling of the default domain that loads in functions."""
     node = NodeProto()
     node.CopyFrom(b.node)
-    if b.domain != b.node.domain:
-        node.domain = b.domain
+    domains.respell(node)
     return node
 
 

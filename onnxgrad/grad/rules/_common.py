@@ -11,6 +11,7 @@ from onnx import TensorProto
 from onnxgrad.ir.block import Var
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import element_count
 
 Axes = Sequence[int] | Var | None
 
@@ -42,9 +43,10 @@ def reduced_count(x: Var, y: Var, axes: Axes) -> int | Var:
     shape = x.shape
     if shape is not None and not isinstance(axes, Var):
         over = axes or range(len(shape))
-        sizes = [shape[a] for a in over]
-        if all(isinstance(d, int) for d in sizes):
-            return int(np.prod([d for d in sizes if isinstance(d, int)], dtype=np.int64))
+        sizes = tuple(shape[a] for a in over)
+        count = element_count(sizes)
+        if count is not None:
+            return count
     return op.Cast(op.Div(op.Size(x), op.Max(op.Size(y), constant(1, 7))), to=x.dtype)
 
 

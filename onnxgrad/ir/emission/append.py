@@ -14,7 +14,8 @@ from onnxgrad.ir.emission import signature
 from onnxgrad.ir.emission.emitter import Emitter
 from onnxgrad.ir.emission.provenance import add_provenance
 from onnxgrad.ir.type_inference import at_emission
-from onnxgrad.ir.var import Var
+from onnxgrad.ir.types import TypeMismatch
+from onnxgrad.ir.var import Var, names_of
 
 
 def append(
@@ -37,10 +38,10 @@ def append(
             signature.check_operands(schema, inputs)
         names = [program.names.fresh(op_type.lower()) if p else "" for p in present]
         node.name = program.names.fresh(f"{op_type}_{names[0] or 'unnamed'}")
-        node.input.extend(["" if v is None else v.name for v in inputs])
+        node.input.extend(names_of(inputs))
         node.output.extend(names)
         types = at_emission.result_types(schema, node, inputs, at.block)
-    except signature.TypeMismatch as e:
+    except TypeMismatch as e:
         operands = ", ".join("-" if v is None else f"{v.name}: {v.type or '?'}" for v in inputs)
         raise InternalError(f"emitted binding does not type: {op_type}({operands}): {e}") from e
     add_provenance(node, at)

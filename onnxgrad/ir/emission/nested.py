@@ -11,7 +11,7 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emitter import emitter
 from onnxgrad.ir.emission.provenance import add_provenance
 from onnxgrad.ir.types import Type
-from onnxgrad.ir.var import Var
+from onnxgrad.ir.var import Var, names_of
 
 
 def emit_with_blocks(
@@ -28,7 +28,7 @@ def emit_with_blocks(
     node = NodeProto(
         op_type=op_type,
         name=program.names.fresh(f"{op_type}_{names[0] if names else 'empty'}"),
-        input=["" if v is None else v.name for v in operands],
+        input=names_of(operands),
         output=names,
         attribute=[helper.make_attribute(n, v) for n, v in attrs.items() if v is not None],
     )

@@ -14,12 +14,8 @@ import onnx
 from onnx import AttributeProto, TensorProto, helper
 
 from onnxgrad.ir.attributes import RefAttr
-from onnxgrad.ir.types import FLOAT_DTYPES, dtype_name
+from onnxgrad.ir.types import FLOAT_DTYPES, TypeMismatch, dtype_name
 from onnxgrad.ir.var import Var
-
-
-class TypeMismatch(Exception):
-    """The operands or attributes do not fit the operator."""
 
 
 class Formal(NamedTuple):

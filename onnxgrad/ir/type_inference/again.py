@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from onnxgrad.ir import attributes
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.type_inference import at_emission
 from onnxgrad.ir.types import TensorType, Type, same_dim
@@ -24,11 +23,7 @@ def retype(block: BindingBlock) -> None:
 
 def type_again(b: Binding) -> None:
     """Give its results of unknown type or rank the types that its operands tell. Raises TypeMismatch."""
-    node = type(b.node)()
-    node.CopyFrom(b.node)
-    node.input[:] = ["" if v is None else v.name for v in b.inputs]
-    node.output[:] = ["" if v is None else v.name for v in b.outputs]
-    _learn(b.outputs, at_emission.result_types(attributes.schema(b.op, b.version, b.domain), node, b.inputs, b.block))
+    _learn(b.outputs, at_emission.types_of(b))
 
 
 def _nested(b: Binding) -> None:

@@ -1,33 +1,30 @@
-"""Types of emitted bindings: closed forms for the commonest operators, onnx's own inference for the rest.
+"""Types of one binding, emitted, copied or to be typed again: closed forms for the commonest operators, onnx's own
+inference for the rest.
 
 onnx forgets symbols wherever a shape is computed (Reshape, Expand, Slice, ...); `symbols` puts them back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import zip_longest
+from collections.abc import Sequence
 from typing import Any
 
 import onnx
-from onnx import NodeProto, TensorProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, numpy_helper
 
-from onnxgrad.ir import domains
-from onnxgrad.ir.block import BindingBlock, Var
-from onnxgrad.ir.emission.signature import TypeMismatch
+from onnxgrad.ir import attributes, domains
+from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.type_inference import misinferred, symbols
+from onnxgrad.ir.type_inference.closed_forms import CLOSED_FORMS
 from onnxgrad.ir.types import (
-    Dim,
     Shape,
     TensorType,
     Type,
-    broadcast_shapes,
-    same_dim,
+    TypeMismatch,
+    element_count,
     type_bytes,
     type_from_proto,
 )
-
-__all__ = ["TypeMismatch", "result_types"]
 
 # constants larger than this are no shapes, axes or pads
 _DATA_BYTES = 1 << 12
@@ -44,7 +41,7 @@ def result_types(
         plain.CopyFrom(node)
         domains.respell(plain)
         node = plain
-    quick = _QUICK.get(node.op_type) if node.domain == "" else None
+    quick = CLOSED_FORMS.get(node.op_type) if node.domain == "" else None
     if quick is not None and len(node.output) == 1 and all(v is not None and v.dtype for v in inputs):
         found = quick(node, [v for v in inputs if v is not None])
         if found is not None:
@@ -58,6 +55,12 @@ def result_types(
     return types
 
 
+def types_of(b: Binding) -> list[Type | None]:
+    """The types of a binding's results, as far as its operands tell now. Raises TypeMismatch."""
+    node = b.to_node() if b.changed else b.node
+    return result_types(attributes.schema(b.op, b.version, b.domain), node, b.inputs, b.block)
+
+
 def _onnx_types(
     schema: onnx.defs.OpSchema, node: NodeProto, inputs: Sequence[Var | None], block: BindingBlock
 ) -> list[Type | None]:
@@ -69,7 +72,7 @@ def _onnx_types(
     data: dict[str, bytes] = {}
     for v in inputs:
         if v is not None and v.is_constant and v.dtype != TensorProto.STRING:
-            count = _size(v.shape)
+            count = element_count(v.shape)
             array = v.const if count is not None and count * 8 <= _DATA_BYTES else None
             if array is not None:
                 data[v.name] = numpy_helper.from_array(array).SerializeToString()
@@ -93,168 +96,3 @@ def _merge(inferred: Shape | None, symbols: Shape) -> Shape:
     if inferred is None or len(inferred) != len(symbols):
         return symbols
     return tuple(s if not isinstance(i, int) and s is not None else i for i, s in zip(inferred, symbols, strict=True))
-
-
-def _size(shape: Shape | None) -> int | None:
-    count = 1
-    for d in shape if shape is not None else (None,):
-        if not isinstance(d, int):
-            return None
-        count *= d
-    return count
-
-
-# ---- closed forms: an answer, or None to ask onnx -------------------------------------------------------------
-
-
-def _unary(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
-    return TensorType(inputs[0].dtype, inputs[0].shape) if len(inputs) == 1 else None
-
-
-def _binary(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
-    if len({v.dtype for v in inputs}) != 1:
-        return None  # onnx says what is wrong
-    shape = _broadcast(inputs)
-    return TensorType(inputs[0].dtype, shape)
-
-
-def _compare(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
-    return TensorType(TensorProto.BOOL, _broadcast(inputs)) if len({v.dtype for v in inputs}) == 1 else None
-
-
-def _where(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
-    c, x, y = inputs
-    if c.dtype != TensorProto.BOOL or x.dtype != y.dtype:
-        return None
-    return TensorType(x.dtype, _broadcast(inputs))
-
-
-def _broadcast(inputs: Sequence[Var]) -> Shape | None:
-    return _broadcast_checked([v.shape for v in inputs], inputs)
-
-
-def _broadcast_checked(shapes: Sequence[Shape | None], inputs: Sequence[Var]) -> Shape | None:
-    shape = broadcast_shapes(shapes)
-    if shape is not None and None in shape:  # unknown, or two known sizes that do not go together
-        for column in zip_longest(*[reversed(s or ()) for s in shapes], fillvalue=1):
-            if len({d for d in column if isinstance(d, int) and d != 1}) > 1:
-                raise TypeMismatch(f"shapes do not broadcast: {' and '.join(str(v.type) for v in inputs)}")
-    return shape
-
-
-def _matmul(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
-    a, b = inputs[0].shape, inputs[1].shape
-    if a is None or b is None or len(a) < 2 or len(b) < 2 or inputs[0].dtype != inputs[1].dtype:
-        return None
-    if isinstance(a[-1], int) and isinstance(b[-2], int) and a[-1] != b[-2]:
-        raise TypeMismatch(f"inner sizes differ: {inputs[0].type} @ {inputs[1].type}")
-    batch = _broadcast_checked([a[:-2], b[:-2]], inputs)
-    return None if batch is None else TensorType(inputs[0].dtype, (*batch, a[-2], b[-1]))
-
-
-def _transpose(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
-    shape = inputs[0].shape
-    if shape is None:
-        return None
-    perm = list(_attribute(node, "perm", range(len(shape) - 1, -1, -1)))
-    if sorted(perm) != list(range(len(shape))):
-        raise TypeMismatch(f"perm {perm} does not fit {inputs[0].type}")
-    return TensorType(inputs[0].dtype, tuple(shape[p] for p in perm))
-
-
-def _cast(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
-    return TensorType(_attribute(node, "to", 0), inputs[0].shape)
-
-
-def _concat(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
-    shapes = [v.shape for v in inputs]
-    first = shapes[0]
-    if first is None or any(s is None or len(s) != len(first) for s in shapes):
-        return None
-    axis = _attribute(node, "axis", 1)  # opset 1 had this default
-    if not -len(first) <= axis < len(first):
-        raise TypeMismatch(f"axis {axis} does not fit {inputs[0].type}")
-    axis %= len(first)
-    dims: list[Dim] = []
-    for i in range(len(first)):
-        sizes = [s[i] for s in shapes if s is not None]
-        if i == axis:
-            dims.append(sum(d for d in sizes if isinstance(d, int)) if all(isinstance(d, int) for d in sizes) else None)
-            continue
-        known = {d for d in sizes if isinstance(d, int)}
-        if len(known) > 1:
-            raise TypeMismatch(f"sizes along axis {i} differ: {', '.join(str(v.type) for v in inputs)}")
-        dims.append(next(iter(known)) if known else sizes[0] if all(same_dim(d, sizes[0]) for d in sizes) else None)
-    return TensorType(inputs[0].dtype, tuple(dims)) if len({v.dtype for v in inputs}) == 1 else None
-
-
-def _shape(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
-    shape = inputs[0].shape
-    if shape is None:
-        return TensorType(TensorProto.INT64, (None,))
-    start, end = _attribute(node, "start", 0), _attribute(node, "end", len(shape))
-    return TensorType(TensorProto.INT64, (len(shape[start:end]),))
-
-
-def _reshape(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
-    shape, target = inputs[0].shape, inputs[1].ints
-    count = _size(shape)
-    if shape is None or not count or target is None or len(inputs[1].shape or ()) != 1:
-        return None
-    sizes = [
-        shape[i] if d == 0 and i < len(shape) and not _attribute(node, "allowzero", 0) else d
-        for i, d in enumerate(target)
-    ]
-    rest = _size(tuple(d for d in sizes if d != -1))
-    if min(target, default=0) < -1 or not rest or sizes.count(-1) > 1 or count % rest:
-        return None  # onnx says what is wrong
-    return TensorType(inputs[0].dtype, tuple(count // rest if d == -1 else d for d in sizes))
-
-
-def _gemm(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
-    a, b = inputs[0].shape, inputs[1].shape
-    if len(inputs) != 2 or a is None or b is None or len(a) != 2 or len(b) != 2 or inputs[0].dtype != inputs[1].dtype:
-        return None
-    (m, k), (k2, n) = a[:: -1 if _attribute(node, "transA", 0) else 1], b[:: -1 if _attribute(node, "transB", 0) else 1]
-    return TensorType(inputs[0].dtype, (m, n)) if same_dim(k, k2) else None
-
-
-def _reduce(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
-    shape, axes = inputs[0].shape, inputs[1].ints if len(inputs) == 2 else None
-    if shape is None or not axes or any(not -len(shape) <= a < len(shape) for a in axes):
-        return None
-    gone = {a % len(shape) for a in axes}
-    left = [1 if i in gone else d for i, d in enumerate(shape)]
-    kept = _attribute(node, "keepdims", 1)
-    return TensorType(inputs[0].dtype, tuple(d for i, d in enumerate(left) if kept or i not in gone))
-
-
-def _attribute(node: NodeProto, name: str, default: Any) -> Any:
-    for a in node.attribute:
-        if a.name == name:
-            return helper.get_attribute_value(a)
-    return default
-
-
-# fmt: off
-_SAME_AS_OPERAND = (
-    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Celu", "Cos", "Cosh", "Elu", "Erf", "Exp", "Gelu",
-    "Identity", "LeakyRelu", "Log", "LogSoftmax", "Neg", "Not", "Reciprocal", "Relu", "Selu", "Sigmoid", "Sign", "Sin",
-    "Sinh", "Softmax", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh",
-)
-# fmt: on
-_QUICK: dict[str, Callable[[NodeProto, Sequence[Var]], TensorType | None]] = {
-    **dict.fromkeys(_SAME_AS_OPERAND, _unary),
-    **dict.fromkeys(["Add", "Sub", "Mul", "Div", "And", "Or", "Xor"], _binary),
-    **dict.fromkeys(["Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual"], _compare),
-    "Where": _where,
-    "MatMul": _matmul,
-    "Transpose": _transpose,
-    "Cast": _cast,
-    "Concat": _concat,
-    "Shape": _shape,
-    "Reshape": _reshape,
-    "Gemm": _gemm,
-    "ReduceSum": _reduce,
-    "ReduceMean": _reduce,
-}

@@ -17,7 +17,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.type_inference import at_emission, misinferred, symbols, whole_model
 from onnxgrad.ir.type_inference.again import types_of_bodies
 from onnxgrad.ir.type_inference.declarations import Declarations
-from onnxgrad.ir.types import TensorType, Type
+from onnxgrad.ir.types import TensorType, Type, TypeMismatch
 
 # how often what is contradicted is left out of inference, before nothing is inferred but binding by binding
 _ROUNDS = 4
@@ -91,7 +91,7 @@ def _types_of(b: Binding) -> Sequence[Type | None]:
     """The types of its results, from its operands or its bodies. Raises TypeMismatch."""
     if b.blocks:
         return types_of_bodies(b)
-    return at_emission.result_types(attributes.schema(b.op, b.version, b.domain), b.node, b.inputs, b.block)
+    return at_emission.types_of(b)
 
 
 # ---- declarations, and what flows on from them -----------------------------------------------------------------
@@ -144,7 +144,7 @@ class _Completion:
     def _again(self, b: Binding) -> None:
         try:
             types = _types_of(b)
-        except at_emission.TypeMismatch:
+        except TypeMismatch:
             return  # the file's own trouble: onnx said nothing about it either
         for out, found in zip(b.outputs, types):
             if out is not None and isinstance(found, TensorType):

@@ -7,6 +7,7 @@ is a shape.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Set
 
 import onnx
@@ -89,10 +90,7 @@ def _light_copy(program: Program) -> ModelProto:
 
 
 def _light_tensor(tensor: TensorProto) -> TensorProto:
-    count = 8
-    for d in tensor.dims:
-        count *= d
-    if count <= _DATA_BYTES and tensor.data_location != TensorProto.EXTERNAL:
+    if 8 * math.prod(tensor.dims) <= _DATA_BYTES and tensor.data_location != TensorProto.EXTERNAL:
         return tensor
     return TensorProto(
         name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, data_location=TensorProto.EXTERNAL

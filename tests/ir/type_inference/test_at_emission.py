@@ -20,7 +20,7 @@ from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import to_proto
-from onnxgrad.ir.type_inference import at_emission
+from onnxgrad.ir.type_inference import at_emission, closed_forms
 from onnxgrad.ir.types import Shape, TensorType, broadcast_shapes
 from tests.helpers import parse
 
@@ -145,7 +145,7 @@ LOGICAL = ("Not", "And", "Or", "Xor")
 ATTRIBUTES: dict[str, dict[str, Any]] = {"Transpose": {"perm": [1, 0]}, "Cast": {"to": 7}, "Concat": {"axis": 1}}
 
 
-QUICK = sorted(at_emission._QUICK)
+QUICK = sorted(closed_forms.CLOSED_FORMS)
 VERSIONS = [
     (name, opset) for name in QUICK for opset in (7, 13, 20) if name != "Reshape" and attributes.schema(name, opset, "")
 ]
