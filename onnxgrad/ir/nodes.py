@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator
 from onnx import GraphProto, NodeProto
 
 
-def graphs_of(node: NodeProto) -> Iterator[GraphProto]:
+def graphs_of(node: NodeProto) -> list[GraphProto]:
     """The graphs that a node holds as attributes."""
+    found = []
     for a in node.attribute:
         if a.HasField("g"):
-            yield a.g
-        yield from a.graphs
+            found.append(a.g)
+        found += a.graphs
+    return found
 
 
 def every_node(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:

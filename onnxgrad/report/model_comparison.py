@@ -13,9 +13,9 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetI
 from onnxgrad.ir import domains
 from onnxgrad.ir.nodes import every_node
 from onnxgrad.ir.stats import operator
+from onnxgrad.ir.tensor_data import elements
 from onnxgrad.ir.types import dtype_name, type_from_proto
 from onnxgrad.ir.weights import internalize
-from onnxgrad.verify.values import elements
 
 _GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 _HEADER = ("ir_version", "producer_name", "producer_version", "domain", "model_version", "doc_string")

@@ -6,7 +6,7 @@ another value in the place of one that went away says that the two are equal: su
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from onnx import (
@@ -20,10 +20,9 @@ from onnx import (
     ValueInfoProto,
 )
 
-# values that a run draws anew: cut off, they are an input that both forms share
-_DRAWN = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
-)
+from onnxgrad.ir.nodes import every_node, graphs_of
+from onnxgrad.ir.random_draws import RANDOM_OPS
+
 # operands that say what to do, so that different ones may mean the same
 _INSTRUCTIONS = frozenset({("Reshape", 1)})
 
@@ -77,7 +76,7 @@ class _Finder:
             if not all(p and q and _computed(p, a) for p, q in exchanged):
                 continue
             claims += exchanged
-            inner += list(zip(bodies(n), bodies(twin), strict=True))
+            inner += list(zip(graphs_of(n), graphs_of(twin), strict=True))
             del scope.old[i], scope.new[j]
         claims += [(v.name, w.name) for v, w in zip(a[-1].output, b[-1].output) if v.name != w.name]
         for x, y in inner:
@@ -92,14 +91,14 @@ class _Finder:
         """One node before and after, whatever it reads now, and whatever stands in its bodies."""
         if (a.op_type, a.domain, a.overload) != (b.op_type, b.domain, b.overload) or not self.same(a.output[0]):
             return False
-        if list(a.output) != list(b.output) or len(a.input) != len(b.input) or len(bodies(a)) != len(bodies(b)):
+        if list(a.output) != list(b.output) or len(a.input) != len(b.input) or len(graphs_of(a)) != len(graphs_of(b)):
             return False
         if any((a.op_type, i) in _INSTRUCTIONS for i, (p, q) in enumerate(zip(a.input, b.input)) if p != q):
             return False
         plain = [
             [t for t in n.attribute if t.type not in (AttributeProto.GRAPH, AttributeProto.GRAPHS)] for n in (a, b)
         ]
-        return plain[0] == plain[1] and all(_arity(g) == _arity(h) for g, h in zip(bodies(a), bodies(b)))
+        return plain[0] == plain[1] and all(_arity(g) == _arity(h) for g, h in zip(graphs_of(a), graphs_of(b)))
 
     def _kept(self, scope: Scope) -> list[str]:
         """Values that are computed otherwise now and that something unchanged reads, or the graph returns."""
@@ -153,29 +152,10 @@ def _calls(function: FunctionProto, functions: set[tuple[str, str]]) -> bool:
     return any((n.domain, n.op_type) in functions for n in every_node(function.node))
 
 
-def every_node(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """The nodes and those of their bodies, at any depth."""
-    for n in nodes:
-        yield n
-        for graph in bodies(n):
-            yield from every_node(graph.node)
-
-
-def bodies(node: NodeProto) -> list[GraphProto]:
-    """The graphs that a node holds as attributes."""
-    found = []
-    for a in node.attribute:
-        if a.type == AttributeProto.GRAPH:
-            found.append(a.g)
-        elif a.type == AttributeProto.GRAPHS:
-            found += a.graphs
-    return found
-
-
 def reads(node: NodeProto) -> set[str]:
     """The names that a node reads, in its bodies too."""
     found = {name for name in node.input if name}
-    for graph in bodies(node):
+    for graph in graphs_of(node):
         inner = {v.name for v in graph.output}.union(*(reads(n) for n in graph.node))
         own = {v.name for v in graph.input} | {t.name for t in graph.initializer}
         found |= inner - own - {name for n in graph.node for name in n.output}
@@ -230,7 +210,7 @@ class Region:
         )
         self.type_of = type_of
         self.taken: set[str] = set()  # values whose producers, the same in both forms, were taken in
-        if any(n.op_type in _DRAWN for side in self.sides for n in every_node(side.inside(self.taken)[0])):
+        if any(n.op_type in RANDOM_OPS for side in self.sides for n in every_node(side.inside(self.taken)[0])):
             raise NoRegion("it draws random numbers")
 
     def inputs(self) -> list[str]:
@@ -279,4 +259,4 @@ class Region:
 
 
 def _draws(node: NodeProto) -> bool:
-    return any(n.op_type in _DRAWN or n.op_type == "Dropout" for n in every_node([node]))
+    return any(n.op_type in RANDOM_OPS or n.op_type == "Dropout" for n in every_node([node]))

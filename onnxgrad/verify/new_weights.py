@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
+from onnxgrad.ir.tensor_data import elements
 from onnxgrad.verify.subject import Subject
-from onnxgrad.verify.values import elements
 
 _FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16}
 _ELEMENTS = 1 << 26  # beyond this the search costs more than it is worth

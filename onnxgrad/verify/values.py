@@ -8,9 +8,8 @@ from typing import Any, TypeAlias
 import ml_dtypes
 import numpy as np
 import onnx
-from onnx import numpy_helper
 
-from onnxgrad.errors import InputError
+from onnxgrad.ir.tensor_data import elements
 
 Value: TypeAlias = "np.ndarray[Any, Any] | list[Any] | None"  # a tensor, a sequence, an absent optional
 Feeds: TypeAlias = Mapping[str, Value]
@@ -26,14 +25,6 @@ def widen(value: Any) -> Any:
     if isinstance(value, list):
         return [widen(v) for v in value]
     return widen(np.asarray(value)) if isinstance(value, np.generic) else value
-
-
-def elements(tensor: onnx.TensorProto) -> np.ndarray[Any, Any]:
-    """The array of a tensor. Raises InputError when its data is damaged."""
-    try:
-        return numpy_helper.to_array(tensor)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"the data of tensor '{tensor.name}' is damaged: {error}") from error
 
 
 def attribute_value(attribute: onnx.AttributeProto) -> Any:

@@ -7,9 +7,10 @@ Where such a model is small, a proof can afford more of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
 
-from onnx import AttributeProto, ModelProto, NodeProto
+from onnx import ModelProto
+
+from onnxgrad.ir.nodes import every_node
 
 _JUMPS = {
     "And", "ArgMax", "ArgMin", "Ceil", "Clip", "Compress", "Equal", "Floor", "Greater", "GreaterOrEqual",
@@ -23,16 +24,6 @@ _WEIGHTS = 1 << 17
 
 def jumps(model: ModelProto) -> bool:
     """Whether a model is small and holds, nested or in a function too, an operator that jumps or saturates."""
-    nodes = [*_walk(model.graph.node), *(node for f in model.functions for node in _walk(f.node))]
+    nodes = [*every_node(model.graph.node), *(node for f in model.functions for node in every_node(f.node))]
     weights = sum(math.prod(tensor.dims) for tensor in model.graph.initializer)
     return len(nodes) <= _NODES and weights <= _WEIGHTS and any(node.op_type in _JUMPS for node in nodes)
-
-
-def _walk(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            if attribute.type == AttributeProto.GRAPH:
-                yield from _walk(attribute.g.node)
-            for graph in attribute.graphs:
-                yield from _walk(graph.node)

@@ -20,10 +20,10 @@ import onnx
 
 from onnxgrad.errors import Unsupported
 from onnxgrad.ir import domains
+from onnxgrad.ir.tensor_data import elements
 from onnxgrad.verify.feeds.dims import evaluate, required_inputs, shape_of
 from onnxgrad.verify.reference.in_child import infer_types
 from onnxgrad.verify.reference.order import scheduled
-from onnxgrad.verify.values import elements
 
 Key: TypeAlias = "tuple[str, str]"  # (function or "" for the graph and its subgraphs, value name)
 

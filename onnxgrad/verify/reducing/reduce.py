@@ -15,8 +15,8 @@ import onnx
 from onnx import ModelProto, TypeProto
 
 from onnxgrad.ir.load import load
+from onnxgrad.ir.nodes import every_node
 from onnxgrad.ir.types import type_to_proto
-from onnxgrad.verify.changed_region import every_node
 from onnxgrad.verify.reducing.smaller import STEPS, copied, plainness, pruned
 
 Interesting = Callable[[ModelProto], bool]

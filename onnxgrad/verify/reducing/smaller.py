@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, numpy_helper
 
-from onnxgrad.verify.changed_region import bodies, every_node, reads
+from onnxgrad.ir.nodes import every_graph, every_node, graphs_of
+from onnxgrad.verify.changed_region import reads
 
 Types = Mapping[str, TypeProto]
 Candidates = Iterator[ModelProto]
@@ -75,7 +76,7 @@ def without_words(model: ModelProto, types: Types) -> Candidates:
     def strip(made: ModelProto, *, names: bool) -> ModelProto:
         for field in ("metadata_props", "doc_string", "producer_name", "producer_version", "domain", "training_info"):
             made.ClearField(field)
-        for graph in _graphs(made.graph):
+        for graph in every_graph(made.graph):
             for field in ("metadata_props", "doc_string", "value_info", "quantization_annotation"):
                 graph.ClearField(field)
         nodes = [*every_node(made.graph.node), *(n for f in made.functions for n in every_node(f.node))]
@@ -89,13 +90,6 @@ def without_words(model: ModelProto, types: Types) -> Candidates:
 
     yield strip(copied(model), names=True)
     yield strip(copied(model), names=False)
-
-
-def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    yield graph
-    for n in graph.node:
-        for inner in bodies(n):
-            yield from _graphs(inner)
 
 
 def fewer_outputs(model: ModelProto, types: Types) -> Candidates:
@@ -181,8 +175,8 @@ def bypassed(model: ModelProto, types: Types) -> Candidates:
 def _places(model: ModelProto) -> list[Callable[[ModelProto], Any]]:
     """Ways to every nested graph and function body of a model, in any copy of it."""
     found: list[Callable[[ModelProto], Any]] = [lambda m, i=i: m.functions[i] for i in range(len(model.functions))]  # type: ignore[misc]
-    count = sum(1 for _ in _graphs(model.graph))
-    found += [lambda m, i=i: list(_graphs(m.graph))[i] for i in range(1, count)]  # type: ignore[misc]
+    count = sum(1 for _ in every_graph(model.graph))
+    found += [lambda m, i=i: list(every_graph(m.graph))[i] for i in range(1, count)]  # type: ignore[misc]
     return found
 
 
@@ -201,7 +195,7 @@ def _read_instead(graph: Any, old: str, new: str) -> None:
 
 def _rename(node: NodeProto, old: str, new: str) -> None:
     node.input[:] = [new if n == old else n for n in node.input]
-    for inner in bodies(node):
+    for inner in graphs_of(node):
         for n in inner.node:
             _rename(n, old, new)
         for v in inner.output:
@@ -213,7 +207,7 @@ def _rename(node: NodeProto, old: str, new: str) -> None:
 def opened(model: ModelProto, types: Types) -> Candidates:
     """The nodes of a branch in the place of its If; functions in the place of their calls."""
     for i, node in enumerate(model.graph.node):
-        for branch in bodies(node) if node.op_type == "If" else ():
+        for branch in graphs_of(node) if node.op_type == "If" else ():
             made = copied(model)
             inner = [*branch.node]
             for given, result in zip(branch.output, node.output):
@@ -262,7 +256,7 @@ def smaller_sizes(model: ModelProto, types: Types) -> Candidates:
 
 def _resized(model: ModelProto, size: int, small: int) -> ModelProto:
     made = copied(model)
-    for graph in _graphs(made.graph):
+    for graph in every_graph(made.graph):
         graph.ClearField("value_info")
         for v in [*graph.input, *graph.output]:
             for d in v.type.tensor_type.shape.dim:

@@ -18,10 +18,11 @@ import onnx
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir import domains
+from onnxgrad.ir.tensor_data import elements
 from onnxgrad.verify.reference.borrowed import borrow
 from onnxgrad.verify.reference.kernels import BOUNDED, CONTRACTIONS, KERNELS, Call, Unsupported
 from onnxgrad.verify.reference.order import scheduled
-from onnxgrad.verify.values import Feeds, Value, attribute_value, bind, dense, elements, type_of, widen
+from onnxgrad.verify.values import Feeds, Value, attribute_value, bind, dense, type_of, widen
 
 __all__ = ["Reference", "Unsupported", "reference"]
 
