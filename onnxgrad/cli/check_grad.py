@@ -15,12 +15,13 @@ from onnxgrad.cli.common import (
     running_options,
     source,
 )
-from onnxgrad.cli.gradients import ALLOW_EMPTY, add_gradient, check_lines, gradient_options
+from onnxgrad.cli.gradients import ALLOW_EMPTY, add_gradient, gradient_options
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.grad import check_gradient
 from onnxgrad.ir.load import load
+from onnxgrad.report.gradient import check_lines
 from onnxgrad.report.parts import heading
 from onnxgrad.verify.feeds.input_files import load_inputs
 

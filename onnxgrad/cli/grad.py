@@ -23,7 +23,7 @@ from onnxgrad.cli.common import (
     target_of,
     write_model,
 )
-from onnxgrad.cli.gradients import ALLOW_EMPTY, add_gradient, check_lines, gradient_options
+from onnxgrad.cli.gradients import ALLOW_EMPTY, add_gradient, gradient_options
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
@@ -33,14 +33,12 @@ from onnxgrad.grad.function_gradient import add_function_gradient, check_functio
 from onnxgrad.grad.marks import mark
 from onnxgrad.grad.opset import raise_opset
 from onnxgrad.ir.load import load, read_proto
-from onnxgrad.ir.program import Program
-from onnxgrad.ir.save import to_proto
-from onnxgrad.report.parts import bytes_text, cell, heading, number, seconds_text, table
+from onnxgrad.report.gradient import GradientMade, check_lines, nodes
+from onnxgrad.report.parts import heading
 from onnxgrad.verify.feeds.input_files import load_inputs
 
 # the proof looks at this many values, spread over those asked for; check-grad looks at all
 _SAMPLE = 8
-_LISTED = 12
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -95,7 +93,10 @@ def run(args: argparse.Namespace, out: Output) -> int:
     proved = report is None or report.ok
     if proved:
         write_model(found.program, target)
-    _show(args, out, found, seconds, report)
+    before = nodes(load(model)) if isinstance(model, Path) else 0
+    made = GradientMade(found, before, seconds, report)
+    out.show(heading("stdin" if args.model == STDIN else args.model), *made.parts(out.verbose))
+    out.json({"model": args.model, "output": args.output, **made.to_dict()})
     if not proved:
         raise NotProved(f"{args.model}: {report}; nothing was written")
     return 0
@@ -178,39 +179,3 @@ def _spread(names: Sequence[str]) -> list[str]:
     if len(names) <= _SAMPLE:
         return list(names)
     return [names[round(i * (len(names) - 1) / (_SAMPLE - 1))] for i in range(_SAMPLE)]
-
-
-def _show(
-    args: argparse.Namespace, out: Output, found: Gradient, seconds: float, report: GradientReport | None
-) -> None:
-    program = found.program
-    before, after = _nodes(load(source(args.model))) if args.model != STDIN else 0, _nodes(program)
-    adjoints = table("value", "adjoint", "type")
-    types = {v.name: v.type for v in program.main.outputs}
-    for value, name in list(found.adjoints.items())[: None if out.verbose else _LISTED]:
-        adjoints.add_row(cell(value), cell(name), cell(types.get(name) or "?"))
-    out.show(heading("stdin" if args.model == STDIN else args.model))
-    out.show(cell(f"gradient of {', '.join(found.targets)} with respect to {len(found.adjoints)} values"), adjoints)
-    if len(found.adjoints) > _LISTED and not out.verbose:
-        out.show(f"and {len(found.adjoints) - _LISTED} more (-v lists all)")
-    for target, seed in found.seeds.items():
-        out.show(cell(f"new input {seed}: the adjoint of {target}"))
-    for note in found.notes:
-        out.show(cell(f"note: {note}"))
-    size = bytes_text(to_proto(program).ByteSize())
-    grown = f"{number(before)} → {number(after)} nodes, " if before else f"{number(after)} nodes, "
-    out.show(f"{grown}{size}, opset {program.opset}, built in {seconds_text(seconds)}")
-    if report is not None:
-        out.show(*check_lines(report, out.verbose))
-    out.json(
-        {
-            "model": args.model, "output": args.output, "targets": list(found.targets),
-            "adjoints": dict(found.adjoints), "seeds": dict(found.seeds), "notes": list(found.notes),
-            "nodes": {"before": before, "after": after}, "seconds": seconds,
-            "check": None if report is None else report.to_dict(),
-        }
-    )  # fmt: skip
-
-
-def _nodes(program: Program) -> int:
-    return sum(b.op not in ("Constant", "Identity") for b in program.main.walk())

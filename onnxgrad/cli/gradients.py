@@ -10,14 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from onnxgrad.errors import InputError, OnnxgradError
-from onnxgrad.grad.check_report import GradientReport
 from onnxgrad.grad.checkpoint import Checkpoint
 from onnxgrad.grad.request import PARAMS
-from onnxgrad.report.parts import Part, cell, table
 
 ALLOW_EMPTY = "this value's gradient may be 0 throughout: without it, 0 = 0 for all values is exit 1"
-# values shown without -v
-_SHOWN = 8
 
 
 def add_gradient(parser: argparse.ArgumentParser) -> None:
@@ -83,22 +79,3 @@ def run_rules(files: Sequence[str]) -> None:
         except Exception as error:  # it is the user's program: whatever it raises is theirs to see
             line = traceback.extract_tb(error.__traceback__)[-1].lineno
             raise InputError(f"--rules {name}, line {line}: {type(error).__name__}: {error}") from error
-
-
-def check_lines(report: GradientReport, verbose: bool) -> list[Part]:
-    """The numeric check as a table, the worst value first."""
-    rows = table("value", ">gradient · direction", ">differences", ">error", "")
-    ordered = sorted(report.values, key=lambda v: (v.judged, -v.error))
-    worst = report.worst
-    shown = ordered if verbose else ([worst] if worst is not None else []) + [v for v in ordered if v is not worst]
-    for v in shown if verbose else shown[:_SHOWN]:
-        style = "yellow" if not v.judged else "red" if not v.error <= report.tolerance else "dim" if v.zero else ""
-        verdict = f"WRONG {v.why}".rstrip() if style == "red" else v.remark
-        rows.add_row(
-            cell(v.name), cell(f"{v.gradient:.6g}"), cell(f"{v.difference:.6g}"), cell(f"{v.error:.1e}", style),
-            cell(verdict, style),
-        )  # fmt: skip
-    parts: list[Part] = [rows]
-    if len(report.values) > len(shown[:_SHOWN]) and not verbose:
-        parts.append(f"and {len(report.values) - _SHOWN} more values (-v shows all)")
-    return [*parts, str(report)]

@@ -1,0 +1,85 @@
+"""What `grad` made, and how the numeric check of a gradient reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from onnxgrad.grad import Gradient
+from onnxgrad.grad.check_report import GradientReport
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.save import to_proto
+from onnxgrad.report.parts import Part, bytes_text, cell, number, seconds_text, table
+from onnxgrad.report.rendering import Rendered
+
+_LISTED = 12  # adjoints without -v
+_SHOWN = 8  # checked values without -v
+
+
+@dataclass(frozen=True)
+class GradientMade(Rendered):
+    """A gradient graph, how many nodes the model had (0: nobody counted), the seconds it took, its check if any."""
+
+    gradient: Gradient
+    before: int
+    seconds: float
+    check: GradientReport | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON's types."""
+        found = self.gradient
+        return {
+            "targets": list(found.targets),
+            "adjoints": dict(found.adjoints),
+            "seeds": dict(found.seeds),
+            "notes": list(found.notes),
+            "nodes": {"before": self.before, "after": nodes(found.program)},
+            "seconds": self.seconds,
+            "check": None if self.check is None else self.check.to_dict(),
+        }
+
+    def parts(self, verbose: bool = False) -> Iterator[Part]:
+        """Which adjoints there are, the new inputs, the notes, the size, the check."""
+        found, program = self.gradient, self.gradient.program
+        yield cell(f"gradient of {', '.join(found.targets)} with respect to {len(found.adjoints)} values")
+        adjoints = table("value", "adjoint", "type")
+        types = {v.name: v.type for v in program.main.outputs}
+        for value, name in list(found.adjoints.items())[: None if verbose else _LISTED]:
+            adjoints.add_row(cell(value), cell(name), cell(types.get(name) or "?"))
+        yield adjoints
+        if len(found.adjoints) > _LISTED and not verbose:
+            yield f"and {len(found.adjoints) - _LISTED} more (-v lists all)"
+        for target, seed in found.seeds.items():
+            yield cell(f"new input {seed}: the adjoint of {target}")
+        for note in found.notes:
+            yield cell(f"note: {note}")
+        size, after = bytes_text(to_proto(program).ByteSize()), nodes(program)
+        grown = f"{number(self.before)} → {number(after)} nodes, " if self.before else f"{number(after)} nodes, "
+        yield f"{grown}{size}, opset {program.opset}, built in {seconds_text(self.seconds)}"
+        if self.check is not None:
+            yield from check_lines(self.check, verbose)
+
+
+def nodes(program: Program) -> int:
+    """The bindings that compute something."""
+    return sum(b.op not in ("Constant", "Identity") for b in program.main.walk())
+
+
+def check_lines(report: GradientReport, verbose: bool) -> Iterator[Part]:
+    """The numeric check as a table, the worst value first."""
+    rows = table("value", ">gradient · direction", ">differences", ">error", "")
+    ordered = sorted(report.values, key=lambda v: (v.judged, -v.error))
+    worst = report.worst
+    shown = ordered if verbose else ([worst] if worst is not None else []) + [v for v in ordered if v is not worst]
+    for v in shown if verbose else shown[:_SHOWN]:
+        style = "yellow" if not v.judged else "red" if not v.error <= report.tolerance else "dim" if v.zero else ""
+        verdict = f"WRONG {v.why}".rstrip() if style == "red" else v.remark
+        rows.add_row(
+            cell(v.name), cell(f"{v.gradient:.6g}"), cell(f"{v.difference:.6g}"), cell(f"{v.error:.1e}", style),
+            cell(verdict, style),
+        )  # fmt: skip
+    yield rows
+    if len(report.values) > len(shown[:_SHOWN]) and not verbose:
+        yield f"and {len(report.values) - _SHOWN} more values (-v shows all)"
+    yield str(report)
