@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from onnxgrad.cli.common import (
-    STDIN,
     add_allow_empty,
     add_running,
     named,
@@ -13,6 +12,7 @@ from onnxgrad.cli.common import (
     positive,
     require_runtime,
     running_options,
+    shown,
     source,
 )
 from onnxgrad.cli.gradients import ALLOW_EMPTY, add_gradient, gradient_options
@@ -60,5 +60,5 @@ def run(args: argparse.Namespace, out: Output) -> int:
     except OnnxgradError as error:
         raise named(error, args.model) from error
     out.json({"model": args.model, **report.to_dict()})
-    out.show(heading("stdin" if args.model == STDIN else args.model), *check_lines(report, out.verbose))
+    out.show(heading(shown(args.model)), *check_lines(report, out.verbose))
     return 0 if report.ok else 1

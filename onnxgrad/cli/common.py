@@ -181,6 +181,11 @@ def model_of(name: str) -> Path | onnx.ModelProto:
     return read(name)[0] if name == STDIN else Path(name)
 
 
+def shown(name: str) -> str:
+    """What a report calls the model of a command-line name."""
+    return "stdin" if name == STDIN else name
+
+
 def _stdin() -> bytes:
     """All of stdin, but not more than a model can have."""
     if sys.stdin is None:
@@ -190,9 +195,8 @@ def _stdin() -> bytes:
 
 def named(error: OnnxgradError, name: str) -> OnnxgradError:
     """The error with the model's name in front, where its words do not have it."""
-    shown = "stdin" if name == STDIN else name
-    if shown not in str(error):
-        error.args = (f"{shown}: {error}", *error.args[1:])
+    if shown(name) not in str(error):
+        error.args = (f"{shown(name)}: {error}", *error.args[1:])
     return error
 
 

@@ -19,6 +19,7 @@ from onnxgrad.cli.common import (
     natural,
     require_runtime,
     running_options,
+    shown,
     source,
     target_of,
     write_model,
@@ -95,7 +96,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         write_model(found.program, target)
     before = nodes(load(model)) if isinstance(model, Path) else 0
     made = GradientMade(found, before, seconds, report)
-    out.show(heading("stdin" if args.model == STDIN else args.model), *made.parts(out.verbose))
+    out.show(heading(shown(args.model)), *made.parts(out.verbose))
     out.json({"model": args.model, "output": args.output, **made.to_dict()})
     if not proved:
         raise NotProved(f"{args.model}: {report}; nothing was written")
@@ -117,7 +118,7 @@ def _mark(args: argparse.Namespace, out: Output, asked: dict[str, Any], target: 
         kind: sorted([v.name, b.out.name] for v, b in found)
         for kind, found in (("start", marks.start), ("end", marks.end))
     }
-    out.show(heading("stdin" if args.model == STDIN else args.model))
+    out.show(heading(shown(args.model)))
     out.show(f"{len(uses['start'])} start marks and {len(uses['end'])} end marks written")
     out.json({"model": args.model, "output": args.output, "marks": uses})
     return 0
@@ -141,7 +142,7 @@ def _function(args: argparse.Namespace, out: Output, asked: dict[str, Any], targ
     if report is not None and not report.ok:
         raise NotProved(f"{args.model}: {report}; nothing was written")
     write_model(program, target)
-    out.show(heading("stdin" if args.model == STDIN else args.model))
+    out.show(heading(shown(args.model)))
     out.show(f"new function {name}")
     if report is not None:
         out.show(*check_lines(report, out.verbose))

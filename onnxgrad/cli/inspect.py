@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from onnxgrad.cli.common import STDIN, named, source
+from onnxgrad.cli.common import named, shown, source
 from onnxgrad.cli.limit_options import add_limits, within_limits
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import OnnxgradError
@@ -34,5 +34,5 @@ def run(args: argparse.Namespace, out: Output) -> int:
         out.json({"model": args.model, "text": text})
         return 0
     out.json({**found.to_dict(), "model": args.model})
-    out.show(*replace(found, model="stdin" if args.model == STDIN else args.model).parts(out.verbose))
+    out.show(*replace(found, model=shown(args.model)).parts(out.verbose))
     return 0

@@ -20,6 +20,7 @@ from onnxgrad.cli.common import (
     natural,
     proof_options,
     require_runtime,
+    shown,
     source,
     target_of,
     write_model,
@@ -37,8 +38,7 @@ from onnxgrad.pipeline.optimize import Optimized, RewriteRefuted, optimize_progr
 from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.pipeline.presets import PRESETS
 from onnxgrad.pipeline.recipe import Recipe, find
-from onnxgrad.report import optimized
-from onnxgrad.report.optimized import Outcome
+from onnxgrad.report.optimized import Outcome, summary
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -131,7 +131,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     code = max(o.exit_code for o in outcomes)
     out.json({"models": [o.to_dict() for o in outcomes], "exit_code": code})
     if len(models) > 1:
-        out.show(optimized.summary(outcomes))
+        out.show(summary(outcomes))
     elif outcomes[0].error is not None:
         raise outcomes[0].error
     return code
@@ -181,7 +181,8 @@ def _make_folder(folder: Path, dry_run: bool) -> None:
 
 def _one(job: _Job, name: str, target: Path | None, *, last: bool) -> Outcome:
     """Read, rewrite, prove and write one model. An error of ours is in the outcome."""
-    outcome, clock = Outcome(name, None if target is None else str(target)), _Clock()
+    outcome = Outcome(name, None if target is None else str(target), shown(name), job.args.explain)
+    clock = _Clock()
     try:
         with within_limits(job.args):
             done = _rewrite(job, name, target, outcome, clock)
@@ -200,8 +201,7 @@ def _one(job: _Job, name: str, target: Path | None, *, last: bool) -> Outcome:
     for note in outcome.done.trace.notes if outcome.done is not None else ():
         job.out.note(note)
     if last:
-        title = "stdin" if name == STDIN else name
-        job.out.show(*optimized.details(outcome, title, explain=job.args.explain, verbose=job.out.verbose))
+        job.out.show(*outcome.parts(job.out.verbose))
     return outcome
 
 

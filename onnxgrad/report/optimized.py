@@ -25,6 +25,7 @@ from onnxgrad.report.parts import (
     table,
 )
 from onnxgrad.report.proof import proof_lines, verdict
+from onnxgrad.report.rendering import Rendered
 from onnxgrad.rewrite.trace import Inexact
 from onnxgrad.verify import Report
 
@@ -33,11 +34,15 @@ _MISSES = 20  # rows of near misses without -v
 
 
 @dataclass
-class Outcome:
-    """What became of one model; filled in as the work goes on."""
+class Outcome(Rendered):
+    """What became of one model, which the user knows as `title`; filled in as the work goes on. `explain`: near misses
+    are shown too.
+    """
 
     model: str
     output: str | None
+    title: str
+    explain: bool = False
     before: Stats | None = None
     after: Stats | None = None
     done: Optimized | None = None
@@ -70,6 +75,31 @@ class Outcome:
             "seconds": {kind: round(spent, 3) for kind, spent in self.seconds.items()},
         }
 
+    def parts(self, verbose: bool = False) -> Iterator[Part]:
+        """The counts before and after, what each pass did, the proof, where the result is."""
+        if self.before is not None and self.after is not None:
+            yield heading(self.title)
+            yield _counts(self.before, self.after, verbose)
+        if self.done is not None:
+            yield from _passes(self.done, verbose)
+            yield from _inexact(self.done.trace.inexact)
+            if verbose:
+                yield ""
+                yield _rules(self.done)
+            if self.explain:
+                yield ""
+                yield from _misses(self.done, verbose)
+            yield ""
+        if self.done is not None and self.done.each is not None:
+            yield cell(f"each one: {self.done.each}")
+        if self.report is not None:
+            yield from proof_lines(self.report, verbose)
+            yield ""
+        elif self.error is None:
+            yield line("not proved (--no-verify)", "yellow")
+        if self.error is None:
+            yield _last_line(self)
+
 
 def _passes_data(done: Optimized) -> list[dict[str, Any]]:
     did = _rules_by_pass(done)
@@ -98,32 +128,6 @@ def _rules_by_pass(done: Optimized) -> dict[str, Counter[str]]:
 
 
 # ---- one model -----------------------------------------------------------------------------------------------------
-
-
-def details(outcome: Outcome, title: str, *, explain: bool, verbose: bool) -> Iterator[Part]:
-    """Everything about one model, which the user knows as `title`."""
-    if outcome.before is not None and outcome.after is not None:
-        yield heading(title)
-        yield _counts(outcome.before, outcome.after, verbose)
-    if outcome.done is not None:
-        yield from _passes(outcome.done, verbose)
-        yield from _inexact(outcome.done.trace.inexact)
-        if verbose:
-            yield ""
-            yield _rules(outcome.done)
-        if explain:
-            yield ""
-            yield from _misses(outcome.done, verbose)
-        yield ""
-    if outcome.done is not None and outcome.done.each is not None:
-        yield cell(f"each one: {outcome.done.each}")
-    if outcome.report is not None:
-        yield from proof_lines(outcome.report, verbose)
-        yield ""
-    elif outcome.error is None:
-        yield line("not proved (--no-verify)", "yellow")
-    if outcome.error is None:
-        yield _last_line(outcome)
 
 
 def _counts(before: Stats, after: Stats, verbose: bool) -> Table:
