@@ -183,16 +183,8 @@ def transpose_of_product_of_transpose(a: Var, b: Var, c: Any, d: Any) -> Any:
     return None if _moves_last(perm) else op.Transpose(transposed(b) @ a, perm=perm)
 
 
-@rewrite(P.Concat(Each(P.Transpose(x, perm=d).only), axis=c), shrinks=count("Transpose"))
-def concat_of_transposes(x: list[Var], d: list[Any], c: int, root: Binding) -> Any:
-    """Concat(T(a), T(b)) = T(Concat(a, b)), for one permutation"""
-    if len(x) < 2 or d[0] is None or any(list(p) != list(d[0]) for p in d[1:]):
-        return None
-    return op.Transpose(op.Concat(*x, axis=d[0][c % len(d[0])]), perm=d[0])
-
-
 @rewrite(P.Concat(Each(P.Transpose(x, perm=p)), axis=axis), shrinks=count("Transpose"))
-def transpose_after_concat(x: list[Var], p: list[Any], axis: int, root: Binding) -> Any:
+def concat_of_transposes(x: list[Var], p: list[Any], axis: int, root: Binding) -> Any:
     """Concat(T(a), T(b), ..., axis=k) = T(Concat(a, b, ..., axis=perm[k])), one perm for all, any number of operands"""
     perm = p[0]
     if perm is None or any(q != perm for q in p):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from onnxgrad.laws.transposes import transpose_after_concat
+from onnxgrad.laws.transposes import concat_of_transposes
 from onnxgrad.passes.base import RulePass, register
 from onnxgrad.rewrite.worklist import Rule
 
@@ -21,4 +21,4 @@ class TransposeAfterConcat(RulePass):
     @property
     def laws(self) -> Sequence[Rule]:
         """See `laws.transposes`."""
-        return [transpose_after_concat]
+        return [concat_of_transposes]

@@ -62,7 +62,7 @@ def test_a_perm_that_is_absent_counts_as_reversal() -> None:
 )  # fmt: skip
 def test_must_not_fire(text: str, reason: str) -> None:
     done = apply(parse(text), PASSES)
-    assert done.fired("transpose_after_concat") == 0 and reason in done.reasons("transpose_after_concat")[0]
+    assert done.fired("concat_of_transposes") == 0 and reason in done.reasons("concat_of_transposes")[0]
 
 
 def test_an_operand_that_is_no_transpose_keeps_all() -> None:
