@@ -88,6 +88,12 @@ def test_readme_names_every_base_dependency_and_both_commands(pyproject: dict[st
     assert ".venv/bin/python -m pytest" in readme
 
 
+def test_the_source_distribution_holds_what_the_documents_name(pyproject: dict[str, Any]) -> None:
+    included = set(pyproject["tool"]["hatch"]["build"]["targets"]["sdist"]["include"])
+    wanted = {".ci", ".editorconfig", ".github", ".pre-commit-config.yaml", "LICENSE", "*.md", "pyproject.toml"}
+    assert wanted <= included and [n for n in included - {"*.md"} if not (ROOT / n).exists()] == []
+
+
 def test_types_are_shipped() -> None:
     assert (ROOT / "onnxgrad" / "py.typed").is_file()
 
