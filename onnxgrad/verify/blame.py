@@ -13,7 +13,7 @@ from onnx import ModelProto, ValueInfoProto
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.fault import fault_of
 from onnxgrad.ir.preflight.model import check_model
-from onnxgrad.limits import limited
+from onnxgrad.limits import LimitReached, limited
 from onnxgrad.verify.feeds.generate import feeds_for
 from onnxgrad.verify.running.process import RunFailed
 from onnxgrad.verify.running.session import open_session
@@ -34,7 +34,9 @@ def blamed(models: Iterable[str], error: Exception) -> InputError | None:
         try:
             with limited(_SECONDS):
                 reason = _fault(Path(name))
-        except Exception:  # noqa: BLE001  # a limit, no runtime, no feeds: the first error is the one to report
+        except LimitReached:
+            reason = f"onnxruntime does not get through this model within {_SECONDS:g} s"
+        except Exception:  # noqa: BLE001  # no runtime, no feeds: the first error is the one to report
             return None
         if reason is not None:
             what = str(error) if isinstance(error, OnnxgradError) else f"{type(error).__name__}: {error}"
@@ -57,7 +59,7 @@ def _fault(path: Path) -> str | None:
         found = session.run(feeds_for(proto, seed=0))
     except RunFailed as refused:
         if refused.limit:
-            return None
+            return f"onnxruntime does not get through this model ({refused.reason})"
         return f"onnxruntime does not {'load' if refused.stage == 'load' else 'run'} this model ({refused.reason})"
     return next(_lies(proto, found), None)
 
