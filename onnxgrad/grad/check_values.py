@@ -33,7 +33,7 @@ def shaped(vector: Flat, like: Any) -> Any:
     return [part.reshape(np.shape(v)) for part, v in zip(np.split(vector, ends[:-1]) if like else [], like)]
 
 
-def moved_by(v: Var, delta: Var) -> Any:
+def moved_by(v: Var, delta: Var) -> Var:
     """`v + delta`, element by element for sequences."""
     if isinstance(v.type, SequenceType):
         return map_elements("moved", [v, delta], lambda a, b: a + b, element_type(v))

@@ -200,7 +200,7 @@ def return_adjoint(block: BindingBlock, adjoint: Any, like: Var | None) -> None:
     block.add_output(adjoint)
 
 
-def given(adjoint: Any, initial: Var, final: Var | None) -> Any:
+def given(adjoint: Any, initial: Var, final: Var | None) -> Var:
     """The adjoint of a final state; zeros of its own shape when none arrived."""
     return adjoint if adjoint is not None else zeros_of(initial if final is None else final)
 

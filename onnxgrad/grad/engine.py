@@ -156,7 +156,7 @@ def _is_empty(v: Var) -> bool:
     return v.shape is not None and 0 in v.shape
 
 
-def _total(v: Var, arrived: Mapping[Var, list[Any]], adjoints: dict[Var, Any]) -> Any:
+def _total(v: Var, arrived: Mapping[Var, list[Any]], adjoints: dict[Var, Any]) -> Var:
     found = adjoints.get(v)
     if found is None:
         at = emitter()

@@ -55,7 +55,7 @@ def zeros_of(v: Var) -> Var:
 def lengths(sequence: Var, axis: int) -> Var:
     """The int64 vector of the elements' sizes along `axis`."""
 
-    def size(x: Var) -> Any:
+    def size(x: Var) -> Var:
         return op.Shape(x, start=axis, end=axis + 1 if axis != -1 else None)
 
     sizes = map_elements("sizes", [sequence], size, TensorType(TensorProto.INT64, (1,)))

@@ -21,25 +21,25 @@ def times_reciprocal(a: Var, b: Var, c: Var, root: Binding) -> Any:
 
 
 @rewrite(P.Add(a, P.Neg(b).only), shrinks=count())
-def add_of_neg(a: Var, b: Var) -> Any:
+def add_of_neg(a: Var, b: Var) -> Var:
     """a + -b = a - b"""
     return a - b
 
 
 @rewrite(P.Sub(a, P.Neg(b).only), shrinks=count())
-def sub_of_neg(a: Var, b: Var) -> Any:
+def sub_of_neg(a: Var, b: Var) -> Var:
     """a - -b = a + b"""
     return a + b
 
 
 @rewrite(P.Neg(P.Neg(a).only), shrinks=count())
-def neg_of_neg(a: Var) -> Any:
+def neg_of_neg(a: Var) -> Var:
     """--a = a"""
     return a
 
 
 @rewrite(P.Neg(P.Sub(a, b).only), shrinks=count())
-def neg_of_sub(a: Var, b: Var) -> Any:
+def neg_of_sub(a: Var, b: Var) -> Var:
     """-(a - b) = b - a"""
     return b - a
 

@@ -23,7 +23,7 @@ zero("SequenceEmpty", "SequenceLength", "OptionalHasElement")
 vjp_all("SequenceConstruct", lambda g, y, xs: [op.SequenceAt(g, i) for i in range(len(xs))])
 
 
-def _at(g: Var, y: Var, s: Var, i: Var) -> Any:
+def _at(g: Var, y: Var, s: Var, i: Var) -> Var:
     """Zeros, but `g` at position i."""
     place = position(i, op.SequenceLength(s))
     return op.SequenceInsert(op.SequenceErase(zero_sequence(s), place), g, place)
@@ -33,21 +33,21 @@ def _insert(g: Var, s: Var, i: Var | None) -> Var:
     return position(i, op.SequenceLength(s))
 
 
-def _erase(g: Var, y: Var, s: Var, i: Var | None = None) -> Any:
+def _erase(g: Var, y: Var, s: Var, i: Var | None = None) -> Var:
     """The erased element receives zeros."""
     length = op.SequenceLength(s)
     place = op.Sub(length, 1) if i is None else position(i, length)
     return op.SequenceInsert(g, zeros_like(op.SequenceAt(s, place)), place)
 
 
-def _concat(g: Var, y: Var, s: Var, axis: int, new_axis: int) -> Any:
+def _concat(g: Var, y: Var, s: Var, axis: int, new_axis: int) -> Var:
     """Each element's stretch of the result."""
     if new_axis:
         return op.SplitToSequence(g, axis=axis, keepdims=0)
     return op.SplitToSequence(g, lengths(s, axis), axis=axis)
 
 
-def _split(g: Var, y: Var, x: Var, parts: Var | None = None, *, axis: int, keepdims: int) -> Any:
+def _split(g: Var, y: Var, x: Var, parts: Var | None = None, *, axis: int, keepdims: int) -> Var:
     """The pieces put together again; keepdims speaks only where no split is given."""
     new_axis = 1 if parts is None and not keepdims else 0
     return op.ConcatFromSequence(g, axis=axis, new_axis=new_axis)

@@ -27,21 +27,21 @@ class Form(ABC):
     """How a quantized tensor is read and written. `axis` is the one that a vector of scales lies along."""
 
     @abstractmethod
-    def dequantize(self, x: Var, scale: Var, zero: Var | None, axis: int | None = None) -> Any:
+    def dequantize(self, x: Var, scale: Var, zero: Var | None, axis: int | None = None) -> Var:
         """(x - zero) * scale, in float32."""
 
     @abstractmethod
-    def quantize(self, y: Any, scale: Var, zero: Var | None, dtype: int, axis: int | None = None) -> Any:
+    def quantize(self, y: Any, scale: Var, zero: Var | None, dtype: int, axis: int | None = None) -> Var:
         """saturate(round(y / scale) + zero) as `dtype`, ties to even."""
 
 
 class QdqForm(Form):
     """By QuantizeLinear and DequantizeLinear, which onnxruntime fuses back to its quantized kernels."""
 
-    def dequantize(self, x: Var, scale: Var, zero: Var | None, axis: int | None = None) -> Any:
+    def dequantize(self, x: Var, scale: Var, zero: Var | None, axis: int | None = None) -> Var:
         return op.DequantizeLinear(x, scale, zero, **_axis(scale, axis, x.block.opsets[""]))
 
-    def quantize(self, y: Any, scale: Var, zero: Var | None, dtype: int, axis: int | None = None) -> Any:
+    def quantize(self, y: Any, scale: Var, zero: Var | None, dtype: int, axis: int | None = None) -> Var:
         if zero is None:
             zero = constant(np.zeros(_shape(scale), numpy_dtype(dtype)))
         return op.QuantizeLinear(y, scale, zero, **_axis(scale, axis, y.block.opsets[""]))
@@ -50,14 +50,14 @@ class QdqForm(Form):
 class PlainForm(Form):
     """By Cast, Sub, Mul, Div, Round, Clip and the like: for runtimes that know nothing of quantization."""
 
-    def dequantize(self, x: Var, scale: Var, zero: Var | None, axis: int | None = None) -> Any:
+    def dequantize(self, x: Var, scale: Var, zero: Var | None, axis: int | None = None) -> Var:
         return centred(x, zero, axis) * along(scale, axis, x)
 
-    def quantize(self, y: Any, scale: Var, zero: Var | None, dtype: int, axis: int | None = None) -> Any:
+    def quantize(self, y: Any, scale: Var, zero: Var | None, dtype: int, axis: int | None = None) -> Var:
         return saturated(rounded(y / along(scale, axis, y)), zero, dtype, axis)
 
 
-def centred(x: Var, zero: Var | None, axis: int | None = None) -> Any:
+def centred(x: Var, zero: Var | None, axis: int | None = None) -> Var:
     """x - zero as float32, exactly: both have 16 bits at most (int32, for biases, comes without a zero point)."""
     wide = op.Cast(x, to=TensorProto.FLOAT)
     if zero is None or (zero.const is not None and not zero.const.any()):
@@ -65,7 +65,7 @@ def centred(x: Var, zero: Var | None, axis: int | None = None) -> Any:
     return wide - along(op.Cast(zero, to=TensorProto.FLOAT), axis, x)
 
 
-def saturated(whole: Any, zero: Var | None, dtype: int, axis: int | None = None) -> Any:
+def saturated(whole: Any, zero: Var | None, dtype: int, axis: int | None = None) -> Var:
     """whole + zero, held within `dtype`."""
     low, high = LIMITS[dtype]
     if zero is not None:
@@ -74,7 +74,7 @@ def saturated(whole: Any, zero: Var | None, dtype: int, axis: int | None = None)
     return op.Cast(op.Clip(whole, float(low), float(high)), to=dtype)
 
 
-def rounded(v: Any) -> Any:
+def rounded(v: Any) -> Var:
     """Ties to even, as QuantizeLinear rounds."""
     if v.block.opsets[""] < 11:
         raise decline("rounding by plain operators needs opset 11")

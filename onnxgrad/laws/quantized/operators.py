@@ -115,7 +115,7 @@ def qlinear_matmul(b: Binding, form: Form, note: Note) -> list[Any]:
     return [form.quantize(y, sy, zy, dtype, -2)]
 
 
-def _sums(a: Var, za: Var | None, w: Var, zw: Var | None, note: Note) -> Any:
+def _sums(a: Var, za: Var | None, w: Var, zw: Var | None, note: Note) -> Var:
     """(a - za) @ (w - zw) in float32."""
     rank = len(w.shape or ())
     short = shortfall(accumulated(a, za, w, zw, (max(rank - 2, 0),), None))
@@ -215,7 +215,7 @@ _through("QLinearAveragePool", 1, 0, lambda b, v: op.AveragePool(v[0], **_attrs(
 _through("QLinearGlobalAveragePool", 1, 0, lambda b, v: op.GlobalAveragePool(v[0], **_attrs(b, ())))
 
 
-def _softmax(b: Binding, values: list[Any]) -> Any:
+def _softmax(b: Binding, values: list[Any]) -> Var:
     rank = values[0].rank
     if rank is None or int(b.attr("axis", -1)) % rank != rank - 1:
         raise decline("Softmax along another axis than the last, which older opsets mean otherwise")

@@ -52,7 +52,7 @@ def product(sizes: Sequence[Any]) -> Any:
     return reduce(lambda a, b: op.Mul(a, b) if isinstance(a, Var) or isinstance(b, Var) else a * b, sizes)
 
 
-def divided(size: Any, by: int) -> Any:
+def divided(size: Any, by: int) -> Var:
     """A size divided by a number that divides it."""
     return op.Div(size, np.array([by], np.int64)) if isinstance(size, Var) else size // by
 

@@ -31,7 +31,7 @@ _ONE = np.array([1.0], np.float32)
 _ZERO_TO_ONE = (np.array([0.0], np.float32), np.array([1.0], np.float32))
 
 
-def _resize(g: Var, y: Var, x: Var, binding: Binding) -> Any:
+def _resize(g: Var, y: Var, x: Var, binding: Binding) -> Var:
     """Multiply each resized axis of g by the transposed weights."""
     if x.rank is None:
         raise InputError(f"the gradient of '{binding}' needs an operand of known rank")
@@ -124,7 +124,7 @@ def _with_one_scale(binding: Binding, identity: Var, x: Var, sizes: Var, length:
     return weights
 
 
-def _at(v: Var | None, position: int) -> Any:
+def _at(v: Var | None, position: int) -> Var:
     return op.Slice(v, [position], [position + 1], [0])
 
 

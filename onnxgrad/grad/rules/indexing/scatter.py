@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import as_number, where
@@ -36,7 +35,7 @@ def _elements(indices: Var, axis: int) -> _Places:
     )
 
 
-def _d_data(g: Var, y: Var, data: Var, updates: Var, at: _Places, reduction: str) -> Any:
+def _d_data(g: Var, y: Var, data: Var, updates: Var, at: _Places, reduction: str) -> Var:
     """none: g, zero where written; add: g; mul: g times what was multiplied in; max, min: an even share of ties."""
     if reduction == "none":
         return at.write(g, zeros_like(updates), "none")
@@ -47,7 +46,7 @@ def _d_data(g: Var, y: Var, data: Var, updates: Var, at: _Places, reduction: str
     return where(op.Equal(data, y), g / _winners(y, data, updates, at), 0.0)
 
 
-def _d_updates(g: Var, y: Var, data: Var, updates: Var, at: _Places, reduction: str) -> Any:
+def _d_updates(g: Var, y: Var, data: Var, updates: Var, at: _Places, reduction: str) -> Var:
     """none, add: g there; mul: g times the product of the others, zeros counted; max, min: an even share of ties."""
     if reduction in ("none", "add"):
         return at.read(g)

@@ -14,7 +14,7 @@ from onnxgrad.ir.like import filled_like, reshape_like, zeros_like
 from onnxgrad.ir.ops import op
 
 
-def _pad(g: Var, y: Var, x: Var, pads: Any, value: Var | None, axes: Any, mode: str, binding: Binding) -> Any:
+def _pad(g: Var, y: Var, x: Var, pads: Any, value: Var | None, axes: Any, mode: str, binding: Binding) -> Var:
     """constant: Pad(g, -pads), negative pads being crops; the others copy elements, so their adjoints are summed."""
     if mode == "constant":
         opposite = op.Neg(pads) if isinstance(pads, Var) else [-p for p in pads]
