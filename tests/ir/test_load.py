@@ -331,19 +331,6 @@ def test_damaged_weights_are_an_input_error() -> None:
         load(model)
 
 
-def test_names_in_use_are_never_fresh() -> None:
-    model = parse("g (float[2] x) => (float[2] y) { [node] t = Neg(x) y = Neg(t) }")
-    model.graph.value_info.add(name="stale").type.tensor_type.elem_type = 7
-    program = load(model)
-    assert [program.names.fresh(n) for n in ("x", "t", "node", "stale", "new")] == [
-        "x_2",
-        "t_2",
-        "node_2",
-        "stale_2",
-        "new",
-    ]
-
-
 def test_a_block_stands_for_its_model() -> None:
     block = load(parse(RELU)).main
     assert block.inputs[0].type == TensorType(TensorProto.FLOAT, (2,))
