@@ -14,9 +14,10 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
-from onnxgrad.cli.common import Parser, add_common, check_json, wants
+from onnxgrad.cli.options import Parser, add_common, wants
 from onnxgrad.cli.output import Output, complaint
 from onnxgrad.cli.process import Stopped, drop, open_streams, quiet_libraries, stoppable
+from onnxgrad.cli.targets import check_json
 from onnxgrad.errors import InputError, InternalError, NotProved, OnnxgradError
 from onnxgrad.report.parts import clean
 from onnxgrad.verify.blame import blamed

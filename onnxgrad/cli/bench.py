@@ -5,17 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from onnxgrad.cli.common import (
-    STDIN,
-    add_running,
-    expand,
-    natural,
-    positive,
-    require_runtime,
-    running_options,
-    source,
-)
 from onnxgrad.cli.limit_options import within_limits
+from onnxgrad.cli.models import STDIN, expand, source
+from onnxgrad.cli.options import add_running, natural, positive, require_runtime, running_options
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
 from onnxgrad.report.parts import Table, cell, table

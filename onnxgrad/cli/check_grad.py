@@ -4,19 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from onnxgrad.cli.common import (
-    add_allow_empty,
-    add_running,
-    named,
-    natural,
-    positive,
-    require_runtime,
-    running_options,
-    shown,
-    source,
-)
-from onnxgrad.cli.gradients import ALLOW_EMPTY, add_gradient, gradient_options
+from onnxgrad.cli.gradient_options import ALLOW_EMPTY, add_gradient, gradient_options
 from onnxgrad.cli.limit_options import within_limits
+from onnxgrad.cli.models import named, shown, source
+from onnxgrad.cli.options import add_allow_empty, add_running, natural, positive, require_runtime, running_options
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.grad import check_gradient

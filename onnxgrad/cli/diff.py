@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from onnxgrad.cli.common import STDIN, model_of
 from onnxgrad.cli.limit_options import add_limits, within_limits
+from onnxgrad.cli.models import STDIN, model_of
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
 from onnxgrad.report.diff import diff

@@ -9,24 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from onnxgrad.cli.common import (
-    STDIN,
-    add_allow_empty,
-    add_running,
-    check_not_weights,
-    files_read,
-    named,
-    natural,
-    require_runtime,
-    running_options,
-    shown,
-    source,
-    target_of,
-    write_model,
-)
-from onnxgrad.cli.gradients import ALLOW_EMPTY, add_gradient, gradient_options
+from onnxgrad.cli.gradient_options import ALLOW_EMPTY, add_gradient, gradient_options
 from onnxgrad.cli.limit_options import within_limits
+from onnxgrad.cli.models import STDIN, named, shown, source
+from onnxgrad.cli.options import add_allow_empty, add_running, natural, require_runtime, running_options
 from onnxgrad.cli.output import Output
+from onnxgrad.cli.targets import check_not_weights, files_read, target_of, write_model
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.grad import Gradient, check_gradient, differentiate
 from onnxgrad.grad.check_report import GradientReport

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from onnxgrad.cli.common import named, shown, source
 from onnxgrad.cli.limit_options import add_limits, within_limits
+from onnxgrad.cli.models import named, shown, source
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.load import load

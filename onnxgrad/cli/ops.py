@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from onnxgrad.cli.gradients import run_rules
+from onnxgrad.cli.gradient_options import run_rules
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
 from onnxgrad.grad.coverage import coverage, page

@@ -8,26 +8,12 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from onnxgrad.cli.common import (
-    STDIN,
-    add_proof,
-    check_folder,
-    check_not_weights,
-    check_output,
-    expand,
-    files_read,
-    named,
-    natural,
-    proof_options,
-    require_runtime,
-    shown,
-    source,
-    target_of,
-    write_model,
-)
 from onnxgrad.cli.limit_options import within_limits
+from onnxgrad.cli.models import STDIN, expand, named, shown, source
+from onnxgrad.cli.options import add_proof, natural, proof_options, require_runtime
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.recipe_options import with_recipe
+from onnxgrad.cli.targets import check_folder, check_not_weights, check_output, files_read, target_of, write_model
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.load import read_proto
 from onnxgrad.ir.save import to_proto

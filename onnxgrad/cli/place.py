@@ -6,9 +6,10 @@ import argparse
 from collections import Counter
 from typing import Any
 
-from onnxgrad.cli.common import files_read, named, source, target_of, write_model
 from onnxgrad.cli.limit_options import add_limits, within_limits
+from onnxgrad.cli.models import named, source
 from onnxgrad.cli.output import Output
+from onnxgrad.cli.targets import files_read, target_of, write_model
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.load import load
 from onnxgrad.placement import OPTION, Copy, Placement, annotate, place, rule, settings

@@ -12,9 +12,11 @@ from pathlib import Path
 import onnx
 from onnx import ModelProto
 
-from onnxgrad.cli.common import STDIN, check_output, natural, positive, read
 from onnxgrad.cli.limit_options import add_limits
+from onnxgrad.cli.models import STDIN, read
+from onnxgrad.cli.options import natural, positive
 from onnxgrad.cli.output import Output
+from onnxgrad.cli.targets import check_output
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import save

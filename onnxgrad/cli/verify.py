@@ -8,8 +8,9 @@ from pathlib import Path
 
 import onnx
 
-from onnxgrad.cli.common import STDIN, add_proof, named, proof_options, read, require_runtime
 from onnxgrad.cli.limit_options import within_limits
+from onnxgrad.cli.models import STDIN, named, read
+from onnxgrad.cli.options import add_proof, proof_options, require_runtime
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.report.proof import proof_lines

@@ -8,8 +8,8 @@ import onnx
 import pytest
 
 from onnxgrad.cli.app import main
-from onnxgrad.cli.common import Parser
 from onnxgrad.cli.optimize import add_options
+from onnxgrad.cli.options import Parser
 from onnxgrad.cli.recipe_options import with_recipe
 from onnxgrad.pipeline.recipe import OPTIONS, Recipe
 from tests import helpers

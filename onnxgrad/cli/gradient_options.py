@@ -1,4 +1,4 @@
-"""What `grad` and `check-grad` share: which gradient is asked for, and the user's own rules."""
+"""Options of `grad` and `check-grad`: which gradient is asked for, and the user's own rules."""
 
 from __future__ import annotations
 

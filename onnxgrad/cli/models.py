@@ -1,0 +1,76 @@
+"""Models that arguments name: files, globs, stdin."""
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import onnx
+
+from onnxgrad.errors import InputError, OnnxgradError
+from onnxgrad.ir.load import MOST_BYTES, proto_of
+from onnxgrad.ir.preflight.model import check_model
+
+STDIN = "-"
+
+
+def expand(patterns: Iterable[str]) -> list[str]:
+    """The models meant by arguments: globs that the shell left alone are expanded. Raises InputError for no match."""
+    found: list[str] = []
+    for pattern in patterns:
+        if pattern == STDIN or os.path.exists(pattern) or not glob.has_magic(pattern):
+            found.append(pattern)
+            continue
+        matches = sorted(glob.glob(pattern, recursive=True))
+        if not matches:
+            raise InputError(f"{pattern}: no file matches")
+        found += matches
+    if len(found) != len(set(found)):
+        twice = next(name for name in found if found.count(name) > 1)
+        raise InputError(f"{twice}: given twice")
+    return found
+
+
+def source(name: str) -> Path | bytes:
+    """What `load` reads for a command-line name; `-` is all of stdin."""
+    return _stdin() if name == STDIN else Path(name)
+
+
+def read(name: str) -> tuple[onnx.ModelProto, Path | None]:
+    """A parsed model without its external data, and its folder. Raises InputError for what is no ONNX model."""
+    if name != STDIN:
+        return proto_of(Path(name))
+    data = _stdin()
+    try:
+        proto = onnx.load_model_from_string(data)
+    except Exception as error:  # protobuf's DecodeError, whose module differs between versions
+        raise InputError("stdin: not an ONNX model, or a truncated one") from error
+    check_model(proto, "stdin")
+    return proto, None
+
+
+def model_of(name: str) -> Path | onnx.ModelProto:
+    """What public functions take for a command-line name: the file itself, since its weights may lie beside it."""
+    return read(name)[0] if name == STDIN else Path(name)
+
+
+def shown(name: str) -> str:
+    """What a report calls the model of a command-line name."""
+    return "stdin" if name == STDIN else name
+
+
+def _stdin() -> bytes:
+    """All of stdin, but not more than a model can have."""
+    if sys.stdin is None:
+        raise InputError("stdin: is closed")
+    return sys.stdin.buffer.read(MOST_BYTES)
+
+
+def named(error: OnnxgradError, name: str) -> OnnxgradError:
+    """The error with the model's name in front, where its words do not have it."""
+    if shown(name) not in str(error):
+        error.args = (f"{shown(name)}: {error}", *error.args[1:])
+    return error

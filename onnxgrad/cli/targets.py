@@ -1,0 +1,112 @@
+"""Where results go, and what is asked of a place before long work."""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import onnx
+
+from onnxgrad.cli.models import STDIN
+from onnxgrad.cli.output import stdout_for_data
+from onnxgrad.errors import InputError
+from onnxgrad.ir.files import is_stream, place_of
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.save import save, to_bytes
+from onnxgrad.ir.weights import sources
+
+
+def target_of(output: str, models: Iterable[str]) -> Path | None:
+    """Where -o says that the model goes, None for stdout. Raises InputError when it cannot go there."""
+    if output == STDIN:
+        stdout_for_data("-o -")
+        if sys.stdout.isatty():
+            raise InputError("-o - writes a binary model: send stdout to a file or a pipe")
+        return None
+    if not output:
+        raise InputError("-o: the name of the output is empty")
+    target = Path(output)
+    check_output(target, models)
+    return target
+
+
+def write_model(program: Program, target: Path | None) -> None:
+    """Write a model to a file, or to stdout in one piece. Raises InputError."""
+    if target is not None:
+        save(program, target)
+        return
+    data, stdout = to_bytes(program), stdout_for_data("-o -")
+    stdout.write(data)
+    stdout.flush()
+
+
+def check_json(args: argparse.Namespace) -> None:
+    """Raise InputError, before long work, when --json names no place for a file, or one that the command uses."""
+    if args.json in (None, STDIN):
+        return
+    if not args.json:
+        raise InputError("--json: the name of the file is empty")
+    path, output = Path(args.json), getattr(args, "output", None)
+    try:
+        check_output(path, files_read(args))
+        if output and output != STDIN and os.path.realpath(output) == os.path.realpath(path) and not is_stream(path):
+            raise InputError(f"{path}: is where -o writes the model")
+    except InputError as error:
+        raise InputError(f"--json {error}") from error
+
+
+def files_read(args: argparse.Namespace) -> list[str]:
+    """Every file that the arguments name for reading; what is none is left to who reads it."""
+    named: list[str] = []
+    for option in ("model", "a", "b", "config", "rules", "input"):
+        value = getattr(args, option, None)
+        named += [] if value is None else [value] if isinstance(value, str) else value
+    named += [name.partition("=")[2] for name in named if "=" in name]
+    named += [found for name in named if glob.has_magic(name) for found in glob.glob(name, recursive=True)]
+    return named
+
+
+def check_output(path: Path, models: Iterable[str]) -> None:
+    """Raise InputError when `path` cannot be written, or is a model that is read; `-` among those is stdin."""
+    try:
+        stream = is_stream(path)
+        if path.exists():
+            _refuse_taken(path, models)
+        if not stream:
+            check_folder(place_of(path).parent, path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def _refuse_taken(path: Path, models: Iterable[str]) -> None:
+    for name in models:
+        # a terminal or /dev/null can be both, and /dev/stdin can be the model that is read
+        if name != STDIN and os.path.exists(name) and path.samefile(name) and not stat.S_ISCHR(path.stat().st_mode):
+            raise InputError(f"{path}: output and input are the same file; the input is never changed")
+    try:
+        ours = os.path.samestat(os.fstat(sys.stdout.fileno()), path.stat())
+    except (AttributeError, OSError, ValueError):  # stdout is closed, or no file
+        return
+    if ours and not stat.S_ISCHR(path.stat().st_mode):
+        raise InputError(f"{path}: is stdout, where the tables go; for a model on stdout write -o -")
+
+
+def check_not_weights(path: Path, proto: onnx.ModelProto, folder: Path | None) -> None:
+    """Raise InputError when a model reads its weights from `path`."""
+    if path.resolve() in sources(proto, folder):
+        raise InputError(f"{path}: the model reads its weights from this file; choose another output")
+
+
+def check_folder(folder: Path, what: Path) -> None:
+    """Raise InputError when no file can be made in `folder`, or when it does not exist."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return
+    except OSError as error:
+        raise InputError(f"{what}: cannot be written: {folder}: {error.strerror or error}") from error
