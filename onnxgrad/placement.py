@@ -7,9 +7,11 @@ The marks are those that onnxruntime reads: node metadata `layer_ann`, to be map
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 from onnx import ModelProto, NodeProto
 
@@ -71,6 +73,23 @@ class Copy:
     count: str
     bytes: int | None
 
+    def to_dict(self) -> dict[str, Any]:
+        """JSON's types."""
+        return {
+            "value": self.value.name,
+            "made_by": None if self.made_by is None else called(self.made_by),
+            "read_by": [called(b) for b in self.readers],
+            "from": self.source,
+            "to": self.target,
+            "elements": self.count,
+            "bytes": self.bytes,
+        }
+
+
+def called(b: Binding) -> str:
+    """The operator, and the node's name where it has one."""
+    return f"{b.op} {b.node.name}".strip()
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -83,6 +102,15 @@ class Placement:
     devices: dict[Binding, str]
     copies: list[Copy]
     interface: list[Copy]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON's types; how many nodes each device has."""
+        return {
+            "devices": dict(Counter(self.devices.values())),
+            "copies": [c.to_dict() for c in self.copies],
+            "interface": [c.to_dict() for c in self.interface],
+            "option": {"name": OPTION, "value": settings(self)},
+        }
 
 
 def place(program: Program, rules: Sequence[Rule], *, default: str = "cpu", propagate: bool = False) -> Placement:

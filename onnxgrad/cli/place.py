@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from typing import Any
 
 from onnxgrad.cli.limit_options import add_limits, within_limits
 from onnxgrad.cli.models import named, source
@@ -12,7 +11,7 @@ from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import files_read, target_of, write_model
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.load import load
-from onnxgrad.placement import OPTION, Copy, Placement, annotate, place, rule, settings
+from onnxgrad.placement import OPTION, Placement, annotate, called, place, rule, settings
 from onnxgrad.report.parts import bytes_text, cell, heading, number, table
 
 
@@ -49,23 +48,14 @@ def run(args: argparse.Namespace, out: Output) -> int:
         raise named(error, args.model) from error
     if program.ir_version != version:
         out.note(f"the IR version went from {version} to {program.ir_version}, which has the fields for the marks")
-    counts = Counter(placement.devices.values())
-    out.json(
-        {
-            "model": args.model,
-            "devices": dict(counts),
-            "copies": [_to_dict(c) for c in placement.copies],
-            "interface": [_to_dict(c) for c in placement.interface],
-            "option": {"name": OPTION, "value": settings(placement)},
-        }
-    )
-    _show(out, counts, placement)
+    out.json({"model": args.model, **placement.to_dict()})
+    _show(out, placement)
     return 0
 
 
-def _show(out: Output, counts: Counter[str], placement: Placement) -> None:
+def _show(out: Output, placement: Placement) -> None:
     nodes = table("device", ">nodes")
-    for device, count in sorted(counts.items()):
+    for device, count in sorted(Counter(placement.devices.values()).items()):
         nodes.add_row(cell(device), number(count))
     out.show(nodes, "")
     known = [c.bytes for c in placement.copies if c.bytes is not None]
@@ -77,8 +67,8 @@ def _show(out: Output, counts: Counter[str], placement: Placement) -> None:
             continue
         rows = table("value", "made by", "read by", "from", "to", ">bytes")
         for c in copies:
-            made = "input" if c.made_by is None else _name(c.made_by)
-            readers = ", ".join(_name(b) for b in c.readers[:4]) + (" ..." if len(c.readers) > 4 else "")
+            made = "input" if c.made_by is None else called(c.made_by)
+            readers = ", ".join(called(b) for b in c.readers[:4]) + (" ..." if len(c.readers) > 4 else "")
             size = f"{c.count} elements" if c.bytes is None else bytes_text(c.bytes)
             rows.add_row(
                 cell(c.value.name), cell(made), cell(readers or "output"), cell(c.source), cell(c.target), size
@@ -86,19 +76,3 @@ def _show(out: Output, counts: Counter[str], placement: Placement) -> None:
         out.show(*([heading(title)] if title else []), rows)
     out.show("", heading("session option for onnxruntime"))
     out.text(f"{OPTION} = {settings(placement)}")
-
-
-def _name(b: Any) -> str:
-    return f"{b.op} {b.node.name}".strip()
-
-
-def _to_dict(c: Copy) -> dict[str, Any]:
-    return {
-        "value": c.value.name,
-        "made_by": None if c.made_by is None else _name(c.made_by),
-        "read_by": [_name(b) for b in c.readers],
-        "from": c.source,
-        "to": c.target,
-        "elements": c.count,
-        "bytes": c.bytes,
-    }
