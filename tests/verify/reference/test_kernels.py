@@ -252,3 +252,21 @@ def test_multinomial_draws_as_often_as_the_weights_say() -> None:
     counts = [np.bincount(row, minlength=3).tolist() for row in drawn]
     assert counts[1] == [0, 4000, 0]
     assert counts[0][1] == 0 and abs(counts[0][0] - 3000) < 150 and sum(counts[0]) == 4000  # over five deviations of 27
+
+
+@pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div"])
+def test_broadcasting_as_the_oldest_opsets_ask_for_it(op: str) -> None:
+    x, y = np.arange(1.0, 25).reshape(2, 3, 4), np.array([1.0, 2, 4])
+    model = parse(
+        f"g (float[2,3,4] x, float[3] y) => (float[2,3,4] z) {{ z = {op} <axis = 1, broadcast = 1> (x, y) }}", opset=6
+    )
+    wanted = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}[op](x, y[:, None])
+    assert np.array_equal(np.asarray(reference(model, {"x": x, "y": y})["z"]), wanted)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64"])
+def test_integers_divide_towards_zero(dtype: str) -> None:
+    a, b = np.array([7, 100, 0, 5]).astype(dtype), np.array([2, 3, 5, 0]).astype(dtype)
+    model = parse(f"g ({dtype}[4] a, {dtype}[4] b) => ({dtype}[4] y) {{ y = Div(a, b) }}")
+    found = np.asarray(reference(model, {"a": a, "b": b})["y"])
+    assert found.dtype == dtype and found.tolist() == [3, 33, 0, 0]  # by zero onnxruntime dies

@@ -1,7 +1,7 @@
-"""Our kernels of the float64 reference.
+"""Our kernels of the float64 reference: only what onnx.reference could not lend (`borrowed.py`).
 
-What they replace in onnx.reference and why is said in each file. They compute in float64 whatever the declared type,
-read attributes and operands of every opset, and never run in onnxruntime.
+Each says in one word why it is ours. They compute in float64 whatever the declared type, read attributes and operands
+of every opset, and never run in onnxruntime.
 """
 
 from onnxgrad.verify.reference.kernels import (
@@ -21,7 +21,7 @@ from onnxgrad.verify.reference.kernels import (
     sampling,
     training,
 )
-from onnxgrad.verify.reference.kernels.registry import KERNELS, Call, Unsupported
+from onnxgrad.verify.reference.kernels.registry import KERNELS, WHY, Call, Unsupported
 
 # operators that add many terms, in an order that an implementation may choose
 CONTRACTIONS = frozenset({
@@ -46,4 +46,4 @@ _REGISTERED = (
     roi, sampling, training,
 )  # fmt: skip
 
-__all__ = ["BOUNDED", "BY_BODY", "CONTRACTIONS", "KERNELS", "ROUNDED", "Call", "Unsupported"]
+__all__ = ["BOUNDED", "BY_BODY", "CONTRACTIONS", "KERNELS", "ROUNDED", "WHY", "Call", "Unsupported"]

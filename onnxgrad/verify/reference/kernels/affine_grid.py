@@ -15,7 +15,7 @@ def _centres(n: int, align_corners: int) -> Array:
     return (2 * np.arange(n) + 1) / n - 1
 
 
-@kernel("AffineGrid")
+@kernel("AffineGrid", why="wrong")
 def affine_grid(call: Call, theta: Array, size: Array) -> Array:
     """grid[n, p] = theta[n] (p, 1); p has its coordinates in the order x, y, z, the grid its axes in the other."""
     spatial = [int(d) for d in size[2:]]

@@ -14,7 +14,7 @@ from onnxgrad.verify.reference.kernels.registry import Array, Call, Unsupported,
 _MS = "com.microsoft"
 
 
-@kernel("FusedMatMul", "TransposeMatMul", domain=_MS)
+@kernel("FusedMatMul", "TransposeMatMul", domain=_MS, why="missing")
 def fused_matmul(call: Call, a: Array, b: Array) -> Array:
     left = _arranged(a, call["transA"], call["transBatchA"])
     right = _arranged(b, call["transB"], call["transBatchB"])
@@ -28,12 +28,12 @@ def _arranged(v: Array, last_two: int | None, batch: int | None) -> Array:
     return v.swapaxes(-1, -2) if last_two and v.ndim > 1 else v
 
 
-@kernel("FusedGemm", domain=_MS)
+@kernel("FusedGemm", domain=_MS, why="missing")
 def fused_gemm(call: Call, a: Array, b: Array, c: Array | None = None) -> Array:
     return _activated(call, gemm(call, a, b, c), call["activation_alpha"], call["activation_beta"])
 
 
-@kernel("FusedConv", domain=_MS)
+@kernel("FusedConv", domain=_MS, why="missing")
 def fused_conv(call: Call, x: Array, w: Array, bias: Array | None = None, z: Array | None = None) -> Array:
     y = conv(call, x, w, bias)
     parameters = call["activation_params"] or [None]
@@ -69,24 +69,24 @@ def _activated(call: Call, y: Array, alpha: float | None = None, beta: float | N
     raise Unsupported(f"{call.op_type} with the activation {name!r}")
 
 
-@kernel("BiasGelu", domain=_MS)
+@kernel("BiasGelu", domain=_MS, why="missing")
 def bias_gelu(call: Call, x: Array, bias: Array) -> Array:
     s = x + bias
     return np.asarray(0.5 * s * (1 + erf_of(s / math.sqrt(2))))
 
 
-@kernel("FastGelu", domain=_MS)
+@kernel("FastGelu", domain=_MS, why="missing")
 def fast_gelu(call: Call, x: Array, bias: Array | None = None) -> Array:
     s = x if bias is None else x + bias
     return np.asarray(0.5 * s * (1 + np.tanh(math.sqrt(2 / math.pi) * (s + 0.044715 * s**3))))
 
 
-@kernel("QuickGelu", domain=_MS)
+@kernel("QuickGelu", domain=_MS, why="missing")
 def quick_gelu(call: Call, x: Array) -> Array:
     return x * sigmoid_of((1.702 if call["alpha"] is None else call["alpha"]) * x)
 
 
-@kernel("SkipSimplifiedLayerNormalization", domain=_MS)
+@kernel("SkipSimplifiedLayerNormalization", domain=_MS, why="missing")
 def skip_simplified(
     call: Call, x: Array, skip: Array, gamma: Array, bias: Array | None = None
 ) -> tuple[Array | None, ...]:
@@ -95,7 +95,7 @@ def skip_simplified(
     return total * inverse * gamma, None, inverse, total
 
 
-@kernel("EmbedLayerNormalization", domain=_MS)
+@kernel("EmbedLayerNormalization", domain=_MS, why="missing")
 def embed_layer_normalization(
     call: Call,
     ids: Array,
@@ -122,7 +122,7 @@ def _epsilon(call: Call) -> float:
     return 1e-12 if call["epsilon"] is None else float(call["epsilon"])
 
 
-@kernel("QLinearAdd", "QLinearMul", domain=_MS)
+@kernel("QLinearAdd", "QLinearMul", domain=_MS, why="missing")
 def qlinear_binary(
     call: Call,
     a: Array,

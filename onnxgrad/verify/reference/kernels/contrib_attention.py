@@ -11,7 +11,7 @@ from onnxgrad.verify.reference.kernels.registry import Array, Call, Unsupported,
 _MS = "com.microsoft"
 
 
-@kernel("Attention", domain=_MS)
+@kernel("Attention", domain=_MS, why="missing")
 def attention(
     call: Call, x: Array, weights: Array, bias: Array | None = None, mask: Array | None = None,
     past: Array | None = None, attention_bias: Array | None = None, past_length: Array | None = None,
@@ -27,7 +27,7 @@ def attention(
     return y, np.stack([k, v]) if k.shape == v.shape else None
 
 
-@kernel("MultiHeadAttention", domain=_MS)
+@kernel("MultiHeadAttention", domain=_MS, why="missing")
 def multi_head_attention(
     call: Call, query: Array, key: Array | None = None, value: Array | None = None, bias: Array | None = None,
     mask: Array | None = None, attention_bias: Array | None = None, *cache: Array | None,

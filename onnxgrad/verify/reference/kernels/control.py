@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from onnx.reference.ops.op_cast import cast_to
 
 from onnxgrad.verify.reference.kernels.registry import Array, Call, Unsupported, kernel
 
@@ -20,13 +21,13 @@ def dtype_of(code: int) -> np.dtype[Any]:
     return np.dtype(np.float64) if code in _FLOATS else onnx.helper.tensor_dtype_to_np_dtype(code)
 
 
-@kernel("If")
+@kernel("If", why="missing")
 def if_(call: Call, condition: Array) -> tuple[Any, ...]:
     branch = call["then_branch"] if bool(np.asarray(condition).reshape(-1)[0]) else call["else_branch"]
     return tuple(branch())
 
 
-@kernel("Loop")
+@kernel("Loop", why="missing")
 def loop(call: Call, trips: Array | None, condition: Array | None, *state: Any) -> tuple[Any, ...]:
     """Raises Unsupported for a loop with scan outputs that never ran: their shapes are unknown."""
     carried = list(state)
@@ -47,7 +48,7 @@ def loop(call: Call, trips: Array | None, condition: Array | None, *state: Any) 
     return (*carried, *(np.stack(c) if c else np.zeros((0,)) for c in columns))
 
 
-@kernel("Scan")
+@kernel("Scan", why="missing")
 def scan(call: Call, *operands: Any) -> tuple[Any, ...]:
     """Opset 9 and later; in opset 8 a leading batch axis and optional sequence lengths come first."""
     if call.version < 9:
@@ -87,7 +88,7 @@ def _scan8(call: Call, lengths: Array | None, *operands: Any) -> tuple[Any, ...]
     return tuple(np.stack(column) for column in zip(*rows, strict=True))
 
 
-@kernel("SequenceMap")
+@kernel("SequenceMap", why="missing")
 def sequence_map(call: Call, sequence: list[Any], *others: Any) -> tuple[Any, ...]:
     rows = [
         call["body"](*(other[i] if isinstance(other, list) else other for other in (sequence, *others)))
@@ -96,7 +97,7 @@ def sequence_map(call: Call, sequence: list[Any], *others: Any) -> tuple[Any, ..
     return tuple([row[k] for row in rows] for k in range(len(call.outputs)))
 
 
-@kernel("SequenceInsert")
+@kernel("SequenceInsert", why="wrong")
 def sequence_insert(call: Call, sequence: list[Any], element: Any, position: Array | None = None) -> tuple[list[Any]]:
     """onnx.reference takes the position modulo the length, so that the end becomes the front."""
     index = len(sequence) if position is None else int(np.reshape(position, ()))
@@ -104,13 +105,13 @@ def sequence_insert(call: Call, sequence: list[Any], element: Any, position: Arr
     return ([*sequence[:index], element, *sequence[index:]],)
 
 
-@kernel("Cast")
+@kernel("Cast", why="rounds")
 def cast(call: Call, x: Array) -> Array:
     """Between float types nothing happens: that is what makes this a float64 reference."""
     return _cast(call, x, dtype_of(call["to"]), call["to"])
 
 
-@kernel("CastLike")
+@kernel("CastLike", why="rounds")
 def cast_like(call: Call, x: Array, like: Array) -> Array:
     code = onnx.TensorProto.STRING if like.dtype.kind in "OUS" else onnx.helper.np_dtype_to_tensor_dtype(like.dtype)
     return _cast(call, x, like.dtype, code)
@@ -125,13 +126,11 @@ def _cast(call: Call, x: Array, target: np.dtype[Any], code: int) -> Array:
     if (target.kind in "iufbc" and target.name[:5] != "float") or target == np.float64:
         return x.astype(target)
     saturate = True if call["saturate"] is None else bool(call["saturate"])
-    from onnx.reference.ops.op_cast import cast_to  # onnx.reference takes long to import, and few proofs need it
-
     kind: Any = code  # onnx.reference's annotation wants an enum, its callers pass the number
     return np.asarray(cast_to(narrow, kind, saturate, call["round_mode"] or "up"))
 
 
-@kernel("BitCast")
+@kernel("BitCast", why="wrong")
 def bit_cast(call: Call, x: Array) -> Array:
     target = onnx.helper.tensor_dtype_to_np_dtype(call["to"])
     if x.dtype == np.float64 or target.kind == "f":
@@ -139,7 +138,7 @@ def bit_cast(call: Call, x: Array) -> Array:
     return x.view(target)
 
 
-@kernel("Constant")
+@kernel("Constant", why="memory")
 def constant(call: Call) -> Array:
     for name, value in call.attributes.items():
         if name in ("value", "sparse_value"):
@@ -150,14 +149,14 @@ def constant(call: Call) -> Array:
     raise Unsupported(f"the Constant {call.outputs[0]!r} has no value")
 
 
-@kernel("ConstantOfShape")
+@kernel("ConstantOfShape", why="memory")
 def constant_of_shape(call: Call, shape: Array) -> Array:
     """One element seen everywhere: such constants can be large, and most are broadcast at once."""
     value = np.zeros(1) if call["value"] is None else call["value"]
     return np.broadcast_to(value.reshape(()), tuple(int(n) for n in shape))
 
 
-@kernel("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike")
+@kernel("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", why="draws")
 def random(call: Call, like: Array | None = None) -> Array:
     shape = call["shape"] if like is None else like.shape
     if "Normal" in call.op_type:
@@ -165,12 +164,12 @@ def random(call: Call, like: Array | None = None) -> Array:
     return np.asarray(call.random().uniform(call["low"], call["high"], shape))
 
 
-@kernel("Bernoulli")
+@kernel("Bernoulli", why="draws")
 def bernoulli(call: Call, x: Array) -> Array:
     return (call.random().random(x.shape) < x).astype(x.dtype if call["dtype"] is None else dtype_of(call["dtype"]))
 
 
-@kernel("Multinomial")
+@kernel("Multinomial", why="draws")
 def multinomial(call: Call, x: Array) -> Array:
     weights = np.exp(x - x.max(axis=1, keepdims=True)).cumsum(axis=1)
     draws = call.random().random((x.shape[0], call["sample_size"])) * weights[:, -1:]
@@ -178,7 +177,7 @@ def multinomial(call: Call, x: Array) -> Array:
     return np.asarray(chosen, dtype_of(call["dtype"] or onnx.TensorProto.INT32))
 
 
-@kernel("Dropout")
+@kernel("Dropout", why="draws")
 def dropout(call: Call, x: Array, ratio: Array | None = None, training: Array | None = None) -> tuple[Array, Array]:
     """Inference unless `training_mode` says otherwise; opset 6 and below had an `is_test` attribute."""
     active = bool(training) if call.version >= 12 and training is not None else call.version < 7 and not call["is_test"]
@@ -189,16 +188,12 @@ def dropout(call: Call, x: Array, ratio: Array | None = None, training: Array | 
     return np.where(keep, x / (1 - share), 0.0), keep
 
 
-@kernel("Optional")
+@kernel("Optional", why="wrong")
 def optional(call: Call, x: Any = None) -> tuple[Any]:
     return (x,)
 
 
-@kernel("OptionalGetElement", "Identity", "MemcpyToHost", "MemcpyFromHost")
+@kernel("Identity", why="memory")
+@kernel("MemcpyToHost", "MemcpyFromHost", why="missing")
 def unchanged(call: Call, x: Any) -> tuple[Any]:
     return (x,)
-
-
-@kernel("OptionalHasElement")
-def has_element(call: Call, x: Any = None) -> Array:
-    return np.asarray(x is not None)

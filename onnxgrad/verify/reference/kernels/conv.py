@@ -14,7 +14,7 @@ from onnxgrad.verify.reference.kernels.windows import windows
 _COLUMN_ELEMENTS = 2**25  # an im2col buffer beyond this (256 MB) is replaced by one product per kernel offset
 
 
-@kernel("Conv")
+@kernel("Conv", why="speed")
 def conv(call: Call, x: Array, w: Array, bias: Array | None = None) -> Array:
     """x (N, C, *S), w (M, C/group, *K) -> (N, M, *O)."""
     group = call["group"] or 1
@@ -42,7 +42,7 @@ def conv(call: Call, x: Array, w: Array, bias: Array | None = None) -> Array:
     return y if bias is None else y + bias.reshape(1, -1, *[1] * len(place.out))
 
 
-@kernel("ConvTranspose")
+@kernel("ConvTranspose", why="speed")
 def conv_transpose(call: Call, x: Array, w: Array, bias: Array | None = None) -> Array:
     """x (N, C, *S), w (C, M/group, *K) -> (N, M, *O); grouped convolutions included, which onnx.reference gets wrong
     for M/group > 1.
@@ -91,7 +91,7 @@ def _placement(call: Call, full: list[int], same: list[int]) -> tuple[list[int],
     return begin, shape
 
 
-@kernel("ConvInteger")
+@kernel("ConvInteger", why="speed")
 def conv_integer(call: Call, x: Array, w: Array, x_zero: Array | None = None, w_zero: Array | None = None) -> Array:
     """Exact in float64 while the sum stays below 2**53."""
     centred = w.astype(np.float64) - (0 if w_zero is None else _per_map(w_zero, w.ndim))
@@ -108,7 +108,7 @@ def _per_map(value: Array, rank: int) -> Array:
     )
 
 
-@kernel("QLinearConv")
+@kernel("QLinearConv", why="speed")
 def qlinear_conv(
     call: Call,
     x: Array,

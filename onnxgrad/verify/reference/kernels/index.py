@@ -1,7 +1,7 @@
 """Indexing and shape operators.
 
-onnx.reference's GatherElements reshapes its operands to the data's shape and fails where the index is smaller (HF
-BERT); its Scatter* loop in Python; the deprecated Scatter is missing.
+onnx.reference's Gather takes indices beyond the data, its GatherElements fails where the index is smaller (HF BERT),
+its Scatter* loop in Python; the deprecated Scatter is missing, as are the oldest opsets of Concat, Reshape, Split.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from onnxgrad.verify.reference.kernels.registry import Array, Call, axes_of, kernel
 
 
-@kernel("Gather")
+@kernel("Gather", why="wrong")
 def gather(call: Call, data: Array, indices: Array) -> Array:
     axis = call["axis"] or 0
     size = data.shape[axis]
@@ -31,7 +31,7 @@ def _grid(indices: Array, axis: int, size: int) -> tuple[Array, ...]:
     return tuple(grid)
 
 
-@kernel("GatherElements")
+@kernel("GatherElements", why="wrong")
 def gather_elements(call: Call, data: Array, indices: Array) -> Array:
     axis = (call["axis"] or 0) % max(data.ndim, 1)
     return np.asarray(data[_grid(indices, axis, data.shape[axis])])
@@ -40,7 +40,8 @@ def gather_elements(call: Call, data: Array, indices: Array) -> Array:
 _COMBINE: dict[str, Any] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
-@kernel("ScatterElements", "Scatter")
+@kernel("ScatterElements", why="speed")
+@kernel("Scatter", why="missing")
 def scatter_elements(call: Call, data: Array, indices: Array, updates: Array) -> Array:
     axis = (call["axis"] or 0) % max(data.ndim, 1)
     result = data.copy()
@@ -48,7 +49,7 @@ def scatter_elements(call: Call, data: Array, indices: Array, updates: Array) ->
     return result
 
 
-@kernel("ScatterND")
+@kernel("ScatterND", why="speed")
 def scatter_nd(call: Call, data: Array, indices: Array, updates: Array) -> Array:
     result = data.copy()
     depth = indices.shape[-1]
@@ -66,15 +67,7 @@ def _scatter(result: Array, where: tuple[Array, ...], updates: Array, reduction:
         combine.at(result, where, updates)
 
 
-@kernel("Squeeze")
-def squeeze(call: Call, x: Array, axes: Array | None = None) -> Array:
-    chosen = axes_of(call, axes, x.ndim)
-    if chosen is None and axes is not None:
-        return x
-    return x.reshape([n for axis, n in enumerate(x.shape) if (n != 1 if chosen is None else axis not in chosen)])
-
-
-@kernel("Unsqueeze")
+@kernel("Unsqueeze", why="opset")
 def unsqueeze(call: Call, x: Array, axes: Array | None = None) -> Array:
     count = len(call["axes"]) if axes is None else np.asarray(axes).size
     chosen = axes_of(call, axes, x.ndim + count) or ()
@@ -82,7 +75,7 @@ def unsqueeze(call: Call, x: Array, axes: Array | None = None) -> Array:
     return x.reshape([1 if axis in chosen else next(sizes) for axis in range(x.ndim + count)])
 
 
-@kernel("Reshape")
+@kernel("Reshape", why="opset")
 def reshape(call: Call, x: Array, shape: Array | None = None) -> Array:
     wanted = [int(n) for n in (call["shape"] if shape is None else shape)]
     if not call["allowzero"]:
@@ -90,55 +83,17 @@ def reshape(call: Call, x: Array, shape: Array | None = None) -> Array:
     return x.reshape(wanted)
 
 
-@kernel("Transpose")
-def transpose(call: Call, x: Array) -> Array:
-    return np.transpose(x, call["perm"] or None)
-
-
-@kernel("Concat")
+@kernel("Concat", why="opset")
 def concat(call: Call, *operands: Array) -> Array:
     return np.concatenate(operands, axis=1 if call["axis"] is None else call["axis"])
 
 
-@kernel("Shape")
-def shape_of(call: Call, x: Array) -> Array:
-    return np.asarray(x.shape[slice(call["start"] or 0, call["end"])], np.int64)
-
-
-@kernel("Expand")
+@kernel("Expand", why="memory")
 def expand(call: Call, x: Array, shape: Array) -> Array:
     return np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(int(n) for n in shape)))
 
 
-@kernel("Slice")
-def slice_(
-    call: Call,
-    x: Array,
-    starts: Array | None = None,
-    ends: Array | None = None,
-    axes: Array | None = None,
-    steps: Array | None = None,
-) -> Array:
-    """Bounds are attributes up to opset 9 and operands later; a negative step walks backwards as Python's does."""
-    first = call["starts"] if starts is None else starts.reshape(-1).tolist()
-    last = call["ends"] if ends is None else ends.reshape(-1).tolist()
-    where = axes_of(call, axes, x.ndim) or tuple(range(len(first)))
-    step = [1] * len(first) if steps is None else steps.reshape(-1).tolist()
-    index: list[slice] = [slice(None)] * x.ndim
-    for axis, a, b, s in zip(where, first, last, step, strict=True):
-        index[axis] = _bounds(x.shape[axis], int(a), int(b), int(s))
-    return x[tuple(index)]
-
-
-def _bounds(size: int, start: int, end: int, step: int) -> slice:
-    start = start + size if start < 0 else start
-    end = end + size if end < 0 else end
-    if step > 0:
-        return slice(min(max(start, 0), size), min(max(end, 0), size), step)
-    return slice(min(max(start, 0), size - 1), None if end < 0 else end, step)
-
-
-@kernel("Split")
+@kernel("Split", why="opset")
 def split(call: Call, x: Array, sizes: Array | None = None) -> tuple[Array, ...]:
     axis = call["axis"] or 0
     parts = call["split"] if sizes is None else sizes.reshape(-1).tolist()
@@ -150,18 +105,7 @@ def split(call: Call, x: Array, sizes: Array | None = None) -> tuple[Array, ...]
     return tuple(np.split(x, edges, axis=axis))
 
 
-@kernel("SplitToSequence")
-def split_to_sequence(call: Call, x: Array, sizes: Array | None = None) -> tuple[list[Array]]:
-    axis = call["axis"] or 0
-    if sizes is None:
-        pieces = np.split(x, x.shape[axis], axis=axis)
-        keep = call["keepdims"] is None or bool(call["keepdims"])
-        return ([p if keep else p.squeeze(axis) for p in pieces],)
-    edges = np.cumsum(sizes)[:-1].tolist() if sizes.ndim else list(range(int(sizes), x.shape[axis], int(sizes)))
-    return (np.split(x, edges, axis=axis),)
-
-
-@kernel("Upsample")
+@kernel("Upsample", why="opset")
 def upsample(call: Call, x: Array, scales: Array | None = None) -> Array:
     """The deprecated operator: nearest, or linear without corner alignment (asymmetric coordinates)."""
     factors = call["scales"] if scales is None else scales.tolist()
@@ -181,7 +125,7 @@ def upsample(call: Call, x: Array, scales: Array | None = None) -> Array:
     return y
 
 
-@kernel("OneHot")
+@kernel("OneHot", why="wrong")
 def one_hot(call: Call, indices: Array, depth: Array, values: Array) -> Array:
     count = int(np.asarray(depth).reshape(-1)[0])
     axis = -1 if call["axis"] is None else call["axis"]

@@ -14,7 +14,7 @@ from onnxgrad.verify.reference.kernels.registry import Array, Call, kernel
 _MODES: dict[str, Any] = {"constant": "constant", "reflect": "reflect", "edge": "edge", "wrap": "wrap"}
 
 
-@kernel("Pad")
+@kernel("Pad", why="wrong")
 def pad(
     call: Call, x: Array, pads: Array | None = None, value: Array | None = None, axes: Array | None = None
 ) -> Array:
@@ -33,7 +33,7 @@ def pad(
     return np.pad(x, grow, constant_values=0 if fill is None else np.asarray(fill).reshape(()).astype(x.dtype))
 
 
-@kernel("Unique")
+@kernel("Unique", why="wrong")
 def unique(call: Call, x: Array) -> tuple[Array, ...]:
     """Values, first places, inverse, counts; in order of first places where `sorted` is 0."""
     axis = call["axis"]

@@ -1,4 +1,4 @@
-"""Matrix products: onnx.reference's Gemm and MatMul copy and check more than they compute."""
+"""Matrix products: onnx.reference multiplies batches of small ones one by one, and integers without BLAS."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import numpy as np
 from onnxgrad.verify.reference.kernels.registry import Array, Call, kernel
 
 
-@kernel("MatMul")
+@kernel("MatMul", why="speed")
 def matmul(call: Call, a: Array, b: Array) -> Array:
     if b.ndim == 2 and a.ndim > 2:  # one large product is faster than a batch of small ones
         return (a.reshape(-1, a.shape[-1]) @ b).reshape(*a.shape[:-1], b.shape[1])
     return np.asarray(a @ b)
 
 
-@kernel("Gemm")
+@kernel("Gemm", why="opset")
 def gemm(call: Call, a: Array, b: Array, c: Array | None = None) -> Array:
     product = (a.T if call["transA"] else a) @ (b.T if call["transB"] else b)
     alpha = 1.0 if call["alpha"] is None else call["alpha"]
@@ -24,7 +24,7 @@ def gemm(call: Call, a: Array, b: Array, c: Array | None = None) -> Array:
     return np.asarray(product if c is None or beta == 0 else product + (c if beta == 1 else beta * c))
 
 
-@kernel("MatMulInteger")
+@kernel("MatMulInteger", why="speed")
 def matmul_integer(call: Call, a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None) -> Array:
     """Zero points: a scalar, one per row of a, or one per column of b. Exact in float64 while sums stay below 2**53."""
     left, right = a.astype(np.float64), b.astype(np.float64)
@@ -35,8 +35,3 @@ def matmul_integer(call: Call, a: Array, b: Array, a_zero: Array | None = None, 
     if b_zero is not None:
         right = right - b_zero.astype(np.float64)
     return np.asarray(left @ right).astype(np.int32)
-
-
-@kernel("Einsum")
-def einsum(call: Call, *operands: Array) -> Array:
-    return np.asarray(np.einsum(call["equation"].replace(" ", ""), *operands, optimize=len(operands) > 2))

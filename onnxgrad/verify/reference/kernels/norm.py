@@ -1,4 +1,4 @@
-"""Normalisations and softmax: onnx.reference copies several times per operator and keeps some statistics in float32."""
+"""Normalisations and softmax, in every opset and for every `stash_type`, which onnx.reference refuses but one."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def _softmax_view(call: Call, x: Array) -> tuple[Array, int]:
     return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:])), -1
 
 
-@kernel("Softmax")
+@kernel("Softmax", why="opset")
 def softmax(call: Call, x: Array) -> Array:
     view, axis = _softmax_view(call, x)
     e = np.exp(view - view.max(axis=axis, keepdims=True, initial=-np.inf))
     return np.asarray(e / e.sum(axis=axis, keepdims=True)).reshape(x.shape)
 
 
-@kernel("LogSoftmax")
+@kernel("LogSoftmax", why="opset")
 def log_softmax(call: Call, x: Array) -> Array:
     view, axis = _softmax_view(call, x)
     centred = view - view.max(axis=axis, keepdims=True, initial=-np.inf)
@@ -46,17 +46,17 @@ def _standardise(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array
     return centred * inverse, mean, inverse
 
 
-@kernel("LayerNormalization")
-@kernel("LayerNormalization", domain="com.microsoft")
+@kernel("LayerNormalization", why="wrong")
+@kernel("LayerNormalization", domain="com.microsoft", why="missing")
 def layer_normalization(call: Call, x: Array, scale: Array, bias: Array | None = None) -> tuple[Array, Array, Array]:
     first = -1 if call["axis"] is None else call["axis"]
     y, mean, inverse = _standardise(x, tuple(range(first % x.ndim, x.ndim)), _epsilon(call))
     return y * scale if bias is None else y * scale + bias, mean, inverse
 
 
-@kernel("RMSNormalization")
-@kernel("SimplifiedLayerNormalization")
-@kernel("SimplifiedLayerNormalization", domain="com.microsoft")
+@kernel("RMSNormalization", why="wrong")
+@kernel("SimplifiedLayerNormalization", why="missing")
+@kernel("SimplifiedLayerNormalization", domain="com.microsoft", why="missing")
 def rms_normalization(call: Call, x: Array, scale: Array) -> tuple[Array, ...]:
     """The result and, which only onnxruntime's SimplifiedLayerNormalization has, the factor."""
     first = -1 if call["axis"] is None else call["axis"]
@@ -65,7 +65,7 @@ def rms_normalization(call: Call, x: Array, scale: Array) -> tuple[Array, ...]:
     return (x * inverse * scale, inverse)[: len(call.outputs)]
 
 
-@kernel("SkipLayerNormalization", domain="com.microsoft")
+@kernel("SkipLayerNormalization", domain="com.microsoft", why="missing")
 def skip_layer_normalization(
     call: Call, x: Array, skip: Array, gamma: Array, beta: Array | None = None, bias: Array | None = None
 ) -> tuple[Any, ...]:
@@ -74,15 +74,7 @@ def skip_layer_normalization(
     return y * gamma if beta is None else y * gamma + beta, mean, inverse, total
 
 
-@kernel("InstanceNormalization")
-def instance_normalization(call: Call, x: Array, scale: Array, bias: Array) -> Array:
-    shape = (1, -1, *[1] * (x.ndim - 2))
-    return np.asarray(
-        _standardise(x, tuple(range(2, x.ndim)), _epsilon(call))[0] * scale.reshape(shape) + bias.reshape(shape)
-    )
-
-
-@kernel("GroupNormalization")
+@kernel("GroupNormalization", why="opset")
 def group_normalization(call: Call, x: Array, scale: Array, bias: Array) -> Array:
     """Up to opset 20 scale and bias hold one value per group, later one per channel."""
     groups, channels = call["num_groups"], x.shape[1]
@@ -93,7 +85,7 @@ def group_normalization(call: Call, x: Array, scale: Array, bias: Array) -> Arra
     return np.asarray(y * scale.reshape(shape) + bias.reshape(shape))
 
 
-@kernel("BatchNormalization")
+@kernel("BatchNormalization", why="opset")
 def batch_normalization(call: Call, x: Array, scale: Array, bias: Array, mean: Array, var: Array) -> tuple[Array, ...]:
     """Inference, or (training_mode; before opset 7 is_test = 0) batch statistics with the running ones updated."""
     shape = (1, -1, *[1] * (x.ndim - 2))
@@ -112,7 +104,7 @@ def batch_normalization(call: Call, x: Array, scale: Array, bias: Array, mean: A
     return (y, *updated, used_mean, used_var) if call.version < 14 else (y, *updated)
 
 
-@kernel("LRN")
+@kernel("LRN", why="rounds")
 def lrn(call: Call, x: Array) -> Array:
     """x (N, C, *S): each element over (bias + alpha / size * the squares of `size` neighbouring channels) ** beta."""
     size, channels = call["size"], x.shape[1]
@@ -124,17 +116,11 @@ def lrn(call: Call, x: Array) -> Array:
 def _reduction(name: str, function: Any) -> None:
     """Register Reduce<name>: axes by attribute or operand, all axes where absent unless noop_with_empty_axes."""
 
-    @kernel(name)
+    @kernel(name, why="wrong")
     def reduce(call: Call, x: Array, axes: Array | None = None) -> Array:
         chosen = axes_of(call, axes, x.ndim)
         if chosen is None:
-            if call["noop_with_empty_axes"]:
-                return (
-                    np.asarray(function(x, ()))
-                    if name not in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")
-                    else x
-                )
-            chosen = tuple(range(x.ndim))
+            chosen = () if call["noop_with_empty_axes"] else tuple(range(x.ndim))
         result = np.asarray(function(x, chosen))
         keep = call["keepdims"] is None or bool(call["keepdims"])
         return result if keep else result.reshape([n for axis, n in enumerate(result.shape) if axis not in chosen])
@@ -146,28 +132,13 @@ def _log_sum_exp(x: Array, axes: tuple[int, ...]) -> Array:
     return np.asarray(np.log(np.exp(x - top).sum(axis=axes, keepdims=True)) + top)
 
 
-def _limit(x: Array, *, low: bool) -> Any:
-    """The neutral element of max (low) and min for reductions over nothing."""
-    if x.dtype.kind == "b":
-        return not low
-    if x.dtype.kind in "iu":
-        return np.iinfo(x.dtype).min if low else np.iinfo(x.dtype).max
-    return -np.inf if low else np.inf
-
-
-_reduction("ReduceSum", lambda x, axes: x.sum(axis=axes, keepdims=True, dtype=x.dtype))
-_reduction("ReduceMean", lambda x, axes: x.mean(axis=axes, keepdims=True).astype(x.dtype))
-_reduction("ReduceProd", lambda x, axes: x.prod(axis=axes, keepdims=True, dtype=x.dtype))
-_reduction("ReduceMax", lambda x, axes: x.max(axis=axes, keepdims=True, initial=_limit(x, low=True)))
-_reduction("ReduceMin", lambda x, axes: x.min(axis=axes, keepdims=True, initial=_limit(x, low=False)))
-_reduction("ReduceL1", lambda x, axes: np.abs(x).sum(axis=axes, keepdims=True, dtype=x.dtype))
-_reduction("ReduceL2", lambda x, axes: np.sqrt((x * x).sum(axis=axes, keepdims=True)).astype(x.dtype))
+# onnx.reference answers other integers than it was given (int64 for int32), or none, and NaN for infinities
 _reduction("ReduceSumSquare", lambda x, axes: (x * x).sum(axis=axes, keepdims=True, dtype=x.dtype))
 _reduction("ReduceLogSum", lambda x, axes: np.log(x.sum(axis=axes, keepdims=True)).astype(x.dtype))
 _reduction("ReduceLogSumExp", _log_sum_exp)
 
 
-@kernel("LpNormalization")
+@kernel("LpNormalization", why="wrong")
 def lp_normalization(call: Call, x: Array) -> Array:
     """onnx.reference takes the 1-norm without absolute values."""
     p = call["p"]

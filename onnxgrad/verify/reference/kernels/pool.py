@@ -12,7 +12,7 @@ from onnxgrad.verify.reference.kernels.registry import Array, Call, kernel
 from onnxgrad.verify.reference.kernels.windows import Windows, windows
 
 
-@kernel("MaxPool")
+@kernel("MaxPool", why="speed")
 def max_pool(call: Call, x: Array) -> tuple[Array, ...]:
     """Indices count in the unpadded tensor; the first of equal elements wins."""
     place = windows(call, x.shape[2:], call["kernel_shape"])
@@ -46,7 +46,7 @@ def _indices(chosen: Array, place: Windows, x: Array, *, column_major: bool) -> 
     return np.asarray(flat + plane * math.prod(spatial))
 
 
-@kernel("MaxUnpool")
+@kernel("MaxUnpool", why="wrong")
 def max_unpool(call: Call, x: Array, places: Array, shape: Array | None = None) -> Array:
     """Indices count in the output, as in onnxruntime and PyTorch: what a MaxPool of it would answer. onnx.reference
     counts in a smaller tensor where output_shape is larger than need be.
@@ -62,7 +62,7 @@ def max_unpool(call: Call, x: Array, places: Array, shape: Array | None = None) 
     return out
 
 
-@kernel("AveragePool")
+@kernel("AveragePool", why="speed")
 def average_pool(call: Call, x: Array) -> Array:
     """With count_include_pad the declared padding counts, the extra room of ceil_mode does not."""
     place = windows(call, x.shape[2:], call["kernel_shape"])
@@ -86,24 +86,24 @@ def _sum(place: Windows, x: Array) -> Array:
     return total
 
 
-@kernel("LpPool")
+@kernel("LpPool", why="speed")
 def lp_pool(call: Call, x: Array) -> Array:
     p = call["p"] if call["p"] is not None else 2
     place = windows(call, x.shape[2:], call["kernel_shape"])
     return np.asarray(_sum(place, np.abs(x) ** p) ** (1.0 / p))
 
 
-@kernel("GlobalAveragePool")
+@kernel("GlobalAveragePool", why="wrong")
 def global_average_pool(call: Call, x: Array) -> Array:
     return np.asarray(x.mean(axis=tuple(range(2, x.ndim)), keepdims=True))
 
 
-@kernel("GlobalMaxPool")
+@kernel("GlobalMaxPool", why="wrong")
 def global_max_pool(call: Call, x: Array) -> Array:
     return np.asarray(x.max(axis=tuple(range(2, x.ndim)), keepdims=True))
 
 
-@kernel("GlobalLpPool")
+@kernel("GlobalLpPool", why="missing")
 def global_lp_pool(call: Call, x: Array) -> Array:
     p = call["p"] if call["p"] is not None else 2
     return np.asarray((np.abs(x) ** p).sum(axis=tuple(range(2, x.ndim)), keepdims=True) ** (1.0 / p))

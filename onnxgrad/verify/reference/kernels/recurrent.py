@@ -111,7 +111,7 @@ def _biases(b: Array | None, directions: int, width: int) -> tuple[Array, Array]
     return full[:, :width], full[:, width:]
 
 
-@kernel("RNN")
+@kernel("RNN", why="opset")
 def rnn(
     call: Call,
     x: Array,
@@ -132,7 +132,7 @@ def rnn(
     return _unroll(call, x, lengths, states, [make(d) for d in range(directions)])
 
 
-@kernel("GRU")
+@kernel("GRU", why="wrong")
 def gru(
     call: Call,
     x: Array,
@@ -167,7 +167,7 @@ def gru(
     return _unroll(call, x, lengths, states, [make(d) for d in range(directions)])
 
 
-@kernel("LSTM")
+@kernel("LSTM", why="wrong")
 def lstm(
     call: Call,
     x: Array,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from onnxgrad.errors import Unsupported
 
-__all__ = ["KERNELS", "Array", "Call", "Kernel", "Unsupported", "axes_of", "kernel"]
+__all__ = ["KERNELS", "WHY", "Array", "Call", "Kernel", "Unsupported", "axes_of", "kernel"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -40,18 +40,24 @@ class Call:
         return np.random.default_rng(zlib.crc32(self.outputs[0].encode()) if seed is None else abs(int(seed)))
 
 
+# Why a kernel is not borrowed from onnx.reference (scripts/compare_kernels.py measures it). There it is missing; wrong
+# for some operands or attributes; rounds what float64 keeps; lacks an older opset; takes over five times as long
+# (speed); copies what can be shared (memory); draws numbers that the two graphs of a proof do not share.
+Why: TypeAlias = Literal["missing", "wrong", "rounds", "opset", "speed", "memory", "draws"]
 Kernel: TypeAlias = Callable[..., Any]
 KERNELS: dict[tuple[str, str], Kernel] = {}
+WHY: dict[tuple[str, str], Why] = {}
 
 
-def kernel(*names: str, domain: str = "") -> Callable[[Kernel], Kernel]:
+def kernel(*names: str, why: Why, domain: str = "") -> Callable[[Kernel], Kernel]:
     """Register `f(call, *inputs) -> output or tuple of outputs` for operators of a domain. Absent inputs arrive as
-    None.
+    None. `why` it is ours.
     """
 
     def register(function: Kernel) -> Kernel:
         for name in names:
             KERNELS[domain, name] = function
+            WHY[domain, name] = why
         return function
 
     return register

@@ -13,7 +13,7 @@ import numpy as np
 from onnxgrad.verify.reference.kernels.registry import Array, Call, kernel
 
 
-@kernel("RoiAlign")
+@kernel("RoiAlign", why="speed")
 def roi_align(call: Call, x: Array, rois: Array, batch: Array) -> Array:
     """x (N, C, H, W), rois (R, 4) = (x1, y1, x2, y2), batch (R,) -> (R, C, output_height, output_width)."""
     half = call["coordinate_transformation_mode"] in (None, "half_pixel") and call.version >= 16
@@ -49,7 +49,7 @@ def _taps(start: float, end: float, size: int, bins: int, ratio: int, *, as_give
     return pixels, np.stack([1.0 - above, above], axis=-1) * inside[..., None]
 
 
-@kernel("MaxRoiPool")
+@kernel("MaxRoiPool", why="missing")
 def max_roi_pool(call: Call, x: Array, rois: Array) -> Array:
     """x (N, C, H, W), rois (R, 5) = (batch, x1, y1, x2, y2) -> (R, C, *pooled_shape); an empty bin is 0."""
     rows, columns = call["pooled_shape"]

@@ -19,7 +19,7 @@ _CUBIC = -0.75
 _FAR = 2.0**40  # positions beyond it, infinities included, are moved to it
 
 
-@kernel("GridSample")
+@kernel("GridSample", why="speed")
 def grid_sample(call: Call, x: Array, grid: Array) -> Array:
     """x (N, C, *S), grid (N, *O, rank) with the last spatial axis first -> (N, C, *O)."""
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(call["mode"] or "linear", call["mode"] or "linear")
@@ -34,7 +34,7 @@ def grid_sample(call: Call, x: Array, grid: Array) -> Array:
     return np.moveaxis(y, -1, 1)
 
 
-@kernel("DeformConv")
+@kernel("DeformConv", why="rounds")
 def deform_conv(
     call: Call, x: Array, w: Array, offset: Array, bias: Array | None = None, mask: Array | None = None
 ) -> Array:
