@@ -13,6 +13,7 @@ from onnxgrad.ir.interop.given_back import to_graphsurgeon
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import save
+from onnxgrad.passes.base import FamilyPass, Pass, RulePass, register
 from onnxgrad.pipeline.optimize import RewriteRefuted, optimize
 from onnxgrad.report.diff import Diff, diff
 from onnxgrad.report.summary import Summary, inspect
@@ -29,6 +30,7 @@ __all__ = [
     "Checkpoint",
     "Diff",
     "Each",
+    "FamilyPass",
     "GradientPass",
     "InputError",
     "InternalError",
@@ -36,8 +38,10 @@ __all__ = [
     "NotProved",
     "OnnxgradError",
     "P",
+    "Pass",
     "PatternContext",
     "RewriteRefuted",
+    "RulePass",
     "RunFailed",
     "Summary",
     "Unsupported",
@@ -57,6 +61,7 @@ __all__ = [
     "mark_checkpoints",
     "op",
     "optimize",
+    "register",
     "rewrite",
     "rewrite_bindings",
     "rewrite_call",

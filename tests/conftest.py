@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import onnx
 import pytest
 
 from onnxgrad.grad import registry
+from onnxgrad.passes.base import PASSES
 from scripts.fetch_models import LIGHT, fetch
 from tests import helpers
 
@@ -61,9 +63,11 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 @pytest.fixture(autouse=True)
 def registered_rules() -> Iterator[None]:
-    """The table of gradient rules is for the whole process: each test leaves it as it was."""
-    before = dict(registry._RULES)
+    """The tables of gradient rules and of passes are for the whole process: each test leaves them as they were."""
+    tables: list[dict[Any, Any]] = [registry._RULES, PASSES]
+    before = [dict(table) for table in tables]
     yield
-    if before != registry._RULES:
-        registry._RULES.clear()
-        registry._RULES.update(before)
+    for table, known in zip(tables, before):
+        if table != known:
+            table.clear()
+            table.update(known)

@@ -19,6 +19,7 @@ from onnxgrad.cli.output import Output, complaint
 from onnxgrad.cli.process import Stopped, drop, open_streams, quiet_libraries, stoppable
 from onnxgrad.cli.targets import check_json
 from onnxgrad.errors import InputError, InternalError, NotProved, OnnxgradError
+from onnxgrad.pipeline.own_laws import run_plugins
 from onnxgrad.report.parts import clean
 from onnxgrad.verify.blame import blamed
 from onnxgrad.version import __version__
@@ -66,6 +67,7 @@ def _outcome(words: Sequence[str], verbose: bool) -> int:
     try:
         args = _parser(words).parse_args(words)
         check_json(args)
+        args.own_passes = run_plugins(args.plugin)
         out = Output(
             color=args.color,
             quiet=args.quiet,

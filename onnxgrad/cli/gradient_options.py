@@ -1,15 +1,11 @@
-"""Options of `grad` and `check-grad`: which gradient is asked for, and the user's own rules."""
+"""Options of `grad` and `check-grad`: which gradient is asked for."""
 
 from __future__ import annotations
 
 import argparse
-import runpy
-import traceback
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from onnxgrad.errors import InputError, OnnxgradError
+from onnxgrad.errors import InputError
 from onnxgrad.grad.checkpoint import Checkpoint
 from onnxgrad.grad.request import PARAMS
 
@@ -35,15 +31,10 @@ def add_gradient(parser: argparse.ArgumentParser) -> None:
         "--checkpoint", action="append", default=[], metavar="auto|SIZE|MARK",
         help="recompute instead of keep: auto, a memory budget such as 512MB, or marks [start:|end:]NAME[@READER]",
     )  # fmt: skip
-    group.add_argument(
-        "--rules", action="append", default=[], metavar="FILE.py",
-        help="a Python file that registers gradient rules with onnxgrad.vjp(...); it runs with your rights",
-    )  # fmt: skip
 
 
 def gradient_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of `gradient` that the options say; runs the files of --rules. Raises InputError."""
-    run_rules(args.rules)
+    """The arguments of `gradient` that the options say. Raises InputError."""
     wrt: Any = args.wrt
     if wrt == [PARAMS]:
         wrt = PARAMS
@@ -65,17 +56,3 @@ def _checkpoint(marks: list[str]) -> Any:
         name, at, reader = rest.partition("@")
         found[kind].append((name, reader) if at else name)
     return Checkpoint(found["start"], found["end"])
-
-
-def run_rules(files: Sequence[str]) -> None:
-    """Run Python files that register rules. Raises InputError that names file, line and what they raised."""
-    for name in files:
-        if not Path(name).is_file():
-            raise InputError(f"--rules {name}: no such file")
-        try:
-            runpy.run_path(name)
-        except OnnxgradError as error:
-            raise InputError(f"--rules {name}: {error}") from error
-        except Exception as error:  # it is the user's program: whatever it raises is theirs to see
-            line = traceback.extract_tb(error.__traceback__)[-1].lineno
-            raise InputError(f"--rules {name}, line {line}: {type(error).__name__}: {error}") from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from onnxgrad.cli.gradient_options import run_rules
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
 from onnxgrad.grad.coverage import coverage, page
@@ -17,12 +16,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     parser.add_argument("name", nargs="*", metavar="NAME", help="show only these operators")
     parser.add_argument("--markdown", action="store_true", help="the whole table as a Markdown page")
-    parser.add_argument("--rules", action="append", default=[], metavar="FILE.py", help="with these rules registered")
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Always 0. Raises InputError for an unknown operator."""
-    run_rules(args.rules)
     if args.markdown:
         out.text(page().rstrip("\n"))
         return 0

@@ -131,6 +131,8 @@ def _runs(args: argparse.Namespace) -> bool:
 def _job(args: argparse.Namespace, name: str, recipe: Recipe | None, out: Output) -> _Job:
     own = args if recipe is None else with_recipe(args, recipe, name, args.words)
     pipeline = Pipeline.of(own.preset, own.passes, merge=own.merge, provider=own.provider)
+    named = {p.name for p in pipeline.passes}
+    pipeline = Pipeline((*pipeline.passes, *(p for p in args.own_passes if p.name not in named)))
     if own.inline:
         pipeline = Pipeline((Inline(names=" ".join(own.inline)), *pipeline.passes))
     return _Job(own, pipeline, dict(proof_options(own)), out, recipe)

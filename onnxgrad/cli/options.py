@@ -40,6 +40,10 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: auto")
     group.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
     group.add_argument("-v", "--verbose", action="store_true", help="print more; a traceback with errors")
+    parser.add_argument(
+        "--plugin", action="append", default=[], metavar="FILE.py",
+        help="a Python file with rules, families, passes or gradient rules of your own; it runs with your rights",
+    )  # fmt: skip
 
 
 def add_running(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:

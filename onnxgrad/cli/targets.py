@@ -64,7 +64,7 @@ def check_json(args: argparse.Namespace) -> None:
 def files_read(args: argparse.Namespace) -> list[str]:
     """Every file that the arguments name for reading; what is none is left to who reads it."""
     named: list[str] = []
-    for option in ("model", "a", "b", "config", "rules", "input"):
+    for option in ("model", "a", "b", "config", "plugin", "input"):
         value = getattr(args, option, None)
         named += [] if value is None else [value] if isinstance(value, str) else value
     named += [name.partition("=")[2] for name in named if "=" in name]

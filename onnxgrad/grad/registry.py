@@ -185,7 +185,7 @@ def missing(binding: Binding) -> InputError:
     return InputError(
         f"no gradient rule for {name} (domain '{binding.domain or 'ai.onnx'}', version {binding.version}) at "
         f"'{binding}': register one with onnxgrad.vjp(\"{name}\", lambda g, y, {operands}: ...), one formula per "
-        f'operand, or onnxgrad.zero("{name}"); on the command line --rules FILE'
+        f'operand, or onnxgrad.zero("{name}"); on the command line --plugin FILE'
     )
 
 

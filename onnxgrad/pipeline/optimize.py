@@ -21,8 +21,10 @@ from onnxgrad.ir.save import save, to_proto
 from onnxgrad.ir.weights import load_weights, outside
 from onnxgrad.limits import bounded
 from onnxgrad.pipeline.each import EachReport, EachTrace, FiringDiffers
-from onnxgrad.pipeline.pipeline import PassResult, Pipeline
+from onnxgrad.pipeline.pipeline import Pass, PassResult, Pipeline
+from onnxgrad.rewrite.combine import Family
 from onnxgrad.rewrite.trace import Firing, Trace
+from onnxgrad.rewrite.worklist import Rule
 from onnxgrad.verify import Report, verify
 from onnxgrad.verify.bisect import bisect
 from onnxgrad.verify.report import DIFFERENT
@@ -153,7 +155,7 @@ def optimize(
     model: ModelLike,
     *,
     preset: str = "default",
-    passes: str | list[str] | None = None,
+    passes: str | Sequence[str | Pass | Rule | Family] | None = None,
     merge: str = "auto",
     provider: str = "cpu",
     verify: bool | Literal["each"] = True,
@@ -164,9 +166,10 @@ def optimize(
 ) -> Any:
     """The optimised model, in the kind that was given (what has none to come back as gives a ModelProto).
 
-    `preset` or `passes` (`"a,b{option=value}"`) choose what runs; `merge` is always, auto or never; `verify` proves
-    the result on `provider`, where the outputs `allow_empty` may have nothing finite to compare; "each" proves every
-    rewrite on its own operands as well. With merge="always" the file grows by at most a tenth, unless `allow_growth`.
+    `preset` or `passes` choose what runs: `"a,b{option=value}"`, or a list of such, of passes, rules and families.
+    `merge` is always, auto or never; `verify` proves the result on `provider`, where the outputs `allow_empty` may
+    have nothing finite to compare; "each" proves every rewrite on its own operands as well. With merge="always" the
+    file grows by at most a tenth, unless `allow_growth`.
     `timeout`: seconds for everything (300); `max_memory`: bytes, or such as "4GB", for each process that runs a model
     (half of what there is). Raises InputError, RewriteRefuted, Grown, LimitReached.
     """

@@ -15,8 +15,11 @@ from onnxgrad.ir.program import Program
 from onnxgrad.laws.parallel.merging import MERGE
 from onnxgrad.passes.base import PASSES, Pass
 from onnxgrad.pipeline.fresh_types import types_of_a_fresh_reading
+from onnxgrad.pipeline.own_laws import OwnLaws
 from onnxgrad.pipeline.presets import PRESETS
+from onnxgrad.rewrite.combine import Family
 from onnxgrad.rewrite.trace import Trace
+from onnxgrad.rewrite.worklist import Rule
 
 __all__ = ["PASSES", "PRESETS", "Pass", "PassResult", "Pipeline", "parse_passes"]
 
@@ -44,12 +47,13 @@ class Pipeline:
     @staticmethod
     def of(
         preset: str = "default",
-        passes: Sequence[str | Pass] | str | None = None,
+        passes: Sequence[str | Pass | Rule | Family] | str | None = None,
         *,
         merge: str = "auto",
         provider: str = "cpu",
     ) -> Pipeline:
-        """A preset's passes, or those listed. `merge` and `provider` reach every pass that has these options.
+        """A preset's passes, or those listed, where a rule or family is a pass of its own. `merge` and `provider` reach
+        every pass that has these options.
 
         Raises InputError for an unknown preset, pass, option or merge rule.
         """
@@ -61,9 +65,14 @@ class Pipeline:
             passes = PRESETS[preset]
         parsed: list[Pass] = []
         for item in passes if isinstance(passes, (list, tuple)) else [passes]:
-            if not isinstance(item, (str, Pass)):
-                raise InputError(f"a pass is a name or a Pass, not {type(item).__name__} (rules run with rewrite_call)")
-            parsed += parse_passes(item, merge=merge, provider=provider) if isinstance(item, str) else [item]
+            if isinstance(item, (Rule, Family)):
+                parsed.append(OwnLaws((item,)))
+            elif isinstance(item, str):
+                parsed += parse_passes(item, merge=merge, provider=provider)
+            elif isinstance(item, Pass):
+                parsed.append(item)
+            else:
+                raise InputError(f"a pass is a name, a Pass, a rule or a family, not {type(item).__name__}")
         return Pipeline(tuple(parsed))
 
     @property

@@ -81,7 +81,7 @@ def test_a_wrong_rule_is_found_and_nothing_written(tmp_path: Path, capsys: pytes
     path, rules, out = tmp_path / "m.onnx", tmp_path / "rules.py", tmp_path / "g.onnx"
     onnx.save(model, path)
     rules.write_text('import onnxgrad\nonnxgrad.vjp("my.domain::Halve", lambda g, y, x: g * 0.7, replace=True)\n')
-    assert main(["grad", str(path), "-o", str(out), "--rules", str(rules), "--wrt", "x"]) == 1
+    assert main(["grad", str(path), "-o", str(out), "--plugin", str(rules), "--wrt", "x"]) == 1
     assert "DIFFERS" in capsys.readouterr().err
     assert not out.exists()
 
@@ -94,12 +94,12 @@ def test_rules_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     onnx.save(proto, path)
     assert main(["grad", str(path), "-o", str(out), "--no-verify"]) == 2
     complaint = capsys.readouterr().err
-    assert "no gradient rule for my.domain::Twice" in complaint and "--rules" in complaint
+    assert "no gradient rule for my.domain::Twice" in complaint and "--plugin" in complaint
     rules.write_text(RULES)
-    assert main(["grad", str(path), "-o", str(out), "--no-verify", "--rules", str(rules)]) == 0
+    assert main(["grad", str(path), "-o", str(out), "--no-verify", "--plugin", str(rules)]) == 0
     rules.write_text("x = 1 / 0\n")
     capsys.readouterr()
-    assert main(["grad", str(path), "-o", str(out), "--rules", str(rules)]) == 2
+    assert main(["grad", str(path), "-o", str(out), "--plugin", str(rules)]) == 2
     assert "line 1: ZeroDivisionError" in capsys.readouterr().err
 
 
@@ -114,7 +114,7 @@ def test_rules_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["--target", "i"], "'i'"),
         (["--names", "grad"], "{}"),
         (["--checkpoint", "plenty"], "'plenty' is no value"),
-        (["--rules", "missing.py"], "no such file"),
+        (["--plugin", "missing.py"], "no such file"),
         (["--wrt", "params", "--wrt", "x"], "alone"),
     ],
 )

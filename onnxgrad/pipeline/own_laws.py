@@ -1,0 +1,76 @@
+"""A user's own rules and families: as a pass, and out of a Python file."""
+
+from __future__ import annotations
+
+import runpy
+import traceback
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, make_dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from onnxgrad.errors import InputError, OnnxgradError
+from onnxgrad.ir.program import Program
+from onnxgrad.passes.base import PASSES, Pass, roots
+from onnxgrad.rewrite.combine import Family, apply_family
+from onnxgrad.rewrite.trace import Trace
+from onnxgrad.rewrite.worklist import Rule, apply_rules
+
+
+@dataclass(frozen=True)
+class OwnLaws(Pass):
+    """Rules, everywhere until none applies; then each family."""
+
+    name: ClassVar[str] = "own-laws"
+    laws: tuple[Rule | Family, ...] = ()
+
+    def run(self, program: Program, trace: Trace) -> None:
+        """Apply the rules in every block, then combine every group of each family."""
+        rules = [law for law in self.laws if isinstance(law, Rule)]
+        for block in roots(program):
+            apply_rules(block, rules, trace)
+            for law in self.laws:
+                if isinstance(law, Family):
+                    apply_family(block, law, trace)
+
+
+def run_plugins(files: Iterable[str]) -> list[Pass]:
+    """Run Python files that register gradient rules, passes and the like; the rules and families that each of them
+    leaves at its top level, as a pass called as the file.
+
+    Raises InputError that names file and line, and what the file raised.
+    """
+    found: list[Pass] = []
+    for name in files:
+        own = [v for v in _run(name).values() if isinstance(v, (Rule, Family))]
+        if own:
+            found.append(_called(Path(name).stem.replace("_", "-"), own))
+    return found
+
+
+def _run(name: str) -> dict[str, Any]:
+    if not Path(name).is_file():
+        raise InputError(f"--plugin {name}: no such file")
+    try:
+        return runpy.run_path(name)
+    except OnnxgradError as error:
+        raise InputError(f"--plugin {name}: {error}") from error
+    except (Exception, SystemExit) as error:  # it is the user's program: whatever it raises is theirs to see
+        line = traceback.extract_tb(error.__traceback__)[-1].lineno
+        raise InputError(f"--plugin {name}, line {line}: {type(error).__name__}: {error}") from error
+
+
+def _called(name: str, laws: Sequence[Rule | Family]) -> Pass:
+    """A pass of this name, which `--passes` knows too."""
+    if name in PASSES and not issubclass(PASSES[name], OwnLaws):
+        raise InputError(f"--plugin {name}: there is a pass of this name: call the file otherwise")
+    made = tuple(laws)
+    namespace = {"name": name, "__doc__": "; ".join(_law(law) for law in made)}
+    cls = make_dataclass("OwnLaws", [("laws", tuple, made)], bases=(OwnLaws,), namespace=namespace, frozen=True)
+    PASSES[name] = cls
+    found: Pass = cls()
+    return found
+
+
+def _law(law: Rule | Family) -> str:
+    return (law.build.__doc__ or law.name).strip().split("\n")[0]
