@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from onnxgrad.grad.loop import state_types, typed_step
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.block import Binding, BindingBlock
 from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.types import TensorType, Type, element_count, numpy_dtype
+from onnxgrad.ir.types import byte_count
 
 # onnxruntime holds the steps of a tape one by one, then stacked
 _TWICE = 2
@@ -37,7 +37,7 @@ def _loop(b: Binding) -> int | None:
         scratch.release()
     if count is None:
         return None
-    tape = _total([_bytes(t) for t in types])
+    tape = _total([byte_count(t) for t in types])
     return None if tape is None else _total([inside, _TWICE * count * (tape + 8), _captured(body)])
 
 
@@ -47,7 +47,7 @@ def _scan_tape(b: Binding) -> int | None:
     first = b.inputs[len(states)]
     axis = (b.attr("scan_input_axes") or [0])[0]
     steps = None if first is None or first.shape is None else first.shape[axis]
-    tape = _total([None if v is None else _bytes(v.type) for v in states])
+    tape = _total([None if v is None else byte_count(v.type) for v in states])
     if tape is None or not isinstance(steps, int):
         return None
     return _total([_TWICE * steps * tape, *(_captured(body) for body in b.blocks.values())])
@@ -55,24 +55,14 @@ def _scan_tape(b: Binding) -> int | None:
 
 def _captured(body: BindingBlock) -> int | None:
     """What a body reads from outside has a sum of adjoints, before and after a step."""
-    return _total([_TWICE * n if (n := _size(v)) is not None else None for v in dict.fromkeys(body.captures())])
+    once = _total([byte_count(v.type) for v in dict.fromkeys(body.captures())])
+    return None if once is None else _TWICE * once
 
 
 def _values(block: BindingBlock) -> int | None:
     """All that the block computes, once."""
-    own = [_size(v) for b in block.bindings for v in b.outputs if v is not None]
+    own = [byte_count(v.type) for b in block.bindings for v in b.outputs if v is not None]
     return _total([*own, *(footprint(b) for b in block.bindings)])
-
-
-def _size(v: Var) -> int | None:
-    return _bytes(v.type)
-
-
-def _bytes(type_: Type | None) -> int | None:
-    if not isinstance(type_, TensorType) or not type_.dtype:
-        return None
-    count = element_count(type_.shape)
-    return None if count is None else count * numpy_dtype(type_.dtype).itemsize
 
 
 def _total(parts: list[int | None]) -> int | None:

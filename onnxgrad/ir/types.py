@@ -217,6 +217,14 @@ def element_count(shape: Shape | None) -> int | None:
     return count
 
 
+def byte_count(type_: Type | None) -> int | None:
+    """The bytes that a tensor of the type takes as an array, when dtype and every dimension are known."""
+    if not isinstance(type_, TensorType) or not type_.dtype:
+        return None
+    count = element_count(type_.shape)
+    return None if count is None else count * numpy_dtype(type_.dtype).itemsize
+
+
 def broadcast_dim(a: Dim, b: Dim) -> Dim:
     """The size two broadcast dimensions have together, None where that is undecided."""
     if a == 1:

@@ -21,7 +21,14 @@ from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.random_draws import draws
 from onnxgrad.ir.type_inference import at_emission, symbols
-from onnxgrad.ir.types import FLOAT_DTYPES, Array, TensorType, TypeMismatch, element_count, is_static, numpy_dtype
+from onnxgrad.ir.types import (
+    FLOAT_DTYPES,
+    Array,
+    TensorType,
+    TypeMismatch,
+    byte_count,
+    is_static,
+)
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify.running.process import RunFailed
@@ -148,7 +155,7 @@ def _paid_together(block: BindingBlock, budget: _Budget) -> set[Binding]:
 
 
 def _bytes(v: Var) -> int:
-    return (element_count(v.shape) or 0) * numpy_dtype(v.dtype).itemsize if v.dtype else 0
+    return byte_count(v.type) or 0
 
 
 def _type_again(b: Binding) -> None:
@@ -283,10 +290,7 @@ def _constant_operands(b: Binding) -> bool:
 
 
 def _size(b: Binding) -> int | None:
-    count = element_count(b.out.shape)
-    if count is None or b.out.dtype in (TensorProto.UNDEFINED, TensorProto.STRING):
-        return None
-    return count * numpy_dtype(b.out.dtype).itemsize
+    return None if b.out.dtype == TensorProto.STRING else byte_count(b.out.type)
 
 
 def _growth(b: Binding) -> int:
