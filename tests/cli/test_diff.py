@@ -8,6 +8,7 @@ import onnx
 import pytest
 from onnx import helper
 
+import onnxgrad
 from tests.cli.conftest import Result
 
 Run = Callable[..., Result]
@@ -77,3 +78,9 @@ def test_inside_nested_graphs(run: Run, tmp_path: Path, parse: Callable[..., onn
     data = json.loads(run("diff", *paths, "--json", "-").out)
     assert data["replaced"] == ["y/then_branch/a: Tanh(x) -> Neg(x)"]
     assert data["operators"] == {"Neg": [0, 1], "Tanh": [1, 0]}
+
+
+def test_it_prints_what_the_function_gives(run: Run, branches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    other = changed(branches, lambda m: m.graph.node.append(helper.make_node("Neg", ["x"], ["n" * 300])))
+    assert run("diff", branches, other).out == f"{onnxgrad.diff(branches, other)}\n"

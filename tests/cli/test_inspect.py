@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import onnx
+import pytest
 
 import onnxgrad
 from tests.cli.conftest import Result
@@ -52,3 +53,10 @@ def test_nested_graphs_are_counted(run: Run, tmp_path: Path, parse: Callable[...
     data = json.loads(run("inspect", path, "--json", "-").out)
     assert data["operators"] == {"Exp": 1, "If": 1, "Tanh": 1}
     assert "nested graphs" in run("inspect", path).out
+
+
+def test_it_prints_what_the_function_gives(run: Run, branches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert run("inspect", branches).out == f"{onnxgrad.inspect(branches)}\n"
+    data = json.loads(run("inspect", branches, "--json", "-").out)
+    assert data == onnxgrad.inspect(branches).to_dict()
