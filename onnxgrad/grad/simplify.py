@@ -20,11 +20,11 @@ from onnxgrad.laws.arithmetic import (
     numbers_of_a_product,
     product_over_number,
     sub_of_neg,
-    times_one,
     times_reciprocal,
 )
 from onnxgrad.laws.broadcasting import commuting_with_expand, left_of_expand, right_of_expand, where_of_expand
 from onnxgrad.laws.exponents import another_number_into_exponent, difference_of_squares, number_into_exponent
+from onnxgrad.laws.neutral_elements import times_one
 from onnxgrad.laws.noops import NOOPS, transpose_in_order
 from onnxgrad.laws.reshapes import concat_of_reshapes, reshape_around_product, reshape_back, squeeze_of_sum, stack
 from onnxgrad.laws.sums import (

@@ -68,12 +68,6 @@ def numbers_of_a_product(a: Var, b: Var, c: Var, d: Var) -> Any:
     return (a * b) * np.asarray(p * q)
 
 
-@rewrite(P.Mul(a, c.where(lambda v: v.is_constant and v.shape == ())), shrinks=count())
-def times_one(a: Var, c: Var, root: Binding) -> Any:
-    """a 1 = a"""
-    return a if number(c) == 1 and not root.out.returned else None
-
-
 @rewrite(P.Mul(a, P.Neg(b).only), shrinks=count("Neg"))
 def mul_of_neg_number(a: Var, b: Var) -> Any:
     """a (-b) = a c, where b is a number and c the opposite number"""

@@ -6,19 +6,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from onnxgrad.laws.axes import squeeze_of_unsqueeze, unsqueeze_of_squeeze
+from onnxgrad.laws.clipping import relu_of_relu
+from onnxgrad.laws.neutral_elements import NEUTRAL_ELEMENTS
 from onnxgrad.laws.noops import NOOPS
+from onnxgrad.laws.selection import where_of_constant
 from onnxgrad.passes.base import RulePass, register
 from onnxgrad.rewrite.worklist import Rule
+
+_EXACT = [*NOOPS, squeeze_of_unsqueeze, unsqueeze_of_squeeze, relu_of_relu]
 
 
 @register
 @dataclass(frozen=True)
 class RemoveNoops(RulePass):
-    """f(x) = x: Identity, Cast to the same type, Expand/Reshape/Slice/Transpose that change nothing, Concat of one."""
+    """f(x) = x: Identity, Cast to the same type, Expand, Reshape, Slice that change nothing, Concat of one, x - 0, x 1.
+
+    Exact for every value. `floats=false` keeps what only a constant makes a no-op (x 1, x - 0, Where): the constant may
+    be a weight to be trained.
+    """
 
     name: ClassVar[str] = "remove-noops"
+    floats: bool = True
 
     @property
     def laws(self) -> Sequence[Rule]:
-        """See `laws.noops`."""
-        return NOOPS
+        """See `laws.noops`, `laws.axes`, `laws.clipping` and, of constants, `laws.neutral_elements`."""
+        return [*_EXACT, where_of_constant, *NEUTRAL_ELEMENTS] if self.floats else _EXACT

@@ -26,11 +26,14 @@ _CLEAN = (
     Step("remove-unused-functions", "nor on functions that no call reaches"),
     Step("remove-noops", "Identity, Cast and Expand hide constants and equal bindings from the next two"),
     Step("fold-constant", "a raw export's Transpose(weight), shapes and biases become the constants that laws ask for"),
+    Step("open-if", "a condition is constant once it is folded; what stands in a branch is open to all below"),
     Step("merge-equal", "what is equal shows only once it is folded; then parallel branches share an input"),
+    Step("merge-consecutive", "what two equal branches share has one reader less once they are merged"),
 )
 # a weight that is folded, merged with an equal one or concatenated is another parameter for training
 _TRAINABLE = (
-    *_CLEAN[:3],
+    *_CLEAN[:2],
+    Step("remove-noops{floats=false}", "the 1 of a product may be trained"),
     Step("fold-constant{floats=false}", "shapes, sizes and indices only"),
     Step("merge-equal{floats=false}", "what is equal shows only once it is folded; biases of zeros stay apart"),
     Step("simplify-transpose", "fewer and lower transposes between the same weights"),

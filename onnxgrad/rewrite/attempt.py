@@ -12,7 +12,7 @@ from onnxgrad.errors import InputError, InternalError, OnnxgradError, UnknownDty
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.topological_order import depends_on
-from onnxgrad.ir.types import TensorType
+from onnxgrad.ir.types import TensorType, Type
 from onnxgrad.rewrite.match import Captured, value_of
 from onnxgrad.rewrite.pattern import Pattern
 from onnxgrad.rewrite.trace import Decline, Trace
@@ -151,19 +151,21 @@ def substitute(mapping: Mapping[Var, Var], rule: str, fault: type[OnnxgradError]
 
 
 def _check_type(old: Var, new: Var, rule: str, fault: type[OnnxgradError]) -> None:
-    a, b = old.type, new.type
-    if a is None or b is None:
-        return
-    if isinstance(a, TensorType) and isinstance(b, TensorType):
-        fits = a.dtype == b.dtype or 0 in (a.dtype, b.dtype)
-        if a.shape is not None and b.shape is not None:
-            fits = fits and len(a.shape) == len(b.shape)
-            pairs = zip(a.shape, b.shape, strict=False)
-            fits = fits and not any(isinstance(p, int) and isinstance(q, int) and p != q for p, q in pairs)
-    else:
-        fits = type(a) is type(b)
-    if not fits:
+    if old.type is not None and new.type is not None and not fits(old.type, new.type):
         raise fault(f"rule {rule} replaces {old!r} by {new!r}, a value of another type")
+
+
+def fits(a: Type, b: Type) -> bool:
+    """Whether a value may have both types: no known dtype, rank or size contradicts another."""
+    if not (isinstance(a, TensorType) and isinstance(b, TensorType)):
+        return type(a) is type(b)
+    if a.dtype != b.dtype and 0 not in (a.dtype, b.dtype):
+        return False
+    if a.shape is None or b.shape is None:
+        return True
+    pairs = zip(a.shape, b.shape, strict=False)
+    differ = any(isinstance(p, int) and isinstance(q, int) and p != q for p, q in pairs)
+    return len(a.shape) == len(b.shape) and not differ
 
 
 def _says_less(new: Var, old: Var) -> bool:

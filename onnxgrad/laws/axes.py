@@ -1,0 +1,39 @@
+"""Squeeze and Unsqueeze that undo each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onnxgrad.ir.block import Binding, Var
+from onnxgrad.laws.noops import x_if_free
+from onnxgrad.rewrite.pattern import P, capture
+from onnxgrad.rewrite.worklist import count, rewrite
+
+x, a, b = capture("x a b")
+
+
+@rewrite(P.Squeeze(P.Unsqueeze(x, a.maybe).named("inner"), b.maybe), shrinks=count("Squeeze"))
+def squeeze_of_unsqueeze(x: Var, inner: Binding, root: Binding) -> Any:
+    """Squeeze(Unsqueeze(x, axes), axes) = x"""
+    return x_if_free(root, x) if _same_axes(inner, root, inner.out.rank) else None
+
+
+@rewrite(P.Unsqueeze(P.Squeeze(x, a.maybe).named("inner"), b.maybe), shrinks=count("Unsqueeze"))
+def unsqueeze_of_squeeze(x: Var, inner: Binding, root: Binding) -> Any:
+    """Unsqueeze(Squeeze(x, axes), axes) = x"""
+    return x_if_free(root, x) if _same_axes(inner, root, x.rank) else None
+
+
+def _same_axes(inner: Binding, outer: Binding, rank: int | None) -> bool:
+    """Both write their axes, and mean the same ones of a value of this rank."""
+    one, other = (_axes(b, rank) for b in (inner, outer))
+    return one is not None and one == other
+
+
+def _axes(b: Binding, rank: int | None) -> list[int] | None:
+    """The axes in order; None for none written (a Squeeze then asks the sizes), or where negative ones mean nothing."""
+    given = b.operand(1)
+    axes = b.attr("axes") if b.version < 13 else None if given is None else given.ints
+    if not axes or (rank is None and min(axes) < 0):
+        return None
+    return sorted(k + (rank or 0) if k < 0 else k for k in axes)

@@ -1,0 +1,62 @@
+"""If that always takes the same branch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onnx import TensorProto
+
+from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.clone import clone_bindings, clone_sparse
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.rewrite.attempt import fits
+from onnxgrad.rewrite.pattern import P, capture
+from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.worklist import count, rewrite
+
+c = capture("c")
+
+
+@rewrite(P.If(c.const), shrinks=count("If"))
+def if_of_constant(c: Var, root: Binding) -> Any:
+    """If(true, f, g) = f and If(false, f, g) = g: the branch's bindings stand in the enclosing block"""
+    chooses = c.const
+    if chooses is None or chooses.size != 1:
+        return None
+    branch = root.blocks["then_branch" if chooses.item() else "else_branch"]
+    results = list(zip(root.outputs, branch.outputs))
+    if not any(out is not None and out.use_count for out, _ in results):
+        return None
+    if any(out is not None and out.type and new.type and not fits(out.type, new.type) for out, new in results):
+        return decline("the branch's result has another type than the If says")
+    if len(results) != len(root.outputs) or _has_defaults(branch):
+        return decline("the branch cannot be copied")
+    mapping: dict[Var, Var | None] = {}
+    if not _constants(branch, root.block, mapping):
+        return decline("a constant of the branch cannot be read")
+    clone_sparse(branch, root.block, mapping)
+    clone_bindings(branch.bindings, root.block, mapping)
+    found = {out: mapping.get(new, new) for out, new in results if out is not None}
+    return {out: new for out, new in found.items() if new is not None}
+
+
+def _has_defaults(branch: BindingBlock) -> bool:
+    """Whether a block inside has a parameter with a default, which no copy keeps."""
+    inner = [block for b in branch.walk() for block in b.blocks.values()]
+    return bool(branch.inputs) or any(v.initializer is not None for block in inner for v in block.inputs)
+
+
+def _constants(branch: BindingBlock, into: BindingBlock, mapping: dict[Var, Var | None]) -> bool:
+    """Give `into` the branch's initializers; in a function, and below IR 4, as Constants. False when one is damaged."""
+    as_nodes = into.is_function or into.program.ir_version < 4
+    if as_nodes and any(v.const is None for v in branch.initializers.values()):
+        return False
+    for v in branch.initializers.values():
+        if as_nodes:
+            mapping[v] = constant(v.const)
+        elif v.initializer is not None:
+            tensor = TensorProto()
+            tensor.CopyFrom(v.initializer)
+            tensor.name = into.program.names.fresh(v.name)
+            mapping[v] = into.add_initializer(tensor)
+    return True

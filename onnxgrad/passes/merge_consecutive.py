@@ -1,0 +1,29 @@
+"""Two bindings in a row that are one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from onnxgrad.laws.clipping import clip_of_clip, clip_of_relu, relu_of_clip
+from onnxgrad.laws.selection import concat_of_concat, gather_of_gather
+from onnxgrad.passes.base import RulePass, register
+from onnxgrad.rewrite.worklist import Rule
+
+
+@register
+@dataclass(frozen=True)
+class MergeConsecutive(RulePass):
+    """Clip(Relu(x), 0, 6) = Clip(x, 0, 6), Clip of Clip, Concat of Concat, Gather of Gather.
+
+    Exact: the same bits for every value.
+    """
+
+    name: ClassVar[str] = "merge-consecutive"
+
+    @property
+    def laws(self) -> Sequence[Rule]:
+        """See `laws.clipping` and `laws.selection`."""
+        clips = [clip_of_clip, clip_of_relu, relu_of_clip]
+        return [*clips, concat_of_concat, gather_of_gather]
