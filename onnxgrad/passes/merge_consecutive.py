@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from onnxgrad.laws.clipping import clip_of_clip, clip_of_relu, relu_of_clip
+from onnxgrad.laws.padding import pad_into_average, pad_into_conv
 from onnxgrad.laws.selection import concat_of_concat, gather_of_gather
 from onnxgrad.passes.base import RulePass, register
 from onnxgrad.rewrite.worklist import Rule
@@ -15,7 +16,7 @@ from onnxgrad.rewrite.worklist import Rule
 @register
 @dataclass(frozen=True)
 class MergeConsecutive(RulePass):
-    """Clip(Relu(x), 0, 6) = Clip(x, 0, 6), Clip of Clip, Concat of Concat, Gather of Gather.
+    """Clip(Relu(x), 0, 6) = Clip(x, 0, 6), Clip of Clip, Concat of Concat, Gather of Gather, Conv of Pad.
 
     Exact: the same bits for every value.
     """
@@ -24,6 +25,6 @@ class MergeConsecutive(RulePass):
 
     @property
     def laws(self) -> Sequence[Rule]:
-        """See `laws.clipping` and `laws.selection`."""
+        """See `laws.clipping`, `laws.selection` and `laws.padding`."""
         clips = [clip_of_clip, clip_of_relu, relu_of_clip]
-        return [*clips, concat_of_concat, gather_of_gather]
+        return [*clips, concat_of_concat, gather_of_gather, pad_into_conv, pad_into_average]
