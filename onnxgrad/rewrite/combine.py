@@ -77,7 +77,10 @@ def apply_family(block: BindingBlock, family: Family, trace: Trace, min_branches
     for key, members in buckets.items():
         left = members
         while len(left) >= min_branches and not trace.stopped:
-            group, left = _independent(_still(family, left, key[1]))
+            branches = _still(family, left, key[1])
+            taken = independent([branch.root for branch in branches])
+            group = [branch for branch in branches if branch.root in taken]
+            left = [branch.root for branch in branches if branch.root not in taken]
             if len(group) < min_branches:
                 if len(left) >= len(members):
                     break
@@ -108,21 +111,14 @@ def _still(family: Family, members: Sequence[Binding], key: Hashable) -> list[Br
     return branches
 
 
-def _independent(branches: Sequence[Branch]) -> tuple[list[Branch], list[Binding]]:
-    """A largest prefix-greedy set of branches none of which depends on another, and the roots left over."""
-    roots = {branch.root for branch in branches}
-    dependencies = {branch.root: _ancestors_among(branch.root, roots) for branch in branches}
-    group: list[Branch] = []
+def independent(roots: Sequence[Binding]) -> set[Binding]:
+    """As many of the first of `roots` as there are such that none depends on another."""
+    dependencies = {root: _ancestors_among(root, set(roots)) for root in roots}
     taken: set[Binding] = set()
-    left: list[Binding] = []
-    for branch in branches:
-        root = branch.root
-        if dependencies[root] & taken or any(root in dependencies[other] for other in taken):
-            left.append(root)
-        else:
-            group.append(branch)
+    for root in roots:
+        if not dependencies[root] & taken and not any(root in dependencies[other] for other in taken):
             taken.add(root)
-    return group, left
+    return taken
 
 
 def _ancestors_among(root: Binding, wanted: set[Binding]) -> set[Binding]:
@@ -130,7 +126,7 @@ def _ancestors_among(root: Binding, wanted: set[Binding]) -> set[Binding]:
 
     An operand that every one of `wanted` reads cannot depend on any of them, so the search does not go there.
     """
-    shared = set.intersection(*({v for v in b.inputs if v is not None} for b in wanted))
+    shared = set.intersection(*({v for v in b.inputs if v is not None} for b in wanted)) if wanted else set()
     found: set[Binding] = set()
     seen: set[Var] = set(shared)
     work = [v for v in root.inputs if v is not None]

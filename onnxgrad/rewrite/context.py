@@ -17,6 +17,7 @@ from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.rewrite.attempt import Attempt, closes_cycle, fault_of, replacements
+from onnxgrad.rewrite.combine import independent
 from onnxgrad.rewrite.match import Captured, gather, heads, match_binding, reader_of, value_of
 from onnxgrad.rewrite.pattern import Call, Capture, Each, Either, Pattern
 from onnxgrad.rewrite.trace import Decline, Trace, decline
@@ -122,7 +123,9 @@ def _candidates(root: Pattern, block: BindingBlock, found: Captured) -> Iterable
 
 
 def _families(each: Each, block: BindingBlock, found: Captured) -> Iterator[tuple[Captured, list[Var]]]:
-    """The largest families of bindings that match `each.pattern` with their `same` captures in common."""
+    """The families of bindings that match `each.pattern` with their `same` captures in common, and of which none
+    depends on another.
+    """
     pattern = each.pattern
     common = {c.name for c in each.same}
     families: dict[tuple[Any, ...], list[tuple[Binding, Captured]]] = {}
@@ -131,7 +134,11 @@ def _families(each: Each, block: BindingBlock, found: Captured) -> Iterator[tupl
         if answer is not None:
             key = tuple(_identity(answer.get(c.name)) for c in each.same)
             families.setdefault(key, []).append((b, answer))
-    for members in families.values():
+    for matching in families.values():
+        taken = independent([b for b, _ in matching])  # as a whole they would close a cycle
+        members = [(b, answer) for b, answer in matching if b in taken]
+        if not each.takes(len(members)):
+            continue
         extended, lists = found, dict[Any, list[Any]]()
         for _, answer in members:
             extended, lists = gather(answer, extended, lists, common)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import permutations
 from typing import Any
 
 import numpy as np
 
 from onnxgrad.ir.block import Binding, Var
-from onnxgrad.rewrite.pattern import COMMUTATIVE, Call, Capture, Each, Either, Literal, Pattern
+from onnxgrad.rewrite.pattern import COMMUTATIVE, Both, Call, Capture, Each, Either, Literal, Not, Pattern
 
 # captures by name, and the patterns of operators and alternatives by themselves: what each stands for
 Captured = Mapping[Any, Any]
+
+
+# operands of a commutative operator that are tried in every order
+_PERMUTED = 5
 
 
 def match_binding(pattern: Pattern, binding: Binding, found: Captured | None = None) -> Iterator[Captured]:
@@ -25,6 +30,10 @@ def match_binding(pattern: Pattern, binding: Binding, found: Captured | None = N
         for choice in pattern.choices:
             for answer in match_binding(choice, binding, found):
                 yield {**answer, pattern: value_of(choice, answer)}
+    elif isinstance(pattern, Both):
+        for answer in match_binding(pattern.first, binding, found):
+            value = value_of(pattern.first, answer)
+            yield from ({**both, pattern: value} for both in _value(pattern.second, value, answer))
     else:
         for var in binding.outputs:
             yield from _value(pattern, var, found)
@@ -39,6 +48,9 @@ def heads(pattern: Pattern) -> frozenset[tuple[str, str]] | None:
     """The operators, by domain and name, that may compute what `pattern` describes; None: any."""
     if isinstance(pattern, Call):
         return frozenset((pattern.domain, op) for op in pattern.ops)
+    if isinstance(pattern, Both):
+        first, second = heads(pattern.first), heads(pattern.second)
+        return second if first is None else first if second is None else first & second
     if isinstance(pattern, Either):
         choices = [heads(choice) for choice in pattern.choices]
         known = [choice for choice in choices if choice is not None]
@@ -59,6 +71,12 @@ def _value(pattern: Pattern, var: Var | None, found: Captured) -> Iterator[Captu
             if not (isinstance(choice, Call) and choice.alone and var.sole_user() is None):
                 for answer in _value(choice, var, found):
                     yield {**answer, pattern: var}
+    elif isinstance(pattern, Both):
+        for answer in _value(pattern.first, var, found):
+            yield from ({**both, pattern: var} for both in _value(pattern.second, var, answer))
+    elif isinstance(pattern, Not):
+        if next(_value(pattern.pattern, var, found), None) is None:
+            yield {**found, pattern: var}
     elif isinstance(pattern, Literal):
         if _is_value(var, pattern.value):
             yield found
@@ -121,10 +139,20 @@ def _call(pattern: Call, b: Binding, found: Captured) -> Iterator[Captured]:
     found = {**found, pattern: b.result(pattern.result)}
     if pattern.label is not None:
         found = {**found, pattern.label: b}
-    operands = list(pattern.operands)
-    yield from _operands(operands, b.inputs, found)
-    if len(operands) == 2 and len(set(b.inputs)) == 2 and b.op in COMMUTATIVE and b.domain == "":
-        yield from _operands(operands, [b.inputs[1], b.inputs[0]], found)
+    for inputs in _orders(b, len(pattern.operands)):
+        yield from _operands(pattern.operands, inputs, found)
+
+
+def _orders(b: Binding, width: int) -> Iterator[Sequence[Var | None]]:
+    """The operands as they stand, then in every other order in which they mean the same, for few of them."""
+    yield b.inputs
+    if b.op not in COMMUTATIVE or b.domain != "" or len(b.inputs) != width or not 2 <= width <= _PERMUTED:
+        return
+    seen = {tuple(b.inputs)}
+    for order in permutations(b.inputs):
+        if order not in seen:
+            seen.add(order)
+            yield order
 
 
 def _operands(patterns: Sequence[Pattern | None], inputs: Sequence[Var | None], found: Captured) -> Iterator[Captured]:
@@ -180,8 +208,11 @@ def _fixed(patterns: Sequence[Pattern | None], inputs: Sequence[Var | None], fou
 
 
 def _each(each: Each, inputs: Sequence[Var | None], found: Captured) -> Captured | None:
-    lists: dict[Any, list[Any]] = {}
+    if not each.takes(len(inputs)):
+        return None
     common = {c.name for c in each.same}
+    # of no operand at all the captures are empty lists
+    lists: dict[Any, list[Any]] = {} if inputs else {n: [] for n in _names(each.pattern) if n not in {*common, *found}}
     # captures that another Each gathered: here they stand for the same lists, member by member
     shared = {name: found[name] for name in _names(each.pattern) if isinstance(found.get(name), list)}
     if any(len(known) != len(inputs) for known in shared.values()):
@@ -204,6 +235,8 @@ def _names(pattern: Pattern | None) -> Iterator[str]:
     elif isinstance(pattern, Either):
         for choice in pattern.choices:
             yield from _names(choice)
+    elif isinstance(pattern, Both):
+        yield from (*_names(pattern.first), *_names(pattern.second))
     elif isinstance(pattern, Call):
         yield from ([] if pattern.label is None else [pattern.label])
         for inner in (*pattern.operands, *(wanted for _, wanted in pattern.attrs)):

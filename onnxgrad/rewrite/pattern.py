@@ -2,16 +2,19 @@
 
 A capture stands for a value where an operand is expected and for an attribute's value after `name=`. The same
 capture twice must stand for the same thing. Commutative operators match in both orders. A number or an array where an
-operand is expected stands for a constant of that value.
+operand is expected stands for a constant of that value. `p | q`, `p & q` and `~p` are alternatives, both and not;
+`x.maybe` is an operand that may be left out, `Each(p)` any number of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import onnx
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.types import Array
@@ -21,10 +24,16 @@ COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min", "And", "Or", "Xor", "Equal"
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """Describes one value."""
+    """Describes one value. `p | q`: the first that matches; `p & q`: both; `~p`: whatever `p` does not match."""
 
     def __or__(self, other: Pattern) -> Either:
         return Either((self, other))
+
+    def __and__(self, other: Pattern) -> Both:
+        return Both(self, other)
+
+    def __invert__(self) -> Not:
+        return Not(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,10 +103,17 @@ class Each(Pattern):
     """Every one of the remaining operands (or, in a PatternContext, every such binding): captures gather lists.
 
     Captures in `same` stand for one value that all have in common. A capture in two `Each` stands for one list.
+    at_least, at_most: how many there may be; None: any number.
     """
 
     pattern: Pattern
     same: tuple[Capture, ...] = ()
+    at_least: int = 0
+    at_most: int | None = None
+
+    def takes(self, members: int) -> bool:
+        """Whether there may be so many."""
+        return self.at_least <= members and (self.at_most is None or members <= self.at_most)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +124,21 @@ class Either(Pattern):
 
     def __or__(self, other: Pattern) -> Either:
         return Either((*self.choices, other))
+
+
+@dataclass(frozen=True, eq=False)
+class Both(Pattern):
+    """What both patterns match, with the captures of both."""
+
+    first: Pattern
+    second: Pattern
+
+
+@dataclass(frozen=True, eq=False)
+class Not(Pattern):
+    """A value that the pattern does not match, given the captures found before; it captures nothing."""
+
+    pattern: Pattern
 
 
 def capture(names: str) -> Any:
@@ -141,8 +172,30 @@ class _Operators:
     def _call(self, ops: frozenset[str], operands: Sequence[Pattern | None], attrs: dict[str, Any]) -> Call:
         if any(isinstance(o, Each) for o in operands[:-1]):
             raise InputError("Each(...) stands for all remaining operands, so it comes last")
+        if self._domain == "":
+            for name in attrs:
+                _check_attribute(ops, name)
         written = tuple((name, tuple(v) if isinstance(v, list) else v) for name, v in attrs.items())
         return Call(ops, self._domain, tuple(_operand(o) for o in operands), written)
+
+
+def _check_attribute(ops: frozenset[str], name: str) -> None:
+    """Raises InputError when one of these operators of ONNX has no such attribute in any version."""
+    for op in ops:
+        if onnx.defs.has(op) and name not in onnx.defs.get_schema(op).attributes:
+            known = _in_any_version()[op]
+            if name not in known:
+                raise InputError(f"{op} has no attribute '{name}': it has {', '.join(sorted(known)) or 'none'}")
+
+
+@lru_cache(maxsize=1)
+def _in_any_version() -> dict[str, frozenset[str]]:
+    """The attributes of each operator of the default domain. Asked for old ones only: it takes a tenth of a second."""
+    found: dict[str, frozenset[str]] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if schema.domain == "":
+            found[schema.name] = found.get(schema.name, frozenset()) | schema.attributes.keys()
+    return found
 
 
 def _operand(given: Any) -> Pattern | None:

@@ -113,3 +113,21 @@ def test_call_rewriting_in_place() -> None:
     block = load(parse("g (float[3] x) => (float[3] y) { n = Neg (x) m = Neg (n) y = Relu (m) }")).main
     assert rewrite_call(P.Neg(P.Neg(x)), lambda x: x, block, shrinks=count("Neg")) is block
     assert [bound.op for bound in block.bindings] == ["Relu"]
+
+
+def test_a_family_is_of_members_that_do_not_depend_on_one_another() -> None:
+    """`r` reads `p`: with it the whole family would be refused, for its replacement would close a cycle."""
+    x, w = capture("x w")
+    model = parse(
+        """g (float[4,4] x, float[4,4] v, float[4,4] w) => (float[4,4] y, float[4,4] q) {
+            p = MatMul(x, v) t = Tanh(p) r = MatMul(x, t) q = MatMul(x, w) y = Relu(r) }"""
+    )
+    each = Each(P.MatMul(x, w), same=(x,), at_least=2)
+
+    def merge(m):  # type: ignore[no-untyped-def]
+        parts = op.Split(m["x"] @ op.Concat(*m["w"], axis=1), [4] * len(m["w"]), axis=1, outputs=len(m["w"]))
+        return dict(zip(m[each], parts, strict=True))
+
+    found = rewrite_bindings(PatternContext(each), merge, model)
+    assert sorted(n.op_type for n in found.graph.node).count("MatMul") == 2
+    assert verify(model, found)

@@ -91,7 +91,7 @@ def test_each_fails_when_one_operand_does_not_fit() -> None:
 
 def test_each_after_fixed_operands_and_with_nothing_left() -> None:
     assert matches(P.Sum(x, Each(y)), block("o = Sum(a, b, c)")) == [{"x": "a", "y": ["b", "c"]}]
-    assert matches(P.Sum(x, Each(y)), block("o = Sum(a)")) == [{"x": "a"}]
+    assert matches(P.Sum(x, Each(y)), block("o = Sum(a)")) == [{"x": "a", "y": []}]
 
 
 def test_each_with_a_common_capture() -> None:
@@ -180,3 +180,44 @@ def test_an_operand_that_may_be_left_out() -> None:
     assert matches(P.Clip(x, y.maybe, y.maybe), block("o = Clip(a, b)", typed)) == []
     assert matches(P.Clip(x, y.const.maybe), block("o = Clip(a, b)", typed)) == []
     assert len(matches(P.Clip(x, y.const.maybe), block("o = Clip(a)", typed))) == 1
+
+
+def test_how_many_each_takes() -> None:
+    main = block("o = Concat <axis = 0> (a, b, c)")
+    assert len(matches(P.Concat(Each(x, at_least=3)), main)) == 1
+    assert matches(P.Concat(Each(x, at_least=4)), main) == [] == matches(P.Concat(Each(x, at_most=2)), main)
+    assert matches(P.Concat(x, Each(y, at_least=2, at_most=2)), main) == [{"x": "a", "y": ["b", "c"]}]
+
+
+def test_both_and_not() -> None:
+    main = block("p = Relu(a) q = Neg(b) o = Sub(p, q)")
+    relu, neg = P.Relu(y), P.Neg(z)
+    assert matches(P.Sub(x & relu, neg), main) == [{"x": "p", "y": "a", "z": "b"}]
+    assert matches(P.Sub(relu & neg, x), main) == []
+    assert matches(P.Sub(~neg & x, ~relu), main) == [{"x": "p"}]
+    assert matches(P.Sub(~relu, x), main) == []
+    # what was found before counts: another operand than the first
+    same = block("o = Sub(a, a)")
+    assert matches(P.Sub(x, ~x), same) == [] and matches(P.Sub(x, ~x & y), main) == [{"x": "p", "y": "q"}]
+    # as roots
+    assert len(matches(P.Sub(x, y) & ~P.Sub(x, P.Relu(x)), main)) == 1
+    assert matches(~P.Add(x, y) & P.Sub(x, y), main) == [{"x": "p", "y": "q"}]
+    assert matches(P.Sub(x, y) & ~P.Sub(P.Relu(z), y), main) == []
+
+
+@pytest.mark.parametrize("op", ["Sum", "Max"])
+def test_three_operands_commute(op: str) -> None:
+    main = block(f"p = Relu(a) o = {op}(b, c, p)")
+    found = matches(P.any_of(op)(P.Relu(x), y, z), main)
+    assert {(m["x"], m["y"], m["z"]) for m in found} == {("a", "b", "c"), ("a", "c", "b")}
+    assert len(matches(P.any_of(op)(x, x, y), block(f"o = {op}(a, b, a)"))) >= 1
+
+
+def test_attributes_that_no_version_has() -> None:
+    with pytest.raises(InputError, match=r"Transpose has no attribute 'prem': it has perm"):
+        P.Transpose(x, prem=(1, 0))
+    with pytest.raises(InputError, match="Relu has no attribute"):
+        P.any_of("LeakyRelu", "Relu")(x, alpha=0.1)
+    P.Reshape(x, shape=(1,))  # of opset 1
+    P.domain("my").Transpose(x, prem=1)
+    P.NoOperatorOfOnnx(x, anything=1)
