@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.laws.noops import x_if_free
 from onnxgrad.rewrite.pattern import Each, P, capture
@@ -183,14 +186,24 @@ def transpose_of_product_of_transpose(a: Var, b: Var, c: Any, d: Any) -> Any:
     return None if _moves_last(perm) else op.Transpose(transposed(b) @ a, perm=perm)
 
 
-@rewrite(P.Concat(Each(P.Transpose(x, perm=p)), axis=axis), shrinks=count("Transpose"))
-def concat_of_transposes(x: list[Var], p: list[Any], axis: int, root: Binding) -> Any:
-    """Concat(T(a), T(b), ..., axis=k) = T(Concat(a, b, ..., axis=perm[k])), one perm for all, any number of operands"""
-    perm = p[0]
-    if perm is None or any(q != perm for q in p):
+@rewrite(P.Concat(Each(x), axis=axis), shrinks=count("Transpose"))
+def concat_of_transposes(x: list[Var], axis: int, root: Binding) -> Any:
+    """Concat(T(a), T(b), ..., axis=k) = T(Concat(a, b, ..., axis=perm[k])), one perm for all, any number of operands;
+    constants among them are transposed at once
+    """
+    made = [v.definition if v.definition is not None and v.definition.is_op("Transpose") else None for v in x]
+    perms = {b.attr("perm") for b in made if b is not None}
+    if not perms or any(b is None and (v.const is None or v.use_count > 1) for b, v in zip(made, x, strict=True)):
+        return None
+    perm = perms.pop()
+    if perm is None or perms:
         return decline("the permutations differ")
     # in a nested block (a loop's body, say) the Concat may run often, and the transposes outside of it once
-    dying = sum(v is not None and v.sole_user() is root and v.block is root.block for v in root.inputs)
-    if dying < 2:
+    if sum(b is not None and v.sole_user() is root and v.block is root.block for b, v in zip(made, x, strict=True)) < 2:
         return decline("the transposes have other readers and would stay")
-    return op.Transpose(op.Concat(*x, axis=perm[axis % len(perm)]), perm=list(perm))
+    inner = [_untransposed(v, perm) if b is None else b.inputs[0] for b, v in zip(made, x, strict=True)]
+    return op.Transpose(op.Concat(*inner, axis=perm[axis % len(perm)]), perm=list(perm))
+
+
+def _untransposed(v: Var, perm: Sequence[int]) -> Var:
+    return constant(np.transpose(np.asarray(v.const), np.argsort(perm)), name=f"{v.name}_transposed")

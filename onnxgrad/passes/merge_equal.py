@@ -6,8 +6,9 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from onnx import TensorProto
+from onnx import AttributeProto, TensorProto
 
+from onnxgrad.ir import attributes
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.emission.provenance import merged_metadata
 from onnxgrad.ir.program import Program
@@ -83,7 +84,7 @@ def merge_bindings(
     for b in list(block.bindings):
         if not where(b) or not _pure(b) or (not floats and b.is_op("Constant") and b.out.dtype in FLOAT_DTYPES):
             continue
-        alike = known.setdefault((b.domain, b.op, tuple(b.inputs)), [])
+        alike = known.setdefault((b.domain, b.op, _operands(b)), [])
         kept = next((k for k in alike if _same_call(k, b)), None)
         if kept is None:
             alike.append(b)
@@ -122,5 +123,30 @@ def _same_call(a: Binding, b: Binding) -> bool:
     return present and _attributes(a) == _attributes(b)
 
 
-def _attributes(b: Binding) -> list[bytes]:
-    return sorted(a.SerializeToString(deterministic=True) for a in b.node.attribute)
+def _operands(b: Binding) -> Hashable:
+    """What it reads, in whatever order where that does not matter, without what is left out at the end."""
+    if b.op in _SYMMETRIC and b.domain == "" and len(b.inputs) == 2:
+        return frozenset(b.inputs)
+    present = [i for i, v in enumerate(b.inputs) if v is not None]
+    return tuple(b.inputs[: present[-1] + 1 if present else 0])
+
+
+# bit for bit: Max(0, -0) is either of them
+_SYMMETRIC = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"})
+
+
+def _attributes(b: Binding) -> Hashable:
+    """The attributes that say more than the defaults."""
+    if b.is_op("Transpose"):
+        return b.attr("perm")  # type: ignore[no-any-return]
+    schema = attributes.schema(b.op, b.version, b.domain)
+    defaults = set() if schema is None else {_content_of(a.default_value) for a in schema.attributes.values()}
+    return frozenset(map(_content_of, b.node.attribute)) - defaults
+
+
+def _content_of(attribute: AttributeProto) -> bytes:
+    bare = AttributeProto()
+    bare.CopyFrom(attribute)
+    bare.ClearField("doc_string")
+    serialized: bytes = bare.SerializeToString(deterministic=True)
+    return serialized

@@ -188,3 +188,35 @@ def test_merging_reaches_a_fixpoint() -> None:
         "g (float[2,2] x) => (float[2,2] o) { a = MatMul(x, w) b = MatMul(x, w) o = Add(a, b) }", weights(w=(2, 2))
     )
     assert not apply(done.after, PASSES).trace.firings
+
+
+@pytest.mark.parametrize(
+    ("inputs", "first", "second"),
+    [
+        ("float[4,4] w", "Gemm(x, w)", "Gemm<alpha = 1.0, transA = 0>(x, w)"),
+        ("float w", "Softmax(x)", "Softmax<axis = -1>(x)"),
+        ("float w", "Transpose(x)", "Transpose<perm = [1, 0]>(x)"),
+        ("float[4,4] w", "Add(x, w)", "Add(w, x)"),
+        ("float[4,4] w", "Mul(x, w)", "Mul(w, x)"),
+        ("float[4,4] w", "Clip(x)", 'Clip(x, "", "")'),
+    ],
+)
+def test_equal_in_other_words(inputs: str, first: str, second: str) -> None:
+    text = "g (float[4,4] x, %s) => (float[4,4] a, float[4,4] b) { p = %s q = %s a = Neg(p) b = Sin(q) }"
+    assert len(ops(merged(text % (inputs, first, second)))) == 3
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("Sub(x, w)", "Sub(w, x)"),
+        ("Max(x, w)", "Max(w, x)"),
+        ("Gemm(x, w)", "Gemm<alpha = 2.0>(x, w)"),
+        ("Transpose(x)", "Transpose<perm = [0, 1]>(x)"),
+        ("Clip(x, n)", 'Clip(x, "", n)'),
+        ("Softmax(x)", "Softmax<axis = 0>(x)"),
+    ],
+)
+def test_different_in_other_words(first: str, second: str) -> None:
+    text = "g (float[4,4] x, float[4,4] w, float n) => (float[4,4] a, float[4,4] b) { p = %s q = %s a = Neg(p) b = Sin(q) }"
+    assert len(ops(merged(text % (first, second)))) == 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.helpers import parse
@@ -120,3 +121,18 @@ def test_composition_for_any_number(n: int) -> None:
     done = apply(parse(f"g (float[3,4] x, {inputs}) => ({outputs}) {{ {body} }}"), S3A_S5)
     assert_same_results(done)
     assert [b.op for b in done.block.bindings] == ["Concat", "Transpose", "MatMul", "Split"]
+
+
+def test_a_constant_among_them_is_transposed_at_once() -> None:
+    text = """g (float[2,3] a, float[2,3] b) => (float[8,2] o) {
+        s = Transpose(a) t = Transpose(b) o = Concat<axis=0>(s, k, t) }"""
+    model = model_of(text, {"k": np.arange(4, dtype=np.float32).reshape(2, 2)})
+    done = apply(model, PASSES)
+    assert_same_results(done)
+    assert lines(done) == ["Concat(a, k_transposed, b, axis=1)", "Transpose(concat, perm=[1, 0])"]
+
+
+def test_a_constant_that_is_read_elsewhere_stays() -> None:
+    text = """g (float[2,3] a, float[2,3] b) => (float[8,2] o, float[2,2] n) {
+        s = Transpose(a) t = Transpose(b) o = Concat<axis=0>(s, k, t) n = Neg(k) }"""
+    assert not apply(model_of(text, {"k": np.ones((2, 2), np.float32)}), PASSES).trace.firings
