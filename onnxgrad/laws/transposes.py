@@ -77,6 +77,49 @@ def transpose_of_transpose(x: Var, p: Any, q: Any, root: Binding) -> Any:
     return op.Transpose(x, perm=perm)
 
 
+# of each element by itself, and to the bit what it is wherever the element stands in memory
+_ELEMENTWISE = (
+    "Abs",
+    "Cast",
+    "Ceil",
+    "Floor",
+    "LeakyRelu",
+    "Neg",
+    "Not",
+    "Reciprocal",
+    "Relu",
+    "Round",
+    "Sign",
+    "Sqrt",
+)
+
+
+@rewrite(
+    P.Transpose(P.any_of(*_ELEMENTWISE)(P.Transpose(x, perm=p)).only.named("between"), perm=q),
+    shrinks=count("Transpose"),
+)
+def transpose_through_elementwise(x: Var, p: Any, q: Any, between: Binding) -> Any:
+    """Transpose(f(Transpose(x, p)), q) = f(x), where p o q is the identity and f works on each element by itself"""
+    if not _cancel(p, q):
+        return None
+    return getattr(op, between.op)(x, **between.attrs)
+
+
+@rewrite(
+    P.Transpose(P.any_of("Add", "Sub", "Mul", "Div")(P.Transpose(x, perm=p), c.const).only.named("between"), perm=q),
+    shrinks=count("Transpose"),
+)
+def transpose_through_number(x: Var, c: Var, p: Any, q: Any, between: Binding) -> Any:
+    """Transpose(Transpose(x, p) + c, q) = x + c, and so on, for a number c, where p o q is the identity"""
+    if not _cancel(p, q) or c.shape not in ((), (1,)) or not p or between.version < 7:
+        return None
+    return getattr(op, between.op)(x, c)
+
+
+def _cancel(p: Any, q: Any) -> bool:
+    return p is not None and q is not None and len(p) == len(q) and [p[i] for i in q] == list(range(len(p)))
+
+
 def _transpose_of_matmul(a: Var, b: Var, q: Any) -> Any:
     if not is_matrix_transpose(q):
         return None

@@ -12,6 +12,8 @@ from onnxgrad.laws.transposes import (
     transpose_of_matmul,
     transpose_of_matmul_if_free,
     transpose_of_transpose,
+    transpose_through_elementwise,
+    transpose_through_number,
 )
 from onnxgrad.passes.base import RulePass, register
 from onnxgrad.rewrite.worklist import Rule
@@ -20,7 +22,7 @@ from onnxgrad.rewrite.worklist import Rule
 @register
 @dataclass(frozen=True)
 class SimplifyTranspose(RulePass):
-    """T(T(x)) = x, T(a @ b) = T(b) @ T(a), Gemm(T(a), b) = Gemm(a, b, transA): fewer and lower transposes.
+    """T(T(x)) = x, T(f(T(x))) = f(x), T(a @ b) = T(b) @ T(a), Gemm(T(a), b) = Gemm(a, b, transA).
 
     `always`: push a transpose below a product even when neither operand's transpose cancels or folds, which is what
     a gradient graph wants; without, only when one of them costs nothing.
@@ -33,4 +35,5 @@ class SimplifyTranspose(RulePass):
     def laws(self) -> Sequence[Rule]:
         """See `laws.transposes`."""
         of_matmul = transpose_of_matmul if self.always else transpose_of_matmul_if_free
-        return [transpose_in_order, transpose_of_transpose, of_matmul, *GEMM_RULES]
+        through = [transpose_through_elementwise, transpose_through_number]
+        return [transpose_in_order, transpose_of_transpose, *through, of_matmul, *GEMM_RULES]
