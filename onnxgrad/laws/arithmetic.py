@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from onnxgrad.ir.block import Binding, Var
-from onnxgrad.ir.types import broadcast_shapes, same_shape
+from onnxgrad.ir.types import FLOAT_DTYPES, Array, broadcast_shapes, same_shape
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.worklist import count, rewrite
 
@@ -17,7 +18,9 @@ a, b, c, d, s, x = capture("a b c d s x")
 @rewrite(P.Mul(a, P.Div(c, b).only), shrinks=count())
 def times_reciprocal(a: Var, b: Var, c: Var, root: Binding) -> Any:
     """a (1 / b) = a / b"""
-    return a / b if number(c) == 1 and same_shape(broadcast_shapes([a.shape, b.shape]), root.out.shape) else None
+    if a.dtype not in FLOAT_DTYPES or number(c) != 1:
+        return None
+    return a / b if same_shape(broadcast_shapes([a.shape, b.shape]), root.out.shape) else None
 
 
 @rewrite(P.Add(a, P.Neg(b).only), shrinks=count())
@@ -52,11 +55,24 @@ def number(v: Var) -> Any:
     return None if array is None else array.reshape(())
 
 
+def _together(compute: Callable[[Any, Any], Any], p: Any, q: Any) -> Array | None:
+    """One number for two; None for a float too large or too small to do what they do one by one."""
+    with np.errstate(all="ignore"):
+        array = np.asarray(compute(p, q))
+    if array.dtype.kind in "iu":
+        return array
+    smallest = 1e-4 if array.dtype.itemsize == 2 else 1e-30
+    return array if smallest <= abs(float(array)) < np.inf else None
+
+
 @rewrite(P.Mul(P.Mul(a, c).only, d), shrinks=count())
 def mul_by_two_numbers(a: Var, c: Var, d: Var) -> Any:
     """(a c) d = a (c d) for numbers c and d"""
     p, q = number(c), number(d)
-    return None if p is None or q is None or not a.rank else a * np.asarray(p * q)
+    if p is None or q is None or not a.rank:
+        return None
+    product = _together(np.multiply, p, q)
+    return None if product is None else a * product
 
 
 @rewrite(P.Mul(P.Mul(a, c).only, P.Mul(b, d).only), shrinks=count())
@@ -65,32 +81,46 @@ def numbers_of_a_product(a: Var, b: Var, c: Var, d: Var) -> Any:
     p, q = number(c), number(d)
     if p is None or q is None or not a.rank or not b.rank:
         return None
-    return (a * b) * np.asarray(p * q)
+    product = _together(np.multiply, p, q)
+    return None if product is None else (a * b) * product
 
 
 @rewrite(P.Mul(a, P.Neg(b).only), shrinks=count("Neg"))
 def mul_of_neg_number(a: Var, b: Var) -> Any:
     """a (-b) = a c, where b is a number and c the opposite number"""
     p = number(b)
-    return None if p is None else a * np.asarray(-p)
+    return None if p is None or not a.rank else a * np.asarray(-p)
 
 
 @rewrite(P.Mul(P.Neg(a).only, c), shrinks=count("Neg"))
 def neg_times_number(a: Var, c: Var) -> Any:
     """(-a) c = a (-c) for a number c"""
     p = number(c)
-    return None if p is None else a * np.asarray(-p)
+    return None if p is None or not a.rank else a * np.asarray(-p)
 
 
 @rewrite(P.Neg(P.Mul(a, c).only), shrinks=count("Neg"))
 def neg_of_product_with_number(a: Var, c: Var) -> Any:
     """-(a c) = a (-c) for a number c"""
     p = number(c)
-    return None if p is None else a * np.asarray(-p)
+    return None if p is None or not a.rank else a * np.asarray(-p)
 
 
 @rewrite(P.Div(P.Mul(a, c).only, d), shrinks=count())
 def product_over_number(a: Var, c: Var, d: Var) -> Any:
     """(a c) / d = a (c / d) for numbers c and d"""
     p, q = number(c), number(d)
-    return None if p is None or not q or not a.rank else a * np.asarray(p / q)
+    if p is None or not q or not a.rank or a.dtype not in FLOAT_DTYPES:
+        return None
+    quotient = _together(np.divide, p, q)
+    return None if quotient is None else a * quotient
+
+
+@rewrite(P.Add(P.Add(a, c).only, d), shrinks=count("Add"))
+def add_two_numbers(a: Var, c: Var, d: Var) -> Any:
+    """(a + c) + d = a + (c + d) for numbers c and d"""
+    p, q = number(c), number(d)
+    if p is None or q is None or not a.rank:
+        return None
+    total = _together(np.add, p, q)
+    return None if total is None else a + total

@@ -71,6 +71,7 @@ _PRODUCTS = (
     Step("transpose-after-concat", "combining made Concats of transposes"),
     Step("remove-unused", "the weights that were combined"),
 )
+_ARITHMETIC = Step("simplify-arithmetic{exact=false}", "numbers meet before scales look for a product")
 _EVERYWHERE = tuple(Step(f"{s.item}{{merge=always}}" if "parallel" in s.item else s.item, s.why) for s in _PRODUCTS)
 
 DESCRIBED: dict[str, Preset] = {
@@ -84,7 +85,7 @@ DESCRIBED: dict[str, Preset] = {
     ),
     "canonical": Preset(
         "every law wherever it holds, no cost rule: equal computations get equal graphs",
-        (*_CLEAN, *_INFERENCE, *_EVERYWHERE),
+        (*_CLEAN, _ARITHMETIC, *_INFERENCE, *_EVERYWHERE),
     ),
     "training-safe": Preset(
         "every weight keeps its name, shape and bytes, and BatchNormalization and Dropout stay", _TRAINABLE

@@ -33,6 +33,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "outline": {"passes": "outline"},
     "outline-inline": {"passes": "outline,inline"},
     "inline": {"passes": "inline{names=*},remove-unused-functions"},
+    "signs": {"passes": "simplify-arithmetic,simplify-transpose{always=true}"},
     "dense": {"passes": "combine-parallel-dense{share_left=false},combine-parallel-matmul-right"},
 }
 # float results may differ by this much of the largest one: rounding only, whatever the order

@@ -1,0 +1,115 @@
+"""Sums, products and signs in their shortest form, for values that the laws are about and for those they are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnxgrad.pipeline.optimize import optimize
+from tests.laws.common import after, assert_same_bits, ops
+from tests.passes.common import assert_same_results, model_of
+
+NUMBERS = {"two": np.float32(2), "three": np.float32([3]), "one": np.float32(1), "big": np.float32(1e30)}
+NUMBERS |= {"small": np.float32(1e-30), "row": np.float32([1, 2, 3])}
+EXACT = [
+    ("t = Neg(x) y = Neg(t)", []),
+    ("t = Neg(z) y = Add(x, t)", ["Sub"]),
+    ("t = Neg(z) y = Add(t, x)", ["Sub"]),
+    ("t = Neg(z) y = Sub(x, t)", ["Add"]),
+]
+ROUNDING = [
+    ("t = Sub(x, z) y = Neg(t)", ["Sub"]),
+    ("t = Div(one, z) y = Mul(x, t)", ["Div"]),
+    ("t = Mul(x, two) y = Mul(t, three)", ["Mul"]),
+    ("t = Mul(x, two) y = Div(t, three)", ["Mul"]),
+    ("t = Mul(x, two) u = Mul(z, three) y = Mul(t, u)", ["Mul", "Mul"]),
+    ("t = Neg(x) y = Mul(t, three)", ["Mul"]),
+    ("t = Mul(x, two) y = Neg(t)", ["Mul"]),
+    ("t = Add(x, two) y = Add(three, t)", ["Add"]),
+    ("t = Mul(x, z) u = Mul(x, w) y = Add(t, u)", ["Add", "Mul"]),
+    ("t = Sum(x, z) y = Sum(t, w)", ["Sum"]),
+]
+SAME = [
+    "t = Mul(x, big) y = Mul(t, big)",  # the number would be infinite
+    "t = Mul(x, small) y = Mul(t, small)",  # or nothing
+    "t = Mul(x, row) y = Mul(t, row)",
+    "t = Mul(x, z) u = Mul(x, w) p = Add(t, u) y = Mul(p, t)",
+]
+
+
+def simplified(body: str, type_: str = "float[2,3]", options: str = "{exact=false}", constants: Any = NUMBERS) -> Any:
+    text = f"g ({type_} x, {type_} z, {type_} w) => ({type_} o) {{ {body} o = Identity(y) }}"
+    return after(text, f"simplify-arithmetic{options}", constants)
+
+
+@pytest.mark.parametrize(("body", "left"), [*EXACT, *ROUNDING])
+def test_shorter(body: str, left: list[str]) -> None:
+    done = simplified(body)
+    assert ops(done) == [*left, "Identity"]
+    assert_same_results(done)
+
+
+@pytest.mark.parametrize(("body", "left"), EXACT)
+def test_signs_are_exact(body: str, left: list[str]) -> None:
+    done = simplified(body, options="")
+    assert ops(done) == [*left, "Identity"]
+    edges = np.array([[-0.0, 0.0, np.inf], [-np.inf, 3e38, 1e-45]], np.float32)
+    for z in (edges, edges[::-1].copy(), np.roll(edges, 1, axis=1)):
+        assert_same_bits(done, x=edges, z=z, w=edges) if not _nan(edges, z) else assert_same_results(done)
+
+
+def _nan(x: Any, z: Any) -> bool:
+    """Whether inf - inf turns up, whose sign IEEE leaves open."""
+    with np.errstate(all="ignore"):
+        return bool(np.isnan(x + z).any() or np.isnan(x - z).any())
+
+
+@pytest.mark.parametrize(("body", "left"), ROUNDING)
+def test_what_rounds_waits_for_exact_false(body: str, left: list[str]) -> None:
+    assert len(ops(simplified(body, options=""))) == body.count(" = ") + 1
+
+
+@pytest.mark.parametrize("body", SAME)
+def test_same(body: str) -> None:
+    done = simplified(body)
+    assert len(ops(done)) == body.count(" = ") + 1
+
+
+@pytest.mark.parametrize("body", ["t = Div(one, z) y = Mul(x, t)", "t = Mul(x, two) y = Div(t, three)"])
+def test_integer_division_rounds_on_the_way(body: str) -> None:
+    done = simplified(body, "int32[2,3]", constants={k: np.int32(v) for k, v in (("one", 1), ("two", 2), ("three", 3))})
+    assert len(ops(done)) == 3
+
+
+def test_integers_wrap_the_same_way() -> None:
+    numbers = {"two": np.int32(2**20), "three": np.int32(2**15)}
+    for body in (
+        "t = Mul(x, two) y = Mul(t, three)",
+        "t = Add(x, two) y = Add(three, t)",
+        "t = Neg(x) y = Mul(t, two)",
+    ):
+        done = simplified(body, "int32[2,3]", constants=numbers)
+        assert len(ops(done)) == 2
+        x = np.array([[1, -1, 7], [2**31 - 1, -(2**31), 0]], np.int32)
+        assert_same_bits(done, x=x, z=x, w=x)
+
+
+@pytest.mark.parametrize(
+    "body", ["t = Neg(x) y = Mul(t, three)", "t = Neg(three) y = Mul(x, t)", "t = Add(x, two) y = Add(t, three)"]
+)
+def test_a_number_with_an_axis_beside_a_scalar(body: str) -> None:
+    done = after(
+        f"g (float x) => (float[1] o) {{ {body} o = Identity(y) }}", "simplify-arithmetic{exact=false}", NUMBERS
+    )
+    assert len(ops(done)) == 3
+    assert_same_results(done)
+
+
+def test_equal_computations_get_equal_graphs() -> None:
+    text = "g (float[2,3] x) => (float[2,3] o) {{ {} o = Relu(u) }}"
+    forms = ("t = Mul(x, two) u = Mul(t, three)", "t = Mul(x, three) u = Mul(two, t)", "u = Mul(six, x)")
+    models = [model_of(text.format(form), {**NUMBERS, "six": np.float32(6)}) for form in forms]
+    found = [optimize(model, preset="canonical", verify=False) for model in models]
+    assert [[n.op_type for n in m.graph.node] for m in found] == [["Mul", "Relu"]] * 3
