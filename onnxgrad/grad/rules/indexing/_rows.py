@@ -119,6 +119,6 @@ def _all_differ(rows: Var, data: Var) -> bool:
         return False
     if isinstance(count, int):
         places = places % count
-    elif places.min(initial=0) < 0:
+    elif np.less(places, 0).any():
         return False
     return len(np.unique(places)) == places.size
