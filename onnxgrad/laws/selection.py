@@ -52,7 +52,10 @@ def _parts(v: Var, root: Binding, axis: int, rank: int | None) -> list[Var]:
 
 @rewrite(P.Where(c.const, x, y), shrinks=count("Where"))
 def where_of_constant(c: Var, x: Var, y: Var, root: Binding) -> Any:
-    """Where(true, x, y) = x and Where(false, x, y) = y, for a constant that says the same everywhere"""
+    """Where(true, x, y) = x and Where(false, x, y) = y, for a constant that says the same everywhere
+
+    As ONNX has it: onnxruntime 1.31's Where gives 0.0 for a -0.0 that it chooses.
+    """
     chooses = c.const
     if chooses is None or not chooses.size or (chooses.any() and not chooses.all()):
         return None
