@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from onnxgrad.verify.reference.evaluate import reference
 from onnxgrad.verify.reference.kernels.elementwise import erf_of
 from onnxgrad.verify.running.process import RunFailed
 from onnxgrad.verify.running.run import run
+from tests.grad.numeric import normal
 from tests.helpers import parse
 
 
@@ -270,3 +272,41 @@ def test_integers_divide_towards_zero(dtype: str) -> None:
     model = parse(f"g ({dtype}[4] a, {dtype}[4] b) => ({dtype}[4] y) {{ y = Div(a, b) }}")
     found = np.asarray(reference(model, {"a": a, "b": b})["y"])
     assert found.dtype == dtype and found.tolist() == [3, 33, 0, 0]  # by zero onnxruntime dies
+
+
+ALONE = """Abs Neg Exp Log Sqrt Floor Ceil Round Sign Sin Cos Tan Asin Acos Atan Sinh Cosh Tanh Asinh Atanh Erf Relu Sigmoid
+Softplus Softsign Mish Swish Elu Selu Celu LeakyRelu ThresholdedRelu HardSigmoid HardSwish Gelu Shrink Reciprocal Identity
+Max Min Sum Mean Transpose ReduceSum ReduceMax ReduceL2 ReduceLogSumExp"""
+TOGETHER = ["Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Mean"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        *(f"{op} (x)" for op in ALONE.split()),
+        *(f"{op} (x, z)" for op in (*TOGETHER, "PRelu")),
+        "Where (c, x, z)",
+        "Clip (x, z)",
+        "Unsqueeze (x, i)",
+        "Reshape (x, i)",
+        "Expand (x, i)",
+        "Cast <to = 1> (x)",
+    ],
+)
+def test_numbers_without_an_axis(call: str) -> None:
+    """numpy gives scalars where an array without an axis went in, and some classes of onnx.reference stumble over them."""
+    made, first = call.endswith(", i)"), 0 if call.startswith("U") else 1
+    text = (
+        f"g (float x, float z, bool c) => (float{'[S]' if made else ''} y) <int64[1] i = {{{first}}}> {{ y = {call} }}"
+    )
+    agrees(text, 24, x=np.float32(0.3), z=np.float32(0.7), c=np.array(True))
+
+
+@pytest.mark.parametrize("shapes", list(itertools.permutations([(), (4,), (3, 1)])))
+@pytest.mark.parametrize("op", [*TOGETHER, "Where"])
+def test_operands_that_broadcast(op: str, shapes: Sequence[tuple[int, ...]]) -> None:
+    x, y, z = (normal(*shape) ** 2 + 0.5 for shape in shapes)
+    inputs = ", ".join(f"float[{','.join(map(str, s))}] {n}" if s else f"float {n}" for s, n in zip(shapes, "xyz"))
+    several = op in ("Max", "Min", "Sum", "Mean")
+    call = f"{op} (x, y, z)" if several else f"p = Less (x, y) o = {op} (p, y, z)" if op == "Where" else f"{op} (x, y)"
+    agrees(f"g ({inputs}) => (float[] o) {{ {call if op == 'Where' else f'o = {call}'} }}", 24, x=x, y=y, z=z)

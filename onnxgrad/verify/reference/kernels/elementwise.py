@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -136,6 +137,16 @@ def sigmoid_of(x: Array) -> Array:
     """1 / (1 + exp(-x)) without overflow."""
     e = np.exp(-np.abs(x))
     return np.where(x >= 0, 1.0, e) / (1.0 + e)
+
+
+@kernel("Softsign", why="wrong")  # an error for a number without an axis
+def softsign(call: Call, x: Array) -> Array:
+    return np.asarray(x / (1.0 + np.abs(x)))
+
+
+@kernel("Mean", why="wrong")  # an error where the first operand is broadcast
+def mean(call: Call, *operands: Array) -> Array:
+    return np.asarray(functools.reduce(np.add, operands) / len(operands))
 
 
 @kernel("Add", why="opset")
