@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -55,8 +56,12 @@ def find_targets(block: BindingBlock, target: Target, *, scalar: bool) -> list[V
     return list(found)
 
 
+# more digits than any model has outputs, and few enough for `int`
+_INDEX = re.compile(r"-?[0-9]{1,99}")
+
+
 def _target(block: BindingBlock, entry: str | int, values: dict[str, Var], outputs: str) -> Var:
-    if isinstance(entry, str) and entry not in values and entry.lstrip("-").isdigit():
+    if isinstance(entry, str) and entry not in values and _INDEX.fullmatch(entry):
         entry = int(entry)
     if isinstance(entry, str):
         if entry not in values:

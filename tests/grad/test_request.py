@@ -152,3 +152,9 @@ def test_the_seed_of_a_target_that_a_call_gives_goes_by_the_targets_name() -> No
     model.graph.node[0].op_type, model.graph.node[0].domain = "F", "f"
     assert differentiate(load(model), seed="input").seeds == {"y": "y_grad"}
     assert check_gradient(model).ok
+
+
+@pytest.mark.parametrize("target", ["9" * 5000, "-" + "9" * 5000, "²", "--1", "٣"])
+def test_what_looks_like_an_index_and_is_none(target: str) -> None:
+    with pytest.raises(InputError, match="is no value of the model"):
+        gradient(parse("g (float x) => (float y) { y = Sin (x) }"), target=target)
