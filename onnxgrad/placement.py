@@ -30,7 +30,7 @@ _DEVICE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 
 
 @dataclass(frozen=True)
-class Rule:
+class DeviceRule:
     """Bindings that `pattern` means run on `device`: `name:GLOB`, `op:GLOB`, or a glob for either."""
 
     device: str
@@ -46,10 +46,10 @@ class Rule:
         return any(fnmatchcase(name, glob) for name in names if name)
 
 
-def rule(text: str) -> list[Rule]:
+def rule(text: str) -> list[DeviceRule]:
     """The rules of `DEVICE=PATTERN,PATTERN`. Raises InputError."""
     device, equals, patterns = text.partition("=")
-    found = [Rule(device, p.strip()) for p in patterns.split(",") if p.strip()]
+    found = [DeviceRule(device, p.strip()) for p in patterns.split(",") if p.strip()]
     if not equals or not found or _DEVICE.fullmatch(device) is None:
         raise InputError(
             f"cannot read '{text}': write DEVICE=PATTERN, such as cuda='Conv*' or gpu:0=op:Gemm,name:head*"
@@ -113,7 +113,7 @@ class Placement:
         }
 
 
-def place(program: Program, rules: Sequence[Rule], *, default: str = "cpu", propagate: bool = False) -> Placement:
+def place(program: Program, rules: Sequence[DeviceRule], *, default: str = "cpu", propagate: bool = False) -> Placement:
     """Choose a device for every binding; nothing is written.
 
     The first rule that matches decides, then a mark already there. What is left takes, with `propagate`, the one device

@@ -40,6 +40,6 @@ def growth(group: list[Binding], size: Callable[[Var], int]) -> int:
     inside = set(group)
     ends = [b.out for b in group if b.out.returned or any(user not in inside for user in b.out.users)]
     read = dict.fromkeys(v for b in group for v in b.inputs if v is not None and v.definition not in inside)
-    dying = [v for v in read if not (v.returned or v.parameter) and all(user in inside for user in v.users)]
+    dying = [v for v in read if not (v.returned or v.is_input) and all(user in inside for user in v.users)]
     nodes: int = sum(b.node.ByteSize() for b in group)
     return sum(map(size, ends)) - sum(map(size, dying)) - nodes

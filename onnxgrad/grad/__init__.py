@@ -8,9 +8,9 @@ from onnxgrad.grad.differentiation import Gradient, differentiate
 from onnxgrad.grad.engine import backward
 from onnxgrad.grad.function_gradient import function_gradient
 from onnxgrad.grad.marks import mark_checkpoints
-from onnxgrad.grad.registry import Rule, body, find, vjp, vjp_all, vjp_blocks, zero
+from onnxgrad.grad.registry import GradientRule, body, find, vjp, vjp_all, vjp_blocks, zero
 
 __all__ = [
-    "Gradient", "GradientReport", "Rule", "backward", "body", "check_gradient", "differentiate", "find",
+    "Gradient", "GradientReport", "GradientRule", "backward", "body", "check_gradient", "differentiate", "find",
     "function_gradient", "gradient", "mark_checkpoints", "rules", "vjp", "vjp_all", "vjp_blocks", "zero",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from onnx import TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.folding.evaluate import evaluate
 from onnxgrad.grad.calling import build_body
-from onnxgrad.grad.registry import Rule, naming, rule_of
+from onnxgrad.grad.registry import GradientRule, naming, rule_of
 from onnxgrad.grad.unbroadcast import contradict
 from onnxgrad.ir.block import Binding, BindingBlock, Var
 from onnxgrad.ir.bodies import (
@@ -89,7 +89,7 @@ def open_call(binding: Binding) -> None:
             with_type_of(new, out)
 
 
-def _open_registered(rule: Rule, binding: Binding) -> None:
+def _open_registered(rule: GradientRule, binding: Binding) -> None:
     """Let what a `body` rule emits stand in for the call."""
     block = binding.block
     if any(v is not None and v.type is None for v in binding.inputs):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from onnxgrad.errors import InputError, InternalError
-from onnxgrad.grad.registry import SHAPE_LIKE, Parameter, Rule, plan
+from onnxgrad.grad.registry import SHAPE_LIKE, GradientRule, Parameter, plan
 from onnxgrad.ir import attributes
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.like import zeros_like
@@ -46,7 +46,7 @@ def complete_result(binding: Binding, index: int) -> Var:
     return block.add_result(binding, index, name, types[index])
 
 
-def is_many(rule: Rule, binding: Binding) -> bool:
+def is_many(rule: GradientRule, binding: Binding) -> bool:
     """Whether the rule sees tuples of outputs."""
     if rule.many is not None:
         return rule.many
@@ -54,7 +54,7 @@ def is_many(rule: Rule, binding: Binding) -> bool:
     return len(binding.outputs) > 1 if schema is None else schema.max_output > 1
 
 
-def partials(rule: Rule, binding: Binding, g: Sequence[Var | None], wanted: Sequence[bool]) -> list[Any]:
+def partials(rule: GradientRule, binding: Binding, g: Sequence[Var | None], wanted: Sequence[bool]) -> list[Any]:
     """One partial (or None) per input of `binding`; `g` has one adjoint per output, None where none arrived.
 
     Raises InputError naming the rule when it answers with a wrong number of partials or asks for an attribute that
@@ -99,7 +99,7 @@ def partials(rule: Rule, binding: Binding, g: Sequence[Var | None], wanted: Sequ
     return answer
 
 
-def build_body(rule: Rule, binding: Binding) -> list[Var | None]:
+def build_body(rule: GradientRule, binding: Binding) -> list[Var | None]:
     """What a `body` rule emits for a call: one value per output, None for an omitted output.
 
     Raises InputError when the rule does not compute an output that the call has.
@@ -117,7 +117,9 @@ def build_body(rule: Rule, binding: Binding) -> list[Var | None]:
     return [None if out is None else result for out, result in zip(binding.outputs, results)]
 
 
-def _arguments(rule: Rule, index: int, binding: Binding, wanted: Sequence[bool]) -> tuple[list[Any], dict[str, Any]]:
+def _arguments(
+    rule: GradientRule, index: int, binding: Binding, wanted: Sequence[bool]
+) -> tuple[list[Any], dict[str, Any]]:
     arguments: list[Any] = []
     named: dict[str, Any] = {}
     for p in plan(rule, index):

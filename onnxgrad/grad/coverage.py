@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from onnxgrad.grad.registry import INTERNAL, Rule, find, rules
+from onnxgrad.grad.registry import INTERNAL, GradientRule, find, rules
 
 _FLOATS = frozenset({"tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16)"})
 _HERE = __name__.rpartition(".")[0] + "."
@@ -44,7 +44,7 @@ def coverage() -> Iterator[Coverage]:
 
 
 def _of(schema: onnx.defs.OpSchema) -> Coverage:
-    rule: Rule | None = find(schema.name)
+    rule: GradientRule | None = find(schema.name)
     if rule is not None:
         return Coverage(schema.name, schema.since_version, _KINDS[rule.kind], rule.notes, _file(rule))
     if not (_takes_floats(schema, schema.inputs) and _takes_floats(schema, schema.outputs)):
@@ -54,7 +54,7 @@ def _of(schema: onnx.defs.OpSchema) -> Coverage:
     return Coverage(schema.name, schema.since_version, kind, "")
 
 
-def _file(rule: Rule) -> str:
+def _file(rule: GradientRule) -> str:
     own = rule.module.removeprefix(_HERE)
     return rule.module if own == rule.module else own.replace(".", "/") + ".py"
 

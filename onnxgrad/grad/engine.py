@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.grad.bodies import has_body, open_call, refuse_bomb
 from onnxgrad.grad.calling import partials
-from onnxgrad.grad.registry import Rule, missing, naming, rule_of
+from onnxgrad.grad.registry import GradientRule, missing, naming, rule_of
 from onnxgrad.grad.sequences import add_up_sequences
 from onnxgrad.grad.unbroadcast import contradict, fit
 from onnxgrad.ir.anchor import anchor
@@ -168,7 +168,7 @@ def _total(v: Var, arrived: Mapping[Var, list[Any]], adjoints: dict[Var, Any]) -
 
 
 def _partials(
-    rule: Rule, forward: Binding, read: Binding, g: Sequence[Any], asked: set[Var], originals: Mapping[Var, Var]
+    rule: GradientRule, forward: Binding, read: Binding, g: Sequence[Any], asked: set[Var], originals: Mapping[Var, Var]
 ) -> list[tuple[Var, Any]]:
     """(value, its partial) for each operand slot asked for; `read` is where the rule finds operands and outputs."""
     if rule.kind == "vjp_blocks":
@@ -189,7 +189,7 @@ def _partials(
 
 
 def _block_partials(
-    rule: Rule, b: Binding, g: Sequence[Any], asked: set[Var], originals: Mapping[Var, Var]
+    rule: GradientRule, b: Binding, g: Sequence[Any], asked: set[Var], originals: Mapping[Var, Var]
 ) -> list[tuple[Var, Any]]:
     formula = rule.formulas[0]
     if formula is None:

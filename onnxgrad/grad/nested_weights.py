@@ -49,7 +49,7 @@ def hoist_weights(program: Program, names: Iterable[str] | None = None) -> None:
 
 def _is_weight(v: Var) -> bool:
     kinds = (TensorProto, SparseTensorProto)
-    return not v.parameter and v.dtype in FLOAT_DTYPES and isinstance(_tensor(v), kinds)
+    return not v.is_input and v.dtype in FLOAT_DTYPES and isinstance(_tensor(v), kinds)
 
 
 def _tensor(v: Var) -> Any:

@@ -128,7 +128,7 @@ def _own_weights(program: Program) -> None:
     block = program.main
     for v in [v for v in block.inputs if v.initializer is not None]:
         block.inputs.remove(v)
-        v.parameter = False
+        v.is_input = False
     block.touch()
 
 

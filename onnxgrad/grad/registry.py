@@ -46,7 +46,7 @@ _BROADCASTING = frozenset(
 
 
 @dataclass(frozen=True)
-class Rule:
+class GradientRule:
     """How one operator is differentiated. `formulas`: one per operand (vjp), a single one (vjp_all, vjp_blocks), or
     what builds the body that is differentiated in the operator's place (body). `compares`: operands are compared with
     results, so both must come from one computation.
@@ -80,7 +80,7 @@ class Rule:
 # onnxruntime's convolutions on blocked channels, which ORT_ENABLE_ALL writes into saved models
 _BLOCKED_LAYOUT = "com.microsoft.nchwc"
 
-_RULES: dict[tuple[str, str], Rule] = {}
+_RULES: dict[tuple[str, str], GradientRule] = {}
 
 
 def vjp(
@@ -107,7 +107,7 @@ def vjp(
         raise InputError(f'vjp("{name}") has no formula: declare it with zero("{name}") if its derivative is zero')
     domain, op = split_name(name)
     broad = (domain == "" and op in _BROADCASTING) if broadcasts is None else broadcasts
-    _add(Rule(domain, op, "vjp", formulas, fill, many, broad, since, notes, compares), replace)
+    _add(GradientRule(domain, op, "vjp", formulas, fill, many, broad, since, notes, compares), replace)
 
 
 def vjp_all(
@@ -125,7 +125,7 @@ def vjp_all(
     """Register one function `f(g, y, xs, attributes by name ...)` that returns a list with one partial per input."""
     domain, op = split_name(name)
     broad = (domain == "" and op in _BROADCASTING) if broadcasts is None else broadcasts
-    _add(Rule(domain, op, "vjp_all", (formula,), fill, many, broad, since, notes, compares), replace)
+    _add(GradientRule(domain, op, "vjp_all", (formula,), fill, many, broad, since, notes, compares), replace)
 
 
 def vjp_blocks(name: str, formula: Formula, *, since: int = 1, notes: str = "", replace: bool = False) -> None:
@@ -135,7 +135,7 @@ def vjp_blocks(name: str, formula: Formula, *, since: int = 1, notes: str = "", 
     asked for.
     """
     domain, op = split_name(name)
-    _add(Rule(domain, op, "vjp_blocks", (formula,), since=since, notes=notes), replace)
+    _add(GradientRule(domain, op, "vjp_blocks", (formula,), since=since, notes=notes), replace)
 
 
 def body(name: str, builder: Formula, *, since: int = 1, notes: str = "", replace: bool = False) -> None:
@@ -146,27 +146,27 @@ def body(name: str, builder: Formula, *, since: int = 1, notes: str = "", replac
     target the call is replaced by what was emitted, which is differentiated in its stead; elsewhere it stays.
     """
     domain, op = split_name(name)
-    _add(Rule(domain, op, "body", (builder,), since=since, notes=notes), replace)
+    _add(GradientRule(domain, op, "body", (builder,), since=since, notes=notes), replace)
 
 
 def zero(*names: str, notes: str = "") -> None:
     """Declare operators whose derivative is zero almost everywhere (or that have no float input at all)."""
     for name in names:
         domain, op = split_name(name)
-        _add(Rule(domain, op, "zero", notes=notes), replace=False)
+        _add(GradientRule(domain, op, "zero", notes=notes), replace=False)
 
 
-def rule_of(binding: Binding) -> Rule | None:
+def rule_of(binding: Binding) -> GradientRule | None:
     """The rule registered for the binding's domain and operator."""
     return _RULES.get((binding.domain, binding.op))
 
 
-def find(name: str) -> Rule | None:
+def find(name: str) -> GradientRule | None:
     """The rule registered under "Op" or "domain::Op"."""
     return _RULES.get(split_name(name))
 
 
-def rules() -> Iterator[Rule]:
+def rules() -> Iterator[GradientRule]:
     """Every rule, by domain and operator."""
     yield from (_RULES[key] for key in sorted(_RULES))
 
@@ -190,7 +190,7 @@ def missing(binding: Binding) -> InputError:
 
 
 @contextmanager
-def naming(rule: Rule, binding: Binding) -> Iterator[None]:
+def naming(rule: GradientRule, binding: Binding) -> Iterator[None]:
     """Name the rule and the binding in an error of a rule that emits what does not type, or stumbles over operands.
 
     Nothing but the operator's own kernels knows what an operator without a schema takes: it may be its operands, and
@@ -218,7 +218,7 @@ def split_name(name: str) -> tuple[str, str]:
     return (domains.canonical(domain), op)
 
 
-def _add(rule: Rule, replace: bool) -> None:
+def _add(rule: GradientRule, replace: bool) -> None:
     key = (rule.domain, rule.op)
     if key in _RULES and not replace:
         raise InputError(f"{rule.name} has a gradient rule already: pass replace=True to put another in its place")
@@ -249,7 +249,7 @@ class Parameter:
     default: Any = None
 
 
-def plan(rule: Rule, index: int) -> tuple[Parameter, ...]:
+def plan(rule: GradientRule, index: int) -> tuple[Parameter, ...]:
     """What formula `index` of a rule asks for, read once from its signature."""
     found = rule.plans.get(index)
     if found is None:
@@ -261,7 +261,7 @@ def plan(rule: Rule, index: int) -> tuple[Parameter, ...]:
     return result
 
 
-def _plan(rule: Rule, formula: Formula) -> tuple[Parameter, ...]:
+def _plan(rule: GradientRule, formula: Formula) -> tuple[Parameter, ...]:
     inputs, attributes, variadic = formal_names(rule.domain, rule.op)
     parameters = list(inspect.signature(formula).parameters.values())[0 if rule.kind == "body" else 2 :]
     result: list[Parameter] = []

@@ -119,14 +119,14 @@ def _fold_constants(block: BindingBlock, forward: Collection[Binding]) -> None:
 @contextmanager
 def _as_inputs(program: Program, variables: Iterable[Var]) -> Iterator[None]:
     """While this lasts, initializers among `variables` are no constants."""
-    hidden = [v for v in variables if v.initializer is not None and not v.parameter]
+    hidden = [v for v in variables if v.initializer is not None and not v.is_input]
     before = program.ir_version
     program.ir_version = max(before, 4)
     for v in hidden:
-        v.parameter = True
+        v.is_input = True
     try:
         yield
     finally:
         program.ir_version = before
         for v in hidden:
-            v.parameter = False
+            v.is_input = False

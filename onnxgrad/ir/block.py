@@ -76,10 +76,10 @@ class BindingBlock:
         """Every value that this block itself defines: parameters, initializers, results."""
         yield from self.inputs
         for v in self.initializers.values():
-            if not v.parameter:
+            if not v.is_input:
                 yield v
         for v in self.sparse:
-            if not v.parameter:
+            if not v.is_input:
                 yield v
         for b in self.bindings:
             for out in b.outputs:
@@ -129,7 +129,7 @@ class BindingBlock:
     def add_input(self, name: str, type_: Type | None) -> Var:
         """A new graph input (a seed, a state); the name must be free."""
         var = Var(name, self, type_)
-        var.parameter = True
+        var.is_input = True
         self.inputs.append(var)
         self.program.names.add(name)
         self.touch()
@@ -152,7 +152,7 @@ class BindingBlock:
 
     def remove_initializer(self, var: Var) -> None:
         """Drop a constant that nothing reads. An initializer that is also a graph input is interface: InternalError."""
-        if var.use_count or var.parameter:
+        if var.use_count or var.is_input:
             raise InternalError(f"removing an initializer that is still needed: {var!r}")
         del self.initializers[var.name]
         self.touch()

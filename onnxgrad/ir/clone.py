@@ -76,7 +76,7 @@ def clone_block(
     for v in source.initializers.values():
         if v.initializer is None:
             continue
-        if v.parameter:
+        if v.is_input:
             raise InternalError(f"parameter '{v.name}' of a nested block has a default: such a block cannot be copied")
         tensor = type(v.initializer)()
         tensor.CopyFrom(v.initializer)

@@ -156,18 +156,18 @@ class _Reader:
                 var.type = without_symbols(type_from_proto(value.type))
             else:
                 var._proto = value.type
-            var.parameter = True
+            var.is_input = True
             block.inputs.append(var)
         for tensor in proto.initializer:
             found = scope.get(tensor.name)
-            if found is None or not found.parameter or found.initializer is not None:
+            if found is None or not found.is_input or found.initializer is not None:
                 found = self._define(scope, Var(tensor.name, block))
                 found.type = TensorType(tensor.data_type, tuple(tensor.dims))
             found.initializer = tensor
             block.initializers[tensor.name] = found
         for sparse in proto.sparse_initializer:
             found = scope.get(sparse.values.name)
-            if found is None or not found.parameter or found.initializer is not None:
+            if found is None or not found.is_input or found.initializer is not None:
                 found = self._define(scope, Var(sparse.values.name, block))
                 found.type = TensorType(sparse.values.data_type, tuple(sparse.dims))
             block.sparse.append(found)
@@ -185,7 +185,7 @@ class _Reader:
         scope: dict[str, Var] = {}
         for name in proto.input:
             var = self._define(scope, Var(name, block))
-            var.parameter = True
+            var.is_input = True
             block.inputs.append(var)
         self._bindings(block, proto.node, scope, {})
         for name in proto.output:

@@ -84,7 +84,7 @@ def return_instead(block: BindingBlock, old: Var, new: Var) -> None:
 
 def _is_interface(var: Var) -> bool:
     """A graph input, whose name callers use. Inputs of nested blocks and functions are passed by position."""
-    return var.parameter and var.block.owner is None and not var.block.is_function
+    return var.is_input and var.block.owner is None and not var.block.is_function
 
 
 def _identity(block: BindingBlock, name: str, new: Var) -> Var:

@@ -29,7 +29,7 @@ def program_text(program: Program) -> str:
 def block_text(block: BindingBlock, name: str | None = None) -> str:
     """`name(params) { bindings; return outputs }`, one binding per line."""
     params = [_declared(v) for v in block.inputs]
-    params += [_declared(v) for v in block.initializers.values() if not v.parameter]
+    params += [_declared(v) for v in block.initializers.values() if not v.is_input]
     lines = [f"{name or block.name or 'main'}({', '.join(params)}) {{"]
     lines += _body(block, "  ")
     return "\n".join([*lines, "}"])

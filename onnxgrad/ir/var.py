@@ -31,8 +31,8 @@ class Var:
         "block",
         "definition",
         "initializer",
+        "is_input",
         "name",
-        "parameter",
         "returned",
         "users",
     )
@@ -42,7 +42,7 @@ class Var:
         self.block = block
         self.definition: Binding | None = None
         self.initializer: TensorProto | None = None
-        self.parameter = False
+        self.is_input = False
         self.users: dict[Binding, int] = {}
         self.returned = 0
         self._type = type_
@@ -94,7 +94,7 @@ class Var:
     @property
     def overridable(self) -> bool:
         """An initializer that is also a graph input: from IR 4 on a caller may replace it."""
-        return self.parameter and self.initializer is not None and self.block.program.ir_version >= 4
+        return self.is_input and self.initializer is not None and self.block.program.ir_version >= 4
 
     @property
     def const(self) -> Array | None:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from onnxgrad.ir.block import Binding
 from onnxgrad.laws.parallel.conv import convs_of_one_input
-from onnxgrad.laws.parallel.splits import sink_activations
+from onnxgrad.laws.parallel.splits import lift_activations
 from onnxgrad.passes.base import FamilyPass, register
 from onnxgrad.rewrite.combine import Family
 from onnxgrad.rewrite.trace import Trace
@@ -34,4 +34,4 @@ class CombineParallelConv(FamilyPass):
 
     def follow(self, emitted: Sequence[Binding], trace: Trace) -> None:
         """Activations move above the Split."""
-        sink_activations(emitted, trace)
+        lift_activations(emitted, trace)

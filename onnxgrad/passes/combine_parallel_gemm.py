@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from onnxgrad.ir.block import Binding
 from onnxgrad.laws.parallel.gemm import gemms_of_one_left
-from onnxgrad.laws.parallel.splits import sink_below_split
+from onnxgrad.laws.parallel.splits import lift_above_split
 from onnxgrad.passes.base import FamilyPass, register
 from onnxgrad.rewrite.combine import Family
 from onnxgrad.rewrite.trace import Trace
@@ -33,4 +33,4 @@ class CombineParallelGemm(FamilyPass):
 
     def follow(self, emitted: Sequence[Binding], trace: Trace) -> None:
         """Biases, then activations, move above the Split."""
-        sink_below_split(emitted, trace)
+        lift_above_split(emitted, trace)

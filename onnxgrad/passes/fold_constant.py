@@ -296,7 +296,7 @@ def _size(b: Binding) -> int | None:
 def _growth(b: Binding) -> int:
     """Bytes the file gains: the result, less the node and the constants that nothing else reads."""
     dying: int = b.node.ByteSize() - len(b.out.name)
-    for v in {v for v in b.inputs if v is not None and v.is_constant and v.use_count == 1 and not v.parameter}:
+    for v in {v for v in b.inputs if v is not None and v.is_constant and v.use_count == 1 and not v.is_input}:
         dying += _bytes(v)
     return (_size(b) or 0) - dying
 

@@ -43,7 +43,7 @@ class MergeEqual(Pass):
 def _merge_initializers(block: BindingBlock, floats: bool, trace: Trace) -> None:
     by_kind: dict[Hashable, list[Var]] = {}
     for v in block.initializers.values():
-        if v.initializer is None or v.parameter or v.returned or v.initializer.data_location == TensorProto.EXTERNAL:
+        if v.initializer is None or v.is_input or v.returned or v.initializer.data_location == TensorProto.EXTERNAL:
             continue
         if v.initializer.data_type in FLOAT_DTYPES and not floats:
             continue

@@ -26,7 +26,7 @@ class RemoveUnused(Pass):
                     return
                 bindings = block.remove_unused()
                 # below IR 4 an initializer that is an input is its default, so it is part of the interface as well
-                unused = [v for v in block.initializers.values() if not (v.use_count or v.parameter)]
+                unused = [v for v in block.initializers.values() if not (v.use_count or v.is_input)]
                 for v in unused:
                     block.remove_initializer(v)
                 for kind, removed in (("binding", bindings), ("initializer", len(unused))):

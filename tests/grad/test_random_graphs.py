@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from onnx import ModelProto
 
 from onnxgrad.grad import registry
-from onnxgrad.grad.registry import Rule
+from onnxgrad.grad.registry import GradientRule
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
 from onnxgrad.pipeline.pipeline import Pipeline
@@ -123,7 +123,9 @@ def test_a_long_sweep_with_everything_asked_for() -> None:
 
 def test_a_failure_is_made_small_and_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong rule is found, and what is left of the model is about it."""
-    monkeypatch.setitem(registry._RULES, ("", "Tanh"), Rule("", "Tanh", "vjp", (lambda g, y, x: g * (1.0 - y),)))
+    monkeypatch.setitem(
+        registry._RULES, ("", "Tanh"), GradientRule("", "Tanh", "vjp", (lambda g, y, x: g * (1.0 - y),))
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         _, failures = sweep(0, models=2, save=tmp_path)

@@ -23,7 +23,7 @@ ELEMENTWISE = frozenset(
 )
 
 
-def sink_below_split(emitted: Sequence[Binding], trace: Trace) -> None:
+def lift_above_split(emitted: Sequence[Binding], trace: Trace) -> None:
     """Move biases, then activations, above each Split in `emitted` for as long as all branches agree."""
     for b in emitted:
         split: Binding | None = b if b.op == "Split" and b.is_live else None
@@ -31,7 +31,7 @@ def sink_below_split(emitted: Sequence[Binding], trace: Trace) -> None:
             split = _add_of_split(split, trace) or _activation_of_split(split, trace)
 
 
-def sink_activations(emitted: Sequence[Binding], trace: Trace) -> None:
+def lift_activations(emitted: Sequence[Binding], trace: Trace) -> None:
     """Move activations alone above each Split in `emitted`, along whichever axis it splits."""
     for b in emitted:
         split: Binding | None = b if b.op == "Split" and b.is_live else None
