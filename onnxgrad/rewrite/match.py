@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import permutations
 from typing import Any
 
@@ -59,33 +59,60 @@ def heads(pattern: Pattern) -> frozenset[tuple[str, str]] | None:
 
 
 def _value(pattern: Pattern, var: Var | None, found: Captured) -> Iterator[Captured]:
-    if var is None:
+    return iter(()) if var is None else _KINDS[type(pattern)](pattern, var, found)
+
+
+def _of_capture(pattern: Capture, var: Var, found: Captured) -> Iterator[Captured]:
+    answer = _captured(pattern, var, found)
+    if answer is not None:
+        yield answer
+
+
+def _of_either(pattern: Either, var: Var, found: Captured) -> Iterator[Captured]:
+    for choice in pattern.choices:
+        # what another operand reads is for one alternative of several to say
+        if not (isinstance(choice, Call) and choice.alone and var.sole_user() is None):
+            for answer in _value(choice, var, found):
+                yield {**answer, pattern: var}
+
+
+def _of_both(pattern: Both, var: Var, found: Captured) -> Iterator[Captured]:
+    for answer in _value(pattern.first, var, found):
+        yield from ({**both, pattern: var} for both in _value(pattern.second, var, answer))
+
+
+def _of_not(pattern: Not, var: Var, found: Captured) -> Iterator[Captured]:
+    if next(_value(pattern.pattern, var, found), None) is None:
+        yield {**found, pattern: var}
+
+
+def _of_literal(pattern: Literal, var: Var, found: Captured) -> Iterator[Captured]:
+    if _is_value(var, pattern.value):
+        yield found
+
+
+def _of_call(pattern: Call, var: Var, found: Captured) -> Iterator[Captured]:
+    b = var.definition
+    if b is None or b.op not in pattern.ops or b.domain != pattern.domain or b.result(pattern.result) is not var:
         return
-    if isinstance(pattern, Capture):
-        answer = _captured(pattern, var, found)
-        if answer is not None:
-            yield answer
-    elif isinstance(pattern, Either):
-        for choice in pattern.choices:
-            # what another operand reads is for one alternative of several to say
-            if not (isinstance(choice, Call) and choice.alone and var.sole_user() is None):
-                for answer in _value(choice, var, found):
-                    yield {**answer, pattern: var}
-    elif isinstance(pattern, Both):
-        for answer in _value(pattern.first, var, found):
-            yield from ({**both, pattern: var} for both in _value(pattern.second, var, answer))
-    elif isinstance(pattern, Not):
-        if next(_value(pattern.pattern, var, found), None) is None:
-            yield {**found, pattern: var}
-    elif isinstance(pattern, Literal):
-        if _is_value(var, pattern.value):
-            yield found
-    elif isinstance(pattern, Call):
-        b = var.definition
-        if b is None or b.op not in pattern.ops or b.domain != pattern.domain or b.result(pattern.result) is not var:
-            return
-        if not pattern.alone or _alone(var):
-            yield from _call(pattern, b, found)
+    if not pattern.alone or _alone(var):
+        yield from _call(pattern, b, found)
+
+
+def _of_each(pattern: Each, var: Var, found: Captured) -> Iterator[Captured]:
+    """It stands for operands, not for one value."""
+    return iter(())
+
+
+_KINDS: dict[type[Pattern], Callable[[Any, Var, Captured], Iterator[Captured]]] = {
+    Capture: _of_capture,
+    Either: _of_either,
+    Both: _of_both,
+    Not: _of_not,
+    Literal: _of_literal,
+    Call: _of_call,
+    Each: _of_each,
+}
 
 
 def _alone(var: Var) -> bool:
