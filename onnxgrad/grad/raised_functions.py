@@ -13,6 +13,7 @@ from onnxgrad.grad.bodies import open_call, refuse_bomb
 from onnxgrad.grad.registry import rule_of
 from onnxgrad.ir import domains
 from onnxgrad.ir.anchor import anchor, lift
+from onnxgrad.ir.block import Binding
 from onnxgrad.ir.bodies import called, changes_meaning, functions_callees_first
 from onnxgrad.ir.nodes import every_node
 from onnxgrad.ir.program import FunctionKey, Program
@@ -36,22 +37,27 @@ def open_changed(program: Program, opset: int) -> list[str]:
     while calls := [b for b in program.main.walk() if called(b) in changed]:
         refuse_bomb(program.main, calls)
         for b in calls:
-            rule = rule_of(b)
-            if rule is not None and rule.kind != "body":
-                raise InputError(
-                    f"function {b.domain}::{b.op} is written for an opset below {opset}, and cannot keep its gradient "
-                    f"rule when the model is raised to it: export the model again at opset {opset} or above"
-                )
-            anchors = [anchor(v) for v in list(b.outputs) if v is not None]
-            open_call(b)
-            for identity in anchors:
-                if (v := identity.inputs[0]) is not None and v.definition is not None and v.name not in given:
-                    lift(identity, given)
+            _open(b, given, opset)
     for block in {b.block for b in program.main.walk()}:
         block.schedule()
     for key in changed:
         del program.functions[key]
     return sorted(name for _, name, _ in changed)
+
+
+def _open(b: Binding, given: set[str], opset: int) -> None:
+    """Open one call; its results keep the names that were `given`."""
+    rule = rule_of(b)
+    if rule is not None and rule.kind != "body":
+        raise InputError(
+            f"function {b.domain}::{b.op} is written for an opset below {opset}, and cannot keep its gradient "
+            f"rule when the model is raised to it: export the model again at opset {opset} or above"
+        )
+    anchors = [anchor(v) for v in list(b.outputs) if v is not None]
+    open_call(b)
+    for identity in anchors:
+        if (v := identity.inputs[0]) is not None and v.definition is not None and v.name not in given:
+            lift(identity, given)
 
 
 def without_functions(program: Program, source: ModelProto) -> ModelProto:

@@ -164,6 +164,16 @@ def _flat(table: Any, where: str) -> dict[str, Any]:
         fits = is_number if key in ("verify.timeout", "verify.tolerance") else isinstance(value, wanted)
         if not fits or (key == "passes" and not isinstance(value, (str, list))):
             raise InputError(f"{where}: '{key}' has the wrong type: {repr(value)[:80]}")
+    _check_items(flat, where)
+    _check_numbers(flat, where)
+    for name, text in flat.get("require", {}).items():
+        _check_required(name, where)
+        requirement(text)
+    return flat
+
+
+def _check_items(flat: Mapping[str, Any], where: str) -> None:
+    """Raises InputError for a list with something in it that cannot be there."""
     items: dict[str, Callable[[Any], bool]] = {
         "verify.seeds": lambda v: type(v) is int and 0 <= v < 1 << 63,
         "verify.inputs": lambda v: isinstance(v, str),
@@ -177,6 +187,10 @@ def _flat(table: Any, where: str) -> dict[str, Any]:
     passes = flat.get("passes", "")
     if not all(isinstance(item, str) for item in (passes if isinstance(passes, list) else [passes])):
         raise InputError(f"{where}: 'passes' is a list of names, or names separated by commas")
+
+
+def _check_numbers(flat: Mapping[str, Any], where: str) -> None:
+    """Raises InputError for a limit out of its range."""
     threads = flat.get("verify.threads", 1)
     if isinstance(threads, bool) or not 1 <= threads <= MOST_THREADS:
         raise InputError(f"{where}: 'verify.threads' must be a number from 1 to {MOST_THREADS}")
@@ -185,10 +199,11 @@ def _flat(table: Any, where: str) -> dict[str, Any]:
     timeout = flat.get("verify.timeout", 1.0)
     if not 0 < timeout < MOST_SECONDS:
         raise InputError(f"{where}: 'verify.timeout' must be a positive number of seconds, not {timeout}")
-    for name, text in flat.get("require", {}).items():
-        for part in name.split("+"):
-            if part.strip() in _LATER or (part.strip() in ("", "nodes") and name != "nodes"):
-                what = "cannot be required yet" if part.strip() in _LATER else "does not stand for operators"
-                raise InputError(f"{where}: require: '{part.strip()}' {what}: name operators, or nodes alone")
-        requirement(text)
-    return flat
+
+
+def _check_required(name: str, where: str) -> None:
+    """Raises InputError for a key of `require` that stands for no operators, nor for all nodes."""
+    for part in map(str.strip, name.split("+")):
+        if part in _LATER or (part in ("", "nodes") and name != "nodes"):
+            what = "cannot be required yet" if part in _LATER else "does not stand for operators"
+            raise InputError(f"{where}: require: '{part}' {what}: name operators, or nodes alone")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxgrad.report.parts import Part, Text, cell, line, number, share_text, table
+from onnxgrad.report.parts import Part, Table, Text, cell, line, number, share_text, table
 from onnxgrad.verify import Difference, Report
 from onnxgrad.verify.report import DIFFERENT, EQUAL, NOT_PROVED, counted
 
@@ -26,6 +26,19 @@ def proof_lines(report: Report, verbose: bool) -> Iterator[Part]:
     yield verdict(report) + cell(f" on {report.provider}") + gaps + cell(ran, "dim")
     for reason in report.unproved:
         yield cell(f"  {reason}", "red")
+    made = _legs(report)
+    if made.rows:
+        yield made
+    yield from _failing(report, verbose)
+    for name in report.unstable:
+        yield cell(f"  {name}: the original disagrees with itself by {report.noise.get(name, 0.0):.1e}", "yellow")
+    for name, count in report.compared.items() if verbose else ():
+        yield cell(f"  {name}: {counted(count)}", "dim")
+    for note in report.notes:
+        yield cell(f"note: {note}", "dim")
+
+
+def _legs(report: Report) -> Table:
     made = table("proof", ">runs", ">compared", ">worst difference", ">allowed", "where")
     for leg in report.legs.values():
         if not leg.ran:
@@ -36,8 +49,11 @@ def proof_lines(report: Report, verbose: bool) -> Iterator[Part]:
         if leg.why:
             place += line(f" ({leg.why})", "yellow")
         made.add_row(leg.name, str(leg.cases), number(leg.compared), *_sizes(found), place)
-    if made.rows:
-        yield made
+    return made
+
+
+def _failing(report: Report, verbose: bool) -> Iterator[Part]:
+    """The differences that are no leg's worst."""
     shown = {id(leg.worst) for leg in report.legs.values() if leg.ran}
     failing = [d for d in report.differences if not d.ok and id(d) not in shown]
     for difference in failing[: None if verbose else _ROWS]:
@@ -45,13 +61,6 @@ def proof_lines(report: Report, verbose: bool) -> Iterator[Part]:
         yield cell(f"  {difference.reason if whole else difference}", "red")
     if not verbose and len(failing) > _ROWS:
         yield line(f"  and {len(failing) - _ROWS} more (-v)", "dim")
-    for name in report.unstable:
-        yield cell(f"  {name}: the original disagrees with itself by {report.noise.get(name, 0.0):.1e}", "yellow")
-    if verbose:
-        for name, count in report.compared.items():
-            yield cell(f"  {name}: {counted(count)}", "dim")
-    for note in report.notes:
-        yield cell(f"note: {note}", "dim")
 
 
 def _sizes(difference: Difference | None) -> tuple[Text, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -204,27 +204,31 @@ def _slot(name: str, shape: list[int], dtype: np.dtype[Any], uses: Uses, turn: i
 
 def _usual(slot: Slot, shape: list[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
     """Random values of a slot, in general position; floats as float64, integers as int64, masks as 0 and 1."""
-    if slot.kind == "text":
-        return np.asarray(rng.choice(_WORDS, shape), object)
-    if slot.kind == "complex":
-        return np.asarray(rng.standard_normal(shape) + 1j * rng.standard_normal(shape))
-    if slot.kind == "mask":
-        return _mask(slot.name, shape, rng)
-    if slot.kind == "switch":
-        return np.full(shape, slot.uses.equal_to[0])
-    if slot.kind == "position":
-        return np.broadcast_to(np.minimum(np.arange(shape[-1]), int(slot.high)), shape)
-    if slot.kind == "count":
-        return np.full(shape, 1 if not slot.uses.bounded else max(slot.low, min(1, slot.high)))
-    if slot.kind == "timestep":
-        return np.floor(rng.uniform(0, 1000, shape))
-    if slot.kind == "length":
-        return np.full(shape, int(slot.high))
-    if slot.kind == "whole":
-        return rng.integers(int(slot.low), int(slot.high), shape, dtype=np.int64, endpoint=True)
+    return np.asarray(_DRAWN[slot.kind](slot, shape, rng))
+
+
+def _count(slot: Slot, shape: list[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    return np.full(shape, 1 if not slot.uses.bounded else max(slot.low, min(1, slot.high)))
+
+
+def _real(slot: Slot, shape: list[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
     if slot.low > -math.inf and slot.high < math.inf:
         return rng.uniform(slot.low, slot.high, shape)
     return rng.standard_normal(shape)
+
+
+_DRAWN: dict[str, Callable[[Slot, list[int], np.random.Generator], Any]] = {
+    "text": lambda slot, shape, rng: np.asarray(rng.choice(_WORDS, shape), object),
+    "complex": lambda slot, shape, rng: rng.standard_normal(shape) + 1j * rng.standard_normal(shape),
+    "mask": lambda slot, shape, rng: _mask(slot.name, shape, rng),
+    "switch": lambda slot, shape, rng: np.full(shape, slot.uses.equal_to[0]),
+    "position": lambda slot, shape, rng: np.broadcast_to(np.minimum(np.arange(shape[-1]), int(slot.high)), shape),
+    "count": _count,
+    "timestep": lambda slot, shape, rng: np.floor(rng.uniform(0, 1000, shape)),
+    "length": lambda slot, shape, rng: np.full(shape, int(slot.high)),
+    "whole": lambda slot, shape, rng: rng.integers(int(slot.low), int(slot.high), shape, dtype=np.int64, endpoint=True),
+    "real": _real,
+}
 
 
 def _mask(name: str, shape: list[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from onnxgrad.verify.running.onnxruntime_sessions import Sessions
@@ -60,31 +61,48 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 
 
 def _handle(sessions: Sessions, verb: str, arguments: list[Any]) -> tuple[Any, ...]:
-    if verb == "versions":
-        import onnxruntime as ort
+    if verb not in _VERBS:
+        raise ValueError(f"unknown request {verb!r}")
+    return ("ok", _VERBS[verb](sessions, *arguments))
 
-        return ("ok", {"onnxruntime": ort.__version__, "providers": ort.get_available_providers()})
-    if verb == "preload":
-        import onnxruntime as ort
 
-        if hasattr(ort, "preload_dlls"):
-            ort.preload_dlls(directory="")
-        return ("ok", None)
-    if verb == "has":
-        return ("ok", sessions.has(*arguments))
-    if verb == "open":
-        return ("ok", sessions.open(*arguments))
-    if verb == "run":
-        return ("ok", sessions.run(*arguments))
-    if verb == "time":
-        return ("ok", sessions.time(*arguments))
-    if verb == "exact.open":
-        return ("ok", _references().open(*arguments))
-    if verb == "exact.run":
-        return ("ok", _references().run(*arguments))
-    if verb == "exact.infer":
-        return ("ok", _serving().infer_types(*arguments))
-    raise ValueError(f"unknown request {verb!r}")
+def _versions(_: Sessions) -> dict[str, Any]:
+    import onnxruntime as ort
+
+    return {"onnxruntime": ort.__version__, "providers": ort.get_available_providers()}
+
+
+def _preload(_: Sessions) -> None:
+    import onnxruntime as ort
+
+    if hasattr(ort, "preload_dlls"):
+        ort.preload_dlls(directory="")
+
+
+def _serving() -> Any:
+    """The float64 evaluator, which imports onnx: most children need neither."""
+    from onnxgrad.verify.reference import serving
+
+    return serving
+
+
+@functools.cache
+def _references() -> Any:
+    """The models that this process holds compiled for the float64 reference."""
+    return _serving().References()
+
+
+_VERBS: dict[str, Callable[..., Any]] = {
+    "versions": _versions,
+    "preload": _preload,
+    "has": Sessions.has,
+    "open": Sessions.open,
+    "run": Sessions.run,
+    "time": Sessions.time,
+    "exact.open": lambda _, *arguments: _references().open(*arguments),
+    "exact.run": lambda _, *arguments: _references().run(*arguments),
+    "exact.infer": lambda _, *arguments: _serving().infer_types(*arguments),
+}
 
 
 def _end_with_parent(pipe: int) -> None:
@@ -105,19 +123,6 @@ def _end_with_parent(pipe: int) -> None:
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
-
-
-def _serving() -> Any:
-    """The float64 evaluator, which imports onnx: most children need neither."""
-    from onnxgrad.verify.reference import serving
-
-    return serving
-
-
-@functools.cache
-def _references() -> Any:
-    """The models that this process holds compiled for the float64 reference."""
-    return _serving().References()
 
 
 def main() -> None:

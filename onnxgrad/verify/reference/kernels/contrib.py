@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -41,32 +43,29 @@ def fused_conv(call: Call, x: Array, w: Array, bias: Array | None = None, z: Arr
 
 
 def _activated(call: Call, y: Array, alpha: float | None = None, beta: float | None = None) -> Array:
-    name = call["activation"] or ""
-    if name in ("", "Identity"):
-        return y
-    if name == "Relu":
-        return np.maximum(y, 0.0)
-    if name == "Tanh":
-        return np.asarray(np.tanh(y))
-    if name == "Sigmoid":
-        return sigmoid_of(y)
-    if name == "LeakyRelu":
-        return np.where(y >= 0, y, (0.01 if alpha is None else alpha) * y)
-    if name == "Clip":
+    name = call["activation"] or "Identity"
+    if name == "Clip":  # the only one whose missing numbers mean none
         return np.clip(y, alpha, beta)
-    if name == "HardSigmoid":
-        return np.clip((0.2 if alpha is None else alpha) * y + (0.5 if beta is None else beta), 0.0, 1.0)
-    if name == "Elu":
-        return np.where(y > 0, y, (1.0 if alpha is None else alpha) * np.expm1(np.minimum(y, 0)))
-    if name == "Softplus":
-        return np.asarray(np.logaddexp(0.0, y))
-    if name == "Softsign":
-        return np.asarray(y / (1 + np.abs(y)))
-    if name == "ThresholdedRelu":
-        return np.where(y > (1.0 if alpha is None else alpha), y, 0.0)
-    if name == "HardSwish":
-        return np.asarray(y * np.clip(y / 6 + 0.5, 0.0, 1.0))
-    raise Unsupported(f"{call.op_type} with the activation {name!r}")
+    if name not in _ACTIVATIONS:
+        raise Unsupported(f"{call.op_type} with the activation {name!r}")
+    function, first, second = _ACTIVATIONS[name]
+    return np.asarray(function(y, first if alpha is None else alpha, second if beta is None else beta))
+
+
+# activation -> f(y, alpha, beta), and what alpha and beta are where they are not given
+_ACTIVATIONS: dict[str, tuple[Callable[[Array, float, float], Any], float, float]] = {
+    "Identity": (lambda y, a, b: y, 0.0, 0.0),
+    "Relu": (lambda y, a, b: np.maximum(y, 0.0), 0.0, 0.0),
+    "Tanh": (lambda y, a, b: np.tanh(y), 0.0, 0.0),
+    "Sigmoid": (lambda y, a, b: sigmoid_of(y), 0.0, 0.0),
+    "LeakyRelu": (lambda y, a, b: np.where(y >= 0, y, a * y), 0.01, 0.0),
+    "HardSigmoid": (lambda y, a, b: np.clip(a * y + b, 0.0, 1.0), 0.2, 0.5),
+    "Elu": (lambda y, a, b: np.where(y > 0, y, a * np.expm1(np.minimum(y, 0))), 1.0, 0.0),
+    "Softplus": (lambda y, a, b: np.logaddexp(0.0, y), 0.0, 0.0),
+    "Softsign": (lambda y, a, b: y / (1 + np.abs(y)), 0.0, 0.0),
+    "ThresholdedRelu": (lambda y, a, b: np.where(y > a, y, 0.0), 1.0, 0.0),
+    "HardSwish": (lambda y, a, b: y * np.clip(y / 6 + 0.5, 0.0, 1.0), 0.0, 0.0),
+}
 
 
 @kernel("BiasGelu", domain=_MS, why="missing")
