@@ -138,7 +138,7 @@ def test_contributing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("see `a/b.py` and [c](d/e.md#x)", {"a/b.py", "d/e.md"}),
         ("`python -m pytest tests/grad --update-golden`", {"tests/grad"}),
-        ("`OUT.onnx` `.venv/bin/python` `<digest>.txt` `/tmp/x.py` [y](https://x.y/z.md)", set()),
+        ("`OUT.onnx` `.venv/bin/python` `<digest>.txt` `/etc/x.py` [y](https://x.y/z.md)", set()),
         ("```\nir/load reads\n```\n```python\nx = 'n/o.py'\n```", {"ir/load"}),
     ],
 )
