@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
+from onnxgrad.ir.load import load
+from onnxgrad.passes.backward_fold_scale_axis import BackwardFoldScaleAxis
+from onnxgrad.rewrite.trace import Trace
 from tests.helpers import parse
 from tests.passes.proving import initializer, ran, weight, with_weights
 
@@ -283,3 +286,14 @@ def test_one_number_is_a_vector_where_there_is_one_channel(channels: int, shape:
     done = ran(conv("y = Mul(c, one)", channels, f"1,{channels},10,10", one=shape), PASS)
     assert bool(done.trace.firings) is folded
     done.prove()
+
+
+def test_a_scale_that_is_computed_says_why_it_stays() -> None:
+    model = parse(
+        """g (float[1,1,10,10] x, float[2,1,1] s) => (float[1,2,8,8] y)
+        <float[2,1,3,3] w = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7,8,9}> { c = Conv(x, w) y = Mul(c, s) }"""
+    )
+    program, trace = load(model), Trace(explain=True)
+    BackwardFoldScaleAxis().run(program, trace)
+    assert [b.op for b in program.main.bindings] == ["Conv", "Mul"]
+    assert any("s is computed at run time" in reason for _, _, reason in trace.declined)

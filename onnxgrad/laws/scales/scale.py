@@ -14,7 +14,7 @@ from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.emission.emit import emit
 from onnxgrad.ir.emission.emitter import emitter
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.types import FLOAT_DTYPES, Array, Shape, element_count
+from onnxgrad.ir.types import FLOAT_DTYPES, Array, Shape, element_count, same_dim
 from onnxgrad.rewrite.trace import decline
 
 # bindings looked at in one attempt: the search is recursive, and a scale that is this far away stays where it is
@@ -99,12 +99,28 @@ def channel_vector(c: Var, y: Var) -> tuple[Array, int | None] | None:
     return array.reshape(-1), axes[0] + offset
 
 
+def _is_vector(s: Var, y: Var) -> bool:
+    """`s` is not constant, and has one axis of more than one element, which `y` has as well."""
+    if (
+        s.is_constant
+        or s.shape is None
+        or y.shape is None
+        or len(s.shape) > len(y.shape)
+        or s.dtype not in FLOAT_DTYPES
+    ):
+        return False
+    axes = [i for i, d in enumerate(s.shape) if d != 1]
+    return len(axes) == 1 and len(y.shape) > 1 and same_dim(s.shape[axes[0]], y.shape[axes[0] - len(s.shape)])
+
+
 def read_scale(root: Binding, y: Var, s: Var, scalars: bool) -> Scale | None:
     """The scale that `root` (a Mul or Div) applies to `y`; None when `s` is no constant per-channel factor.
 
-    Declines where a factor is not finite.
+    Declines where a factor is not finite, and for one factor per channel that is computed at run time.
     """
     found = channel_vector(s, y)
+    if found is None and _is_vector(s, y):
+        raise decline(f"{s.name} is computed at run time: only a scale that the file fixes moves into a weight")
     if found is None or _leaf(y) is None:
         return None
     factors, axis = found
