@@ -15,6 +15,7 @@ from onnx import TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.limits import bounded
 from onnxgrad.verify.account import Found, Trial
+from onnxgrad.verify.compare import Difference
 from onnxgrad.verify.feeds.proof_cases import Attempt, Inputs, Results, choose_cases
 from onnxgrad.verify.float64_leg import Oracle, float64_leg
 from onnxgrad.verify.interface import interface_differences
@@ -24,7 +25,7 @@ from onnxgrad.verify.report import Leg, Report
 from onnxgrad.verify.running.model_source import Model
 from onnxgrad.verify.running.process import RunFailed
 from onnxgrad.verify.running.session import Session
-from onnxgrad.verify.subject import subject
+from onnxgrad.verify.subject import Subject, subject
 from onnxgrad.verify.tolerance import UNSTABLE
 
 LEGS = ("float64", "onnxruntime")
@@ -62,20 +63,18 @@ def verify(
     Raises InputError when the original cannot be run or fed, or the provider is missing, LimitReached.
     """
     start = time.monotonic()
-    unknown = [leg for leg in legs if leg not in LEGS]
-    if unknown or not legs:
-        raise InputError(
-            f"unknown leg {unknown[0]!r}: choose from {', '.join(LEGS)}" if unknown else "no leg was asked for"
-        )
     original, candidate = subject(a), subject(b)
     outputs = [value.name for value in original.proto.graph.output]
-    strange = [name for name in allow_empty if name not in outputs]
-    if strange:
-        raise InputError(f"--allow-empty {strange[0]}: the model has no such output (outputs: {', '.join(outputs)})")
+    _check_request(legs, allow_empty, outputs)
+
+    def nothing_ran(why: str, differences: Sequence[Difference] = (), unproved: Sequence[str] = ()) -> Report:
+        skipped = {name: Leg(name, False, why) for name in legs}
+        seconds = time.monotonic() - start
+        return Report(False, tuple(differences), skipped, (), provider, seconds=seconds, unproved=tuple(unproved))
+
     broken = interface_differences(original.proto, candidate.proto)
     if broken:
-        skipped = {name: Leg(name, False, "the interfaces differ") for name in legs}
-        return Report(False, tuple(broken), skipped, (), provider, seconds=time.monotonic() - start)
+        return nothing_ran("the interfaces differ", broken)
     settings = Settings(provider, threads)
     oracle = Oracle(original, candidate, float64_budget) if "float64" in legs else None
     session = None
@@ -86,13 +85,8 @@ def verify(
         cause = error if isinstance(error, RunFailed) else error.__cause__
         if not isinstance(cause, RunFailed) or not (cause.limit or cause.stage == _REFERENCE):
             raise
-        skipped = {name: Leg(name, False, cause.reason) for name in legs}
-        unproved = (
-            limit_reached("the original model", cause)
-            if cause.limit
-            else f"the float64 leg could not run ({cause.reason})",
-        )
-        return Report(False, (), skipped, (), provider, seconds=time.monotonic() - start, unproved=unproved)
+        unproved = f"the float64 leg could not run ({cause.reason})"
+        return nothing_ran(cause.reason, (), [limit_reached("the original model", cause) if cause.limit else unproved])
     trials = [Trial.of(case) for case in chosen]
     found = Found()
     ran: dict[str, Leg] = {}
@@ -102,14 +96,31 @@ def verify(
     if session is not None:
         ran["onnxruntime"] = onnxruntime_leg(original, candidate, trials, found, settings)
     if oracle is not None:
-        computed = set() if float64_exact else new_weights(original, candidate, claimed=float64_exact is False)
-        if float64_exact is False:
-            computed = computed or {TensorProto.FLOAT}
-        ran["float64"] = float64_leg(oracle, trials, found, computed)
+        ran["float64"] = float64_leg(oracle, trials, found, _recomputed(original, candidate, float64_exact))
     if not any(leg.ran for leg in ran.values()):
         found.unproved.append(f"the float64 leg could not run ({ran['float64'].why})")
     found.unproved += _empty(found, outputs, allow_empty)
     return _report(found, ran, trials, provider, time.monotonic() - start)
+
+
+def _check_request(legs: Sequence[str], allow_empty: Collection[str], outputs: Sequence[str]) -> None:
+    """Raises InputError for a leg or an output that there is not."""
+    unknown = [leg for leg in legs if leg not in LEGS]
+    if unknown:
+        raise InputError(f"unknown leg {unknown[0]!r}: choose from {', '.join(LEGS)}")
+    if not legs:
+        raise InputError("no leg was asked for")
+    strange = [name for name in allow_empty if name not in outputs]
+    if strange:
+        raise InputError(f"--allow-empty {strange[0]}: the model has no such output (outputs: {', '.join(outputs)})")
+
+
+def _recomputed(original: Subject, candidate: Subject, float64_exact: bool | None) -> set[int]:
+    """The dtypes of weights that were computed anew, as far as is said or seen."""
+    if float64_exact:
+        return set()
+    computed = new_weights(original, candidate, claimed=float64_exact is False)
+    return computed or ({TensorProto.FLOAT} if float64_exact is False else set())
 
 
 def _attempt(session: Session | None, oracle: Oracle | None) -> Attempt:
