@@ -18,7 +18,7 @@ from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.load import read_proto
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.stats import stats_of
-from onnxgrad.laws.parallel.merging import MERGE
+from onnxgrad.laws.parallel.when_merging_pays import MERGE
 from onnxgrad.passes.inline import Inline
 from onnxgrad.pipeline.optimize import Optimized, RewriteRefuted, optimize_program
 from onnxgrad.pipeline.pipeline import Pipeline

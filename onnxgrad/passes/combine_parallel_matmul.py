@@ -19,7 +19,7 @@ from onnxgrad.rewrite.trace import Trace
 class CombineParallelMatMul(FamilyPass):
     """x @ w1, x @ w2, ... = split(x @ concat(w1, w2, ...)), biases and a common activation included.
 
-    `merge`: always, auto (a static rule for `provider`, see `laws.parallel.merging.reason_not_to_merge`) or never.
+    `merge`: always, auto (a static rule for `provider`, see `laws.parallel.when_merging_pays`) or never.
     `check` may refuse a group of branches (Python only).
     """
 

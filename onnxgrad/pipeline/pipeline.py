@@ -12,7 +12,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.collector import collector_paused
 from onnxgrad.ir.fault import blaming
 from onnxgrad.ir.program import Program
-from onnxgrad.laws.parallel.merging import MERGE
+from onnxgrad.laws.parallel.when_merging_pays import MERGE
 from onnxgrad.passes.base import PASSES, Pass
 from onnxgrad.pipeline.fresh_types import types_of_a_fresh_reading
 from onnxgrad.pipeline.own_laws import OwnLaws

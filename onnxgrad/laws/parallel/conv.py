@@ -13,7 +13,7 @@ from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim, numpy_dtype
-from onnxgrad.laws.parallel.merging import concat, known_size, split
+from onnxgrad.laws.parallel.concat_and_split import concat, known_size, split
 from onnxgrad.rewrite.combine import Family, combine
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Decline, decline

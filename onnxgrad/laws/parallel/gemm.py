@@ -11,14 +11,8 @@ from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim, numpy_dtype
-from onnxgrad.laws.parallel.merging import (
-    concat,
-    known_size,
-    reason_not_to_merge,
-    reason_not_to_split,
-    reason_of_shared,
-    split,
-)
+from onnxgrad.laws.parallel.concat_and_split import concat, known_size, reason_not_to_split, split
+from onnxgrad.laws.parallel.when_merging_pays import reason_not_to_merge, reason_of_shared
 from onnxgrad.rewrite.combine import Family, combine
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Decline, decline

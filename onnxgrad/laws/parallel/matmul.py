@@ -7,15 +7,8 @@ from typing import Any
 
 from onnxgrad.ir.block import Binding, Var
 from onnxgrad.ir.ops import op
-from onnxgrad.laws.parallel.merging import (
-    concat,
-    known_size,
-    reason_not_to_merge,
-    reason_not_to_split,
-    reason_of_shared,
-    rows,
-    split,
-)
+from onnxgrad.laws.parallel.concat_and_split import concat, known_size, reason_not_to_split, split
+from onnxgrad.laws.parallel.when_merging_pays import reason_not_to_merge, reason_of_shared, rows
 from onnxgrad.rewrite.combine import Branch, Family, combine
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Decline, decline

@@ -12,7 +12,7 @@ from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.topological_order import depends_on
 from onnxgrad.ir.types import numpy_dtype
-from onnxgrad.laws.parallel.merging import concat
+from onnxgrad.laws.parallel.concat_and_split import concat
 from onnxgrad.rewrite.attempt import Attempt
 from onnxgrad.rewrite.trace import Trace
 

@@ -1,4 +1,4 @@
-"""What all combinations of parallel branches share: concatenating operands, splitting results, and when it pays."""
+"""Operands of parallel products joined, and their result split again, at run time if need be."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from onnxgrad.ir.block import Var
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim
-
-MERGE = ("always", "auto", "never")
 
 
 def concat(values: Sequence[Var], axis: int) -> Var:
@@ -52,13 +50,6 @@ def _size(v: Var, axis: int) -> Var:
     return op.Gather(op.Shape(v), np.array([_from_front(v, axis)]), axis=0)
 
 
-def reason_of_shared(weights: Sequence[Var]) -> str | None:
-    """Why merging these weights would make the file grow, None when it would not."""
-    if any(v.is_constant and v.use_count > 1 for v in weights):
-        return "a weight has another reader, so the file would hold it twice"
-    return None
-
-
 def reason_not_to_split(value_rank: int | None, sizes: Sequence[Dim], opset: int) -> str | None:
     """Why this opset has no Split into such parts along the last axes, None when it has."""
     if opset < 7:
@@ -67,35 +58,4 @@ def reason_not_to_split(value_rank: int | None, sizes: Sequence[Dim], opset: int
         return "before opset 11 Split counts its axis from the front, and the rank is unknown"
     if opset < 13 and any(not isinstance(d, int) for d in sizes):
         return "before opset 13 Split has fixed sizes, and one is unknown"
-    return None
-
-
-def rows(x: Var) -> int | None:
-    """How many rows the left operand of a product has over all batch axes, when known."""
-    if x.shape is None:
-        return None
-    count = 1
-    for d in x.shape[:-1]:
-        if not isinstance(d, int):
-            return None
-        count *= d
-    return count
-
-
-def reason_not_to_merge(merge: str, provider: str, branches: int, m: int | None, k: Dim) -> str | None:
-    """Why a group of products had better stay apart, None when merging is right.
-
-    The rule for `auto` comes from measurements on onnxruntime: on CPU the Split copies each result, which only single
-    rows pay back (12 or more branches, or at least 512 columns); on CUDA one launch in place of many pays.
-    """
-    if merge == "never":
-        return "merging is switched off"
-    if merge == "always" or provider == "cuda":
-        return None
-    if m is None:
-        return "the number of rows is unknown, and on CPU merging pays for a single row only"
-    if m > 1:
-        return f"{m} rows: on CPU the Split copies more than the merged product saves"
-    if branches < 12 and not (isinstance(k, int) and k >= 512):
-        return f"{branches} branches of {k} columns: too small to pay on CPU"
     return None
