@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 import onnxgrad
 from onnxgrad.errors import InputError
@@ -162,3 +162,26 @@ def test_too_many_threads_are_refused(tmp_path: Path) -> None:
     assert code == 2 and "--threads: a number from 1 to 256" in said
     with pytest.raises(InputError, match="--threads"):
         onnxgrad.verify(str(path), str(path), threads=100_000)
+
+
+@pytest.mark.parametrize("command", ["optimize", "grad", "place"])
+def test_writing_is_part_of_the_work(command: str, tmp_path: Path) -> None:
+    """A file of a few bytes on disk that holds 4 GiB of zeros would be copied however long that takes."""
+    model = parse(
+        "g (float[2] x, int64 i) => (float y) { p = Gather <axis = 0> (w, i) q = Mul (p, x) y = ReduceSum <keepdims = 0> (q) }"
+    )
+    weight = model.graph.initializer.add(name="w", data_type=TensorProto.FLOAT, dims=[1 << 30])
+    weight.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", "w.bin"), ("offset", "0"), ("length", str(1 << 32))):
+        weight.external_data.add(key=key, value=value)
+    onnx.save(model, tmp_path / "m.onnx")
+    with open(tmp_path / "w.bin", "wb") as file:
+        file.truncate(1 << 32)
+    words = [command, "m.onnx", "-o", "out.onnx", "--timeout", "0.3"]
+    words += {"optimize": ["--no-verify"], "grad": ["--no-verify", "--wrt", "x"], "place": ["--device", "cpu=Mul"]}[
+        command
+    ]
+    started = time.monotonic()
+    done = subprocess.run([sys.executable, "-m", "onnxgrad", *words], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1 and "--timeout" in done.stderr and time.monotonic() - started < 10
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m.onnx", "w.bin"]

@@ -77,11 +77,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
             seconds = time.perf_counter() - started
             # an estimate has no differences to agree with
             report = None if args.no_verify or args.ste else _prove(args, found, asked, out)
+            proved = report is None or report.ok
+            if proved:
+                write_model(found.program, target)
     except OnnxgradError as error:
         raise named(error, args.model) from error
-    proved = report is None or report.ok
-    if proved:
-        write_model(found.program, target)
     before = nodes(load(model)) if isinstance(model, Path) else 0
     made = GradientMade(found, before, seconds, report)
     out.show(heading(shown(args.model)), *made.parts(out.verbose))
@@ -99,9 +99,9 @@ def _mark(args: argparse.Namespace, out: Output, asked: dict[str, Any], target: 
         with within_limits(args):
             program = load(source(args.model))
             marks = mark(program, asked["wrt"], asked["target"], asked["checkpoint"])
+            write_model(program, target)
     except OnnxgradError as error:
         raise named(error, args.model) from error
-    write_model(program, target)
     uses = {
         kind: sorted([v.name, b.out.name] for v, b in found)
         for kind, found in (("start", marks.start), ("end", marks.end))
@@ -125,11 +125,11 @@ def _function(args: argparse.Namespace, out: Output, asked: dict[str, Any], targ
             if not args.no_verify:
                 report = check_function(program, args.function, seed=args.data_seed, provider=args.provider)
             _, name, _ = add_function_gradient(program, args.function)
+            if report is not None and not report.ok:
+                raise NotProved(f"{args.model}: {report}; nothing was written")
+            write_model(program, target)
     except OnnxgradError as error:
         raise named(error, args.model) from error
-    if report is not None and not report.ok:
-        raise NotProved(f"{args.model}: {report}; nothing was written")
-    write_model(program, target)
     out.show(heading(shown(args.model)))
     out.show(f"new function {name}")
     if report is not None:

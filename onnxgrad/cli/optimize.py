@@ -174,12 +174,12 @@ def _one(job: _Job, name: str, target: Path | None, *, last: bool) -> Outcome:
     try:
         with within_limits(job.args):
             done = _rewrite(job, name, target, outcome, clock)
-        clock.switch("write")
-        if job.recipe is not None:
-            job.recipe.check(name, done.program, done.report)
-        if not job.args.dry_run:
-            write_model(done.program, target)
-            outcome.written = True
+            clock.switch("write")
+            if job.recipe is not None:
+                job.recipe.check(name, done.program, done.report)
+            if not job.args.dry_run:
+                write_model(done.program, target)
+                outcome.written = True
     except OnnxgradError as error:
         outcome.error = named(error, name)
         if isinstance(error, RewriteRefuted):

@@ -41,9 +41,9 @@ def run(args: argparse.Namespace, out: Output) -> int:
             program = load(source(args.model))
             version = program.ir_version
             placement = place(program, rules, default=args.default, propagate=args.propagate)
-        if args.output is not None:
-            annotate(program, placement, ir=args.ir)
-            write_model(program, target)
+            if args.output is not None:
+                annotate(program, placement, ir=args.ir)
+                write_model(program, target)
     except OnnxgradError as error:
         raise named(error, args.model) from error
     if program.ir_version != version:

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad import api, gradient
+from onnxgrad.grad import gradient, prepare
 from onnxgrad.grad.checkpoint import Checkpoint
 from onnxgrad.grad.registry import find, rules
 from onnxgrad.ir.block import Binding, Var
@@ -305,7 +305,7 @@ def test_the_rules_that_compare_operands_with_results(monkeypatch: pytest.Monkey
         feeds = {**found.inputs, **{f"{t}_grad": np.ones_like(base[t]) for t in targets}}
         exact = reference(gradient(model, wrt, targets, seed="input", simplify=False), feeds)
         with monkeypatch.context() as patch:
-            patch.setattr(api, "_view", lambda *_: Nearby())
+            patch.setattr(prepare, "_view", lambda *_: Nearby())
             near = reference(gradient(model, wrt, targets, seed="input", simplify=False), feeds)
         adjoints = list(exact)[len(model.graph.output) :]
         scale = max(float(np.abs(exact[n]).max(initial=0.0)) for n in adjoints)
