@@ -28,13 +28,14 @@ class Touched:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A law at one place. `where` names the place for people; what is emitted tells of `sources`.
+    """A law at one place. `where` names the place for people, and is put into words only when they are told of it; what
+    is emitted tells of `sources`.
 
     share: equal emissions become one. fault: the error for an answer that cannot be.
     """
 
     law: str
-    where: str
+    where: object
     block: BindingBlock
     sources: Sequence[Binding]
     fault: type[OnnxgradError] = InternalError
@@ -52,12 +53,12 @@ class Attempt:
         if answer is not None and not isinstance(answer, Decline):
             answer = _unless_declined(lambda: mapping(answer))
         if isinstance(answer, Decline):
-            trace.missed(self.law, self.where, answer.reason)
+            trace.missed(self.law, str(self.where), answer.reason)
         if not answer or isinstance(answer, Decline):
             emitter.discard()
             return None
         trace.of(self.law).applied += 1
-        trace.fired(self.law, self.where)
+        trace.fired(self.law, str(self.where))
         neighbours = substitute(answer, self.law, self.fault)
         emitter.discard()  # what was emitted and then not used
         return Touched(emitter.emitted, neighbours)

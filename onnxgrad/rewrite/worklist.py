@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from onnxgrad.errors import InputError, InternalError
@@ -117,17 +118,13 @@ def fire(rule: Rule, binding: Binding, trace: Trace) -> Touched | None:
     counts = trace.of(rule.name)
     counts.tried += 1
     started = time.perf_counter()
-    attempt = Attempt(rule.name, str(binding), binding.block, [binding], fault_of(rule.build))
+    attempt = Attempt(rule.name, binding, binding.block, [binding], fault_of(rule.build))
     try:
         for captured in match_binding(rule.pattern, binding):
             counts.matched += 1
             arguments = call_arguments(rule.build, {**captured, "root": binding})
-            root = value_of(rule.pattern, captured)
-            touched = attempt(
-                trace,
-                lambda: rule.build(**arguments),  # noqa: B023  # called before the next turn
-                lambda answer: _as_mapping(answer, root, captured, rule),  # noqa: B023
-            )
+            mapping = partial(_as_mapping, root=value_of(rule.pattern, captured), captured=captured, rule=rule)
+            touched = attempt(trace, partial(rule.build, **arguments), mapping)
             if touched is not None:
                 return touched
         return None
