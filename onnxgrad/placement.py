@@ -16,9 +16,10 @@ from typing import Any
 from onnx import ModelProto, NodeProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import TensorType, numpy_dtype
+from onnxgrad.ir.var import Var
 
 MARK = "layer_ann"
 OPTION = "session.layer_assignment_settings"

@@ -8,8 +8,8 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.folding.evaluate import evaluate
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.types import Array, numpy_dtype
+from onnxgrad.ir.var import Var
 
 # the distance from 1 to the next number
 EPSILON: dict[int, float] = {

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
-from onnxgrad.ir.block import Binding
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.types import Array, numpy_dtype
 
 _Operands = Sequence[Any]

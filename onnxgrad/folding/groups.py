@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.var import Var
 
 
 def groups(block: BindingBlock, foldable: Callable[[Binding], bool]) -> list[list[Binding]]:

@@ -12,7 +12,8 @@ from onnxgrad.folding.evaluate import evaluate
 from onnxgrad.grad.calling import build_body
 from onnxgrad.grad.registry import GradientRule, naming, rule_of
 from onnxgrad.grad.unbroadcast import contradict
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.bodies import (
     body_of,
     called,
@@ -30,6 +31,7 @@ from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.type_inference.again import retype
 from onnxgrad.ir.type_inference.symbols import sizes
 from onnxgrad.ir.types import Array, TensorType, element_count
+from onnxgrad.ir.var import Var
 
 # opening calls stops here: a chain of functions that call each other twice doubles the graph at each level
 MAX_BINDINGS = 200_000

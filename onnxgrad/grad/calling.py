@@ -8,9 +8,10 @@ from typing import Any
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.grad.registry import SHAPE_LIKE, GradientRule, Parameter, plan
 from onnxgrad.ir import attributes
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.like import zeros_like
 from onnxgrad.ir.type_inference import at_emission
+from onnxgrad.ir.var import Var
 
 
 class Results:

@@ -9,9 +9,9 @@ import numpy as np
 from onnx import ModelProto, ValueInfoProto
 
 from onnxgrad.grad.sequences import element_type, map_elements
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import SequenceType
+from onnxgrad.ir.var import Var
 from onnxgrad.verify.reference.in_child import Float64
 
 Flat = np.ndarray[Any, Any]

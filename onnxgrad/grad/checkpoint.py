@@ -23,11 +23,13 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import rule_of
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.clone import clone_bindings
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.random_draws import draws
 from onnxgrad.ir.types import FLOAT_DTYPES, TensorType
+from onnxgrad.ir.var import Var
 
 # a value's name: all its uses; (value, result): its use by the binding that defines `result`
 Use: TypeAlias = "str | tuple[str, str]"

@@ -16,7 +16,8 @@ from typing import Any
 from onnxgrad.errors import InputError
 from onnxgrad.grad.engine import backward, has_gradient, open_calls
 from onnxgrad.grad.sequences import add_up_sequences, zeros_of
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.clone import clone_bindings, clone_sparse
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.emission.emit import emitting
@@ -26,6 +27,7 @@ from onnxgrad.ir.like import zeros_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.random_draws import draws
 from onnxgrad.ir.types import SequenceType, TensorType, Type
+from onnxgrad.ir.var import Var
 from onnxgrad.laws.sums import add_up
 
 Answer = Mapping[Var, Any]

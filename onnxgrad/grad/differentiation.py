@@ -15,7 +15,8 @@ from onnxgrad.grad.prepare import Prepared, Question, Seed, prepare
 from onnxgrad.grad.request import Target, Wrt
 from onnxgrad.grad.segments import Choice
 from onnxgrad.grad.sequences import zeros_of
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.collector import collector_paused
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.emission.emit import emitting
@@ -23,6 +24,7 @@ from onnxgrad.ir.fault import blaming
 from onnxgrad.ir.names import rename
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.var import Var
 
 
 @dataclass(frozen=True)

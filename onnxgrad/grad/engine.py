@@ -18,10 +18,12 @@ from onnxgrad.grad.registry import GradientRule, missing, naming, rule_of
 from onnxgrad.grad.sequences import add_up_sequences
 from onnxgrad.grad.unbroadcast import contradict, fit
 from onnxgrad.ir.anchor import anchor
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emitter import emitter
 from onnxgrad.ir.type_inference.again import retype
 from onnxgrad.ir.types import FLOAT_DTYPES, OptionalType, SequenceType, TensorType, Type
+from onnxgrad.ir.var import Var
 from onnxgrad.laws.sums import add_up
 
 

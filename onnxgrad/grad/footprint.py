@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from onnxgrad.grad.loop import state_types, typed_step
-from onnxgrad.ir.block import Binding, BindingBlock
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.types import byte_count
 

@@ -12,7 +12,7 @@ from onnxgrad.grad.check_report import GradientReport
 from onnxgrad.grad.differentiation import differentiate
 from onnxgrad.grad.opset import raise_opset
 from onnxgrad.grad.sequences import is_float
-from onnxgrad.ir.block import Binding
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.bodies import called
 from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, function_block, load, load_own

@@ -14,12 +14,13 @@ from onnx import NodeProto, TensorProto
 from onnxgrad.grad.engine import influenced
 from onnxgrad.grad.registry import INTERNAL, vjp
 from onnxgrad.ir.anchor import anchor
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import TensorType
-from onnxgrad.ir.var import names_of
+from onnxgrad.ir.var import Var, names_of
 from onnxgrad.laws.quantized.operators import LAWS
 
 SHADOWED = "Shadowed"

@@ -24,13 +24,15 @@ from onnxgrad.grad.control_flow import (
 from onnxgrad.grad.engine import has_gradient
 from onnxgrad.grad.sequences import add_up_sequences, zeros_of
 from onnxgrad.grad.tapes import tape_of
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.emission.nested import emit_with_blocks
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.type_inference.again import common_type, retype
 from onnxgrad.ir.types import SequenceType, TensorType, Type
+from onnxgrad.ir.var import Var
 
 
 def loop_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer:

@@ -15,10 +15,12 @@ from onnxgrad.grad.checkpoint import Marks, outermost
 from onnxgrad.grad.engine import influenced, reaching
 from onnxgrad.grad.request import Target, Wrt, find_targets, find_wrt
 from onnxgrad.grad.segments import Choice, choose
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.var import Var
 
 START, END = "onnxgrad.checkpoint.start", "onnxgrad.checkpoint.end"
 # nodes carry metadata from that IR version on

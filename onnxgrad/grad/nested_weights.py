@@ -9,11 +9,11 @@ from typing import Any
 from onnx import SparseTensorProto, TensorProto
 
 from onnxgrad.ir import attributes
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.clone import add_sparse, sparse_tensors
 from onnxgrad.ir.names import rename
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES
+from onnxgrad.ir.var import Var
 from onnxgrad.passes.base import nested
 
 

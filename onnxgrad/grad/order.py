@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from onnxgrad.ir.block import Binding, BindingBlock
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 
 
 def sinks_last(block: BindingBlock, forward: Collection[Binding]) -> None:

@@ -22,8 +22,10 @@ from onnxgrad.grad.opset import raise_opset
 from onnxgrad.grad.request import Target, Wrt, find_targets, find_wrt, hoist_requested
 from onnxgrad.grad.segments import Choice, choose
 from onnxgrad.grad.straight_through import open_rounding
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.var import Var
 from onnxgrad.passes.remove_unused_functions import reachable
 
 Seed = Literal["ones", "input"]

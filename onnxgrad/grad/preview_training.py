@@ -15,13 +15,14 @@ from onnxgrad.errors import InputError, InternalError
 from onnxgrad.grad.engine import backward, reaching
 from onnxgrad.grad.opset import OPSET
 from onnxgrad.grad.registry import body
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.clone import clone_bindings
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.like import filled_like, zeros_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import numpy_dtype
+from onnxgrad.ir.var import Var
 from onnxgrad.passes.base import Pass, register
 from onnxgrad.rewrite.attempt import substitute
 from onnxgrad.rewrite.trace import Trace

@@ -13,7 +13,7 @@ from onnxgrad.grad.bodies import open_call, refuse_bomb
 from onnxgrad.grad.registry import rule_of
 from onnxgrad.ir import domains
 from onnxgrad.ir.anchor import anchor, lift
-from onnxgrad.ir.block import Binding
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.bodies import called, changes_meaning, functions_callees_first
 from onnxgrad.ir.nodes import every_node
 from onnxgrad.ir.program import FunctionKey, Program

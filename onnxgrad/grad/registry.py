@@ -14,7 +14,7 @@ import onnx
 
 from onnxgrad.errors import InputError, InternalError, OnnxgradError
 from onnxgrad.ir import attributes, domains
-from onnxgrad.ir.block import Binding
+from onnxgrad.ir.binding import Binding
 from onnxgrad.laws.quantized.operators import WITHOUT_FORM
 
 Formula = Callable[..., Any]

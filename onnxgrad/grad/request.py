@@ -13,9 +13,10 @@ from onnxgrad.grad.engine import reaching
 from onnxgrad.grad.integer_paths import why_zero
 from onnxgrad.grad.nested_weights import hoist_weights
 from onnxgrad.grad.sequences import is_float
-from onnxgrad.ir.block import BindingBlock, Var
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES, TensorType
+from onnxgrad.ir.var import Var
 
 Wrt: TypeAlias = "str | Sequence[str] | None"
 Target: TypeAlias = "str | int | Sequence[str | int] | None"

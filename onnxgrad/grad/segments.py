@@ -16,8 +16,10 @@ from typing import TypeAlias
 from onnxgrad.errors import InputError
 from onnxgrad.grad.checkpoint import Checkpoint, Marks, resolve
 from onnxgrad.grad.footprint import footprint
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.types import TensorType, is_static, numpy_dtype
+from onnxgrad.ir.var import Var
 
 Choice: TypeAlias = "Checkpoint | Sequence[str] | str | int | None"
 

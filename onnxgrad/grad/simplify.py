@@ -6,9 +6,11 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 from onnxgrad.grad.bodies import fold
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.var import Var
 from onnxgrad.laws.arithmetic import (
     add_of_neg,
     mul_by_two_numbers,

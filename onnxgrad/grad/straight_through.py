@@ -12,11 +12,12 @@ from onnx import TensorProto
 from onnxgrad.grad.integer_paths import close_paths, open_paths, same_value
 from onnxgrad.grad.registry import INTERNAL, vjp
 from onnxgrad.ir.anchor import anchor
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.like import reshape_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.var import Var
 
 _BOUNDS: dict[int, tuple[int, int]] = {
     TensorProto.INT4: (-8, 7),

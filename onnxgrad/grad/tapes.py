@@ -10,13 +10,14 @@ from onnx import TensorProto
 
 from onnxgrad.grad.control_flow import record
 from onnxgrad.grad.sequences import element_type
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.emission.emitter import emitter
 from onnxgrad.ir.emission.nested import emit_with_blocks, nested_block
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import SequenceType, TensorType, Type, same_shape
+from onnxgrad.ir.var import Var
 
 # step -> the state's value before it, emitted where it is called
 Tape = Callable[[Var], Var]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.like import shape_of, with_type_of
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import FLOAT_DTYPES, Shape, TensorType, Type, dtype_name
+from onnxgrad.ir.var import Var
 
 
 def fit(partial: Var, operand: Var, rule: str, broadcasts: bool, binding: Binding, index: int) -> Var:

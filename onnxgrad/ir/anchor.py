@@ -11,8 +11,9 @@ from collections.abc import Collection
 from onnx import NodeProto
 
 from onnxgrad.errors import InternalError
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.names import swap_names
+from onnxgrad.ir.var import Var
 
 
 def anchor(var: Var) -> Binding:

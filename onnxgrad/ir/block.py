@@ -21,8 +21,6 @@ from onnxgrad.ir.topological_order import topological_order
 from onnxgrad.ir.types import TensorType, Type
 from onnxgrad.ir.var import Var
 
-__all__ = ["Binding", "BindingBlock", "Var"]
-
 if TYPE_CHECKING:
     from onnxgrad.ir.program import Program
 

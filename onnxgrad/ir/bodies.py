@@ -16,12 +16,14 @@ from onnx import AttributeProto, FunctionProto
 
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir import attributes, domains
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.call_order import callees_first
 from onnxgrad.ir.clone import clone_bindings
 from onnxgrad.ir.load import function_block
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.types import type_to_proto
+from onnxgrad.ir.var import Var
 
 _GRAPH_KINDS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 

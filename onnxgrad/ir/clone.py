@@ -9,10 +9,11 @@ from onnx import AttributeProto, GraphProto, NodeProto, SparseTensorProto
 
 from onnxgrad.errors import InternalError
 from onnxgrad.ir import attributes, domains
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.type_inference import at_emission
 from onnxgrad.ir.types import TensorType, Type, TypeMismatch
-from onnxgrad.ir.var import names_of
+from onnxgrad.ir.var import Var, names_of
 
 _GRAPH_KINDS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.emission.emitter import emitter
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim, TensorType, is_static, numpy_dtype
+from onnxgrad.ir.var import Var
 
 
 def with_type_of(adjoint: Var, value: Var) -> Var:

@@ -13,7 +13,8 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir import attributes, domains
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.collector import collector_paused
 from onnxgrad.ir.fault import blaming
 from onnxgrad.ir.interop.given import settled
@@ -23,6 +24,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.type_inference.at_load import annotate
 from onnxgrad.ir.types import TensorType, type_from_proto, without_symbols
+from onnxgrad.ir.var import Var
 
 # everything the public functions accept; the objects of other libraries have no static type here
 ModelLike: TypeAlias = str | os.PathLike[str] | bytes | ModelProto | Any

@@ -15,12 +15,13 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir import domains
 from onnxgrad.ir import weights as external
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.fault import blaming
 from onnxgrad.ir.files import Part, Staging, is_stream, place_of, write_stream
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import type_to_proto
-from onnxgrad.ir.var import names_of
+from onnxgrad.ir.var import Var, names_of
 
 
 def to_proto(program: Program, *, weights: bool = False) -> ModelProto:

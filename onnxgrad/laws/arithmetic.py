@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.types import FLOAT_DTYPES, Array, broadcast_shapes, same_shape
+from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.worklist import count, rewrite
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.var import Var
 from onnxgrad.laws.noops import x_if_free
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.worklist import count, rewrite

@@ -8,9 +8,10 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.folding.digits import fixed_value
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import numpy_dtype
+from onnxgrad.ir.var import Var
 from onnxgrad.laws.scales.scale import fixed
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Decline, decline

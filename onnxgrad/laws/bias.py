@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.var import Var
 from onnxgrad.laws.scales.scale import again, channel_vector
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import decline

@@ -6,9 +6,11 @@ from typing import Any
 
 from onnx import TensorProto
 
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.clone import clone_bindings, clone_sparse
 from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.attempt import fits
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import decline

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import broadcast_shapes, same_shape
+from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.worklist import Measure, rewrite
 

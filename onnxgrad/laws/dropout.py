@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper
 
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import count, rewrite

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 from onnxgrad.laws.arithmetic import number
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.worklist import count, rewrite

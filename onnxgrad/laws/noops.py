@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import is_static, same_shape
+from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Decline, decline
 from onnxgrad.rewrite.worklist import count, rewrite

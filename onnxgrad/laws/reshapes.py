@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.like import with_type_of
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import is_static, same_shape
+from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.pattern import Each, P, capture
 from onnxgrad.rewrite.worklist import count, rewrite
 

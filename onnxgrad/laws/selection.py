@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import broadcast_shapes, same_shape
+from onnxgrad.ir.var import Var
 from onnxgrad.laws.noops import x_if_free
 from onnxgrad.rewrite.pattern import Each, P, capture
 from onnxgrad.rewrite.trace import decline

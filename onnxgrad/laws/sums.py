@@ -7,9 +7,11 @@ from typing import Any
 
 from onnx import numpy_helper
 
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import FLOAT_DTYPES, same_shape
+from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.pattern import Each, P, capture
 from onnxgrad.rewrite.worklist import Measure, count, rewrite
 

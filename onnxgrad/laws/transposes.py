@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 from onnxgrad.laws.noops import x_if_free
 from onnxgrad.rewrite.pattern import Each, P, capture
 from onnxgrad.rewrite.trace import decline

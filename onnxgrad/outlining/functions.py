@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 from onnx import FunctionProto, NodeProto, ValueInfoProto
 
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.names import rename
+from onnxgrad.ir.var import Var
 
 KEY = "onnxgrad.outlined"
 MADE_BY = "onnxgrad.made_by"

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from onnxgrad.ir.block import Binding, BindingBlock
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.outlining.kinds import Kind, edge_kind, kind_of
 
 _Device = tuple[str, ...]

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.var import Var
 
 
 class Kind(IntEnum):

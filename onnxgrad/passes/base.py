@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
-from onnxgrad.ir.block import Binding, BindingBlock
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.program import Program
 from onnxgrad.rewrite.combine import Branch, Family, apply_family
 from onnxgrad.rewrite.trace import Trace

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from onnxgrad.ir.block import Binding
+from onnxgrad.ir.binding import Binding
 from onnxgrad.laws.parallel.conv import convs_of_one_input
 from onnxgrad.laws.parallel.splits import lift_activations
 from onnxgrad.passes.base import FamilyPass, register

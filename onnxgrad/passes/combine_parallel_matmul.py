@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from onnxgrad.ir.block import Binding
+from onnxgrad.ir.binding import Binding
 from onnxgrad.laws.parallel.matmul import products_of_one_left
 from onnxgrad.laws.parallel.splits import lift_above_split
 from onnxgrad.passes.base import FamilyPass, register

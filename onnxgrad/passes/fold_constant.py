@@ -15,7 +15,8 @@ from onnx import TensorProto, numpy_helper
 from onnxgrad.folding.evaluate import EVALUATED, MOVES, evaluate
 from onnxgrad.folding.groups import groups, growth
 from onnxgrad.folding.size import file_bytes
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.program import Program
@@ -29,6 +30,7 @@ from onnxgrad.ir.types import (
     byte_count,
     is_static,
 )
+from onnxgrad.ir.var import Var
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify.running.process import RunFailed

@@ -10,7 +10,8 @@ import onnx
 from onnx import FunctionProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.bodies import (
     Body,
     body_of,
@@ -26,6 +27,7 @@ from onnxgrad.ir.bodies import (
 from onnxgrad.ir.names import rename
 from onnxgrad.ir.nodes import every_node
 from onnxgrad.ir.program import FunctionKey, Program
+from onnxgrad.ir.var import Var
 from onnxgrad.outlining.functions import KEY, MADE_BY, Origin, declare_copies, origins, restore_names, restore_order
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.passes.remove_unused_functions import names_function, reachable

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.type_inference.again import type_again
+from onnxgrad.ir.var import Var
 from onnxgrad.laws.quantized.bounds import Shortfall
 from onnxgrad.laws.quantized.forms import Form, PlainForm, QdqForm
 from onnxgrad.laws.quantized.operators import LAWS, WITHOUT_FORM

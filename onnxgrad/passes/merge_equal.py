@@ -9,11 +9,13 @@ from typing import ClassVar
 from onnx import AttributeProto, TensorProto
 
 from onnxgrad.ir import attributes
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.provenance import merged_metadata
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.random_draws import draws
 from onnxgrad.ir.types import FLOAT_DTYPES
+from onnxgrad.ir.var import Var
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.rewrite.trace import Trace
 

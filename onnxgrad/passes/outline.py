@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 from onnx import FunctionProto, NodeProto, ValueInfoProto
 
 from onnxgrad.ir import domains
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.bodies import import_opset
 from onnxgrad.ir.names import rename
 from onnxgrad.ir.program import FunctionKey, Program
-from onnxgrad.ir.var import names_of
+from onnxgrad.ir.var import Var, names_of
 from onnxgrad.outlining.functions import KEY, MADE_BY, declarations, remember
 from onnxgrad.outlining.functions import RULE as _RULE
 from onnxgrad.outlining.groups import fusion_groups

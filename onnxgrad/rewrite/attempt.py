@@ -9,10 +9,12 @@ from functools import lru_cache
 from typing import Any
 
 from onnxgrad.errors import InputError, InternalError, OnnxgradError, UnknownDtype
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.topological_order import depends_on
 from onnxgrad.ir.types import TensorType, Type
+from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.match import Captured, value_of
 from onnxgrad.rewrite.pattern import Pattern
 from onnxgrad.rewrite.trace import Decline, Trace

@@ -11,7 +11,9 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.attempt import Attempt, call_arguments, fault_of, replacements
 from onnxgrad.rewrite.match import heads, match_binding, value_of
 from onnxgrad.rewrite.pattern import Pattern

@@ -13,9 +13,11 @@ from functools import partial
 from typing import Any
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, load
+from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.attempt import Attempt, closes_cycle, fault_of, replacements
 from onnxgrad.rewrite.combine import independent
 from onnxgrad.rewrite.match import Captured, gather, heads, match_binding, reader_of, value_of

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.pattern import COMMUTATIVE, Both, Call, Capture, Each, Either, Literal, Not, Pattern
 
 # captures by name, and the patterns of operators and alternatives by themselves: what each stands for

@@ -14,7 +14,9 @@ from functools import partial
 from typing import Any
 
 from onnxgrad.errors import InputError, InternalError
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.attempt import Attempt, Touched, call_arguments, fault_of, replacements
 from onnxgrad.rewrite.match import Captured, heads, match_binding, value_of
 from onnxgrad.rewrite.pattern import Pattern

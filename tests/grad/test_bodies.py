@@ -9,8 +9,9 @@ import pytest
 from onnxgrad import body
 from onnxgrad.errors import InputError
 from onnxgrad.grad import gradient
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 from onnxgrad.verify.running.run import run
 
 HEADER = '<ir_version: 10, opset_import: ["": 21, "my": 1, "com.microsoft": 1]>'

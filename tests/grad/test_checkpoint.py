@@ -12,9 +12,10 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad import gradient, prepare
 from onnxgrad.grad.checkpoint import Checkpoint
 from onnxgrad.grad.registry import find, rules
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import FLOAT_DTYPES
+from onnxgrad.ir.var import Var
 from onnxgrad.verify.reference.evaluate import reference
 from onnxgrad.verify.running.run import run
 from tests.backend_suite import case, clamp_ir

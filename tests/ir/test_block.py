@@ -13,13 +13,15 @@ from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 from onnxgrad.errors import InternalError
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
 from onnxgrad.ir.names import rename
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.var import Var
 from tests.helpers import parse
 
 # an If that captures, returns captured values directly and repeats names in its branches; an initializer and an input

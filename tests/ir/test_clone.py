@@ -6,10 +6,10 @@ import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
 
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.clone import clone_bindings
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.var import Var
 from tests.helpers import parse
 
 TEXT = """g (float[2,3] x, bool c) => (float[2,3] y) {

@@ -12,7 +12,7 @@ from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
 from onnxgrad.errors import InternalError
-from onnxgrad.ir.block import BindingBlock, Var
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.emission.nested import emit_with_blocks, nested_block
@@ -20,6 +20,7 @@ from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import TensorType
+from onnxgrad.ir.var import Var
 from tests.helpers import parse
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from onnxgrad.errors import InternalError
-from onnxgrad.ir.block import Binding, BindingBlock
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op

@@ -8,9 +8,9 @@ from typing import ClassVar
 import onnx
 import pytest
 
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.var import Var
 from onnxgrad.passes.base import Pass, roots
 from onnxgrad.pipeline.each import EachReport
 from onnxgrad.pipeline.optimize import Optimized, RewriteRefuted, optimize, optimize_program

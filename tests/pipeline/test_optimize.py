@@ -10,10 +10,10 @@ import onnx
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.var import Var
 from onnxgrad.passes.base import Pass
 from onnxgrad.passes.remove_noops import RemoveNoops
 from onnxgrad.pipeline.optimize import RewriteRefuted, optimize, optimize_program

@@ -6,7 +6,7 @@ import pytest
 
 import onnxgrad
 from onnxgrad import P, capture, op
-from onnxgrad.ir.block import Var
+from onnxgrad.ir.var import Var
 from tests.helpers import parse
 
 a = capture("a")

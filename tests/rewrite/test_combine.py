@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.combine import Branch, apply_family, combine
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Trace, decline

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import element_count
+from onnxgrad.ir.var import Var
 
 Axes = Sequence[int] | Var | None
 

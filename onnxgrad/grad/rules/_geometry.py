@@ -14,9 +14,10 @@ import numpy as np
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.rules._common import pad
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.like import shape_of
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 
 @dataclass(frozen=True)

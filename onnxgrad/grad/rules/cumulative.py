@@ -9,8 +9,9 @@ from onnx import TensorProto
 
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import where
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 vjp(
     "CumSum",

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from onnxgrad.grad.registry import vjp
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.like import reshape_like
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 
 def _kept_scale(x: Var, ratio: Var | None, training_mode: Var | None) -> Var | None:

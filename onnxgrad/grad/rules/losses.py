@@ -9,11 +9,11 @@ from onnx import TensorProto
 
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules.indexing._scatter import scatter_elements
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.like import zeros_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import element_count, is_static, numpy_dtype
+from onnxgrad.ir.var import Var
 
 # a constant of more elements than this is not worth its place in the file
 _KEPT = 4096

@@ -7,10 +7,11 @@ import numpy as np
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp, zero
 from onnxgrad.grad.rules._common import pad
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.like import reshape_like
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 
 def _dequantize_scale(

@@ -6,9 +6,9 @@ from typing import Any
 
 from onnxgrad.grad.registry import vjp, zero
 from onnxgrad.grad.rules._common import Axes, as_number, axes_operand, reduced_count, restored
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.like import expand_like
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 
 def _noop(axes: Axes, noop_with_empty_axes: int) -> bool:

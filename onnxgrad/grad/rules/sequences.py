@@ -9,13 +9,14 @@ from onnxgrad.grad.control_flow import Body
 from onnxgrad.grad.engine import backward, has_gradient
 from onnxgrad.grad.registry import vjp, vjp_all, vjp_blocks, zero
 from onnxgrad.grad.sequences import element_type, lengths, position, zero_sequence
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.emission.emitter import emitter
 from onnxgrad.ir.emission.nested import emit_with_blocks, nested_block
 from onnxgrad.ir.like import zeros_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import SequenceType, Type
+from onnxgrad.ir.var import Var
 from onnxgrad.laws.sums import add_up
 
 zero("SequenceEmpty", "SequenceLength", "OptionalHasElement")

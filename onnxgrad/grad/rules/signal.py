@@ -11,10 +11,11 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp, zero
 from onnxgrad.grad.rules._common import pad
 from onnxgrad.grad.rules.indexing._rows import add_rows
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.like import reshape_like
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 
 def _size(v: Var, axis: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.block import Binding
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.program import Program
 
 # operators whose `axis` counts the first operand's axes -> how many more there may be

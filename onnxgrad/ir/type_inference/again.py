@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.type_inference import at_emission
 from onnxgrad.ir.types import TensorType, Type, same_dim
+from onnxgrad.ir.var import Var
 
 
 def retype(block: BindingBlock) -> None:

@@ -13,7 +13,8 @@ import onnx
 from onnx import NodeProto, TensorProto, numpy_helper
 
 from onnxgrad.ir import attributes, domains
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.type_inference import misinferred, symbols
 from onnxgrad.ir.type_inference.closed_forms import CLOSED_FORMS
 from onnxgrad.ir.types import (
@@ -25,6 +26,7 @@ from onnxgrad.ir.types import (
     type_bytes,
     type_from_proto,
 )
+from onnxgrad.ir.var import Var
 
 # constants larger than this are no shapes, axes or pads
 _DATA_BYTES = 1 << 12

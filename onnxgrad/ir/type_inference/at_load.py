@@ -12,12 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto, helper
 
 from onnxgrad.ir import attributes
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.type_inference import at_emission, misinferred, symbols, whole_model
 from onnxgrad.ir.type_inference.again import types_of_bodies
 from onnxgrad.ir.type_inference.declarations import Declarations
 from onnxgrad.ir.types import TensorType, Type, TypeMismatch
+from onnxgrad.ir.var import Var
 
 # how often what is contradicted is left out of inference, before nothing is inferred but binding by binding
 _ROUNDS = 4

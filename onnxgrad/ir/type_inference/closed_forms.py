@@ -8,7 +8,6 @@ from typing import Any
 
 from onnx import NodeProto, TensorProto, helper
 
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.types import (
     Dim,
     Shape,
@@ -18,6 +17,7 @@ from onnxgrad.ir.types import (
     element_count,
     same_dim,
 )
+from onnxgrad.ir.var import Var
 
 
 def _unary(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:

@@ -9,10 +9,11 @@ from collections.abc import Iterable
 
 from onnx import GraphProto, ValueInfoProto
 
-from onnxgrad.ir.block import BindingBlock, Var
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.type_inference.whole_model import is_invented
 from onnxgrad.ir.types import Dim, Shape, TensorType, Type, type_from_proto
+from onnxgrad.ir.var import Var
 
 
 class Declarations:

@@ -7,8 +7,9 @@ from typing import Any
 
 from onnx import NodeProto, TensorProto, helper
 
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.types import Dim, Shape, broadcast_shapes, same_dim
+from onnxgrad.ir.var import Var
 
 # the operators whose results `refine` may know better than onnx
 REFINED = frozenset(

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim
+from onnxgrad.ir.var import Var
 
 
 def concat(values: Sequence[Var], axis: int) -> Var:

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim, numpy_dtype
+from onnxgrad.ir.var import Var
 from onnxgrad.laws.parallel.concat_and_split import concat, known_size, split
 from onnxgrad.rewrite.combine import Family, combine
 from onnxgrad.rewrite.pattern import P, capture

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Shape
+from onnxgrad.ir.var import Var
 from onnxgrad.laws.parallel.gemm import row
 from onnxgrad.rewrite.combine import Family, combine
 from onnxgrad.rewrite.pattern import P, capture

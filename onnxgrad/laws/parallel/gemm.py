@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim, numpy_dtype
+from onnxgrad.ir.var import Var
 from onnxgrad.laws.parallel.concat_and_split import concat, known_size, reason_not_to_split, split
 from onnxgrad.laws.parallel.when_merging_pays import reason_not_to_merge, reason_of_shared
 from onnxgrad.rewrite.combine import Family, combine

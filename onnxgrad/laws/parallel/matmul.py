@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 from onnxgrad.laws.parallel.concat_and_split import concat, known_size, reason_not_to_split, split
 from onnxgrad.laws.parallel.when_merging_pays import reason_not_to_merge, reason_of_shared, rows
 from onnxgrad.rewrite.combine import Branch, Family, combine

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.topological_order import depends_on
 from onnxgrad.ir.types import numpy_dtype
+from onnxgrad.ir.var import Var
 from onnxgrad.laws.parallel.concat_and_split import concat
 from onnxgrad.rewrite.attempt import Attempt
 from onnxgrad.rewrite.trace import Trace

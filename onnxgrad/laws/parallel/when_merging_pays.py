@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.types import Dim
+from onnxgrad.ir.var import Var
 
 MERGE = ("always", "auto", "never")
 

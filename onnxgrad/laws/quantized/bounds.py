@@ -7,8 +7,8 @@ from math import prod
 
 import numpy as np
 
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.types import Array
+from onnxgrad.ir.var import Var
 from onnxgrad.laws.quantized.forms import LIMITS
 
 # float32 holds every integer up to this

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import numpy_dtype
+from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.trace import decline
 
 # the dtypes of quantized tensors that these forms know

@@ -11,8 +11,9 @@ from typing import Any
 
 from onnx import TensorProto
 
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 from onnxgrad.laws.quantized.bounds import Shortfall, accumulated, shortfall
 from onnxgrad.laws.quantized.forms import LIMITS, Form, PlainForm, along, centred, rounded, saturated
 from onnxgrad.rewrite.trace import decline

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.folding.digits import fixed_value
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.types import element_count
+from onnxgrad.ir.var import Var
 from onnxgrad.laws.scales.carry import carries, carry
 from onnxgrad.laws.scales.products import PRODUCTS, product_times
 from onnxgrad.laws.scales.scale import REACH, Scale, again, read_scale

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.types import Array
+from onnxgrad.ir.var import Var
 from onnxgrad.laws.scales.scale import Scale, kept_axis
 from onnxgrad.rewrite.trace import decline
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from onnxgrad.ir.block import Binding, BindingBlock, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.var import Var
 from onnxgrad.laws.scales.backward import parts_of
 from onnxgrad.laws.scales.carry import carries, carry
 from onnxgrad.laws.scales.products import PRODUCTS, product_of_scaled

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.var import Var
 from onnxgrad.laws.scales.scale import Scale, again, weight
 from onnxgrad.rewrite.trace import decline
 

@@ -9,12 +9,13 @@ from typing import Any, overload
 import numpy as np
 
 from onnxgrad.folding.digits import fixed_value, reason_of_rounding
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.emission.emit import emit
 from onnxgrad.ir.emission.emitter import emitter
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import FLOAT_DTYPES, Array, Shape, element_count, same_dim
+from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.trace import decline
 
 # bindings looked at in one attempt: the search is recursive, and a scale that is this far away stays where it is

@@ -15,13 +15,13 @@ from onnx.reference import ReferenceEvaluator
 
 from onnxgrad.errors import InternalError
 from onnxgrad.ir import attributes
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.type_inference import at_emission, closed_forms
 from onnxgrad.ir.types import Shape, TensorType, broadcast_shapes
+from onnxgrad.ir.var import Var
 from tests.helpers import parse
 
 INPUTS = "float[N,4,M] x, int64[N] i, float[4,P] w, float[N,1,M] z, bool[N,1,1] c"

@@ -9,10 +9,10 @@ import pytest
 from onnx import TensorProto
 
 import onnxgrad
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.load import load
 from onnxgrad.ir.type_inference import whole_model
 from onnxgrad.ir.types import TensorType, numpy_dtype, same_dim
+from onnxgrad.ir.var import Var
 from tests.backend_suite import Case, usable
 from tests.helpers import parse
 

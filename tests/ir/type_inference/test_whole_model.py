@@ -18,9 +18,9 @@ from onnx.reference import ReferenceEvaluator
 
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir import attributes
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.load import load
 from onnxgrad.ir.types import TensorType
+from onnxgrad.ir.var import Var
 from onnxgrad.verify.running.run import run
 from tests.backend_suite import Case, clamp_ir, usable
 from tests.suite_table import any_opset

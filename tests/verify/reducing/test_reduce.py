@@ -12,10 +12,10 @@ import pytest
 from onnx import ModelProto, numpy_helper
 
 from onnxgrad.errors import OnnxgradError
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.rewrite.worklist import Rule, apply_rules, rewrite

@@ -11,9 +11,10 @@ import numpy as np
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import pad
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.like import reshape_like
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 
 def _col2im(g: Var, y: Var, x: Var, image: Any, block: tuple[int, ...] | Var, binding: Binding) -> Var:

@@ -14,8 +14,9 @@ from onnxgrad.grad.rules._geometry import (
     spatial_rank,
     weight_gradient,
 )
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 
 def _bias(g: Var, y: Var, x: Var, w: Var, b: Var, binding: Binding) -> Var:

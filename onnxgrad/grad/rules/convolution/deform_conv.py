@@ -14,10 +14,11 @@ from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import size_along
 from onnxgrad.grad.rules._geometry import kernel_of, spatial_rank
 from onnxgrad.grad.rules.images._sampling import Sampling, as_type, divided, number_type, product, reshaped, sampling
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.like import reshape_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import numpy_dtype
+from onnxgrad.ir.var import Var
 
 
 class _Forward:

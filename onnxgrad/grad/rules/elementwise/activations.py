@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from onnxgrad.grad.registry import vjp
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 vjp("Sigmoid", lambda g, y, x: g * (y * (1.0 - y)))
 vjp("Relu", lambda g, y, x: op.Where(op.Greater(y, 0.0), g, 0.0), notes="0 at 0")

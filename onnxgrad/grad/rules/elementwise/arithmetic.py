@@ -8,9 +8,9 @@ from typing import Any
 
 from onnxgrad.grad.registry import vjp, vjp_all, zero
 from onnxgrad.grad.rules._common import as_number, sum_like
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.like import zeros_like
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 # ---- arithmetic -----------------------------------------------------------------------------------------------
 

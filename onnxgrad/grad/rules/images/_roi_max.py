@@ -11,8 +11,8 @@ import numpy as np
 from onnxgrad.grad.rules._common import size_along, where
 from onnxgrad.grad.rules.images._sampling import product, reshaped
 from onnxgrad.grad.rules.indexing._scatter import scatter_elements, zeros
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 _LOWEST = -3.0e38  # what no pixel lies below; -inf would meet 0 * inf in a second derivative
 

@@ -22,10 +22,10 @@ from onnx import TensorProto
 
 from onnxgrad.grad.rules._common import as_number, where
 from onnxgrad.grad.rules.indexing._scatter import scatter_elements, zeros
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import TensorType
+from onnxgrad.ir.var import Var
 
 # positions further out than any image reaches stay where integers hold them
 _FAR = 2.0**30

@@ -8,11 +8,12 @@ from onnx import TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import pad
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.like import with_type_of
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim
+from onnxgrad.ir.var import Var
 
 
 def _affine_grid(g: Var, y: Var, theta: Var, size: tuple[int, ...] | Var, align_corners: int, binding: Binding) -> Var:

@@ -10,9 +10,10 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import size_along
 from onnxgrad.grad.rules.images._sampling import Sampling, as_type, number_type, product, reshaped, sampling
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.like import reshape_like
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}  # the names of opset 16
 

@@ -12,10 +12,10 @@ from onnxgrad.grad.rules._common import as_number, size_along
 from onnxgrad.grad.rules.images._roi_max import Candidates
 from onnxgrad.grad.rules.images._sampling import as_type, product, reshaped
 from onnxgrad.grad.rules.images.roi_align import as_type_of, counting
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.like import reshape_like
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 
 def _max_roi_pool(g: Var, y: Var, x: Var, rois: Var, pooled_shape: Any, spatial_scale: float) -> Var:

@@ -15,9 +15,10 @@ from onnx import TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import from_front
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import same_dim
+from onnxgrad.ir.var import Var
 
 _PASSED = (
     "antialias",

@@ -23,10 +23,11 @@ from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import as_number, size_along, where
 from onnxgrad.grad.rules.images._roi_max import Candidates
 from onnxgrad.grad.rules.images._sampling import as_type, number_type, product, reshaped
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.like import reshape_like
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 
 def counting(count: Any, dtype: int) -> Var:

@@ -14,11 +14,11 @@ from onnx import TensorProto
 
 from onnxgrad.grad.rules._common import pad
 from onnxgrad.grad.rules.indexing._scatter import scatter_elements, scatter_nd, zeros
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.like import reshape_like, zeros_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import element_count, is_static
+from onnxgrad.ir.var import Var
 
 # what gives elements of its first operand and nothing else
 _KEEP_A_FILL = frozenset({"Cast", "Expand", "Gather", "GatherElements", "Reshape", "Slice", "Squeeze", "Unsqueeze"})

@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.like import fill
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import TensorType
+from onnxgrad.ir.var import Var
 
 _HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 

@@ -8,9 +8,9 @@ from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import from_front, pad
 from onnxgrad.grad.rules.indexing._rows import add_rows
 from onnxgrad.grad.rules.indexing._scatter import scatter_elements
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.like import reshape_like, zeros_like
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 
 def gather(g: Var, y: Var, data: Var, indices: Var, axis: int) -> Var:

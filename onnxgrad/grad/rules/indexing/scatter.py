@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import as_number, where
 from onnxgrad.grad.rules.indexing._scatter import scatter_elements, scatter_nd
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.like import zeros_like
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import where
 from onnxgrad.grad.rules.indexing._rows import add_rows
 from onnxgrad.grad.rules.indexing.gather import gather as gather_gradient
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.like import reshape_like
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 
 def _flat_gather(g: Var, x: Var, places: Var) -> Var:

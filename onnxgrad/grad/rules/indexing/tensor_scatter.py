@@ -7,9 +7,9 @@ import numpy as np
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import from_front, size_along
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.like import zeros_like
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 
 def _written(past: Var, update: Var, start: Var | None, axis: int, mode: str) -> Var:

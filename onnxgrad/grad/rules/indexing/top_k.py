@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from onnxgrad.grad.registry import vjp
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.like import zeros_like
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 
 def _top_k(g: Any, y: Any, x: Var, axis: int) -> Any:

@@ -7,8 +7,8 @@ from typing import Any
 
 from onnxgrad.grad.registry import vjp, vjp_all
 from onnxgrad.grad.rules._common import size_along
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 
 def _concat(g: Var, y: Var, xs: Sequence[Var], axis: int, wanted: Sequence[bool]) -> list[Any]:

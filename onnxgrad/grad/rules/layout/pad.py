@@ -9,9 +9,10 @@ import numpy as np
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import pad, where
 from onnxgrad.grad.rules.indexing._scatter import scatter_elements
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.like import filled_like, reshape_like, zeros_like
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 
 def _pad(g: Var, y: Var, x: Var, pads: Any, value: Var | None, axes: Any, mode: str, binding: Binding) -> Var:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.grad.registry import vjp, zero
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.like import reshape_like
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 zero("Shape", "Size", "ConstantOfShape", "Constant", "NonZero", "EyeLike")
 

@@ -9,9 +9,10 @@ import numpy as np
 
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import from_front, pad
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.like import reshape_like, zeros_like
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 
 def _slice(g: Var, y: Var, x: Var, starts: Any, ends: Any, axes: Any, steps: Any, binding: Binding) -> Var:

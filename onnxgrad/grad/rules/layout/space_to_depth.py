@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from onnxgrad.grad.registry import vjp
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.like import reshape_like
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 vjp("SpaceToDepth", lambda g, y, x, blocksize, mode="DCR": op.DepthToSpace(g, blocksize=blocksize, mode=mode))
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.grad.registry import vjp
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 
 def _tile(g: Var, y: Var, x: Var, repeats: Any) -> Var:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 
 def as_dtype_of(v: Var, like: Var) -> Var:

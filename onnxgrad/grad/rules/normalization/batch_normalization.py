@@ -7,8 +7,9 @@ from typing import Any
 
 from onnxgrad.grad.registry import vjp_all
 from onnxgrad.grad.rules.normalization._statistics import as_dtype_of, per_channel, rank_of
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 
 def _batch_norm(

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules.normalization._statistics import per_channel, rank_of
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 
 def _instance_parts(x: Var, epsilon: float, axes: Sequence[int]) -> tuple[Var, Var]:

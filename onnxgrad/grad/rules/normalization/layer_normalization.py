@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules.normalization._statistics import as_dtype_of, plus, spread
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 
 def _normalized(y: Sequence[Var], x: Var) -> Var:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from onnxgrad.grad.registry import vjp
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 
 def _lp_normalization(g: Var, y: Var, x: Var, axis: int, p: int) -> Var:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from onnxgrad.grad.registry import vjp, zero
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 
 def _softmax(g: Var, y: Var, x: Var, axis: int) -> Var:

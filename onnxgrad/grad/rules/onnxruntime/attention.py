@@ -14,10 +14,11 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import body
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import numpy_dtype, same_dim
+from onnxgrad.ir.var import Var
 
 _DOMAIN = "com.microsoft"
 _FILTER = -10000.0

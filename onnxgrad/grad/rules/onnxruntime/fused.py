@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import body
 from onnxgrad.grad.rules._common import plus
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emitter import emitter
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 _DOMAIN = "com.microsoft"
 # the opset that brought Gelu

@@ -9,9 +9,10 @@ from onnx import TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import body
 from onnxgrad.grad.rules._common import plus
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 _DOMAIN = "com.microsoft"
 # onnxruntime's own default of epsilon where it fuses

@@ -11,11 +11,12 @@ import numpy as np
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import reduced_count
 from onnxgrad.grad.rules._geometry import Geometry, geometry, onto_long, onto_short, spatial
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.like import expand_like, reshape_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import numpy_dtype
+from onnxgrad.ir.var import Var
 
 
 def _global_average(g: Var, y: Var, x: Var) -> Var:

@@ -10,11 +10,12 @@ import numpy as np
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import where
 from onnxgrad.grad.rules._geometry import geometry, onto_long, spatial
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.like import reshape_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import numpy_dtype
+from onnxgrad.ir.var import Var
 
 
 def _lp_slope(share: Var, y: Var, x: Var, p: int) -> Var:

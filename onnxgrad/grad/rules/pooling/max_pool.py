@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules.indexing._scatter import scatter_elements
-from onnxgrad.ir.block import Var
 from onnxgrad.ir.like import reshape_like, zeros_like
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 
 def _max_pool(g: Sequence[Var | None], y: Sequence[Var], x: Var, storage_order: int) -> Var | None:

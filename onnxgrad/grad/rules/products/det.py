@@ -11,10 +11,11 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.like import expand_like
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 
 def _det(g: Var, y: Var, x: Var, binding: Binding) -> Var:

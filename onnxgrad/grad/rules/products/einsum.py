@@ -16,10 +16,11 @@ import numpy as np
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp_all
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.like import shape_of
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 
 def _einsum(g: Var, y: Var, xs: Sequence[Var], equation: str, binding: Binding, wanted: Sequence[bool]) -> list[Any]:

@@ -6,9 +6,10 @@ from typing import Any
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp_all
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.like import reshape_like
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 
 def _matmul(g: Var, y: Var, xs: tuple[Var, Var], binding: Binding, wanted: tuple[bool, bool]) -> list[Any]:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.rules._common import as_number
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.like import filled_like
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 Slope = Callable[[Var, Var, float, float], Var]
 Value = Callable[[Var, float, float], Var]

@@ -15,7 +15,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.emission.emitter import emitter
@@ -23,6 +23,7 @@ from onnxgrad.ir.emission.nested import emit_with_blocks, nested_block
 from onnxgrad.ir.like import reshape_like, zeros_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import TensorType, Type
+from onnxgrad.ir.var import Var
 
 Step = Callable[[Sequence[Var], Sequence[Var]], tuple[Sequence[Var], Sequence[Var]]]
 

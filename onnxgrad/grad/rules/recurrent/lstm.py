@@ -8,8 +8,9 @@ from typing import Any
 from onnxgrad.grad.registry import vjp_all
 from onnxgrad.grad.rules.recurrent._gates import Gate, gates
 from onnxgrad.grad.rules.recurrent._sweep import Direction, Recurrent, flat_product, plus
-from onnxgrad.ir.block import Binding, Var
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
 
 Adjoints = Sequence["Var | None"]
 
