@@ -151,8 +151,3 @@ def _operand(binding: Binding, p: Parameter) -> Any:
 def _from_attribute(binding: Binding, name: str) -> Any:
     found = binding.attrs.get(name)
     return (found,) if name in SHAPE_LIKE and isinstance(found, int) else found
-
-
-def shape_operand(binding: Binding, index: int, name: str) -> Any:
-    """A shape-like operand for rules that read the binding themselves: tuple of ints, Var, or None."""
-    return _operand(binding, Parameter("operand", name, index))

@@ -64,7 +64,7 @@ class _Forward:
 
 def _automatic(block: BindingBlock, needed: list[Binding], budget: int | None) -> Marks:
     inside = {b: footprint(b) for b in needed if b.blocks}
-    forward = _forward(block, needed, inside)
+    forward = _forward(needed, inside)
     if budget is not None:
         _refuse_open(forward, inside)
     n = len(forward.order)
@@ -90,7 +90,7 @@ def _refuse_open(forward: _Forward, inside: Mapping[Binding, int | None]) -> Non
         )
 
 
-def _forward(block: BindingBlock, needed: list[Binding], inside: Mapping[Binding, int | None]) -> _Forward:
+def _forward(needed: list[Binding], inside: Mapping[Binding, int | None]) -> _Forward:
     order = [b for b in needed if b.inputs]
     place = {b: i for i, b in enumerate(order)}
     last = {v: max((place[u] for u in v.users if u in place), default=-1) for b in order for v in _results(b)}

@@ -65,9 +65,9 @@ def clone_block(
     outer: BindingBlock,
     mapping: dict[Var, Var | None],
     *,
-    owner: Binding | None = None,
-    bound: Mapping[str, AttributeProto] | None = None,
-    prefix: str = "",
+    owner: Binding,
+    bound: Mapping[str, AttributeProto] | None,
+    prefix: str,
 ) -> BindingBlock:
     """A copy of a nested block for a binding of `outer`, with fresh names; captures go through `mapping`."""
     program = outer.program

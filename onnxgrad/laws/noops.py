@@ -52,12 +52,12 @@ def same_shape_result(x: Var, y: Var, root: Binding) -> Any:
     """Expand/Reshape/Tile(x, s) = x when the result provably has x's shape"""
     if not same_shape(x.shape, root.out.shape):
         return None
-    if root.op == "Reshape" and not (is_static(x.shape) or _keeps_each(x, root)):
+    if root.op == "Reshape" and not (is_static(x.shape) or _keeps_each(x)):
         return decline("the sizes agree in name only")
     return x_if_free(root, x)
 
 
-def _keeps_each(x: Var, root: Binding) -> bool:
+def _keeps_each(x: Var) -> bool:
     """At most one symbolic size and no size of 0: the element count then decides it."""
     shape = x.shape or ()
     return 0 not in shape and sum(not isinstance(d, int) for d in shape) <= 1

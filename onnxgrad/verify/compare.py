@@ -139,9 +139,7 @@ def _kind(value: Any) -> str:
     return "sequence" if isinstance(value, list) else "map" if isinstance(value, dict) else "tensor"
 
 
-def compare_tensor(
-    name: str, a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], limit: float | None = None
-) -> Difference:
+def compare_tensor(name: str, a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], limit: float | None) -> Difference:
     """Two tensors of any dtype and shape; `limit` None takes the floor of the dtype."""
     limit = floor(a.dtype) if limit is None else limit
     if _dtype_name(a) != _dtype_name(b):

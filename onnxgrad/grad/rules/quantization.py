@@ -25,14 +25,14 @@ def _dequantize_scale(
     each = g * (plain if plain.dtype == g.dtype else op.Cast(plain, to=g.dtype))
     a = axis % max(x.rank, 1)
     if block_size:
-        return _sum_blocks(each, x, scale, a, block_size, binding)
+        return _sum_blocks(each, x, a, block_size, binding)
     if scale.rank == 0 or scale.shape == (1,):
         return reshape_like(op.ReduceSum(each, keepdims=0), scale)
     others = [i for i in range(x.rank) if i != a]
     return op.ReduceSum(each, others, keepdims=0) if others else each
 
 
-def _sum_blocks(each: Var, x: Var, scale: Var, axis: int, block: int, binding: Binding) -> Var:
+def _sum_blocks(each: Var, x: Var, axis: int, block: int, binding: Binding) -> Var:
     """Sums of `block` neighbours along `axis`; the last block may be short."""
     size = x.shape[axis] if x.shape is not None else None
     if not isinstance(size, int):

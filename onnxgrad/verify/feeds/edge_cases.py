@@ -22,6 +22,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 _SHARE = 8  # one element in eight becomes 0, one in eight a repeated value
 _BESIDE = 0.0625  # how far beside a threshold
 _MOST_THRESHOLDS = 8
+_MOST_ALONE = 4  # inputs that are tried as the one with a nonzero element
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,9 @@ class Edges:
     only: str | None = None
 
 
-def variants(names: Iterable[str], most: int = 4) -> list[Edges]:
+def variants(names: Iterable[str]) -> list[Edges]:
     """What to try, until the model runs: everything, then less of it."""
-    return [Edges(), Edges(sizes=False), *(Edges(False, name) for name in list(names)[:most])]
+    return [Edges(), Edges(sizes=False), *(Edges(False, name) for name in list(names)[:_MOST_ALONE])]
 
 
 @dataclass(frozen=True)

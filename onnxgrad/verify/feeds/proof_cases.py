@@ -25,9 +25,9 @@ from onnxgrad.verify.running.process import RunFailed
 from onnxgrad.verify.values import Value
 
 Results: TypeAlias = "dict[str, Value]"
-File: TypeAlias = "str | os.PathLike[str]"
-Inputs: TypeAlias = "Mapping[str, Value] | Sequence[Mapping[str, Value]] | File | Sequence[File]"
-
+Inputs: TypeAlias = (
+    "Mapping[str, Value] | Sequence[Mapping[str, Value]] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
+)
 Attempt: TypeAlias = "Callable[[Results], Results]"
 
 _PLANS = 2  # sizes per symbolic dimension
