@@ -3,32 +3,30 @@
 For each requested value x a random direction v is tried: the gradient graph, run in onnxruntime as deployed, gives g;
 the forward graph, in the float64 reference (`verify.reference`), gives (f(x + hv) - f(x - hv)) / 2h, extrapolated from
 two steps. Where the two steps disagree the function has a kink nearby and the value is not judged. Elements that lie
-exactly on one (`grad.check_kinks`), where any step gives the mean of both slopes, are not moved.
-
-A value that is off gets a second look: the gradient graph itself in float64 has to agree ten times better, and
-onnxruntime with that up to what rounding at every step does, which random rounding shows (Parker, Monte Carlo
-arithmetic, 1997).
+exactly on one (`grad.check_kinks`), where any step gives the mean of both slopes, are not moved. A value that is off
+gets a second look (`grad.check_rounding`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto
 
-from onnxgrad.errors import InputError, NotProved, OnnxgradError, Unsupported
-from onnxgrad.grad.check_kinks import between_slopes, smooth_elements
-from onnxgrad.grad.check_line import SHRINK, STEP, Line
-from onnxgrad.grad.check_report import GradientReport, ValueCheck
-from onnxgrad.grad.check_values import Flat, Mask, flat, moved_by, zero_deltas
-from onnxgrad.grad.differentiation import Gradient, differentiate
+from onnxgrad.errors import InputError, NotProved, OnnxgradError
+from onnxgrad.grad.check_differences import Yardstick, compare_slopes
+from onnxgrad.grad.check_line import Line
+from onnxgrad.grad.check_probe import Probe, probe_of
+from onnxgrad.grad.check_report import GradientReport
+from onnxgrad.grad.check_rounding import TOLERANCES, coarsest, second_look
+from onnxgrad.grad.check_values import Flat, flat, zero_deltas
+from onnxgrad.grad.differentiation import differentiate
 from onnxgrad.grad.reach import values_reaching
-from onnxgrad.grad.request import Target, Wrt, find_targets, hoist_requested
-from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.grad.request import Target, Wrt, find_targets
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
@@ -41,26 +39,8 @@ from onnxgrad.verify.reference.in_child import Float64
 from onnxgrad.verify.running.process import RunFailed
 from onnxgrad.verify.running.run import run
 
-# relative to the value's own gradient, by the coarsest float type on the way
-TOLERANCES: dict[int, float] = {
-    TensorProto.DOUBLE: 1e-6,
-    TensorProto.FLOAT: 1e-4,
-    TensorProto.FLOAT16: 5e-2,
-    TensorProto.BFLOAT16: 3e-1,
-}
-# a gradient this much smaller than the model's largest is judged on the scale of that one: it may be a true zero
-_FLOOR = 1e-3
 # the target itself may be off by this many times the tolerance: rounding also moves what a model rounds or picks
 _SAME, _LARGEST = 1000, 0.5
-# how many times the largest effect of some trials of random rounding onnxruntime may be off
-_NOISES, _TRIALS = 10, 3
-_UNITS: dict[int, float] = {
-    TensorProto.DOUBLE: 2.0**-53,
-    TensorProto.FLOAT: 2.0**-24,
-    TensorProto.FLOAT16: 2.0**-11,
-    TensorProto.BFLOAT16: 2.0**-8,
-}
-_AGREE = 0.1
 
 
 @bounded
@@ -88,69 +68,81 @@ def check_gradient(
     RunFailed or LimitReached where `timeout` (seconds for everything, 300) or `max_memory` (half of what there is) does
     not suffice.
     """
-    try:
-        source = to_proto(load(model), weights=True)
-    except TooLarge as error:
-        raise InputError(
-            "the model's weights pass 2 GB, more than the check by differences holds in memory: `onnxgrad grad "
-            "--no-verify` writes the gradient without it"
-        ) from error
+    source = _in_memory(model)
     program = load(source)
-    targets = find_targets(program.main, target, scalar=False)
-    scalar = all(v.shape == () for v in targets)
+    scalar = all(v.shape == () for v in find_targets(program.main, target, scalar=False))
     dtypes = {v.name: v.dtype for v in program.main.vars()}
     sequences = {v.name for v in program.main.vars() if isinstance(v.type, SequenceType)}
     found = differentiate(program, wrt, target, seed="ones" if scalar else "input", **options)
-    strange = [name for name in allow_empty if name not in found.adjoints]
-    if strange:
-        raise InputError(f"--allow-empty {strange[0]}: no gradient of it was asked for")
-    reaching = values_reaching(source, found.targets, dtypes)
+    for strange in (name for name in allow_empty if name not in found.adjoints):
+        raise InputError(f"--allow-empty {strange}: no gradient of it was asked for")
     graph = to_proto(found.program, weights=True)
-    if not inputs:
-
-        def attempt(feeds: dict[str, Any]) -> dict[str, Any]:
-            return run(source, feeds, provider=provider)
-
-        dims = runnable(source, dims, seed, attempt, count=1)[0]
-    feeds = feeds_for(source, seed=seed, dims=dims, given=inputs)
-
     names = list(found.adjoints)
-    probe, deltas, moved = _probe(source, wrt, names, found.targets)
+
+    if not inputs:
+        dims = runnable(source, dims, seed, lambda feeds: run(source, feeds, provider=provider), count=1)[0]
+    feeds = feeds_for(source, seed=seed, dims=dims, given=inputs)
+    probe = probe_of(source, wrt, names, found.targets)
+    reference = Float64(probe.model)
+    zeros = {probe.deltas[n]: still for n, still in zero_deltas(source, feeds, names, sequences).items()}
+    feeds, base = _where_finite(reference, probe, zeros, [feeds] if inputs else [feeds, *_masks_alike(feeds)])
+
     rng = np.random.default_rng(seed)
-    reference = Float64(probe)
-    zeros = {deltas[n]: still for n, still in zero_deltas(source, feeds, names, sequences).items()}
-    base = reference.run({**feeds, **zeros})
-    for other in () if inputs else _masks_alike(feeds):  # what is masked in whole rows may be NaN, and then all is
-        if all(np.isfinite(flat(base[moved[t]])).all() for t in found.targets):
-            break
-        tried = reference.run({**other, **zeros})
-        if all(np.isfinite(flat(tried[moved[t]])).all() for t in found.targets):
-            feeds, base = other, tried
-    weights = {t: _adjoint(rng, base[moved[t]], scalar, found.program, t) for t in found.targets}
+    weights = {t: _adjoint(rng, base[out], scalar, found.program, t) for t, out in probe.outputs.items()}
     given = {**feeds, **{found.seeds[t]: weights[t] for t in found.seeds}}
     shown = [t for t in found.targets if any(v.name == t for v in found.program.main.outputs)]
     try:
         results = run(graph, given, provider=provider, outputs=[*found.adjoints.values(), *shown])
     except RunFailed as error:
         raise _whose_fault(error, source, feeds, provider) from error
-    arrays = {n: flat(results[found.adjoints[n]]) for n in names}
-    scale = max((float(np.linalg.norm(a)) for a in arrays.values() if np.isfinite(a).all()), default=0.0)
-    limit = TOLERANCES[_coarsest(found.program)] if tolerance is None else tolerance
+    gradients = {n: flat(results[found.adjoints[n]]) for n in names}
+    limit = TOLERANCES[coarsest(found.program)] if tolerance is None else tolerance
     for t in shown:
-        _same_function(t, results[t], base[moved[t]], limit)
+        _same_function(t, results[t], base[probe.outputs[t]], limit)
+
+    by = Yardstick(_largest(gradients.values()), limit)
+    onto = {probe.outputs[t]: w for t, w in weights.items()}
     checks, directions = [], {}
-    for name in names:
-        directions[name] = direction = np.asarray(rng.standard_normal(arrays[name].shape))
-        onto = {moved[t]: w for t, w in weights.items()}
-        at = Line(reference, {**feeds, **zeros}, deltas[name], direction, onto, _size(base[name]))
-        check = _check(name, arrays[name], at, scale, limit)
-        if check.judged and check.error > limit and np.isfinite(arrays[name]).all():
-            check, directions[name] = _beside_kinks(check, arrays[name], flat(base[name]), at, scale, limit)
+    for name, g in gradients.items():
+        values = flat(base[name])
+        size = float(np.abs(values).max(initial=0.0))
+        direction: Flat = np.asarray(rng.standard_normal(g.shape))
+        line = Line(reference, {**feeds, **zeros}, probe.deltas[name], direction, onto, size)
+        check, directions[name] = compare_slopes(name, g, values, line, by)
         checks.append(check)
-    sizes = {n: max(float(np.linalg.norm(arrays[n])), _FLOOR * scale, 1e-300) for n in names}
-    checks = _second_look(checks, directions, sizes, graph, given, found, limit)
+    checks = second_look(checks, directions, gradients, by, graph, given, found)
+    reaching = values_reaching(source, found.targets, dtypes)
     checks = [replace(c, unreachable=c.name not in reaching, allowed=c.name in allow_empty) for c in checks]
     return GradientReport(tuple(checks), limit, provider, found.notes)
+
+
+def _in_memory(model: ModelLike) -> ModelProto:
+    """The model with its weights. Raises InputError where they pass what one protobuf holds."""
+    try:
+        return to_proto(load(model), weights=True)
+    except TooLarge as error:
+        raise InputError(
+            "the model's weights pass 2 GB, more than the check by differences holds in memory: `onnxgrad grad "
+            "--no-verify` writes the gradient without it"
+        ) from error
+
+
+def _where_finite(
+    reference: Float64, probe: Probe, zeros: Mapping[str, Any], choices: Iterable[dict[str, Any]]
+) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    """The first feeds on which every target is finite, else the first of all; and what the reference answers there."""
+
+    def finite(results: Mapping[str, Any]) -> bool:
+        return all(np.isfinite(flat(results[out])).all() for out in probe.outputs.values())
+
+    answers = ((feeds, reference.run({**feeds, **zeros})) for feeds in choices)
+    first = next(answers)
+    return next((answer for answer in chain([first], answers) if finite(answer[1])), first)
+
+
+def _largest(gradients: Iterable[Flat]) -> float:
+    """The norm of the largest gradient without NaN or infinity."""
+    return max((float(np.linalg.norm(g)) for g in gradients if np.isfinite(g).all()), default=0.0)
 
 
 def _whose_fault(error: RunFailed, source: ModelProto, feeds: Mapping[str, Any], provider: str) -> OnnxgradError:
@@ -185,132 +177,6 @@ def _same_function(target: str, value: Any, expected: Any, limit: float) -> None
     )
 
 
-class _Rounding:
-    """The gradient graph in float64, and what rounding at every step does to it."""
-
-    def __init__(self, graph: ModelProto, given: Mapping[str, Any], adjoints: Mapping[str, str], unit: float) -> None:
-        reference = Float64(graph)
-        self.adjoints = adjoints
-        wanted = list(adjoints.values())
-        self.exact = reference.run(given, outputs=wanted)
-        self.rounded = [
-            reference.run(given, outputs=wanted, jitter=unit, everywhere=True, seed=i) for i in range(_TRIALS)
-        ]
-
-    def judge(self, check: ValueCheck, direction: np.ndarray[Any, Any], size: float, limit: float) -> ValueCheck:
-        """The check with float64's error where onnxruntime's is rounding; unchanged where it is not."""
-
-        def along(values: Mapping[str, Any]) -> float:
-            return float(np.sum(flat(values[self.adjoints[check.name]]) * direction))
-
-        exact = along(self.exact)
-        noise = max(abs(along(r) - exact) for r in self.rounded)
-        error = abs(exact - check.difference) / size
-        if not error <= limit / 10 or not abs(check.gradient - exact) <= _NOISES * noise + limit * size:
-            return check
-        return replace(check, error=error, why=f"in float64; rounding in onnxruntime moves it by {check.error:.0e}")
-
-
-def _second_look(
-    checks: list[ValueCheck], directions: Mapping[str, np.ndarray[Any, Any]], sizes: Mapping[str, float],
-    graph: ModelProto, given: Mapping[str, Any], found: Gradient, limit: float,
-) -> list[ValueCheck]:  # fmt: skip
-    """The checks, those that are off judged by float64; as they are where the reference cannot run the gradient."""
-    doubtful = [c for c in checks if c.judged and c.error > limit]
-    if not doubtful:
-        return checks
-    try:
-        leg = _Rounding(graph, given, found.adjoints, _UNITS[_coarsest(found.program)])
-    except Unsupported:
-        return checks
-    return [leg.judge(c, directions[c.name], sizes[c.name], limit) if c in doubtful else c for c in checks]
-
-
-def _check(name: str, g: np.ndarray[Any, Any], at: Line, scale: float, limit: float) -> ValueCheck:
-    got = float(np.sum(g * at.direction))
-    if not np.isfinite(g).all():
-        difference = at.central(STEP * max(1.0, at.size))
-        both = not np.isfinite(difference)
-        what = "all NaN" if np.isnan(g).all() else "NaN" if np.isnan(g).any() else "infinite"
-        why = f"the gradient is {what}" + (" and the differences are not finite: nothing to compare" if both else "")
-        return ValueCheck(name, got, difference, float("inf"), not both, why)
-    against = max(float(np.linalg.norm(g)), _FLOOR * scale, 1e-300)
-    h = STEP * max(1.0, at.size)
-    for part in SHRINK:
-        small, large = at.central(h * part), at.central(2 * h * part)
-        difference = (4 * small - large) / 3
-        if not np.isfinite(difference):
-            return ValueCheck(name, got, difference, 0.0, False, "the differences are not finite: nothing to compare")
-        if abs(small - large) <= _AGREE * limit * max(against, abs(difference)):
-            break
-    else:
-        return ValueCheck(name, got, difference, 0.0, False, f"a kink within {h * SHRINK[-1]:.0e}")
-    if got == 0.0 and difference == 0.0:
-        return ValueCheck(name, got, difference, 0.0, True)
-    error = abs(got - difference) / max(against, _FLOOR * abs(difference))
-    return ValueCheck(name, got, difference, error if np.isfinite(error) else float("inf"), True)
-
-
-def _beside_kinks(
-    check: ValueCheck, g: np.ndarray[Any, Any], values: Flat, at: Line, scale: float, limit: float
-) -> tuple[ValueCheck, Flat]:
-    """A check that is off, made again where only elements move that are on no kink; and the direction of the move.
-
-    As it was when none is on a kink; not judged when all are.
-    """
-    least = _AGREE * limit * max(float(np.linalg.norm(g)), _FLOOR * scale, abs(check.difference))
-
-    def has_kink(elements: Mask) -> bool:
-        return at.moving(elements).has_kink(least)
-
-    if not has_kink(np.ones(g.shape, bool)):
-        return check, at.direction
-    smooth = smooth_elements(values, has_kink)
-    if smooth is None:
-        return replace(check, error=0.0, judged=False, why="elements are on kinks, at too many values"), at.direction
-    kept = g.size - int(smooth.sum())
-    why = f"a kink at the value of {kept} of {g.size} elements"
-    if not between_slopes(g, at, ~smooth):
-        return replace(check, why=f"{why}, and the gradient there is no slope beside it"), at.direction
-    beside = at.moving(smooth)
-    again = _check(check.name, np.where(smooth, g, 0.0), beside, scale, limit)
-    if kept == g.size or (again.judged and again.error > limit and has_kink(smooth)):
-        return replace(again, error=0.0, judged=False, why=why), beside.direction
-    return replace(again, why=f"{why}, not moved" if again.judged else again.why), beside.direction
-
-
-def _probe(
-    source: ModelProto, wrt: Wrt, names: Sequence[str], targets: Sequence[str]
-) -> tuple[ModelProto, dict[str, str], dict[str, str]]:
-    """The model with `x + delta` for each named value; the names of the deltas, and of the outputs for the targets."""
-    program = load(source)
-    hoist_requested(program, wrt)
-    block = program.main
-    values = {v.name: v for v in block.vars()}
-    deltas: dict[str, str] = {}
-    outputs = {t: t for t in targets}
-    with emitting(block):
-        for name in names:
-            v = values[name]
-            delta = block.add_input(program.names.fresh(f"{name}_delta"), v.type)
-            users = list(v.users)
-            moved = moved_by(v, delta)
-            for user in users:
-                for i, operand in enumerate(user.inputs):
-                    if operand is v:
-                        block.set_operand(user, i, moved)
-            deltas[name] = delta.name
-            if any(v in nested.outputs for b in block.walk() for nested in b.blocks.values()):
-                raise InputError(f"'{name}' is returned by a nested graph: it cannot be moved to take differences")
-            if name in targets:
-                outputs[name] = moved.name
-    proto = to_proto(program)
-    del proto.graph.output[:]
-    for name in dict.fromkeys([*outputs.values(), *names]):
-        proto.graph.output.append(onnx.ValueInfoProto(name=name))
-    return proto, deltas, outputs
-
-
 def _adjoint(rng: np.random.Generator, value: Any, scalar: bool, program: Program, target: str) -> np.ndarray[Any, Any]:
     if scalar:
         return np.ones(())
@@ -320,17 +186,7 @@ def _adjoint(rng: np.random.Generator, value: Any, scalar: bool, program: Progra
 
 
 def _masks_alike(feeds: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The feeds with every mask all true, and all false."""
+    """The feeds with every mask all true, and all false: what is masked in whole rows may be NaN, and then all is."""
     masks = [n for n, v in feeds.items() if isinstance(v, np.ndarray) and v.dtype == np.bool_]
     for value in (True, False) if masks else ():
         yield {n: np.full_like(v, value) if n in masks else v for n, v in feeds.items()}
-
-
-def _size(value: Any) -> float:
-    return float(np.abs(flat(value)).max(initial=0.0))
-
-
-def _coarsest(program: Program) -> int:
-    """The coarsest float type among the model's values."""
-    dtypes = {v.dtype for v in program.main.vars()} & set(TOLERANCES)
-    return max(dtypes, key=TOLERANCES.__getitem__, default=TensorProto.FLOAT)
