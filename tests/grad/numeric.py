@@ -15,14 +15,16 @@ the float64 reference (1e-6).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxgrad.grad import gradient
+from onnxgrad.grad import find, gradient
+from onnxgrad.ir.domains import full_name
 from onnxgrad.verify.reference.evaluate import reference
 from onnxgrad.verify.running.run import run
 
@@ -141,6 +143,7 @@ def check_model(
     targets = _targets(model, target)
     wrt = list(wrt) if wrt is not None else [v.name for v in model.graph.input if _is_float(v)]
     graph = gradient(model, wrt, targets, seed="input")
+    assert without_rule(emitted(model, graph)) == set(), "emitted, and no second derivative of it"
     if all(v.type.tensor_type.HasField("shape") for v in model.graph.output if v.type.HasField("tensor_type")):
         onnx.checker.check_model(graph)  # it refuses outputs of unknown rank, which are legal
     for seed in seeds:
@@ -168,6 +171,29 @@ def check_model(
                     f"{leg}, seed {seed}: gradient of {w}: <g, v> = {got:.9g}, differences give {expected:.9g} "
                     f"(scale {scale:.3g})\n{onnx.printer.to_text(graph.graph)}"
                 )
+
+
+def operators(model: onnx.ModelProto) -> Counter[str]:
+    """How often each operator stands in a model, in nested graphs and functions too; "domain::Op" outside of ONNX."""
+
+    def walk(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+        for node in nodes:
+            yield node
+            for a in node.attribute:
+                yield from walk([*a.g.node, *(n for g in a.graphs for n in g.node)])
+
+    every = walk([*model.graph.node, *(n for f in model.functions for n in f.node)])
+    return Counter(full_name(n.domain, n.op_type) for n in every)
+
+
+def emitted(given: onnx.ModelProto, graph: onnx.ModelProto) -> set[str]:
+    """The operators that the gradient graph of `given` has more of."""
+    return set(operators(graph) - operators(given))
+
+
+def without_rule(names: Iterable[str]) -> set[str]:
+    """Those that cannot be differentiated: neither a rule nor a body in ONNX's schema."""
+    return {n for n in names if find(n) is None and not (onnx.defs.has(n) and onnx.defs.get_schema(n).has_function)}
 
 
 def _targets(model: onnx.ModelProto, target: Any) -> list[str]:
