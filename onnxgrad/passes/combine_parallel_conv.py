@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.laws.parallel.conv import convs_of_one_input
-from onnxgrad.laws.parallel.splits import lift_activations
+from onnxgrad.laws.parallel.splits import lift_above_split
 from onnxgrad.passes.base import FamilyPass, register
 from onnxgrad.rewrite.combine import Family
 from onnxgrad.rewrite.trace import Trace
@@ -33,5 +33,5 @@ class CombineParallelConv(FamilyPass):
         return convs_of_one_input(self.merge)
 
     def follow(self, emitted: Sequence[Binding], trace: Trace) -> None:
-        """Activations move above the Split."""
-        lift_activations(emitted, trace)
+        """Biases and scales per channel, and activations, move above the Split."""
+        lift_above_split(emitted, trace)

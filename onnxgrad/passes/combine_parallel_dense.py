@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from onnxgrad.ir.binding import Binding
 from onnxgrad.laws.parallel.dense import products_of_equal_shapes
+from onnxgrad.laws.parallel.splits import lift_above_split
 from onnxgrad.passes.base import FamilyPass, register
 from onnxgrad.rewrite.combine import Family
+from onnxgrad.rewrite.trace import Trace
 
 
 @register
@@ -26,3 +30,7 @@ class CombineParallelDense(FamilyPass):
     def family(self) -> Family:
         """See `laws.parallel`."""
         return products_of_equal_shapes(self.share_left)
+
+    def follow(self, emitted: Sequence[Binding], trace: Trace) -> None:
+        """Biases, scales and activations behind the products become one each."""
+        lift_above_split(emitted, trace)

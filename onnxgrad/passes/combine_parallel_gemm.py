@@ -32,5 +32,5 @@ class CombineParallelGemm(FamilyPass):
         return gemms_of_one_left(self.merge, self.provider)
 
     def follow(self, emitted: Sequence[Binding], trace: Trace) -> None:
-        """Biases, then activations, move above the Split."""
+        """Biases, scales and activations move above the Split."""
         lift_above_split(emitted, trace)

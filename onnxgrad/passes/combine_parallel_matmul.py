@@ -33,5 +33,5 @@ class CombineParallelMatMul(FamilyPass):
         return products_of_one_left(self.merge, self.provider)
 
     def follow(self, emitted: Sequence[Binding], trace: Trace) -> None:
-        """Biases, then activations, move above the Split."""
+        """Biases, scales and activations move above the Split."""
         lift_above_split(emitted, trace)

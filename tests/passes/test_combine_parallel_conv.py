@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify.running.run import run
 from tests.helpers import parse
-from tests.passes.proving import initializer, ran, with_weights
+from tests.passes.proving import Ran, initializer, ran, with_weights
 
 PASS = "combine-parallel-conv,remove-unused"
 
@@ -145,6 +146,81 @@ def test_a_common_activation_moves_in_front_of_the_split() -> None:
       { c = Conv(x, w1)  a = Relu(c)  d = Conv(x, w2)  b = Relu(d) }"""
     done = ran(with_weights(parse(text), {"w1": (2, 3, 1, 1), "w2": (4, 3, 1, 1)}), PASS)
     assert done.ops == ["Conv", "Relu", "Split"]
+    done.prove()
+
+
+def _behind(
+    a: str, b: str, inputs: str = "", group: int = 1, sizes: dict[str, tuple[int, ...]] | None = None, opset: int = 20
+) -> Ran:
+    """Two Convs p (2 channels) and q (4) with a and b behind them."""
+    text = f"""g (float[2,4,5,6] x{inputs}) => (float[2,2,5,6] a, float[2,4,5,6] b)
+      {{ p = Conv <group = {group}> (x, w1)  q = Conv <group = {group}> (x, w2)  a = {a}  b = {b} }}"""
+    weights = {"w1": (2, 4 // group, 1, 1), "w2": (4, 4 // group, 1, 1), **(sizes or {})}
+    done = ran(with_weights(parse(text, opset=opset, ir_version=8), weights), PASS)
+    assert done.count["Conv"] == 1
+    done.prove()
+    return done
+
+
+RUN_TIME = ", float[2,1,1] s, float[4,1,1] t"
+
+
+@pytest.mark.parametrize("opset", [7, 11, 13, 20])
+@pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div", "PRelu"])
+def test_a_scale_or_bias_known_at_run_time_is_concatenated(op: str, opset: int) -> None:
+    """SPEC, added after a second reading, S4: behind Conv, constant or not."""
+    done = _behind(f"{op}(p, s)", f"{op}(q, t)", RUN_TIME, opset=opset)
+    assert Counter(done.ops) == {"Concat": 1, "Conv": 1, op: 1, "Split": 1}
+
+
+def test_scale_then_bias_then_activation(golden: Callable[[str, str], None]) -> None:
+    text = """g (float[2,4,5,6] x, float[2,1,1] s, float[1,4,1,1] t) => (float[2,2,5,6] a, float[2,4,5,6] b)
+      { p = Conv(x, w1)  p2 = Mul(s, p)  p3 = Add(p2, c)  a = Relu(p3)
+        q = Conv(x, w2)  q2 = Mul(q, t)  q3 = Add(d, q2)  b = Relu(q3) }"""
+    sizes: dict[str, tuple[int, ...]] = {"w1": (2, 4, 1, 1), "w2": (4, 4, 1, 1), "c": (2, 1, 1), "d": (4, 1, 1)}
+    done = ran(with_weights(parse(text), sizes), PASS)
+    assert Counter(done.ops) == {"Reshape": 1, "Concat": 1, "Conv": 1, "Mul": 1, "Add": 1, "Relu": 1, "Split": 1}
+    golden("passes/combine_parallel_conv_behind", done.text)
+    done.prove()
+
+
+@pytest.mark.parametrize("op", ["Add", "Mul"])
+def test_grouped_channels_take_their_own_scale(op: str) -> None:
+    at_run_time = _behind(f"Relu(p2)  p2 = {op}(p, s)", f"Relu(q2)  q2 = {op}(q, t)", RUN_TIME, group=2)
+    assert at_run_time.count == {"Concat": 1, "Gather": 3, "Conv": 1, op: 1, "Relu": 1}
+    constant = _behind(f"{op}(p, s)", f"{op}(q, t)", group=2, sizes={"s": (2, 1, 1), "t": (1, 4, 1, 1)})
+    assert constant.count == {"Gather": 2, "Conv": 1, op: 1}
+
+
+def test_a_bias_on_one_branch_and_a_scale_on_one() -> None:
+    assert _behind("Add(p, s)", "Relu(q)", ", float[2,1,1] s").count["Concat"] == 1, "the other adds -0.0"
+    alone = _behind("Mul(p, s)", "Relu(q)", ", float[2,1,1] s")
+    assert alone.count == {"Conv": 1, "Split": 1, "Mul": 1, "Relu": 1}
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "inputs"),
+    [
+        ("Mul(p, s)", "Add(q, t)", RUN_TIME),
+        ("Sub(p, s)", "Sub(t, q)", RUN_TIME),
+        ("Mul(p, s)", "Mul(q, t)", ", float[2,2,1,1] s, float[2,4,1,1] t"),
+        ("Mul(p, s)", "Mul(q, s)", ", float[5,6] s"),
+        ("Mul(p, s)", "Mul(q, s)", ", float s"),
+        ("Mul(p, s)", "Mul(q, t)", ", float[2,1,1] s, float[4,5,1] t"),
+    ],
+)
+def test_what_is_not_one_value_for_each_channel_stays(a: str, b: str, inputs: str) -> None:
+    assert "Concat" not in _behind(a, b, inputs).count
+
+
+def test_a_scale_that_another_branch_computes_stays() -> None:
+    text = """g (float[1,4,5,5] x) => (float[1,2,5,5] a, float[1,2,5,5] b) <int64[3] z = {0, 2, 3}>
+      { p = Conv(x, w1)  q = Conv(x, w2)  b = Mul(q, u)  m = ReduceMax <keepdims = 0> (b, z)
+        s = Reshape(m, k)  a = Mul(p, s) }"""
+    model = with_weights(parse(text), {"w1": (2, 4, 1, 1), "w2": (2, 4, 1, 1), "u": (2, 1, 1)})
+    model.graph.initializer.append(numpy_helper.from_array(np.array([2, 1, 1], np.int64), "k"))
+    done = ran(model, PASS)
+    assert done.count["Conv"] == 1 and done.count["Mul"] == 2
     done.prove()
 
 

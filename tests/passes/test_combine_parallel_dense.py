@@ -6,7 +6,7 @@ import pytest
 
 from onnxgrad.pipeline.pipeline import PRESETS
 from tests.helpers import parse
-from tests.passes.proving import ran, with_weights
+from tests.passes.proving import Ran, ran, with_weights
 
 PASS = "combine-parallel-dense,remove-unused"
 
@@ -71,6 +71,65 @@ def test_gemm(attrs: str, x: str, w: tuple[int, ...], bias: tuple[int, ...] | No
 def test_what_stays_apart(body: str, sizes: dict[str, tuple[int, ...]]) -> None:
     text = f"g (float[3,4] x) => (float[3,A] y, float[3,B] z) {{ {body} }}"
     assert ran(with_weights(parse(text), sizes), PASS).count["Split"] == 0
+
+
+def _behind(a: str, b: str, inputs: str = "", **sizes: tuple[int, ...]) -> Ran:
+    """Two products p and q with a and b behind them."""
+    text = f"""g (float[3,4] x{inputs}) => (float[3,5] a, float[3,5] b)
+      {{ p = MatMul(x, w1)  q = MatMul(x, w2)  a = {a}  b = {b} }}"""
+    done = ran(with_weights(parse(text), {"w1": (4, 5), "w2": (4, 5), **sizes}), PASS)
+    assert done.count["MatMul"] == 1
+    done.prove()
+    return done
+
+
+@pytest.mark.parametrize("shape", [(5,), (1, 5), (3, 1), (3, 5), ()])
+@pytest.mark.parametrize("constant", [True, False])
+def test_bias_and_activation_are_combined_too(shape: tuple[int, ...], constant: bool) -> None:
+    """SPEC, added after a second reading, S4: behind parallel Dense, constant or not."""
+    inputs = "" if constant else "".join(f", float{list(shape) or ''} {c}" for c in "cd")
+    sizes = dict.fromkeys("cd", shape) if constant else {}
+    done = _behind("Gelu(p2)  p2 = Add(p, c)", "Gelu(q2)  q2 = Add(d, q)", inputs, **sizes)
+    assert (done.count["Add"], done.count["Gelu"], done.count["Squeeze"]) == (1, 1, 2)
+
+
+def test_bias_and_activation_golden(golden: Callable[[str, str], None]) -> None:
+    text = """g (float[3,4] x, float[4,5] w1, float[4,5] w2, float[5] c, float[5] d) => (float[3,5] a, float[3,5] b)
+      { p = MatMul(x, w1)  p2 = Add(p, c)  a = Relu(p2)  q = MatMul(x, w2)  q2 = Add(q, d)  b = Relu(q2) }"""
+    done = ran(parse(text), PASS)
+    golden("passes/combine_parallel_dense_behind", done.text)
+    done.prove()
+
+
+def test_a_bias_on_one_branch_and_run_time_scales_on_all() -> None:
+    one = _behind("Add(p, c)", "Relu(q)", c=(5,))
+    assert (one.count["Add"], one.count["Relu"]) == (1, 1), "the other adds -0.0"
+    assert _behind("Mul(p, s)", "Mul(q, t)", ", float[5] s, float[5] t").count["Mul"] == 1
+    assert _behind("Mul(p, s)", "Mul(q, s)", ", float s").count["Mul"] == 1
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "inputs"),
+    [
+        ("Add(p, s)", "Add(q, t)", ", float[5] s, float[3,5] t"),
+        ("Mul(p, s)", "Relu(q)", ", float[5] s"),
+        ("Relu(p)", "Tanh(q)", ""),
+        ("Sub(p, s)", "Sub(s, q)", ", float[5] s"),
+        ("Add(p, b)", "Relu(q)", ""),
+    ],
+)
+def test_what_differs_or_depends_on_a_branch_stays_behind(a: str, b: str, inputs: str) -> None:
+    done = _behind(a, b, inputs)
+    assert {n.op_type for n in done.after.graph.node if set(n.output) & set("ab")} == {a.split("(")[0], b.split("(")[0]}
+
+
+def test_the_softmax_of_each_stays_and_a_branch_that_is_an_output() -> None:
+    assert _behind("Softmax(p)", "Softmax(q)").count["Softmax"] == 2, "it is no elementwise operator"
+    text = """g (float[3,4] x) => (float[3,5] a, float[3,5] b, float[3,5] p)
+      { p = MatMul(x, w1)  q = MatMul(x, w2)  a = Relu(p)  b = Relu(q) }"""
+    done = ran(with_weights(parse(text), {"w1": (4, 5), "w2": (4, 5)}), PASS)
+    assert done.count["Relu"] == 2
+    done.prove()
 
 
 def test_different_left_operands_on_request() -> None:

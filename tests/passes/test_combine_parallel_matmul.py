@@ -303,6 +303,20 @@ def test_a_constant_scalar_is_a_bias_and_an_unknown_one_stays() -> None:
     assert three("a = Add(p, k)", "b = Relu(q)", "c = Relu(r)", inputs=", float k").fired("add_of_split") == 0
 
 
+def test_biases_and_scales_of_sizes_known_at_run_time() -> None:
+    """SPEC, added after a second reading, S4: constant or not, and of any width."""
+    done = merged(
+        """g (float[3,4] x, float[4,N] u, float[4,M] v, float[N] s, float[M] t, float[1,N] c, float[M] d)
+        => (float[3,N] a, float[3,M] b) {
+          p = MatMul(x, u) q = MatMul(x, v) p2 = Mul(p, s) q2 = Mul(t, q) p3 = Add(p2, c) q3 = Add(q2, d)
+          a = Tanh(p3) b = Tanh(q3) }"""
+    )
+    assert (done.count("MatMul"), done.count("Mul"), done.count("Add"), done.count("Tanh")) == (1, 1, 1, 1)
+    one = "g (float[3,4] x, float[4,N] u, float[4,M] v, float[N] s) => (float[3,N] a, float[3,M] b)"
+    some = merged(f"{one} {{ p = MatMul(x, u) b = MatMul(x, v) a = Add(p, s) }}")
+    assert some.fired("add_of_split") == 0 and "would have to be known" in some.reasons("add_of_split")[0]
+
+
 @pytest.mark.parametrize("shape", [(3, 5), (2, 1, 5), (2, 3, 1), (1, 2, 3, 5)])
 def test_an_addend_that_is_no_row_stays(shape: tuple[int, ...]) -> None:
     text = THREE.format(inputs="")

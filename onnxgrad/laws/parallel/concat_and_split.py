@@ -24,6 +24,17 @@ def concat(values: Sequence[Var], axis: int) -> Var:
     return op.Concat(*values, axis=axis)
 
 
+def stack(values: Sequence[Var], rank: int) -> Var:
+    """The values, of one shape, along a new axis 0 in front of `rank` others; computed now when all are constants."""
+    known = [v.const for v in values]
+    arrays = [a.reshape(*[1] * (rank - a.ndim), *a.shape) for a in known if a is not None]
+    if len(arrays) == len(values):
+        return constant(np.stack(arrays), name=f"{values[0].name}_stacked")
+    # one value many times over is lifted once
+    lifted = {v: op.Unsqueeze(v, list(range(rank + 1 - (v.rank or 0)))) for v in dict.fromkeys(values)}
+    return op.Concat(*(lifted[v] for v in values), axis=0)
+
+
 def split(value: Var, sizes: Sequence[Dim], sources: Sequence[Var], source_axis: int, axis: int) -> tuple[Var, ...]:
     """Split `value` along `axis` into parts as long as the sources are along `source_axis`, at run time if need be."""
     known = [d for d in sizes if isinstance(d, int)]

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-import numpy as np
-
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Shape
 from onnxgrad.ir.var import Var
+from onnxgrad.laws.parallel.concat_and_split import stack
 from onnxgrad.laws.parallel.gemm import row
 from onnxgrad.rewrite.combine import Family, combine
 from onnxgrad.rewrite.pattern import P, capture
@@ -47,17 +45,6 @@ def _sharing_left(a: Var, b: Var, root: Binding) -> Hashable | Decline:
     return key if isinstance(key, Decline) else (a, key)
 
 
-def _stack(values: Sequence[Var]) -> Var:
-    """The values along a new axis 0, computed now when all are constants."""
-    known = [v.const for v in values]
-    arrays = [array for array in known if array is not None]
-    if len(arrays) == len(values):
-        return constant(np.stack(arrays), name=f"{values[0].name}_stacked")
-    # one value many times over is lifted once
-    lifted = {v: op.Unsqueeze(v, [0]) for v in dict.fromkeys(values)}
-    return op.Concat(*(lifted[v] for v in values), axis=0)
-
-
 def _gemm(root: Binding, left: Var, right: Var, biases: Sequence[Var | None]) -> Var | None:
     """alpha * a' @ b' + beta * c for stacked operands; None when a bias cannot be made a row."""
     y = (left.mT if root.attr("transA") else left) @ (right.mT if root.attr("transB") else right)
@@ -70,7 +57,7 @@ def _gemm(root: Binding, left: Var, right: Var, biases: Sequence[Var | None]) ->
     found = [v for v in rows if v is not None]
     if len(found) < len(rows):
         return None
-    bias = op.Unsqueeze(_stack(found), [1])
+    bias = op.Unsqueeze(stack(found, 1), [1])
     return y + (bias if root.attr("beta") == 1.0 else bias * float(root.attr("beta")))
 
 
@@ -79,7 +66,8 @@ def products_of_equal_shapes(share_left: bool) -> Family:
 
     @combine(P.any_of("MatMul", "Gemm")(a, b, c.maybe), by=_sharing_left if share_left else _of_equal_shapes)
     def combine_parallel_dense(a: list[Var], b: list[Var], c: list[Var | None], roots: list[Binding]) -> Any:
-        first, left, right = roots[0], _stack(a), _stack(b)
+        rank = a[0].rank or 2  # of both operands
+        first, left, right = roots[0], stack(a, rank), stack(b, rank)
         if first.is_op("MatMul"):
             y = op.MatMul(left, right)
         else:
