@@ -16,9 +16,10 @@ import numpy as np
 import onnx
 
 from onnxgrad.errors import InputError
+from onnxgrad.verify.feeds.data_flow import DataFlow
 from onnxgrad.verify.feeds.dims import dim_plans, evaluate, required_inputs, shape_of, symbols_in
 from onnxgrad.verify.feeds.edge_cases import Edges, Slot, edged
-from onnxgrad.verify.feeds.value_bounds import Tracer, Uses
+from onnxgrad.verify.feeds.value_bounds import Uses, uses_of
 from onnxgrad.verify.values import Value
 
 _MAX_ELEMENTS = 2**28  # a generated input of over a gigabyte helps nobody
@@ -50,8 +51,8 @@ class Feeder:
         self.model = model
 
     @functools.cached_property
-    def _tracer(self) -> Tracer:
-        return Tracer(self.model)
+    def _flow(self) -> DataFlow:
+        return DataFlow(self.model)
 
     @functools.cached_property
     def _sizes(self) -> dict[str, int]:
@@ -76,7 +77,7 @@ class Feeder:
         maker: _Maker | None = None
         for turn, value in enumerate(required_inputs(self.model.graph)):
             if value.name not in feeds:
-                maker = maker or _Maker(self._tracer.at(sizes), sizes, seed, edges)
+                maker = maker or _Maker(self._flow.at(sizes), sizes, seed, edges)
                 feeds[value.name] = maker.make(value.name, value.type, turn)
         return {name: feeds[name] for name in inputs if name in feeds}
 
@@ -117,7 +118,7 @@ def _check_given(value: onnx.ValueInfoProto, array: Value) -> None:
 class _Maker:
     """Makes the values of one set of feeds."""
 
-    tracer: Tracer
+    flow: DataFlow
     sizes: Mapping[str, int]
     seed: int
     edges: Edges | None
@@ -165,7 +166,7 @@ class _Maker:
             )
         text = kind.elem_type == onnx.TensorProto.STRING
         dtype = np.dtype(object) if text else onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
-        slot = _slot(name, shape, dtype, self.tracer.uses(name), turn)
+        slot = _slot(name, shape, dtype, uses_of(self.flow, name), turn)
         usual = _usual(slot, shape, rng)
         made = usual if self.edges is None else edged(usual, slot, self.edges, edge_rng)
         return np.asarray(made).astype(dtype)

@@ -17,7 +17,9 @@ from onnx import ModelProto, TypeProto
 from onnxgrad.ir.load import load
 from onnxgrad.ir.nodes import every_node
 from onnxgrad.ir.types import type_to_proto
-from onnxgrad.verify.reducing.smaller import STEPS, copied, plainness, pruned
+from onnxgrad.verify.reducing.candidate import copied, pruned
+from onnxgrad.verify.reducing.simpler_numbers import plainness
+from onnxgrad.verify.reducing.smaller import STEPS
 
 Interesting = Callable[[ModelProto], bool]
 

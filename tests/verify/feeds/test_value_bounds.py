@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from onnxgrad.verify.feeds.value_bounds import Tracer, Uses
+from onnxgrad.verify.feeds.data_flow import DataFlow
+from onnxgrad.verify.feeds.value_bounds import Uses, uses_of
 from tests.helpers import parse
 
 # the table has 5 rows: an index is from 0 to 4 where Gather reads it
@@ -29,7 +30,7 @@ SCALES = {
 
 
 def uses(text: str, name: str, opset: int = 21) -> Uses:
-    return Tracer(parse(text, opset=opset), {}).uses(name)
+    return uses_of(DataFlow(parse(text, opset=opset)), name)
 
 
 @pytest.mark.parametrize("nodes", INDICES)

@@ -20,8 +20,9 @@ from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.rewrite.worklist import Rule, apply_rules, rewrite
 from onnxgrad.verify import verify
+from onnxgrad.verify.reducing.candidate import pruned
 from onnxgrad.verify.reducing.reduce import reduce
-from onnxgrad.verify.reducing.smaller import STEPS, pruned
+from onnxgrad.verify.reducing.smaller import STEPS
 from tests.helpers import MODELS_DIR, parse
 
 a, b = capture("a b")
