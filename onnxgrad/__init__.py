@@ -22,6 +22,7 @@ from onnxgrad.rewrite.context import PatternContext, rewrite_bindings, rewrite_c
 from onnxgrad.rewrite.pattern import Each, P, capture
 from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import rewrite
+from onnxgrad.testing import temporary_rules
 from onnxgrad.verify import RunFailed, Unsupported, verify
 from onnxgrad.version import __version__
 
@@ -66,6 +67,7 @@ __all__ = [
     "rewrite_bindings",
     "rewrite_call",
     "save",
+    "temporary_rules",
     "to_graphsurgeon",
     "verify",
     "vjp",

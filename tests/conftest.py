@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import hypothesis
 import onnx
 import pytest
 
-from onnxgrad.grad import registry
-from onnxgrad.passes.base import PASSES
+import onnxgrad
 from scripts.fetch_models import LIGHT, fetch
 from tests import helpers
 
@@ -62,12 +60,7 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 
 @pytest.fixture(autouse=True)
-def registered_rules() -> Iterator[None]:
-    """The tables of gradient rules and of passes are for the whole process: each test leaves them as they were."""
-    tables: list[dict[Any, Any]] = [registry._RULES, PASSES]
-    before = [dict(table) for table in tables]
-    yield
-    for table, known in zip(tables, before):
-        if table != known:
-            table.clear()
-            table.update(known)
+def rules_of_one_test() -> Iterator[None]:
+    """What a test registers is gone after it."""
+    with onnxgrad.temporary_rules():
+        yield

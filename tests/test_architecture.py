@@ -29,6 +29,7 @@ LAYERS = [
     "pipeline",
     "grad",
     "train",
+    "testing",
     "report",
     "cli",
     "__init__",

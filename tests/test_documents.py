@@ -15,7 +15,6 @@ from onnxgrad.cli.app import COMMANDS
 from onnxgrad.cli.options import add_common
 from onnxgrad.passes.base import PASSES
 from onnxgrad.pipeline.presets import PRESETS
-from onnxgrad.verify.reference.kernels.registry import KERNELS, WHY
 from tests.helpers import ROOT
 
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "ORIGINS.md", "SECURITY.md"]
@@ -121,11 +120,8 @@ def test_the_house_is_shown_whole() -> None:
 
 
 def test_contributing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its Python, block after block, as one session; the kernel that it registers is taken back (see conftest, too)."""
+    """Its Python, block after block, as one session."""
     monkeypatch.chdir(ROOT)
-    key = "", "ThresholdedRelu"
-    for table in (KERNELS, WHY):
-        monkeypatch.setitem(table, key, None)
     names: dict[str, object] = {}
     for language, block in fenced(text_of("CONTRIBUTING.md")):
         if language == "python":

@@ -80,7 +80,7 @@ class GradientRule:
 # onnxruntime's convolutions on blocked channels, which ORT_ENABLE_ALL writes into saved models
 _BLOCKED_LAYOUT = "com.microsoft.nchwc"
 
-_RULES: dict[tuple[str, str], GradientRule] = {}
+RULES: dict[tuple[str, str], GradientRule] = {}
 
 
 def vjp(
@@ -158,17 +158,17 @@ def zero(*names: str, notes: str = "") -> None:
 
 def rule_of(binding: Binding) -> GradientRule | None:
     """The rule registered for the binding's domain and operator."""
-    return _RULES.get((binding.domain, binding.op))
+    return RULES.get((binding.domain, binding.op))
 
 
 def find(name: str) -> GradientRule | None:
     """The rule registered under "Op" or "domain::Op"."""
-    return _RULES.get(split_name(name))
+    return RULES.get(split_name(name))
 
 
 def rules() -> Iterator[GradientRule]:
     """Every rule, by domain and operator."""
-    yield from (_RULES[key] for key in sorted(_RULES))
+    yield from (RULES[key] for key in sorted(RULES))
 
 
 def missing(binding: Binding) -> InputError:
@@ -220,10 +220,10 @@ def split_name(name: str) -> tuple[str, str]:
 
 def _add(rule: GradientRule, replace: bool) -> None:
     key = (rule.domain, rule.op)
-    if key in _RULES and not replace:
+    if key in RULES and not replace:
         raise InputError(f"{rule.name} has a gradient rule already: pass replace=True to put another in its place")
     caller = sys._getframe(2)  # of `vjp` and the like
-    _RULES[key] = dataclasses.replace(rule, module=caller.f_globals.get("__name__", ""))
+    RULES[key] = dataclasses.replace(rule, module=caller.f_globals.get("__name__", ""))
 
 
 # ---- what a formula asks for ----------------------------------------------------------------------------------

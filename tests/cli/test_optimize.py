@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from onnxgrad.ir.program import Program
-from onnxgrad.passes.base import PASSES, Pass
+from onnxgrad.passes.base import Pass, register
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.rewrite.worklist import apply_rules, count, rewrite
@@ -163,8 +163,8 @@ class Wrong(Pass):
 
 
 @pytest.fixture
-def wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PASSES, "wrong", Wrong)
+def wrong() -> None:
+    register(Wrong)
 
 
 @pytest.mark.usefixtures("wrong")

@@ -1,0 +1,34 @@
+"""For tests of rules of your own: what they register lasts as long as the test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from onnxgrad.grad.registry import RULES
+from onnxgrad.passes.base import PASSES
+from onnxgrad.verify.reference.kernels import KERNELS, WHY
+
+
+@contextmanager
+def temporary_rules() -> Iterator[None]:
+    """Gradient rules, passes and kernels of the float64 reference are afterwards what they were before.
+
+    Those registered inside (`vjp`, `vjp_all`, `zero`, `body`, `register`, `kernel`, a plugin that was run) are gone,
+    those replaced are back, whatever was raised. May be nested. The tables are the process's: not for threads that
+    register at the same time. As a fixture for every test::
+
+        @pytest.fixture(autouse=True)
+        def rules_of_one_test():
+            with onnxgrad.temporary_rules():
+                yield
+    """
+    tables: list[dict[Any, Any]] = [RULES, PASSES, KERNELS, WHY]
+    before = [dict(table) for table in tables]
+    try:
+        yield
+    finally:
+        for table, known in zip(tables, before, strict=True):
+            table.clear()
+            table.update(known)
