@@ -18,11 +18,12 @@ from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.worklist import count, rewrite
 
 x, c = capture("x c")
+number = c.where(lambda v: v.is_constant and v.shape is not None and set(v.shape) <= {1})
 
 
 def neutral(root: Binding, x: Var, c: Var, value: int, *, negative: bool = False) -> bool:
     """Whether `c` is the number `value`, of this sign where it is a zero, and the result has x's shape."""
-    array = c.const if c.shape is not None and set(c.shape) <= {1} else None
+    array = c.const
     if array is None or array.dtype.kind not in "iuf" or array.item() != value:
         return False
     if array.dtype.kind == "f" and bool(np.signbit(array).item()) is not negative:
@@ -33,31 +34,31 @@ def neutral(root: Binding, x: Var, c: Var, value: int, *, negative: bool = False
     return root.version >= 7 or same_shape(x.shape, root.out.shape)
 
 
-@rewrite(P.Mul(x, c.const), shrinks=count())
+@rewrite(P.Mul(x, number), shrinks=count())
 def times_one(x: Var, c: Var, root: Binding) -> Any:
     """x 1 = x"""
     return x_if_free(root, x) if neutral(root, x, c, 1) else None
 
 
-@rewrite(P.Div(x, c.const), shrinks=count())
+@rewrite(P.Div(x, number), shrinks=count())
 def over_one(x: Var, c: Var, root: Binding) -> Any:
     """x / 1 = x"""
     return x_if_free(root, x) if neutral(root, x, c, 1) else None
 
 
-@rewrite(P.Sub(x, c.const), shrinks=count())
+@rewrite(P.Sub(x, number), shrinks=count())
 def minus_zero(x: Var, c: Var, root: Binding) -> Any:
     """x - 0 = x; the zero is +0.0, for -0.0 - -0.0 is +0.0"""
     return x_if_free(root, x) if neutral(root, x, c, 0) else None
 
 
-@rewrite(P.Add(x, c.const), shrinks=count())
+@rewrite(P.Add(x, number), shrinks=count())
 def plus_zero(x: Var, c: Var, root: Binding) -> Any:
     """x + 0 = x for integers, x + -0.0 = x for floats: -0.0 + 0.0 is +0.0, so a positive zero stays"""
     return x_if_free(root, x) if neutral(root, x, c, 0, negative=c.dtype in FLOAT_DTYPES) else None
 
 
-@rewrite(P.Pow(x, c.const), shrinks=count())
+@rewrite(P.Pow(x, number), shrinks=count())
 def power_of_one(x: Var, c: Var, root: Binding) -> Any:
     """x ^ 1 = x for floats; onnxruntime raises integers as doubles, which does not keep every int64"""
     return x_if_free(root, x) if x.dtype in FLOAT_DTYPES and neutral(root, x, c, 1) else None

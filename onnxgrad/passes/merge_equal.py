@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import ClassVar
 
 from onnx import AttributeProto, TensorProto
@@ -82,15 +83,19 @@ def merge_bindings(
 ) -> None:
     """Let one binding stand for all that are equal, of those that `where` admits."""
     block.schedule()
-    known: dict[Hashable, list[Binding]] = {}
+    first: dict[Hashable, Binding] = {}
+    known: dict[Hashable, Binding] = {}
+    call = cache(_call)  # only of bindings that share operator and operands: that is rare
     for b in list(block.bindings):
         if not where(b) or not _pure(b) or (not floats and b.is_op("Constant") and b.out.dtype in FLOAT_DTYPES):
             continue
-        alike = known.setdefault((b.domain, b.op, _operands(b)), [])
-        kept = next((k for k in alike if _same_call(k, b)), None)
-        if kept is None:
-            alike.append(b)
-        if kept is None or trace.stopped or _both_returned(b, kept):
+        key = (b.domain, b.op, _operands(b))
+        other = first.setdefault(key, b)
+        if other is b:
+            continue
+        known.setdefault((key, call(other)), other)
+        kept = known.setdefault((key, call(b)), b)
+        if kept is b or trace.stopped or _both_returned(b, kept):
             continue
         trace.of("equal_bindings").applied += 1
         trace.fired("equal_bindings", str(b))
@@ -119,10 +124,9 @@ def _pure(b: Binding) -> bool:
     return b.domain in ("", "ai.onnx.ml") and not draws(b) and not b.blocks and not b.has_refs
 
 
-def _same_call(a: Binding, b: Binding) -> bool:
-    """Of two bindings with the same operator and operands: the same attributes, and the same results asked for."""
-    present = [o is not None for o in a.outputs] == [o is not None for o in b.outputs]
-    return present and _attributes(a) == _attributes(b)
+def _call(b: Binding) -> Hashable:
+    """What tells bindings of one operator and equal operands apart: the attributes, and the results asked for."""
+    return tuple(o is not None for o in b.outputs), _attributes(b)
 
 
 def _operands(b: Binding) -> Hashable:
@@ -140,10 +144,14 @@ _SYMMETRIC = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd",
 def _attributes(b: Binding) -> Hashable:
     """The attributes that say more than the defaults."""
     if b.is_op("Transpose"):
-        return b.attr("perm")  # type: ignore[no-any-return]
-    schema = attributes.schema(b.op, b.version, b.domain)
-    defaults = set() if schema is None else {_content_of(a.default_value) for a in schema.attributes.values()}
-    return frozenset(map(_content_of, b.node.attribute)) - defaults
+        return tuple(b.attr("perm") or ())
+    return frozenset(map(_content_of, b.node.attribute)) - _defaults(b.op, b.version, b.domain)
+
+
+@lru_cache(maxsize=1024)
+def _defaults(op: str, version: int, domain: str) -> frozenset[bytes]:
+    schema = attributes.schema(op, version, domain)
+    return frozenset(() if schema is None else (_content_of(a.default_value) for a in schema.attributes.values()))
 
 
 def _content_of(attribute: AttributeProto) -> bytes:

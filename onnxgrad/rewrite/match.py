@@ -153,7 +153,7 @@ def _captured(pattern: Capture, value: Any, found: Captured) -> Captured | None:
 
 
 def _call(pattern: Call, b: Binding, found: Captured) -> Iterator[Captured]:
-    if b.has_refs:
+    if b.has_refs or not _operators_fit(pattern, b):
         return  # what the enclosing function's caller decides is not known here
     for name, wanted in pattern.attrs:
         value = b.attr(name)
@@ -169,6 +169,20 @@ def _call(pattern: Call, b: Binding, found: Captured) -> Iterator[Captured]:
         found = {**found, pattern.label: b}
     for inputs in _orders(b, len(pattern.operands)):
         yield from _operands(pattern.operands, inputs, found)
+
+
+def _operators_fit(pattern: Call, b: Binding) -> bool:
+    """Where an operand must be the result of an operator, one is: the cheapest question, which most bindings fail."""
+    anywhere = b.op in COMMUTATIVE
+    for i, operand in enumerate(pattern.operands):
+        if type(operand) is not Call:
+            continue
+        for v in b.inputs if anywhere else b.inputs[i : i + 1]:
+            if v is not None and v.definition is not None and v.definition.op in operand.ops:
+                break
+        else:
+            return False
+    return True
 
 
 def _orders(b: Binding, width: int) -> Iterator[Sequence[Var | None]]:

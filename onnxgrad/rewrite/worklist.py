@@ -120,10 +120,10 @@ def fire(rule: Rule, binding: Binding, trace: Trace) -> Touched | None:
     counts = trace.of(rule.name)
     counts.tried += 1
     started = time.perf_counter()
-    attempt = Attempt(rule.name, binding, binding.block, [binding], fault_of(rule.build))
     try:
         for captured in match_binding(rule.pattern, binding):
             counts.matched += 1
+            attempt = Attempt(rule.name, binding, binding.block, [binding], fault_of(rule.build))
             arguments = call_arguments(rule.build, {**captured, "root": binding})
             mapping = partial(_as_mapping, root=value_of(rule.pattern, captured), captured=captured, rule=rule)
             touched = attempt(trace, partial(rule.build, **arguments), mapping)

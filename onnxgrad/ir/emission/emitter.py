@@ -30,7 +30,8 @@ class Emitter:
 
     def discard(self) -> None:
         """Take back what was emitted and nothing reads."""
-        self.block.remove_unused(self.emitted)
+        if self.emitted:
+            self.block.remove_unused(self.emitted)
         for v in self.constants:
             if not v.use_count and v.block.initializers.get(v.name) is v:
                 v.block.remove_initializer(v)
