@@ -97,7 +97,7 @@ def simplify(
     `variables`, the requested initializers, are never folded: their values will be replaced.
     """
     trace = trace or Trace()
-    with _as_inputs(program, variables):
+    with _variable(variables):
         for block in roots(program):
             apply_rules(block, [*TRANSPOSES, *RULES, *NOOPS], trace, where=lambda b: b not in forward)
             _fold_constants(block, forward)
@@ -119,16 +119,13 @@ def _fold_constants(block: BindingBlock, forward: Collection[Binding]) -> None:
 
 
 @contextmanager
-def _as_inputs(program: Program, variables: Iterable[Var]) -> Iterator[None]:
-    """While this lasts, initializers among `variables` are no constants."""
-    hidden = [v for v in variables if v.initializer is not None and not v.is_input]
-    before = program.ir_version
-    program.ir_version = max(before, 4)
-    for v in hidden:
-        v.is_input = True
+def _variable(values: Iterable[Var]) -> Iterator[None]:
+    """While this lasts, initializers among `values` are no constants."""
+    weights = [v for v in values if v.initializer is not None]
+    for v in weights:
+        v.variable = True
     try:
         yield
     finally:
-        program.ir_version = before
-        for v in hidden:
-            v.is_input = False
+        for v in weights:
+            v.variable = False

@@ -35,6 +35,7 @@ class Var:
         "name",
         "returned",
         "users",
+        "variable",
     )
 
     def __init__(self, name: str, block: BindingBlock, type_: Type | None = None) -> None:
@@ -43,6 +44,7 @@ class Var:
         self.definition: Binding | None = None
         self.initializer: TensorProto | None = None
         self.is_input = False
+        self.variable = False  # an initializer whose value will be replaced: nothing may be computed from it
         self.users: dict[Binding, int] = {}
         self.returned = 0
         self._type = type_
@@ -86,10 +88,10 @@ class Var:
 
     @property
     def is_constant(self) -> bool:
-        """Its value is fixed by the file: an initializer nobody may override, or a Constant binding."""
+        """Its value is fixed by the file: an initializer that nobody may override or replace, or a Constant binding."""
         if self.definition is not None:
             return self.definition.op == "Constant" and self.definition.domain == "" and not self.definition.has_refs
-        return self.initializer is not None and not self.overridable
+        return self.initializer is not None and not self.overridable and not self.variable
 
     @property
     def overridable(self) -> bool:
@@ -99,7 +101,7 @@ class Var:
     @property
     def const(self) -> Array | None:
         """The constant value, None when there is none. Treat it as read-only."""
-        if self._array is not None:
+        if self._array is not None and not self.variable:
             return self._array
         if not self.is_constant:
             return None

@@ -8,7 +8,7 @@ names (`PatternContext`, `rewrite_call`, `rewrite_bindings`) are those of TVM Re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -42,23 +42,18 @@ class Matched:
         return self.values[key] if key in self.values else value_of(key, self.captured)
 
 
-@dataclass
 class PatternContext:
     """Several roots that match together, each a different value.
 
     roots: patterns, or `Each(P.Op(x, w), same=(x,))` for every binding of that form with one common x.
     """
 
-    roots: tuple[Pattern, ...]
-    _only: list[tuple[Pattern, Pattern]] = field(default_factory=list)
-    _tests: list[Callable[[Matched], bool]] = field(default_factory=list)
-
     def __init__(self, *roots: Pattern) -> None:
         if not roots or not all(isinstance(root, Pattern) for root in roots):
             raise InputError("PatternContext takes the roots, one or more patterns written with P")
         self.roots = roots
-        self._only = []
-        self._tests = []
+        self._only: list[tuple[Pattern, Pattern]] = []
+        self._tests: list[Callable[[Matched], bool]] = []
 
     def only_used_by(self, producer: Pattern, consumer: Pattern) -> PatternContext:
         """The value of `producer` is read by the binding of `consumer` and by nothing else (roots or inside)."""
