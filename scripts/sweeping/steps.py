@@ -152,6 +152,44 @@ def convolution(g: Block) -> None:
     _normalised(g, out) if g.rng.random() < 0.5 else g.bounded(out)
 
 
+@step(2)
+def parallel(g: Block) -> None:
+    """Products that share an operand, with operations behind each: all alike, most often."""
+    v = g.floating()
+    if v is None or len(v.dims) < 2 or any(isinstance(d, str) for d in v.dims[1:]):
+        return
+    conv = len(v.dims) == 4 and g.rng.random() < 0.7
+    channels = int(v.dims[1 if conv else -1])
+    groups = g.rng.choice([1, channels]) if conv else 1
+    behind = g.rng.choices(["Add", "Mul", "Sub", "Div", "PRelu", "Relu", "Tanh", "Neg"], k=g.rng.randint(1, 3))
+    fixed, same = g.rng.random() < 0.5, g.rng.random() < 0.5
+    for _ in range(g.rng.randint(2, 3)):
+        n = channels if same else groups * g.rng.randint(1, 3)
+        if conv:
+            w = g.names.weight((n, channels // groups, 1, 1), v.dtype)
+            out = g.add("Conv", [v, w], replace(v, dims=(v.dims[0], n, *v.dims[2:])), group=groups)
+        else:
+            out = g.add("MatMul", [v, g.names.weight((channels, n), v.dtype)], replace(v, dims=(*v.dims[:-1], n)))
+        row = (n, 1, 1) if conv else (n,)
+        for op in behind:
+            if g.rng.random() < 0.1:
+                continue
+            beside = [] if op in ("Relu", "Tanh", "Neg") else [_factors(g, row, v, fixed)]
+            g.rng.shuffle(pair := [out, *beside])
+            out = g.bounded(g.add(op, pair if op in ("Add", "Mul") else [out, *beside], out))
+
+
+def _factors(g: Block, row: tuple[int, ...], v: Value, fixed: bool) -> Value:
+    """Numbers of this shape, none of them zero, that the file fixes or that a first value of the model scales."""
+    factors = _row(g, row[0], v.dtype)
+    if len(row) > 1:
+        factors = g.add("Reshape", [factors, g.ints(*row)], replace(factors, dims=row), keep=False)
+    if fixed:
+        return factors
+    most = g.add("ReduceMax", [v], replace(v, dims=()), keep=False, keepdims=0)
+    return g.add("Mul", [factors, g.add("Cos", [most], most, keep=False)], factors, keep=False)
+
+
 @step()
 def batch_norm(g: Block) -> None:
     v = g.floating()
