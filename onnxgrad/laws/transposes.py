@@ -238,11 +238,14 @@ def concat_of_transposes(x: list[Var], axis: int, root: Binding) -> Any:
     """
     made = [v.definition if v.definition is not None and v.definition.is_op("Transpose") else None for v in x]
     perms = {b.attr("perm") for b in made if b is not None}
-    if not perms or any(b is None and (v.const is None or v.use_count > 1) for b, v in zip(made, x, strict=True)):
+    if not perms:
         return None
+    for v, b in zip(x, made, strict=True):
+        if b is None and (v.const is None or v.use_count > 1):
+            return decline(f"{v.name} is no Transpose, nor a constant that is read here only")
     perm = perms.pop()
     if perm is None or perms:
-        return decline("the permutations differ")
+        return decline("the permutations differ" if perms else "the transposed values' rank is unknown")
     # in a nested block (a loop's body, say) the Concat may run often, and the transposes outside of it once
     if sum(b is not None and v.sole_user() is root and v.block is root.block for b, v in zip(made, x, strict=True)) < 2:
         return decline("the transposes have other readers and would stay")
