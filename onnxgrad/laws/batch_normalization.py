@@ -46,7 +46,10 @@ def _vectors(x: Var, root: Binding) -> list[int] | Decline:
 
 @rewrite(P.BatchNormalization(x, gamma, beta, mean, var))
 def batch_norm(x: Var, gamma: Var, beta: Var, mean: Var, var: Var, root: Binding) -> Any:
-    """BN(x) = x * scale + shift, scale = gamma / sqrt(var + eps), shift = beta - mean * scale, in inference"""
+    """BN(x) = x * scale + shift, scale = gamma / sqrt(var + eps), shift = beta - mean * scale, in inference
+
+    A gamma of ones is no factor, a beta of zeros no term.
+    """
     reason = "an attribute is that of the enclosing function" if root.has_refs else _training(root)
     if reason is not None:
         return decline(reason)
@@ -70,17 +73,28 @@ def batch_norm(x: Var, gamma: Var, beta: Var, mean: Var, var: Var, root: Binding
         """From opset 15 on gamma and beta may be narrower than the statistics."""
         return v if v.dtype == computed else op.Cast(v, to=computed)
 
-    scale = (1.0 / op.Sqrt(wide(var) + float(root.attr("epsilon")))) * wide(gamma)
+    scale = 1.0 / op.Sqrt(wide(var) + float(root.attr("epsilon")))
+    scale = scale if _all(gamma, 1) else scale * wide(gamma)
     shift = -wide(mean) * scale
+
+    def whole(shift: Var) -> Var:
+        return shift if _all(beta, 0) else shift + wide(beta)
+
     # the order of emission is the original's: the data is scaled before the shift is complete
     if axes or x.dtype != computed:
-        y = x * aligned(scale) + aligned(shift + wide(beta))
+        y = x * aligned(scale) + aligned(whole(shift))
     else:
         scaled = x * scale
-        y = scaled + (shift + wide(beta))
+        y = scaled + whole(shift)
     # the running statistics do not run in inference
     rest = {v: new for v, new in zip(root.outputs[1:], (mean, var)) if v is not None}
     return {root.out: y, **rest}
+
+
+def _all(v: Var, number: int) -> bool:
+    """Whether the file fixes every element as this number."""
+    array = fixed_value(v)
+    return array is not None and bool((array == number).all())
 
 
 def _folded(gamma: Var, beta: Var, mean: Var, var: Var, epsilon: float) -> list[Any] | None:

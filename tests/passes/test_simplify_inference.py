@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from onnx import ModelProto
+from onnx import ModelProto, numpy_helper
 
 from onnxgrad.verify.running.run import run
 from tests.helpers import parse
@@ -26,6 +26,26 @@ def test_the_example_of_the_specification(golden: Callable[[str, str], None]) ->
     done = ran(with_weights(model, STATISTICS, positive="var"), "simplify-inference")
     assert done.ops == ["Add", "Sqrt", "Div", "Mul", "Neg", "Mul", "Mul", "Add", "Add"]
     golden("passes/simplify_inference", done.text)
+    done.prove()
+
+
+@pytest.mark.parametrize(
+    ("gamma", "beta", "kept"),
+    [
+        (1, 0, ["Add", "Sqrt", "Div", "Neg", "Mul", "Mul", "Add"]),
+        (1, 2, ["Add", "Sqrt", "Div", "Mul", "Neg", "Mul", "Add", "Add"]),
+        (2, 0, ["Add", "Sqrt", "Div", "Mul", "Mul", "Neg", "Mul", "Add"]),
+        (0, 1, ["Add", "Sqrt", "Div", "Mul", "Neg", "Mul", "Mul", "Add", "Add"]),
+    ],
+)
+def test_a_scale_of_ones_and_a_bias_of_zeros_cost_nothing(gamma: int, beta: int, kept: list[str]) -> None:
+    """SPEC, added after a second reading, S4."""
+    model = batch_norm()
+    for name, value in {"gamma": gamma, "beta": beta}.items():
+        found = next(t for t in model.graph.initializer if t.name == name)
+        found.CopyFrom(numpy_helper.from_array(np.full(10, value, np.float32), name))
+    done = ran(model, "simplify-inference,remove-unused")
+    assert sorted(done.ops) == sorted(kept)
     done.prove()
 
 
