@@ -11,80 +11,47 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.arithmetic import (
-    add_of_neg,
-    mul_by_two_numbers,
-    mul_of_neg_number,
-    neg_of_neg,
-    neg_of_product_with_number,
-    neg_of_sub,
-    neg_times_number,
-    numbers_of_a_product,
-    product_over_number,
-    sub_of_neg,
-    times_reciprocal,
-)
-from onnxgrad.laws.broadcasting import commuting_with_expand, left_of_expand, right_of_expand, where_of_expand
-from onnxgrad.laws.exponents import another_number_into_exponent, difference_of_squares, number_into_exponent
+from onnxgrad.laws import broadcasting, exponents, reshapes, sums, transposes
+from onnxgrad.laws.arithmetic import NUMBERS, SIGNS
 from onnxgrad.laws.neutral_elements import times_one
 from onnxgrad.laws.noops import NOOPS, transpose_in_order
-from onnxgrad.laws.reshapes import concat_of_reshapes, reshape_around_product, reshape_back, squeeze_of_sum, stack
-from onnxgrad.laws.sums import (
-    add_of_tiles,
-    common_factor,
-    sum_of_reshapes,
-    sum_of_sums,
-    sum_of_tiles,
-    sum_with_scattered,
-)
-from onnxgrad.laws.transposes import (
-    GEMM_RULES,
-    concat_of_transposes,
-    transpose_of_matmul,
-    transpose_of_product_of_transpose,
-    transpose_of_transpose,
-)
 from onnxgrad.passes.base import nested, roots
 from onnxgrad.passes.merge_equal import merge_bindings
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.rewrite.worklist import apply_rules
 
-TRANSPOSES = [transpose_in_order, transpose_of_transpose, transpose_of_matmul, *GEMM_RULES]
+TRANSPOSES = [
+    transpose_in_order,
+    transposes.transpose_of_transpose,
+    transposes.transpose_of_matmul,
+    *transposes.GEMM_RULES,
+]
 ARITHMETIC = [
-    times_reciprocal,
-    number_into_exponent,
-    another_number_into_exponent,
-    difference_of_squares,
-    commuting_with_expand,
-    left_of_expand,
-    right_of_expand,
-    where_of_expand,
-    add_of_neg,
-    sub_of_neg,
-    neg_of_neg,
-    neg_of_sub,
+    *SIGNS,
+    *NUMBERS,
     times_one,
-    mul_by_two_numbers,
-    product_over_number,
-    common_factor,
-    numbers_of_a_product,
-    mul_of_neg_number,
-    neg_times_number,
-    neg_of_product_with_number,
-    sum_of_sums,
+    exponents.number_into_exponent,
+    exponents.another_number_into_exponent,
+    exponents.difference_of_squares,
+    broadcasting.commuting_with_expand,
+    broadcasting.left_of_expand,
+    broadcasting.right_of_expand,
+    broadcasting.where_of_expand,
+    sums.common_factor,
+    sums.sum_of_sums,
 ]
 LAYOUT = [
-    sum_with_scattered,
-    sum_of_reshapes,
-    reshape_back,
-    reshape_around_product,
-    squeeze_of_sum,
-    concat_of_reshapes,
-    stack,
-    transpose_of_product_of_transpose,
-    concat_of_transposes,
-    sum_of_tiles,
-    add_of_tiles,
+    sums.sum_with_scattered,
+    sums.sum_of_reshapes,
+    reshapes.reshape_back,
+    reshapes.reshape_around_product,
+    reshapes.squeeze_of_sum,
+    reshapes.concat_of_reshapes,
+    reshapes.stack,
+    transposes.transpose_of_product_of_transpose,
+    transposes.concat_of_transposes,
+    sums.sum_of_tiles,
+    sums.add_of_tiles,
 ]
 RULES = [*ARITHMETIC, *LAYOUT]
 

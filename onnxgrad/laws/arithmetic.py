@@ -125,3 +125,12 @@ def add_two_numbers(a: Var, c: Var, d: Var) -> Any:
         return None
     total = _together(np.add, p, q)
     return None if total is None else a + total
+
+
+# the same bits for every value: a sign is never rounded
+SIGNS = (neg_of_neg, add_of_neg, sub_of_neg)
+# equal for numbers, and rounded in another order
+NUMBERS = (
+    neg_of_sub, times_reciprocal, mul_by_two_numbers, product_over_number, numbers_of_a_product, mul_of_neg_number,
+    neg_times_number, neg_of_product_with_number,
+)  # fmt: skip

@@ -6,39 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from onnxgrad.laws.arithmetic import (
-    add_of_neg,
-    add_two_numbers,
-    mul_by_two_numbers,
-    mul_of_neg_number,
-    neg_of_neg,
-    neg_of_product_with_number,
-    neg_of_sub,
-    neg_times_number,
-    numbers_of_a_product,
-    product_over_number,
-    sub_of_neg,
-    times_reciprocal,
-)
+from onnxgrad.laws.arithmetic import NUMBERS, SIGNS, add_two_numbers
 from onnxgrad.laws.sums import common_factor, sum_of_sums
 from onnxgrad.passes.base import RulePass, register
 from onnxgrad.rewrite.worklist import Rule
-
-# of the same value for every value: signs are never rounded
-_SIGNS = [neg_of_neg, add_of_neg, sub_of_neg]
-_ROUNDING = [
-    neg_of_sub,
-    times_reciprocal,
-    mul_by_two_numbers,
-    product_over_number,
-    numbers_of_a_product,
-    mul_of_neg_number,
-    neg_times_number,
-    neg_of_product_with_number,
-    add_two_numbers,
-    common_factor,
-    sum_of_sums,
-]
 
 
 @register
@@ -57,4 +28,4 @@ class SimplifyArithmetic(RulePass):
     @property
     def laws(self) -> Sequence[Rule]:
         """See `laws.arithmetic` and `laws.sums`."""
-        return _SIGNS if self.exact else [*_SIGNS, *_ROUNDING]
+        return SIGNS if self.exact else (*SIGNS, *NUMBERS, add_two_numbers, common_factor, sum_of_sums)
