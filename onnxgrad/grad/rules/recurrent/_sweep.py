@@ -194,6 +194,33 @@ class Recurrent:
 
     # ---- the adjoints of the operands -------------------------------------------------------------------------
 
+    def partials(
+        self,
+        wanted: Sequence[bool],
+        *,
+        x: Sequence[Var],
+        h: Sequence[Var],
+        r: Sequence[Var],
+        initial_h: Sequence[Var],
+        initial_c: Sequence[Var] = (),
+        p: Sequence[Var] = (),
+    ) -> list[Any]:
+        """The partials of X, W, R, B, sequence_lens, initial_h, initial_c and P, from those of each direction.
+
+        x, h: the adjoints of what W X and R H amount to, (T, B, width) each; they differ where a gate resets R H.
+        """
+        made: list[Callable[[], Var] | None] = [
+            lambda: self.x_partial(x),
+            lambda: self.w_partial(x),
+            lambda: self.stacked(r),
+            lambda: self.b_partial(x, h),
+            None,
+            lambda: self.stacked(initial_h, state=True),
+            lambda: self.stacked(initial_c, state=True),
+            lambda: self.stacked(p),
+        ]
+        return [make() if asked and make is not None else None for asked, make in zip(wanted, made)]
+
     def x_partial(self, by_direction: Sequence[Var]) -> Var:
         """The adjoint of X, from that of what W X amounts to, (T, B, width) each."""
         flat = op.Flatten(self.joined(by_direction), axis=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from onnxgrad.grad.registry import vjp_all
@@ -16,109 +17,123 @@ Adjoints = Sequence["Var | None"]
 
 
 def _lstm(g: Adjoints, y: Sequence[Var], xs: Sequence[Var], binding: Binding, wanted: Sequence[bool]) -> list[Any]:
-    """Gates i, o, f and the candidate n: c = f c_before + i n, h = o tanh(c)."""
+    """Gates i, o, f and the candidate c: C = f C_before + i c, H = o h(C)."""
     cell = Recurrent(binding, y, 4)
+    kinds = gates(binding, ["Sigmoid", "Tanh", "Tanh"], len(cell.directions), unclipped=2)
     asked = [*wanted, *[False] * (8 - len(wanted))]
-    found = [
-        _direction(cell, d, kinds, g, asked)
-        for d, kinds in zip(
-            cell.directions, gates(binding, ["Sigmoid", "Tanh", "Tanh"], len(cell.directions), unclipped=2), strict=True
-        )
-    ]
+    found = [_direction(cell, d, kind, g, asked) for d, kind in zip(cell.directions, kinds, strict=True)]
     of_z, of_r, of_p, of_h, of_c = ([part[i] for part in found] for i in range(5))
-    result = [
-        cell.x_partial(of_z) if asked[0] else None,
-        cell.w_partial(of_z) if asked[1] else None,
-        cell.stacked(of_r) if asked[2] else None,
-        cell.b_partial(of_z, of_z) if asked[3] else None,
-        None,
-        cell.stacked(of_h, state=True) if asked[5] else None,
-        cell.stacked(of_c, state=True) if asked[6] else None,
-        cell.stacked(of_p) if asked[7] else None,
-    ]
-    return result[: len(wanted)]
+    return cell.partials(wanted, x=of_z, h=of_z, r=of_r, initial_h=of_h, initial_c=of_c, p=of_p)
+
+
+@dataclass(frozen=True)
+class _Again:
+    """What a direction's steps computed, all of them at once: time, batch, and features as said.
+
+    c_before, c_after (H): the cell states around each step. z (3H): the sums that enter the gates i, o, f, with their
+    peepholes P, which saw `seen`: C_before, C, C_before. z_c (H): the candidate's.
+    """
+
+    c_before: Var
+    c_after: Var
+    z: Var
+    z_c: Var
+    p: Var | None
+    seen: Var
+
+
+def _again(cell: Recurrent, d: Direction, f: Gate, g: Gate, h_before: Var, r: Var) -> _Again:
+    """Z = X W^T + H_before R^T + Wb + Rb, and the cell states that follow from it."""
+    inner = cell.product(cell.flat_x, cell.weight(cell.w, d), plus(cell.bias(d, 0), cell.bias(d, 1)))
+    all_z = cell.in_time(cell.product(op.Flatten(h_before, axis=2), r, inner), cell.width)
+    z, z_c = op.Split(all_z, [3 * cell.hidden, cell.hidden], axis=2, outputs=2)
+    given = cell.binding.operand(7)
+    p = None if given is None else cell.of_direction(given, d)
+    c_after = _cells(cell, d, f, g, z, z_c, p)
+    c_before = cell.before(c_after, cell.state(cell.binding.operand(6), d), d)
+    seen = op.Concat(c_before, c_after, c_before, axis=2)
+    return _Again(c_before, c_after, z if p is None else z + seen * p, z_c, p, seen)
 
 
 def _direction(
-    cell: Recurrent, d: Direction, kinds: Sequence[Gate], g: Adjoints, wanted: Sequence[bool]
+    cell: Recurrent, d: Direction, kinds: Sequence[Gate], adjoints: Adjoints, wanted: Sequence[bool]
 ) -> tuple[Any, ...]:
-    """The adjoints of the gates' sums (T, B, 4H), of R, of P, of the initial hidden and cell state.
+    """The adjoints of the sums Z (T, B, 4H), of R, of P, of initial_h and of initial_c.
 
-    With dc the adjoint of c before it passes on, every gate's is a known coefficient times dc (for o: times dh), and
-    peepholes only add to the coefficients with which dh enters dc and dc goes on to the step before.
+    With i, o, f = f(Z + P (C_before, C, C_before)), c = g(Z_c), C = f C_before + i c and H = o h(C):
+
+        dZ_o = dH h(C) f'(Z_o)      dC = dC_after + dH (o h'(C) + P_o h(C) f'(Z_o))
+        dZ_i = dC c f'(Z_i)         dZ_f = dC C_before f'(Z_f)                          dZ_c = dC i g'(Z_c)
+        dH_before = dZ R            dC_before = dC (f + P_i c f'(Z_i) + P_f C_before f'(Z_f))
+
+    Every step is linear in dH and dC, with coefficients that are known for all steps beforehand. Under input_forget f
+    is 1 - i, and dZ_i = dC (c - C_before) f'(Z_i).
     """
-    f, n, out = kinds
-    hidden, coupled = cell.hidden, bool(cell.binding.attr("input_forget", 0))
-    h, r = cell.h_before(d), cell.weight(cell.r, d)
-    inner = cell.product(cell.flat_x, cell.weight(cell.w, d), plus(cell.bias(d, 0), cell.bias(d, 1)))
-    z = cell.in_time(cell.product(op.Flatten(h, axis=2), r, inner), cell.width)
-    z_gates, z_n = op.Split(z, [3 * hidden, hidden], axis=2, outputs=2)
-    p = cell.binding.operand(7)
-    peephole = None if p is None else cell.of_direction(p, d)
-    c_after = _cells(cell, d, f, n, z_gates, z_n, peephole, coupled)
-    c = cell.before(c_after, cell.state(cell.binding.operand(6), d), d)
-    seen = op.Concat(c, c_after, c, axis=2)
-    if peephole is not None:
-        z_gates = z_gates + seen * peephole
-    enter, give, keep = op.Split(f(z_gates), axis=2, outputs=3)
-    candidate = n(z_n)
-    if coupled:
-        keep = 1.0 - enter
-        by_gate = op.Concat(candidate - c, out(c_after), c * 0.0, axis=2)
+    f, g, h = kinds
+    h_before, r = cell.h_before(d), cell.weight(cell.r, d)
+    at = _again(cell, d, f, g, h_before, r)
+    i, o, kept = op.Split(f(at.z), axis=2, outputs=3)
+    c = g(at.z_c)
+    if _is_coupled(cell):
+        kept = 1.0 - i
+        by_gate = op.Concat(c - at.c_before, h(at.c_after), at.c_before * 0.0, axis=2)
     else:
-        by_gate = op.Concat(candidate, out(c_after), c, axis=2)
-    of_gates = by_gate * f.slope(z_gates)
-    to_c = give * out.slope(c_after)
-    onward = keep
-    if peephole is not None:
-        part_i, part_o, part_f = op.Split(of_gates * peephole, axis=2, outputs=3)
-        to_c = to_c + part_o
-        onward = onward + part_i if coupled else onward + part_i + part_f
-    coefficients = d.masked(op.Concat(of_gates, enter * n.slope(z_n), axis=2))
+        by_gate = op.Concat(c, h(at.c_after), at.c_before, axis=2)
+    by_z = by_gate * f.slope(at.z)
+    h_to_c = o * h.slope(at.c_after)
+    c_to_before = kept
+    if at.p is not None:
+        by_i, by_o, by_f = op.Split(by_z * at.p, axis=2, outputs=3)
+        h_to_c = h_to_c + by_o
+        c_to_before = c_to_before + by_i if _is_coupled(cell) else c_to_before + by_i + by_f
+    to_z = d.masked(op.Concat(by_z, i * g.slope(at.z_c), axis=2))
 
     def step(states: Sequence[Var], elements: Sequence[Var]) -> tuple[list[Var], list[Var]]:
-        k, k_c, k_onward = elements[:3]
-        dh = states[0] if g[0] is None else states[0] + elements[3]
-        dc = states[1] + dh * k_c
-        dz = op.Concat(dc, dh, dc, dc, axis=1) * k
+        to_z, h_to_c, c_to_before = elements[:3]
+        dh = states[0] if adjoints[0] is None else states[0] + elements[3]
+        dc = states[1] + dh * h_to_c
+        dz = op.Concat(dc, dh, dc, dc, axis=1) * to_z
         before = op.MatMul(dz, r)
-        return [before if d.mask is None else before + dh * elements[-1], dc * k_onward], [dz]
+        return [before if d.mask is None else before + dh * elements[-1], dc * c_to_before], [dz]
 
-    scans = [coefficients, d.masked(to_c), d.masked(onward, 1.0), *cell.seed(g, d), *cell.carry(d)]
-    finals, (dz,) = cell.sweep(step, [cell.final(g, 1, d), cell.final(g, 2, d)], scans, not d.reverse)
-    of_r = flat_product(dz, h) if wanted[2] else None
-    of_p = op.ReduceSum(op.Slice(dz, [0], [3 * hidden], [2]) * seen, [0, 1], keepdims=0) if wanted[7] else None
+    scans = [to_z, d.masked(h_to_c), d.masked(c_to_before, 1.0), *cell.seed(adjoints, d), *cell.carry(d)]
+    finals, (dz,) = cell.sweep(step, [cell.final(adjoints, 1, d), cell.final(adjoints, 2, d)], scans, not d.reverse)
+    of_r = flat_product(dz, h_before) if wanted[2] else None
+    of_p = op.ReduceSum(op.Slice(dz, [0], [3 * cell.hidden], [2]) * at.seen, [0, 1], keepdims=0) if wanted[7] else None
     return dz, of_r, of_p, finals[0], finals[1]
 
 
-def _cells(
-    cell: Recurrent, d: Direction, f: Gate, n: Gate, z_gates: Var, z_n: Var, peephole: Var | None, coupled: bool
-) -> Var:
+def _is_coupled(cell: Recurrent) -> bool:
+    """f = 1 - i."""
+    return bool(cell.binding.attr("input_forget", 0))
+
+
+def _cells(cell: Recurrent, d: Direction, f: Gate, g: Gate, z: Var, z_c: Var, p: Var | None) -> Var:
     """The cell state after each step, (T, B, H); of a row past its length, the one it ended with."""
-    initial = cell.state(cell.binding.operand(6), d)
-    candidate = n(z_n)
-    if peephole is None:
-        enter, _, keep = op.Split(f(z_gates), axis=2, outputs=3)
-        kept = d.masked(1.0 - enter if coupled else keep, 1.0)
+    initial, coupled = cell.state(cell.binding.operand(6), d), _is_coupled(cell)
+    c = g(z_c)
+    if p is None:
+        i, _, kept = op.Split(f(z), axis=2, outputs=3)
+        kept = d.masked(1.0 - i if coupled else kept, 1.0)
 
         def step(states: Sequence[Var], elements: Sequence[Var]) -> tuple[list[Var], list[Var]]:
-            c = states[0] * elements[0] + elements[1]
-            return [c], [c]
+            after = states[0] * elements[0] + elements[1]
+            return [after], [after]
 
-        return cell.sweep(step, [initial], [kept, d.masked(enter * candidate)], d.reverse)[1][0]
-    z_i, _, z_f = op.Split(z_gates, axis=2, outputs=3)
-    p_i, _, p_f = op.Split(peephole, axis=0, outputs=3)
+        return cell.sweep(step, [initial], [kept, d.masked(i * c)], d.reverse)[1][0]
+    z_i, _, z_f = op.Split(z, axis=2, outputs=3)
+    p_i, _, p_f = op.Split(p, axis=0, outputs=3)
 
     def peeping(states: Sequence[Var], elements: Sequence[Var]) -> tuple[list[Var], list[Var]]:
-        c = states[0]
-        enter = f(elements[0] + c * p_i)
-        keep = 1.0 - enter if coupled else f(elements[1] + c * p_f)
-        after = keep * c + enter * elements[2]
+        before = states[0]
+        i = f(elements[0] + before * p_i)
+        kept = 1.0 - i if coupled else f(elements[1] + before * p_f)
+        after = kept * before + i * elements[2]
         if d.mask is not None:
-            after = op.Where(elements[3], after, c)
+            after = op.Where(elements[3], after, before)
         return [after], [after]
 
-    scans = [z_i, z_f, candidate, *([] if d.mask is None else [d.mask])]
+    scans = [z_i, z_f, c, *([] if d.mask is None else [d.mask])]
     return cell.sweep(peeping, [initial], scans, d.reverse)[1][0]
 
 

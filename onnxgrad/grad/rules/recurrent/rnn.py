@@ -16,46 +16,42 @@ Adjoints = Sequence["Var | None"]
 
 
 def _rnn(g: Adjoints, y: Sequence[Var], xs: Sequence[Var], binding: Binding, wanted: Sequence[bool]) -> list[Any]:
-    """h = f(z), z = W x + R h_before + b: dz = f'(z) dh, and dz R goes to the step before."""
+    """h = f(z), z = W x + R h_before + b."""
     cell = Recurrent(binding, y, 1)
-    of_z, of_r, of_h = [], [], []
-    for d, (f,) in zip(cell.directions, gates(binding, ["Tanh"], len(cell.directions)), strict=True):
-        h = cell.h_before(d)
-        r = cell.weight(cell.r, d)
-        inner = cell.product(cell.flat_x, cell.weight(cell.w, d), plus(cell.bias(d, 0), cell.bias(d, 1)))
-        z = cell.in_time(cell.product(op.Flatten(h, axis=2), r, inner), cell.width)
-        slope = d.masked(f.slope(z))
+    kinds = gates(binding, ["Tanh"], len(cell.directions))
+    found = [_rnn_direction(cell, d, f, g, wanted) for d, (f,) in zip(cell.directions, kinds, strict=True)]
+    of_z, of_r, of_h = ([part[i] for part in found] for i in range(3))
+    return cell.partials(wanted, x=of_z, h=of_z, r=of_r, initial_h=of_h)
 
-        def step(
-            states: Sequence[Var], elements: Sequence[Var], r: Var = r, d: Direction = d
-        ) -> tuple[list[Var], list[Var]]:
-            dh, k = states[0], elements[0]
-            if g[0] is not None:
-                dh = dh + elements[1]
-            dz = dh * k
-            before = op.MatMul(dz, r)
-            return [before if d.mask is None else before + dh * elements[-1]], [dz]
 
-        scans = [slope, *cell.seed(g, d), *cell.carry(d)]
-        finals, (dz,) = cell.sweep(step, [cell.final(g, 1, d)], scans, not d.reverse)
-        of_z.append(dz)
-        of_r.append(flat_product(dz, h) if wanted[2] else dz)
-        of_h.append(finals[0])
-    return _answer(cell, of_z, of_z, of_r, of_h, wanted)
+def _rnn_direction(cell: Recurrent, d: Direction, f: Gate, g: Adjoints, wanted: Sequence[bool]) -> tuple[Any, ...]:
+    """dz = f'(z) dh, dh_before = dz R; the adjoints of z, of R and of the initial state."""
+    h = cell.h_before(d)
+    r = cell.weight(cell.r, d)
+    inner = cell.product(cell.flat_x, cell.weight(cell.w, d), plus(cell.bias(d, 0), cell.bias(d, 1)))
+    z = cell.in_time(cell.product(op.Flatten(h, axis=2), r, inner), cell.width)
+
+    def step(states: Sequence[Var], elements: Sequence[Var]) -> tuple[list[Var], list[Var]]:
+        dh, slope = states[0], elements[0]
+        if g[0] is not None:
+            dh = dh + elements[1]
+        dz = dh * slope
+        before = op.MatMul(dz, r)
+        return [before if d.mask is None else before + dh * elements[-1]], [dz]
+
+    scans = [d.masked(f.slope(z)), *cell.seed(g, d), *cell.carry(d)]
+    finals, (dz,) = cell.sweep(step, [cell.final(g, 1, d)], scans, not d.reverse)
+    return dz, flat_product(dz, h) if wanted[2] else None, finals[0]
 
 
 def _gru(g: Adjoints, y: Sequence[Var], xs: Sequence[Var], binding: Binding, wanted: Sequence[bool]) -> list[Any]:
     """Gates z, r and the candidate n: h = (1 - z) n + z h_before."""
     cell = Recurrent(binding, y, 3)
     sweep = _gru_reset_after if binding.attr("linear_before_reset", 0) else _gru_reset_before
-    of_x, of_rb, of_r, of_h = [], [], [], []
-    for d, (f, n) in zip(cell.directions, gates(binding, ["Sigmoid", "Tanh"], len(cell.directions)), strict=True):
-        dx, drb, dr, dh = sweep(cell, d, f, n, g)
-        of_x.append(dx)
-        of_rb.append(drb)
-        of_r.append(dr)
-        of_h.append(dh)
-    return _answer(cell, of_x, of_rb, of_r, of_h, wanted)
+    kinds = gates(binding, ["Sigmoid", "Tanh"], len(cell.directions))
+    found = [sweep(cell, d, f, n, g) for d, (f, n) in zip(cell.directions, kinds, strict=True)]
+    of_x, of_h, of_r, initial = ([part[i] for part in found] for i in range(4))
+    return cell.partials(wanted, x=of_x, h=of_h, r=of_r, initial_h=initial)
 
 
 def _gru_reset_after(cell: Recurrent, d: Direction, f: Gate, n: Gate, g: Adjoints) -> tuple[Var, Var, Var, Var]:
@@ -118,26 +114,6 @@ def _gru_reset_before(cell: Recurrent, d: Direction, f: Gate, n: Gate, g: Adjoin
     of_gates, of_n = op.Split(dz, [2 * hidden, hidden], axis=2, outputs=2)
     of_r = op.Concat(flat_product(of_gates, h), flat_product(of_n, reset * h), axis=0)
     return dz, dz, of_r, finals[0]
-
-
-def _answer(
-    cell: Recurrent,
-    of_x: Sequence[Var],
-    of_h: Sequence[Var],
-    of_r: Sequence[Var],
-    initial: Sequence[Var],
-    wanted: Sequence[bool],
-) -> list[Any]:
-    """The partials of X, W, R, B, sequence_lens, initial_h, from those of each direction's sums."""
-    result = [
-        cell.x_partial(of_x) if wanted[0] else None,
-        cell.w_partial(of_x) if wanted[1] else None,
-        cell.stacked(of_r) if wanted[2] else None,
-        cell.b_partial(of_x, of_h) if len(wanted) > 3 and wanted[3] else None,
-        None,
-        cell.stacked(initial, state=True) if len(wanted) > 5 and wanted[5] else None,
-    ]
-    return result[: len(wanted)]
 
 
 vjp_all("RNN", _rnn)
