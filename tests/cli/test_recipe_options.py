@@ -89,9 +89,9 @@ def test_verification_options_reach_the_proof(folder: Path) -> None:
 
 def test_a_tolerance_below_the_noise_fails(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = """g (float[4,64] x) => (float[4,64] y) { b = BatchNormalization(x, s, s, s, s)  c = MatMul(b, w)  y = MatMul(c, w) }"""
-    from tests.passes.proving import with_weights
+    from tests.rewriting import model_of, weights
 
-    model = with_weights(helpers.parse(text), {"w": (64, 64), "s": (64,)}, positive="s")
+    model = model_of(text, weights({"w": (64, 64), "s": (64,)}, positive="s"))
     onnx.save(model, folder / "m.onnx")
     (folder / "r.toml").write_text('preset = "inference"\n[verify]\ntolerance = 1e-12\n')
     assert optimize("--config", "r.toml", "-o", "out.onnx") == 1

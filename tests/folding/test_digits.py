@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from onnxgrad.folding.digits import reason_of_rounding
-from tests.passes.common import Done, apply, assert_same_results, model_of
+from tests.rewriting import Done, apply, assert_same_results, model_of
 
 NAMES = {"float16": np.float16, "float": np.float32, "double": np.float64}
 PASSES = "backward-fold-scale-axis,forward-fold-scale-axis,fold-constant"

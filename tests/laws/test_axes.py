@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.laws.common import after, assert_same_bits, ops, special
+from tests.rewriting import assert_same_bits, rewritten, special
 
 
 def i64(*values: int) -> np.ndarray:
@@ -15,8 +15,8 @@ def i64(*values: int) -> np.ndarray:
 @pytest.mark.parametrize(("first", "second"), [((0, 2), (2, 0)), ((-1,), (2,)), ((1,), (-2,))])
 def test_squeeze_of_unsqueeze(first: tuple[int, ...], second: tuple[int, ...]) -> None:
     text = "g (float[2,N] x) => (float[2,N] o) { y = Unsqueeze(x, a) z = Squeeze(y, b) o = Relu(z) }"
-    done = after(text, "remove-noops", {"a": i64(*first), "b": i64(*second)})
-    assert ops(done) == ["Relu"]
+    done = rewritten(text, "remove-noops", {"a": i64(*first), "b": i64(*second)})
+    assert done.ops == ["Relu"]
     assert_same_bits(done, x=special(2, 3))
 
 
@@ -26,21 +26,21 @@ def test_axes_as_attributes(opset: int) -> None:
         y = Unsqueeze<axes=[1]>(x) z = Squeeze<axes=[1]>(y) o = Relu(z)
         s = Squeeze<axes=[1]>(w) t = Unsqueeze<axes=[1]>(s) p = Relu(t)
       }"""
-    done = after(text, "remove-noops", opset=opset)
-    assert ops(done) == ["Relu", "Relu"]
+    done = rewritten(text, "remove-noops", opset=opset)
+    assert done.ops == ["Relu", "Relu"]
     assert_same_bits(done, x=special(2, 3), w=special(3, 1))
 
 
 def test_unsqueeze_of_squeeze() -> None:
     text = "g (float[1,N,1] x) => (float[1,N,1] o) { y = Squeeze(x, a) z = Unsqueeze(y, b) o = Relu(z) }"
-    done = after(text, "remove-noops", {"a": i64(0, -1), "b": i64(2, 0)})
-    assert ops(done) == ["Relu"]
+    done = rewritten(text, "remove-noops", {"a": i64(0, -1), "b": i64(2, 0)})
+    assert done.ops == ["Relu"]
     assert_same_bits(done, x=special(1, 3, 1))
 
 
 def test_the_inner_one_stays_for_its_other_reader() -> None:
     text = "g (float[2,N] x) => (float[2,N] o, float[2,1,N] p) { y = Unsqueeze(x, a) z = Squeeze(y, a) o = Relu(z) p = Neg(y) }"
-    assert sorted(ops(after(text, "remove-noops", {"a": i64(1)}))) == ["Neg", "Relu", "Unsqueeze"]
+    assert sorted(rewritten(text, "remove-noops", {"a": i64(1)}).ops) == ["Neg", "Relu", "Unsqueeze"]
 
 
 STAYS = [
@@ -53,18 +53,18 @@ STAYS = [
 
 @pytest.mark.parametrize(("first", "second", "a", "b"), STAYS)
 def test_other_axes_stay(first: str, second: str, a: np.ndarray, b: np.ndarray) -> None:
-    done = after(
+    done = rewritten(
         f"g (float[1,N] x) => (float[] o) {{ y = {first} z = {second} o = Relu(z) }}", "remove-noops", {"a": a, "b": b}
     )
-    assert len(ops(done)) == 3
+    assert len(done.ops) == 3
 
 
 def test_negative_axes_of_unknown_rank_stay() -> None:
     text = "g (float[N] n, int64[M] s) => (float[] o) { x = Reshape(n, s) y = Unsqueeze(x, a) z = Squeeze(y, b) o = Relu(z) }"
-    assert len(ops(after(text, "remove-noops", {"a": i64(-1), "b": i64(1)}))) == 4
-    assert len(ops(after(text, "remove-noops", {"a": i64(1), "b": i64(1)}))) == 2
+    assert len(rewritten(text, "remove-noops", {"a": i64(-1), "b": i64(1)}).ops) == 4
+    assert len(rewritten(text, "remove-noops", {"a": i64(1), "b": i64(1)}).ops) == 2
 
 
 def test_axes_that_a_caller_gives_stay() -> None:
     text = "g (float[2,N] x, int64[1] a) => (float[2,N] o) { y = Unsqueeze(x, a) z = Squeeze(y, a) o = Relu(z) }"
-    assert len(ops(after(text, "remove-noops"))) == 3
+    assert len(rewritten(text, "remove-noops").ops) == 3

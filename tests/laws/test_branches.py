@@ -7,8 +7,7 @@ import pytest
 from onnx import ModelProto, numpy_helper, parser
 
 from onnxgrad.verify import run
-from tests.laws.common import after, assert_same_bits, ops, special
-from tests.passes.common import apply
+from tests.rewriting import apply, assert_same_bits, rewritten, special
 
 TWO = """g (float[N] x) => (float[N] o, float[N] q) {
     w = Neg(x)
@@ -26,8 +25,8 @@ TWO = """g (float[N] x) => (float[N] o, float[N] q) {
 )
 def test_the_branch_is_opened(says: bool, left: list[str], opset: int) -> None:
     for condition in (np.array(says), np.array([says])):
-        done = after(TWO, "open-if", {"c": condition}, opset=opset)
-        assert sorted(ops(done)) == sorted(left)
+        done = rewritten(TWO, "open-if", {"c": condition}, opset=opset)
+        assert sorted(done.ops) == sorted(left)
         assert [o.name for o in done.after.graph.output] == ["o", "q"]
         names = [name for n in done.after.graph.node for name in n.output]
         assert len(set(names)) == len(names)
@@ -44,7 +43,7 @@ def test_a_branch_that_returns_what_is_outside_and_one_value_twice() -> None:
         >
         q = Sqrt(r)
       }"""
-    done = after(text, "open-if", {"c": np.array(True)})
+    done = rewritten(text, "open-if", {"c": np.array(True)})
     assert done.count("If") == 0
     names = dict(zip(("o", "p", "q"), run(done.after, {"x": special(5)}, optimize=False).values()))
     x = special(5)
@@ -67,8 +66,8 @@ def test_constants_and_nested_blocks_of_the_branch() -> None:
         >
         o = Relu(y)
       }"""
-    done = after(text, "open-if", {"c": np.array(True)})
-    assert ops(done) == ["Mul", "If", "Relu"]
+    done = rewritten(text, "open-if", {"c": np.array(True)})
+    assert done.ops == ["Mul", "If", "Relu"]
     for k in (True, False):
         assert_same_bits(done, x=special(3), k=np.array(k))
 
@@ -109,7 +108,7 @@ def test_in_a_function() -> None:
 
 def test_a_condition_that_a_caller_gives_stays() -> None:
     text = "g (float[3] x, bool c = {1}) => (float[3] o) { o = If (c) <then_branch = a () => (float[3] u) { u = Neg(x) }, else_branch = b () => (float[3] u) { u = Abs(x) }> }"
-    assert ops(after(text, "open-if")) == ["If"]
+    assert rewritten(text, "open-if").ops == ["If"]
 
 
 def test_the_condition_is_found_by_folding() -> None:
@@ -118,7 +117,7 @@ def test_the_condition_is_found_by_folding() -> None:
         o = If (c) <then_branch = a () => (float[3] u) { u = Neg(x) }, else_branch = b () => (float[3] u) { u = Abs(x) }>
       }"""
     done = apply(_with(text, one=np.array(1)), preset="clean", rounds=2)
-    assert ops(done) == ["Neg"]
+    assert done.ops == ["Neg"]
 
 
 def _with(text: str, **constants: np.ndarray) -> ModelProto:

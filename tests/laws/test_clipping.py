@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.laws.common import NUMPY, after, assert_same_bits, ops, special
+from tests.rewriting import NUMPY, assert_same_bits, rewritten, special
 
 BOUNDS = {"z": 0.0, "c": 6.0, "m": -2.0, "p": 1.0, "q": 5.0, "n": -0.0, "nan": np.nan, "inf": np.inf, "two": -1.0}
 
@@ -42,7 +42,7 @@ TWO = [
 def clipped(first: str, second: str, dtype: str = "float", **options: Any) -> Any:
     kind = NUMPY[dtype]
     text = f"g ({dtype}[N] x, {dtype} s) => ({dtype}[N] o) {{ y = {first} o = {second} }}"
-    return after(text, "remove-noops,merge-consecutive", {k: kind(v) for k, v in BOUNDS.items()}, **options)
+    return rewritten(text, "remove-noops,merge-consecutive", {k: kind(v) for k, v in BOUNDS.items()}, **options)
 
 
 @pytest.mark.parametrize("opset", [14, 20])
@@ -50,7 +50,7 @@ def clipped(first: str, second: str, dtype: str = "float", **options: Any) -> An
 @pytest.mark.parametrize(("first", "second", "left"), ONE)
 def test_one_is_left(first: str, second: str, left: list[str], dtype: str, opset: int) -> None:
     done = clipped(first, second, dtype, opset=opset)
-    assert ops(done) == left
+    assert done.ops == left
     for size in (1, 3, 8, 16, 33, 61):
         for seed in range(2):
             assert_same_bits(done, x=special(size, dtype=NUMPY[dtype], seed=seed), s=NUMPY[dtype](0))
@@ -58,7 +58,7 @@ def test_one_is_left(first: str, second: str, left: list[str], dtype: str, opset
 
 @pytest.mark.parametrize(("first", "second"), TWO)
 def test_both_stay(first: str, second: str) -> None:
-    assert len(ops(clipped(first, second))) == 2
+    assert len(clipped(first, second).ops) == 2
 
 
 @pytest.mark.parametrize("opset", [6, 10])
@@ -68,8 +68,10 @@ def test_bounds_as_attributes(opset: int) -> None:
         ("Clip<min=-1.0>(x)", "Clip<max=6.0>(y)"),
         ("Clip<max=6.0>(x)", "Relu(y)"),
     ):
-        done = after(f"g (float[N] x) => (float[N] o) {{ y = {first} o = {second} }}", "merge-consecutive", opset=opset)
-        assert ops(done) == ["Clip"]
+        done = rewritten(
+            f"g (float[N] x) => (float[N] o) {{ y = {first} o = {second} }}", "merge-consecutive", opset=opset
+        )
+        assert done.ops == ["Clip"]
         for size in (3, 8, 33):
             assert_same_bits(done, x=special(size))
 
@@ -77,18 +79,21 @@ def test_bounds_as_attributes(opset: int) -> None:
 @pytest.mark.parametrize("opset", [11, 12, 13])
 def test_bounds_as_operands_of_older_operators(opset: int) -> None:
     done = clipped("Relu(x)", "Clip(y, m, c)", opset=opset)
-    assert ops(done) == ["Clip"]
+    assert done.ops == ["Clip"]
     assert_same_bits(done, x=special(33), s=np.float32(0))
 
 
 def test_another_reader_keeps_both() -> None:
     text = "g (float[N] x) => (float[N] o, float[N] p) { y = Relu(x) o = Clip(y, z, c) p = Neg(y) }"
-    done = after(text, "merge-consecutive", {"z": np.float32(0), "c": np.float32(6)})
-    assert sorted(ops(done)) == ["Clip", "Neg", "Relu"]
+    done = rewritten(text, "merge-consecutive", {"z": np.float32(0), "c": np.float32(6)})
+    assert sorted(done.ops) == ["Clip", "Neg", "Relu"]
     text = "g (float[N] x) => (float[N] o, float[N] y) { y = Relu(x) o = Clip(y, z, c) }"
-    assert sorted(ops(after(text, "merge-consecutive", {"z": np.float32(0), "c": np.float32(6)}))) == ["Clip", "Relu"]
+    assert sorted(rewritten(text, "merge-consecutive", {"z": np.float32(0), "c": np.float32(6)}).ops) == [
+        "Clip",
+        "Relu",
+    ]
 
 
 def test_integers_stay() -> None:
     text = "g (int32[N] x) => (int32[N] o) { y = Clip(x, a) o = Clip(y, a) }"
-    assert len(ops(after(text, "merge-consecutive", {"a": np.int32(1)}))) == 2
+    assert len(rewritten(text, "merge-consecutive", {"a": np.int32(1)}).ops) == 2

@@ -10,8 +10,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from onnxgrad.verify import run
-from tests.laws.common import special
-from tests.passes.common import apply
+from tests.rewriting import apply, special
 
 EXACT = "remove-noops,open-if,merge-consecutive,simplify-transpose"
 ANY_ORDER = f"{EXACT},simplify-arithmetic{{exact=false}}"

@@ -10,7 +10,7 @@ from onnxgrad.ir.load import load
 from onnxgrad.passes.backward_fold_scale_axis import BackwardFoldScaleAxis
 from onnxgrad.rewrite.trace import Trace
 from tests.helpers import parse
-from tests.passes.proving import initializer, ran, weight, with_weights
+from tests.rewriting import apply, initializer, model_of, weights
 
 PASS = "backward-fold-scale-axis"
 FOLDED = f"{PASS},fold-constant,fold-bias,remove-unused"
@@ -19,17 +19,17 @@ FOLDED = f"{PASS},fold-constant,fold-bias,remove-unused"
 def conv(body: str, channels: int = 2, out: str = "1,2,10,10", **sizes: tuple[int, ...]) -> ModelProto:
     text = f"g (float[1,1,10,10] x) => (float[{out}] y) {{ c = Conv <pads = [1,1,1,1]> (x, w)  {body} }}"
     shapes = {"w": (channels, 1, 3, 3), "s": (channels, 1, 1), **sizes}
-    return with_weights(parse(text), shapes, positive="p")
+    return model_of(text, weights(shapes, positive="p"))
 
 
 @pytest.mark.parametrize("body", ["y = Mul(c, s)", "y = Mul(s, c)"])
 def test_the_example_of_the_specification(body: str, golden: Callable[[str, str], None]) -> None:
     model = conv(body)
-    moved = ran(model, PASS)
+    moved = apply(model, PASS)
     assert moved.ops == ["Mul", "Conv"]
     golden("passes/backward_fold_scale_axis", moved.text)
     moved.prove()
-    done = ran(model, FOLDED)
+    done = apply(model, FOLDED)
     assert done.ops == ["Conv"]
     (folded,) = [v for v in done.program.main.initializers.values() if v.rank == 4]
     expected = initializer(model, "w") * initializer(model, "s")[..., None]
@@ -40,21 +40,21 @@ def test_the_example_of_the_specification(body: str, golden: Callable[[str, str]
 def test_a_weight_that_is_an_input() -> None:
     text = """g (float[1,1,10,10] x, float[2,1,3,3] w) => (float[1,2,10,10] y)
       { c = Conv <pads = [1,1,1,1]> (x, w)  y = Mul(c, s) }"""
-    done = ran(with_weights(parse(text), {"s": (2, 1, 1)}), PASS)
+    done = apply(model_of(text, weights({"s": (2, 1, 1)})), PASS)
     assert done.ops == ["Mul", "Conv"]
     done.prove()
 
 
 def test_division() -> None:
-    done = ran(conv("y = Div(c, p)", p=(2, 1, 1)), FOLDED)
+    done = apply(conv("y = Div(c, p)", p=(2, 1, 1)), FOLDED)
     assert done.ops == ["Conv"]
     done.prove()
 
 
 def fold(text: str, sizes: dict[str, tuple[int, ...]], ops: list[str], opset: int = 20) -> None:
     """`text` becomes `ops`, with the same results."""
-    done = ran(with_weights(parse(text, opset=opset), sizes, positive="p q"), FOLDED)
-    assert done.ops == ops, f"{done.ops}\n{done.reasons}"
+    done = apply(model_of(text, weights(sizes, positive="p q"), opset=opset), FOLDED)
+    assert done.ops == ops, f"{done.ops}\n{done.declined}"
     done.prove()
 
 
@@ -133,9 +133,9 @@ def test_branches_of_a_residual_addition_all_take_it() -> None:
 
 def test_one_branch_that_cannot_keeps_the_scale_where_it_is() -> None:
     text = """g (float[1,4,8,8] x) => (float[1,4,8,8] y) { a = Conv(x, w)  t = Add(a, x)  y = Mul(t, s) }"""
-    done = ran(with_weights(parse(text), {"w": (4, 4, 1, 1), "s": (4, 1, 1)}), FOLDED)
+    done = apply(model_of(text, weights({"w": (4, 4, 1, 1), "s": (4, 1, 1)})), FOLDED)
     assert done.ops == ["Conv", "Add", "Mul"]
-    assert "x is an input" in done.reasons
+    assert "x is an input" in done.declined
 
 
 def test_concat_along_the_channels_parts_the_scale() -> None:
@@ -159,10 +159,10 @@ def test_one_part_of_a_split_is_scaled_with_ones_beside_it() -> None:
 def test_a_shared_weight_is_copied() -> None:
     text = """g (float[1,1,8,8] x) => (float[1,2,6,6] y, float[1,2,6,6] z)
       { c = Conv(x, w)  y = Mul(c, s)  n = Neg(x)  z = Conv(n, w) }"""
-    model = with_weights(parse(text), {"w": (2, 1, 3, 3), "s": (2, 1, 1)})
-    done = ran(model, FOLDED)
-    assert done.count == {"Conv": 2, "Neg": 1}
-    np.testing.assert_array_equal(weight(done.program, "w"), initializer(model, "w"))
+    model = model_of(text, weights({"w": (2, 1, 3, 3), "s": (2, 1, 1)}))
+    done = apply(model, FOLDED)
+    assert done.counts == {"Conv": 2, "Neg": 1}
+    np.testing.assert_array_equal(initializer(done.after, "w"), initializer(model, "w"))
     done.prove()
 
 
@@ -170,7 +170,7 @@ def test_inside_a_branch_of_if() -> None:
     text = """g (float[1,1,8,8] x, bool k) => (float[1,2,6,6] y) {
       y = If(k) <then_branch = t () => (float[1,2,6,6] a) { c = Conv(x, w)  a = Mul(c, s) },
                  else_branch = e () => (float[1,2,6,6] b) { b = Conv(x, w) }> }"""
-    done = ran(with_weights(parse(text), {"w": (2, 1, 3, 3), "s": (2, 1, 1)}), PASS)
+    done = apply(model_of(text, weights({"w": (2, 1, 3, 3), "s": (2, 1, 1)})), PASS)
     assert len(done.trace.firings) == 1
     done.prove()
 
@@ -198,41 +198,41 @@ def test_what_keeps_a_scale_in_place(body: str, reason: str) -> None:
     text = f"""g (float[1,1,10,10] x) => (float[1,2,10,10] y) {constants}
       {{ c = Conv <pads = [1,1,1,1]> (x, w)  {body} }}"""
     sizes = {"w": (2, 1, 3, 3), "s": (2, 1, 1), "p": (2, 1, 1), "width": (10,), "s5": (5, 1, 1)}
-    model = with_weights(parse(text), sizes, positive="p")
+    model = model_of(text, weights(sizes, positive="p"))
     # one factor of each sign, and a weight that overflows under a factor of 3e38
     next(t for t in model.graph.initializer if t.name == "s").raw_data = np.array([-2, 3], np.float32).tobytes()
     if "huge" in body:
         next(t for t in model.graph.initializer if t.name == "w").raw_data = np.full(18, 9, np.float32).tobytes()
-    done = ran(model, PASS)
+    done = apply(model, PASS)
     assert done.trace.firings == []
-    assert reason in done.reasons
+    assert reason in done.declined
     assert done.after == model
 
 
 def test_the_product_is_an_output() -> None:
     text = "g (float[1,1,8,8] x) => (float[1,2,6,6] c, float[1,2,6,6] y) { c = Conv(x, w)  y = Mul(c, s) }"
-    done = ran(with_weights(parse(text), {"w": (2, 1, 3, 3), "s": (2, 1, 1)}), PASS)
+    done = apply(model_of(text, weights({"w": (2, 1, 3, 3), "s": (2, 1, 1)})), PASS)
     assert done.trace.firings == []
-    assert "is an output" in done.reasons
+    assert "is an output" in done.declined
 
 
 def test_a_scale_known_only_at_run_time_is_no_scale() -> None:
     text = "g (float[1,1,8,8] x, float[2,1,1] s) => (float[1,2,6,6] y) { c = Conv(x, w)  y = Mul(c, s) }"
-    assert ran(with_weights(parse(text), {"w": (2, 1, 3, 3)}), PASS).trace.firings == []
+    assert apply(model_of(text, weights({"w": (2, 1, 3, 3)})), PASS).trace.firings == []
 
 
 def test_a_scale_that_widens_the_result_is_no_scale() -> None:
     text = "g (float[1,1,8,8] x) => (float[3,1,6,6] y) { c = Conv(x, w)  y = Mul(c, s) }"
-    assert ran(with_weights(parse(text), {"w": (1, 1, 3, 3), "s": (3, 1, 1, 1)}), PASS).trace.firings == []
+    assert apply(model_of(text, weights({"w": (1, 1, 3, 3), "s": (3, 1, 1, 1)})), PASS).trace.firings == []
 
 
 def test_scalars_only_on_request() -> None:
     text = """g (float[2,3] x) => (float[2,4] y) <float half = {0.5}>
       { c = MatMul(x, w)  d = Reshape(c, s)  e = Mul(d, half)  y = Reshape(e, t) }"""
     text = text.replace("<float half", "<int64[1] s = {8}, int64[2] t = {2, 4}, float half")
-    model = with_weights(parse(text), {"w": (3, 4)})
-    assert ran(model, PASS).trace.firings == []
-    done = ran(model, PASS + "{scalars=true},fold-constant,remove-unused")
+    model = model_of(text, weights({"w": (3, 4)}))
+    assert apply(model, PASS).trace.firings == []
+    done = apply(model, PASS + "{scalars=true},fold-constant,remove-unused")
     assert done.ops == ["MatMul", "Reshape", "Reshape"]
     done.prove()
 
@@ -240,8 +240,8 @@ def test_scalars_only_on_request() -> None:
 def test_a_weight_in_a_constant_node_is_replaced_and_not_added() -> None:
     text = """g (float[1,1,4,4] x) => (float[1,2,4,4] y)
       { w = Constant <value = float[2,1,1,1] {1, 2}> ()  c = Conv(x, w)  y = Mul(c, s) }"""
-    done = ran(with_weights(parse(text), {"s": (2, 1, 1)}), f"{PASS},fold-constant{{max_growth=0}},remove-unused")
-    assert done.ops == ["Conv"] and done.count["Constant"] == 0
+    done = apply(model_of(text, weights({"s": (2, 1, 1)})), f"{PASS},fold-constant{{max_growth=0}},remove-unused")
+    assert done.ops == ["Conv"] and done.counts["Constant"] == 0
     done.prove()
 
 
@@ -250,7 +250,7 @@ def test_a_reduction_without_axes_is_over_all_of_them_or_none(noop: int, kept: s
     """An empty list of axes names no axis that the scale could lie beside."""
     text = f"""g (float[1,1,10,10] x) => (float[1,2,8,8] y) <float[2,1,1] p, int64[0] axes = {{}}> {{
       c = Conv(x, w) d = ReduceMean <noop_with_empty_axes = {noop}> (c, axes) y = Mul(d, p) }}"""
-    done = ran(with_weights(parse(text.replace("<float[2,1,1] p, ", "<")), {"w": (2, 1, 3, 3), "p": (2, 1, 1)}), FOLDED)
+    done = apply(model_of(text.replace("<float[2,1,1] p, ", "<"), weights({"w": (2, 1, 3, 3), "p": (2, 1, 1)})), FOLDED)
     assert done.ops in (["Conv", "ReduceMean", "Mul"], ["Conv", "Mul"] if noop else [])
     done.prove()
 
@@ -264,7 +264,7 @@ def test_factors_that_cancel_stay() -> None:
             y = If (c) <then_branch = t () => (float16[M,3] p) { p = Transpose <perm = [0,1]> (e) },
                         else_branch = o () => (float16[M,3] q) { q = Identity (x) }> }"""
     )
-    done = ran(model, PASS + "{scalars=true},fold-constant")
+    done = apply(model, PASS + "{scalars=true},fold-constant")
     assert done.ops == ["Cast", "Mul", "Div", "Cast", "If"]
     done.prove()
 
@@ -274,7 +274,7 @@ def test_how_far_a_scale_is_carried(between: int, folded: bool, monkeypatch: pyt
     monkeypatch.setattr("onnxgrad.laws.scales.backward.REACH", 3)  # operators, the product among them
     chain = "".join(f"n{i + 1} = Neg(n{i})  " for i in range(between))
     text = f"g (float[1,1,8,8] x) => (float[1,2,6,6] y) {{ n0 = Conv(x, w)  {chain}y = Mul(n{between}, s) }}"
-    done = ran(with_weights(parse(text), {"w": (2, 1, 3, 3), "s": (2, 1, 1)}), PASS)
+    done = apply(model_of(text, weights({"w": (2, 1, 3, 3), "s": (2, 1, 1)})), PASS)
     assert bool(done.trace.firings) is folded
     done.prove()
 
@@ -283,7 +283,7 @@ def test_how_far_a_scale_is_carried(between: int, folded: bool, monkeypatch: pyt
     ("channels", "shape", "folded"), [(1, (1, 1, 1), True), (2, (1, 1, 1), False), (1, (1,), False)]
 )
 def test_one_number_is_a_vector_where_there_is_one_channel(channels: int, shape: tuple[int, ...], folded: bool) -> None:
-    done = ran(conv("y = Mul(c, one)", channels, f"1,{channels},10,10", one=shape), PASS)
+    done = apply(conv("y = Mul(c, one)", channels, f"1,{channels},10,10", one=shape), PASS)
     assert bool(done.trace.firings) is folded
     done.prove()
 

@@ -14,7 +14,7 @@ from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify.running.run import run
 from tests.helpers import parse
-from tests.passes.proving import Ran, initializer, ran, with_weights
+from tests.rewriting import Done, apply, initializer, model_of, weights
 
 PASS = "combine-parallel-conv,remove-unused"
 
@@ -22,9 +22,9 @@ PASS = "combine-parallel-conv,remove-unused"
 def test_the_example_of_the_specification(golden: Callable[[str, str], None]) -> None:
     text = """g (float[1,4,16,16] x) => (float[1,4,16,16] y, float[1,4,16,16] z, float[1,4,14,14] m)
       { y = Conv(x, w1)  z = Conv(x, w2)  m = MaxPool <kernel_shape = [3, 3]> (x) }"""
-    model = with_weights(parse(text), {"w1": (4, 4, 1, 1), "w2": (4, 4, 1, 1)})
-    done = ran(model, PASS)
-    assert done.count == {"Conv": 1, "Split": 1, "MaxPool": 1}
+    model = model_of(text, weights({"w1": (4, 4, 1, 1), "w2": (4, 4, 1, 1)}))
+    done = apply(model, PASS)
+    assert done.counts == {"Conv": 1, "Split": 1, "MaxPool": 1}
     golden("passes/combine_parallel_conv", done.text)
     (merged,) = [v.const for v in done.program.main.initializers.values() if v.rank == 4]
     np.testing.assert_array_equal(merged, np.concatenate([initializer(model, "w1"), initializer(model, "w2")]))
@@ -40,16 +40,16 @@ def test_any_dimensions_and_any_output_channels(x: str, kernel: tuple[int, ...],
     outs = ", ".join(f"float[{n},{c},{out}] y{c}" for c in (1, 2, 5))
     body = "  ".join(f"y{c} = Conv(x, w{c})" for c in (1, 2, 5))
     sizes = {f"w{c}": (c, 3, *kernel) for c in (1, 2, 5)}
-    done = ran(with_weights(parse(f"g (float[{x}] x) => ({outs}) {{ {body} }}"), sizes), PASS)
-    assert done.count == {"Conv": 1, "Split": 1}
+    done = apply(model_of(f"g (float[{x}] x) => ({outs}) {{ {body} }}", weights(sizes)), PASS)
+    assert done.counts == {"Conv": 1, "Split": 1}
     done.prove()
 
 
 def test_bias_on_some() -> None:
     text = """g (float[1,3,6,6] x) => (float[1,2,6,6] a, float[1,3,6,6] b)
       { a = Conv(x, w1)  b = Conv(x, w2, c2) }"""
-    done = ran(with_weights(parse(text), {"w1": (2, 3, 1, 1), "w2": (3, 3, 1, 1), "c2": (3,)}), PASS)
-    assert done.count == {"Conv": 1, "Split": 1}
+    done = apply(model_of(text, weights({"w1": (2, 3, 1, 1), "w2": (3, 3, 1, 1), "c2": (3,)})), PASS)
+    assert done.counts == {"Conv": 1, "Split": 1}
     (bias,) = [v.const for v in done.program.main.initializers.values() if v.rank == 1 and v.dtype == 1]
     assert bias is not None and np.signbit(np.asarray(bias)[:2]).all(), "y + (-0.0) is y, -0.0 included"
     done.prove()
@@ -68,8 +68,8 @@ def test_bias_on_some() -> None:
 def test_attributes_that_mean_the_same(one: str, other: str) -> None:
     text = f"""g (float[1,3,8,8] x) => (float[1,2,A,B] a, float[1,3,A,B] b)
       {{ a = Conv {one} (x, w1)  b = Conv {other} (x, w2) }}"""
-    done = ran(with_weights(parse(text), {"w1": (2, 3, 3, 3), "w2": (3, 3, 3, 3)}), PASS)
-    assert done.count["Conv"] == 1
+    done = apply(model_of(text, weights({"w1": (2, 3, 3, 3), "w2": (3, 3, 3, 3)})), PASS)
+    assert done.counts["Conv"] == 1
     done.prove()
 
 
@@ -86,16 +86,16 @@ def test_attributes_that_mean_the_same(one: str, other: str) -> None:
 def test_attributes_that_differ(one: str, other: str) -> None:
     text = f"""g (float[1,3,8,8] x) => (float[1,2,A,B] a, float[1,3,C,D] b)
       {{ a = Conv {one} (x, w1)  b = Conv {other} (x, w2) }}"""
-    done = ran(with_weights(parse(text), {"w1": (2, 3, 3, 3), "w2": (3, 3, 3, 3)}), PASS)
-    assert done.count["Conv"] == 2
+    done = apply(model_of(text, weights({"w1": (2, 3, 3, 3), "w2": (3, 3, 3, 3)})), PASS)
+    assert done.counts["Conv"] == 2
 
 
 def test_even_kernels_pad_by_side() -> None:
     text = """g (float[1,3,8,8] x) => (float[1,2,8,8] a, float[1,2,8,8] b, float[1,2,8,8] c, float[1,2,8,8] d)
       { a = Conv <auto_pad = "SAME_UPPER"> (x, w1)  b = Conv <pads = [0, 0, 1, 1]> (x, w2)
         c = Conv <auto_pad = "SAME_LOWER"> (x, w3)  d = Conv <pads = [1, 1, 0, 0]> (x, w4) }"""
-    done = ran(with_weights(parse(text), {f"w{i}": (2, 3, 2, 2) for i in (1, 2, 3, 4)}), PASS)
-    assert done.count["Conv"] == 2
+    done = apply(model_of(text, weights({f"w{i}": (2, 3, 2, 2) for i in (1, 2, 3, 4)})), PASS)
+    assert done.counts["Conv"] == 2
     done.prove()
 
 
@@ -104,7 +104,7 @@ def test_same_padding_of_a_dilated_kernel() -> None:
     text = """g (float[1,3,8,8] x) => (float[1,2,8,8] a, float[1,2,8,8] b)
       { a = Conv <auto_pad = "SAME_UPPER", dilations = [2, 1]> (x, w1)
         b = Conv <pads = [2, 1, 2, 1], dilations = [2, 1]> (x, w2) }"""
-    done = ran(with_weights(parse(text), {"w1": (2, 3, 3, 3), "w2": (2, 3, 3, 3)}), PASS)
+    done = apply(model_of(text, weights({"w1": (2, 3, 3, 3), "w2": (2, 3, 3, 3)})), PASS)
     (merged,) = [b for b in done.program.main.bindings if b.op == "Conv"]
     assert merged.attr("pads") == (2, 1, 2, 1)
 
@@ -112,8 +112,8 @@ def test_same_padding_of_a_dilated_kernel() -> None:
 def test_kernels_and_inputs_that_differ() -> None:
     text = """g (float[1,3,8,8] x, float[1,3,8,8] z) => (float[1,2,A,B] a, float[1,2,C,D] b, float[1,2,E,F] c)
       { a = Conv(x, w1)  b = Conv(x, w2)  c = Conv(z, w1) }"""
-    done = ran(with_weights(parse(text), {"w1": (2, 3, 3, 3), "w2": (2, 3, 1, 1)}), PASS)
-    assert done.count["Conv"] == 3
+    done = apply(model_of(text, weights({"w1": (2, 3, 3, 3), "w2": (2, 3, 1, 1)})), PASS)
+    assert done.counts["Conv"] == 3
 
 
 @pytest.mark.parametrize(("groups", "outs"), [(2, (2, 4)), (4, (4, 8, 4)), (2, (6, 2))])
@@ -124,11 +124,11 @@ def test_groups_are_concatenated_group_by_group(groups: int, outs: tuple[int, ..
     given = "" if constant else "".join(f", float[{','.join(map(str, s))}] {k}" for k, s in shapes.items())
     body = "  ".join(f"y{i} = Conv <group = {groups}> (x, w{i}{f', b{i}' if i != 1 else ''})" for i in range(len(outs)))
     declared = ", ".join(f"float[1,{n},4,4] y{i}" for i, n in enumerate(outs))
-    model = with_weights(
-        parse(f"g (float[1,4,6,6] x{given}) => ({declared}) {{ {body} }}"), {**(shapes if constant else {}), **biases}
+    model = model_of(
+        f"g (float[1,4,6,6] x{given}) => ({declared}) {{ {body} }}", weights({**(shapes if constant else {}), **biases})
     )
-    done = ran(model, PASS)
-    assert done.count["Conv"] == 1 and done.count["Gather"] == len(outs)
+    done = apply(model, PASS)
+    assert done.counts["Conv"] == 1 and done.counts["Gather"] == len(outs)
     done.prove()
 
 
@@ -136,28 +136,28 @@ def test_dependent_branches_stay_apart() -> None:
     """A weight computed from another branch: one product cannot come before itself."""
     text = """g (float[1,2,4,4] x) => (float[1,2,4,4] a, float[1,A,4,4] b) <int64[4] s = {-1, 2, 1, 1}>
       { a = Conv(x, w)  k = Reshape(a, s)  b = Conv(x, k) }"""
-    done = ran(with_weights(parse(text), {"w": (2, 2, 1, 1)}), PASS)
-    assert done.count["Conv"] == 2
+    done = apply(model_of(text, weights({"w": (2, 2, 1, 1)})), PASS)
+    assert done.counts["Conv"] == 2
     done.prove()
 
 
 def test_a_common_activation_moves_in_front_of_the_split() -> None:
     text = """g (float[1,3,8,8] x) => (float[1,2,8,8] a, float[1,4,8,8] b)
       { c = Conv(x, w1)  a = Relu(c)  d = Conv(x, w2)  b = Relu(d) }"""
-    done = ran(with_weights(parse(text), {"w1": (2, 3, 1, 1), "w2": (4, 3, 1, 1)}), PASS)
+    done = apply(model_of(text, weights({"w1": (2, 3, 1, 1), "w2": (4, 3, 1, 1)})), PASS)
     assert done.ops == ["Conv", "Relu", "Split"]
     done.prove()
 
 
 def _behind(
     a: str, b: str, inputs: str = "", group: int = 1, sizes: dict[str, tuple[int, ...]] | None = None, opset: int = 20
-) -> Ran:
+) -> Done:
     """Two Convs p (2 channels) and q (4) with a and b behind them."""
     text = f"""g (float[2,4,5,6] x{inputs}) => (float[2,2,5,6] a, float[2,4,5,6] b)
       {{ p = Conv <group = {group}> (x, w1)  q = Conv <group = {group}> (x, w2)  a = {a}  b = {b} }}"""
-    weights = {"w1": (2, 4 // group, 1, 1), "w2": (4, 4 // group, 1, 1), **(sizes or {})}
-    done = ran(with_weights(parse(text, opset=opset, ir_version=8), weights), PASS)
-    assert done.count["Conv"] == 1
+    shapes = {"w1": (2, 4 // group, 1, 1), "w2": (4, 4 // group, 1, 1), **(sizes or {})}
+    done = apply(model_of(text, weights(shapes), opset=opset, ir_version=8), PASS)
+    assert done.counts["Conv"] == 1
     done.prove()
     return done
 
@@ -178,7 +178,7 @@ def test_scale_then_bias_then_activation(golden: Callable[[str, str], None]) -> 
       { p = Conv(x, w1)  p2 = Mul(s, p)  p3 = Add(p2, c)  a = Relu(p3)
         q = Conv(x, w2)  q2 = Mul(q, t)  q3 = Add(d, q2)  b = Relu(q3) }"""
     sizes: dict[str, tuple[int, ...]] = {"w1": (2, 4, 1, 1), "w2": (4, 4, 1, 1), "c": (2, 1, 1), "d": (4, 1, 1)}
-    done = ran(with_weights(parse(text), sizes), PASS)
+    done = apply(model_of(text, weights(sizes)), PASS)
     assert Counter(done.ops) == {"Reshape": 1, "Concat": 1, "Conv": 1, "Mul": 1, "Add": 1, "Relu": 1, "Split": 1}
     golden("passes/combine_parallel_conv_behind", done.text)
     done.prove()
@@ -187,15 +187,15 @@ def test_scale_then_bias_then_activation(golden: Callable[[str, str], None]) -> 
 @pytest.mark.parametrize("op", ["Add", "Mul"])
 def test_grouped_channels_take_their_own_scale(op: str) -> None:
     at_run_time = _behind(f"Relu(p2)  p2 = {op}(p, s)", f"Relu(q2)  q2 = {op}(q, t)", RUN_TIME, group=2)
-    assert at_run_time.count == {"Concat": 1, "Gather": 3, "Conv": 1, op: 1, "Relu": 1}
+    assert at_run_time.counts == {"Concat": 1, "Gather": 3, "Conv": 1, op: 1, "Relu": 1}
     constant = _behind(f"{op}(p, s)", f"{op}(q, t)", group=2, sizes={"s": (2, 1, 1), "t": (1, 4, 1, 1)})
-    assert constant.count == {"Gather": 2, "Conv": 1, op: 1}
+    assert constant.counts == {"Gather": 2, "Conv": 1, op: 1}
 
 
 def test_a_bias_on_one_branch_and_a_scale_on_one() -> None:
-    assert _behind("Add(p, s)", "Relu(q)", ", float[2,1,1] s").count["Concat"] == 1, "the other adds -0.0"
+    assert _behind("Add(p, s)", "Relu(q)", ", float[2,1,1] s").counts["Concat"] == 1, "the other adds -0.0"
     alone = _behind("Mul(p, s)", "Relu(q)", ", float[2,1,1] s")
-    assert alone.count == {"Conv": 1, "Split": 1, "Mul": 1, "Relu": 1}
+    assert alone.counts == {"Conv": 1, "Split": 1, "Mul": 1, "Relu": 1}
 
 
 @pytest.mark.parametrize(
@@ -210,39 +210,39 @@ def test_a_bias_on_one_branch_and_a_scale_on_one() -> None:
     ],
 )
 def test_what_is_not_one_value_for_each_channel_stays(a: str, b: str, inputs: str) -> None:
-    assert "Concat" not in _behind(a, b, inputs).count
+    assert "Concat" not in _behind(a, b, inputs).counts
 
 
 def test_a_scale_that_another_branch_computes_stays() -> None:
     text = """g (float[1,4,5,5] x) => (float[1,2,5,5] a, float[1,2,5,5] b) <int64[3] z = {0, 2, 3}>
       { p = Conv(x, w1)  q = Conv(x, w2)  b = Mul(q, u)  m = ReduceMax <keepdims = 0> (b, z)
         s = Reshape(m, k)  a = Mul(p, s) }"""
-    model = with_weights(parse(text), {"w1": (2, 4, 1, 1), "w2": (2, 4, 1, 1), "u": (2, 1, 1)})
+    model = model_of(text, weights({"w1": (2, 4, 1, 1), "w2": (2, 4, 1, 1), "u": (2, 1, 1)}))
     model.graph.initializer.append(numpy_helper.from_array(np.array([2, 1, 1], np.int64), "k"))
-    done = ran(model, PASS)
-    assert done.count["Conv"] == 1 and done.count["Mul"] == 2
+    done = apply(model, PASS)
+    assert done.counts["Conv"] == 1 and done.counts["Mul"] == 2
     done.prove()
 
 
 def test_an_addend_along_the_width_is_no_bias() -> None:
     text = """g (float[1,3,8,8] x) => (float[1,8,8,8] a, float[1,8,8,8] b)
       { c = Conv(x, w1)  a = Add(c, v)  d = Conv(x, w2)  b = Add(d, v) }"""
-    done = ran(with_weights(parse(text), {"w1": (8, 3, 1, 1), "w2": (8, 3, 1, 1), "v": (8,)}), PASS)
-    assert done.count == {"Conv": 1, "Split": 1, "Add": 2}
+    done = apply(model_of(text, weights({"w1": (8, 3, 1, 1), "w2": (8, 3, 1, 1), "v": (8,)})), PASS)
+    assert done.counts == {"Conv": 1, "Split": 1, "Add": 2}
     done.prove()
 
 
 def test_min_branches() -> None:
     text = """g (float[1,3,8,8] x) => (float[1,2,8,8] a, float[1,4,8,8] b) { a = Conv(x, w1)  b = Conv(x, w2) }"""
-    model = with_weights(parse(text), {"w1": (2, 3, 1, 1), "w2": (4, 3, 1, 1)})
-    assert ran(model, "combine-parallel-conv{min_branches=3}").count["Conv"] == 2
+    model = model_of(text, weights({"w1": (2, 3, 1, 1), "w2": (4, 3, 1, 1)}))
+    assert apply(model, "combine-parallel-conv{min_branches=3}").counts["Conv"] == 2
 
 
 def test_weights_that_are_inputs_with_symbolic_channels() -> None:
     text = """g (float[1,3,8,8] x, float[P,3,1,1] w1, float[Q,3,1,1] w2) => (float[1,P,8,8] a, float[1,Q,8,8] b)
       { a = Conv(x, w1)  b = Conv(x, w2) }"""
-    done = ran(parse(text), PASS)
-    assert done.count["Conv"] == 1
+    done = apply(parse(text), PASS)
+    assert done.counts["Conv"] == 1
     random = np.random.default_rng(0)
     feeds = {
         name: random.standard_normal(shape).astype(np.float32)
@@ -264,9 +264,9 @@ def test_weights_that_are_inputs_with_symbolic_channels() -> None:
 )
 def test_auto_merges_narrow_branches_only(sizes: dict[str, tuple[int, ...]], reason: str) -> None:
     text = """g (float[1,3,8,8] x) => (float[1,2,A,A] a, float[1,B,A,A] b) { a = Conv(x, w1)  b = Conv(x, w2) }"""
-    done = ran(with_weights(parse(text), sizes), PASS, merge="auto")
-    assert done.count["Conv"] == (2 if reason else 1)
-    assert reason in done.reasons
+    done = apply(model_of(text, weights(sizes)), PASS, merge="auto")
+    assert done.counts["Conv"] == (2 if reason else 1)
+    assert reason in done.declined
 
 
 def _merged(path: Path) -> tuple[int, int, int]:
@@ -302,5 +302,5 @@ def test_counts_on_trained_models(fetched: Callable[[str], Path], name: str, gro
 
 def test_the_merged_weight_is_one_initializer() -> None:
     text = "g (float[1,3,8,8] x) => (float[1,2,8,8] a, float[1,4,8,8] b) { a = Conv(x, w1)  b = Conv(x, w2) }"
-    done = ran(with_weights(parse(text), {"w1": (2, 3, 1, 1), "w2": (4, 3, 1, 1)}), PASS)
+    done = apply(model_of(text, weights({"w1": (2, 3, 1, 1), "w2": (4, 3, 1, 1)})), PASS)
     assert [numpy_helper.to_array(t).shape for t in done.after.graph.initializer if t.dims[1:]] == [(6, 3, 1, 1)]

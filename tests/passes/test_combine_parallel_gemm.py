@@ -10,7 +10,7 @@ import pytest
 
 from onnxgrad.passes.combine_parallel_gemm import CombineParallelGemm
 from tests.helpers import parse
-from tests.passes.common import Done, apply, assert_same_results, before_and_after, model_of, weights
+from tests.rewriting import Done, apply, assert_same_results, before_and_after, model_of, weights
 
 MERGE = "combine-parallel-gemm{merge=always},remove-unused"
 X = "float[3,4] x"

@@ -11,7 +11,7 @@ import pytest
 from onnxgrad.passes.combine_parallel_matmul import CombineParallelMatMul
 from onnxgrad.passes.combine_parallel_matmul_right import CombineParallelMatMulRight
 from tests.helpers import parse
-from tests.passes.common import Done, apply, assert_same_results, before_and_after, model_of, weights
+from tests.rewriting import Done, apply, assert_same_results, before_and_after, model_of, weights
 
 MERGE = "remove-noops,merge-equal,combine-parallel-matmul{merge=always},remove-unused"
 
@@ -246,7 +246,7 @@ def test_merge_rules() -> None:
 
 def test_a_shared_weight_is_not_stored_twice_by_default() -> None:
     text = "g (float[1,512] x) => (float[1,512] a, float[1,512] b, float[512,512] c) { a = MatMul(x, w1) b = MatMul(x, w2) c = Relu(w1) }"
-    done = apply(model_of(text, weights(w1=(512, 512), w2=(512, 512))), "combine-parallel-matmul")
+    done = apply(model_of(text, weights(w1=(512, 512), w2=(512, 512))), "combine-parallel-matmul", merge="auto")
     assert done.count("MatMul") == 2 and "twice" in done.reasons("combine_parallel_matmul")[0]
 
 

@@ -15,7 +15,7 @@ from onnxgrad.pipeline.presets import PRESETS
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import run
 from tests.helpers import MODELS_DIR
-from tests.passes.common import apply, assert_same_results, model_of, weights
+from tests.rewriting import apply, assert_same_results, model_of, weights
 
 NAMES = sorted(str(p.relative_to(MODELS_DIR).with_suffix("")) for p in MODELS_DIR.rglob("*.onnx"))
 SCRIPTED = [name for name in NAMES if name.endswith("_script")]

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers import parse
-from tests.passes.proving import ran, with_weights
+from tests.rewriting import apply, model_of, weights
 
 SIZES = {"w": (4, 3, 1, 1), "b": (4,), "d": (4, 1, 1), "v": (3, 4), "e": (4,), "t": (3, 4, 2, 2)}
 
@@ -20,7 +19,7 @@ SIZES = {"w": (4, 3, 1, 1), "b": (4,), "d": (4, 1, 1), "v": (3, 4), "e": (4,), "
 )
 def test_an_addend_becomes_the_bias(body: str, op: str, shape: str) -> None:
     text = f"g (float[N,3,5,5] x) => (float[{shape}] y) <float one = {{1}}> {{ {body} }}"
-    done = ran(with_weights(parse(text), SIZES), "fold-bias,remove-unused")
+    done = apply(model_of(text, weights(SIZES)), "fold-bias,remove-unused")
     assert done.ops == [op]
     done.prove()
 
@@ -28,7 +27,7 @@ def test_an_addend_becomes_the_bias(body: str, op: str, shape: str) -> None:
 @pytest.mark.parametrize("head", ["Gemm(x, v)", "Gemm(x, v, e)", "Gemm <alpha = 2.0, beta = 0.5> (x, v)"])
 def test_gemm(head: str) -> None:
     text = f"g (float[N,3] x) => (float[N,4] y) {{ c = {head}  y = Add(c, e) }}"
-    done = ran(with_weights(parse(text), SIZES), "fold-bias,remove-unused")
+    done = apply(model_of(text, weights(SIZES)), "fold-bias,remove-unused")
     assert done.ops == ["Gemm"]
     done.prove()
 
@@ -45,12 +44,12 @@ def test_gemm(head: str) -> None:
 )
 def test_what_stays(body: str, outputs: str) -> None:
     text = f"g (float[1,3,5,5] x, float[4,1,1] z) => ({outputs}) {{ {body} }}"
-    done = ran(with_weights(parse(text), {**SIZES, "width": (5,)}), "fold-bias")
+    done = apply(model_of(text, weights({**SIZES, "width": (5,)})), "fold-bias")
     assert done.trace.firings == []
 
 
 def test_a_bias_with_a_factor_stays() -> None:
     text = "g (float[2,3] x) => (float[2,4] y) { c = Gemm <beta = 0.5> (x, v, e)  y = Add(c, e) }"
-    done = ran(with_weights(parse(text), SIZES), "fold-bias")
+    done = apply(model_of(text, weights(SIZES)), "fold-bias")
     assert done.trace.firings == []
-    assert "factor" in done.reasons
+    assert "factor" in done.declined

@@ -11,8 +11,7 @@ import pytest
 from onnxgrad.passes.fold_constant import FoldConstant
 from onnxgrad.verify.running.run import run
 from tests.helpers import parse
-from tests.passes.common import Done, apply, assert_same_results, before_and_after, model_of, weights
-from tests.passes.proving import ran
+from tests.rewriting import Done, apply, assert_same_results, before_and_after, model_of, weights
 
 PASSES = "fold-constant,remove-unused"
 
@@ -21,10 +20,6 @@ def folded(text: str, constants: dict[str, Any] | None = None, **options: Any) -
     done = apply(model_of(text, constants, **options), PASSES)
     assert_same_results(done)
     return done
-
-
-def ops(done: Done) -> list[str]:
-    return [b.op for b in done.block.bindings]
 
 
 def size(model: Any) -> int:
@@ -50,24 +45,24 @@ def test_numpy_and_onnxruntime_each_do_their_part() -> None:
     done = folded(
         "g (float[2] x) => (float[2] o) { a = Add(w, w) b = Exp(a) c = Neg(b) o = Mul(x, c) }", weights(w=(2,))
     )
-    assert ops(done) == ["Mul"] and done.trace.rounded
+    assert done.ops == ["Mul"] and done.trace.rounded
 
 
 def test_moving_elements_rounds_nothing() -> None:
     """The proof in float64 may then ask for the last digits."""
     done = folded("g (float[2,3] x) => (float[2,3] o) { t = Transpose(w) o = Add(x, t) }", weights(w=(3, 2)))
-    assert ops(done) == ["Add"] and not done.trace.rounded
+    assert done.ops == ["Add"] and not done.trace.rounded
     scaled = folded(
         "g (float[2,3] x) => (float[2,3] o) { s = Exp(w) t = Transpose(s) o = Add(x, t) }", weights(w=(3, 2))
     )
-    assert ops(scaled) == ["Add"] and scaled.trace.rounded, "though the last step only moves"
+    assert scaled.ops == ["Add"] and scaled.trace.rounded, "though the last step only moves"
 
 
 def test_constant_nodes_are_constants() -> None:
     text = """g (float[2] x) => (float[2] o) {
       a = Constant<value_floats=[1.0, 2.0]>() b = Constant<value_float=3.0>() c = Constant<value = float[2] {1, 2}>()
       d = Add(a, b) e = Mul(d, c) o = Add(x, e) }"""
-    assert ops(folded(text)) == ["Add"]
+    assert folded(text).ops == ["Add"]
 
 
 def test_sizes_that_are_known_though_the_tensor_is_not() -> None:
@@ -75,7 +70,7 @@ def test_sizes_that_are_known_though_the_tensor_is_not() -> None:
       s = Shape(x) k = Gather(s, one) p = Concat<axis=0>(minus, two, three)
       y = Reshape(x, p) t = Cast<to=1>(k) q = Mul(y, t) o = Identity(q) }"""
     constants = {"one": np.array([1]), "minus": np.array([-1]), "two": np.array([2]), "three": np.array([3])}
-    assert ops(folded(text, constants)) == ["Reshape", "Mul", "Identity"]
+    assert folded(text, constants).ops == ["Reshape", "Mul", "Identity"]
 
 
 # ---- never ---------------------------------------------------------------------------------------------------------
@@ -101,19 +96,20 @@ def test_never_folded(body: str, kept: str) -> None:
     model = model_of(
         f"g (float[2] x) => (float[2] o) {{ {body} }}", {**weights(w=(2,)), "h": np.full(2, 0.5, np.float32)}
     )
-    assert kept in ops(apply(model, PASSES))
+    assert kept in apply(model, PASSES).ops
 
 
 def test_an_overridable_initializer_is_not_folded() -> None:
     text = "g (float[2] x, float[2] w = {1, 2}) => (float[2] o) { n = Neg(w) o = Add(x, n) }"
     done = folded(text)
-    assert ops(done) == ["Neg", "Add"]
+    assert done.ops == ["Neg", "Add"]
     assert_same_results(done, feeds={"x": np.ones(2, np.float32), "w": np.full(2, 9, np.float32)})
-    assert ops(folded(text, ir_version=3, opset=8)) == ["Constant", "Add"], "below IR 4 it is a constant"
+    old = folded(text, ir_version=3, opset=8)
+    assert (old.ops, old.count("Constant")) == (["Add"], 1), "below IR 4 it is a constant"
 
 
 def test_an_output_stays_computed() -> None:
-    assert ops(folded("g (float[2] x) => (float[2] n, float[2] o) { n = Neg(w) o = Add(x, n) }", weights(w=(2,)))) == [
+    assert folded("g (float[2] x) => (float[2] n, float[2] o) { n = Neg(w) o = Add(x, n) }", weights(w=(2,))).ops == [
         "Neg",
         "Add",
     ]
@@ -123,7 +119,7 @@ def test_another_domains_operator_of_that_name_is_not_folded() -> None:
     text = """<ir_version: 10, opset_import: ["" : 20, "my" : 1]>
     g (float[2] x) => (float[2] o) <float[2] w = {1, 2}> { n = my.Neg(w) o = Add(x, n) }
     <domain: "my", opset_import: ["" : 20]> Neg (u) => (v) { v = Exp(u) }"""
-    assert ops(folded(text)) == ["Neg", "Add"]
+    assert folded(text).ops == ["Neg", "Add"]
 
 
 # ---- growth --------------------------------------------------------------------------------------------------------
@@ -133,7 +129,7 @@ def test_the_file_does_not_grow_beyond_the_cap() -> None:
     """A few bytes that would become 400 MB (a published bug), and the same again in a chain."""
     text = "g (float[1] x) => (float[1] o) <int64[2] s = {10000, 10000}> { b = ConstantOfShape(s) c = ReduceSum(b) o = Add(x, c) }"
     done = apply(parse(text), PASSES)
-    assert size(done.after) <= size(done.before) and "ConstantOfShape" in ops(done)
+    assert size(done.after) <= size(done.before) and "ConstantOfShape" in done.ops
 
 
 def test_the_cap_is_for_all_foldings_of_a_run_together() -> None:
@@ -157,7 +153,7 @@ def test_a_weight_that_only_the_folding_needs_does_not_count() -> None:
         model_of("g (float[3,600] x) => (float[3,500] o) { t = Transpose(w) o = MatMul(x, t) }", weights(w=(500, 600))),
         PASSES,
     )
-    assert ops(done) == ["MatMul"] and size(done.after) <= size(done.before)
+    assert done.ops == ["MatMul"] and size(done.after) <= size(done.before)
 
 
 @pytest.mark.parametrize("kind", ["initializer", "constant"])
@@ -185,7 +181,7 @@ def test_half_precision_constants_and_integers_keep_their_dtype() -> None:
     text = """g (float16[2] x, int32[2] i) => (float16[2] o, int32[2] j) {
       a = Add(h, h) b = Exp(a) o = Add(x, b) k = Mul(n, n) j = Add(i, k) }"""
     done = folded(text, {"h": np.array([1, 2], np.float16), "n": np.array([70000, -3], np.int32)})
-    assert ops(done) == ["Add", "Add"]
+    assert done.ops == ["Add", "Add"]
 
 
 # ---- what kills onnxruntime ----------------------------------------------------------------------------------------
@@ -203,13 +199,13 @@ def test_int64_min_divided_by_minus_one_is_left_alone_and_the_rest_is_folded() -
         **weights(w=(2,)),
     }
     done = apply(model_of(text, constants), PASSES)
-    assert ops(done) == ["Div", "Mod", "Add", "Add", "Add"]
+    assert done.ops == ["Div", "Mod", "Add", "Add", "Add"]
 
 
 def test_an_operand_out_of_bounds_is_left_to_the_run() -> None:
     text = "g (float[1] x) => (float[1] o) { e = Gather(w, i) o = Add(x, e) }"
     done = apply(model_of(text, {**weights(w=(2,)), "i": np.array([5])}), PASSES)
-    assert ops(done) == ["Gather", "Add"]
+    assert done.ops == ["Gather", "Add"]
 
 
 # ---- shape arithmetic that only looks like it ----------------------------------------------------------------------
@@ -273,15 +269,15 @@ def test_a_reshape_with_one_open_size_needs_no_shape_arithmetic(sizes: str, sett
     text = FLATTEN.replace("SIZES", sizes)
     if "k" in sizes:  # a size that the caller gives may be 0 or -1
         text = text.replace("x) =>", "x, int64[1] k) =>")
-    done = ran(parse(text), "fold-constant")
+    done = apply(parse(text), "fold-constant")
     found = next(b for b in done.program.main.bindings if b.op == "Reshape").inputs[1]
     assert found is not None and found.ints == (None if settled is None else tuple(settled))
-    assert settled is None or done.count["Shape"] == 0
+    assert settled is None or done.counts["Shape"] == 0
 
 
 def test_the_settled_reshape_computes_the_same() -> None:
     text = FLATTEN.replace("SIZES", "n, six").replace("float[N,3,M] x", "float[N,3,2] x")
-    done = ran(parse(text), "fold-constant")
+    done = apply(parse(text), "fold-constant")
     assert done.ops == ["Reshape"]
     done.prove()
     for rows in (0, 1, 3):

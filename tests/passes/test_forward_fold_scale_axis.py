@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.helpers import parse
-from tests.passes.proving import ran, with_weights
+from tests.rewriting import apply, model_of, weights
 
 PASS = "forward-fold-scale-axis"
 FOLDED = f"{PASS},fold-constant,remove-unused"
@@ -14,20 +13,20 @@ FOLDED = f"{PASS},fold-constant,remove-unused"
 @pytest.mark.parametrize("product", ["Mul(s, x)", "Mul(x, s)"])
 def test_the_example_of_the_specification(product: str, golden: Callable[[str, str], None]) -> None:
     text = f"g (float[1,2,10,10] x) => (float[1,3,8,8] y) {{ m = {product}  y = Conv(m, w) }}"
-    model = with_weights(parse(text), {"w": (3, 2, 3, 3), "s": (2, 1, 1)})
-    moved = ran(model, PASS)
+    model = model_of(text, weights({"w": (3, 2, 3, 3), "s": (2, 1, 1)}))
+    moved = apply(model, PASS)
     assert moved.ops == ["Mul", "Conv"]
     golden("passes/forward_fold_scale_axis", moved.text)
     moved.prove()
-    done = ran(model, FOLDED)
+    done = apply(model, FOLDED)
     assert done.ops == ["Conv"]
     done.prove()
 
 
 def fold(text: str, sizes: dict[str, tuple[int, ...]], ops: list[str]) -> None:
     """`text` becomes `ops`, with the same results."""
-    done = ran(with_weights(parse(text), sizes, positive="p"), FOLDED)
-    assert done.ops == ops, f"{done.ops}\n{done.reasons}"
+    done = apply(model_of(text, weights(sizes, positive="p")), FOLDED)
+    assert done.ops == ops, f"{done.ops}\n{done.declined}"
     done.prove()
 
 
@@ -81,12 +80,12 @@ def test_pre_activation_batch_norm_folds_where_gamma_is_positive() -> None:
       { b = BatchNormalization(x, gp, beta, mean, vp)  r = Relu(b)  y = Conv(r, w) }"""
     sizes = {"gp": (4,), "beta": (4,), "mean": (4,), "vp": (4,), "w": (3, 4, 1, 1)}
     passes = f"simplify-inference,fold-constant,{FOLDED}"
-    done = ran(with_weights(parse(text), sizes, positive="gp vp"), passes)
+    done = apply(model_of(text, weights(sizes, positive="gp vp")), passes)
     assert done.ops == ["Add", "Relu", "Conv"]
     done.prove()
-    blocked = ran(with_weights(parse(text.replace("gp", "gamma")), {**sizes, "gamma": (4,)}, positive="vp"), passes)
+    blocked = apply(model_of(text.replace("gp", "gamma"), weights({**sizes, "gamma": (4,)}, positive="vp")), passes)
     assert blocked.ops == ["Mul", "Add", "Relu", "Conv"]
-    assert "not positive, so it does not pass Relu" in blocked.reasons
+    assert "not positive, so it does not pass Relu" in blocked.declined
 
 
 def test_every_reader_takes_it_or_none() -> None:
@@ -94,9 +93,9 @@ def test_every_reader_takes_it_or_none() -> None:
       { m = Mul(x, s)  y = MatMul(m, w1)  z = MatMul(m, w2) }"""
     sizes = {"s": (3,), "w1": (3, 4), "w2": (3, 2)}
     fold(text, sizes, ["MatMul", "MatMul"])
-    refused = ran(with_weights(parse(text.replace("MatMul(m, w2)", "Softmax(m)")), sizes), FOLDED)
+    refused = apply(model_of(text.replace("MatMul(m, w2)", "Softmax(m)"), weights(sizes)), FOLDED)
     assert refused.ops == ["Mul", "MatMul", "Softmax"]
-    assert "Softmax does not commute" in refused.reasons
+    assert "Softmax does not commute" in refused.declined
 
 
 def test_a_split_hands_each_part_its_own() -> None:
@@ -131,45 +130,45 @@ def test_flatten_of_single_pixels_keeps_the_channels() -> None:
 def test_what_keeps_a_scale_in_place(body: str, reason: str) -> None:
     constants = "<float one = {1}, float[2,1,1] s = {-2, 3}, float[2,1,1] tiny = {1e-6, 3}>"
     text = f"g (float[1,2,6,6] x) => (float[1,3,A,6] y) {constants} {{ {body} }}"
-    done = ran(with_weights(parse(text), {"w": (3, 2, 1, 1), "width": (6,)}), PASS)
+    done = apply(model_of(text, weights({"w": (3, 2, 1, 1), "width": (6,)})), PASS)
     assert done.trace.firings == []
-    assert reason in done.reasons
+    assert reason in done.declined
 
 
 def test_a_reshape_to_an_unknown_number_of_axes_keeps_a_scale_in_place() -> None:
     text = "g (float[2,4,6] x, int64[R] to) => (float[A,3] y) { m = Mul(x, s)  r = Reshape(m, to)  y = MatMul(r, w) }"
-    done = ran(with_weights(parse(text), {"s": (6,), "w": (6, 3)}), PASS)
+    done = apply(model_of(text, weights({"s": (6,), "w": (6, 3)})), PASS)
     assert done.trace.firings == []
-    assert "rank is unknown" in done.reasons
+    assert "rank is unknown" in done.declined
 
 
 def test_the_scaled_value_is_an_output() -> None:
     text = "g (float[1,2,6,6] x) => (float[1,2,6,6] m, float[1,3,6,6] y) { m = Mul(x, s)  y = Conv(m, w) }"
-    done = ran(with_weights(parse(text), {"w": (3, 2, 1, 1), "s": (2, 1, 1)}), PASS)
+    done = apply(model_of(text, weights({"w": (3, 2, 1, 1), "s": (2, 1, 1)})), PASS)
     assert done.trace.firings == []
-    assert "m is an output" in done.reasons
+    assert "m is an output" in done.declined
 
 
 def test_a_product_that_feeds_another_reader_closes_no_cycle() -> None:
     """The second product's shape operand comes from the first: both replaced at once would wait for each other."""
     text = """g (float[4,3] x) => (float[4,3] y, float[4,2] z)
       { m = Mul(x, s)  y = MatMul(m, w1)  n = Shape(y)  r = Reshape(m, n)  z = MatMul(r, w2) }"""
-    model = with_weights(parse(text), {"s": (3,), "w1": (3, 3), "w2": (3, 2)})
-    done = ran(model, PASS)
-    assert "feeds another" in done.reasons
+    model = model_of(text, weights({"s": (3,), "w1": (3, 3), "w2": (3, 2)}))
+    done = apply(model, PASS)
+    assert "feeds another" in done.declined
     done.prove()
 
 
 def test_an_activation_is_no_weight() -> None:
     text = """g (float[2,5,3] x, float[2,3,4] q) => (float[2,5,4] y)
       { k = Tanh(q)  m = Mul(x, s)  y = MatMul(m, k) }"""
-    done = ran(with_weights(parse(text), {"s": (3,)}), PASS)
+    done = apply(model_of(text, weights({"s": (3,)})), PASS)
     assert done.trace.firings == []
-    assert "computed from other values" in done.reasons
+    assert "computed from other values" in done.declined
 
 
 def test_names_of_the_outputs_survive() -> None:
     text = "g (float[1,2,6,6] x) => (float[1,3,6,6] y) { m = Mul(x, s)  y = Conv(m, w) }"
-    done = ran(with_weights(parse(text), {"w": (3, 2, 1, 1), "s": (2, 1, 1)}), FOLDED)
+    done = apply(model_of(text, weights({"w": (3, 2, 1, 1), "s": (2, 1, 1)})), FOLDED)
     assert [o.name for o in done.after.graph.output] == ["y"]
     assert len(done.after.graph.node) == 1

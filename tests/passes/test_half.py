@@ -10,7 +10,7 @@ from onnx import numpy_helper
 from onnxgrad import verify
 from onnxgrad.errors import InputError
 from onnxgrad.pipeline.optimize import optimize
-from tests.passes.common import model_of
+from tests.rewriting import model_of
 
 
 @pytest.mark.parametrize("n", [4, 64])

@@ -12,8 +12,7 @@ import pytest
 from onnxgrad.ir.program import Program
 from onnxgrad.pipeline.optimize import optimize_program
 from onnxgrad.pipeline.pipeline import PRESETS, Pipeline
-from tests.helpers import parse
-from tests.passes.proving import ran, with_weights
+from tests.rewriting import apply, model_of, weights
 
 CLEAN = "remove-unused,remove-noops,fold-constant,merge-equal"
 BACKWARD = f"{CLEAN},simplify-inference,fold-constant,backward-fold-scale-axis,fold-constant,fold-bias,remove-unused"
@@ -110,10 +109,10 @@ TRAINING = """g (float[2,3,6,6] x) => (float[2,4,4,4] y) <float ratio = {0.5}, b
 
 def test_training_safe_keeps_what_training_needs() -> None:
     sizes = {"w": (4, 3, 3, 3), "gamma": (4,), "beta": (4,), "mean": (4,), "var": (4,)}
-    model = with_weights(parse(TRAINING), sizes, positive="var")
-    kept = ran(model, ",".join(PRESETS["training-safe"]))
-    assert kept.count["BatchNormalization"] == kept.count["Dropout"] == 1
+    model = model_of(TRAINING, weights(sizes, positive="var"))
+    kept = apply(model, ",".join(PRESETS["training-safe"]))
+    assert kept.counts["BatchNormalization"] == kept.counts["Dropout"] == 1
     assert {"w", *sizes} <= set(kept.program.main.initializers)
-    folded = ran(model, ",".join(PRESETS["inference"]))
+    folded = apply(model, ",".join(PRESETS["inference"]))
     assert folded.ops == ["Conv", "Relu"]
     folded.prove()

@@ -12,8 +12,8 @@ from onnxgrad.passes.inline import Inline
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify.running.run import run
 from tests.helpers import parse
-from tests.passes.proving import Ran, ran
 from tests.passes.test_remove_unused_functions import function, model
+from tests.rewriting import Done, apply
 
 
 def marked(given: ModelProto, *names: str) -> ModelProto:
@@ -23,13 +23,13 @@ def marked(given: ModelProto, *names: str) -> ModelProto:
     return given
 
 
-def left(done: Ran) -> list[str]:
+def left(done: Done) -> list[str]:
     return [name for _, name, _ in done.program.functions]
 
 
 def test_the_example_of_the_specification(golden: Callable[[str, str], None]) -> None:
     given = model("a = local.g1(x)  y = local.g2(a)", function("g1", "t = Abs(x) y = Sqrt(t)"), function("g2"))
-    done = ran(marked(given, "g1"), "inline")
+    done = apply(marked(given, "g1"), "inline")
     assert done.ops == ["Abs", "Sqrt", "g2"] and left(done) == ["g2"]
     golden("passes/inline", done.text)
     done.prove()
@@ -37,7 +37,7 @@ def test_the_example_of_the_specification(golden: Callable[[str, str], None]) ->
 
 def test_by_name_callees_first() -> None:
     functions = [function("outer", "t = local.inner(x) y = local.inner(t)"), function("inner", "t = Abs(x) y = Neg(t)")]
-    done = ran(model("a = local.outer(x) y = local.outer(a)", *functions), "inline{names=outer local::inner}")
+    done = apply(model("a = local.outer(x) y = local.outer(a)", *functions), "inline{names=outer local::inner}")
     assert done.ops == ["Abs", "Neg"] * 4 and left(done) == []
     assert [o.domain for o in done.after.opset_import] == [""]
     done.prove()
@@ -45,16 +45,16 @@ def test_by_name_callees_first() -> None:
 
 def test_a_function_that_calls_one_that_stays_is_not_inlined() -> None:
     functions = [function("outer", "y = local.inner(x)"), function("inner")]
-    done = ran(model("y = local.outer(x)", *functions), "inline{names=outer}")
+    done = apply(model("y = local.outer(x)", *functions), "inline{names=outer}")
     assert done.ops == ["outer"]
-    assert "calls 'inner', which is not inlined" in done.reasons
+    assert "calls 'inner', which is not inlined" in done.declined
 
 
 def test_attributes_are_given_defaulted_or_left_out() -> None:
     body = """<domain: "local", opset_import: ["" : 20]>
       f <alpha: float = 0.5, beta> (x) => (y) { a = LeakyRelu <alpha: float = @alpha> (x)  y = HardSigmoid <alpha: float = @alpha, beta: float = @beta> (a) }"""
     main = "a = local.f <alpha = 0.25, beta = 0.125> (x)  y = local.f(a)"
-    done = ran(model(main, body), "inline{names=f}")
+    done = apply(model(main, body), "inline{names=f}")
     first, second = [b for b in done.program.main.bindings if b.op == "HardSigmoid"]
     assert dict(first.attrs) == {"alpha": 0.25, "beta": 0.125}
     assert dict(second.attrs) == {"alpha": 0.5}
@@ -66,7 +66,7 @@ def test_attributes_inside_nested_graphs_of_the_body() -> None:
       f <alpha: float = 0.5> (x) => (y) { s = ReduceSum <keepdims = 0> (x)  z = Constant <value = float {0.0}> ()  c = Less(s, z)
         y = If (c) <then_branch = t () => (a) { a = LeakyRelu <alpha: float = @alpha> (x) },
                     else_branch = e () => (b) { b = Identity(x) }> }"""
-    done = ran(model("a = local.f <alpha = 0.25> (x)  y = local.f(a)", body), "inline{names=f}")
+    done = apply(model("a = local.f <alpha = 0.25> (x)  y = local.f(a)", body), "inline{names=f}")
     assert sorted(b.attrs["alpha"] for b in done.program.main.walk() if b.op == "LeakyRelu") == [0.25, 0.5]
     done.prove()
 
@@ -74,20 +74,20 @@ def test_attributes_inside_nested_graphs_of_the_body() -> None:
 def test_omitted_optional_inputs() -> None:
     body = """<domain: "local", opset_import: ["" : 20]> f (x, lo, hi) => (y) { y = Clip(x, lo, hi) }"""
     text = '<ir_version: 10, opset_import: ["" : 20, "local" : 1]> main (float[3] x, float h) => (float[3] y, float[3] z) { y = local.f(x, "", h) z = local.f(x) }'
-    done = ran(parse(f"{text}\n{body}"), "inline{names=f}")
+    done = apply(parse(f"{text}\n{body}"), "inline{names=f}")
     assert [[v is not None for v in b.inputs] for b in done.program.main.bindings] == [[True, False, True], [True]]
     done.prove()
 
 
 def test_an_omitted_operand_that_is_returned_declines() -> None:
     body = '<domain: "local", opset_import: ["" : 20]> f (x, c) => (y, c) { y = Neg(x) }'
-    done = ran(model('y, z = local.f(x, "")', body), "inline{names=f}")
-    assert done.ops == ["f"] and "which the call leaves out" in done.reasons
+    done = apply(model('y, z = local.f(x, "")', body), "inline{names=f}")
+    assert done.ops == ["f"] and "which the call leaves out" in done.declined
 
 
 def test_an_operand_that_is_returned() -> None:
     body = '<domain: "local", opset_import: ["" : 20]> f (x) => (y, x) { y = Neg(x) }'
-    done = ran(model("a, b = local.f(x)  y = Add(a, b)", body), "inline{names=f}")
+    done = apply(model("a, b = local.f(x)  y = Add(a, b)", body), "inline{names=f}")
     assert done.ops == ["Neg", "Add"]
     # onnxruntime reads no function that returns its operand, so there is nothing to compare with
     np.testing.assert_array_equal(run(done.after, {"x": np.ones(3, np.float32)})["y"], np.zeros(3, np.float32))
@@ -96,15 +96,15 @@ def test_an_operand_that_is_returned() -> None:
 def test_another_opset_with_the_same_operators_is_merged_else_declined() -> None:
     same = '<domain: "local", opset_import: ["" : 18]> f (x) => (y) { y = Neg(x) }'
     other = '<domain: "local", opset_import: ["" : 12]> g (x) => (y) { t = ReduceSum <axes = [0]> (x)  y = Add(x, t) }'
-    done = ran(model("a = local.f(x)  y = local.g(a)", same, other), "inline{names=*}")
+    done = apply(model("a = local.f(x)  y = local.g(a)", same, other), "inline{names=*}")
     assert done.ops == ["Neg", "g"]
-    assert "written for opset 12" in done.reasons and "ReduceSum changed" in done.reasons
+    assert "written for opset 12" in done.declined and "ReduceSum changed" in done.declined
 
 
 def test_imports_of_the_body_are_added() -> None:
     body = '<domain: "local", opset_import: ["" : 20, "com.microsoft" : 1]> f (x) => (y) { y = com.microsoft.QuickGelu(x) }'
     caller = '<domain: "local", opset_import: ["" : 20, "local" : 1]> h (x) => (y) { y = local.f(x) }'
-    done = ran(model("a = local.f(x)  y = local.h(a)", body, caller), "inline{names=f}")
+    done = apply(model("a = local.f(x)  y = local.h(a)", body, caller), "inline{names=f}")
     assert {o.domain for o in done.after.opset_import} == {"", "local", "com.microsoft"}
     assert {o.domain for o in done.after.functions[0].opset_import} == {"", "local", "com.microsoft"}
     load(done.after)
@@ -112,7 +112,7 @@ def test_imports_of_the_body_are_added() -> None:
 
 
 def test_names_stay_unique_and_results_keep_theirs() -> None:
-    done = ran(model("t = local.f(x)  y = local.f(t)", function("f", "t = Abs(x)  y = Sqrt(t)")), "inline{names=f}")
+    done = apply(model("t = local.f(x)  y = local.f(t)", function("f", "t = Abs(x)  y = Sqrt(t)")), "inline{names=f}")
     names = [n for node in done.after.graph.node for n in (*node.output, node.name) if n]
     assert len(names) == len(set(names)) and {"t", "y"} <= set(names)
     done.prove()
@@ -122,7 +122,7 @@ def test_metadata_of_the_call_reaches_the_body() -> None:
     given = model("y = local.f(x)", function("f", "t = Abs(x)  y = Sqrt(t)"))
     given.graph.node[0].metadata_props.add(key="layer_ann", value="gpu")
     given.functions[0].node[0].metadata_props.add(key="layer_ann", value="cpu")
-    done = ran(given, "inline{names=f}")
+    done = apply(given, "inline{names=f}")
     assert [[e.value for e in n.metadata_props] for n in done.after.graph.node] == [["cpu"], ["gpu"]]
 
 
@@ -133,15 +133,15 @@ def doubling(levels: int) -> ModelProto:
 
 def test_a_bomb_is_refused_before_it_is_expanded() -> None:
     with pytest.raises(InputError, match=rf"{2**20} nodes, more than max_nodes=200000"):
-        ran(doubling(20), "inline{names=*}")
-    assert len(ran(doubling(5), "inline{names=*}").ops) == 32
+        apply(doubling(20), "inline{names=*}")
+    assert len(apply(doubling(5), "inline{names=*}").ops) == 32
     with pytest.raises(InputError, match="32 nodes"):
-        ran(doubling(5), "inline{names=*;max_nodes=31}")
+        apply(doubling(5), "inline{names=*;max_nodes=31}")
 
 
 def test_recursion_is_refused() -> None:
     with pytest.raises(InputError, match="calls itself"):
-        ran(model("y = local.f(x)", function("f", "y = local.f(x)")), "inline{names=f}")
+        apply(model("y = local.f(x)", function("f", "y = local.f(x)")), "inline{names=f}")
     # a program that was made recursive after it was read
     program = load(model("y = local.f(x)", function("f")))
     body = program.functions["local", "f", ""]
@@ -154,7 +154,7 @@ def test_recursion_is_refused() -> None:
 
 def test_unmarked_functions_stay_and_nothing_changes() -> None:
     given = model("y = local.f(x)", function("f"))
-    assert ran(given, "inline").after == given
+    assert apply(given, "inline").after == given
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_unmarked_functions_stay_and_nothing_changes() -> None:
     ],
 )
 def test_operators_with_a_schema_body(text: str, names: str) -> None:
-    done = ran(parse(text), f"inline{{names={names}}}")
+    done = apply(parse(text), f"inline{{names={names}}}")
     assert done.trace.counts["inline_call"].applied == 1
     assert not any(b.op.startswith(names.rstrip("*")) for b in done.program.main.bindings)
     done.prove()
@@ -178,25 +178,25 @@ def test_operators_with_a_schema_body(text: str, names: str) -> None:
 def test_a_schema_body_for_scalars_is_for_scalars_alone(operand: str, left: list[str]) -> None:
     """onnxruntime's Range takes one element for a scalar; the body of the schema, a loop, does not."""
     text = f"main (float{operand} a, float{operand} b, float{operand} d) => (float[N] y) {{ y = Range(a, b, d) }}"
-    done = ran(parse(text), "inline{names=Range}")
+    done = apply(parse(text), "inline{names=Range}")
     assert [op for op in done.ops if op == "Range"] == left
-    assert ("for scalars" in done.reasons) == bool(left)
+    assert ("for scalars" in done.declined) == bool(left)
 
 
 def test_a_function_with_a_loop_is_inlined_whatever_its_operands() -> None:
     body = function("f", "n = Constant <value_int = 2> () c = Constant <value = bool {1}> () y = Loop (n, c, x) "
                     "<body = b (int64 i, bool go, float[N] v) => (bool on, float[N] w) { on = Identity(go) w = Neg(v) }>")  # fmt: skip
-    done = ran(model("s = Shape(x) r = Reshape(x, s) y = local.f(r)", body), "inline{names=f}")
+    done = apply(model("s = Shape(x) r = Reshape(x, s) y = local.f(r)", body), "inline{names=f}")
     assert "f" not in done.ops and "Loop" in done.ops
     done.prove()
 
 
 def test_a_body_that_depends_on_unknown_types_declines() -> None:
     body = '<domain: "local", opset_import: ["" : 20]> f (x) => (y) { y = Gelu(x) }'
-    done = ran(model("y = local.f(x)", body), "inline{names=Gelu}")
+    done = apply(model("y = local.f(x)", body), "inline{names=Gelu}")
     assert done.ops == ["f"]
     # once the call is open the types are known
-    again = ran(model("y = local.f(x)", body), "inline{names=Gelu f}")
+    again = apply(model("y = local.f(x)", body), "inline{names=Gelu f}")
     assert "Gelu" not in again.ops and "f" not in again.ops
     x = np.linspace(-1, 1, 3, dtype=np.float32)
     np.testing.assert_allclose(run(again.after, {"x": x})["y"], run(again.before, {"x": x})["y"], rtol=1e-6, atol=1e-7)
@@ -206,8 +206,8 @@ def test_attributes_handed_on_by_reference() -> None:
     inner = '<domain: "local", opset_import: ["" : 20]> f <alpha: float = 0.5> (x) => (y) { y = LeakyRelu <alpha: float = @alpha> (x) }'
     safe = '<domain: "local", opset_import: ["" : 20, "local" : 1]> g <a: float = 0.1> (x) => (y) { y = local.f <alpha: float = @a> (x) }'
     open_ = '<domain: "local", opset_import: ["" : 20, "local" : 1]> h <a> (x) => (y) { y = local.f <alpha: float = @a> (x) }'
-    done = ran(model("b = local.g <a = 0.25> (x)  y = local.h(b)", inner, safe, open_), "inline{names=f}")
+    done = apply(model("b = local.g <a = 0.25> (x)  y = local.h(b)", inner, safe, open_), "inline{names=f}")
     g, h = (next(iter(done.program.functions["local", n, ""].bindings)) for n in "gh")
     assert g.op == "LeakyRelu" and h.op == "f"
-    assert "has a default of its own" in done.reasons
+    assert "has a default of its own" in done.declined
     done.prove()

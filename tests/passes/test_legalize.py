@@ -10,7 +10,7 @@ from onnx import ModelProto, helper, numpy_helper
 from onnxgrad.errors import InputError
 from onnxgrad.verify.running.run import run
 from tests.helpers import parse
-from tests.passes.proving import Ran, ran
+from tests.rewriting import Done, apply
 
 RNG = np.random.default_rng(0)
 QUANTIZED = ("QLinear", "QGemm", "Integer", "QuantizeLinear")
@@ -121,7 +121,7 @@ EXACT = {"conv", "conv per tensor", "conv uint8 weight", "matmul", "matmul per c
          "matmul integer plain", "conv integer", "dynamic", "dynamic zeros", "gemm"}  # fmt: skip
 
 
-def distances(done: Ran, feeds: Arrays) -> list[float]:
+def distances(done: Done, feeds: Arrays) -> list[float]:
     """The largest difference of each output from onnxruntime's own kernel, graph optimisations off."""
     want, got = run(done.before, feeds, optimize=False), run(done.after, feeds, optimize=False)
     assert [v.dtype for v in want.values()] == [v.dtype for v in got.values()]
@@ -133,7 +133,7 @@ def distances(done: Ran, feeds: Arrays) -> list[float]:
 @pytest.mark.parametrize("name", CASES)
 def test_against_onnxruntimes_kernels(name: str, form: str) -> None:
     model, feeds = CASES[name]
-    done = ran(model, f"legalize{{to={form}}}")
+    done = apply(model, f"legalize{{to={form}}}")
     left = {b.op for b in done.program.main.bindings if any(q in b.op for q in QUANTIZED)}
     assert left <= ({"QuantizeLinear", "DequantizeLinear"} if form == "qdq" else set())
     (node,) = model.graph.node
@@ -145,7 +145,7 @@ def test_against_onnxruntimes_kernels(name: str, form: str) -> None:
 
 def test_the_two_forms_of_a_matmul(golden: Callable[[str, str], None]) -> None:
     model = matmul()[0]
-    texts = [ran(model, f"legalize{{to={form}}}").text for form in ("qdq", "float")]
+    texts = [apply(model, f"legalize{{to={form}}}").text for form in ("qdq", "float")]
     golden("passes/legalize", "\n\n".join(texts))
 
 
@@ -160,65 +160,65 @@ def test_plain_arithmetic_alone(name: str, per_channel: bool) -> None:
     else:
         x = i8(2, 3, 4)
         model = model_of("DequantizeLinear", {"x": x, "s": scale, "z": zero}, axis=1)
-    done = ran(model, "legalize{to=float}")
+    done = apply(model, "legalize{to=float}")
     assert not any("Quantize" in b.op or "quantize" in b.op for b in done.program.main.bindings)
     assert distances(done, {"x": x}) == [0.0]
-    assert ran(model, "legalize").after == model
+    assert apply(model, "legalize").after == model
 
 
 def test_the_bound_is_reported_where_float32_is_too_narrow() -> None:
     short = model_of("MatMulInteger", {"x": u8(1, 257), "w": np.full((257, 2), 255, np.uint8)})
     long = model_of("MatMulInteger", {"x": u8(1, 259), "w": np.full((259, 2), 255, np.uint8)})
     assert 257 * 255 * 255 <= 2**24 < 259 * 255 * 255
-    assert not ran(short, "legalize{to=float}").reasons
-    reasons = ran(long, "legalize{to=float}").reasons
+    assert not apply(short, "legalize{to=float}").declined
+    reasons = apply(long, "legalize{to=float}").declined
     assert f"sums may reach {259 * 255 * 255}" in reasons and "off by up to" in reasons
     full = {"x": np.full((1, 257), 255, np.uint8)}
-    assert distances(ran(short, "legalize{to=float}"), full) == [0.0]
+    assert distances(apply(short, "legalize{to=float}"), full) == [0.0]
 
 
 def test_the_bound_holds() -> None:
     x, w = np.full((1, 4099), 255, np.uint8), np.full((4099, 3), 255, np.uint8)
     w[::2] = 254
-    done = ran(model_of("MatMulInteger", {"x": x, "w": w}), "legalize{to=float}")
+    done = apply(model_of("MatMulInteger", {"x": x, "w": w}), "legalize{to=float}")
     terms, largest = 4099, int((w.astype(np.int64).sum(axis=0) * 255).max())
     assert distances(done, {"x": x})[0] <= terms * 2.0**-24 * largest * 1.01
 
 
 def test_an_unknown_length_is_reported() -> None:
     text = "g (uint8[4,K] a, uint8[K,5] b) => (int32[4,5] y) { y = MatMulInteger(a, b) }"
-    assert "the length of the sum is unknown" in ran(parse(text), "legalize{to=float}").reasons
+    assert "the length of the sum is unknown" in apply(parse(text), "legalize{to=float}").declined
 
 
 def test_a_channels_last_convolution_is_left_alone() -> None:
     model = contrib("QLinearGlobalAveragePool", {**pair("a", u8(1, 6, 6, 2), 128), **OUT}, channels_last=1)[0]
-    done = ran(model, "legalize{to=float}")
-    assert done.after == model and "channels_last" in done.reasons
+    done = apply(model, "legalize{to=float}")
+    assert done.after == model and "channels_last" in done.declined
 
 
 def test_per_channel_in_qdq_form_needs_opset_13() -> None:
     model = conv()[0]
     model.opset_import[0].version = 12
     model.ir_version = 7
-    done = ran(model, "legalize")
-    assert done.after == model and "opset 13" in done.reasons
-    assert ran(model, "legalize{to=float}").trace.firings
+    done = apply(model, "legalize")
+    assert done.after == model and "opset 13" in done.declined
+    assert apply(model, "legalize{to=float}").trace.firings
 
 
 def test_unused_outputs_of_dynamic_quantization() -> None:
     text = (
         """g (float[3,4] x) => (float[3,4] y) { q, s, z = DynamicQuantizeLinear(x)  y = DequantizeLinear(q, s, z) }"""
     )
-    done = ran(parse(text), "legalize{to=float}")
+    done = apply(parse(text), "legalize{to=float}")
     assert not any("uantize" in b.op for b in done.program.main.bindings)
     done.prove(legs=["onnxruntime"])
 
 
 def test_unknown_form() -> None:
     with pytest.raises(InputError, match="choose one of qdq, float"):
-        ran(matmul()[0], "legalize{to=int4}")
+        apply(matmul()[0], "legalize{to=int4}")
 
 
 def test_a_model_without_quantized_operators_is_untouched() -> None:
     model = parse("g (float[3,4] x) => (float[3,4] y) { y = Relu(x) }")
-    assert ran(model, "legalize{to=float}").after == model
+    assert apply(model, "legalize{to=float}").after == model

@@ -11,8 +11,8 @@ from onnxgrad.ir.load import load
 from onnxgrad.outlining.groups import fusion_groups
 from tests.backend_suite import clamp_ir, usable
 from tests.helpers import MODELS_DIR, parse
-from tests.passes.proving import Ran, ran
 from tests.passes.same_graph import canonical
+from tests.rewriting import Done, apply
 
 FIVE = "g (float[4] x, float[4] p) => (float[4] y) { a=Add(x,p) b=Add(a,p) c=Add(b,p) d=Add(c,p) e=Add(d,p) y=Exp(e) }"
 SUM = """g (float[4,5] x, float[5] p) => (float[4,1] y) <int64[1] axes = {1}, float[1] q = {2.0}>
@@ -23,19 +23,19 @@ def groups(text: str, max_size: int = 256) -> list[list[str]]:
     return [[b.op for b in g] for g in fusion_groups(load(parse(text)).main, max_size)]
 
 
-def whole(done: Ran) -> str:
+def whole(done: Done) -> str:
     return "\n".join([done.text, *map(str, done.program.functions.values())])
 
 
 def test_five_adds_and_an_exp_are_one_function(golden: Callable[[str, str], None]) -> None:
-    done = ran(parse(FIVE), "outline")
+    done = apply(parse(FIVE), "outline")
     assert len(done.ops) == 1 and len(done.program.functions) == 1
     golden("passes/outline_chain", whole(done))
     done.prove()
 
 
 def test_a_reduction_ends_a_group(golden: Callable[[str, str], None]) -> None:
-    done = ran(parse(SUM), "outline")
+    done = apply(parse(SUM), "outline")
     assert groups(SUM) == [["Add", "Add", "ReduceSum"], ["Add"]]
     assert len(done.ops) == 2 and len(done.program.functions) == 2
     golden("passes/outline_reduction", whole(done))
@@ -67,14 +67,14 @@ def test_a_reduction_ends_a_group(golden: Callable[[str, str], None]) -> None:
 def test_groups(body: str, expected: list[list[str]]) -> None:
     text = f"g (float[4,4] x) => (float[4,4] y) {{ {body} }}"
     assert sorted(groups(text)) == sorted(expected)
-    done = ran(parse(text), "outline")
+    done = apply(parse(text), "outline")
     done.prove()
 
 
 def test_a_graph_output_inside_ends_a_group() -> None:
     text = "g (float[4] x) => (float[4] a, float[4] y) { a = Neg(x)  y = Abs(a) }"
     assert groups(text) == [["Neg"], ["Abs"]]
-    done = ran(parse(text), "outline")
+    done = apply(parse(text), "outline")
     assert [o.name for o in done.after.graph.output] == ["a", "y"]
     done.prove()
 
@@ -83,42 +83,42 @@ def test_a_value_that_a_nested_graph_captures_ends_a_group() -> None:
     text = """g (float[4] x, bool c) => (float[4] y) { a = Neg(x)  b = Abs(a)
       t = If (c) <then_branch = t () => (float[4] u) { u = Sqrt(b) }, else_branch = e () => (float[4] v) { w = Neg(b) v = Exp(w) }>
       y = Add(b, t) }"""
-    done = ran(parse(text), "outline")
-    assert done.count["fused_neg_exp"] == 1 and done.count["fused_neg_abs"] == 1
+    done = apply(parse(text), "outline")
+    assert done.counts["fused_neg_exp"] == 1 and done.counts["fused_neg_abs"] == 1
     done.prove()
 
 
 def test_limits() -> None:
     assert groups(FIVE, 2) == [["Add", "Add"], ["Add", "Add"], ["Add", "Exp"]]
-    assert ran(parse(FIVE), "outline{min_size=7}").ops == ["Add"] * 5 + ["Exp"]
+    assert apply(parse(FIVE), "outline{min_size=7}").ops == ["Add"] * 5 + ["Exp"]
 
 
 def test_bindings_of_different_devices_do_not_share_a_group() -> None:
     given = parse("g (float[4] x) => (float[4] y) { a = Neg(x)  b = Abs(a)  y = Exp(b) }")
     given.graph.node[2].metadata_props.add(key="layer_ann", value="gpu")
-    done = ran(given, "outline")
+    done = apply(given, "outline")
     assert done.ops == ["fused_neg_abs", "fused_exp"]
     assert [e.value for e in done.after.graph.node[1].metadata_props if e.key == "layer_ann"] == ["gpu"]
 
 
 def test_equal_groups_share_a_function() -> None:
     body = "a = Neg(x)  b = Abs(a)  s = Softmax(b)  c = Neg(s)  y = Abs(c)"
-    done = ran(parse(f"g (float[4] x) => (float[4] y) {{ {body} }}"), "outline")
+    done = apply(parse(f"g (float[4] x) => (float[4] y) {{ {body} }}"), "outline")
     assert done.ops == ["fused_neg_abs", "Softmax", "fused_neg_abs"] and len(done.program.functions) == 1
     done.prove()
 
 
 def test_before_ir_8_there_are_no_functions() -> None:
     given = parse(FIVE, opset=12, ir_version=7)
-    done = ran(given, "outline")
-    assert done.after == given and "has no functions" in done.reasons
+    done = apply(given, "outline")
+    assert done.after == given and "has no functions" in done.declined
 
 
 def round_trip(path: Path) -> None:
     model = onnx.load(path)
-    outlined = ran(model, "outline{min_size=2}")
+    outlined = apply(model, "outline{min_size=2}")
     assert outlined.trace.firings
-    again = ran(outlined.after, "inline{names=onnxgrad::*}")
+    again = apply(outlined.after, "inline{names=onnxgrad::*}")
     if model.ir_version < 10:  # nodes have no metadata yet, in which a call remembers names and places
         assert canonical(again.after) == canonical(model)
         return
@@ -161,21 +161,21 @@ def declared() -> onnx.ModelProto:
 
 def test_declared_types_names_and_order_come_back() -> None:
     given = declared()
-    outlined = ran(given, "outline")
+    outlined = apply(given, "outline")
     assert [len(f.value_info) for f in outlined.after.functions] == [2, 1]
     assert not outlined.after.graph.value_info
     onnx.checker.check_model(outlined.after)
     outlined.prove()
-    again = ran(outlined.after, "inline{names=onnxgrad::*}")
+    again = apply(outlined.after, "inline{names=onnxgrad::*}")
     assert sorted_declarations(again.after) == sorted_declarations(given)
-    assert sorted_declarations(ran(given, "outline,inline{names=onnxgrad::*}").after) == sorted_declarations(given)
+    assert sorted_declarations(apply(given, "outline,inline{names=onnxgrad::*}").after) == sorted_declarations(given)
 
 
 def test_a_name_that_was_taken_meanwhile_is_made_anew() -> None:
-    outlined = ran(declared(), "outline").after
+    outlined = apply(declared(), "outline").after
     outlined.graph.node.append(onnx.helper.make_node("Identity", ["x"], ["a"], name="first"))
     outlined.graph.output.append(onnx.helper.make_tensor_value_info("a", 1, ["N"]))
-    again = ran(outlined, "inline{names=onnxgrad::*}")
+    again = apply(outlined, "inline{names=onnxgrad::*}")
     names = [n for node in again.after.graph.node for n in node.output]
     assert len(set(names)) == len(names) == 7 and {"b", "c", "d"} <= set(names)
     assert len({n.name for n in again.after.graph.node if n.name}) == 6
@@ -183,19 +183,19 @@ def test_a_name_that_was_taken_meanwhile_is_made_anew() -> None:
 
 
 def test_positions_mean_nothing_while_a_group_stays() -> None:
-    outlined = ran(declared(), "outline")
+    outlined = apply(declared(), "outline")
     first = outlined.after.functions[0].name
-    again = ran(outlined.after, f"inline{{names={first}}}")
+    again = apply(outlined.after, f"inline{{names={first}}}")
     assert len(again.program.functions) == 1
     assert [n.op_type for n in again.after.graph.node].count("Neg") == 1
     again.prove()
 
 
 def test_a_damaged_note_is_no_note() -> None:
-    outlined = ran(declared(), "outline").after
+    outlined = apply(declared(), "outline").after
     for n in outlined.graph.node:
         next(e for e in n.metadata_props if e.key == "onnxgrad.outlined").value = "[[1, 2]]"
-    again = ran(outlined, "inline{names=onnxgrad::*}")
+    again = apply(outlined, "inline{names=onnxgrad::*}")
     assert sorted(again.ops) == ["Abs", "Abs", "Exp", "Exp", "Neg", "Neg"]
     again.prove()
 
@@ -205,9 +205,9 @@ def test_inline_is_the_inverse_on_the_whole_suite() -> None:
     wrong = []
     for case in usable():
         model = clamp_ir(case.model)
-        outlined = ran(model, "outline")
+        outlined = apply(model, "outline")
         if outlined.trace.firings:
-            again = ran(outlined.after, "inline{names=onnxgrad::*}").after
+            again = apply(outlined.after, "inline{names=onnxgrad::*}").after
             # before IR version 10 nothing has room for the note, so names, order and declarations are made anew
             same = canonical if model.ir_version < 10 else sorted_declarations
             if same(again) != same(model):
@@ -218,11 +218,11 @@ def test_inline_is_the_inverse_on_the_whole_suite() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(MODELS_DIR.glob("*.onnx")), ids=lambda p: p.stem)
 def test_onnxruntime_reads_every_outlined_model(path: Path) -> None:
-    after = ran(onnx.load(path), "outline{min_size=2}").after
+    after = apply(onnx.load(path), "outline{min_size=2}").after
     assert any(f.value_info for f in after.functions) or not after.graph.value_info
     onnxruntime.InferenceSession(after.SerializeToString(), providers=["CPUExecutionProvider"])
 
 
 @pytest.mark.parametrize("name", ["bert", "resnet18"])
 def test_outlined_models_compute_the_same(name: str) -> None:
-    ran(onnx.load(MODELS_DIR / f"{name}.onnx"), "outline").prove(legs=["onnxruntime"])
+    apply(onnx.load(MODELS_DIR / f"{name}.onnx"), "outline").prove(legs=["onnxruntime"])

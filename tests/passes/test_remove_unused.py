@@ -9,7 +9,7 @@ import onnx
 from onnx import helper
 
 from tests.helpers import parse
-from tests.passes.common import Done, apply, assert_same_results, before_and_after, model_of, weights
+from tests.rewriting import Done, apply, assert_same_results, before_and_after, model_of, weights
 
 PASSES = "remove-unused"
 

@@ -8,7 +8,7 @@ from onnx import ModelProto, numpy_helper
 
 from onnxgrad.verify.running.run import run
 from tests.helpers import parse
-from tests.passes.proving import ran, with_weights
+from tests.rewriting import apply, model_of, weights
 
 STATISTICS = {"gamma": (10,), "beta": (10,), "mean": (10,), "var": (10,)}
 
@@ -16,14 +16,14 @@ STATISTICS = {"gamma": (10,), "beta": (10,), "mean": (10,), "var": (10,)}
 def batch_norm(shape: str = "1,10", *, opset: int = 20, attrs: str = "", outs: str = "y", more: str = "") -> ModelProto:
     call = f"BatchNormalization{attrs}(x, gamma, beta, mean, var)"
     text = f"g (float[{shape}] x) => (float[{shape}] y{more}) {{ {outs} = {call} }}"
-    return with_weights(parse(text, opset=opset, ir_version=8), STATISTICS, positive="var")
+    return model_of(text, weights(STATISTICS, positive="var"), opset=opset, ir_version=8)
 
 
 def test_the_example_of_the_specification(golden: Callable[[str, str], None]) -> None:
     model = parse(
         "g (float[1,10] x) => (float[1,10] y) { b = BatchNormalization(x, gamma, beta, mean, var)  y, m = Dropout(b) }"
     )
-    done = ran(with_weights(model, STATISTICS, positive="var"), "simplify-inference")
+    done = apply(model_of(model, weights(STATISTICS, positive="var")), "simplify-inference")
     assert done.ops == ["Add", "Sqrt", "Div", "Mul", "Neg", "Mul", "Mul", "Add", "Add"]
     golden("passes/simplify_inference", done.text)
     done.prove()
@@ -44,7 +44,7 @@ def test_a_scale_of_ones_and_a_bias_of_zeros_cost_nothing(gamma: int, beta: int,
     for name, value in {"gamma": gamma, "beta": beta}.items():
         found = next(t for t in model.graph.initializer if t.name == name)
         found.CopyFrom(numpy_helper.from_array(np.full(10, value, np.float32), name))
-    done = ran(model, "simplify-inference,remove-unused")
+    done = apply(model, "simplify-inference,remove-unused")
     assert sorted(done.ops) == sorted(kept)
     done.prove()
 
@@ -52,30 +52,30 @@ def test_a_scale_of_ones_and_a_bias_of_zeros_cost_nothing(gamma: int, beta: int,
 @pytest.mark.parametrize("shape", ["2,10", "2,10,5", "2,10,5,6", "2,10,3,4,5"])
 @pytest.mark.parametrize("opset", [7, 9, 14, 15, 20])
 def test_vectors_line_up_with_the_channels(shape: str, opset: int) -> None:
-    done = ran(batch_norm(shape, opset=opset), "simplify-inference,fold-constant,remove-unused")
+    done = apply(batch_norm(shape, opset=opset), "simplify-inference,fold-constant,remove-unused")
     assert done.ops == ["Mul", "Add"]
     done.prove()
 
 
 def test_symbolic_sizes() -> None:
-    done = ran(batch_norm("N,10,H,W"), "simplify-inference")
-    assert "BatchNormalization" not in done.count
+    done = apply(batch_norm("N,10,H,W"), "simplify-inference")
+    assert "BatchNormalization" not in done.counts
     done.prove()
 
 
 def test_statistics_that_are_graph_inputs() -> None:
     text = """g (float[2,3,4] x, float[3] gamma, float[3] beta, float[3] mean) => (float[2,3,4] y)
       <float[3] var = {1.0, 0.5, 2.0}> { y = BatchNormalization <epsilon = 0.01> (x, gamma, beta, mean, var) }"""
-    done = ran(parse(text), "simplify-inference")
-    assert done.count["BatchNormalization"] == 0
+    done = apply(parse(text), "simplify-inference")
+    assert done.counts["BatchNormalization"] == 0
     done.prove()
 
 
 def test_one_statistic_per_feature_before_opset_9() -> None:
     text = "g (float[2,3,4] x) => (float[2,3,4] y) { y = BatchNormalization <spatial = 0> (x, gamma, beta, mean, var) }"
     sizes = dict.fromkeys(STATISTICS, (3, 4))
-    done = ran(with_weights(parse(text, opset=7, ir_version=6), sizes, positive="var"), "simplify-inference")
-    assert done.count["BatchNormalization"] == done.count["Unsqueeze"] == 0
+    done = apply(model_of(text, weights(sizes, positive="var"), opset=7, ir_version=6), "simplify-inference")
+    assert done.counts["BatchNormalization"] == done.counts["Unsqueeze"] == 0
     done.prove()
 
 
@@ -84,8 +84,8 @@ def test_half_precision_is_computed_in_single(statistics: str) -> None:
     given = ", ".join(f"{statistics}[10] {name}" for name in STATISTICS)
     text = f"""g (float16[2,10,4] x, {given}) => (float16[2,10,4] y)
       {{ y = BatchNormalization(x, gamma, beta, mean, var) }}"""
-    done = ran(parse(text), "simplify-inference")
-    assert done.count["BatchNormalization"] == 0
+    done = apply(parse(text), "simplify-inference")
+    assert done.counts["BatchNormalization"] == 0
     random = np.random.default_rng(1)
     feeds = {
         name: random.uniform(0.5, 1.5, 10).astype(statistics.replace("float", "f").replace("f16", "f2"))
@@ -106,15 +106,15 @@ def test_half_precision_is_computed_in_single(statistics: str) -> None:
     ],
 )
 def test_training_is_refused_with_a_reason(model: ModelProto, reason: str) -> None:
-    done = ran(model, "simplify-inference")
-    assert done.count["BatchNormalization"] == 1
-    assert reason in done.reasons
+    done = apply(model, "simplify-inference")
+    assert done.counts["BatchNormalization"] == 1
+    assert reason in done.declined
 
 
 def test_running_statistics_stand_still_in_inference() -> None:
     model = batch_norm("2,10,4", opset=15, outs="y, m, v", more=", float[10] m, float[10] v")
-    done = ran(model, "simplify-inference")
-    assert done.count["BatchNormalization"] == 0
+    done = apply(model, "simplify-inference")
+    assert done.counts["BatchNormalization"] == 0
     x = np.ones((2, 10, 4), np.float32)
     found = run(done.after, {"x": x})
     np.testing.assert_array_equal(found["m"], done.program.main.initializers["mean"].const)
@@ -124,18 +124,18 @@ def test_running_statistics_stand_still_in_inference() -> None:
 def test_unknown_rank_is_left_alone() -> None:
     text = """g (float[2,10] x, int64[N] s) => (float[] y)
       { r = Reshape(x, s)  y = BatchNormalization(r, gamma, beta, mean, var) }"""
-    done = ran(with_weights(parse(text), STATISTICS, positive="var"), "simplify-inference")
-    assert done.count["BatchNormalization"] == 1
-    assert "rank is unknown" in done.reasons
+    done = apply(model_of(text, weights(STATISTICS, positive="var")), "simplify-inference")
+    assert done.counts["BatchNormalization"] == 1
+    assert "rank is unknown" in done.declined
 
 
 def test_only_after_products() -> None:
     text = """g (float[1,3,8,8] x) => (float[1,10,8,8] y, float[1,3,8,8] z)
       { c = Conv(x, w)  y = BatchNormalization(c, gamma, beta, mean, var)  z = BatchNormalization(x, g, b, m, v) }"""
     sizes = {**STATISTICS, "w": (10, 3, 1, 1), "g": (3,), "b": (3,), "m": (3,), "v": (3,)}
-    done = ran(with_weights(parse(text), sizes, positive="var v"), "simplify-inference{only_after_products=true}")
-    assert done.count["BatchNormalization"] == 1
-    assert "no product" in done.reasons
+    done = apply(model_of(text, weights(sizes, positive="var v")), "simplify-inference{only_after_products=true}")
+    assert done.counts["BatchNormalization"] == 1
+    assert "no product" in done.declined
     done.prove()
 
 
@@ -144,8 +144,8 @@ def test_a_bias_may_stand_after_the_product(bias: str) -> None:
     text = f"""g (float[2,6] x) => (float[2,10] y)
       {{ p = MatMul(x, w) {bias} y = BatchNormalization(a, gamma, beta, mean, var) }}"""
     sizes = {**STATISTICS, "w": (6, 10), "bias": (10,)}
-    done = ran(with_weights(parse(text), sizes, positive="var"), "simplify-inference{only_after_products=true}")
-    assert done.count["BatchNormalization"] == 0
+    done = apply(model_of(text, weights(sizes, positive="var")), "simplify-inference{only_after_products=true}")
+    assert done.counts["BatchNormalization"] == 0
     done.prove()
 
 
@@ -155,7 +155,7 @@ def test_a_bias_may_stand_after_the_product(bias: str) -> None:
 @pytest.mark.parametrize("opset", [7, 10, 12, 13, 22])
 def test_dropout_is_its_input(opset: int) -> None:
     text = "g (float[2,3] x) => (float[2,3] y) { a = Relu(x)  d = Dropout(a)  y = Neg(d) }"
-    done = ran(parse(text, opset=opset, ir_version=8), "simplify-inference")
+    done = apply(parse(text, opset=opset, ir_version=8), "simplify-inference")
     assert done.ops == ["Relu", "Neg"]
     done.prove()
 
@@ -171,8 +171,8 @@ def test_dropout_is_its_input(opset: int) -> None:
 )
 def test_dropout_that_is_switched_off(constants: str, operands: str) -> None:
     text = f"g (float[2,3] x) => (float[2,3] y, bool[2,3] k) {constants} {{ a = Relu(x)  y, k = Dropout({operands}) }}"
-    done = ran(parse(text), "simplify-inference")
-    assert done.count["Dropout"] == 0
+    done = apply(parse(text), "simplify-inference")
+    assert done.counts["Dropout"] == 0
     done.prove()
 
 
@@ -186,19 +186,19 @@ def test_dropout_that_is_switched_off(constants: str, operands: str) -> None:
 )
 def test_dropout_that_may_drop_stays(inputs: str, constants: str, reason: str) -> None:
     text = f"g (float[2,3] x{inputs}) => (float[2,3] y) {constants} {{ y = Dropout(x, r, t) }}"
-    done = ran(parse(text), "simplify-inference")
-    assert done.count["Dropout"] == 1
-    assert reason in done.reasons
+    done = apply(parse(text), "simplify-inference")
+    assert done.counts["Dropout"] == 1
+    assert reason in done.declined
 
 
 def test_a_mask_that_is_read_has_no_value_before_opset_12() -> None:
     text = "g (float[2,3] x) => (float[2,3] y, bool[2,3] k) { y, k = Dropout(x) }"
-    done = ran(parse(text, opset=10, ir_version=8), "simplify-inference")
-    assert done.count["Dropout"] == 1
-    assert "mask" in done.reasons
+    done = apply(parse(text, opset=10, ir_version=8), "simplify-inference")
+    assert done.counts["Dropout"] == 1
+    assert "mask" in done.declined
 
 
 def test_dropout_between_input_and_output_keeps_the_interface() -> None:
-    done = ran(parse("g (float[2,3] x) => (float[2,3] y) { y = Dropout(x) }"), "simplify-inference")
+    done = apply(parse("g (float[2,3] x) => (float[2,3] y) { y = Dropout(x) }"), "simplify-inference")
     assert done.ops == ["Identity"]
     done.prove()

@@ -9,7 +9,7 @@ import pytest
 
 from onnxgrad.passes.simplify_transpose import SimplifyTranspose
 from tests.helpers import parse
-from tests.passes.common import Done, apply, assert_same_results, before_and_after, model_of, weights
+from tests.rewriting import Done, apply, assert_same_results, before_and_after, model_of, weights
 
 ALWAYS = SimplifyTranspose(always=True)
 

@@ -13,13 +13,13 @@ from onnx import ModelProto, numpy_helper
 from onnxgrad.ir.types import FLOAT_DTYPES
 from onnxgrad.pipeline.pipeline import PRESETS, Pipeline
 from tests.helpers import MODELS_DIR, parse
-from tests.passes.proving import Ran, ran, with_weights
+from tests.rewriting import Done, apply, model_of, weights
 
 PASSES = ",".join(PRESETS["training-safe"])
 MODELS = sorted((MODELS_DIR / "training").glob("*.onnx")) + sorted(MODELS_DIR.glob("*.onnx"))
 
 
-def weights(model: ModelProto) -> dict[str, tuple[tuple[int, ...], bytes]]:
+def weight_bytes(model: ModelProto) -> dict[str, tuple[tuple[int, ...], bytes]]:
     floats = (t for t in model.graph.initializer if t.data_type in FLOAT_DTYPES)
     return {t.name: (tuple(t.dims), numpy_helper.to_array(t).tobytes()) for t in floats}
 
@@ -31,8 +31,8 @@ def operators(model: ModelProto) -> Counter[str]:
 @pytest.mark.parametrize("path", MODELS, ids=lambda p: f"{p.parent.name}_{p.stem}")
 def test_weights_are_the_same_set_with_the_same_bytes(path: Path) -> None:
     model = onnx.load(path)
-    after = ran(model, PASSES, merge="always").after
-    assert weights(after) == weights(model) != {}
+    after = apply(model, PASSES).after
+    assert weight_bytes(after) == weight_bytes(model) != {}
     for op in ("BatchNormalization", "Dropout", "Conv", "Gemm", "MatMul"):
         assert operators(after)[op] == operators(model)[op]
 
@@ -54,38 +54,38 @@ SIZES = {
 
 
 def block() -> ModelProto:
-    given = with_weights(parse(BLOCK), SIZES, positive="var")
+    given = model_of(BLOCK, weights(SIZES, positive="var"))
     for t in given.graph.initializer:
         if t.name in ("p", "q", "beta", "mean"):  # as layers are initialised
             t.CopyFrom(numpy_helper.from_array(np.zeros(3, np.float32), t.name))
     return given
 
 
-def changed(done: Ran) -> set[str]:
-    return {name for name, w in weights(done.before).items() if weights(done.after).get(name) != w}
+def changed(done: Done) -> set[str]:
+    return {name for name, w in weight_bytes(done.before).items() if weight_bytes(done.after).get(name) != w}
 
 
 def test_what_other_presets_do_to_weights_is_left_undone() -> None:
-    kept = ran(block(), PASSES)
-    assert not changed(kept) and weights(kept.after).keys() == weights(kept.before).keys()
-    assert kept.count == Counter(operators(kept.before))
+    kept = apply(block(), PASSES)
+    assert not changed(kept) and weight_bytes(kept.after).keys() == weight_bytes(kept.before).keys()
+    assert kept.counts == Counter(operators(kept.before))
     # all of these go in the canonical form: folded, merged with an equal one, concatenated
-    assert {"w", "u", "p", "q", "mean"} & changed(ran(block(), ",".join(PRESETS["canonical"]))) >= {"w", "p", "q"}
+    assert {"w", "u", "p", "q", "mean"} & changed(apply(block(), ",".join(PRESETS["canonical"]))) >= {"w", "p", "q"}
 
 
 def test_shapes_are_folded_and_equal_constants_of_integers_merged() -> None:
     text = """g (float[2,4] x) => (float[8] y, float[8] z) <int64[1] m = {1}, int64[1] n = {-1}, int64[1] o = {-1}, float[8] p = {0,0,0,0,0,0,0,0},
       float[8] q = {0,0,0,0,0,0,0,0}> { k = Neg(m)  a = Reshape(x, k)  b = Reshape(x, n)  c = Reshape(x, o)  d = Add(b, c)  y = Add(a, p)  z = Mul(d, q) }"""
-    done = ran(parse(text), PASSES)
-    assert done.count["Neg"] == 0 and done.count["Reshape"] == 2 and {"p", "q"} <= set(done.program.main.initializers)
+    done = apply(parse(text), PASSES)
+    assert done.counts["Neg"] == 0 and done.counts["Reshape"] == 2 and {"p", "q"} <= set(done.program.main.initializers)
     done.prove()
 
 
 def test_the_options_by_themselves() -> None:
-    assert "p" in ran(block(), "merge-equal{floats=false}").program.main.initializers
-    assert len({"p", "q"} & set(ran(block(), "merge-equal").program.main.initializers)) == 1
-    assert ran(block(), "fold-constant{floats=false}").count["Transpose"] == 1
-    assert ran(block(), "fold-constant").count["Transpose"] == 0
+    assert "p" in apply(block(), "merge-equal{floats=false}").program.main.initializers
+    assert len({"p", "q"} & set(apply(block(), "merge-equal").program.main.initializers)) == 1
+    assert apply(block(), "fold-constant{floats=false}").counts["Transpose"] == 1
+    assert apply(block(), "fold-constant").counts["Transpose"] == 0
 
 
 def test_the_preset_runs_no_pass_that_makes_weights() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import parse
-from tests.passes.common import Done, apply, assert_same_results, before_and_after, model_of, weights
+from tests.rewriting import Done, apply, assert_same_results, before_and_after, model_of, weights
 
 PASSES = "transpose-after-concat,remove-unused"
 S3A_S5 = "remove-unused,remove-noops,fold-constant,merge-equal,combine-parallel-matmul{merge=always},transpose-after-concat,remove-unused"

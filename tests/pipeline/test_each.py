@@ -19,7 +19,7 @@ from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.rewrite.worklist import apply_rules, count, rewrite
 from tests.helpers import MODELS_DIR, parse
-from tests.passes.common import model_of, weights
+from tests.rewriting import model_of, weights
 
 x = capture("x")
 

@@ -22,7 +22,7 @@ from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.rewrite.worklist import apply_rules, count, rewrite
 from tests.helpers import parse
-from tests.passes.common import model_of, weights
+from tests.rewriting import model_of, weights
 
 x = capture("x")
 TEXT = """g (float[N,4] x) => (float[N,4] o) {

@@ -15,7 +15,7 @@ from onnxgrad.ir.save import save
 from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.verify import run
 from tests.helpers import parse
-from tests.passes.common import Done, apply, assert_same_results, model_of, weights
+from tests.rewriting import Done, apply, assert_same_results, model_of, weights
 
 W = {"w1": (4, 4), "w2": (4, 4), "w3": (4, 4)}
 
