@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from difflib import unified_diff
 from pathlib import Path
+from textwrap import dedent
 
 import onnx
 import onnx.parser
@@ -36,6 +37,11 @@ def parse(text: str, *, opset: int = OPSET, ir_version: int = IR_VERSION) -> onn
     if not text.startswith("<"):
         text = f'<ir_version: {ir_version}, opset_import: ["" : {opset}]>\n{text}'
     return onnx.parser.parse_model(text)
+
+
+def unindented(text: str) -> str:
+    """Golden text that stands inside a test: without the indentation of its first line."""
+    return dedent(text).strip()
 
 
 def compare_golden(name: str, text: str, *, update: bool) -> None:

@@ -188,10 +188,3 @@ def assert_same_bits(done: Done, **feeds: Any) -> None:
 def bits(model: ModelProto, feeds: dict[str, Any]) -> dict[str, Any]:
     found = run(model, feeds, optimize=False)
     return {name: (v.dtype, v.shape, v.tobytes()) for name, v in found.items() if isinstance(v, np.ndarray)}
-
-
-def before_and_after(model: ModelProto | str, *passes: Pass | str, **options: Any) -> str:
-    """For golden text: the block before, an empty line, the block after."""
-    given = parse(model) if isinstance(model, str) else model
-    before = str(load(given).main)
-    return f"{before}\n\n{apply(given, *passes, **options).text}"

@@ -32,3 +32,11 @@ def test_cache_dir_follows_the_environment(tmp_path: Path, monkeypatch: pytest.M
     assert helpers.cache_dir() == tmp_path / "models"
     monkeypatch.delenv("ONNXGRAD_CACHE")
     assert helpers.cache_dir().parts[-2:] == ("onnxgrad", "models")
+
+
+def test_every_golden_file_is_somebodys_and_longer_than_what_stands_in_a_test() -> None:
+    tests = "\n".join(p.read_text(encoding="utf-8") for p in helpers.TEXT_DIR.parent.rglob("test_*.py"))
+    files = list(helpers.TEXT_DIR.rglob("*.txt"))
+    assert len(files) > 3
+    assert [p.stem for p in files if f'golden("{p.stem}"' not in tests] == []
+    assert [p.stem for p in files if p.read_text(encoding="utf-8").count(" = ") <= 8] == []

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import onnx
-import pytest
 from onnx import TensorProto, helper
 
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.text import block_text
-from tests.helpers import parse
+from tests.helpers import parse, unindented
 from tests.ir.test_load import _rich
 
 MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
@@ -48,13 +47,43 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_golden(name: str, golden: Callable[[str, str], None]) -> None:
-    model = MODELS[name]()
-    model.graph.initializer.extend(
-        helper.make_tensor(w, TensorProto.FLOAT, [4, 6], [0.0] * 24) for w in ("wq", "wk") if name == "attention"
-    )
-    golden(f"ir_{name}", str(load(model).main))
+def test_attributes_omitted_operands_and_constants(golden: Callable[[str, str], None]) -> None:
+    model = MODELS["attention"]()
+    model.graph.initializer.extend(helper.make_tensor(w, TensorProto.FLOAT, [4, 6], [0.0] * 24) for w in ("wq", "wk"))
+    golden("ir_attention", str(load(model).main))
+
+
+def test_nested_blocks_are_indented() -> None:
+    assert str(load(MODELS["control"]()).main) == unindented("""
+        g(c: bool[], n: i64[], x: f32[2], d: f32[2] default = [1, 2]) {
+          y: f32[2] = If(c, then_branch={...}, else_branch={...})
+            then_branch() {
+              p: f32[2] = Neg(x)
+              return p
+            }
+            else_branch(k: f32[1] const = [3]) {
+              p: f32[2] = Mul(x, k)
+              return p
+            }
+          l: f32[...], all: f32[n,2] = Loop(n, c, x, body={...})
+            body(i: i64[], go: bool[], v: f32[2]) {
+              on: bool[] = Identity(go)
+              w: f32[2] = Add(v, y)
+              out: f32[2] = Neg(w)
+              return on, w, out
+            }
+          return y, all
+        }
+    """)
+
+
+def test_types_of_every_kind() -> None:
+    assert str(load(MODELS["types"]()).main) == unindented("""
+        g(s: seq(f32[2,N]), o: optional(i64[...]), m: map_type, h: bf16[...], e: f8e4m3fn[1], u: f32[]) {
+          y: f32[1] = Cast(e, to=1)
+          return y
+        }
+    """)
 
 
 def test_functions_references_and_every_dtype(golden: Callable[[str, str], None]) -> None:

@@ -13,19 +13,26 @@ from onnxgrad.ir.load import load
 from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify.running.run import run
-from tests.helpers import parse
+from tests.helpers import parse, unindented
 from tests.rewriting import Done, apply, initializer, model_of, weights
 
 PASS = "combine-parallel-conv,remove-unused"
 
 
-def test_the_example_of_the_specification(golden: Callable[[str, str], None]) -> None:
+def test_the_example_of_the_specification() -> None:
     text = """g (float[1,4,16,16] x) => (float[1,4,16,16] y, float[1,4,16,16] z, float[1,4,14,14] m)
       { y = Conv(x, w1)  z = Conv(x, w2)  m = MaxPool <kernel_shape = [3, 3]> (x) }"""
     model = model_of(text, weights({"w1": (4, 4, 1, 1), "w2": (4, 4, 1, 1)}))
     done = apply(model, PASS)
     assert done.counts == {"Conv": 1, "Split": 1, "MaxPool": 1}
-    golden("passes/combine_parallel_conv", done.text)
+    assert done.text == unindented("""
+        g(x: f32[1,4,16,16], w1_merged: f32[8,4,1,1] const, const: i64[2] const = [4, 4]) {
+          m: f32[1,4,14,14] = MaxPool(x, kernel_shape=[3, 3])
+          conv: f32[1,8,16,16] = Conv(x, w1_merged, dilations=[1, 1], group=1, kernel_shape=[1, 1], pads=[0, 0, 0, 0], strides=[1, 1])
+          y: f32[1,4,16,16], z: f32[1,4,16,16] = Split(conv, const, axis=1)
+          return y, z, m
+        }
+    """)
     (merged,) = [v.const for v in done.program.main.initializers.values() if v.rank == 4]
     np.testing.assert_array_equal(merged, np.concatenate([initializer(model, "w1"), initializer(model, "w2")]))
     done.prove()
@@ -173,14 +180,25 @@ def test_a_scale_or_bias_known_at_run_time_is_concatenated(op: str, opset: int) 
     assert Counter(done.ops) == {"Concat": 1, "Conv": 1, op: 1, "Split": 1}
 
 
-def test_scale_then_bias_then_activation(golden: Callable[[str, str], None]) -> None:
+def test_scale_then_bias_then_activation() -> None:
     text = """g (float[2,4,5,6] x, float[2,1,1] s, float[1,4,1,1] t) => (float[2,2,5,6] a, float[2,4,5,6] b)
       { p = Conv(x, w1)  p2 = Mul(s, p)  p3 = Add(p2, c)  a = Relu(p3)
         q = Conv(x, w2)  q2 = Mul(q, t)  q3 = Add(d, q2)  b = Relu(q3) }"""
-    sizes: dict[str, tuple[int, ...]] = {"w1": (2, 4, 1, 1), "w2": (4, 4, 1, 1), "c": (2, 1, 1), "d": (4, 1, 1)}
-    done = apply(model_of(text, weights(sizes)), PASS)
+    c, d = np.split(np.arange(6, dtype=np.float32).reshape(6, 1, 1), [2])
+    done = apply(model_of(text, {**weights(w1=(2, 4, 1, 1), w2=(4, 4, 1, 1)), "c": c, "d": d}), PASS)
     assert Counter(done.ops) == {"Reshape": 1, "Concat": 1, "Conv": 1, "Mul": 1, "Add": 1, "Relu": 1, "Split": 1}
-    golden("passes/combine_parallel_conv_behind", done.text)
+    assert done.text == unindented("""
+        g(x: f32[2,4,5,6], s: f32[2,1,1], t: f32[1,4,1,1], w1_merged: f32[6,4,1,1] const, const: i64[2] const = [2, 4], const_2: i64[3] const = [-1, 1, 1], c_row_merged: f32[6,1,1] const = [[[0]], [[1]], [[2]], [[3]], [[4]], [[5]]]) {
+          conv: f32[2,6,5,6] = Conv(x, w1_merged, dilations=[1, 1], group=1, kernel_shape=[1, 1], pads=[0, 0, 0, 0], strides=[1, 1])
+          reshape: f32[4,1,1] = Reshape(t, const_2)
+          concat: f32[6,1,1] = Concat(s, reshape, axis=0)
+          mul: f32[2,6,5,6] = Mul(conv, concat)
+          add: f32[2,6,5,6] = Add(mul, c_row_merged)
+          relu: f32[2,6,5,6] = Relu(add)
+          a: f32[2,2,5,6], b: f32[2,4,5,6] = Split(relu, const, axis=1)
+          return a, b
+        }
+    """)
     done.prove()
 
 

@@ -17,7 +17,7 @@ def test_the_example_of_the_specification(golden: Callable[[str, str], None]) ->
     done = apply(parse(text), PASS)
     (product,) = [b for b in done.program.main.bindings if b.op == "MatMul"]
     assert [v.shape for v in product.inputs if v is not None] == [(2, 3, 4), (2, 4, 5)]
-    golden("passes/combine_parallel_dense", done.text)
+    golden("combine_parallel_dense", done.text)
     done.prove()
 
 
@@ -97,7 +97,7 @@ def test_bias_and_activation_golden(golden: Callable[[str, str], None]) -> None:
     text = """g (float[3,4] x, float[4,5] w1, float[4,5] w2, float[5] c, float[5] d) => (float[3,5] a, float[3,5] b)
       { p = MatMul(x, w1)  p2 = Add(p, c)  a = Relu(p2)  q = MatMul(x, w2)  q2 = Add(q, d)  b = Relu(q2) }"""
     done = apply(parse(text), PASS)
-    golden("passes/combine_parallel_dense_behind", done.text)
+    golden("combine_parallel_dense_behind", done.text)
     done.prove()
 
 

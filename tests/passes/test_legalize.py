@@ -146,7 +146,7 @@ def test_against_onnxruntimes_kernels(name: str, form: str) -> None:
 def test_the_two_forms_of_a_matmul(golden: Callable[[str, str], None]) -> None:
     model = matmul()[0]
     texts = [apply(model, f"legalize{{to={form}}}").text for form in ("qdq", "float")]
-    golden("passes/legalize", "\n\n".join(texts))
+    golden("legalize", "\n\n".join(texts))
 
 
 @pytest.mark.parametrize("name", ["dequantize", "quantize"])

@@ -25,7 +25,7 @@ def test_the_example_of_the_specification(golden: Callable[[str, str], None]) ->
     )
     done = apply(model_of(model, weights(STATISTICS, positive="var")), "simplify-inference")
     assert done.ops == ["Add", "Sqrt", "Div", "Mul", "Neg", "Mul", "Mul", "Add", "Add"]
-    golden("passes/simplify_inference", done.text)
+    golden("simplify_inference", done.text)
     done.prove()
 
 
