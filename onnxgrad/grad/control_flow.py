@@ -1,4 +1,4 @@
-"""Gradients through If, Loop and Scan: bodies are run again, step by step backwards, in blocks of their own.
+"""Gradients through control flow: If here, and what Loop and Scan share. Bodies run again in blocks of their own.
 
 The forward Loop or Scan gets one more result per state, the state before each step, and nothing else changes in it.
 The backward one starts at the last step, reads what was recorded, computes the body again and walks it backwards.
@@ -40,8 +40,7 @@ def if_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer:
         source = b.blocks[name]
         refuse_random(b, source)
         with body_again(source) as block:
-            mapping: dict[Var, Var | None] = {}
-            outs = Body.of(source).copy(block, mapping)
+            outs = Body.of(source).copy(block)
             arriving = [_possible(adjoint, out) for adjoint, out in zip(g, outs, strict=True)]
             found = walk_back(block, outs, arriving, wanted)
             for v in wanted:
@@ -62,83 +61,6 @@ def _possible(adjoint: Any, out: Var) -> Any:
         return adjoint
     sizes = [(a, b) for a, b in zip(here, there) if isinstance(a, int) and isinstance(b, int)]
     return adjoint if len(here) == len(there) and all(a == b for a, b in sizes) else zeros_like(out)
-
-
-# ---- Scan -----------------------------------------------------------------------------------------------------
-
-
-def scan_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer:
-    """Scan: a Scan in the other direction over the recorded states, the scanned operands and the outputs' adjoints."""
-    body = b.blocks["body"]
-    refuse_random(b, body)
-    scanned_count = b.attr("num_scan_inputs")
-    count = len(b.inputs) - scanned_count
-    operands = [present(v, b) for v in b.inputs]
-    initial, scanned = operands[:count], operands[count:]
-    outputs = len(b.outputs) - count
-    once = Body.of(body)
-    axes_in = list(b.attr("scan_input_axes") or [0] * scanned_count)
-    axes_out = list(b.attr("scan_output_axes") or [0] * outputs)
-    back_in = [1 - d for d in b.attr("scan_input_directions") or [0] * scanned_count]
-    back_out = [1 - d for d in b.attr("scan_output_directions") or [0] * outputs]
-    tapes = [_record_scan(b, body, i, initial[i]) for i in range(count)]
-    floats = [i for i in range(count) if has_gradient(initial[i].type)]
-    captured = captured_by(body, wanted)
-    scans = [(j, v) for j, v in enumerate(scanned) if v in wanted]
-    arrived = [(j, v) for j, v in enumerate(g[count:]) if v is not None]
-
-    with body_again(body) as block:
-        fresh = block.program.names.fresh
-        adjoints = [block.add_input(fresh("adjoint"), initial[k].type) for k in floats]
-        sums = [block.add_input(fresh("sum"), v.type) for v in captured]
-        states = [block.add_input(fresh("state"), v.type) for v in initial]
-        elements = [block.add_input(fresh("element"), _element(v, a)) for v, a in zip(scanned, axes_in, strict=True)]
-        arriving = {j: block.add_input(fresh("arriving"), _element(v, axes_out[j])) for j, v in arrived}
-        mapping: dict[Var, Var | None] = dict(zip(once.inputs, [*states, *elements], strict=True))
-        outs = once.copy(block, mapping)
-        seeds: list[Any] = [None] * count
-        for k, adjoint in zip(floats, adjoints, strict=True):
-            seeds[k] = adjoint
-        seeds += [arriving.get(j) for j in range(outputs)]
-        asked = [*(states[k] for k in floats), *(elements[j] for j, _ in scans), *captured]
-        found = walk_back(block, outs[: len(seeds)], seeds, asked)
-        for k in floats:
-            return_adjoint(block, found.get(states[k]), states[k])
-        for v, total in zip(captured, sums, strict=True):
-            return_adjoint(block, add_up([total, found[v]]) if v in found else total, v)
-        for j, _ in scans:
-            return_adjoint(block, found.get(elements[j]), elements[j])
-    start = [given(g[k], initial[k], b.result(k)) for k in floats] + [zeros_like(v) for v in captured]
-    results = emit_with_blocks(
-        "Scan",
-        [*start, *tapes, *scanned, *(v for _, v in arrived)],
-        {"body": block},
-        [*(initial[k].type for k in floats), *(v.type for v in captured), *(v.type for _, v in scans)],
-        num_scan_inputs=count + scanned_count + len(arrived),
-        scan_input_axes=[0] * count + axes_in + [axes_out[j] for j, _ in arrived],
-        scan_input_directions=[1] * count + back_in + [back_out[j] for j, _ in arrived],
-        scan_output_axes=[axes_in[j] for j, _ in scans] or None,
-        scan_output_directions=[back_in[j] for j, _ in scans] or None,
-    )
-    return answer_of([*(initial[k] for k in floats), *captured, *(v for _, v in scans)], results, wanted)
-
-
-def _record_scan(b: Binding, body: BindingBlock, state: int, initial: Var) -> Var:
-    tape = record(b, body, body.inputs[state], initial.type or TensorType(initial.dtype, None))
-    for name in ("scan_output_axes", "scan_output_directions"):
-        if name in b.attrs:  # absent: all zeros, however many there are
-            b.set_attribute(name, [*b.attrs[name], 0])
-    return tape
-
-
-def _element(v: Var, axis: int) -> TensorType:
-    if v.shape is None:
-        return TensorType(v.dtype, None)
-    axis %= len(v.shape)
-    return TensorType(v.dtype, v.shape[:axis] + v.shape[axis + 1 :])
-
-
-# ---- shared ---------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -165,8 +87,9 @@ class Body:
         source.schedule()
         return Body(source, list(source.inputs), list(source.bindings), list(source.outputs))
 
-    def copy(self, block: BindingBlock, mapping: dict[Var, Var | None]) -> list[Var]:
-        """Run it again in `block`: its constants and bindings copied; what stands for each of its outputs."""
+    def copy(self, block: BindingBlock, values: Sequence[Var] = ()) -> list[Var]:
+        """Run it again in `block` on `values` for its inputs, constants and bindings copied; its outputs there."""
+        mapping: dict[Var, Var | None] = dict(zip(self.inputs, values, strict=True))
         for v in self.source.initializers.values():
             array = v.const
             if array is None:

@@ -79,22 +79,24 @@ def _passes(q: Var, back: Binding) -> bool:
         b = work.pop().definition
         if b is None or b.op == "Constant":
             continue
-        if b.block is not back.block:
+        if b.block is not back.block or b.domain != "":
             return False
-        if b.op in _ROUNDS and b.domain == "":
+        if b.op in _ROUNDS:
             if not _same_scale(b, back):
                 return False
             rounded = True
             continue
-        if b.domain != "" or b.op not in _MOVES | {"Concat"} or (b.op == "MaxPool" and b.result(1) is not None):
+        moved = [v for v in _data(b) if v is not None]
+        if not _moves(b) or len(moved) < len(_data(b)):
             return False
-        for v in _data(b):
-            if v is None:
-                return False
-            if v not in seen:
-                seen.add(v)
-                work.append(v)
+        work += [v for v in dict.fromkeys(moved) if v not in seen]
+        seen.update(moved)
     return rounded
+
+
+def _moves(b: Binding) -> bool:
+    """It puts elements elsewhere, and does nothing else to them."""
+    return b.op == "Concat" or (b.op in _MOVES and not (b.op == "MaxPool" and b.result(1) is not None))
 
 
 def _same_scale(q: Binding, back: Binding) -> bool:

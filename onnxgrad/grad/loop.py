@@ -55,8 +55,7 @@ def loop_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer
         sums = [block.add_input(block.program.names.fresh("sum"), v.type) for v in captured]
         t = op.Sub(op.Sub(steps, 1), i)
         states = [tape(t) for tape in tapes]
-        mapping: dict[Var, Var | None] = dict(zip(once.inputs, [t, constant(np.array(True)), *states], strict=True))
-        outs = once.copy(block, mapping)
+        outs = once.copy(block, [t, constant(np.array(True)), *states])
         seeds: list[Any] = [None] * count
         for k, adjoint in zip(floats, adjoints, strict=True):
             seeds[k] = adjoint
@@ -91,11 +90,9 @@ def state_types(body: BindingBlock, initial: Sequence[Var]) -> list[Type | None]
 def typed_step(body: BindingBlock, types: Sequence[Type | None]) -> tuple[BindingBlock, list[Var]]:
     """A copy of a Loop's body whose states have these types, and its outputs; to be released."""
     with body_again(body) as scratch:
-        mapping: dict[Var, Var | None] = {}
         known = [TensorType(TensorProto.INT64, ()), TensorType(TensorProto.BOOL, ()), *types]
-        for v, type_ in zip(body.inputs, known, strict=True):
-            mapping[v] = scratch.add_input(scratch.program.names.fresh("guess"), type_)
-        outs = Body.of(body).copy(scratch, mapping)
+        guesses = [scratch.add_input(scratch.program.names.fresh("guess"), type_) for type_ in known]
+        outs = Body.of(body).copy(scratch, guesses)
     return scratch, outs
 
 

@@ -47,37 +47,17 @@ def raise_opset(program: Program) -> tuple[Program, str]:
     when onnx.version_converter cannot convert the model, or is known to convert it wrongly.
     """
     _own_weights(program)
-    if "" not in program.opsets:  # it has no operator of the default domain, so any version will do
-        program.opsets[""] = OPSET
+    program.opsets.setdefault("", OPSET)  # without an operator of the default domain any version will do
     if program.opset >= OPSET:
         return program, ""
-    if program.opset < batched_scan.SINCE:
+    batched = program.opset < batched_scan.SINCE
+    if batched:
         batched_scan.refuse_batched_scans(program)
     opened = raised_functions.open_changed(program, OPSET)
     source = to_proto(program)
-    aside, sparse = _set_aside(source), take_sparse(source.graph, _HIDDEN)
-    load_weights(source, program.folder)
-    for node in every_node(source.graph.node):
-        domains.respell(node)
-    hidden = [n for n in every_node(source.graph.node) if not n.domain and is_of_onnxruntime(n.op_type, program.opset)]
-    for node in hidden:
-        node.domain = _HIDDEN
-    source.opset_import.add(domain=_HIDDEN, version=1)
-    bare = raised_functions.without_functions(program, source) if source.functions else source
-    try:
-        converted = onnx.version_converter.convert_version(bare, OPSET)
-    except (RuntimeError, ValueError, ConvertError, InferenceError) as e:
-        reason = str(e).strip().splitlines()[0]
-        raise InputError(
-            f"the model's opset {program.opset} is below {OPSET} and onnx.version_converter cannot raise it "
-            f"({reason}): "
-            "export it again at a newer opset"
-        ) from e
-    put_back_sparse(sparse, converted.graph, _HIDDEN)
-    for node in every_node(converted.graph.node):
-        if node.domain == _HIDDEN:
-            node.domain = ""
-    if program.opset < batched_scan.SINCE:
+    aside = _set_aside(source)
+    converted = _converted(program, source)
+    if batched:
         batched_scan.restore_batches(source, converted)
     separate_names(converted.graph)
     raised_functions.carry_functions(source, converted, OPSET)
@@ -92,6 +72,36 @@ def raise_opset(program: Program) -> tuple[Program, str]:
     if opened:
         note += f"; the calls of {', '.join(opened)} are opened, whose operators changed in between"
     return raised, note
+
+
+def _converted(program: Program, source: ModelProto) -> ModelProto:
+    """What onnx.version_converter makes of `source`, without its functions; it does not see what it does not know.
+
+    Loads the weights of `source`, and leaves the operators of onnxruntime hidden in it. Raises InputError where the
+    converter fails.
+    """
+    sparse = take_sparse(source.graph, _HIDDEN)
+    load_weights(source, program.folder)
+    for node in every_node(source.graph.node):
+        domains.respell(node)
+    hidden = [n for n in every_node(source.graph.node) if not n.domain and is_of_onnxruntime(n.op_type, program.opset)]
+    for node in hidden:
+        node.domain = _HIDDEN
+    source.opset_import.add(domain=_HIDDEN, version=1)
+    bare = raised_functions.without_functions(program, source) if source.functions else source
+    try:
+        converted = onnx.version_converter.convert_version(bare, OPSET)
+    except (RuntimeError, ValueError, ConvertError, InferenceError) as e:
+        reason = str(e).strip().splitlines()[0]
+        raise InputError(
+            f"the model's opset {program.opset} is below {OPSET} and onnx.version_converter cannot raise it "
+            f"({reason}): export it again at a newer opset"
+        ) from e
+    put_back_sparse(sparse, converted.graph, _HIDDEN)
+    for node in every_node(converted.graph.node):
+        if node.domain == _HIDDEN:
+            node.domain = ""
+    return converted
 
 
 def _set_aside(model: ModelProto) -> list[tuple[TensorProto, bool]]:

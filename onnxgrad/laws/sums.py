@@ -117,27 +117,41 @@ def _is_zero(v: Var) -> bool:
 
 @rewrite(P.any_of("Sum", "Add")(Each(x)), shrinks=SCATTERS_INTO_ZEROS)
 def sum_with_scattered(x: list[Var], root: Binding) -> Any:
-    """a + Scatter(0, i, u) = Scatter(a, i, u), scattering being addition; through a Reshape too"""
-    for i, v in enumerate(x):
-        made, folded = v.definition, None
-        if made is not None and made.is_op("Reshape") and v.use_count == 1 and made.inputs[0] is not None:
-            v, folded = made.inputs[0], made
-            made = v.definition
-        if made is None or made.op not in ("ScatterND", "ScatterElements") or made.domain or v.use_count != 1:
+    """a + Scatter(0, i, u) = Scatter(a, i, u), scattering being addition; a + Reshape(Scatter(0, i, u), s) =
+    Reshape(Scatter(Reshape(a, -1), i, u), s) where the scattered is a vector
+    """
+    for k, v in enumerate(x):
+        rest = [*x[:k], *x[k + 1 :]]
+        if not rest or not all(same_shape(a.shape, root.out.shape) for a in rest):
             continue
-        zeros, rest = made.inputs[0], [other for k, other in enumerate(x) if k != i]
-        if made.attr("reduction") != "add" or zeros is None or not _is_zero(zeros):
+        reshape = v.definition if v.use_count == 1 else None
+        if reshape is None or not reshape.is_op("Reshape"):
+            scatter = _scatters_into(v)
+            if scatter is not None:
+                return _scatter(scatter, add_up(rest))
             continue
-        if not rest or not all(same_shape(o.shape, root.out.shape) for o in rest):
-            continue
-        if folded is not None and v.rank != 1:
-            continue
-        base = add_up(rest)
-        axis = made.attr("axis") if made.op == "ScatterElements" else None
-        onto = base if folded is None else op.Reshape(base, [-1])
-        summed = getattr(op, made.op)(onto, *made.inputs[1:], axis=axis, reduction="add")
-        return summed if folded is None else op.Reshape(summed, folded.inputs[1], allowzero=folded.attr("allowzero"))
+        flat, shape = reshape.inputs[:2]
+        scatter = None if flat is None or flat.rank != 1 else _scatters_into(flat)
+        if scatter is not None:
+            summed = _scatter(scatter, op.Reshape(add_up(rest), [-1]))
+            return op.Reshape(summed, shape, allowzero=reshape.attr("allowzero"))
     return None
+
+
+def _scatters_into(v: Var) -> Binding | None:
+    """The binding that makes `v` by adding updates to zeros, when nothing else reads it."""
+    scatter = v.definition
+    if scatter is None or scatter.domain or scatter.op not in ("ScatterND", "ScatterElements") or v.use_count != 1:
+        return None
+    data = scatter.inputs[0]
+    return scatter if scatter.attr("reduction") == "add" and data is not None and _is_zero(data) else None
+
+
+def _scatter(scatter: Binding, data: Var) -> Var:
+    """The same updates added to `data`."""
+    axis = scatter.attr("axis") if scatter.op == "ScatterElements" else None
+    summed: Var = getattr(op, scatter.op)(data, *scatter.inputs[1:], axis=axis, reduction="add")
+    return summed
 
 
 @rewrite(P.Sum(Each(x)), shrinks=count("Pad"))

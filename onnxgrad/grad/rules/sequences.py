@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onnxgrad.grad.control_flow import Body
-from onnxgrad.grad.engine import backward, has_gradient
+from onnxgrad.grad.control_flow import Body, answer_of, body_again, captured_by, return_adjoint, walk_back
 from onnxgrad.grad.registry import vjp, vjp_all, vjp_blocks, zero
 from onnxgrad.grad.sequences import element_type, lengths, position, zero_sequence
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.emission.emitter import emitter
-from onnxgrad.ir.emission.nested import emit_with_blocks, nested_block
+from onnxgrad.ir.emission.nested import emit_with_blocks
 from onnxgrad.ir.like import zeros_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import SequenceType, Type
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.sums import add_up
 
 zero("SequenceEmpty", "SequenceLength", "OptionalHasElement")
 
@@ -68,30 +64,32 @@ vjp("OptionalGetElement", lambda g, y, x: g)
 
 
 def _map(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Mapping[Var, Any]:
-    """SequenceMap: a SequenceMap over the operands and the results' adjoints; tensors that all steps read add up."""
-    body, at = b.blocks["body"], emitter()
-    operands = [v for v in b.inputs if v is not None]
-    arrived = [(j, v) for j, v in enumerate(g) if v is not None]
-    block = nested_block("map_gradient")
-    with emitting(block, share=True, sources=at.sources, made_by=at.made_by):
-        kinds = [element_type(v) if isinstance(v.type, SequenceType) else v.type for v in operands]
-        inner = [block.add_input(block.program.names.fresh("element"), kind) for kind in kinds]
-        seeds_in = [block.add_input(block.program.names.fresh("arriving"), element_type(v)) for _, v in arrived]
-        mapping: dict[Var, Var | None] = dict(zip(body.inputs, inner, strict=True))
-        outs = Body.of(body).copy(block, mapping)
-        seeds = {outs[j]: seed for (j, _), seed in zip(arrived, seeds_in, strict=True) if has_gradient(outs[j].type)}
-        captured = [v for v in wanted if v in set(body.captures())]
-        asked = [v for v, w in zip(inner, operands, strict=True) if w in wanted] + captured
-        found = backward(block, seeds, asked)
+    """y_t = body(x_t), with x_t an element or a whole tensor, c captured: SequenceMap over the operands and dy.
+
+    dx_t, dc_t = dy_t walked back through body(x_t); what all steps read gets the sum over the steps
+    """
+    body = b.blocks["body"]
+    xs, dys = [v for v in b.inputs if v is not None], [v for v in g if v is not None]
+    captured = captured_by(body, wanted)
+    with body_again(body) as block:
+        x = [block.add_input(block.program.names.fresh("element"), _element(v)) for v in xs]
+        arriving = iter([block.add_input(block.program.names.fresh("arriving"), _element(v)) for v in dys])
+        outs = Body.of(body).copy(block, x)
+        dy = [None if v is None else next(arriving) for v in g]
+        asked = [v for v, operand in zip(x, xs, strict=True) if operand in wanted] + captured
+        found = walk_back(block, outs, dy, asked)
         for v in asked:
-            block.add_output(op.Identity(found[v]) if v in found else zeros_like(v))
-    values = [w for w in operands if w in wanted] + captured
-    types: list[Type] = [SequenceType(v.type if not isinstance(v.type, SequenceType) else v.type.elem) for v in values]
-    results = emit_with_blocks("SequenceMap", [*operands, *(v for _, v in arrived)], {"body": block}, types)
-    parts: dict[Var, list[Any]] = {}
-    for v, mapped in zip(values, results, strict=True):
-        parts.setdefault(v, []).append(mapped if isinstance(v.type, SequenceType) else _sum_of(mapped, v))
-    return {v: p[0] if len(p) == 1 else add_up(p) for v, p in parts.items()}
+            return_adjoint(block, found.get(v), v)
+    values = [v for v in xs if v in wanted] + captured
+    types: list[Type] = [SequenceType(_element(v)) for v in values]
+    mapped = emit_with_blocks("SequenceMap", [*xs, *dys], {"body": block}, types)
+    partials = [m if isinstance(v.type, SequenceType) else _sum_of(m, v) for v, m in zip(values, mapped, strict=True)]
+    return answer_of(values, partials, wanted)
+
+
+def _element(v: Var) -> Type | None:
+    """What one step sees: an element of a sequence, a tensor whole."""
+    return element_type(v) if isinstance(v.type, SequenceType) else v.type
 
 
 def _sum_of(sequence: Var, like: Var) -> Var:

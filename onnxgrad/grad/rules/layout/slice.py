@@ -12,38 +12,45 @@ from onnxgrad.grad.rules._common import from_front, pad
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.like import reshape_like, zeros_like
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import Dim
 from onnxgrad.ir.var import Var
 
 
-def _slice(g: Var, y: Var, x: Var, starts: Any, ends: Any, axes: Any, steps: Any, binding: Binding) -> Var:
-    """Zeros around: one Pad with steps of 1, else the slice of the element numbers says where to put each."""
+def _slice(g: Var, y: Var, data: Var, starts: Any, ends: Any, axes: Any, steps: Any, binding: Binding) -> Var:
+    """y = data[starts : ends : steps] along axes: with steps of 1 zeros lie around g, else g is put where y came from.
+
+    d data = Pad(g, before, after), where before = starts and after = size of data - size of y - before, axis by axis
+    """
     plain = steps is None or (not isinstance(steps, Var) and all(s == 1 for s in steps))
     known = not isinstance(starts, Var) and not isinstance(axes, Var)
-    if not (plain and known and x.rank is not None):
-        return _scatter_slice(g, x, binding)
-    rank = x.rank
-    over = [from_front(a, rank) for a in (range(len(starts)) if axes is None else axes)]
-    first = dict(zip(over, starts))
-    before: list[int] = []
-    for i, d in enumerate(x.shape or ()):
-        s = first.get(i, 0)
-        if s != 0 and not isinstance(d, int):
-            return _pad_at_run_time(g, x, y, [first.get(k, 0) for k in range(rank)])
-        before.append(s if s == 0 or not isinstance(d, int) else min(max(s + d if s < 0 else s, 0), d))
-    after: list[int] = []
-    for i, (d, part) in enumerate(zip(x.shape or (), y.shape or (None,) * rank)):
-        if isinstance(d, int) and isinstance(part, int):
-            after.append(d - part - before[i])
-        elif i not in first:
-            after.append(0)
-        else:
-            return _pad_at_run_time(g, x, y, [first.get(k, 0) for k in range(rank)])
-    if not any(before) and not any(after):
-        return g
-    return pad(g, [*before, *after])
+    if not (plain and known and data.rank is not None):
+        return _scatter_slice(g, data, binding)
+    sliced = range(len(starts)) if axes is None else [from_front(a, data.rank) for a in axes]
+    start = dict(zip(sliced, starts))
+    sizes = zip(data.shape or (), y.shape or (None,) * data.rank)
+    pads = [_before_and_after(start.get(axis), size, taken) for axis, (size, taken) in enumerate(sizes)]
+    around = [p for p in pads if p is not None]
+    if len(around) < len(pads):
+        return _pad_at_run_time(g, data, y, [start.get(axis, 0) for axis in range(data.rank)])
+    before, after = [p[0] for p in around], [p[1] for p in around]
+    return pad(g, [*before, *after]) if any(before) or any(after) else g
+
+
+def _before_and_after(start: int | None, size: Dim, taken: Dim) -> tuple[int, int] | None:
+    """How many elements of an axis come before and after those taken; None where that shows at run time only.
+
+    start: None where the axis is not sliced.
+    """
+    if start and not isinstance(size, int):
+        return None
+    before = min(max(start + size if start < 0 else start, 0), size) if start and isinstance(size, int) else 0
+    if isinstance(size, int) and isinstance(taken, int):
+        return before, size - taken - before
+    return (0, 0) if start is None else None
 
 
 def _pad_at_run_time(g: Var, x: Var, y: Var, starts: Sequence[int]) -> Var:
+    """The same with sizes that only the run knows."""
     size = op.Shape(x)
     wanted = np.array(starts, np.int64)
     offset = op.Add(size, np.minimum(wanted, 0)) if (wanted < 0).any() else None
