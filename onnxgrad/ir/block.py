@@ -139,6 +139,25 @@ class BindingBlock:
         var.returned += 1
         self.touch()
 
+    def remove_output(self, var: Var) -> None:
+        """Return a value no more. InternalError for one that is no output."""
+        if not any(v is var for v in self.outputs):
+            raise InternalError(f"no output to remove: {var!r}")
+        self.outputs = [v for v in self.outputs if v is not var]
+        var.returned = sum(v is var for v in self.pinned)
+        self.touch()
+
+    def ask_for(self, var: Var) -> None:
+        """Make an initializer a graph input without a default: its value is the caller's to give from now on."""
+        if self.initializers.get(var.name) is not var:
+            raise InternalError(f"only an initializer can be asked for instead: {var!r}")
+        del self.initializers[var.name]
+        var.initializer = None
+        if not var.is_input:
+            var.is_input = True
+            self.inputs.append(var)
+        self.touch()
+
     def add_initializer(self, tensor: TensorProto) -> Var:
         """A new constant of this block, named by the tensor."""
         var = Var(tensor.name, self, TensorType(tensor.data_type, tuple(tensor.dims)))
