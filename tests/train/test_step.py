@@ -1,0 +1,119 @@
+"""A step is the model's own loss, its gradient, and the optimiser's formula; nothing else goes in or out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxgrad
+from onnxgrad.errors import InputError
+from onnxgrad.ir.save import to_proto
+from onnxgrad.train import MSE, SGD, AdamW, CrossEntropy, TrainingStep, training_step
+from onnxgrad.verify.running.run import run
+from tests.helpers import ROOT
+
+MLP = ROOT / "models" / "training" / "mlp.onnx"
+CLASSIFIER = """
+<ir_version: 8, opset_import: ["": 18]>
+classify (float[N, 4] x) => (float[N, 3] logits)
+<float[4, 3] w = {1, 0, 2, 0, 1, 1, -1, 0, 1, 2, 1, 0}, float[3] b = {0, 0.5, 0}>
+{ p = MatMul (x, w)  logits = Add (p, b) }
+"""
+
+
+def classifier() -> onnx.ModelProto:
+    return onnx.parser.parse_model(CLASSIFIER)
+
+
+def batch_of(name: str) -> dict[str, Any]:
+    stored = np.load(MLP.with_name(f"{name}.npz"))
+    return {k.removeprefix("in:"): stored[k] for k in stored if k.startswith("in:")}
+
+
+def taken(step: TrainingStep, values: dict[str, Any], batch: dict[str, Any], number: int, rate: float) -> Any:
+    """The loss of one step, and the values of the next."""
+    following = {f.name: f.next for f in step.manifest.inputs if f.next}
+    feeds = {**batch, **values, "step": np.array(number), "learning_rate": np.array(rate, np.float32)}
+    found = run(to_proto(step.train), feeds, outputs=[step.manifest.loss, *following.values()])
+    return found[step.manifest.loss], {name: found[new] for name, new in following.items()}
+
+
+def test_a_step_of_sgd_is_the_parameters_minus_the_gradient() -> None:
+    step = training_step(MLP, optimizer=SGD())
+    batch = batch_of("mlp")
+    loss, new = taken(step, dict(step.initial), batch, 1, 0.5)
+    stored = np.load(MLP.with_suffix(".npz"))
+    np.testing.assert_allclose(loss, stored["loss64"], rtol=1e-6)
+    assert set(new) == {k.removeprefix("grad:") for k in stored if k.startswith("grad:")} - set(batch)
+    for name, value in new.items():
+        np.testing.assert_allclose(value, step.initial[name] - 0.5 * stored[f"grad:{name}"], atol=1e-6)
+
+
+def test_training_makes_the_loss_smaller_and_evaluation_has_the_same_loss() -> None:
+    step = training_step(MLP, optimizer=AdamW())
+    values, batch, losses = dict(step.initial), batch_of("mlp"), []
+    for number in range(1, 21):
+        parameters = {f.name: values[f.name] for f in step.manifest.of_role("parameter")}
+        held = run(to_proto(step.evaluation), {**batch, **parameters})[step.manifest.loss]
+        loss, values = taken(step, values, batch, number, 1e-2)
+        np.testing.assert_allclose(loss, held, rtol=1e-6)
+        losses.append(loss)
+    assert losses[-1] < 0.3 * losses[0]
+
+
+def test_a_loss_behind_a_model_without_one() -> None:
+    step = training_step(classifier(), CrossEntropy(), SGD())
+    x, labels = np.eye(4, dtype=np.float32)[:2], np.array([2, 0])
+    loss, new = taken(step, dict(step.initial), {"x": x, "labels": labels}, 1, 1.0)
+    z = x @ step.initial["w"] + step.initial["b"]
+    p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
+    np.testing.assert_allclose(loss, -np.log(p[[0, 1], labels]).mean(), rtol=1e-6)
+    error = (p - np.eye(3)[labels]) / 2
+    np.testing.assert_allclose(new["w"], step.initial["w"] - x.T @ error, atol=1e-6)
+    np.testing.assert_allclose(new["b"], step.initial["b"] - error.sum(0), atol=1e-6)
+    assert [v.name for v in step.evaluation.main.outputs] == ["logits", "loss"]
+    assert [v.name for v in step.train.main.outputs] == ["loss", "w.new", "b.new"]
+
+
+def test_a_function_is_a_loss_and_other_values_are_returned_on_demand() -> None:
+    step = training_step(
+        classifier(), lambda v: onnxgrad.op.ReduceSum(v["logits"] * v["logits"], keepdims=0), SGD(), metrics=["logits"]
+    )
+    assert [v.name for v in step.train.main.outputs][:2] == ["logits", "loss"]
+    assert step.manifest.metrics == ("logits",)
+
+
+def test_losses_add_up_and_have_weights() -> None:
+    one = training_step(classifier(), CrossEntropy() + 0.5 * MSE(), SGD(), "w")
+    feeds = {"x": np.ones((2, 4), np.float32), "labels": np.array([0, 1]), "target": np.zeros((2, 3), np.float32)}
+    parts = []
+    for loss in (CrossEntropy(), MSE()):
+        step = training_step(classifier(), loss, SGD(), "w")
+        own = {k: v for k, v in feeds.items() if k in {f.name for f in step.manifest.of_role("batch")}}
+        parts.append(taken(step, dict(step.initial), own, 1, 0.1)[0])
+    np.testing.assert_allclose(taken(one, dict(one.initial), feeds, 1, 0.1)[0], parts[0] + 0.5 * parts[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (None, "not a scalar"),
+        ("nothing", "no value of the model"),
+        (CrossEntropy("x2"), "no value of the model"),
+        (CrossEntropy(target="w"), "a value of the model already"),
+        (lambda v: v["logits"], "not a floating-point scalar"),
+    ],
+)
+def test_a_loss_that_does_not_fit(loss: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        training_step(classifier(), loss)
+
+
+def test_the_original_is_left_as_it_was() -> None:
+    model = classifier()
+    before = model.SerializeToString(deterministic=True)
+    training_step(model, CrossEntropy())
+    assert model.SerializeToString(deterministic=True) == before
