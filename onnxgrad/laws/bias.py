@@ -9,7 +9,8 @@ import numpy as np
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.scales.scale import again, channel_vector
+from onnxgrad.laws.scales.reading import channel_vector
+from onnxgrad.laws.scales.scale import again
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import count, rewrite

@@ -16,14 +16,16 @@ from onnxgrad.rewrite.worklist import Rule
 class BackwardFoldScaleAxis(RulePass):
     """(x @ w) * s = x @ (w * s): a constant multiply per channel moves into Conv, ConvTranspose, MatMul, Gemm above it.
 
-    `scalars`: also one factor for all channels.
+    `scalars`: also one factor for all channels. `runtime`: also a scale known only at run time, unless it is a divisor:
+    the weight is then scaled in every run.
     """
 
     name: ClassVar[str] = "backward-fold-scale-axis"
     rounds: ClassVar[bool] = True
     scalars: bool = False
+    runtime: bool = False
 
     @property
     def laws(self) -> Sequence[Rule]:
         """See `laws.scales.backward`."""
-        return [scale_behind_product(self.scalars)]
+        return [scale_behind_product(self.scalars, self.runtime)]

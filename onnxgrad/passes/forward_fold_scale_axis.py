@@ -16,14 +16,16 @@ from onnxgrad.rewrite.worklist import Rule
 class ForwardFoldScaleAxis(RulePass):
     """(x * s) @ w = x @ (s * w): a constant multiply per channel moves into the products that read it, if all can.
 
-    `scalars`: also one factor for all channels.
+    `scalars`: also one factor for all channels. `runtime`: also a scale known only at run time, unless it is a divisor:
+    the weight is then scaled in every run.
     """
 
     name: ClassVar[str] = "forward-fold-scale-axis"
     rounds: ClassVar[bool] = True
     scalars: bool = False
+    runtime: bool = False
 
     @property
     def laws(self) -> Sequence[Rule]:
         """See `laws.scales.forward`."""
-        return [scale_in_front_of_product(self.scalars)]
+        return [scale_in_front_of_product(self.scalars, self.runtime)]

@@ -30,6 +30,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "scalars": {
         "passes": "backward-fold-scale-axis{scalars=true},forward-fold-scale-axis{scalars=true},fold-constant,fold-bias"
     },
+    "runtime": {"passes": "fold-scale-axis{runtime=true,scalars=true},fold-bias"},
     "outline": {"passes": "outline"},
     "outline-inline": {"passes": "outline,inline"},
     "inline": {"passes": "inline{names=*},remove-unused-functions"},

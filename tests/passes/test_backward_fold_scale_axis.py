@@ -62,25 +62,26 @@ def fold(text: str, sizes: dict[str, tuple[int, ...]], ops: list[str], opset: in
     done.prove()
 
 
-@pytest.mark.parametrize(
-    ("head", "x", "y", "w", "s"),
-    [
-        ("Conv(x, w, b)", "2,3,9", "2,4,7", (4, 3, 3), (4, 1)),
-        ("Conv(x, w, b)", "2,3,5,6", "2,4,4,5", (4, 3, 2, 2), (4, 1, 1)),
-        ("Conv(x, w, b)", "1,3,4,5,6", "1,4,3,4,5", (4, 3, 2, 2, 2), (1, 4, 1, 1, 1)),
-        ("Conv <group = 2> (x, w, b)", "2,4,5,5", "2,4,4,4", (4, 2, 2, 2), (4, 1, 1)),
-        ("Conv <group = 4> (x, w, b)", "2,4,5,5", "2,4,4,4", (4, 1, 2, 2), (4, 1, 1)),
-        ("ConvTranspose(x, w, b)", "2,3,5", "2,4,7", (3, 4, 3), (4, 1)),
-        ("ConvTranspose <group = 2> (x, w, b)", "2,6,5,5", "2,4,6,6", (6, 2, 2, 2), (4, 1, 1)),
-        ("ConvTranspose <group = 4> (x, w, b)", "2,4,5,5", "2,4,6,6", (4, 1, 2, 2), (4, 1, 1)),
-        ("MatMul(x, w)", "2,5,3", "2,5,4", (3, 4), (4,)),
-        ("MatMul(x, w)", "3", "4", (3, 4), (4,)),
-        ("MatMul(w, x)", "3,5", "4,5", (4, 3), (4, 1)),
-        ("Gemm(x, w, b)", "5,3", "5,4", (3, 4), (4,)),
-        ("Gemm <transB = 1, alpha = 0.5, beta = 2.0> (x, w, b)", "5,3", "5,4", (4, 3), (1, 4)),
-        ("Gemm <transA = 1> (x, w)", "3,5", "5,4", (3, 4), (4,)),
-    ],
-)
+# product, sizes of data and result, of the weight and of the scale
+BEHIND: list[tuple[str, str, str, tuple[int, ...], tuple[int, ...]]] = [
+    ("Conv(x, w, b)", "2,3,9", "2,4,7", (4, 3, 3), (4, 1)),
+    ("Conv(x, w, b)", "2,3,5,6", "2,4,4,5", (4, 3, 2, 2), (4, 1, 1)),
+    ("Conv(x, w, b)", "1,3,4,5,6", "1,4,3,4,5", (4, 3, 2, 2, 2), (1, 4, 1, 1, 1)),
+    ("Conv <group = 2> (x, w, b)", "2,4,5,5", "2,4,4,4", (4, 2, 2, 2), (4, 1, 1)),
+    ("Conv <group = 4> (x, w, b)", "2,4,5,5", "2,4,4,4", (4, 1, 2, 2), (4, 1, 1)),
+    ("ConvTranspose(x, w, b)", "2,3,5", "2,4,7", (3, 4, 3), (4, 1)),
+    ("ConvTranspose <group = 2> (x, w, b)", "2,6,5,5", "2,4,6,6", (6, 2, 2, 2), (4, 1, 1)),
+    ("ConvTranspose <group = 4> (x, w, b)", "2,4,5,5", "2,4,6,6", (4, 1, 2, 2), (4, 1, 1)),
+    ("MatMul(x, w)", "2,5,3", "2,5,4", (3, 4), (4,)),
+    ("MatMul(x, w)", "3", "4", (3, 4), (4,)),
+    ("MatMul(w, x)", "3,5", "4,5", (4, 3), (4, 1)),
+    ("Gemm(x, w, b)", "5,3", "5,4", (3, 4), (4,)),
+    ("Gemm <transB = 1, alpha = 0.5, beta = 2.0> (x, w, b)", "5,3", "5,4", (4, 3), (1, 4)),
+    ("Gemm <transA = 1> (x, w)", "3,5", "5,4", (3, 4), (4,)),
+]
+
+
+@pytest.mark.parametrize(("head", "x", "y", "w", "s"), BEHIND)
 def test_every_product_takes_a_scale(head: str, x: str, y: str, w: tuple[int, ...], s: tuple[int, ...]) -> None:
     text = f"g (float[{x}] x) => (float[{y}] y) {{ c = {head}  y = Mul(c, s) }}"
     sizes = {"w": w, "s": s, **({"b": (4,)} if ", b)" in head else {})}

@@ -37,25 +37,26 @@ def fold(text: str, sizes: dict[str, tuple[int, ...]], ops: list[str]) -> None:
     done.prove()
 
 
-@pytest.mark.parametrize(
-    ("tail", "x", "y", "w", "s"),
-    [
-        ("Conv(m, w, b)", "2,4,9", "2,6,7", (6, 4, 3), (4, 1)),
-        ("Conv <pads = [1,1,1,1]> (m, w, b)", "2,4,5,6", "2,6,6,7", (6, 4, 2, 2), (4, 1, 1)),
-        ("Conv(m, w, b)", "1,4,4,5,6", "1,6,3,4,5", (6, 4, 2, 2, 2), (4, 1, 1, 1)),
-        ("Conv <group = 2> (m, w, b)", "2,4,5,5", "2,6,4,4", (6, 2, 2, 2), (4, 1, 1)),
-        ("Conv <group = 4> (m, w, b8)", "2,4,5,5", "2,8,4,4", (8, 1, 2, 2), (4, 1, 1)),
-        ("ConvTranspose(m, w, b)", "2,4,5", "2,6,7", (4, 6, 3), (4, 1)),
-        ("ConvTranspose <group = 2> (m, w, b)", "2,4,5,5", "2,6,6,6", (4, 3, 2, 2), (1, 4, 1, 1)),
-        ("MatMul(m, w)", "2,5,3", "2,5,4", (3, 4), (3,)),
-        ("MatMul(m, w)", "3", "4", (3, 4), (3,)),
-        ("MatMul(m, w)", "5,3", "5", (3,), (3,)),
-        ("MatMul(w, m)", "3,5", "4,5", (4, 3), (3, 1)),
-        ("Gemm(m, w, b)", "5,3", "5,6", (3, 6), (3,)),
-        ("Gemm <transB = 1, alpha = 0.5, beta = 2.0> (m, w, b)", "5,3", "5,6", (6, 3), (3,)),
-        ("Gemm <transA = 1> (m, w)", "3,5", "5,4", (3, 4), (3, 1)),
-    ],
-)
+# product, sizes of data and result, of the weight and of the scale
+IN_FRONT: list[tuple[str, str, str, tuple[int, ...], tuple[int, ...]]] = [
+    ("Conv(m, w, b)", "2,4,9", "2,6,7", (6, 4, 3), (4, 1)),
+    ("Conv <pads = [1,1,1,1]> (m, w, b)", "2,4,5,6", "2,6,6,7", (6, 4, 2, 2), (4, 1, 1)),
+    ("Conv(m, w, b)", "1,4,4,5,6", "1,6,3,4,5", (6, 4, 2, 2, 2), (4, 1, 1, 1)),
+    ("Conv <group = 2> (m, w, b)", "2,4,5,5", "2,6,4,4", (6, 2, 2, 2), (4, 1, 1)),
+    ("Conv <group = 4> (m, w, b8)", "2,4,5,5", "2,8,4,4", (8, 1, 2, 2), (4, 1, 1)),
+    ("ConvTranspose(m, w, b)", "2,4,5", "2,6,7", (4, 6, 3), (4, 1)),
+    ("ConvTranspose <group = 2> (m, w, b)", "2,4,5,5", "2,6,6,6", (4, 3, 2, 2), (1, 4, 1, 1)),
+    ("MatMul(m, w)", "2,5,3", "2,5,4", (3, 4), (3,)),
+    ("MatMul(m, w)", "3", "4", (3, 4), (3,)),
+    ("MatMul(m, w)", "5,3", "5", (3,), (3,)),
+    ("MatMul(w, m)", "3,5", "4,5", (4, 3), (3, 1)),
+    ("Gemm(m, w, b)", "5,3", "5,6", (3, 6), (3,)),
+    ("Gemm <transB = 1, alpha = 0.5, beta = 2.0> (m, w, b)", "5,3", "5,6", (6, 3), (3,)),
+    ("Gemm <transA = 1> (m, w)", "3,5", "5,4", (3, 4), (3, 1)),
+]
+
+
+@pytest.mark.parametrize(("tail", "x", "y", "w", "s"), IN_FRONT)
 def test_every_product_takes_a_scale(tail: str, x: str, y: str, w: tuple[int, ...], s: tuple[int, ...]) -> None:
     text = f"g (float[{x}] x) => (float[{y}] y) {{ m = Mul(x, s)  y = {tail} }}"
     bias: dict[str, tuple[int, ...]] = {"b8": (8,)} if "b8" in tail else {"b": (6,)} if ", b)" in tail else {}

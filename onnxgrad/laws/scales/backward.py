@@ -15,7 +15,8 @@ from onnxgrad.ir.types import element_count
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.scales.carry import carries, carry
 from onnxgrad.laws.scales.products import PRODUCTS, product_times
-from onnxgrad.laws.scales.scale import REACH, Scale, again, read_scale
+from onnxgrad.laws.scales.reading import read_scale
+from onnxgrad.laws.scales.scale import REACH, Scale, again
 from onnxgrad.rewrite.attempt import closes_cycle
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import decline
@@ -113,7 +114,7 @@ def parts_of(scale: Scale, b: Binding, values: Sequence[Var]) -> list[Scale]:
     known = [d for d in sizes if isinstance(d, int)]
     if len(known) < len(sizes) or sum(known) != scale.factors.size:
         raise decline(f"the sizes at {b.op} are unknown")
-    return [scale.of(part) for part in np.split(scale.factors, np.cumsum(known)[:-1])]
+    return scale.parts(known)
 
 
 def _split(ascent: _Ascent, b: Binding, v: Var, scale: Scale) -> Var:
@@ -124,14 +125,10 @@ def _split(ascent: _Ascent, b: Binding, v: Var, scale: Scale) -> Var:
     if b.attr("axis", 0) % len(data.shape) != scale.axis:
         raise decline("Split parts another axis, so the other parts would be scaled too")
     sizes = [None if u.shape is None else u.shape[scale.axis] for u in parts]
-    pieces = [
-        scale.factors if u is v else np.ones(n, scale.factors.dtype)
-        for u, n in zip(parts, sizes, strict=True)
-        if isinstance(n, int)
-    ]
-    if len(pieces) < len(parts):
+    known = [n for n in sizes if isinstance(n, int)]
+    if len(known) < len(parts):
         raise decline("the split value's sizes are unknown")
-    whole = scale.of(np.concatenate(pieces))
+    whole = scale.among(parts.index(v), known)
     outs = again(b, [ascent.take(data, whole), *b.inputs[1:]], outputs=len(parts))
     ascent.also.update((u, new) for u, new in zip(parts, outs, strict=True) if u is not v)
     return outs[parts.index(v)]
@@ -147,13 +144,13 @@ _SPREAD: dict[str, Callable[[_Ascent, Binding, Var, Scale], Var]] = {
 }
 
 
-def scale_behind_product(scalars: bool) -> Rule:
-    """The law for a scale per channel, and with `scalars` for one factor for all of them."""
+def scale_behind_product(scalars: bool, runtime: bool) -> Rule:
+    """The law for a scale per channel, with `scalars` for one factor for all of them, with `runtime` for any value."""
 
     @rewrite(P.any_of("Mul", "Div")(x, s))
     def scale_of_product(x: Var, s: Var, root: Binding) -> Any:
         """(a @ w) * s = a @ (w * s), the scale along the columns (output channels) of w"""
-        scale = read_scale(root, x, s, scalars)
+        scale = read_scale(root, x, s, scalars, runtime)
         if scale is None:
             return None
         ascent = _Ascent(root.block)

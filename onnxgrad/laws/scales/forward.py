@@ -5,24 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.scales.backward import parts_of
 from onnxgrad.laws.scales.carry import carries, carry
 from onnxgrad.laws.scales.products import PRODUCTS, product_of_scaled
-from onnxgrad.laws.scales.scale import REACH, Scale, again, read_scale
+from onnxgrad.laws.scales.reading import read_scale
+from onnxgrad.laws.scales.scale import REACH, Scale, again
 from onnxgrad.rewrite.attempt import closes_cycle
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import Rule, rewrite
 
 x, s = capture("x s")
-
-# x * s + c = (x + c / s) * s loses digits when s is small beside the other factors
-_SPREAD_LIMIT = 2.0**-10
 
 
 @dataclass
@@ -72,8 +68,7 @@ class _Descent:
         other = user.inputs[1 - index]
         if other is None or not other.is_constant or other.rank is None or new.rank is None:
             raise decline(f"{user.op} adds what is not scaled alike")
-        magnitude = np.abs(scale.factors.astype(np.float64))
-        if magnitude.min() < _SPREAD_LIMIT * magnitude.max() or not magnitude.all():
+        if scale.loses_digits:
             raise decline("a factor is so small that dividing the addend by it would lose digits")
         if other.rank > new.rank or user.out.shape != new.shape:
             raise decline(f"{user.op} widens the scaled value")
@@ -94,24 +89,20 @@ class _Descent:
         if rank is None or scale.axis is None or user.attr("axis", 0) % rank != scale.axis:
             raise decline("Concat joins it to what is not scaled")
         sizes = [None if v.shape is None else v.shape[scale.axis] for v in values]
-        pieces = [
-            scale.factors if i == index else np.ones(n, scale.factors.dtype)
-            for i, n in enumerate(sizes)
-            if isinstance(n, int)
-        ]
-        if len(pieces) < len(values):
+        known = [n for n in sizes if isinstance(n, int)]
+        if len(known) < len(values):
             raise decline("the sizes at Concat are unknown")
         inputs = [new if i == index else v for i, v in enumerate(values)]
-        self.push(user.out, again(user, inputs), scale.of(np.concatenate(pieces)))
+        self.push(user.out, again(user, inputs), scale.among(index, known))
 
 
-def scale_in_front_of_product(scalars: bool) -> Rule:
-    """The law for a scale per channel, and with `scalars` for one factor for all of them."""
+def scale_in_front_of_product(scalars: bool, runtime: bool) -> Rule:
+    """The law for a scale per channel, with `scalars` for one factor for all of them, with `runtime` for any value."""
 
     @rewrite(P.any_of("Mul", "Div")(x, s))
     def product_of_scale(x: Var, s: Var, root: Binding) -> Any:
         """(a * s) @ w = a @ (s * w), the scale along the rows (input channels) of w"""
-        scale = read_scale(root, x, s, scalars)
+        scale = read_scale(root, x, s, scalars, runtime)
         if scale is None:
             return None
         descent = _Descent(root.block)

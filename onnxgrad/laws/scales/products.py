@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.scales.scale import Scale, again, weight
@@ -50,7 +48,7 @@ def _gemm_times(b: Binding, scale: Scale) -> Var:
         weight(bias, b.out)
     scaled = scale.times(w, 0 if b.attr("transB") else 1)
     # a bias broadcasts to (M, N) along trailing axes, and so does its product with (N,)
-    return again(b, [b.inputs[0], scaled, None if bias is None else scale.apply(bias, scale.factors)])
+    return again(b, [b.inputs[0], scaled, None if bias is None else scale.apply(bias, scale.lined_up(0))])
 
 
 def _matmul_times(b: Binding, scale: Scale) -> Var:
@@ -78,11 +76,9 @@ def _grouped(w: Var, scale: Scale, groups: int, across: int) -> Var:
     shape = w.shape
     if shape is None or not isinstance(shape[0], int) or scale.factors.size % groups:
         raise decline("the grouped weight's sizes are unknown")
-    rows = scale.factors.reshape(groups, -1)
-    if rows.shape[1] != shape[1] or shape[0] % groups:
+    if scale.factors.size // groups != shape[1] or shape[0] % groups:
         raise decline("the grouped weight does not have these channels")
-    table = np.repeat(rows, shape[0] // groups, axis=0)
-    return scale.apply(w, table.reshape(*table.shape, *[1] * (len(shape) - 2)))
+    return scale.apply(w, scale.grouped(groups, shape[0] // groups, len(shape) - 2))
 
 
 # ---- forward: the data operand's axis -----------------------------------------------------------------------------

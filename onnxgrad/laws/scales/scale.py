@@ -14,10 +14,12 @@ from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.emission.emit import emit
 from onnxgrad.ir.emission.emitter import emitter
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.types import FLOAT_DTYPES, Array, Shape, element_count, same_dim
+from onnxgrad.ir.types import Array, Shape, element_count
 from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.trace import decline
 
+# x * s + c = (x + c / s) * s loses digits when s is small beside the other factors
+_SPREAD_LIMIT = 2.0**-10
 # bindings looked at in one attempt: the search is recursive, and a scale that is this far away stays where it is
 REACH = 100
 
@@ -48,25 +50,44 @@ class Scale:
         """The same factors along another axis."""
         return replace(self, axis=axis)
 
-    def of(self, factors: Array) -> Scale:
-        """Other factors, the same axis."""
-        return replace(self, factors=factors)
+    def parts(self, sizes: Sequence[int]) -> list[Scale]:
+        """The scales of consecutive channels, so many each."""
+        pieces = np.split(self.factors, np.cumsum(sizes)[:-1])
+        return [replace(self, factors=piece) for piece in pieces]
 
-    def lined_up(self, behind: int) -> Array:
+    def among(self, index: int, sizes: Sequence[int]) -> Scale:
+        """This scale for part `index` of a value that has so many channels in its parts, 1 for the others."""
+        ones = [np.ones(n, self.factors.dtype) for n in sizes]
+        return replace(self, factors=np.concatenate([*ones[:index], self.factors, *ones[index + 1 :]]))
+
+    def lined_up(self, behind: int) -> Array | Var:
         """The factors with `behind` axes of one behind them."""
         return self.factors if self.axis is None else self.factors.reshape(-1, *[1] * behind)
+
+    def grouped(self, groups: int, rows: int, behind: int) -> Array | Var:
+        """(groups * rows, channels of a group, 1, ...): each group's part of the factors, once for each of its rows."""
+        table = np.repeat(self.factors.reshape(groups, -1), rows, axis=0)
+        return table.reshape(*table.shape, *[1] * behind)
+
+    @property
+    def loses_digits(self) -> bool:
+        """Dividing by it and multiplying again would: one factor is far smaller than another, or zero."""
+        magnitude = np.abs(self.factors.astype(np.float64))
+        return bool(magnitude.min() < _SPREAD_LIMIT * magnitude.max()) or not magnitude.all()
 
     def times(self, v: Var, axis: int | None) -> Var:
         """`v` scaled along its axis `axis`. Declines when `v` does not have these channels."""
         if self.axis is None or axis is None:
-            return self.apply(v, self.factors)
+            return self.apply(v, self.lined_up(0))
         # a size that is not known must be this one: the operator demands it
         if v.shape is None or (isinstance(v.shape[axis], int) and v.shape[axis] != self.factors.size):
             raise decline(f"{v.name} does not have {self.factors.size} channels along axis {axis}")
         return self.apply(v, self.lined_up(len(v.shape) - 1 - axis))
 
-    def apply(self, v: Var, factors: Array) -> Var:
+    def apply(self, v: Var, factors: Array | Var) -> Var:
         """`v` times (or over) `factors`, broadcast. Declines when a fixed `v` would leave its dtype's range."""
+        if isinstance(factors, Var):
+            return v * factors
         if _leaf(v) is None:
             array = fixed_value(v)
             if array is None:
@@ -79,58 +100,6 @@ class Scale:
                 raise decline(reason)
         operand = constant(factors, name="scale")
         return op.Div(v, operand) if self.divide else op.Mul(v, operand)
-
-
-def channel_vector(c: Var, y: Var) -> tuple[Array, int | None] | None:
-    """A constant operand beside `y` as (values, axis of y): (C,) along one axis that y has in full, or () and None.
-
-    None when it is something else: not constant, several axes, or it would widen `y`.
-    """
-    array = c.const
-    if array is None or y.shape is None or c.dtype not in FLOAT_DTYPES or array.ndim > len(y.shape) or not array.size:
-        return None
-    offset = len(y.shape) - array.ndim
-    axes = [i for i, d in enumerate(array.shape) if d != 1]
-    if len(axes) > 1 or (axes and y.shape[axes[0] + offset] != array.shape[axes[0]]):
-        return None
-    if not axes:
-        # (1, 1, 1) beside (N, 1, H, W) is the vector of its one channel; anything shorter is a scalar
-        single = array.ndim >= 2 and y.shape[offset] == 1
-        return (array.reshape(-1), offset) if single else (array.reshape(()), None)
-    return array.reshape(-1), axes[0] + offset
-
-
-def _is_vector(s: Var, y: Var) -> bool:
-    """`s` is not constant, and has one axis of more than one element, which `y` has as well."""
-    if (
-        s.is_constant
-        or s.shape is None
-        or y.shape is None
-        or len(s.shape) > len(y.shape)
-        or s.dtype not in FLOAT_DTYPES
-    ):
-        return False
-    axes = [i for i, d in enumerate(s.shape) if d != 1]
-    return len(axes) == 1 and len(y.shape) > 1 and same_dim(s.shape[axes[0]], y.shape[axes[0] - len(s.shape)])
-
-
-def read_scale(root: Binding, y: Var, s: Var, scalars: bool) -> Scale | None:
-    """The scale that `root` (a Mul or Div) applies to `y`; None when `s` is no constant per-channel factor.
-
-    Declines where a factor is not finite, and for one factor per channel that is computed at run time.
-    """
-    found = channel_vector(s, y)
-    if found is None and _is_vector(s, y):
-        raise decline(f"{s.name} is computed at run time: only a scale that the file fixes moves into a weight")
-    if found is None or _leaf(y) is None:
-        return None
-    factors, axis = found
-    if axis is None and not scalars:
-        return None
-    divide = root.op == "Div"
-    if not np.isfinite(factors).all() or (divide and not factors.all()):
-        raise decline("a factor is not finite")
-    return Scale(factors, axis, divide)
 
 
 _SAME: Mapping[str, Any] = {}
@@ -167,7 +136,8 @@ def again(
 def weight(v: Var | None, result: Var) -> Var:
     """`v` as something that may take a scale. Declines.
 
-    The file must fix it, or it is an input that has no more elements than the product that is scaled now.
+    The file must fix it, or it is an input that has fewer elements than what is scaled now: a scale that moves from
+    one input to another of its size would move back.
     """
     if v is None or v.rank is None:
         raise decline("the weight's rank is unknown")
@@ -177,8 +147,8 @@ def weight(v: Var | None, result: Var) -> Var:
     if leaf.definition is not None:
         raise decline(f"the weight {v.name} is computed from other values")
     size, scaled = element_count(v.shape), element_count(result.shape)
-    if size is None or scaled is None or size > scaled:
-        raise decline(f"the weight {v.name} is not constant and larger than the product")
+    if size is None or scaled is None or size >= scaled:
+        raise decline(f"the weight {v.name} is not constant and not smaller than what is scaled now")
     return v
 
 
