@@ -7,7 +7,7 @@ names (`PatternContext`, `rewrite_call`, `rewrite_bindings`) are those of TVM Re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.attempt import Attempt, closes_cycle, fault_of, replacements
 from onnxgrad.rewrite.combine import independent
+from onnxgrad.rewrite.interchangeable import forms
 from onnxgrad.rewrite.match import Captured, gather, heads, match_binding, reader_of, value_of
 from onnxgrad.rewrite.pattern import Call, Capture, Each, Either, Pattern
 from onnxgrad.rewrite.trace import Decline, Trace, decline
@@ -46,6 +47,9 @@ class PatternContext:
     """Several roots that match together, each a different value.
 
     roots: patterns, or `Each(P.Op(x, w), same=(x,))` for every binding of that form with one common x.
+
+    Roots that differ in the names of captures only are interchangeable: a rewriter that leaves them alone in one order
+    is not asked again in another.
     """
 
     def __init__(self, *roots: Pattern) -> None:
@@ -85,7 +89,7 @@ class PatternContext:
             return
         root = self.roots[index]
         if isinstance(root, Each):
-            for extended, members in _families(root, block, found):
+            for extended, members in _families(root, block, found, _flat(values.values())):
                 yield from self._match(index + 1, block, extended, {**values, root: members})
             return
         taken = {id(v) for v in _flat(values.values())}
@@ -99,6 +103,15 @@ class PatternContext:
         """Where the first root may be, as `first` for `matches`: [None] when that takes looking at everything."""
         first = self.roots[0]
         return [None] if isinstance(first, Each) else list(_candidates(first, block, {}))
+
+    def unordered(self, matched: Matched) -> Hashable:
+        """The roots' values, without regard to the order of interchangeable ones."""
+        groups: dict[Hashable, set[Any]] = {}
+        told_apart = [pattern for pair in self._only for pattern in pair]
+        for form, root in zip(forms(self.roots, told_apart), self.roots, strict=True):
+            value = matched.values[root]
+            groups.setdefault(form, set()).add(tuple(value) if isinstance(value, list) else value)
+        return tuple(frozenset(values) for values in groups.values())
 
     def _holds(self, matched: Matched) -> bool:
         for producer, consumer in self._only:
@@ -119,16 +132,18 @@ def _candidates(root: Pattern, block: BindingBlock, found: Captured) -> Iterable
     return [b for b in block.bindings if ops is None or (b.domain, b.op) in ops]
 
 
-def _families(each: Each, block: BindingBlock, found: Captured) -> Iterator[tuple[Captured, list[Var]]]:
-    """The families of bindings that match `each.pattern` with their `same` captures in common, and of which none
-    depends on another.
+def _families(
+    each: Each, block: BindingBlock, found: Captured, taken_before: Sequence[Var]
+) -> Iterator[tuple[Captured, list[Var]]]:
+    """The families of bindings that match `each.pattern` with their `same` captures in common, of which none depends
+    on another, and none is a root already.
     """
     pattern = each.pattern
     common = {c.name for c in each.same}
     families: dict[tuple[Any, ...], list[tuple[Binding, Captured]]] = {}
     for b in _candidates(pattern, block, found):
         answer = next(match_binding(pattern, b, found), None)
-        if answer is not None:
+        if answer is not None and value_of(pattern, answer) not in taken_before:
             key = tuple(_identity(answer.get(c.name)) for c in each.same)
             families.setdefault(key, []).append((b, answer))
     for matching in families.values():
@@ -195,7 +210,7 @@ def _rewrite_block(context: PatternContext, rewriter: Rewriter, root: BindingBlo
     name = getattr(rewriter, "__name__", "rewriter")
     fuel = Fuel(1000 + 20 * sum(1 for _ in root.walk()))
     for block in [root, *(nested for b in root.walk() for nested in b.blocks.values())]:
-        refused: set[tuple[Var, ...]] = set()
+        refused: set[Hashable] = set()
         fired = True
         while fired:
             fired = False
@@ -215,7 +230,7 @@ def _rewrite_first(
     name: str,
     block: BindingBlock,
     trace: Trace,
-    refused: set[tuple[Var, ...]],
+    refused: set[Hashable],
     first: Binding | None,
 ) -> bool:
     """Rewrite the first match that the rewriter accepts; False when there is none. A refused one is not asked again."""
@@ -231,7 +246,7 @@ def _rewrite_first(
 
     for matched in context.matches(block, first):
         roots = _flat(matched.values.values())
-        key = tuple(roots)
+        key = context.unordered(matched)
         if key in refused:
             continue
         trace.of(name).matched += 1

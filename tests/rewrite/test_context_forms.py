@@ -68,6 +68,55 @@ def test_a_family_and_a_mapping_of_its_members(n: int) -> None:
     assert ops(main) == ["Concat", "MatMul", "Split"]
 
 
+def asked(context: PatternContext, main: BindingBlock) -> list[list[Any]]:
+    """The roots' names at each call of a rewriter that leaves all alone."""
+    calls: list[list[Any]] = []
+
+    def look(m: Matched) -> None:
+        found = [m[root] for root in context.roots]
+        calls.append([[v.name for v in value] if isinstance(value, list) else value.name for value in found])
+
+    rewrite_bindings(context, look, main)
+    return calls
+
+
+@pytest.mark.parametrize(("n", "matches"), [(2, 0), (3, 1), (5, 10), (8, 56)])
+def test_callbacks_for_symmetric_roots_grow_with_the_matches(n: int, matches: int) -> None:
+    """SPEC, added after a second reading, S3: and not with their permutations."""
+    names = [f"y{i}" for i in range(n)]
+    main = block(" ".join(f"{y} = MatMul(a, {'bcd'[i % 3]})" for i, y in enumerate(names)), " ".join(names))
+    three = asked(PatternContext(P.MatMul(x, w), P.MatMul(x, u), P.MatMul(x, v)), main)
+    assert len(three) == len({frozenset(roots) for roots in three}) == matches
+
+
+def test_roots_that_are_told_apart_are_asked_in_every_order() -> None:
+    main = block("p = Relu(a) q = Relu(b) r = Neg(q)", "p r")
+    assert len(asked(PatternContext(P.Relu(x), P.Relu(w)), main)) == 1
+    assert len(asked(PatternContext(P.Relu(x.where(lambda v: v.name == "a")), P.Relu(w)), main)) == 1
+    first, negated = P.Relu(x), P.Neg(w)
+    told = PatternContext(first, P.Relu(u), negated).only_used_by(first, negated)
+    assert asked(told, main) == [["q", "p", "r"]]
+    leaky = block("p = LeakyRelu<alpha=0.5>(a) q = LeakyRelu<alpha=0.25>(b)", "p q")
+    apart = PatternContext(P.LeakyRelu(x, alpha=0.5), P.LeakyRelu(w, alpha=0.25))
+    assert asked(apart, leaky) == [["p", "q"]]
+
+
+def test_families_of_independent_extents_do_not_overlap() -> None:
+    """SPEC, added after a second reading, S3."""
+    body = "o = MatMul(a, b) p = MatMul(a, c) q = MatMul(a, d) r = MatMul(b, c) s = MatMul(b, d)"
+    one, other = Each(P.MatMul(x, w), same=(x,)), Each(P.MatMul(u, v), same=(u,))
+    assert asked(PatternContext(one, other), block(body, "o p q r s")) == [[["o", "p", "q"], ["r", "s"]]]
+    single = PatternContext(P.MatMul(x, w), Each(P.MatMul(x, v), same=(x,), at_least=2))
+    assert asked(single, block(body, "o p q r s"))[0] == ["o", ["p", "q"]]
+
+
+def test_two_each_share_one_extent() -> None:
+    """SPEC, added after a second reading, S3."""
+    context = PatternContext(P.Sum(Each(x)), P.Max(Each(x)))
+    assert asked(context, block("p = Sum(a, b, c) q = Max(a, b, c)", "p q")) == [["p", "q"]]
+    assert asked(context, block("p = Sum(a, b, c) q = Max(a, b)", "p q")) == []
+
+
 def test_a_declined_match_is_asked_once_and_its_reason_kept() -> None:
     asked: list[str] = []
     relu = P.Relu(x)
