@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -122,26 +122,30 @@ def place(program: Program, rules: Sequence[DeviceRule], *, default: str = "cpu"
     InputError for a rule that matches nothing or a device name that onnxruntime could not read.
     """
     bindings = [b for block in program.blocks() for b in block.bindings]
-    devices: dict[Binding, str] = {}
-    for b in bindings:
-        chosen = next((r.device for r in rules if r.matches(b)), None) or _mark_of(b)
-        if chosen is not None:
-            devices[b] = chosen
     for r in rules:
         if not any(r.matches(b) for b in bindings):
             raise InputError(f"--device {r.device}={r.pattern}: no node has such a name or operator")
+    chosen = {b: next((r.device for r in rules if r.matches(b)), None) or _mark_of(b) for b in bindings}
+    devices = {b: device for b, device in chosen.items() if device is not None}
     for device in (default, *devices.values()):
         if _DEVICE.fullmatch(device) is None:
             raise InputError(f"'{device}' is no device name: letters, digits and _ . : - only")
     if propagate:
-        for order, neighbours in ((bindings, _before), (bindings[::-1], _behind)):
-            for b in order:
-                near = {devices.get(n) for n in neighbours(b)}
-                agreed = next(iter(near)) if len(near) == 1 else None
-                if b not in devices and agreed is not None:
-                    devices[b] = agreed
+        _propagate(devices, bindings, _before)
+        _propagate(devices, bindings[::-1], _behind)
     devices = {b: devices.get(b, default) for b in bindings}
     return Placement(devices, *_copies(program, devices, default))
+
+
+def _propagate(
+    devices: dict[Binding, str], order: Sequence[Binding], neighbours: Callable[[Binding], list[Binding]]
+) -> None:
+    """Give what has no device the one that all its neighbours are on."""
+    for b in order:
+        near = {devices.get(n) for n in neighbours(b)}
+        agreed = next(iter(near)) if len(near) == 1 else None
+        if b not in devices and agreed is not None:
+            devices[b] = agreed
 
 
 def _mark_of(b: Binding) -> str | None:

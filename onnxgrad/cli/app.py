@@ -80,30 +80,34 @@ def _outcome(words: Sequence[str], verbose: bool) -> int:
         return code
     except SystemExit as done:  # argparse after --help or --version
         return done.code if isinstance(done.code, int) else 0
-    except Stopped as stopped:
-        return _failed(stopped.words, stopped.exit_code, verbose)
-    except KeyboardInterrupt:
-        return _failed("interrupted", 128 + signal.SIGINT, verbose)
     except BrokenPipeError:
         drop(sys.stdout)
         return PIPE_CLOSED
-    except OnnxgradError as error:
-        if isinstance(error, InternalError):
-            return _ours(error, args, verbose)
-        return _failed(str(error), error.exit_code, verbose)
-    except MemoryError as error:
+    except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001  # the last boundary: one line and a code for all
+        foreseen = _foreseen(error)
+        return _ours(error, args, verbose) if foreseen is None else _failed(*foreseen, verbose)
+
+
+def _foreseen(error: BaseException) -> tuple[str, int] | None:
+    """What to say of an end that may come, and the exit code; None for what nobody expected."""
+    if isinstance(error, Stopped):
+        return error.words, error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", 128 + signal.SIGINT
+    if isinstance(error, OnnxgradError) and not isinstance(error, InternalError):
+        return str(error), error.exit_code
+    if isinstance(error, MemoryError):
         text = "not proved: the work needs more memory than this process may have (`ulimit -v`, the machine's memory)"
-        return _failed(f"{text}{f': {error}' if str(error) else ''}", NotProved.exit_code, verbose)
-    except OSError as error:
+        return f"{text}{f': {error}' if str(error) else ''}", NotProved.exit_code
+    if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        return _failed(f"{where}{error.strerror or error}", InputError.exit_code, verbose)
-    except Exception as error:  # noqa: BLE001  # the last boundary: whatever it is, the user gets one line and a code
-        return _ours(error, args, verbose)
+        return f"{where}{error.strerror or error}", InputError.exit_code
+    return None
 
 
-def _ours(error: Exception, args: argparse.Namespace | None, verbose: bool) -> int:
+def _ours(error: BaseException, args: argparse.Namespace | None, verbose: bool) -> int:
     """What nobody expected: the model's fault where it does not run, else our own."""
-    theirs = blamed(_models(args), error) if args is not None else None
+    theirs = blamed(_models(args), error) if args is not None and isinstance(error, Exception) else None
     if theirs is not None:
         return _failed(str(theirs), theirs.exit_code, verbose)
     what = str(error) if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"

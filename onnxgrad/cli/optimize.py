@@ -94,20 +94,10 @@ def run(args: argparse.Namespace, out: Output) -> int:
     models = expand(args.model)
     recipe = find(args.config)
     jobs = [_job(args, name, recipe, out) for name in models]
-    if recipe is not None and args.config is None and not args.no_verify and any(job.args.no_verify for job in jobs):
-        out.complain(f"{recipe.where} of this folder turns the proof off: [tool.onnxgrad.verify] run = false")
     if recipe is not None:
-        for pattern in recipe.unmet(models):
-            out.complain(f'{recipe.where}: models."{pattern}" means none of the models given')
+        _complain(recipe, jobs, models, args, out)
     targets = _targets(args, models)
-    for target in targets if args.out_dir is not None else ():
-        if target is not None:
-            check_output(target, models)
-    for provider in dict.fromkeys(job.args.provider for job in jobs if _runs(job.args)):
-        try:
-            require_runtime(provider)
-        except InputError as error:
-            raise InputError(f"{error}; or skip the proof with --no-verify") from error
+    _require_runtimes(jobs)
     outcomes: list[Outcome] = []
     for job, name, target in zip(jobs, models, targets, strict=True):
         outcome = _one(job, name, target, last=len(models) == 1)
@@ -123,9 +113,22 @@ def run(args: argparse.Namespace, out: Output) -> int:
     return code
 
 
-def _runs(args: argparse.Namespace) -> bool:
-    """Whether models are run."""
-    return not args.no_verify or args.verify == "each"
+def _complain(recipe: Recipe, jobs: list[_Job], models: list[str], args: argparse.Namespace, out: Output) -> None:
+    """Say what a recipe does that one might not expect: no proof by a folder's own, settings for no model."""
+    if args.config is None and not args.no_verify and any(job.args.no_verify for job in jobs):
+        out.complain(f"{recipe.where} of this folder turns the proof off: [tool.onnxgrad.verify] run = false")
+    for pattern in recipe.unmet(models):
+        out.complain(f'{recipe.where}: models."{pattern}" means none of the models given')
+
+
+def _require_runtimes(jobs: list[_Job]) -> None:
+    """Raises InputError where models will be run and onnxruntime, or a provider asked for, is missing."""
+    running = [job.args for job in jobs if not job.args.no_verify or job.args.verify == "each"]
+    for provider in dict.fromkeys(args.provider for args in running):
+        try:
+            require_runtime(provider)
+        except InputError as error:
+            raise InputError(f"{error}; or skip the proof with --no-verify") from error
 
 
 def _job(args: argparse.Namespace, name: str, recipe: Recipe | None, out: Output) -> _Job:
@@ -149,7 +152,11 @@ def _targets(args: argparse.Namespace, models: list[str]) -> list[Path | None]:
             same = next(t.name for t in targets if targets.count(t) > 1)
             raise InputError(f"two of the models are called {same}: optimise them into different folders")
         _make_folder(folder, args.dry_run)
-        return [None if args.dry_run else t for t in targets]
+        if args.dry_run:
+            return [None] * len(targets)
+        for target in targets:
+            check_output(target, models)
+        return [*targets]
     if len(models) > 1 and not args.dry_run:
         raise InputError(f"{len(models)} models need --out-dir DIR (or --dry-run)")
     if args.output is None and not args.dry_run:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from onnxgrad.errors import InternalError
@@ -41,15 +41,7 @@ class _Checker:
 
     def block(self, block: BindingBlock, outer: Mapping[str, Var]) -> None:
         own = list(block.vars())
-        for name, count in Counter(v.name for v in own).items():
-            if count > 1:
-                raise InternalError(f"'{name}' is defined {count} times in block '{block.name}'")
-        for v in own:
-            if v.block is not block:
-                raise InternalError(f"'{v.name}' belongs to another block than '{block.name}'")
-        for name, v in block.initializers.items():
-            if v.name != name or v.initializer is None:
-                raise InternalError(f"initializer '{name}' of block '{block.name}' is recorded wrongly")
+        _check_definitions(block, own)
         self.defined += own
         # by name, because names are all that the file keeps
         visible = {**outer, **{v.name: v for v in own}}
@@ -77,3 +69,16 @@ class _Checker:
             if nested.owner is not b:
                 raise InternalError(f"nested block '{nested.name}' does not know its binding: {b}")
             self.block(nested, visible)
+
+
+def _check_definitions(block: BindingBlock, own: Sequence[Var]) -> None:
+    """Each name once, each value in its own block, each constant with its tensor."""
+    for name, count in Counter(v.name for v in own).items():
+        if count > 1:
+            raise InternalError(f"'{name}' is defined {count} times in block '{block.name}'")
+    for v in own:
+        if v.block is not block:
+            raise InternalError(f"'{v.name}' belongs to another block than '{block.name}'")
+    for name, v in block.initializers.items():
+        if v.name != name or v.initializer is None:
+            raise InternalError(f"initializer '{name}' of block '{block.name}' is recorded wrongly")

@@ -208,7 +208,22 @@ class _Reader:
         self, block: BindingBlock, nodes: Iterable[NodeProto], scope: dict[str, Var], outer: Mapping[str, Var]
     ) -> None:
         # results first, operands second: a file may list its nodes in any order
-        bindings = block.bindings
+        self._define_results(block, nodes, scope)
+        visible = {**outer, **scope} if outer else scope
+        checked: set[tuple[str, str]] = set()
+        for binding in block.bindings:
+            operator = (binding.node.domain, binding.op)
+            if operator not in checked:
+                self._check_operator(binding)
+                checked.add(operator)
+            self._read_operands(binding, visible)
+            for attribute in binding.node.attribute:
+                if attribute.type in _GRAPH_KINDS and not attribute.ref_attr_name:
+                    self._nested(binding, attribute, visible)
+            self.read.add(binding)
+
+    def _define_results(self, block: BindingBlock, nodes: Iterable[NodeProto], scope: dict[str, Var]) -> None:
+        """A binding per node, with its results and yet without operands."""
         names = block.program.names
         for node in nodes:
             outputs: list[Var | None] = []
@@ -224,32 +239,23 @@ class _Reader:
                     raise self._defined_twice(var)
                 var.definition = binding
                 outputs.append(var)
-            bindings[binding] = None
-        visible = {**outer, **scope} if outer else scope
-        read = self.read
-        checked: set[tuple[str, str]] = set()
-        for binding in bindings:
-            node = binding.node
-            operator = (node.domain, binding.op)
-            if operator not in checked:
-                self._check_operator(binding)
-                checked.add(operator)
-            inputs = binding.inputs
-            for name in node.input:
-                if not name:
-                    inputs.append(None)
-                    continue
-                operand = visible.get(name)
-                if operand is None:
-                    raise InputError(f"{self.where}: operand '{name}' of {binding.op} '{node.name}' is defined nowhere")
-                inputs.append(operand)
-                operand.users[binding] = operand.users.get(binding, 0) + 1
-                if operand.definition is not None and operand.definition not in read:
-                    self.unordered[operand.block] = None
-            for attribute in node.attribute:
-                if attribute.type in _GRAPH_KINDS and not attribute.ref_attr_name:
-                    self._nested(binding, attribute, visible)
-            read.add(binding)
+            block.bindings[binding] = None
+
+    def _read_operands(self, binding: Binding, visible: Mapping[str, Var]) -> None:
+        """The operands by their names; notes blocks that list a reader before what it reads."""
+        inputs, read = binding.inputs, self.read
+        for name in binding.node.input:
+            if not name:
+                inputs.append(None)
+                continue
+            operand = visible.get(name)
+            if operand is None:
+                node = binding.node
+                raise InputError(f"{self.where}: operand '{name}' of {binding.op} '{node.name}' is defined nowhere")
+            inputs.append(operand)
+            operand.users[binding] = operand.users.get(binding, 0) + 1
+            if operand.definition is not None and operand.definition not in read:
+                self.unordered[operand.block] = None
 
     def _nested(self, binding: Binding, attribute: AttributeProto, visible: Mapping[str, Var]) -> None:
         single = attribute.type != AttributeProto.GRAPHS

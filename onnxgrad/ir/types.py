@@ -14,7 +14,7 @@ from typing import TypeAlias, TypeGuard
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, TypeProto
+from onnx import TensorProto, TensorShapeProto, TypeProto
 
 Dim: TypeAlias = int | str | None
 Shape: TypeAlias = tuple[Dim, ...]
@@ -165,15 +165,7 @@ def type_to_proto(type_: Type | None) -> TypeProto:
     if isinstance(type_, TensorType):
         proto.tensor_type.elem_type = type_.dtype
         if type_.shape is not None:
-            shape = proto.tensor_type.shape
-            shape.SetInParent()
-            for d in type_.shape:
-                dim = shape.dim.add()
-                if isinstance(d, int):
-                    if d < 1 << 63:  # a sum of sizes may be more than the field holds
-                        dim.dim_value = d
-                elif d is not None:
-                    dim.dim_param = d
+            _write_shape(proto.tensor_type.shape, type_.shape)
     elif isinstance(type_, SequenceType):
         proto.sequence_type.elem_type.CopyFrom(type_to_proto(type_.elem))
     elif isinstance(type_, OptionalType):
@@ -181,6 +173,16 @@ def type_to_proto(type_: Type | None) -> TypeProto:
     elif isinstance(type_, OpaqueType):
         proto.ParseFromString(type_.proto)
     return proto
+
+
+def _write_shape(proto: TensorShapeProto, shape: Shape) -> None:
+    proto.SetInParent()
+    for d in shape:
+        dim = proto.dim.add()
+        if isinstance(d, str):
+            dim.dim_param = d
+        elif d is not None and d < 1 << 63:  # a sum of sizes may be more than the field holds
+            dim.dim_value = d
 
 
 def without_symbols(type_: Type | None) -> Type | None:

@@ -230,23 +230,24 @@ def _fixed(patterns: Sequence[Pattern | None], inputs: Sequence[Var | None], fou
     if len(inputs) < len(patterns):
         return
     for i, (pattern, var) in enumerate(zip(patterns, inputs, strict=False)):
-        if var is None and isinstance(pattern, Capture) and pattern.absent:
-            if found.get(pattern.name) is not None:
-                return
-            found = {**found, pattern.name: None}
-        elif pattern is None or var is None:
-            if pattern is not None or var is not None:
-                return
-        elif isinstance(pattern, Capture):  # one answer at most, so there is nothing to come back to
-            answer = _captured(pattern, var, found)
-            if answer is None:
-                return
-            found = answer
-        else:
+        if pattern is not None and var is not None and not isinstance(pattern, Capture):
             for answer in _value(pattern, var, found):
                 yield from _fixed(patterns[i + 1 :], inputs[i + 1 :], answer)
             return
+        captured = _at_most_one(pattern, var, found)
+        if captured is None:
+            return
+        found = captured
     yield found
+
+
+def _at_most_one(pattern: Pattern | None, var: Var | None, found: Captured) -> Captured | None:
+    """The answer at an operand that is captured or left out: there is one at most, and nothing to come back to."""
+    if not isinstance(pattern, Capture):
+        return found if pattern is None and var is None else None
+    if var is not None:
+        return _captured(pattern, var, found)
+    return {**found, pattern.name: None} if pattern.absent and found.get(pattern.name) is None else None
 
 
 def _each(each: Each, inputs: Sequence[Var | None], found: Captured) -> Captured | None:

@@ -82,17 +82,17 @@ def verify(
         session = open_original(original, settings) if "onnxruntime" in legs else None
         chosen = choose_cases(original.proto, inputs, dims, seeds, _attempt(session, oracle))
     except (RunFailed, InputError) as error:
-        cause = error if isinstance(error, RunFailed) else error.__cause__
-        if not isinstance(cause, RunFailed) or not (cause.limit or cause.stage == _REFERENCE):
+        cause = _unproved(error)
+        if cause is None:
             raise
         unproved = f"the float64 leg could not run ({cause.reason})"
         return nothing_ran(cause.reason, (), [limit_reached("the original model", cause) if cause.limit else unproved])
     trials = [Trial.of(case) for case in chosen]
-    found = Found()
-    ran: dict[str, Leg] = {}
     if oracle is not None:
         for trial in trials:
             trial.exact = trial.expected if session is None else oracle.original(trial.feeds)
+    found = Found()
+    ran: dict[str, Leg] = {}
     if session is not None:
         ran["onnxruntime"] = onnxruntime_leg(original, candidate, trials, found, settings)
     if oracle is not None:
@@ -113,6 +113,12 @@ def _check_request(legs: Sequence[str], allow_empty: Collection[str], outputs: S
     strange = [name for name in allow_empty if name not in outputs]
     if strange:
         raise InputError(f"--allow-empty {strange[0]}: the model has no such output (outputs: {', '.join(outputs)})")
+
+
+def _unproved(error: RunFailed | InputError) -> RunFailed | None:
+    """The failure to run the original that leaves everything open: a limit, or our reference's; None: the model's."""
+    cause = error if isinstance(error, RunFailed) else error.__cause__
+    return cause if isinstance(cause, RunFailed) and (cause.limit or cause.stage == _REFERENCE) else None
 
 
 def _recomputed(original: Subject, candidate: Subject, float64_exact: bool | None) -> set[int]:

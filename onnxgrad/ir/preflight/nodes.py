@@ -29,7 +29,8 @@ _RANGED: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(_AXES, (-MOST_AXES - 1, MOST_AXES + 1)),
 }
 # looked up once, not for every attribute of a model
-_TENSOR, _SPARSE_TENSOR, _GRAPH, _GRAPHS = _A.TENSOR, _A.SPARSE_TENSOR, _A.GRAPH, _A.GRAPHS
+_TENSOR, _SPARSE_TENSOR, _GRAPH = _A.TENSOR, _A.SPARSE_TENSOR, _A.GRAPH
+_LARGE = frozenset({_TENSOR, _SPARSE_TENSOR, _GRAPH, _A.GRAPHS})
 
 
 class _Reader:
@@ -58,33 +59,32 @@ class _Reader:
             domain, op = node.domain, node.op_type
             if not (isinstance(op, str) and isinstance(domain, str) and isinstance(node.name, str)):
                 raise InputError(f"{self.where}: a node's name or operator is not UTF-8 text: {op!r}"[:300])
-            given = node.attribute
-            if not given:
+            if not node.attribute:
                 continue
             kinds: Mapping[str, int] | None = None
             if (domain, op) not in self.local:
                 standard = domains.canonical(domain)
                 kinds = _kinds(op, opsets.get(standard, 0), standard)
             seen: set[str] = set()
-            for a in given:
-                name, kind = a.name, a.type
+            for a in node.attribute:
+                name, kind, referred = a.name, a.type, a.ref_attr_name
                 # most are just what their operator says: nothing more to look at
                 plain = kinds is not None and kinds.get(name) == kind and name not in _RANGED
-                referred = a.ref_attr_name
                 if not plain or referred or name in seen:
                     self._check(node, a, seen, kinds, function=function)
                 seen.add(name)
-                if referred:  # its value is the call's
-                    continue
-                if kind == _TENSOR:
-                    check_tensor(a.t, self.where)
-                elif kind == _SPARSE_TENSOR:
-                    check_sparse(a.sparse_tensor, self.where)
-                elif kind == _GRAPH:
-                    self.graph(a.g, opsets, function=function, depth=depth + 1)
-                elif kind == _GRAPHS:
-                    for graph in a.graphs:
-                        self.graph(graph, opsets, function=function, depth=depth + 1)
+                if kind in _LARGE and not referred:  # of a reference the value is the call's
+                    self._contents(a, opsets, function=function, depth=depth)
+
+    def _contents(self, a: AttributeProto, opsets: Mapping[str, int], *, function: bool, depth: int) -> None:
+        """The tensors and graphs that an attribute holds."""
+        if a.type == _TENSOR:
+            check_tensor(a.t, self.where)
+        elif a.type == _SPARSE_TENSOR:
+            check_sparse(a.sparse_tensor, self.where)
+        else:
+            for graph in [a.g] if a.type == _GRAPH else a.graphs:
+                self.graph(graph, opsets, function=function, depth=depth + 1)
 
     def _check(
         self, node: NodeProto, a: AttributeProto, seen: Set[str], kinds: Mapping[str, int] | None, *, function: bool
@@ -94,29 +94,33 @@ class _Reader:
             raise self._wrong(node, "an attribute's name is not UTF-8 text")
         if a.name in seen:
             raise self._wrong(node, f"the attribute '{a.name}' is given twice")
-        if a.ref_attr_name:
-            if not function:
-                raise self._wrong(
-                    node,
-                    f"the attribute '{a.name}' refers to a function's, outside of any function",
-                )
-            return
+        if not a.ref_attr_name:
+            self._check_value(node, a, kinds)
+        elif not function:
+            raise self._wrong(node, f"the attribute '{a.name}' refers to a function's, outside of any function")
+
+    def _check_value(self, node: NodeProto, a: AttributeProto, kinds: Mapping[str, int] | None) -> None:
+        """Typed, as the operator asks where `kinds` are known, and in range."""
         if a.type == _A.UNDEFINED:
             raise self._wrong(node, f"the attribute '{a.name}' has no type")
-        if kinds is not None and a.name not in kinds and not a.name.startswith(_OWN):
+        if kinds is None:
+            return
+        if a.name not in kinds:
+            if a.name.startswith(_OWN):
+                return
             raise self._wrong(node, f"the operator has no attribute '{a.name[:80]}'")
-        known = None if kinds is None else kinds.get(a.name)
-        if known is not None and known != a.type:
-            raise self._wrong(node, f"the attribute '{a.name}' is of type {_kind(a.type)}, not {_kind(known)}")
-        if known is not None and domains.is_default(node.domain) and a.name in _RANGED:
-            self._in_range(node, a, *_RANGED[a.name])
-            if a.name == "num_outputs" and a.i < len(node.output):
-                raise self._wrong(node, f"the attribute 'num_outputs' is {a.i}, and {len(node.output)} are named")
+        if kinds[a.name] != a.type:
+            raise self._wrong(node, f"the attribute '{a.name}' is of type {_kind(a.type)}, not {_kind(kinds[a.name])}")
+        if domains.is_default(node.domain) and a.name in _RANGED:
+            self._check_range(node, a, *_RANGED[a.name])
 
-    def _in_range(self, node: NodeProto, a: AttributeProto, least: int, end: int) -> None:
+    def _check_range(self, node: NodeProto, a: AttributeProto, least: int, end: int) -> None:
+        """From `least` to below `end`; as many outputs as are named."""
         values: Sequence[int] = a.ints if a.type == _A.INTS else [a.i]
         if values and not (least <= min(values) and max(values) < end):
             raise self._wrong(node, f"the attribute '{a.name}' is {str(list(values))[:60]}")
+        if a.name == "num_outputs" and a.i < len(node.output):
+            raise self._wrong(node, f"the attribute 'num_outputs' is {a.i}, and {len(node.output)} are named")
 
     def _wrong(self, node: NodeProto, what: str) -> InputError:
         return InputError(f"{self.where}: {node.op_type} '{node.name[:80]}': {what}"[:600])

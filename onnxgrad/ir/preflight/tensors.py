@@ -52,19 +52,24 @@ def check_tensor(tensor: TensorProto, where: str) -> None:
     if tensor.data_location == TensorProto.EXTERNAL:
         _check_place(tensor, _named(tensor, where))
         return
-    if tensor.HasField("raw_data"):
-        held, unit, needed = len(tensor.raw_data), "bytes", raw_bytes(tensor)
-        if dtype == TensorProto.STRING:
-            raise InputError(f"{_named(tensor, where)} holds strings as raw data, which they cannot be")
-    else:
-        held, unit = len(getattr(tensor, _FIELDS.get(dtype, "int32_data"))), "values"
-        bits = _BITS.get(dtype) or 8
-        # below 8 bits several share one entry
-        needed = -(-count * bits // 8) if bits < 8 else count * _PARTS.get(dtype, 1)
+    if dtype == TensorProto.STRING and tensor.HasField("raw_data"):
+        raise InputError(f"{_named(tensor, where)} holds strings as raw data, which they cannot be")
+    held, needed, unit = _length(tensor, count)
     if needed is not None and held != needed:
         raise InputError(
             f"{_named(tensor, where)} is damaged: it holds {held} {unit}, its sizes {_sizes(dims)} ask for {needed}"
         )
+
+
+def _length(tensor: TensorProto, count: int) -> tuple[int, int | None, str]:
+    """How long the data of `count` elements is, how long it must be (None: of any length), and in what unit."""
+    if tensor.HasField("raw_data"):
+        return len(tensor.raw_data), raw_bytes(tensor), "bytes"
+    dtype = tensor.data_type
+    bits = _BITS.get(dtype) or 8
+    # below 8 bits several share one entry
+    needed = -(-count * bits // 8) if bits < 8 else count * _PARTS.get(dtype, 1)
+    return len(getattr(tensor, _FIELDS.get(dtype, "int32_data"))), needed, "values"
 
 
 def raw_bytes(tensor: TensorProto) -> int | None:

@@ -1,7 +1,7 @@
 """Types of one binding, emitted, copied or to be typed again: closed forms for the commonest operators, onnx's own
 inference for the rest.
 
-onnx forgets symbols wherever a shape is computed (Reshape, Expand, Slice, ...); `symbols` puts them back.
+onnx forgets symbols wherever a shape is computed (Reshape, Expand, Slice, ...); `refined_shapes` puts them back.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from onnx import NodeProto, TensorProto, numpy_helper
 from onnxgrad.ir import attributes, domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.type_inference import misinferred, symbols
+from onnxgrad.ir.type_inference import misinferred
 from onnxgrad.ir.type_inference.closed_forms import CLOSED_FORMS
+from onnxgrad.ir.type_inference.refined_shapes import refine
 from onnxgrad.ir.types import (
     Shape,
     TensorType,
@@ -51,7 +52,7 @@ def result_types(
     types = _onnx_types(schema, node, inputs, block)
     if node.op_type in misinferred.OPERATORS and inputs[0] is not None and isinstance(types[0], TensorType):
         types[0] = TensorType(types[0].dtype, misinferred.corrected(node, inputs[0].shape, types[0].shape))
-    refined = symbols.refine(node, inputs)
+    refined = refine(node, inputs)
     if refined is not None and types and isinstance(types[0], TensorType):
         types[0] = TensorType(types[0].dtype, _merge(types[0].shape, refined))
     return types

@@ -1,8 +1,8 @@
 """Types for every value of a program, from onnx's shape inference and what the file declares.
 
 The file's declared shapes can be wrong, so inference runs without them; a declaration only adds what inference left
-open, and where the two contradict each other neither is believed. What a declaration (or `symbols`, which knows more
-about computed shapes) adds then flows on, binding by binding.
+open, and where the two contradict each other neither is believed. What a declaration (or `refined_shapes`, which knows
+more about computed shapes) adds then flows on, binding by binding.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from onnxgrad.ir import attributes
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.type_inference import at_emission, misinferred, symbols, whole_model
+from onnxgrad.ir.type_inference import at_emission, misinferred, whole_model
 from onnxgrad.ir.type_inference.again import types_of_bodies
 from onnxgrad.ir.type_inference.declarations import Declarations
+from onnxgrad.ir.type_inference.refined_shapes import REFINED
 from onnxgrad.ir.types import TensorType, Type, TypeMismatch
 from onnxgrad.ir.var import Var
 
@@ -131,7 +132,7 @@ class _Completion:
             self._take(returned, unknown)
 
     def _is_to_type(self, b: Binding) -> bool:
-        if self.improved is None or (b.domain == "" and b.op in symbols.REFINED):
+        if self.improved is None or (b.domain == "" and b.op in REFINED):
             return True
         return any(v in self.improved for v in b.inputs)
 

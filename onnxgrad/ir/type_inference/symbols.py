@@ -1,28 +1,19 @@
-"""Symbols carried through shape arithmetic: what an int64 vector says about sizes, and shapes made from it."""
+"""Symbols carried through shape arithmetic: what an int64 vector says about sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable
 
-from onnx import NodeProto, TensorProto, helper
+from onnx import TensorProto
 
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.types import Dim, Shape, broadcast_shapes, same_dim
+from onnxgrad.ir.types import Dim, same_dim
 from onnxgrad.ir.var import Var
-
-# the operators whose results `refine` may know better than onnx
-REFINED = frozenset(
-    {"Reshape", "Expand", "ConstantOfShape", "Tile", "Slice", "Pad", "Range", "ScatterND", "ScatterElements"}
-)
-
-# exporters write INT32_MAX or INT64_MAX for "to the end"
-_END = (1 << 31) - 1
 
 # no tensor has a higher rank, so that a longer vector is no shape; files declare vectors of 2^40 elements
 _LONGEST = 1 << 10
 # beyond these, machines wrap around
-_LIMITS: dict[int, int] = {TensorProto.INT32: 1 << 31, TensorProto.INT64: 1 << 63}
+INT_LIMITS: dict[int, int] = {TensorProto.INT32: 1 << 31, TensorProto.INT64: 1 << 63}
 
 # how many bindings of shape arithmetic are followed upwards
 _DEPTH = 24
@@ -55,24 +46,17 @@ class _Vectors:
         return self.known[var]
 
     def _results(self, b: Binding, depth: int) -> tuple[Dim, ...] | None:
-        first = b.operand(0)
-        if first is None or b.has_refs:
+        x = b.operand(0)
+        if x is None or b.has_refs:
             return None
+        if b.op in _KEPT:
+            return self.sizes(x, depth) if _KEPT[b.op](b, x) else None
+        if b.op in _PICKED:
+            return _PICKED[b.op](self.sizes(x, depth), b)
         if b.op == "Shape":
-            shape = first.shape
-            return None if shape is None else shape[b.attr("start", 0) : b.attr("end", len(shape))]
-        if b.op in ("Identity", "Cast", "Squeeze"):
-            return self.sizes(first, depth) if first.rank is not None and first.rank <= 1 else None
-        if b.op == "Unsqueeze":
-            return self.sizes(first, depth) if first.rank == 0 else None
-        if b.op == "Reshape":
-            return self.sizes(first, depth) if b.out.rank is not None and b.out.rank <= 1 else None
+            return None if x.shape is None else x.shape[b.attr("start", 0) : b.attr("end", len(x.shape))]
         if b.op == "Concat":
             return self._concatenated(b, depth)
-        if b.op == "Gather":
-            return _gathered(self.sizes(first, depth), b)
-        if b.op == "Slice":
-            return _sliced(self.sizes(first, depth), b)
         if b.op in ("Add", "Sub", "Mul", "Div", "Max", "Min"):
             return self._arithmetic(b, depth)
         return None
@@ -100,11 +84,11 @@ class _Vectors:
                 ys *= len(xs)
             else:
                 return None
-        return tuple(_calculate(b.op, p, q) for p, q in zip(xs, ys, strict=True))
+        return tuple(calculate(b.op, p, q) for p, q in zip(xs, ys, strict=True))
 
 
 def _within(dims: tuple[Dim, ...], dtype: int) -> tuple[Dim, ...]:
-    limit = _LIMITS[dtype]
+    limit = INT_LIMITS[dtype]
     return tuple(None if isinstance(d, int) and not -limit <= d < limit else d for d in dims)
 
 
@@ -138,7 +122,23 @@ def _sliced(source: tuple[Dim, ...] | None, b: Binding) -> tuple[Dim, ...] | Non
     return source[slice(starts[0], ends[0] if ends[0] > -(1 << 62) else None, step[0])]
 
 
-def _calculate(op: str, p: Dim, q: Dim) -> Dim:
+# operators that keep the elements of a vector in their order, where this holds
+_KEPT: dict[str, Callable[[Binding, Var], bool]] = {
+    "Identity": lambda b, x: x.rank in (0, 1),
+    "Cast": lambda b, x: x.rank in (0, 1),
+    "Squeeze": lambda b, x: x.rank in (0, 1),
+    "Unsqueeze": lambda b, x: x.rank == 0,
+    "Reshape": lambda b, x: b.out.rank in (0, 1),
+}
+# and those that pick some of them
+_PICKED: dict[str, Callable[[tuple[Dim, ...] | None, Binding], tuple[Dim, ...] | None]] = {
+    "Gather": _gathered,
+    "Slice": _sliced,
+}
+
+
+def calculate(op: str, p: Dim, q: Dim) -> Dim:
+    """What an operator of arithmetic makes of two sizes; None where that is not known."""
     if isinstance(p, int) and isinstance(q, int):
         if op == "Div":
             return p // q if q > 0 and p >= 0 else None
@@ -148,114 +148,3 @@ def _calculate(op: str, p: Dim, q: Dim) -> Dim:
     if (op == "Mul" and p == 1) or (op == "Add" and p == 0):
         return q
     return p if op in ("Max", "Min") and same_dim(p, q) else None
-
-
-def refine(node: NodeProto, inputs: Sequence[Var | None]) -> Shape | None:
-    """The result shape of an operator that computes its shape, as far as symbols tell; None when they do not."""
-    if node.domain != "" or not inputs or inputs[0] is None:
-        return None
-    x, second = inputs[0], inputs[1] if len(inputs) > 1 else None
-    if node.op_type == "Reshape" and second is not None:
-        return _reshaped(x.shape, sizes(second), bool(_attribute(node, "allowzero", 0)))
-    if node.op_type == "Expand" and second is not None:
-        wanted = sizes(second)
-        return None if wanted is None else broadcast_shapes([x.shape, _sane(wanted)])
-    if node.op_type == "ConstantOfShape":
-        wanted = sizes(x)
-        return None if wanted is None else _sane(wanted)
-    if node.op_type == "Tile" and second is not None and x.shape is not None:
-        repeats = sizes(second)
-        if repeats is not None and len(repeats) == len(x.shape):
-            return _sane(tuple(_calculate("Mul", d, r) for d, r in zip(x.shape, repeats, strict=True)))
-    if node.op_type in ("ScatterND", "ScatterElements"):
-        return x.shape
-    if node.op_type == "Slice":
-        return _sliced_shape(x.shape, inputs)
-    if node.op_type == "Pad":
-        return _untouched(x.shape, inputs[3] if len(inputs) > 3 else None)
-    if node.op_type == "Range" and second is not None and len(inputs) == 3 and inputs[2] is not None:
-        counts = sizes(second)
-        return counts if x.ints == (0,) and inputs[2].ints == (1,) and counts is not None and len(counts) == 1 else None
-    return None
-
-
-def _sliced_shape(source: Shape | None, inputs: Sequence[Var | None]) -> Shape | None:
-    starts, ends, axes, steps = (inputs[i] if i < len(inputs) else None for i in range(1, 5))
-    if source is None or starts is None or ends is None:
-        return None
-    if axes is None:
-        count = starts.shape[0] if starts.shape is not None and len(starts.shape) == 1 else None
-        touched = tuple(range(count)) if isinstance(count, int) else None
-    else:
-        touched = axes.ints
-    kept = _without(source, touched)
-    if kept is None or touched is None:
-        return None
-    step = (1,) * len(touched) if steps is None else steps.ints
-    if starts.ints == (0,) * len(touched) and step == (1,) * len(touched):
-        dims = list(kept)
-        for axis, end in zip(touched, ends.ints or (), strict=False):
-            if end >= _END:
-                dims[axis] = source[axis]
-        return tuple(dims)
-    return kept
-
-
-def _untouched(source: Shape | None, axes: Var | None) -> Shape | None:
-    return None if source is None or axes is None else _without(source, axes.ints)
-
-
-def _without(source: Shape, touched: tuple[int, ...] | None) -> Shape | None:
-    """The shape with the touched axes unknown."""
-    if touched is None or any(not -len(source) <= axis < len(source) for axis in touched):
-        return None
-    gone = {axis % len(source) for axis in touched}
-    return tuple(None if i in gone else d for i, d in enumerate(source))
-
-
-def _sane(dims: tuple[Dim, ...]) -> Shape:
-    return tuple(None if isinstance(d, int) and not 0 <= d < _LIMITS[TensorProto.INT64] else d for d in dims)
-
-
-def _reshaped(source: Shape | None, wanted: tuple[Dim, ...] | None, allowzero: bool) -> Shape | None:
-    if wanted is None:
-        return None
-    dims: list[Dim] = list(wanted)
-    if not allowzero:
-        for i, d in enumerate(dims):
-            if d == 0:
-                dims[i] = source[i] if source is not None and i < len(source) else None
-    if -1 in dims:
-        dims[dims.index(-1)] = _remaining(source, [d for d in dims if d != -1])
-    return tuple(dims)
-
-
-def _remaining(source: Shape | None, others: list[Dim]) -> Dim:
-    """The size that -1 stands for: the source's dimensions over the others', equal symbols cancelled."""
-    if source is None or None in source or None in others:
-        return None
-    left = list(source)
-    count = 1
-    for d in others:
-        if isinstance(d, str):
-            if d not in left:
-                return None
-            left.remove(d)
-        elif d is not None:
-            count *= d
-    symbols = [d for d in left if isinstance(d, str)]
-    total = 1
-    for d in left:
-        total *= d if isinstance(d, int) else 1
-    if count == 0 or total % count or len(symbols) > 1:
-        return None
-    if not symbols:
-        return total // count
-    return symbols[0] if total == count else None
-
-
-def _attribute(node: NodeProto, name: str, default: Any) -> Any:
-    for a in node.attribute:
-        if a.name == name:
-            return helper.get_attribute_value(a)
-    return default

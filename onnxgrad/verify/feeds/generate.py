@@ -187,20 +187,34 @@ def _slot(name: str, shape: list[int], dtype: np.dtype[Any], uses: Uses, turn: i
     elif whole and "position" in text and shape:
         kind = "position"
     elif whole:
-        kind = "count" if uses.count else "whole"
-        if "timestep" in text and not uses.bounded:
-            kind, low, high = "whole", 0, 999
-        elif dtype == np.uint8 and len(shape) in (3, 4) and not uses.bounded:
-            low, high = 0, 255
-        elif "len" in text and uses.bounded and kind == "whole":
-            kind = "length"
+        kind, low, high = _whole_kind(text, shape, dtype, uses, (int(low), int(high)))
     else:
-        bounded = low > -math.inf and high < math.inf
-        kind = "real" if bounded else "timestep" if "timestep" in text else "count" if uses.count else "real"
-        image = len(shape) == 4 and (shape[1] in (1, 3, 4) or shape[3] in (1, 3, 4))
-        if kind == "real" and image and not bounded:
-            low, high = 0.0, 1.0
+        kind, low, high = _real_kind(text, shape, uses)
     return Slot(name, kind, low, max(low, high), uses, turn)
+
+
+def _whole_kind(
+    text: str, shape: list[int], dtype: np.dtype[Any], uses: Uses, bounds: tuple[int, int]
+) -> tuple[str, int, int]:
+    """A time step of diffusion, the bytes of an image, a length, a count, or any integers; and their interval."""
+    if uses.bounded:
+        return "count" if uses.count else "length" if "len" in text else "whole", *bounds
+    if "timestep" in text:
+        return "whole", 0, 999
+    image = dtype == np.uint8 and len(shape) in (3, 4)
+    return "count" if uses.count else "whole", *((0, 255) if image else bounds)
+
+
+def _real_kind(text: str, shape: list[int], uses: Uses) -> tuple[str, float, float]:
+    """A time step, a count, the colours of an image, or any numbers; and their interval."""
+    if uses.low == -math.inf or uses.high == math.inf:
+        if "timestep" in text:
+            return "timestep", uses.low, uses.high
+        if uses.count:
+            return "count", uses.low, uses.high
+        if len(shape) == 4 and (shape[1] in (1, 3, 4) or shape[3] in (1, 3, 4)):
+            return "real", 0.0, 1.0
+    return "real", uses.low, uses.high
 
 
 def _usual(slot: Slot, shape: list[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:

@@ -110,44 +110,25 @@ class Child:
         """
         limits = current()
         left = limits.left()
-        lost = ""
-        done = threading.Event()
-
-        def watch() -> None:
-            nonlocal lost
-            deadline = time.monotonic() + min(timeout, left)
-            while not done.wait(min(0.2, max(0.0, deadline - time.monotonic()))):
-                if time.monotonic() >= deadline:
-                    lost = "timeout"
-                elif _resident(self.process.pid) > limits.memory:
-                    lost = "memory"
-                if lost:
-                    self.process.kill()
-                    return
-
-        watcher = threading.Thread(target=watch, daemon=True)
-        watcher.start()
+        watch = _Watch(self.process, min(timeout, left), limits.memory)
         try:
-            # CUDA reserves far more address space than it uses: there only what is resident counts
-            send(self.requests, (verb, 0 if self.kind == "cuda" else limits.memory, *arguments))
-            status, *answer = receive(self.answers)
+            with watch:
+                # CUDA reserves far more address space than it uses: there only what is resident counts
+                send(self.requests, (verb, 0 if self.kind == "cuda" else limits.memory, *arguments))
+                status, *answer = receive(self.answers)
         except (EOFError, BrokenPipeError) as error:
-            done.set()
-            watcher.join()
             code = self.process.wait()
             said = self._said()
             self.kill()
-            if lost == "timeout" and left <= timeout:
+            if watch.lost == "timeout" and left <= timeout:
                 raise limits.out_of_time() from error
+            lost = watch.lost
             if not lost and (code == -signal.SIGKILL or "bad_alloc" in said):
                 lost = "memory"  # the kernel's own watch over memory
             raise RunFailed(lost or "killed", _obituary(lost, code, timeout, said)) from error
         except BaseException:
             self.kill()  # interrupted: what it still answers would be taken for the next request's answer
             raise
-        finally:
-            done.set()
-        watcher.join()
         if status == "failed":
             raise Refused(*answer)
         return answer[0]
@@ -157,6 +138,34 @@ class Child:
         self.log.seek(0)
         lines = self.log.read().decode("utf-8", "replace").strip().splitlines()
         return lines[-1][:300] if lines else ""
+
+
+class _Watch:
+    """Kills a process that takes more than some seconds or bytes; `lost` then says of which ("timeout", "memory")."""
+
+    def __init__(self, process: subprocess.Popen[bytes], seconds: float, memory: int) -> None:
+        self.lost = ""
+        self._process, self._memory = process, memory
+        self._deadline = time.monotonic() + seconds
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def _look(self) -> None:
+        while not self._done.wait(min(0.2, max(0.0, self._deadline - time.monotonic()))):
+            if time.monotonic() >= self._deadline:
+                self.lost = "timeout"
+            elif _resident(self._process.pid) > self._memory:
+                self.lost = "memory"
+            if self.lost:
+                self._process.kill()
+                return
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self._done.set()
+        self._thread.join()
 
 
 class Refused(Exception):
