@@ -121,24 +121,22 @@ def sum_with_scattered(x: list[Var], root: Binding) -> Any:
     Reshape(Scatter(Reshape(a, -1), i, u), s) where the scattered is a vector
     """
     for k, v in enumerate(x):
+        reshape = v.definition if v.definition is not None and v.definition.is_op("Reshape") else None
+        scattered = v if reshape is None else reshape.inputs[0] if v.use_count == 1 else None
+        scatter = None if scattered is None else _adds_to_zeros(scattered)
+        if scattered is None or scatter is None or (reshape is not None and scattered.rank != 1):
+            continue
         rest = [*x[:k], *x[k + 1 :]]
         if not rest or not all(same_shape(a.shape, root.out.shape) for a in rest):
             continue
-        reshape = v.definition if v.use_count == 1 else None
-        if reshape is None or not reshape.is_op("Reshape"):
-            scatter = _scatters_into(v)
-            if scatter is not None:
-                return _scatter(scatter, add_up(rest))
-            continue
-        flat, shape = reshape.inputs[:2]
-        scatter = None if flat is None or flat.rank != 1 else _scatters_into(flat)
-        if scatter is not None:
-            summed = _scatter(scatter, op.Reshape(add_up(rest), [-1]))
-            return op.Reshape(summed, shape, allowzero=reshape.attr("allowzero"))
+        if reshape is None:
+            return _scatter(scatter, add_up(rest))
+        summed = _scatter(scatter, op.Reshape(add_up(rest), [-1]))
+        return op.Reshape(summed, reshape.inputs[1], allowzero=reshape.attr("allowzero"))
     return None
 
 
-def _scatters_into(v: Var) -> Binding | None:
+def _adds_to_zeros(v: Var) -> Binding | None:
     """The binding that makes `v` by adding updates to zeros, when nothing else reads it."""
     scatter = v.definition
     if scatter is None or scatter.domain or scatter.op not in ("ScatterND", "ScatterElements") or v.use_count != 1:

@@ -16,7 +16,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.limits import bounded
 from onnxgrad.verify.account import Found, Trial
 from onnxgrad.verify.compare import Difference
-from onnxgrad.verify.feeds.proof_cases import Attempt, Inputs, Results, choose_cases
+from onnxgrad.verify.feeds.proof_cases import Attempt, Chosen, Inputs, Results, choose_cases
 from onnxgrad.verify.float64_leg import Oracle, float64_leg
 from onnxgrad.verify.interface import interface_differences
 from onnxgrad.verify.new_weights import new_weights
@@ -87,10 +87,7 @@ def verify(
             raise
         unproved = f"the float64 leg could not run ({cause.reason})"
         return nothing_ran(cause.reason, (), [limit_reached("the original model", cause) if cause.limit else unproved])
-    trials = [Trial.of(case) for case in chosen]
-    if oracle is not None:
-        for trial in trials:
-            trial.exact = trial.expected if session is None else oracle.original(trial.feeds)
+    trials = [_trial(case, session, oracle) for case in chosen]
     found = Found()
     ran: dict[str, Leg] = {}
     if session is not None:
@@ -119,6 +116,14 @@ def _unproved(error: RunFailed | InputError) -> RunFailed | None:
     """The failure to run the original that leaves everything open: a limit, or our reference's; None: the model's."""
     cause = error if isinstance(error, RunFailed) else error.__cause__
     return cause if isinstance(cause, RunFailed) and (cause.limit or cause.stage == _REFERENCE) else None
+
+
+def _trial(chosen: Chosen, session: Session | None, oracle: Oracle | None) -> Trial:
+    """A case with the float64 results of the original, where that leg was asked for."""
+    trial = Trial.of(chosen)
+    if oracle is not None:
+        trial.exact = trial.expected if session is None else oracle.original(trial.feeds)
+    return trial
 
 
 def _recomputed(original: Subject, candidate: Subject, float64_exact: bool | None) -> set[int]:
