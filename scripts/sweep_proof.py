@@ -113,6 +113,24 @@ def missed(found: dict[str, float], report: Report, case: Mutant) -> str:
     return ""
 
 
+def judged(base: Base, model: ModelProto, case: Mutant) -> tuple[str, str]:
+    """What the proof makes of a mutant, as a line of the table; and what it missed, empty where it missed nothing."""
+    moved = base.moved(case.model)
+    try:
+        report = verify(model, case.model, float64_exact=not case.computed)
+    except OnnxgradError as error:
+        return f"not judged ({type(error).__name__})", ""
+    if report.verdict == "not proved":
+        return "not proved", ""
+    kind = "of computed weights" if case.computed else "of same weights"
+    miss = missed(moved, report, case)
+    if miss:
+        return f"MISSED {kind}", miss
+    if report.verdict == "different":
+        return f"caught {kind}" if moved else "caught, do not run in float64", ""
+    return "equal, move less" if any(moved.values()) else "equal, move nothing", ""
+
+
 def sweep(seed: int, *, mutants: int, minutes: float = 1e9, real: bool = True) -> tuple[Counter[str], list[str]]:
     """The counts, and one line for each miss."""
     counts: Counter[str] = Counter()
@@ -131,24 +149,11 @@ def sweep(seed: int, *, mutants: int, minutes: float = 1e9, real: bool = True) -
             if case is None:
                 continue
             counts["mutants"] += 1
-            moved = base.moved(case.model)
-            try:
-                report = verify(model, case.model, float64_exact=not case.computed)
-            except OnnxgradError as error:
-                counts[f"not judged ({type(error).__name__})"] += 1
-                continue
-            words = missed(moved, report, case)
-            kind = "of computed weights" if case.computed else "of same weights"
-            if report.verdict == "not proved":
-                counts["not proved"] += 1
-            elif words:
-                counts[f"MISSED {kind}"] += 1
-                misses.append(f"seed {seed}, {name}, {case.what}: {words}")
+            outcome, miss = judged(base, model, case)
+            counts[outcome] += 1
+            if miss:
+                misses.append(f"seed {seed}, {name}, {case.what}: {miss}")
                 print(misses[-1], flush=True)
-            elif report.verdict == "different":
-                counts[f"caught {kind}" if moved else "caught, do not run in float64"] += 1
-            else:
-                counts["equal, move nothing" if not any(moved.values()) else "equal, move less"] += 1
     return counts, misses
 
 

@@ -6,9 +6,10 @@ import ast
 import copy
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 _COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -125,42 +126,68 @@ def _called(call: ast.Call) -> str:
     )
 
 
+def _compared(node: ast.Compare) -> ast.AST | None:
+    new = copy.deepcopy(node)
+    other = _COMPARED.get(type(node.ops[0]))
+    if other is None:
+        return None
+    new.ops[0] = other()
+    return new
+
+
+def _computed(node: ast.BinOp) -> ast.AST | None:
+    other = _COMPUTED.get(type(node.op))
+    texts = [s for s in (node.left, node.right) if isinstance(s, ast.Constant) and isinstance(s.value, str)]
+    if other is None or texts:
+        return None
+    new = copy.deepcopy(node)
+    new.op = other()
+    return new
+
+
+def _joined(node: ast.BoolOp) -> ast.AST:
+    new = copy.deepcopy(node)
+    new.op = ast.Or() if isinstance(node.op, ast.And) else ast.And()
+    return new
+
+
+def _another(node: ast.Constant) -> ast.AST | None:
+    value = node.value
+    if isinstance(value, (str, bytes, type(None), type(...))):
+        return None
+    if isinstance(value, bool):
+        return ast.Constant(not value)
+    # twice a float, which suits large and small ones; but twice zero is no change
+    return ast.Constant(value + 1 if isinstance(value, int) or value == 0 else value * 2)
+
+
+def _swapped(node: ast.Call) -> ast.AST | None:
+    first = node.args[:2]
+    if len(first) < 2 or any(isinstance(a, ast.Starred) for a in first) or ast.dump(first[0]) == ast.dump(first[1]):
+        return None
+    new = copy.deepcopy(node)
+    new.args[:2] = new.args[1::-1]
+    return new
+
+
+# the kinds of change: what stands there then, None where that is none
+_CHANGES: dict[type[ast.AST], tuple[str, Callable[[Any], ast.AST | None]]] = {
+    _Guard: ("dropped guard", lambda node: ast.Constant(False)),
+    ast.Compare: ("comparison", _compared),
+    ast.BinOp: ("operator", _computed),
+    ast.BoolOp: ("and/or", _joined),
+    ast.UnaryOp: ("not", lambda node: copy.deepcopy(node.operand) if isinstance(node.op, ast.Not) else None),
+    ast.Constant: ("constant", _another),
+    ast.Call: ("swapped arguments", _swapped),
+}
+
+
 def _changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
     """The kinds of change, and what stands there then."""
-    if isinstance(node, _Guard):
-        yield "dropped guard", ast.Constant(False)
-    elif isinstance(node, ast.Compare) and type(node.ops[0]) in _COMPARED:
-        new = copy.deepcopy(node)
-        new.ops[0] = _COMPARED[type(node.ops[0])]()
-        yield "comparison", new
-    elif isinstance(node, ast.BinOp) and type(node.op) in _COMPUTED:
-        if any(isinstance(side, ast.Constant) and isinstance(side.value, str) for side in (node.left, node.right)):
-            return
-        new = copy.deepcopy(node)
-        new.op = _COMPUTED[type(node.op)]()
-        yield "operator", new
-    elif isinstance(node, ast.BoolOp):
-        new = copy.deepcopy(node)
-        new.op = ast.Or() if isinstance(node.op, ast.And) else ast.And()
-        yield "and/or", new
-    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        yield "not", copy.deepcopy(node.operand)
-    elif isinstance(node, ast.Constant) and not isinstance(node.value, (str, bytes, type(None), type(...))):
-        value = node.value
-        if isinstance(value, bool):
-            yield "constant", ast.Constant(not value)
-        else:  # twice a float, which suits large and small ones; but twice zero is no change
-            yield "constant", ast.Constant(value + 1 if isinstance(value, int) or value == 0 else value * 2)
-    elif (
-        isinstance(node, ast.Call)
-        and len(node.args) >= 2
-        and not any(isinstance(a, ast.Starred) for a in node.args[:2])
-    ):
-        if ast.dump(node.args[0]) == ast.dump(node.args[1]):
-            return
-        new = copy.deepcopy(node)
-        new.args[:2] = new.args[1::-1]
-        yield "swapped arguments", new
+    kind, change = _CHANGES.get(type(node), ("", lambda node: None))
+    new = change(node)
+    if new is not None:
+        yield kind, new
 
 
 def choose(root: Path, folders: list[str], count: int, seed: int) -> list[Site]:
