@@ -165,35 +165,3 @@ def test_an_omitted_output_can_be_named_later() -> None:
     assert list(to_proto(block.program).graph.node[0].output) == ["y", "indices"]
     with pytest.raises(InternalError, match="a name already"):
         block.add_result(pool, 1, "again", None)
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        ("users", "users of .* are recorded wrongly"),
-        ("returned", "is returned 1 times, recorded as 2"),
-        ("definition", "'a' does not know its binding"),
-        ("owner", "nested block .* does not know its binding"),
-        ("names", "'b' is defined 2 times"),
-        ("shadowed", "'a' is not visible here"),
-    ],
-)
-def test_check_finds_damage(damage: str, message: str) -> None:
-    block = load(parse(GRAPH)).main
-    block.check()
-    a, owner = find(block, "a"), definition(block, "r")
-    nested = owner.blocks["then_branch"]
-    if damage == "users":
-        a.users.popitem()
-    elif damage == "returned":
-        a.returned += 1
-    elif damage == "definition":
-        a.definition = owner
-    elif damage == "owner":
-        nested.owner = None
-    elif damage == "names":
-        a.name = "b"
-    else:
-        next(nested.vars()).name = "a"  # the nested reader of the outer `a` would read this in the file
-    with pytest.raises(InternalError, match=message):
-        block.check()

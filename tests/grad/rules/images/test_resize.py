@@ -1,4 +1,4 @@
-"""Resize in its modes, and the pooling relatives, against central differences."""
+"""Resize in its modes against central differences."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import pytest
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad import gradient
-from onnxgrad.verify.reference.evaluate import reference
 from onnxgrad.verify.running.run import run
-from tests.grad.numeric import check_op, distinct, normal, op_model, positive
+from tests.grad.numeric import check_op, normal, op_model
 
 X = normal(1, 2, 4, 5)
 
@@ -115,47 +114,3 @@ def test_scales_are_no_parameters() -> None:
         outputs=["y"],
     )
     assert [v.name for v in gradient(model, "params", seed="input").graph.output] == ["y", "w_grad"]
-
-
-@pytest.mark.parametrize("size", [3, 4])
-def test_lrn(size: int) -> None:
-    check_op(
-        f"y = LRN <size = {size}, alpha = 0.5, beta = 0.7, bias = 1.3> (x)",
-        {"x": normal(2, 5, 3, 2)},
-        onnxruntime=size % 2 == 1,
-    )
-
-
-@pytest.mark.parametrize("p", [1, 2, 3])
-def test_lp_pools(p: int) -> None:
-    x = positive(1, 2, 5, 6) * np.sign(distinct(1, 2, 5, 6))
-    check_op(f"y = GlobalLpPool <p = {p}> (x)", {"x": x})
-    check_op(f"y = LpPool <p = {p}, kernel_shape = [3, 2], strides = [2, 1], pads = [1, 0, 1, 1]> (x)", {"x": x})
-
-
-def test_max_unpool() -> None:
-    places = np.array([[[[1, 3], [8, 15]]]])
-    check_op("y = MaxUnpool <kernel_shape = [2, 2], strides = [2, 2]> (x, i)", {"x": normal(1, 1, 2, 2), "i": places})
-
-
-def test_max_unpool_into_a_larger_output() -> None:
-    """onnxruntime counts in the output, as the MaxPool that it undoes did; the reference has to agree about that."""
-    feeds = {"x": np.arange(5, 9, dtype=np.float32).reshape(1, 1, 2, 2)}
-    constants = {"i": np.array([[[[5, 7], [13, 15]]]]), "s": np.array([1, 1, 5, 5])}
-    node = "y = MaxUnpool <kernel_shape = [2, 2], strides = [2, 2]> (x, i, s)"
-    model = op_model(node, feeds, constants=constants)
-    y = run(model, feeds)["y"]
-    np.testing.assert_array_equal(y, reference(model, feeds)["y"])
-    u = np.arange(25, dtype=np.float32).reshape(1, 1, 5, 5)
-    found = run(gradient(model, seed="input"), {**feeds, "y_grad": u})
-    np.testing.assert_array_equal(found["x_grad"].reshape(-1), [u[y == v].item() for v in feeds["x"].reshape(-1)])
-    check_op(node, feeds, constants=constants)
-
-
-def test_col2im() -> None:
-    check_op(
-        "y = Col2Im <strides = [1, 2], pads = [1, 0, 0, 1], dilations = [1, 2]> (x, s, b)",
-        {"x": normal(1, 8, 10)},
-        constants={"s": np.array([5, 5]), "b": np.array([2, 2])},
-        symbolic=False,
-    )

@@ -1,4 +1,4 @@
-"""RoiAlign and MaxRoiPool against differences, and their kernels against onnxruntime."""
+"""RoiAlign against differences, and its kernel against onnxruntime."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onnxgrad.grad import gradient
 from onnxgrad.verify.reference.evaluate import reference
 from onnxgrad.verify.running.run import run
 from tests.backend_suite import case, clamp_ir
-from tests.grad.numeric import check_model, check_op, distinct, normal, op_model
+from tests.grad.numeric import check_model, check_op, normal, op_model
 
 BATCH = np.array([0, 1, 1, 0, 1])
 
@@ -84,48 +84,6 @@ def test_no_regions() -> None:
         given = {**feeds, "y_grad": np.zeros((0, 2, 3, 2), np.float32)}
         dx, drois = list(run(graph, given).values())[-2:]
         assert dx.shape == (1, 2, 5, 6) and not dx.any() and drois.shape == (0, 4)
-
-
-def pool_regions() -> np.ndarray:
-    return np.concatenate([BATCH[:, None].astype(np.float32), regions(2)], axis=1)
-
-
-@pytest.mark.parametrize("scale", [1.0, 0.5])
-def test_max_roi_pool(scale: float) -> None:
-    node = f"y = MaxRoiPool <pooled_shape = [3, 2], spatial_scale = {scale}> (x, rois)"
-    feeds = {"x": distinct(2, 3, 7, 9), "rois": pool_regions()}
-    check_op(node, feeds, ["x"])
-    model = op_model(node, feeds)
-    np.testing.assert_allclose(run(model, feeds)["y"], reference(model, feeds)["y"], atol=1e-6)
-
-
-def test_max_roi_pool_of_regions_that_are_one_pixel_or_turned_round() -> None:
-    """They are one pixel wide then, and the bins share it."""
-    rois = np.array([[0, 2, 3, 2, 3], [1, 8, 1, 8, 5], [1, 5, 6, 2, 2]], np.float32)
-    feeds = {"x": distinct(2, 3, 7, 9), "rois": rois}
-    check_op("y = MaxRoiPool <pooled_shape = [3, 2]> (x, rois)", feeds, ["x"])
-
-
-def test_max_roi_pool_gives_regions_nothing_and_ties_to_the_first() -> None:
-    node = "y = MaxRoiPool <pooled_shape = [1, 1]> (x, rois)"
-    feeds = {"x": np.ones((1, 1, 3, 3), np.float32), "rois": np.array([[0, 1, 1, 2, 2]], np.float32)}
-    graph = gradient(op_model(node, feeds), ["x", "rois"], "y", seed="input")
-    dx, drois = list(run(graph, {**feeds, "y_grad": np.full((1, 1, 1, 1), 2, np.float32)}).values())[-2:]
-    assert dx[0, 0, 1, 1] == 2 and dx.sum() == 2 and not drois.any()
-
-
-def test_max_roi_pool_bins_end_where_float32_rounds_them() -> None:
-    """57 / 7 * 7 is a little more than 57 in float32: onnxruntime's last bin holds one row more."""
-    node = "y = MaxRoiPool <pooled_shape = [7, 1]> (x, rois)"
-    feeds = {
-        "x": np.arange(60, dtype=np.float32).reshape(1, 1, 60, 1),
-        "rois": np.array([[0, 0, 0, 0, 56]], np.float32),
-    }
-    model = op_model(node, feeds)
-    assert run(model, feeds)["y"].max() == reference(model, feeds)["y"].max() == 57
-    graph = gradient(model, ["x"], "y", seed="input")
-    dx = list(run(graph, {**feeds, "y_grad": np.ones((1, 1, 7, 1), np.float32)}).values())[-1]
-    assert dx[0, 0, 57, 0] == 1 and dx.sum() == 7
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,9 @@
 """onnxgrad/grad/rules/layout/reshape.py"""
 
-import numpy as np
 import pytest
 
 from tests.grad.numeric import check_op, normal
-
-
-def ints(*values: int) -> np.ndarray:
-    return np.array(values, np.int64)
+from tests.grad.rules.layout.test_slice import ints
 
 
 @pytest.mark.parametrize("sizes", [(4, -1), (4, 6), (0, 12), (24,)])
@@ -37,41 +33,3 @@ def test_transpose() -> None:
 def test_expand(sizes: tuple[int, ...]) -> None:
     check_op("y = Expand (x, s)", {"x": normal(3, 1)}, constants={"s": ints(*sizes)})
     check_op("y = Expand (x, s)", {"x": normal(3, 1), "s": ints(*sizes)})
-
-
-@pytest.mark.parametrize("wrt", [None, ["b"]])
-@pytest.mark.parametrize("axis", [1, -1])
-def test_concat(axis: int, wrt: list[str] | None) -> None:
-    feeds = {"a": normal(2, 3), "b": normal(2, 1), "c": normal(2, 2)}
-    check_op(f"y = Concat <axis = {axis}> (a, b, c)", feeds, wrt)
-
-
-def test_split() -> None:
-    parts = {"s": ints(2, 3)}
-    check_op("y, z = Split <axis = 1> (x, s)", {"x": normal(2, 5)}, constants=parts)
-    check_op("y, z = Split <axis = 1> (x, s)", {"x": normal(2, 5)}, constants=parts, outputs=["z"])
-    check_op("y, z = Split <axis = 1, num_outputs = 2> (x)", {"x": normal(2, 5)})
-
-
-SLICES = [
-    ([1], [3], [1], None), ([-3], [-1], [1], None), ([0, 1], [2, 1000], None, None), ([-1], [-1000], [1], [-1]),
-    ([0], [10], [-1], [2]), ([0], [10**9], [0], [1]), ([4], [1], [1], [-2]), ([7], [9], [1], None),
-]  # fmt: skip
-
-
-@pytest.mark.filterwarnings("ignore:no requested value reaches")  # the last slice is empty
-@pytest.mark.parametrize("bounds", SLICES)
-def test_slice(bounds: tuple[list[int] | None, ...]) -> None:
-    given = {n: ints(*v) for n, v in zip("seap", bounds, strict=True) if v is not None}
-    operands = ", ".join(n if n in given else "" for n in "seap").rstrip(", ")
-    check_op(f"y = Slice (x, {operands})", {"x": normal(3, 5)}, constants=given)
-    check_op(f"y = Slice (x, {operands})", {"x": normal(3, 5), **given}, symbolic=True)
-
-
-@pytest.mark.parametrize("symbolic", [False, True])
-def test_a_slice_that_starts_before_the_beginning(symbolic: bool) -> None:
-    given = {"s": np.array([-9]), "e": np.array([4]), "a": np.array([0])}
-    if symbolic:
-        check_op("y = Slice (x, s, e, a)", {"x": normal(5, 3), **given}, symbolic=True)
-    else:
-        check_op("y = Slice (x, s, e, a)", {"x": normal(5, 3)}, constants=given)

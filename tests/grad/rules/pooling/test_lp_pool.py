@@ -1,31 +1,15 @@
-"""onnxgrad/grad/rules/pooling/lp_pool.py: Col2Im (the pools and their kin stand in test_pool.py)."""
+"""LpPool and GlobalLpPool against central differences."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from tests.grad.numeric import check_model, check_op, normal
-from tests.helpers import parse
-
-# attributes, and how many positions a block of 2 x 3 has in an image of 5 x 6
-WINDOWS = {
-    "": 4 * 4,
-    "<strides = [2, 1]>": 2 * 4,
-    "<dilations = [1, 2]>": 4 * 2,
-    "<pads = [1, 0, 0, 2], strides = [1, 2]>": 5 * 3,
-    "<pads = [0, 1, 1, 0], strides = [2, 3], dilations = [2, 1]>": 2 * 2,
-}
+from tests.grad.numeric import check_op, distinct, positive
 
 
-@pytest.mark.parametrize("at_run_time", [False, True])
-@pytest.mark.parametrize("attributes", WINDOWS)
-def test_col2im(attributes: str, at_run_time: bool) -> None:
-    sizes = {"image": np.array([5, 6]), "block": np.array([2, 3])}
-    feeds = {"x": normal(2, 3 * 2 * 3, WINDOWS[attributes])}
-    node = f"y = Col2Im {attributes} (x, image, block)"
-    if at_run_time:  # how many axes the image has must be declared then
-        model = parse(f"g (float[a,b,c] x, int64[2] image, int64[2] block) => (float[N,C,H,W] y) {{ {node} }}")
-        check_model(model, {**feeds, **sizes})
-    else:
-        check_op(node, feeds, constants=sizes)
+@pytest.mark.parametrize("p", [1, 2, 3])
+def test_lp_pools(p: int) -> None:
+    x = positive(1, 2, 5, 6) * np.sign(distinct(1, 2, 5, 6))
+    check_op(f"y = GlobalLpPool <p = {p}> (x)", {"x": x})
+    check_op(f"y = LpPool <p = {p}, kernel_shape = [3, 2], strides = [2, 1], pads = [1, 0, 1, 1]> (x)", {"x": x})

@@ -1,0 +1,37 @@
+"""The table of rules: who is missing, who is refused, and how a rule gets what it asks for."""
+
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad import gradient, vjp
+from tests.grad.test_engine import parse
+
+
+def custom(body: str = "y = my.Twice <by = 3.0> (x)") -> onnx.ModelProto:
+    return parse(f"m (float[2] x) => (float[2] y) {{ {body} }}", opset='"" : 18, "my" : 1')
+
+
+def test_a_missing_rule_names_operator_domain_version_and_what_to_do() -> None:
+    with pytest.raises(
+        InputError, match=r"no gradient rule for my::Twice \(domain 'my', version 1\).*onnxgrad.vjp"
+    ) as e:
+        gradient(custom(), seed="input")
+    assert "\n" not in str(e.value)
+
+
+def test_a_rule_of_the_user_gets_attributes_by_name() -> None:
+    vjp("my::Twice", lambda g, y, x, by, of=5.0: g * by * of)
+    graph = gradient(custom(), seed="input")
+    assert 15.0 in [float(numpy_helper.to_array(t)) for t in graph.graph.initializer if not t.dims]
+
+
+def test_domains_are_not_ignored() -> None:
+    with pytest.raises(InputError, match="no gradient rule for my::Tanh"):
+        gradient(custom("y = my.Tanh (x)"), seed="input")
+
+
+def test_two_rules_for_one_operator_are_refused() -> None:
+    with pytest.raises(InputError, match="Tanh has a gradient rule already"):
+        vjp("Tanh", lambda g, y, x: g)
