@@ -11,7 +11,7 @@ from onnxgrad import op
 from onnxgrad.errors import InternalError
 from onnxgrad.ir.emission.emit import emitting
 from scripts.make_op_stub import STUB, stub
-from tests.ir.test_ops import block_of
+from tests.ir.test_emission import block_of
 
 
 def test_the_stub_is_current() -> None:
