@@ -9,7 +9,7 @@ results are the same: in onnxruntime within rounding, to the last bit, or by the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,15 +17,19 @@ import numpy as np
 from onnx import ModelProto, numpy_helper
 
 from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.var import Var
 from onnxgrad.passes.base import Pass
 from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import Report, feeds_for, run, verify
 from onnxgrad.verify.feeds.dims import dim_plans
 from onnxgrad.verify.interface import interface_differences
+from onnxgrad.verify.reference.evaluate import reference
 from tests.helpers import parse
 
 Array = np.ndarray[Any, Any]
@@ -143,6 +147,21 @@ def apply(
     after = to_proto(program)
     assert not interface_differences(before, after)
     return Done(before, after, program, trace)
+
+
+def emitted(
+    model: ModelProto, build: Callable[[dict[str, Var]], Sequence[Var]], feeds: Mapping[str, Any]
+) -> list[Array]:
+    """What `build` emits, given the values of the main graph by name, in the float64 reference."""
+    program = load(model)
+    block = program.main
+    outputs = len(block.outputs)
+    with emitting(block):
+        for v in build({v.name: v for v in block.vars()}):
+            block.add_output(op.Identity(v))
+    block.schedule()
+    block.check()
+    return list(reference(to_proto(program), feeds).values())[outputs:]
 
 
 def rewritten(text: str, passes: str, constants: Mapping[str, Any] | None = None, **options: Any) -> Done:
