@@ -1,12 +1,14 @@
 """What each quantized operator computes, in terms of `Form`: the laws behind `legalize`.
 
-A law answers the new value of each output, in order. The definitions are those of the ONNX schemas and of
-onnxruntime's contrib operators (docs/ContribOperators.md there).
+A law takes the operands by the names that their operator gives them, with `_zero` for `_zero_point`, and answers the
+new value of each output, in order. The definitions are those of the ONNX schemas and of onnxruntime's contrib operators
+(docs/ContribOperators.md there).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from onnx import TensorProto
@@ -14,14 +16,12 @@ from onnx import TensorProto
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.quantized.bounds import Shortfall, accumulated, shortfall
+from onnxgrad.laws.quantized.calls import Call, Note, operands_of
 from onnxgrad.laws.quantized.forms import LIMITS, Form, PlainForm, along, centred, rounded, saturated
 from onnxgrad.rewrite.trace import decline
 
-Note = Callable[[Shortfall], None]
-Law = Callable[[Binding, Form, Note], list[Any]]
 CONTRIB = "com.microsoft"
-LAWS: dict[tuple[str, str], Law] = {}
+LAWS: dict[tuple[str, str], Callable[[Binding, Form, Note], list[Any]]] = {}
 # what no graph of other operators computes: why, and what to do. Measured with onnxruntime 1.31: a batch of 2 to 64
 # rows moves by 0.007 to 0.19 between one and two threads; one thread quantises all rows of a step alike.
 WITHOUT_FORM: dict[tuple[str, str], str] = {
@@ -33,44 +33,27 @@ WITHOUT_FORM: dict[tuple[str, str], str] = {
 _CONV = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 _POOL = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
 
+Law = Callable[..., list[Any]]
+
 
 def _law(name: str, domain: str = CONTRIB) -> Callable[[Law], Law]:
     def keep(law: Law) -> Law:
-        LAWS[domain, name] = law
+        _, *parameters = inspect.signature(law).parameters.values()
+        names = [p.name for p in parameters]
+        _keep(name, domain, law, names, {p.name for p in parameters if p.default is None})
         return law
 
     return keep
 
 
-def operand(b: Binding, index: int) -> Var:
-    """Operand `index`, which must be there and typed."""
-    v = b.operand(index)
-    if v is None or not v.dtype or v.shape is None:
-        raise decline(f"operand {index} is missing or its type is unknown")
-    return v
+def _keep(name: str, domain: str, law: Law, names: Sequence[str], optional: set[str]) -> None:
+    def applied(b: Binding, form: Form, note: Note) -> list[Any]:
+        return law(Call(b, form, note), *operands_of(b, names, optional))
+
+    LAWS[domain, name] = applied
 
 
-def _quantized(b: Binding, *indices: int) -> list[Var]:
-    found = [operand(b, i) for i in indices]
-    if any(v.dtype not in LIMITS for v in found):
-        raise decline("not 8 or 16 bit integers")
-    return found
-
-
-def _scale(b: Binding, *indices: int) -> list[Var]:
-    found = [operand(b, i) for i in indices]
-    if any(v.dtype != TensorProto.FLOAT for v in found):
-        raise decline("a scale that is not float32")
-    return found
-
-
-def _attrs(b: Binding, names: tuple[str, ...]) -> dict[str, Any]:
-    if b.attr("channels_last", 0):
-        raise decline("channels_last is 1, which plain operators do not know")
-    return {n: b.attrs[n] for n in names if n in b.attrs}
-
-
-def _out_dtype(b: Binding, zero: Var | None, like: Var) -> int:
+def _dtype(zero: Var | None, like: Var) -> int:
     return zero.dtype if zero is not None and zero.dtype in LIMITS else like.dtype
 
 
@@ -79,180 +62,173 @@ def _out_dtype(b: Binding, zero: Var | None, like: Var) -> int:
 
 @_law("QLinearConv", "")
 @_law("QLinearConv")
-def qlinear_conv(b: Binding, form: Form, note: Note) -> list[Any]:
-    """y = quantize(conv(x - zx, w - zw) + bias) * sx sw / sy"""
-    x, w = _quantized(b, 0, 3)
-    (sx, sw, sy), (zx, zw, zy), bias = _scale(b, 1, 4, 6), (b.operand(2), b.operand(5), b.operand(7)), b.operand(8)
-    attrs, dtype = _attrs(b, _CONV), _out_dtype(b, zy, x)
+def qlinear_conv(
+    call: Call, x: Var, x_scale: Var, x_zero: Var | None, w: Var, w_scale: Var, w_zero: Var | None,
+    y_scale: Var, y_zero: Var | None, bias: Var | None = None,
+) -> list[Any]:  # fmt: skip
+    """y = quantize(conv(x - x_zero, w - w_zero) + bias) * x_scale w_scale / y_scale"""
+    form, attrs, dtype = call.form, call.written(*_CONV), _dtype(y_zero, x)
     if isinstance(form, PlainForm):
-        short = shortfall(accumulated(x, zx, w, zw, tuple(range(1, len(w.shape or ()))), bias))
-        if short is not None:
-            note(short)
+        call.sums(x, x_zero, w, w_zero, tuple(range(1, len(w.shape or ()))), bias)
         wide = None if bias is None else op.Cast(bias, to=TensorProto.FLOAT)
-        sums = op.Conv(centred(x, zx), centred(w, zw, 0), wide, **attrs)
-        ratio = along(sx, None, x) * along(sw, 0, sw) / along(sy, None, x)
-        return [saturated(rounded(sums * along(ratio, 1, sums)), zy, dtype)]
-    wide = None if bias is None else form.dequantize(bias, _joint(sx, sw), None, 0)
-    y = op.Conv(form.dequantize(x, sx, zx), form.dequantize(w, sw, zw, 0), wide, **attrs)
-    return [form.quantize(y, sy, zy, dtype)]
+        sums = op.Conv(centred(x, x_zero), centred(w, w_zero, 0), wide, **attrs)
+        ratio = along(x_scale, None, x) * along(w_scale, 0, w_scale) / along(y_scale, None, x)
+        return [saturated(rounded(sums * along(ratio, 1, sums)), y_zero, dtype)]
+    wide = None if bias is None else form.dequantize(bias, _joint(x_scale, w_scale), None, 0)
+    y = op.Conv(form.dequantize(x, x_scale, x_zero), form.dequantize(w, w_scale, w_zero, 0), wide, **attrs)
+    return [form.quantize(y, y_scale, y_zero, dtype)]
 
 
-def _joint(sx: Var, sw: Var) -> Var:
+def _joint(a_scale: Var, b_scale: Var) -> Var:
     """The scale of a sum of products; a vector when one of them is."""
-    return along(sx, None, sx) * (sw if sw.shape != (1,) else along(sw, None, sw))
+    return along(a_scale, None, a_scale) * (b_scale if b_scale.shape != (1,) else along(b_scale, None, b_scale))
 
 
 @_law("QLinearMatMul", "")
-def qlinear_matmul(b: Binding, form: Form, note: Note) -> list[Any]:
-    """y = quantize((a - za) @ (b - zb) * sa sb / sy)"""
-    a, w = _quantized(b, 0, 3)
-    (sa, sw, sy), (za, zw, zy) = _scale(b, 1, 4, 6), (b.operand(2), b.operand(5), b.operand(7))
-    dtype = _out_dtype(b, zy, a)
+def qlinear_matmul(
+    call: Call, a: Var, a_scale: Var, a_zero: Var | None, b: Var, b_scale: Var, b_zero: Var | None,
+    y_scale: Var, y_zero: Var | None,
+) -> list[Any]:  # fmt: skip
+    """y = quantize((a - a_zero) @ (b - b_zero) * a_scale b_scale / y_scale)"""
+    form, dtype = call.form, _dtype(y_zero, a)
     if isinstance(form, PlainForm):
-        sums = _sums(a, za, w, zw, note)
-        ratio = along(sa, -2, a) * along(sw, -1, w) / along(sy, -2, sums)
-        return [saturated(rounded(sums * ratio), zy, dtype, -2)]
-    y = op.MatMul(form.dequantize(a, sa, za, -2), form.dequantize(w, sw, zw, -1))
-    return [form.quantize(y, sy, zy, dtype, -2)]
+        sums = _product(call, a, b, a_zero, b_zero)
+        ratio = along(a_scale, -2, a) * along(b_scale, -1, b) / along(y_scale, -2, sums)
+        return [saturated(rounded(sums * ratio), y_zero, dtype, -2)]
+    y = op.MatMul(form.dequantize(a, a_scale, a_zero, -2), form.dequantize(b, b_scale, b_zero, -1))
+    return [form.quantize(y, y_scale, y_zero, dtype, -2)]
 
 
-def _sums(a: Var, za: Var | None, w: Var, zw: Var | None, note: Note) -> Var:
-    """(a - za) @ (w - zw) in float32."""
-    rank = len(w.shape or ())
-    short = shortfall(accumulated(a, za, w, zw, (max(rank - 2, 0),), None))
-    if short is not None:
-        note(short)
-    return op.MatMul(centred(a, za, -2), centred(w, zw, -1))
+def _product(call: Call, a: Var, b: Var, a_zero: Var | None, b_zero: Var | None) -> Var:
+    """(a - a_zero) @ (b - b_zero) in float32."""
+    call.sums(a, a_zero, b, b_zero, (max(len(b.shape or ()) - 2, 0),))
+    return op.MatMul(centred(a, a_zero, -2), centred(b, b_zero, -1))
 
 
 @_law("MatMulInteger", "")
-def matmul_integer(b: Binding, form: Form, note: Note) -> list[Any]:
-    """y = (a - za) @ (b - zb)"""
-    a, w = _quantized(b, 0, 1)
-    return [op.Cast(_sums(a, b.operand(2), w, b.operand(3), note), to=TensorProto.INT32)]
+def matmul_integer(call: Call, a: Var, b: Var, a_zero: Var | None, b_zero: Var | None) -> list[Any]:
+    """y = (a - a_zero) @ (b - b_zero)"""
+    return [op.Cast(_product(call, a, b, a_zero, b_zero), to=TensorProto.INT32)]
 
 
 @_law("ConvInteger", "")
-def conv_integer(b: Binding, form: Form, note: Note) -> list[Any]:
-    """y = conv(x - zx, w - zw)"""
-    x, w = _quantized(b, 0, 1)
-    short = shortfall(accumulated(x, b.operand(2), w, b.operand(3), tuple(range(1, len(w.shape or ()))), None))
-    if short is not None:
-        note(short)
-    y = op.Conv(centred(x, b.operand(2)), centred(w, b.operand(3), 0), **_attrs(b, _CONV))
+def conv_integer(call: Call, x: Var, w: Var, x_zero: Var | None, w_zero: Var | None) -> list[Any]:
+    """y = conv(x - x_zero, w - w_zero)"""
+    call.sums(x, x_zero, w, w_zero, tuple(range(1, len(w.shape or ()))))
+    y = op.Conv(centred(x, x_zero), centred(w, w_zero, 0), **call.written(*_CONV))
     return [op.Cast(y, to=TensorProto.INT32)]
 
 
 @_law("MatMulIntegerToFloat")
-def matmul_integer_to_float(b: Binding, form: Form, note: Note) -> list[Any]:
-    """y = (a - za) @ (b - zb) * sa sb + bias"""
-    (a, w), (sa, sw) = _quantized(b, 0, 1), _scale(b, 2, 3)
-    y = _sums(a, b.operand(4), w, b.operand(5), note) * (along(sa, None, a) * along(sw, -1, w))
-    return [y if b.operand(6) is None else y + b.operand(6)]
+def matmul_integer_to_float(
+    call: Call, a: Var, b: Var, a_scale: Var, b_scale: Var, a_zero: Var | None, b_zero: Var | None,
+    bias: Var | None = None,
+) -> list[Any]:  # fmt: skip
+    """y = (a - a_zero) @ (b - b_zero) * a_scale b_scale + bias"""
+    y = _product(call, a, b, a_zero, b_zero) * (along(a_scale, None, a) * along(b_scale, -1, b))
+    return [y if bias is None else y + bias]
 
 
 @_law("QGemm")
-def qgemm(b: Binding, form: Form, note: Note) -> list[Any]:
-    """y = quantize(alpha sa sb ((A - za) (B - zb) + C)), A and B transposed as asked; float without an output scale"""
-    a, w = _quantized(b, 0, 3)
-    (sa, sw), (za, zw), bias = _scale(b, 1, 4), (b.operand(2), b.operand(5)), b.operand(6)
-    flipped = int(b.attr("transB", 0))
-    columns = 0 if flipped else 1
-    joint = _joint(sa, sw) * float(b.attr("alpha", 1.0))
-    transposed = {n: b.attrs[n] for n in ("transA", "transB") if n in b.attrs}
-    if isinstance(form, PlainForm):
-        short = shortfall(accumulated(a, za, w, zw, (1 - columns,), bias))
-        if short is not None:
-            note(short)
+def qgemm(
+    call: Call, a: Var, a_scale: Var, a_zero: Var | None, b: Var, b_scale: Var, b_zero: Var | None,
+    c: Var | None = None, y_scale: Var | None = None, y_zero: Var | None = None,
+) -> list[Any]:  # fmt: skip
+    """y = quantize(alpha a_scale b_scale ((a - a_zero) (b - b_zero) + c)), a and b transposed as asked; float without
+    y_scale
+    """
+    columns = 0 if call.attr("transB", 0) else 1
+    joint = _joint(a_scale, b_scale) * float(call.attr("alpha", 1.0))
+    if isinstance(call.form, PlainForm):
+        call.sums(a, a_zero, b, b_zero, (1 - columns,), c)
     sums = op.Gemm(
-        centred(a, za),
-        centred(w, zw, columns),
-        0.0 if bias is None else op.Cast(bias, to=TensorProto.FLOAT),
-        **transposed,
+        centred(a, a_zero),
+        centred(b, b_zero, columns),
+        0.0 if c is None else op.Cast(c, to=TensorProto.FLOAT),
+        **call.written("transA", "transB"),
     )
     y = sums * joint
-    if b.operand(7) is None:
-        return [y]
-    zero = b.operand(8)
-    return [form.quantize(y, _scale(b, 7)[0], zero, _out_dtype(b, zero, a))]
+    return [y if y_scale is None else call.form.quantize(y, y_scale, y_zero, _dtype(y_zero, a))]
 
 
 @_law("DynamicQuantizeLinear", "")
-def dynamic_quantize(b: Binding, form: Form, note: Note) -> list[Any]:
+def dynamic_quantize(call: Call, x: Var) -> list[Any]:
     """y = quantize(x, s, z), s = (max(x, 0) - min(x, 0)) / 255, z = round(-min / s)"""
-    x = operand(b, 0)
     low = op.Min(op.ReduceMin(x, keepdims=0), 0.0)
     high = op.Max(op.ReduceMax(x, keepdims=0), 0.0)
     span = (high - low) / 255.0
     # nothing but zeros: any scale will do, and onnxruntime's is 1
     scale = op.Where(op.Equal(span, 0.0), 1.0, span)
     zero = saturated(rounded((0.0 - low) / scale), None, TensorProto.UINT8)
-    return [form.quantize(x, scale, zero, TensorProto.UINT8), scale, zero]
+    return [call.form.quantize(x, scale, zero, TensorProto.UINT8), scale, zero]
 
 
 # ---- elementwise and the like: dequantize, compute, quantize -------------------------------------------------------
 
 
-def _through(name: str, count: int, first: int, compute: Callable[[Binding, list[Any]], Any]) -> None:
-    """Register y = quantize(f(dequantize(x_1), ...)): operands (x, scale, zero) * count from `first`, (scale, zero)."""
+def _through(name: str, compute: Callable[..., Any], plain: Sequence[str] = ()) -> None:
+    """Register y = quantize(compute(call, dequantize(x), ...)).
 
-    def law(b: Binding, form: Form, note: Note) -> list[Any]:
-        starts = [first + 3 * i for i in range(count)]
-        xs = _quantized(b, *starts)
-        values = [form.dequantize(v, _scale(b, i + 1)[0], b.operand(i + 2)) for v, i in zip(xs, starts)]
-        at = first + 3 * count
-        zero = b.operand(at + 1)
-        return [form.quantize(compute(b, values), _scale(b, at)[0], zero, _out_dtype(b, zero, xs[0]))]
+    The operands are those that `compute` names, each with its scale and zero point, except the `plain` ones in front,
+    and then the scale and the zero point of y.
+    """
+    quantized = list(inspect.signature(compute).parameters)[1 + len(plain) :]
+    names = [*plain, *(f"{x}{part}" for x in quantized for part in ("", "_scale", "_zero")), "y_scale", "y_zero"]
 
-    _law(name)(law)
+    def law(call: Call, *operands: Any) -> list[Any]:
+        *given, y_scale, y_zero = operands
+        first = len(plain)
+        values = [call.form.dequantize(*given[i : i + 3]) for i in range(first, len(given), 3)]
+        y = compute(call, *given[:first], *values)
+        return [call.form.quantize(y, y_scale, y_zero, _dtype(y_zero, given[first]))]
 
-
-_through("QLinearAdd", 2, 0, lambda b, v: v[0] + v[1])
-_through("QLinearMul", 2, 0, lambda b, v: v[0] * v[1])
-_through("QLinearSigmoid", 1, 0, lambda b, v: op.Sigmoid(v[0]))
-_through("QLinearLeakyRelu", 1, 0, lambda b, v: op.LeakyRelu(v[0], alpha=b.attr("alpha", 0.01)))
-_through("QLinearWhere", 2, 1, lambda b, v: op.Where(operand(b, 0), v[0], v[1]))
-_through("QLinearAveragePool", 1, 0, lambda b, v: op.AveragePool(v[0], **_attrs(b, _POOL)))
-_through("QLinearGlobalAveragePool", 1, 0, lambda b, v: op.GlobalAveragePool(v[0], **_attrs(b, ())))
+    _keep(name, CONTRIB, law, names, set())
 
 
-def _softmax(b: Binding, values: list[Any]) -> Var:
-    rank = values[0].rank
-    if rank is None or int(b.attr("axis", -1)) % rank != rank - 1:
+def _softmax(call: Call, x: Var) -> Var:
+    rank = x.rank
+    if rank is None or int(call.attr("axis", -1)) % rank != rank - 1:
         raise decline("Softmax along another axis than the last, which older opsets mean otherwise")
-    return op.Softmax(values[0], axis=rank - 1)
+    return op.Softmax(x, axis=rank - 1)
 
 
-_through("QLinearSoftmax", 1, 0, _softmax)
+_through("QLinearAdd", lambda call, a, b: a + b)
+_through("QLinearMul", lambda call, a, b: a * b)
+_through("QLinearSigmoid", lambda call, x: op.Sigmoid(x))
+_through("QLinearLeakyRelu", lambda call, x: op.LeakyRelu(x, alpha=call.attr("alpha", 0.01)))
+_through("QLinearWhere", lambda call, condition, a, b: op.Where(condition, a, b), plain=["condition"])
+_through("QLinearAveragePool", lambda call, x: op.AveragePool(x, **call.written(*_POOL)))
+_through("QLinearGlobalAveragePool", lambda call, x: op.GlobalAveragePool(x, **call.written()))
+_through("QLinearSoftmax", _softmax)
 
 
 @_law("QLinearConcat")
-def qlinear_concat(b: Binding, form: Form, note: Note) -> list[Any]:
-    """y = quantize(concat(dequantize(x_1), dequantize(x_2), ...))"""
-    starts = range(2, len(b.inputs), 3)
-    xs = _quantized(b, *starts)
-    values = [form.dequantize(v, _scale(b, i + 1)[0], b.operand(i + 2)) for v, i in zip(xs, starts)]
-    zero = b.operand(1)
-    return [form.quantize(op.Concat(*values, axis=b.attr("axis")), _scale(b, 0)[0], zero, _out_dtype(b, zero, xs[0]))]
+def qlinear_concat(call: Call, y_scale: Var, y_zero: Var | None) -> list[Any]:
+    """y = quantize(concat(dequantize(x_1), dequantize(x_2), ...)), each x with its scale and zero point"""
+    b, form = call.binding, call.form
+    names = [f"x{i}{part}" for i in range(1, len(b.inputs) // 3 + 1) for part in ("", "_scale", "_zero")]
+    xs: list[Any] = operands_of(b, ["y_scale", "y_zero", *names])[2:]
+    y = op.Concat(*(form.dequantize(*xs[i : i + 3]) for i in range(0, len(xs), 3)), axis=call.attr("axis"))
+    return [form.quantize(y, y_scale, y_zero, _dtype(y_zero, xs[0]))]
 
 
 # ---- QuantizeLinear and DequantizeLinear themselves, where only plain operators exist ------------------------------
 
 
 @_law("DequantizeLinear", "")
-def dequantize(b: Binding, form: Form, note: Note) -> list[Any]:
-    """y = (x - z) * s"""
-    x = operand(b, 0)
-    if b.attr("block_size", 0) or x.dtype not in (*LIMITS, TensorProto.INT32):
+def dequantize(call: Call, x: Var, x_scale: Var, zero_point: Var | None = None) -> list[Any]:
+    """y = (x - zero_point) * x_scale"""
+    if call.attr("block_size", 0) or x.dtype not in (*LIMITS, TensorProto.INT32):
         raise decline("blocks, or not 8 to 32 bit integers")
-    return [PlainForm().dequantize(x, _scale(b, 1)[0], b.operand(2), b.attr("axis", 1))]
+    return [PlainForm().dequantize(x, x_scale, zero_point, call.attr("axis", 1))]
 
 
 @_law("QuantizeLinear", "")
-def quantize(b: Binding, form: Form, note: Note) -> list[Any]:
-    """y = saturate(round(x / s) + z)"""
-    x, zero = operand(b, 0), b.operand(2)
-    dtype = TensorProto.UINT8 if zero is None else zero.dtype
-    if b.attr("block_size", 0) or b.attr("output_dtype", 0) or dtype not in LIMITS or x.dtype != TensorProto.FLOAT:
-        raise decline("blocks, or not from float32 to 8 or 16 bit integers")
-    return [PlainForm().quantize(x, _scale(b, 1)[0], zero, dtype, b.attr("axis", 1))]
+def quantize(call: Call, x: Var, y_scale: Var, y_zero: Var | None) -> list[Any]:
+    """y = saturate(round(x / y_scale) + y_zero)"""
+    dtype = TensorProto.UINT8 if y_zero is None else y_zero.dtype
+    if call.attr("block_size", 0) or call.attr("output_dtype", 0) or dtype not in LIMITS:
+        raise decline("blocks, or not to 8 or 16 bit integers")
+    if x.dtype != TensorProto.FLOAT:
+        raise decline("not from float32")
+    return [PlainForm().quantize(x, y_scale, y_zero, dtype, call.attr("axis", 1))]
