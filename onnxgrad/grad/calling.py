@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from onnxgrad.errors import InputError, InternalError
-from onnxgrad.grad.registry import SHAPE_LIKE, GradientRule, Parameter, plan
+from onnxgrad.grad.formula_parameters import SHAPE_LIKE, Parameter, plan
+from onnxgrad.grad.registry import GradientRule
 from onnxgrad.ir import attributes
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.like import zeros_like

@@ -9,11 +9,11 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
-import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto
 
 from onnxgrad.folding.evaluate import EVALUATED, MOVES, evaluate
 from onnxgrad.folding.groups import groups, growth
+from onnxgrad.folding.in_onnxruntime import values_of
 from onnxgrad.folding.size import file_bytes
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
@@ -33,10 +33,7 @@ from onnxgrad.ir.types import (
 from onnxgrad.ir.var import Var
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.rewrite.trace import Trace
-from onnxgrad.verify.running.process import RunFailed
-from onnxgrad.verify.running.run import run
 from onnxgrad.verify.running.session import RuntimeMissing
-from onnxgrad.verify.values import Value
 
 # evaluated once it may differ from what a run would give, or it hides a structure that the runtime looks for
 _NEVER = {
@@ -55,8 +52,6 @@ _NEVER = {
 _LARGEST_STEP = 1 << 26
 # for all that onnxruntime computes in one run of the pass, retries included
 _SECONDS = 30.0
-# the newest IR version that every onnxruntime we support reads; it has all dtypes
-_IR = 10
 
 
 @register
@@ -98,11 +93,6 @@ class _Budget:
     def limit(self) -> int:
         """Bytes that may be added, whatever was added before."""
         return self._limit()
-
-    @property
-    def seconds(self) -> float:
-        """Seconds left for onnxruntime."""
-        return self.deadline - time.monotonic()
 
     @property
     def left(self) -> int:
@@ -221,7 +211,7 @@ def _fold_in_onnxruntime(block: BindingBlock, budget: _Budget, trace: Trace) -> 
     wanted = [b for b in wanted if budget.takes(b.out) and budget.pays(_growth(b))]
     if wanted and not trace.stopped:
         try:
-            values = _values(block, list(folded), wanted, budget)
+            values = values_of(block, list(folded), wanted, budget.deadline)
         except RuntimeMissing as missing:  # a model can be rewritten without it; what numpy cannot fold stays
             trace.notes[f"some constants stay as they are: {missing}"] = None
             return
@@ -229,49 +219,6 @@ def _fold_in_onnxruntime(block: BindingBlock, budget: _Budget, trace: Trace) -> 
             if isinstance(value, np.ndarray) and not trace.stopped:
                 trace.rounded = trace.rounded or value.dtype.kind not in "biu"
                 _replace(b, value, trace)
-
-
-def _values(
-    block: BindingBlock, folded: list[Binding], wanted: list[Binding], budget: _Budget
-) -> list[tuple[Binding, Value]]:
-    """The wanted results, computed in onnxruntime; without those that make it fail, hang or die."""
-    if budget.seconds <= 0:
-        return []
-    try:
-        values = run(_model_of(block, folded, wanted), {}, optimize=False, timeout=budget.seconds)
-        return [(b, values[b.out.name]) for b in wanted]
-    except RunFailed:
-        if len(wanted) == 1:
-            return []  # it would fail for the user as well; folding is not the place to say so
-    half = len(wanted) // 2
-    return [*_values(block, folded, wanted[:half], budget), *_values(block, folded, wanted[half:], budget)]
-
-
-def _model_of(block: BindingBlock, bindings: list[Binding], wanted: list[Binding]) -> onnx.ModelProto:
-    """The wanted bindings and what they need, as a model without inputs."""
-    graph = onnx.GraphProto(name="constants")
-    bindings = _needed(bindings, wanted)
-    constants: dict[Var, None] = {}
-    for b in bindings:
-        graph.node.append(b.to_node())
-        constants.update((v, None) for v in b.inputs if v is not None and v.is_constant)
-    for v in constants:
-        array = v.const
-        if array is not None:
-            graph.initializer.append(numpy_helper.from_array(array, v.name))
-    for b in wanted:
-        graph.output.add(name=b.out.name).type.tensor_type.elem_type = b.out.dtype
-    imports = [onnx.helper.make_opsetid("", block.opsets[""])]  # folded operators are of the default domain
-    return onnx.ModelProto(ir_version=_IR, graph=graph, opset_import=imports)
-
-
-def _needed(bindings: list[Binding], wanted: list[Binding]) -> list[Binding]:
-    """Of `bindings`, in their order, those that `wanted` depend on, and these themselves."""
-    needed = set(wanted)
-    for b in reversed(bindings):
-        if b in needed:
-            needed.update(v.definition for v in b.inputs if v is not None and v.definition is not None)
-    return [b for b in bindings if b in needed]
 
 
 def _foldable(b: Binding) -> bool:

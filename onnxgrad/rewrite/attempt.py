@@ -15,7 +15,7 @@ from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.topological_order import depends_on
 from onnxgrad.ir.types import TensorType, Type
 from onnxgrad.ir.var import Var
-from onnxgrad.rewrite.match import Captured, value_of
+from onnxgrad.rewrite.captures import Captured, value_of
 from onnxgrad.rewrite.pattern import Pattern
 from onnxgrad.rewrite.trace import Decline, Trace
 

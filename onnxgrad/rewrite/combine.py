@@ -15,7 +15,8 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.attempt import Attempt, call_arguments, fault_of, replacements
-from onnxgrad.rewrite.match import heads, match_binding, value_of
+from onnxgrad.rewrite.captures import heads, value_of
+from onnxgrad.rewrite.match import match_binding
 from onnxgrad.rewrite.pattern import Pattern
 from onnxgrad.rewrite.trace import Decline, Trace, decline
 

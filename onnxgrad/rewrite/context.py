@@ -19,9 +19,10 @@ from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.attempt import Attempt, closes_cycle, fault_of, replacements
+from onnxgrad.rewrite.captures import Captured, gather, heads, value_of
 from onnxgrad.rewrite.combine import independent
 from onnxgrad.rewrite.interchangeable import forms
-from onnxgrad.rewrite.match import Captured, gather, heads, match_binding, reader_of, value_of
+from onnxgrad.rewrite.match import match_binding, reader_of
 from onnxgrad.rewrite.pattern import Call, Capture, Each, Either, Pattern
 from onnxgrad.rewrite.trace import Decline, Trace, decline
 from onnxgrad.rewrite.worklist import Fuel, Measure, apply_rules, rewrite

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import permutations
 from typing import Any
 
@@ -11,11 +11,8 @@ import numpy as np
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.var import Var
+from onnxgrad.rewrite.captures import Captured, gather, names_in, value_of
 from onnxgrad.rewrite.pattern import COMMUTATIVE, Both, Call, Capture, Each, Either, Literal, Not, Pattern
-
-# captures by name, and the patterns of operators and alternatives by themselves: what each stands for
-Captured = Mapping[Any, Any]
-
 
 # operands of a commutative operator that are tried in every order
 _PERMUTED = 5
@@ -38,25 +35,6 @@ def match_binding(pattern: Pattern, binding: Binding, found: Captured | None = N
     else:
         for var in binding.outputs:
             yield from _value(pattern, var, found)
-
-
-def value_of(pattern: Pattern, captured: Captured) -> Any:
-    """What a pattern stands for in a match. Raises KeyError for one that is no part of it."""
-    return captured[pattern.name if isinstance(pattern, Capture) else pattern]
-
-
-def heads(pattern: Pattern) -> frozenset[tuple[str, str]] | None:
-    """The operators, by domain and name, that may compute what `pattern` describes; None: any."""
-    if isinstance(pattern, Call):
-        return frozenset((pattern.domain, op) for op in pattern.ops)
-    if isinstance(pattern, Both):
-        first, second = heads(pattern.first), heads(pattern.second)
-        return second if first is None else first if second is None else first & second
-    if isinstance(pattern, Either):
-        choices = [heads(choice) for choice in pattern.choices]
-        known = [choice for choice in choices if choice is not None]
-        return frozenset().union(*known) if len(known) == len(choices) else None
-    return None
 
 
 def _value(pattern: Pattern, var: Var | None, found: Captured) -> Iterator[Captured]:
@@ -255,9 +233,11 @@ def _each(each: Each, inputs: Sequence[Var | None], found: Captured) -> Captured
         return None
     common = {c.name for c in each.same}
     # of no operand at all the captures are empty lists
-    lists: dict[Any, list[Any]] = {} if inputs else {n: [] for n in _names(each.pattern) if n not in {*common, *found}}
+    lists: dict[Any, list[Any]] = (
+        {} if inputs else {n: [] for n in names_in(each.pattern) if n not in {*common, *found}}
+    )
     # captures that another Each gathered: here they stand for the same lists, member by member
-    shared = {name: found[name] for name in _names(each.pattern) if isinstance(found.get(name), list)}
+    shared = {name: found[name] for name in names_in(each.pattern) if isinstance(found.get(name), list)}
     if any(len(known) != len(inputs) for known in shared.values()):
         return None
     for i, var in enumerate(inputs):
@@ -267,33 +247,3 @@ def _each(each: Each, inputs: Sequence[Var | None], found: Captured) -> Captured
             return None
         found, lists = gather(answer, found, lists, common)
     return {**found, **lists}
-
-
-def _names(pattern: Pattern | None) -> Iterator[str]:
-    """The names of a pattern's captures."""
-    if isinstance(pattern, Capture):
-        yield pattern.name
-    elif isinstance(pattern, Each):
-        yield from _names(pattern.pattern)
-    elif isinstance(pattern, Either):
-        for choice in pattern.choices:
-            yield from _names(choice)
-    elif isinstance(pattern, Both):
-        yield from (*_names(pattern.first), *_names(pattern.second))
-    elif isinstance(pattern, Call):
-        yield from ([] if pattern.label is None else [pattern.label])
-        for inner in (*pattern.operands, *(wanted for _, wanted in pattern.attrs)):
-            yield from _names(inner if isinstance(inner, Pattern) else None)
-
-
-def gather(
-    answer: Captured, found: Captured, lists: dict[Any, list[Any]], common: set[str]
-) -> tuple[Captured, dict[Any, list[Any]]]:
-    """Add one member's captures: those in `common` to what is found for all, the others to their lists."""
-    for name, value in answer.items():
-        if name not in found:
-            if name in common:
-                found = {**found, name: value}
-            else:
-                lists.setdefault(name, []).append(value)
-    return found, lists

@@ -10,8 +10,8 @@ from onnx import TensorProto
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import as_number, size_along
 from onnxgrad.grad.rules.images._roi_max import Candidates
+from onnxgrad.grad.rules.images._roi_samples import as_type_of, counting
 from onnxgrad.grad.rules.images._sampling import as_type, product, reshaped
-from onnxgrad.grad.rules.images.roi_align import as_type_of, counting
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.like import reshape_like
 from onnxgrad.ir.ops import op
