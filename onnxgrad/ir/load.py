@@ -39,7 +39,7 @@ def load(model: ModelLike) -> Program:
     if isinstance(model, Program):
         return model
     proto, path = _parsed(model)
-    return _program(proto, None if path is None else path.parent, path)
+    return program_of(proto, None if path is None else path.parent, path)
 
 
 def load_own(model: ModelLike) -> Program:
@@ -49,7 +49,7 @@ def load_own(model: ModelLike) -> Program:
         return program
     proto = to_proto(program)
     # what is as it was read is still the file's, which a proof may then run
-    return _program(proto, program.folder, program.path if proto == program.proto else None)
+    return program_of(proto, program.folder, program.path if proto == program.proto else None)
 
 
 def proto_of(model: ModelLike) -> tuple[ModelProto, Path | None]:
@@ -106,7 +106,8 @@ def _parse(data: bytes, where: str) -> ModelProto:
         raise InputError(f"{where}: not an ONNX model, or a truncated one (protobuf: {e})") from e
 
 
-def _program(proto: ModelProto, folder: Path | None, path: Path | None = None) -> Program:
+def program_of(proto: ModelProto, folder: Path | None, path: Path | None = None) -> Program:
+    """The Program of a protobuf whose external data lies in `folder`, read from `path` as it is. Errors as `load`."""
     where = str(path) if path is not None else "model"
     check_model(proto, where)
     with collector_paused(), blaming(proto):

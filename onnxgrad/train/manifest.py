@@ -15,7 +15,11 @@ Role = Literal["batch", "parameter", "state", "step", "learning_rate"]
 
 @dataclass(frozen=True)
 class Fed:
-    """An input of the step. `next`: the output that is its value in the next step; of: the parameter of a state."""
+    """An input of the step.
+
+    next: the output that is its value in the next step. of: the parameter that a state belongs to. gradient: the value
+    of train.onnx that is a parameter's adjoint, as the optimiser gets it.
+    """
 
     name: str
     role: Role
@@ -23,6 +27,7 @@ class Fed:
     shape: tuple[int | str | None, ...] | None
     next: str | None = None
     of: str | None = None
+    gradient: str | None = None
 
 
 @dataclass(frozen=True)

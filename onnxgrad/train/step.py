@@ -26,7 +26,7 @@ from onnxgrad.ir.names import rename
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
-from onnxgrad.ir.types import Array, TensorType, dtype_name
+from onnxgrad.ir.types import Array, TensorType, numpy_dtype
 from onnxgrad.ir.var import Var
 from onnxgrad.train.losses.base import Custom, Loss, Output, Place
 from onnxgrad.train.manifest import Fed, Manifest, Role
@@ -148,7 +148,7 @@ def _update(
             held[slot] = block.add_input(names.fresh(f"{p.name}.{slot}"), TensorType(p.dtype, value.shape))
             initial[held[slot].name] = value
         new, kept = optimizer.update(p, g, held, at)
-        fed.append(_fed(p, "parameter", _return(block, new, f"{p.name}.new")))
+        fed.append(_fed(p, "parameter", _return(block, new, f"{p.name}.new"), gradient=g.name))
         for slot, v in held.items():
             states.append(_fed(v, "state", _return(block, kept[slot], f"{v.name}.new"), p.name))
     return [*fed, *states, _fed(step, "step"), _fed(rate, "learning_rate")]
@@ -165,8 +165,8 @@ def _return(block: BindingBlock, v: Var, name: str) -> str:
     return name
 
 
-def _fed(v: Var, role: Role, following: str | None = None, of: str | None = None) -> Fed:
-    return Fed(v.name, role, dtype_name(v.dtype), v.shape, following, of)
+def _fed(v: Var, role: Role, following: str | None = None, of: str | None = None, gradient: str | None = None) -> Fed:
+    return Fed(v.name, role, numpy_dtype(v.dtype).name, v.shape, following, of, gradient)
 
 
 def _ask_for(block: BindingBlock, names: Sequence[str]) -> None:

@@ -1,0 +1,113 @@
+"""What watches training: a log as JSON lines, a plot of the loss, and the rule that ends it early."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.files import write_whole
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a callback is told after each step, and once more after each evaluation.
+
+    step counts from 1 on, epoch from 0; evaluation: the loss and metrics on the held-out data, or None.
+    """
+
+    step: int
+    epoch: int
+    loss: float
+    rate: float
+    evaluation: Mapping[str, float] | None = None
+
+
+# True ends training
+Callback: TypeAlias = "Callable[[Event], bool | None]"
+
+
+@dataclass
+class JsonLines:
+    """A line of JSON for each event, added to a file."""
+
+    path: str | PathLike[str]
+
+    def __call__(self, event: Event) -> None:
+        """Write the line. Raises InputError when it cannot be written."""
+        line: dict[str, Any] = {"step": event.step, "epoch": event.epoch, "loss": event.loss, "rate": event.rate}
+        if event.evaluation is not None:
+            line = {"step": event.step, "epoch": event.epoch, "evaluation": dict(event.evaluation)}
+        try:
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be written: {error.strerror or error}") from None
+
+
+@dataclass
+class EarlyStopping:
+    """Stop when the loss on the held-out data has not been smaller for so many evaluations."""
+
+    patience: int
+    best: float = float("inf")
+    stale: int = 0
+
+    def __call__(self, event: Event) -> bool:
+        """Whether that is so now."""
+        if event.evaluation is None:
+            return False
+        if event.evaluation["loss"] < self.best:
+            self.best, self.stale = event.evaluation["loss"], 0
+        else:
+            self.stale += 1
+        return self.stale >= self.patience
+
+
+@dataclass
+class History:
+    """Every event, in order."""
+
+    events: list[Event] = field(default_factory=list)
+
+    def __call__(self, event: Event) -> None:
+        """Remember it."""
+        self.events.append(event)
+
+    @property
+    def losses(self) -> list[float]:
+        """The loss of each step."""
+        return [e.loss for e in self.events if e.evaluation is None]
+
+    @property
+    def evaluations(self) -> list[Mapping[str, float]]:
+        """What each evaluation found."""
+        return [e.evaluation for e in self.events if e.evaluation is not None]
+
+    def plot(self, path: str | PathLike[str]) -> None:
+        """The loss over the steps as a picture. Raises InputError without matplotlib."""
+        try:
+            from matplotlib.backends.backend_agg import FigureCanvasAgg
+            from matplotlib.figure import Figure
+        except ImportError:
+            raise InputError("matplotlib is not installed: pip install 'onnxgrad[plot]'") from None
+
+        figure = Figure(figsize=(7, 4), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot()
+        steps = [e for e in self.events if e.evaluation is None]
+        axes.plot([e.step for e in steps], [e.loss for e in steps], linewidth=1, label="training")
+        held = [e for e in self.events if e.evaluation is not None]
+        if held:
+            axes.plot([e.step for e in held], [(e.evaluation or {})["loss"] for e in held], "o-", label="held out")
+            axes.legend()
+        axes.set_xlabel("step")
+        axes.set_ylabel("loss")
+        picture = io.BytesIO()
+        figure.savefig(picture, format="png", dpi=120)
+        write_whole(Path(path), picture.getvalue())

@@ -1,0 +1,1 @@
+"""What runs training steps: the portable graph as it is, or its gradient with the update beside it."""

@@ -1,0 +1,110 @@
+"""What runs training steps: values live in it from step to step, batches go in, losses come out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.save import to_bytes
+from onnxgrad.ir.types import Array
+from onnxgrad.train.manifest import Fed
+from onnxgrad.train.step import TrainingStep
+from onnxgrad.verify.running.session import PROVIDER_OPTIONS, PROVIDERS, RuntimeMissing
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one step returned."""
+
+    loss: float
+    metrics: Mapping[str, Array]
+
+
+class Engine(ABC):
+    """Parameters and states of one training step, and the way to the next."""
+
+    def __init__(self, step: TrainingStep) -> None:
+        self.task = step
+
+    @abstractmethod
+    def run(self, batch: Mapping[str, Array], number: int, rate: float) -> Result:
+        """One step from the values held, which it replaces. `number` counts from 1 on."""
+
+    @abstractmethod
+    def back(self) -> None:
+        """Undo the last step's parameters; its states may be lost."""
+
+    @property
+    @abstractmethod
+    def values(self) -> dict[str, Array]:
+        """Copies of the parameters and states as they are now, by the names of their inputs."""
+
+    @abstractmethod
+    def put(self, values: Mapping[str, Array]) -> None:
+        """Go on from these values."""
+
+
+def open_session(program: Program, provider: str, threads: int | None) -> Any:
+    """An onnxruntime session in this process. Raises RuntimeMissing, and InputError for an unknown provider."""
+    try:
+        import onnxruntime as ort
+    except ImportError:
+        raise RuntimeMissing("onnxruntime is not installed: pip install 'onnxgrad[cpu]' (or '[gpu]')") from None
+    if provider not in PROVIDERS:
+        raise InputError(f"unknown provider '{provider}': choose one of {', '.join(PROVIDERS)}")
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    wanted: list[Any] = [(PROVIDERS[provider], PROVIDER_OPTIONS[provider])]
+    if provider != "cpu":
+        wanted.append(PROVIDERS["cpu"])
+    return ort.InferenceSession(to_bytes(program), options, wanted)
+
+
+def checked(batch: Mapping[str, Any], inputs: list[Fed]) -> dict[str, Array]:
+    """A batch as arrays that the graph takes. Raises InputError that names what is missing, unknown or does not fit."""
+    unknown = [name for name in batch if name not in {fed.name for fed in inputs}]
+    if unknown:
+        raise InputError(f"the batch has '{unknown[0]}', which is no input: it takes {_listed(inputs)}")
+    found: dict[str, Array] = {}
+    sizes: dict[str, tuple[int, str]] = {}
+    for fed in inputs:
+        if fed.name not in batch:
+            raise InputError(f"the batch lacks '{fed.name}': it takes {_listed(inputs)}")
+        found[fed.name] = _fitting(np.asarray(batch[fed.name]), fed, sizes)
+    return found
+
+
+def _fitting(array: Array, fed: Fed, sizes: dict[str, tuple[int, str]]) -> Array:
+    wanted = dtype_of(fed)
+    if array.dtype != wanted:
+        if array.dtype.kind != wanted.kind or not np.can_cast(array.dtype, wanted, "same_kind"):
+            raise InputError(f"'{fed.name}' of the batch is {array.dtype}, the step takes {fed.dtype}")
+        array = array.astype(wanted)
+    shape = fed.shape
+    if shape is not None:
+        fits = len(shape) == array.ndim and all(not isinstance(d, int) or d == n for d, n in zip(shape, array.shape))
+        if not fits:
+            raise InputError(f"'{fed.name}' of the batch has shape {list(array.shape)}, the step takes {list(shape)}")
+        for d, n in zip(shape, array.shape):
+            if isinstance(d, str) and sizes.setdefault(d, (n, fed.name))[0] != n:
+                raise InputError(f"'{fed.name}' has {n} for {d}, '{sizes[d][1]}' of the same batch {sizes[d][0]}")
+    if array.size == 0:
+        raise InputError(f"'{fed.name}' of the batch is empty, of shape {list(array.shape)}")
+    return np.require(array, requirements="C")
+
+
+def dtype_of(fed: Fed) -> np.dtype[Any]:
+    """The numpy dtype of an input."""
+    return np.dtype(fed.dtype)  # bfloat16 and its like are numpy's since onnx was imported
+
+
+def _listed(inputs: list[Fed]) -> str:
+    return ", ".join(f"{fed.name}: {fed.dtype}{list(fed.shape) if fed.shape is not None else ''}" for fed in inputs)

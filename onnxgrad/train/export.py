@@ -1,0 +1,102 @@
+"""Trained weights back into the original model, where all else stays field for field as it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, numpy_helper
+
+from onnxgrad.errors import InputError, InternalError
+from onnxgrad.ir import weights
+from onnxgrad.ir.load import ModelLike, program_of, proto_of
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.tensor_data import elements
+from onnxgrad.ir.types import Array, numpy_dtype
+
+KEY = "onnxgrad.trained"
+# the fields of a tensor that hold its elements
+_DATA = (
+    "raw_data", "float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data",
+    "external_data", "data_location",
+)  # fmt: skip
+
+
+def export(model: ModelLike, values: Mapping[str, Array], how: Mapping[str, Any] | None = None) -> Program:
+    """`model` with these values of weights; what was trained, and `how`, stands in its metadata.
+
+    Raises InputError for a name that is no weight of the file, one that several graphs of it have, and a value of
+    another shape.
+    """
+    before, folder = proto_of(model)
+    proto = ModelProto()
+    proto.CopyFrom(before)
+    held: dict[str, list[TensorProto]] = {}
+    for name, tensor in _named_tensors(proto.graph):
+        held.setdefault(name, []).append(tensor)
+    for name, value in values.items():
+        _replace(_the_one(held.get(name, []), name), name, value)
+    if too_many := sorted(set(changed_weights(before, proto)) - set(values)):
+        raise InternalError(f"export changed '{too_many[0]}', which was not trained")
+    entries = [e for e in proto.metadata_props if e.key != KEY]
+    del proto.metadata_props[:]
+    proto.metadata_props.extend(entries)
+    proto.metadata_props.add(key=KEY, value=json.dumps({"weights": sorted(values), **(how or {})}))
+    return program_of(proto, folder)
+
+
+def _named_tensors(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
+    """The tensors of a graph and those nested in it, by the names of their values."""
+    for tensor in graph.initializer:
+        yield tensor.name, tensor
+    for node in graph.node:
+        for a in node.attribute:
+            if node.op_type == "Constant" and a.name == "value" and a.type == AttributeProto.TENSOR:
+                yield node.output[0], a.t
+            for nested in (a.g, *a.graphs) if a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) else ():
+                yield from _named_tensors(nested)
+
+
+def _the_one(found: list[TensorProto], name: str) -> TensorProto:
+    if not found:
+        raise InputError(f"'{name}' is no weight of the original model: was this trained from another file?")
+    if len(found) > 1:
+        raise InputError(f"'{name}' is a weight in {len(found)} graphs of the original model: nothing says in which")
+    return found[0]
+
+
+def _replace(tensor: TensorProto, name: str, value: Array) -> None:
+    if tuple(tensor.dims) != value.shape:
+        raise InputError(f"'{name}' has shape {list(value.shape)} after training, {list(tensor.dims)} in the model")
+    new = numpy_helper.from_array(np.require(value.astype(numpy_dtype(tensor.data_type)), requirements="C"))
+    for field in _DATA:
+        tensor.ClearField(field)
+    tensor.raw_data = new.raw_data
+
+
+def changed_weights(before: ModelProto, after: ModelProto) -> list[str]:
+    """The names of values whose elements differ. Raises InternalError when the models differ in anything else."""
+    if _bare(before) != _bare(after):
+        raise InternalError("the exported model differs from the original in more than weights")
+    pairs = zip(_named_tensors(before.graph), _named_tensors(after.graph), strict=True)
+    return [name for (name, old), (_, new) in pairs if _elements(old) != _elements(new)]
+
+
+def _elements(tensor: TensorProto) -> object:
+    """What tells the elements: their bytes, or where they lie."""
+    if tensor.data_location == TensorProto.EXTERNAL:
+        return [(e.key, e.value) for e in tensor.external_data]
+    return elements(tensor).tobytes() if tensor.data_type != TensorProto.STRING else list(tensor.string_data)
+
+
+def _bare(model: ModelProto) -> bytes:
+    """The model without the elements of its tensors."""
+    bare = ModelProto()
+    bare.CopyFrom(model)
+    for tensor in weights.tensors(bare):
+        for field in _DATA:
+            tensor.ClearField(field)
+    data: bytes = bare.SerializeToString(deterministic=True)
+    return data

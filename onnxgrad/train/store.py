@@ -1,0 +1,64 @@
+"""A training step as a folder: `train.onnx`, `eval.onnx`, `state.safetensors`; `manifest.json` comes last."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.files import write_whole
+from onnxgrad.ir.load import load
+from onnxgrad.ir.save import save
+from onnxgrad.train import tensors
+from onnxgrad.train.manifest import Manifest
+from onnxgrad.train.step import TrainingStep
+
+MANIFEST = "manifest.json"
+
+
+def save_step(step: TrainingStep, folder: str | PathLike[str]) -> None:
+    """Write a step into a folder, which is made where it is missing; each file appears whole or not at all.
+
+    Raises InputError when something cannot be written.
+    """
+    folder = Path(folder)
+    manifest = step.manifest
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        save(step.train, folder / manifest.train)
+        save(step.evaluation, folder / manifest.eval)
+        tensors.write(folder / manifest.state, step.initial, {"model": manifest.model})
+        write_whole(folder / MANIFEST, manifest.to_json().encode())
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
+
+
+def read_step(folder: str | PathLike[str]) -> TrainingStep:
+    """The step that `save_step` wrote. Raises InputError for a folder that holds none, or parts of several."""
+    folder = Path(folder)
+    path = folder / MANIFEST
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {error}: is {folder} a training step?") from None
+    manifest = Manifest.from_json(text, str(path))
+    values, said = tensors.read(folder / manifest.state)
+    check_values(values, manifest, said.get("model", ""), str(folder / manifest.state))
+    return TrainingStep(load(folder / manifest.train), load(folder / manifest.eval), values, manifest)
+
+
+def check_values(values: tensors.Arrays, manifest: Manifest, model: str, where: str) -> None:
+    """Raises InputError when these are not the parameters and states of the step, or of another model's."""
+    if model != manifest.model:
+        raise InputError(f"{where} is of another model than this training step: use the folder that it came from")
+    for fed in manifest.inputs:
+        if fed.next is None:
+            continue
+        if fed.name not in values:
+            raise InputError(f"{where} lacks '{fed.name}': it is damaged, or of another training step")
+        array = values[fed.name]
+        if array.shape != fed.shape or array.dtype.name != fed.dtype:
+            raise InputError(
+                f"{where} has {array.dtype}{list(array.shape)} for '{fed.name}', the step takes {fed.dtype}"
+                f"{list(fed.shape or ())}"
+            )

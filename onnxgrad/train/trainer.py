@@ -1,0 +1,259 @@
+"""`Trainer`: a training step over stock onnxruntime, from the first batch to the trained model.
+
+Where a run stands is one file, written whole or not at all: values, the number of the next step, and how far the epoch
+is. Data is the same in each epoch of that number, so a run that was killed and taken up again ends with the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from onnxgrad.errors import InputError, NotProved
+from onnxgrad.ir.load import ModelLike
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.types import Array
+from onnxgrad.train import tensors
+from onnxgrad.train.callbacks import Callback, EarlyStopping, Event, History, JsonLines
+from onnxgrad.train.data import Data, Given, as_data
+from onnxgrad.train.engines.base import checked, open_session
+from onnxgrad.train.engines.graph import GraphEngine
+from onnxgrad.train.export import export
+from onnxgrad.train.metrics import Metric
+from onnxgrad.train.not_finite import first_not_finite
+from onnxgrad.train.step import TrainingStep
+from onnxgrad.train.store import check_values, read_step
+
+Rate: TypeAlias = "float | Callable[[int], float]"
+CHECKPOINT = "checkpoint.safetensors"
+
+
+class Diverged(NotProved):
+    """The loss is no finite number any more (exit code 1)."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands: steps taken, the epoch, and how many batches of it are done."""
+
+    steps: int = 0
+    epoch: int = 0
+    batches: int = 0
+    best: float | None = None
+    stale: int = 0
+
+
+class Trainer:
+    """Trains with a step from `training_step`, or from the folder that it was saved in.
+
+    rate: the learning rate, or a function of the step's number. threads: of onnxruntime. Raises InputError for a rate
+    that is not finite.
+    """
+
+    def __init__(
+        self,
+        step: TrainingStep | str | PathLike[str],
+        rate: Rate = 1e-3,
+        *,
+        provider: str = "cpu",
+        threads: int | None = None,
+    ) -> None:
+        self.task = step if isinstance(step, TrainingStep) else read_step(step)
+        self.rate = rate
+        self.progress = Progress()
+        self._engine = GraphEngine(self.task, provider=provider, threads=threads)
+        self._evaluation: Any = None
+        self._open: Callable[[], Any] = partial(open_session, self.task.evaluation, provider, threads)
+        if not callable(rate):
+            _finite_rate(rate)
+
+    # ---- steps -----------------------------------------------------------------------------------------------
+
+    def step(self, batch: Mapping[str, Array]) -> float:
+        """One step; the loss before it.
+
+        Raises InputError for a batch that does not fit, and Diverged, naming the first value that is not finite, when
+        the loss is not; `parameters` are then those of before.
+        """
+        number = self.progress.steps + 1
+        rate = self.rate_at(number)
+        found = self._engine.run(batch, number, rate)
+        if not math.isfinite(found.loss):
+            self._engine.back()
+            raise Diverged(self._what_diverged(number, found.loss, batch))
+        self.progress = replace(self.progress, steps=number, batches=self.progress.batches + 1)
+        return found.loss
+
+    def rate_at(self, number: int) -> float:
+        """The learning rate of that step."""
+        return _finite_rate(self.rate(number) if callable(self.rate) else self.rate)
+
+    def _what_diverged(self, number: int, loss: float, batch: Mapping[str, Array]) -> str:
+        feeds = {**checked(batch, self.task.manifest.of_role("batch")), **self.parameters}
+        first = first_not_finite(self.task.evaluation, feeds)
+        where = f"the first value that is not finite is '{first}'" if first else "all values of the model are finite"
+        return f"step {number}: the loss is {loss}; {where}. The parameters are those before this step"
+
+    # ---- epochs ----------------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        data: Given | Data,
+        *,
+        epochs: int = 1,
+        steps: int | None = None,
+        batch_size: int = 32,
+        seed: int | None = 0,
+        validation: Given | Data | None = None,
+        metrics: Mapping[str, Metric] = {},
+        patience: int | None = None,
+        callbacks: Sequence[Callback] = (),
+        log: str | PathLike[str] | None = None,
+        folder: str | PathLike[str] | None = None,
+        every: int | None = None,
+    ) -> History:
+        """Train for some epochs, or until so many steps were taken.
+
+        data: arrays by name (an .npz of them), which are shuffled by `seed` and cut into batches; a list of batches;
+        or a function that makes them. validation: held-out data, evaluated after each epoch with `metrics`; with
+        `patience` training ends when its loss was not smaller for so many epochs. log: a file for JSON lines. folder:
+        where `save` writes after each epoch, and after each `every` steps; a run that finds its own file there goes on
+        from it.
+        Raises InputError and Diverged as `step` does; the file in `folder` is then the last good one.
+        """
+        source = as_data(data, batch_size, seed, whole=self._fixed_batch)
+        place = None if folder is None else Path(folder) / CHECKPOINT
+        if place is not None and place.exists():
+            self.restore(place)
+        history, stopping = History(), self._stopping(patience)
+        watching: list[Callback] = [history, *([JsonLines(log)] if log is not None else []), *callbacks]
+        if steps is not None:
+            epochs = 1 << 62
+        while self.progress.epoch < epochs and not self._done(steps):
+            stop = self._epoch(source, steps, watching, place, every)
+            if stop or self._done(steps):
+                break
+            self.progress = replace(self.progress, epoch=self.progress.epoch + 1, batches=0)
+            if validation is not None:
+                found = self.evaluate(validation, batch_size=batch_size, metrics=metrics)
+                event = Event(self.progress.steps, self.progress.epoch - 1, found["loss"], 0.0, found)
+                stop = _tell(event, [*watching, *([stopping] if stopping else [])])
+                if stopping is not None:
+                    self.progress = replace(self.progress, best=stopping.best, stale=stopping.stale)
+            self._save(place)
+            if stop:
+                break
+        self._save(place)
+        return history
+
+    def _stopping(self, patience: int | None) -> EarlyStopping | None:
+        if patience is None:
+            return None
+        best = self.progress.best
+        return EarlyStopping(patience, math.inf if best is None else best, self.progress.stale)
+
+    def _done(self, steps: int | None) -> bool:
+        return steps is not None and self.progress.steps >= steps
+
+    def _epoch(
+        self, source: Data, steps: int | None, watching: Iterable[Callback], place: Path | None, every: int | None
+    ) -> bool:
+        """The rest of the present epoch; whether somebody wants to stop."""
+        done = self.progress.batches
+        taken = False
+        for i, batch in enumerate(source.epoch(self.progress.epoch)):
+            taken = True
+            if i < done:
+                continue
+            loss = self.step(batch)
+            number = self.progress.steps
+            event = Event(number, self.progress.epoch, loss, self.rate_at(number))
+            stop = _tell(event, watching)
+            if every and number % every == 0:
+                self._save(place)
+            if stop or self._done(steps):
+                return stop
+        if not taken:
+            raise InputError("the data gave no batch")
+        return False
+
+    @property
+    def _fixed_batch(self) -> bool:
+        """The model takes batches of one size only."""
+        return any(fed.shape and isinstance(fed.shape[0], int) for fed in self.task.manifest.of_role("batch"))
+
+    def evaluate(
+        self, data: Given | Data, *, batch_size: int = 32, metrics: Mapping[str, Metric] = {}
+    ) -> dict[str, float]:
+        """The mean loss over batches, weighted by their sizes, and each metric."""
+        self._evaluation = self._evaluation or self._open()
+        parameters = self.parameters
+        inputs = self.task.manifest.of_role("batch")
+        names = [v.name for v in self.task.evaluation.main.outputs]
+        sums: dict[str, float] = {}
+        counts: dict[str, int] = {}
+        for batch in as_data(data, batch_size, None, whole=self._fixed_batch).epoch(0):
+            feeds = checked(batch, inputs)
+            outputs = dict(zip(names, self._evaluation.run(names, {**feeds, **parameters}), strict=True))
+            size = len(next(iter(feeds.values()))) if next(iter(feeds.values())).ndim else 1
+            found = {"loss": (float(outputs[self.task.manifest.loss]), size)}
+            found |= {name: metric(outputs, feeds) for name, metric in metrics.items()}
+            for name, (value, count) in found.items():
+                sums[name] = sums.get(name, 0.0) + value * count
+                counts[name] = counts.get(name, 0) + count
+        if not counts:
+            raise InputError("the data to evaluate on gave no batch")
+        return {name: sums[name] / max(counts[name], 1) for name in sums}
+
+    # ---- values ----------------------------------------------------------------------------------------------
+
+    @property
+    def parameters(self) -> dict[str, Array]:
+        """Copies of the trained weights as they are now, by their names in the model."""
+        values = self._engine.values
+        return {fed.name: values[fed.name] for fed in self.task.manifest.of_role("parameter")}
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write where training stands: one file, whole or not at all."""
+        words = {"model": self.task.manifest.model, "progress": json.dumps(asdict(self.progress))}
+        tensors.write(Path(path), self._engine.values, words)
+
+    def _save(self, place: Path | None) -> None:
+        if place is not None:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            self.save(place)
+
+    def restore(self, path: str | PathLike[str]) -> None:
+        """Go on from what `save` wrote. Raises InputError for a file that is damaged or of another model."""
+        values, said = tensors.read(Path(path))
+        check_values(values, self.task.manifest, said.get("model", ""), str(path))
+        try:
+            progress = Progress(**json.loads(said["progress"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{path} does not say where training stands ({error!r}): it is no checkpoint") from None
+        self._engine.put(values)
+        self.progress = progress
+
+    def export(self, model: ModelLike) -> Program:
+        """`model`, from which the step was made, with the trained weights in place of its own."""
+        how = {"steps": self.progress.steps, "optimizer": dict(self.task.manifest.optimizer)}
+        return export(model, self.parameters, how)
+
+
+def _tell(event: Event, watching: Iterable[Callback]) -> bool:
+    """Tell everybody, and whether one of them wants to stop."""
+    return True in [told(event) for told in watching]
+
+
+def _finite_rate(rate: float) -> float:
+    if not np.isfinite(rate):
+        raise InputError(f"the learning rate must be finite, not {rate}")
+    return float(rate)

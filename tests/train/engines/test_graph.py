@@ -1,0 +1,70 @@
+"""The portable step gives the same values whichever of its buffers are shared."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from onnxgrad.errors import InputError
+from onnxgrad.train import SGD, AdamW, Optimizer, training_step
+from onnxgrad.train.engines.graph import GraphEngine, InPlace
+from tests.helpers import ROOT
+from tests.train.common import examples, step
+
+
+@pytest.mark.parametrize("name", ["mlp", "gpt2", "resnet18"])
+@pytest.mark.parametrize("optimizer", [SGD(), SGD(momentum=0.9), AdamW()], ids=["sgd", "momentum", "adamw"])
+@pytest.mark.parametrize("in_place", ["states", "all"])
+def test_shared_buffers_change_no_value(name: str, optimizer: Optimizer, in_place: InPlace) -> None:
+    path = ROOT / "models" / "training" / f"{name}.onnx"
+    stored = np.load(path.with_suffix(".npz"))
+    task = training_step(path, optimizer=optimizer)
+    batch = {fed.name: stored[f"in:{fed.name}"] for fed in task.manifest.of_role("batch")}
+    shared, safe = GraphEngine(task, threads=1, in_place=in_place), GraphEngine(task, threads=1, in_place="none")
+    losses = [[engine.run(batch, t, 1e-2).loss for t in range(1, 9)] for engine in (shared, safe)]
+    assert losses[0] == losses[1]
+    expected = safe.values
+    assert all(np.array_equal(value, expected[key]) for key, value in shared.values.items())
+    assert len(expected) > len(task.manifest.of_role("parameter")) or isinstance(optimizer, SGD)
+
+
+def test_going_back_gives_the_parameters_of_before() -> None:
+    engine = GraphEngine(step(SGD()), threads=1)
+    before = engine.values
+    engine.run(examples(4), 1, 0.1)
+    assert any(not np.array_equal(value, before[key]) for key, value in engine.values.items())
+    engine.back()
+    assert all(np.array_equal(value, before[key]) for key, value in engine.values.items())
+
+
+def test_metrics_are_of_this_step() -> None:
+    engine = GraphEngine(step(SGD(), metrics=["logits"]), threads=1)
+    first, second = (engine.run(examples(n, seed=n), 1, 0.0) for n in (4, 6))
+    assert first.metrics["logits"].shape == (4, 3)
+    assert second.metrics["logits"].shape == (6, 3)
+    x = examples(6, seed=6)["x"]
+    values = engine.values
+    hidden = np.maximum(x @ values["w1"] + values["b1"], 0)
+    np.testing.assert_allclose(second.metrics["logits"], hidden @ values["w2"] + values["b2"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"labels": None}, "the batch lacks 'labels'"),
+        ({"more": np.zeros(2)}, "'more', which is no input"),
+        ({"x": np.zeros((4, 7), np.float32)}, r"has shape \[4, 7\], the step takes \['N', 8\]"),
+        ({"x": np.zeros((5, 8), np.float32)}, "has 4 for N, 'x' of the same batch 5"),
+        ({"x": np.zeros((4, 8), np.int64)}, "is int64, the step takes float32"),
+        ({"x": np.zeros((0, 8), np.float32), "labels": np.zeros(0, np.int64)}, "is empty"),
+    ],
+)
+def test_a_batch_that_does_not_fit(change: dict[str, object], words: str) -> None:
+    batch = {k: v for k, v in {**examples(4), **change}.items() if v is not None}
+    with pytest.raises(InputError, match=words):
+        GraphEngine(step(), threads=1).run(batch, 1, 0.1)
+
+
+def test_an_unknown_provider() -> None:
+    with pytest.raises(InputError, match="choose one of cpu, cuda"):
+        GraphEngine(step(), provider="abacus")

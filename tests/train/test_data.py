@@ -1,0 +1,78 @@
+"""Every example once in each epoch, in an order that the seed and the epoch decide."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnxgrad.errors import InputError
+from onnxgrad.train.data import as_data
+
+ARRAYS: dict[str, Any] = {"x": np.arange(10), "y": np.arange(10) * 2}
+
+
+def seen(data: Any, epoch: int = 0, size: int = 4, seed: int | None = 0, *, whole: bool = False) -> list[list[int]]:
+    return [batch["x"].tolist() for batch in as_data(data, size, seed, whole=whole).epoch(epoch)]
+
+
+def test_every_example_once_in_each_epoch() -> None:
+    for epoch in range(3):
+        batches = seen(ARRAYS, epoch)
+        assert [len(b) for b in batches] == [4, 4, 2]
+        assert sorted([x for b in batches for x in b]) == list(range(10))
+    assert seen(ARRAYS, 0) == seen(ARRAYS, 0) != seen(ARRAYS, 1)
+    assert seen(ARRAYS, seed=1) != seen(ARRAYS, seed=0)
+
+
+def test_without_a_seed_the_order_stays_and_arrays_stay_together() -> None:
+    assert [x for b in seen(ARRAYS, seed=None) for x in b] == list(range(10))
+    assert all((b["y"] == 2 * b["x"]).all() for b in as_data(ARRAYS, 3, 5).epoch(1))
+
+
+def test_whole_batches_only() -> None:
+    assert [len(b) for b in seen(ARRAYS, whole=True)] == [4, 4]
+
+
+def test_files_lists_and_functions(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", **ARRAYS)
+    assert seen(str(tmp_path / "data.npz")) == seen(ARRAYS)
+    batches = [{"x": np.array([1])}, {"x": np.array([2])}]
+    assert seen(batches, 0) == seen(batches, 1) == seen(lambda: iter(batches)) == [[1], [2]]
+
+
+@pytest.mark.parametrize(
+    ("data", "size", "words"),
+    [
+        ({}, 4, "not none"),
+        ({"x": np.zeros(3), "y": np.zeros(4)}, 4, "not x: 3, y: 4"),
+        ({"x": np.array(1.0)}, 4, "number of examples"),
+        (ARRAYS, 0, "at least 1"),
+        ({"x": np.zeros(0)}, 4, "0 examples"),
+        (iter([]), 4, "an iterator ends with its first epoch"),
+        ("nowhere.npz", 4, "cannot be read"),
+    ],
+)
+def test_what_is_no_data(data: Any, size: int, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        as_data(data, size, None)
+
+
+def test_fewer_examples_than_a_batch_that_must_be_whole() -> None:
+    with pytest.raises(InputError, match="not enough for a batch of 16"):
+        as_data(ARRAYS, 16, None, whole=True)
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 broken"])
+def test_a_file_that_is_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "data.npz").write_bytes(content)
+    with pytest.raises(InputError, match=r"data\.npz"):
+        as_data(tmp_path / "data.npz", 4, None)
+
+
+def test_a_single_array(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros(3))
+    with pytest.raises(InputError, match="one array without a name"):
+        as_data(tmp_path / "x.npy", 4, None)

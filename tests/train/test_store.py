@@ -1,0 +1,74 @@
+"""A folder holds one step, whole; what is damaged or of another step is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.save import to_proto
+from onnxgrad.train import SGD, Manifest, tensors
+from onnxgrad.train.store import read_step, save_step
+from tests.train.common import step
+
+
+def test_it_comes_back(tmp_path: Path) -> None:
+    task = step()
+    save_step(task, tmp_path / "new" / "folder")
+    again = read_step(tmp_path / "new" / "folder")
+    assert again.manifest == Manifest.from_json(task.manifest.to_json())
+    assert to_proto(again.train) == to_proto(task.train)
+    assert to_proto(again.evaluation) == to_proto(task.evaluation)
+    assert all(np.array_equal(value, again.initial[name]) for name, value in task.initial.items())
+    for name in ("train.onnx", "eval.onnx"):
+        onnx.checker.check_model(tmp_path / "new" / "folder" / name, full_check=True)
+
+
+def test_the_manifest_says_what_feeds_what(tmp_path: Path) -> None:
+    save_step(step(), tmp_path)
+    said = json.loads((tmp_path / "manifest.json").read_text())
+    assert said["format"] == "onnxgrad training step"
+    assert said["version"] == 1
+    names = {"inputs": [i.name for i in onnx.load(tmp_path / "train.onnx").graph.input]}
+    assert [fed["name"] for fed in said["inputs"]] and {fed["name"] for fed in said["inputs"]} == set(names["inputs"])
+    assert {fed["next"] for fed in said["inputs"]} - {None} <= {
+        o.name for o in onnx.load(tmp_path / "train.onnx").graph.output
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"version": 2}, "of version 2, this onnxgrad reads up to 1"),
+        ({"format": "cake"}, "no manifest"),
+        ({"inputs": [{"name": "x"}]}, "damaged"),
+        ({"more": 1}, "damaged"),
+    ],
+)
+def test_a_manifest_that_cannot_be(tmp_path: Path, change: dict[str, object], words: str) -> None:
+    save_step(step(), tmp_path)
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(InputError, match=words):
+        read_step(tmp_path)
+
+
+def test_a_folder_without_a_step(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"is .* a training step"):
+        read_step(tmp_path)
+
+
+def test_parts_of_two_steps(tmp_path: Path) -> None:
+    save_step(step(), tmp_path / "a")
+    save_step(step(SGD()), tmp_path / "b")
+    (tmp_path / "a" / "state.safetensors").write_bytes((tmp_path / "b" / "state.safetensors").read_bytes())
+    with pytest.raises(InputError, match=r"lacks 'w1\.exp_avg'"):
+        read_step(tmp_path / "a")
+    arrays, _ = tensors.read(tmp_path / "b" / "state.safetensors")
+    tensors.write(tmp_path / "b" / "state.safetensors", arrays, {"model": "another"})
+    with pytest.raises(InputError, match="of another model"):
+        read_step(tmp_path / "b")

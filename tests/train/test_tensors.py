@@ -1,0 +1,45 @@
+"""Arrays come back as they were, whatever their memory looked like; the bytes are the same each time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from onnxgrad.errors import InputError
+from onnxgrad.train import tensors
+
+ARRAYS = {
+    "transposed": np.arange(6, dtype=np.float32).reshape(2, 3).T,
+    "every other": np.arange(8, dtype=np.float64)[::2],
+    "scalar": np.array(3, np.int64),
+    "empty": np.zeros((0, 2), np.float16),
+    "brain": np.ones(3, ml_dtypes.bfloat16),
+}
+
+
+def test_they_come_back(tmp_path: Path) -> None:
+    tensors.write(tmp_path / "a", ARRAYS, {"b": "1", "a": "2"})
+    arrays, said = tensors.read(tmp_path / "a")
+    assert said == {"a": "2", "b": "1"}
+    assert arrays.keys() == ARRAYS.keys()
+    for name, array in ARRAYS.items():
+        assert arrays[name].dtype == array.dtype
+        np.testing.assert_array_equal(arrays[name], array)
+
+
+def test_the_bytes_do_not_depend_on_the_order() -> None:
+    backwards = dict(reversed(ARRAYS.items()))
+    assert (
+        len({tensors.to_bytes(a, m) for a in (ARRAYS, backwards) for m in ({"a": "1", "b": "2"}, {"b": "2", "a": "1"})})
+        == 1
+    )
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b"\x08" + bytes(7) + b"{}      junk", bytes(100)])
+def test_what_is_no_such_file(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "a").write_bytes(data)
+    with pytest.raises(InputError, match="no safetensors file"):
+        tensors.read(tmp_path / "a")

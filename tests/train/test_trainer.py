@@ -1,0 +1,126 @@
+"""From the first batch to the trained model; a run that was broken off ends with the same bytes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.save import save, to_proto
+from onnxgrad.train import SGD
+from onnxgrad.train.metrics import accuracy
+from onnxgrad.train.store import save_step
+from onnxgrad.train.trainer import CHECKPOINT, Diverged, Trainer
+from onnxgrad.verify.running.run import run
+from tests.train.common import examples, step, write_model
+
+
+def trainer(rate: float = 1e-2) -> Trainer:
+    return Trainer(step(), rate, threads=1)
+
+
+def test_a_model_learns_and_comes_back(tmp_path: Path) -> None:
+    model = write_model(tmp_path)
+    own = trainer()
+    held_out = examples(100, seed=2)
+    history = own.fit(examples(500), epochs=12, validation=held_out, metrics={"accuracy": accuracy()})
+    assert len(history.losses) == 12 * 16
+    assert history.losses[-1] < 0.2 * history.losses[0]
+    assert history.evaluations[-1]["accuracy"] > 0.9
+    save(own.export(model), tmp_path / "trained.onnx")
+    logits = np.asarray(run(tmp_path / "trained.onnx", {"x": held_out["x"]})["logits"])
+    right = float((logits.argmax(1) == held_out["labels"]).mean())
+    assert right == pytest.approx(history.evaluations[-1]["accuracy"])
+
+
+@pytest.mark.parametrize("broken_off", [1, 16, 23])
+def test_a_run_that_was_broken_off_ends_with_the_same_bytes(tmp_path: Path, broken_off: int) -> None:
+    data, held_out = examples(500), examples(50, seed=2)
+    trainer().fit(data, epochs=3, validation=held_out, patience=9, folder=tmp_path / "whole", every=7)
+    trainer().fit(data, steps=broken_off, validation=held_out, patience=9, folder=tmp_path / "broken")
+    trainer().fit(data, epochs=3, validation=held_out, patience=9, folder=tmp_path / "broken")
+    whole, broken = ((tmp_path / name / CHECKPOINT).read_bytes() for name in ("whole", "broken"))
+    assert whole == broken
+
+
+def test_a_step_that_was_saved_is_the_same_step(tmp_path: Path) -> None:
+    save_step(step(), tmp_path)
+    losses = [Trainer(task, 1e-2, threads=1).fit(examples(64), epochs=2).losses for task in (tmp_path, step())]
+    assert losses[0] == losses[1]
+
+
+def test_a_loss_that_is_no_number_names_the_first_value_that_is_none() -> None:
+    own = Trainer(step(SGD()), 1e30, threads=1)
+    data = examples(64)
+    own.step(data)
+    before = own.parameters
+    with pytest.raises(Diverged, match=r"step 2: the loss is (nan|inf); the first value that is not finite is 'p'"):
+        own.step(data)
+    assert all(np.array_equal(value, before[name]) for name, value in own.parameters.items())
+
+
+def test_the_last_good_state_stays_on_the_disk(tmp_path: Path) -> None:
+    own = Trainer(step(SGD()), lambda number: 1e-2 if number < 5 else 1e38, threads=1)
+    with pytest.raises(Diverged):
+        own.fit(examples(500), epochs=2, folder=tmp_path, every=1)
+    again = trainer()
+    with pytest.raises(InputError, match=r"lacks 'w1\.exp_avg'"):  # another optimiser's
+        again.restore(tmp_path / CHECKPOINT)
+    last = Trainer(step(SGD()), 1e-2, threads=1)
+    last.restore(tmp_path / CHECKPOINT)
+    assert last.progress.steps == 5
+    assert all(np.isfinite(value).all() for value in last.parameters.values())
+
+
+def test_training_ends_when_it_gets_no_better(tmp_path: Path) -> None:
+    own = Trainer(step(SGD()), 0.0, threads=1)
+    history = own.fit(examples(64), epochs=50, validation=examples(32, seed=2), patience=3)
+    assert len(history.evaluations) == 4
+
+
+def test_somebody_else_may_end_it_and_a_log_is_kept(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    trainer().fit(examples(500), epochs=9, callbacks=[lambda event: event.step == 20], log=log)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, 21))
+    assert {"step", "epoch", "loss", "rate"} == set(lines[0])
+
+
+def test_a_rate_may_depend_on_the_step() -> None:
+    rates: list[float] = []
+    own = Trainer(step(SGD()), lambda number: 0.1 / number, threads=1)
+    own.fit(examples(64), epochs=2, callbacks=[lambda event: rates.append(event.rate)])
+    assert rates == [0.1, 0.05, 0.1 / 3, 0.025]
+
+
+@pytest.mark.parametrize("rate", [float("nan"), float("inf")])
+def test_a_rate_that_is_no_number(rate: float) -> None:
+    with pytest.raises(InputError, match="learning rate must be finite"):
+        Trainer(step(), rate)
+
+
+def test_a_checkpoint_of_another_model_or_a_damaged_one(tmp_path: Path) -> None:
+    Trainer(step(wrt=["w1"]), threads=1).save(tmp_path / "a")
+    with pytest.raises(InputError, match="lacks 'b1'"):
+        trainer().restore(tmp_path / "a")
+    trainer().save(tmp_path / "b")
+    (tmp_path / "b").write_bytes((tmp_path / "b").read_bytes()[:-50])
+    with pytest.raises(InputError, match="no safetensors file"):
+        trainer().restore(tmp_path / "b")
+    with pytest.raises(InputError, match="cannot be read"):
+        trainer().restore(tmp_path / "c")
+
+
+def test_only_the_trained_weights_differ(tmp_path: Path) -> None:
+    model = write_model(tmp_path)
+    own = Trainer(step(wrt=["w2"]), 1e-2, threads=1)
+    own.fit(examples(64))
+    before, after = onnx.load(model), to_proto(own.export(model))
+    for old, new in zip(before.graph.initializer, after.graph.initializer, strict=True):
+        assert (old == new) is (old.name != "w2")
+    assert before.graph.node == after.graph.node
+    assert json.loads(after.metadata_props[0].value)["weights"] == ["w2"]
