@@ -1,4 +1,4 @@
-"""The preset for models that are trained afterwards: every weight as it was, what training needs still there."""
+"""The presets: what each promises and why its passes stand where they do; for training every weight as it was."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from onnx import ModelProto, numpy_helper
 
 from onnxgrad.ir.types import FLOAT_DTYPES
-from onnxgrad.pipeline.pipeline import PRESETS, Pipeline
+from onnxgrad.pipeline.pipeline import Pipeline
+from onnxgrad.pipeline.presets import DESCRIBED, PRESETS
 from tests.helpers import MODELS_DIR, parse
 from tests.rewriting import Done, apply, model_of, weights
 
@@ -91,3 +92,61 @@ def test_the_options_by_themselves() -> None:
 def test_the_preset_runs_no_pass_that_makes_weights() -> None:
     names = {p.name for p in Pipeline.of("training-safe").passes}
     assert not {n for n in names if "combine" in n or "scale" in n or "bias" in n or "inference" in n}
+
+
+# ---- all of them ---------------------------------------------------------------------------------------------------
+
+# a scale behind a Conv, three products of one input, a BatchNormalization, and what nobody needs
+MIXED = """g (float[2,3,4,4] x) => (float[2,5,4,4] y, float[2,3,4,5] a, float[2,3,4,5] b) {
+    same = Identity (x)  c = Conv (same, w)  n = BatchNormalization (c, gamma, beta, mean, var)  y = Relu (n)
+    unread = Exp (c)  a = MatMul (x, u)  b = MatMul (same, v) }"""
+SHAPES = {"w": (5, 3, 1, 1), "u": (4, 5), "v": (4, 5)} | dict.fromkeys(["gamma", "beta", "mean", "var"], (5,))
+
+
+@pytest.mark.parametrize(
+    ("preset", "left"),
+    [
+        ("clean", {"Conv": 1, "BatchNormalization": 1, "Relu": 1, "MatMul": 2}),
+        ("training-safe", {"Conv": 1, "BatchNormalization": 1, "Relu": 1, "MatMul": 2}),
+        ("inference", {"Conv": 1, "Relu": 1, "MatMul": 2}),
+        ("default", {"Conv": 1, "Relu": 1, "MatMul": 2}),
+        ("canonical", {"Conv": 1, "Relu": 1, "MatMul": 1, "Split": 1}),
+    ],
+)
+def test_what_each_preset_promises(preset: str, left: dict[str, int]) -> None:
+    done = apply(model_of(MIXED, weights(SHAPES, positive="var")), ",".join(PRESETS[preset]), merge="auto")
+    assert done.counts == left
+    done.prove()
+
+
+@pytest.mark.parametrize("preset", DESCRIBED)
+def test_every_position_has_its_reason(preset: str) -> None:
+    """A pass by its name and options, and why it stands there, in words of its own."""
+    described = DESCRIBED[preset]
+    assert PRESETS[preset] == tuple(step.item for step in described.steps)
+    parsed = Pipeline.of(preset).passes
+    assert [p.name for p in parsed] == [step.item.partition("{")[0] for step in described.steps]
+    reasons = [step.why for step in described.steps]
+    assert all(len(why.split()) >= 3 and not why.endswith(".") for why in (*reasons, described.why))
+    assert len(set(reasons)) == len(reasons)
+
+
+def position(preset: str, name: str) -> int:
+    return [item.partition("{")[0] for item in PRESETS[preset]].index(name)
+
+
+@pytest.mark.parametrize("preset", DESCRIBED)
+def test_the_order_that_the_reasons_speak_of(preset: str) -> None:
+    assert position(preset, "remove-unused") == 0
+    order = ["remove-noops", "fold-constant", "open-if", "merge-equal", "merge-consecutive", "simplify-inference"]
+    order += ["backward-fold-scale-axis", "forward-fold-scale-axis", "fold-bias", "simplify-transpose"]
+    order += ["combine-parallel-matmul", "transpose-after-concat"]
+    there = [name for name in order if any(item.partition("{")[0] == name for item in PRESETS[preset])]
+    assert [position(preset, name) for name in there] == sorted(position(preset, name) for name in there)
+
+
+def test_costs_are_asked_about_in_default_and_nowhere_in_canonical() -> None:
+    parallel = {p: [item for item in PRESETS[p] if "combine-parallel" in item] for p in PRESETS}
+    assert all("merge=always" in item for item in parallel["canonical"]) and len(parallel["canonical"]) == 3
+    assert not any("merge" in item for item in parallel["default"]) and len(parallel["default"]) == 3
+    assert not parallel["clean"] and not parallel["inference"] and not parallel["training-safe"]
