@@ -117,14 +117,30 @@ def product_over_number(a: Var, c: Var, d: Var) -> Any:
     return None if quotient is None else a * quotient
 
 
-@rewrite(P.Add(P.Add(a, c).only, d), shrinks=count("Add"))
-def add_two_numbers(a: Var, c: Var, d: Var) -> Any:
-    """(a + c) + d = a + (c + d) for numbers c and d"""
+@rewrite(P.Add(P.Add(a, c.const).only, d.const), shrinks=count("Add"))
+def add_two_constants(a: Var, c: Var, d: Var) -> Any:
+    """(a + c) + d = a + (c + d) for constants c and d, one of which has the shape of the sum"""
     p, q = number(c), number(d)
-    if p is None or q is None or not a.rank:
+    if p is not None and q is not None:
+        total = _together(np.add, p, q)
+        return None if total is None or not a.rank else a + total
+    one, other = c.const, d.const
+    if one is None or other is None or c.use_count > 1 or d.use_count > 1:
+        return None  # what is read elsewhere as well would stay, and the sum come in addition
+    if broadcast_shapes([c.shape, d.shape]) not in (c.shape, d.shape):
         return None
-    total = _together(np.add, p, q)
-    return None if total is None else a + total
+    return _sum_of_vectors(a, one, other)
+
+
+def _sum_of_vectors(a: Var, c: Array, d: Array) -> Var | None:
+    with np.errstate(all="ignore"):
+        total = np.add(c, d)
+    if total.dtype.kind not in "iu":
+        size = np.abs(total.astype(np.float64))
+        smallest = 1e-4 if total.dtype.itemsize == 2 else 1e-30
+        if not np.all((size >= smallest) | ((c == 0) & (d == 0))) or not np.isfinite(size).all():
+            return None
+    return a + total
 
 
 # the same bits for every value: a sign is never rounded

@@ -6,7 +6,7 @@ from typing import Any
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.noops import x_if_free
+from onnxgrad.laws.noops import x_or_identity
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.worklist import count, rewrite
 
@@ -16,13 +16,13 @@ x, a, b = capture("x a b")
 @rewrite(P.Squeeze(P.Unsqueeze(x, a.maybe).named("inner"), b.maybe), shrinks=count("Squeeze"))
 def squeeze_of_unsqueeze(x: Var, inner: Binding, root: Binding) -> Any:
     """Squeeze(Unsqueeze(x, axes), axes) = x"""
-    return x_if_free(root, x) if _same_axes(inner, root, inner.out.rank) else None
+    return x_or_identity(root, x) if _same_axes(inner, root, inner.out.rank) else None
 
 
 @rewrite(P.Unsqueeze(P.Squeeze(x, a.maybe).named("inner"), b.maybe), shrinks=count("Unsqueeze"))
 def unsqueeze_of_squeeze(x: Var, inner: Binding, root: Binding) -> Any:
     """Unsqueeze(Squeeze(x, axes), axes) = x"""
-    return x_if_free(root, x) if _same_axes(inner, root, x.rank) else None
+    return x_or_identity(root, x) if _same_axes(inner, root, x.rank) else None
 
 
 def _same_axes(inner: Binding, outer: Binding, rank: int | None) -> bool:

@@ -11,7 +11,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import numpy_dtype
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.noops import x_if_free
+from onnxgrad.laws.noops import x_or_identity
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Decline, decline
 from onnxgrad.rewrite.worklist import count, rewrite
@@ -25,7 +25,7 @@ _DTYPES = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16}
 @rewrite(P.Relu(P.Relu(x).named("inner")), shrinks=count("Relu"))
 def relu_of_relu(x: Var, inner: Binding, root: Binding) -> Any:
     """Relu(Relu(x)) = Relu(x)"""
-    return x_if_free(root, inner.out)
+    return x_or_identity(root, inner.out)
 
 
 @rewrite(P.Relu(P.Clip(x, a.maybe, b.maybe).only.named("inner")), shrinks=count("Relu"))

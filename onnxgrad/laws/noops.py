@@ -25,6 +25,12 @@ def x_if_free(root: Binding, x: Var) -> Var | Decline:
     return x
 
 
+def x_or_identity(root: Binding, x: Var) -> Var:
+    """`x` for the root's result, through an Identity where the interface needs one: for laws of several bindings."""
+    free = x_if_free(root, x)
+    return op.Identity(x) if isinstance(free, Decline) else free
+
+
 @rewrite(P.Identity(x), shrinks=count())
 def identity(x: Var, root: Binding) -> Any:
     """Identity(x) = x"""

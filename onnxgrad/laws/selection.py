@@ -10,7 +10,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import broadcast_shapes, same_shape
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.noops import x_if_free
+from onnxgrad.laws.noops import x_or_identity
 from onnxgrad.rewrite.pattern import Each, P, capture
 from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import count, rewrite
@@ -63,4 +63,4 @@ def where_of_constant(c: Var, x: Var, y: Var, root: Binding) -> Any:
     chosen = x if chooses.any() else y
     if not same_shape(broadcast_shapes([c.shape, x.shape, y.shape]), chosen.shape):
         return decline("the chosen side may be broadcast")
-    return x_if_free(root, chosen)
+    return x_or_identity(root, chosen)

@@ -12,7 +12,7 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.noops import x_if_free
+from onnxgrad.laws.noops import x_or_identity
 from onnxgrad.rewrite.pattern import Each, P, capture
 from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import Measure, count, rewrite
@@ -73,7 +73,7 @@ def transpose_of_transpose(x: Var, p: Any, q: Any, root: Binding) -> Any:
     perm = [p[i] for i in q]
     inner = root.inputs[0]
     if perm == sorted(perm):
-        return x_if_free(root, x)
+        return x_or_identity(root, x)
     if inner is None or inner.use_count > 1:
         return decline("the inner transpose has another reader and would stay")
     return op.Transpose(x, perm=perm)
@@ -107,15 +107,47 @@ def transpose_through_elementwise(x: Var, p: Any, q: Any, between: Binding) -> A
     return getattr(op, between.op)(x, **between.attrs)
 
 
-@rewrite(
-    P.Transpose(P.any_of("Add", "Sub", "Mul", "Div")(P.Transpose(x, perm=p), c.const).only.named("between"), perm=q),
-    shrinks=count("Transpose"),
-)
-def transpose_through_number(x: Var, c: Var, p: Any, q: Any, between: Binding) -> Any:
-    """Transpose(Transpose(x, p) + c, q) = x + c, and so on, for a number c, where p o q is the identity"""
-    if not _cancel(p, q) or c.shape not in ((), (1,)) or not p or between.version < 7:
+_OF_TWO = P.Transpose(P.any_of("Add", "Sub", "Mul", "Div")(a, b).only.named("between"), perm=q)
+
+
+@rewrite(_OF_TWO, shrinks=count("Transpose"))
+def transpose_through_two(q: Any, between: Binding) -> Any:
+    """Transpose(Transpose(x, p) + Transpose(y, p), q) = x + y, and so on, where p o q is the identity; or y a number"""
+    return _through_two(between, [_untransposed(v, q) for v in between.inputs])
+
+
+@rewrite(_OF_TWO, shrinks=count("Transpose"))
+def transpose_through_constant(q: Any, between: Binding) -> Any:
+    """Transpose(Transpose(x, p) + c, q) = x + Transpose(c, q), and so on, where p o q is the identity: a constant
+    c that is read here only is transposed at once
+    """
+    return _through_two(between, [_untransposed(v, q) or _transposed_at_once(v, q) for v in between.inputs])
+
+
+def _through_two(between: Binding, moved: list[Var | None]) -> Var | None:
+    found = [v for v in moved if v is not None]
+    if between.version < 7 or len(found) < 2 or all(v is None or v.is_constant for v in between.inputs):
         return None
-    return getattr(op, between.op)(x, c)
+    made: Var = getattr(op, between.op)(*found)
+    return made
+
+
+def _untransposed(v: Var | None, q: Any) -> Var | None:
+    """Transpose(v, q) for a transposed value that this undoes, and for a number; None for anything else."""
+    made = None if v is None else v.definition
+    if made is not None and made.is_op("Transpose"):
+        return made.inputs[0] if _cancel(made.attr("perm"), q) else None
+    return v if v is not None and q and v.is_constant and v.shape in ((), (1,)) else None
+
+
+def _transposed_at_once(v: Var | None, q: Any) -> Var | None:
+    if v is None or q is None or not v.is_constant or v.shape is None or len(v.shape) > len(q) or v.use_count > 1:
+        return None
+    array = v.const
+    if array is None:
+        return None
+    aligned = array.reshape(*[1] * (len(q) - array.ndim), *array.shape)
+    return constant(np.transpose(aligned, q), name=f"{v.name}_transposed")
 
 
 def _cancel(p: Any, q: Any) -> bool:
@@ -249,9 +281,7 @@ def concat_of_transposes(x: list[Var], axis: int, root: Binding) -> Any:
     # in a nested block (a loop's body, say) the Concat may run often, and the transposes outside of it once
     if sum(b is not None and v.sole_user() is root and v.block is root.block for b, v in zip(made, x, strict=True)) < 2:
         return decline("the transposes have other readers and would stay")
-    inner = [_untransposed(v, perm) if b is None else b.inputs[0] for b, v in zip(made, x, strict=True)]
+    inner = [
+        _transposed_at_once(v, np.argsort(perm)) if b is None else b.inputs[0] for b, v in zip(made, x, strict=True)
+    ]
     return op.Transpose(op.Concat(*inner, axis=perm[axis % len(perm)]), perm=list(perm))
-
-
-def _untransposed(v: Var, perm: Sequence[int]) -> Var:
-    return constant(np.transpose(np.asarray(v.const), np.argsort(perm)), name=f"{v.name}_transposed")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from onnxgrad.laws.arithmetic import NUMBERS, SIGNS, add_two_numbers
+from onnxgrad.laws.arithmetic import NUMBERS, SIGNS, add_two_constants
 from onnxgrad.laws.sums import common_factor, sum_of_sums
 from onnxgrad.passes.base import RulePass, register
 from onnxgrad.rewrite.worklist import Rule
@@ -28,4 +28,4 @@ class SimplifyArithmetic(RulePass):
     @property
     def laws(self) -> Sequence[Rule]:
         """See `laws.arithmetic` and `laws.sums`."""
-        return SIGNS if self.exact else (*SIGNS, *NUMBERS, add_two_numbers, common_factor, sum_of_sums)
+        return SIGNS if self.exact else (*SIGNS, *NUMBERS, add_two_constants, common_factor, sum_of_sums)

@@ -12,8 +12,9 @@ from onnxgrad.laws.transposes import (
     transpose_of_matmul,
     transpose_of_matmul_if_free,
     transpose_of_transpose,
+    transpose_through_constant,
     transpose_through_elementwise,
-    transpose_through_number,
+    transpose_through_two,
 )
 from onnxgrad.passes.base import RulePass, register
 from onnxgrad.rewrite.worklist import Rule
@@ -25,15 +26,18 @@ class SimplifyTranspose(RulePass):
     """T(T(x)) = x, T(f(T(x))) = f(x), T(a @ b) = T(b) @ T(a), Gemm(T(a), b) = Gemm(a, b, transA).
 
     `always`: push a transpose below a product even when neither operand's transpose cancels or folds, which is what
-    a gradient graph wants; without, only when one of them costs nothing.
+    a gradient graph wants; without, only when one of them costs nothing. `floats=false` transposes no constant: it may
+    be a weight to be trained.
     """
 
     name: ClassVar[str] = "simplify-transpose"
     always: bool = False
+    floats: bool = True
 
     @property
     def laws(self) -> Sequence[Rule]:
         """See `laws.transposes`."""
         of_matmul = transpose_of_matmul if self.always else transpose_of_matmul_if_free
-        through = [transpose_through_elementwise, transpose_through_number]
+        two = transpose_through_constant if self.floats else transpose_through_two
+        through = [transpose_through_elementwise, two]
         return [transpose_in_order, transpose_of_transpose, *through, of_matmul, *GEMM_RULES]

@@ -36,7 +36,7 @@ _TRAINABLE = (
     Step("remove-noops{floats=false}", "the 1 of a product may be trained"),
     Step("fold-constant{floats=false}", "shapes, sizes and indices only"),
     Step("merge-equal{floats=false}", "what is equal shows only once it is folded; biases of zeros stay apart"),
-    Step("simplify-transpose", "fewer and lower transposes between the same weights"),
+    Step("simplify-transpose{floats=false}", "fewer and lower transposes between the same weights"),
     Step("remove-unused", "shapes that were folded"),
 )
 _BACKWARD = Step("backward-fold-scale-axis", "before forward: behind a product a scale moves whatever its sign")

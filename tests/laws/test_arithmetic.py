@@ -95,6 +95,37 @@ def test_integers_wrap_the_same_way() -> None:
         assert_same_bits(done, x=x, z=x, w=x)
 
 
+ROW, COLUMN, WHOLE = np.ones(3), np.full((2, 1), 0.5), np.arange(1, 7).reshape(2, 3)
+
+
+@pytest.mark.parametrize(("c", "d"), [(ROW, ROW), (ROW, WHOLE), (WHOLE, COLUMN), (COLUMN, np.float64(2))])
+@pytest.mark.parametrize("dtype", ["float16", "float", "double", "int32", "int64"])
+def test_constants_added_in_a_row_are_added_at_once(c: Any, d: Any, dtype: str) -> None:
+    kind = {"float": "float32", "double": "float64"}.get(dtype, dtype)
+    constants = {"c": c.astype(kind), "d": d.astype(kind)}
+    text = f"g ({dtype}[N,3] x) => ({dtype}[2,3] o) {{ t = Add(x, c) o = Add(d, t) }}"
+    done = rewritten(text, "simplify-arithmetic{exact=false}", constants)
+    assert done.ops == ["Add"]
+    assert_same_results(done, feeds={"x": np.arange(6).reshape(2, 3).astype(kind)})
+
+
+@pytest.mark.parametrize(
+    ("c", "d", "more"),
+    [
+        (ROW, COLUMN, ""),  # their sum would be larger than either
+        (ROW, -ROW, ""),  # (x + c) - c is not x for large c
+        (ROW * 3e38, ROW * 3e38, ""),
+        (ROW, ROW, "p = Neg(c)"),
+    ],
+)
+def test_constants_that_are_not_added_at_once(c: Any, d: Any, more: str) -> None:
+    constants = {"c": c.astype(np.float32), "d": d.astype(np.float32)}
+    output = ", float[3] p" if more else ""
+    text = f"g (float[N,3] x) => (float[M,3] o{output}) {{ t = Add(x, c) o = Add(d, t) {more} }}"
+    done = rewritten(text, "simplify-arithmetic{exact=false}", constants)
+    assert done.count("Add") == 2
+
+
 @pytest.mark.parametrize(
     "body", ["t = Neg(x) y = Mul(t, three)", "t = Neg(three) y = Mul(x, t)", "t = Add(x, two) y = Add(t, three)"]
 )

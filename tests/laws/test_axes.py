@@ -38,6 +38,12 @@ def test_unsqueeze_of_squeeze() -> None:
     assert_same_bits(done, x=special(1, 3, 1))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float", "double", "int32", "int64"])
+def test_between_input_and_output_an_identity_is_enough(dtype: str) -> None:
+    text = f"g ({dtype}[2,N] x) => ({dtype}[2,N] o) {{ y = Unsqueeze(x, a) o = Squeeze(y, a) }}"
+    assert rewritten(text, "remove-noops", {"a": i64(1)}).ops == ["Identity"]
+
+
 def test_the_inner_one_stays_for_its_other_reader() -> None:
     text = "g (float[2,N] x) => (float[2,N] o, float[2,1,N] p) { y = Unsqueeze(x, a) z = Squeeze(y, a) o = Relu(z) p = Neg(y) }"
     assert sorted(rewritten(text, "remove-noops", {"a": i64(1)}).ops) == ["Neg", "Relu", "Unsqueeze"]

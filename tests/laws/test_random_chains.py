@@ -40,6 +40,9 @@ class Chains:
 
     def number(self) -> str:
         value = np.float32(self.rng.choice(NUMBERS))
+        if self.rng.random() < 0.2:
+            shape = self.rng.choice(((3,), (3, 1), (3, 3)))
+            return self.constant(np.array(self.rng.choices(NUMBERS, k=int(np.prod(shape))), np.float32).reshape(shape))
         return self.constant(value if self.rng.random() < 0.7 else value.reshape(1))
 
     def number_op(self, v: str) -> str:
@@ -60,9 +63,11 @@ class Chains:
 
     def flip(self, v: str) -> str:
         inner = self.emit("Transpose", v, perm=[1, 0])
-        return self.emit(
-            "Transpose", self.signs(inner) if self.rng.random() < 0.5 else self.number_op(inner), perm=[1, 0]
+        beside = self.emit("Transpose", self.pick(), perm=[1, 0])
+        between = self.rng.choice(
+            (self.signs, self.number_op, lambda u: self.emit(self.rng.choice(("Add", "Sub", "Mul")), beside, u))
         )
+        return self.emit("Transpose", between(inner), perm=[1, 0])
 
     def select(self, v: str) -> str:
         rows = self.emit("Concat", v, self.emit("Concat", self.pick(), v, axis=0), axis=self.rng.choice((0, -2)))

@@ -105,3 +105,10 @@ def test_where_by_a_constant(says: bool, left: str, opset: int) -> None:
 def test_where_that_may_broadcast_stays(x: str, z: str, c: Any) -> None:
     text = f"g ({x} x, {z} z) => (float[] o) {{ y = Where(c, x, z) o = Neg(y) }}"
     assert rewritten(text, "remove-noops", {"c": c}).ops == ["Where", "Neg"]
+
+
+def test_where_between_input_and_output_is_an_identity() -> None:
+    text = "g (float[2,N] x, float[2,N] z) => (float[2,N] o) { o = Where(c, x, z) }"
+    done = rewritten(text, "remove-noops", {"c": np.array([False])})
+    assert done.ops == ["Identity"]
+    assert_same_bits(done, x=special(2, 3), z=np.ones((2, 3), np.float32))

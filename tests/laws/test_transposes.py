@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.rewriting import assert_same_bits, rewritten, special
+from tests.rewriting import apply, assert_same_bits, model_of, rewritten, special
 
 PERMS = [((1, 0, 2), (1, 0, 2)), ((1, 2, 0), (2, 0, 1))]
 BETWEEN = ["Relu(y)", "Neg(y)", "LeakyRelu<alpha=0.3>(y)", "Sqrt(y)", "Floor(y)"]
@@ -26,6 +26,50 @@ def test_both_go(first: Any, second: Any, between: str, opset: int) -> None:
     assert_same_bits(done, x=special(2, 3, 5))
 
 
+@pytest.mark.parametrize("opset", [7, 13, 22])
+@pytest.mark.parametrize("shape", [(3,), (1, 3), (5, 1, 3), (5, 2, 3), (2, 1)])
+@pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div"])
+def test_a_constant_beside_it_is_transposed_at_once(op: str, shape: tuple[int, ...], opset: int) -> None:
+    text = f"""g (float[2,3,5] x) => (float[2,3,5] o, float[2,3,5] p) {{
+        y = Transpose<perm=[2,0,1]>(x) z = {op}(y, c) o = Transpose<perm=[1,2,0]>(z)
+        t = Transpose<perm=[2,0,1]>(x) u = {op}(d, t) p = Transpose<perm=[1,2,0]>(u)
+      }}"""
+    constants = {"c": special(*shape), "d": special(*shape, seed=1)}
+    done = rewritten(text, "simplify-transpose", constants, opset=opset, ir_version=8)
+    assert done.ops == [op, op]
+    assert_same_bits(done, x=special(2, 3, 5))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float", "double", "int32", "int64"])
+def test_two_transposed_operands(dtype: str) -> None:
+    text = f"""g ({dtype}[2,N] x, {dtype}[1,N] z) => ({dtype}[2,N] o, {dtype}[N,2] e) {{
+        s = Transpose(x) t = Transpose(z) y = Mul(s, t) o = Transpose(y) e = Neg(s)
+      }}"""
+    done = rewritten(text, "simplify-transpose")
+    assert sorted(done.ops) == ["Mul", "Neg", "Transpose"], "one is read elsewhere and stays for that"
+    kind = {"float": "float32", "double": "float64"}.get(dtype, dtype)
+    assert_same_bits(done, x=np.arange(6).reshape(2, 3).astype(kind), z=np.arange(3).reshape(1, 3).astype(kind))
+
+
+def test_a_weight_to_be_trained_is_not_transposed() -> None:
+    text = "g (float[2,3] x) => (float[2,3] o) { y = Transpose(x) z = Add(y, c) o = Transpose(z) }"
+    constants = {"c": special(3, 1)}
+    assert rewritten(text, "simplify-transpose{floats=false}", constants).count("Transpose") == 2
+    assert apply(model_of(text, constants), preset="training-safe").count("Transpose") == 2
+
+
+def test_transposes_by_other_permutations_stay() -> None:
+    text = """g (float[2,2,2] x, float[2,2,2] z) => (float[2,2,2] o) {
+        s = Transpose<perm=[1,2,0]>(x) t = Transpose<perm=[0,2,1]>(z) y = Add(s, t) o = Transpose<perm=[2,0,1]>(y) }"""
+    assert rewritten(text, "simplify-transpose").count("Transpose") == 3
+
+
+def test_between_input_and_output_an_identity_is_enough() -> None:
+    done = rewritten("g (float[2,N] x) => (float[2,N] o) { y = Transpose(x) o = Transpose(y) }", "simplify-transpose")
+    assert done.ops == ["Identity"]
+    assert_same_bits(done, x=special(2, 3))
+
+
 def test_a_cast_and_no_perm_written() -> None:
     text = "g (float[2,N] x) => (int32[2,N] o) { y = Transpose(x) z = Cast<to=6>(y) o = Transpose(z) }"
     done = rewritten(text, "simplify-transpose")
@@ -36,15 +80,17 @@ def test_a_cast_and_no_perm_written() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        "y = Transpose<perm=[1,0]>(x) z = Mul(y, v) o = Transpose<perm=[1,0]>(z)",  # v has an axis
-        "y = Transpose<perm=[1,0]>(x) z = Sub(c, y) o = Transpose<perm=[1,0]>(z)",
+        "y = Transpose<perm=[1,0]>(x) z = Mul(y, x) o = Transpose<perm=[1,0]>(z)",
+        "y = Transpose<perm=[1,0]>(x) z = Add(y, w) o = Transpose<perm=[1,0]>(z) p = Mul(w, x) q = Add(o, p)",
+        "y = Transpose<perm=[1,0]>(x) z = Add(y, u) o = Transpose<perm=[1,0]>(z)",
+        "y = Transpose<perm=[1,0]>(x) z = Max(y, v) o = Transpose<perm=[1,0]>(z)",
         "y = Transpose<perm=[1,0]>(x) z = Softmax(y) o = Transpose<perm=[1,0]>(z)",
         "y = Transpose<perm=[1,0]>(x) z = Relu(y) o = Transpose<perm=[0,1]>(z)",
     ],
 )
 def test_stays(body: str) -> None:
-    constants = {"v": np.ones(3, np.float32), "c": np.float32(2)}
-    done = rewritten(f"g (float[3,3] x) => (float[3,3] o) {{ {body} }}", "simplify-transpose", constants)
+    constants = {"v": np.ones(3, np.float32), "w": np.ones((3, 3), np.float32)}
+    done = rewritten(f"g (float[3,3] x, float[3] u) => (float[3,3] o) {{ {body} }}", "simplify-transpose", constants)
     assert done.count("Transpose") >= 1
 
 
