@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.differentiation import differentiate
@@ -95,7 +94,7 @@ def training_step(
         (*(_fed(v, "batch") for v in batch), *fed),
         target.name,
         tuple(kept),
-        {"name": optimizer.name, **asdict(optimizer)},
+        optimizer.to_dict(),
         digest,
     )
     _ask_for(evaluation.main, [p.name for p in parameters])
@@ -142,10 +141,11 @@ def _update(
     fed: list[Fed] = []
     states: list[Fed] = []
     for p, g in zip(parameters, adjoints, strict=True):
-        at = Moment(op.Cast(rate, to=p.dtype), number, op, partial(op.Cast, to=p.dtype))
+        at = Moment(rate, number, op, p.dtype)
         held: dict[str, Var] = {}
         for slot, value in optimizer.state(initial[p.name]).items():
-            held[slot] = block.add_input(names.fresh(f"{p.name}.{slot}"), TensorType(p.dtype, value.shape))
+            type_ = TensorType(helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+            held[slot] = block.add_input(names.fresh(f"{p.name}.{slot}"), type_)
             initial[held[slot].name] = value
         new, kept = optimizer.update(p, g, held, at)
         fed.append(_fed(p, "parameter", _return(block, new, f"{p.name}.new"), gradient=g.name))

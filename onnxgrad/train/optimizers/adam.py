@@ -1,42 +1,46 @@
-"""Adam and its relatives: a step against the mean of the gradients, by the root of the mean of their squares."""
+"""Adam and AdamW: a step against the mean of the gradients, by the root of the mean of their squares."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from onnxgrad.ir.types import Array
-from onnxgrad.train.optimizers.base import Moment, Optimizer, State, Tensor, zeros
+from onnxgrad.train.optimizers.base import Moment, Optimizer, State, Tensor, decayed, zeros
 
 
 @dataclass(frozen=True)
 class Adam(Optimizer):
     """m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p = p - r (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps).
 
-    Source: Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015; `weight_decay` adds its part to g.
+    amsgrad: by the largest v so far. weight_decay adds its part to g. Source: Kingma and Ba, "Adam: A Method for
+    Stochastic Optimization", 2015; Reddi et al., "On the Convergence of Adam and Beyond", 2018.
     """
 
+    lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.0
+    amsgrad: bool = False
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """The mean of the gradients and of their squares."""
-        return zeros(parameter, "exp_avg", "exp_avg_sq")
+        """The mean of the gradients and of their squares, and the largest of those with amsgrad."""
+        return zeros(parameter, "exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if self.amsgrad else []))
 
     def update(self, p: Tensor, g: Tensor, s: State, at: Moment) -> tuple[Tensor, dict[str, Tensor]]:
         """One step."""
-        return self._step(p, self._decayed(p, g), s, at)
-
-    def _decayed(self, p: Tensor, g: Tensor) -> Tensor:
-        return g + self.weight_decay * p if self.weight_decay else g
+        return self._step(p, self._downhill(p, g, self.weight_decay), s, at)
 
     def _step(self, p: Tensor, g: Tensor, s: State, at: Moment) -> tuple[Tensor, dict[str, Tensor]]:
         b1, b2 = self.betas
         m = b1 * s["exp_avg"] + (1 - b1) * g
         v = b2 * s["exp_avg_sq"] + (1 - b2) * (g * g)
-        size = at.rate / at.number(at.correction(b1))
+        kept, largest = {"exp_avg": m, "exp_avg_sq": v}, v
+        if self.amsgrad:
+            kept["max_exp_avg_sq"] = largest = at.math.Max(s["max_exp_avg_sq"], v)
+        # sqrt(1 - b2^t) stands with the scalars: one operation less on each element
         root = at.number(at.math.Sqrt(at.correction(b2)))
-        return p - size * (m / (at.math.Sqrt(v) / root + self.eps)), {"exp_avg": m, "exp_avg_sq": v}
+        size = at.rate * (root / at.number(at.correction(b1)))
+        return p - size * (m / (at.math.Sqrt(largest) + root * self.eps)), kept
 
 
 @dataclass(frozen=True)
@@ -50,4 +54,4 @@ class AdamW(Adam):
 
     def update(self, p: Tensor, g: Tensor, s: State, at: Moment) -> tuple[Tensor, dict[str, Tensor]]:
         """One step."""
-        return self._step(p * (1.0 - at.rate * self.weight_decay), g, s, at)
+        return self._step(decayed(p, self.weight_decay, at), self._downhill(p, g), s, at)

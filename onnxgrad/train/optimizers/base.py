@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, ClassVar
 
 import numpy as np
+from onnx import helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.types import Array
+from onnxgrad.train import array_math
 
 # a Var while a graph is built, an array while one computes
 Tensor = Any
@@ -25,46 +27,132 @@ State = Mapping[str, Tensor]
 class Moment:
     """When and with what an update is made.
 
-    rate: the learning rate, a scalar of the parameters' dtype. step: the number of this update from 1 on, a float64
-    scalar: powers such as 0.999^t need its digits. math: `op`, or the same functions over arrays. number: turns a
-    float64 scalar into one of the parameters' dtype.
+    learning_rate: a floating-point scalar. step: the number of this update from 1 on, a float64 scalar: powers such
+    as 0.999^t need its digits. math: `op`, or the same functions over arrays (`train.array_math`). dtype: the ONNX
+    element type of the parameters.
     """
 
-    rate: Tensor
+    learning_rate: Tensor
     step: Tensor
     math: Any
-    number: Any
+    dtype: int
+
+    @property
+    def rate(self) -> Tensor:
+        """The learning rate in the parameters' dtype."""
+        return self.number(self.learning_rate)
+
+    def number(self, value: Tensor) -> Tensor:
+        """A value, usually a scalar of float64, in the parameters' dtype."""
+        return self.math.Cast(value, to=self.dtype)
 
     def correction(self, beta: float) -> Tensor:
         """1 - beta^t in float64: what an average of t terms that began at 0 lacks."""
         return 1.0 - self.math.Pow(np.float64(beta), self.step)
 
+    def of(self, dtype: int) -> Moment:
+        """The same for parameters of another dtype."""
+        return replace(self, dtype=dtype)
+
 
 @dataclass(frozen=True)
 class Optimizer(ABC):
-    """An update rule. A subclass has its hyperparameters as fields, with PyTorch's names and defaults."""
+    """An update rule. A subclass has its hyperparameters as fields, with PyTorch's names and defaults.
+
+    lr: the learning rate of who gives the step none; a formula reads `at.rate`. maximize: go up, not down.
+    elementwise: each element is updated by itself, so that a parameter, with its states of the same shape, may be
+    updated in blocks; a state of shape () is then one number for all. Raises InputError for a number out of its range.
+    """
+
+    elementwise: ClassVar[bool] = True
+
+    lr: float = field(default=1e-3, kw_only=True)
+    maximize: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            value = getattr(self, f.name)
-            numbers = value if isinstance(value, tuple) else (value,)
-            if any(isinstance(n, float) and not np.isfinite(n) for n in numbers):
-                raise InputError(f"{self.name}: {f.name} must be finite, not {value}")
+            object.__setattr__(self, f.name, _checked(self.name, f.name, f.default, getattr(self, f.name)))
 
     @property
     def name(self) -> str:
         """What files and the command line call it."""
         return type(self).__name__.lower()
 
+    def to_dict(self) -> dict[str, Any]:
+        """The name and the hyperparameters, as a manifest has them."""
+        return {"name": self.name, **asdict(self)}
+
     def state(self, parameter: Array) -> dict[str, Array]:
-        """What is kept of one parameter between steps, as it is before the first one; nothing by default."""
+        """What is kept of one parameter between steps, as it is before the first one; nothing by default.
+
+        Shapes and dtypes are the state's own: they need not be the parameter's.
+        """
         return {}
 
     @abstractmethod
     def update(self, p: Tensor, g: Tensor, s: State, at: Moment) -> tuple[Tensor, dict[str, Tensor]]:
-        """The parameter and its state after one step; p, g and what `state` gave have one shape unless it says else."""
+        """The parameter and its state after one step; `g` has the shape of `p`, `s` holds what `state` gave."""
+
+    def apply(
+        self, p: Array, g: Array, s: Mapping[str, Array], *, step: int, rate: float | None = None
+    ) -> tuple[Array, dict[str, Array]]:
+        """`update` of arrays: new ones, each of the dtype and shape that it had. rate: `lr` by default.
+
+        Overflow gives Inf and NaN without a warning, as in a graph.
+        """
+        dtype = helper.np_dtype_to_tensor_dtype(p.dtype)
+        at = Moment(np.float64(self.lr if rate is None else rate), np.float64(step), array_math, dtype)
+        with np.errstate(all="ignore"):
+            new, kept = self.update(p, g, s, at)
+        return np.asarray(new), {name: np.asarray(value) for name, value in kept.items()}
+
+    def _downhill(self, p: Tensor, g: Tensor, weight_decay: float = 0.0) -> Tensor:
+        """The way down: g, or -g to maximize, plus the gradient of weight_decay |p|^2 / 2."""
+        g = -g if self.maximize else g
+        return g + weight_decay * p if weight_decay else g
 
 
 def zeros(parameter: Array, *names: str) -> dict[str, Array]:
     """A state of zeros like the parameter under each name."""
     return {name: np.zeros_like(parameter) for name in names}
+
+
+def decayed(p: Tensor, weight_decay: float, at: Moment) -> Tensor:
+    """(1 - r weight_decay) p: a decay that is no part of the gradient.
+
+    Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019.
+    """
+    return p * (1.0 - at.rate * weight_decay) if weight_decay else p
+
+
+# smallest and largest value of a hyperparameter, and whether it may be the largest itself
+_RANGES = {
+    "betas": (0.0, 1.0, False),
+    "rho": (0.0, 1.0, True),
+    "beta2_decay": (-np.inf, 0.0, True),
+    "d": (1.0, np.inf, True),
+}
+_POSITIVE = (0.0, np.inf, True)
+
+
+def _checked(owner: str, name: str, default: Any, value: Any) -> Any:
+    """The value as Python's own numbers, which take the dtype of what they meet. Raises InputError out of range."""
+    if isinstance(default, tuple):
+        if not isinstance(value, (tuple, list)) or len(value) != len(default):
+            raise InputError(f"{owner}: {name} must be {len(default)} numbers, not {value!r}")
+        return tuple(_checked(owner, name, d, v) for d, v in zip(default, value, strict=True))
+    if default is None and value is None:
+        return None
+    if isinstance(default, bool) or not (default is None or isinstance(default, (int, float))):
+        return value
+    low, high, closed = _RANGES.get(name, _POSITIVE)
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not np.isfinite(value):
+        raise InputError(f"{owner}: {name} must be a finite number, not {value!r}")
+    if not low <= value <= high or (value == high and not closed):
+        bounds = (
+            f"at least {low:g}"
+            if high == np.inf
+            else f"from {low:g} to {high:g}" + ("" if closed else ", not 1 itself")
+        )
+        raise InputError(f"{owner}: {name} must be {bounds}, not {value!r}")
+    return float(value)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from onnxgrad.errors import InputError
 from onnxgrad.ir.types import Array
 from onnxgrad.train.optimizers.base import Moment, Optimizer, State, Tensor, zeros
@@ -17,6 +19,7 @@ class SGD(Optimizer):
     learning", 2013, as PyTorch writes it. Raises InputError for Nesterov without momentum, or with dampening.
     """
 
+    lr: float = 1e-3
     momentum: float = 0.0
     dampening: float = 0.0
     weight_decay: float = 0.0
@@ -33,13 +36,12 @@ class SGD(Optimizer):
 
     def update(self, p: Tensor, g: Tensor, s: State, at: Moment) -> tuple[Tensor, dict[str, Tensor]]:
         """One step."""
-        if self.weight_decay:
-            g = g + self.weight_decay * p
+        g = self._downhill(p, g, self.weight_decay)
         if not self.momentum:
             return p - at.rate * g, {}
         fresh = g
         if self.dampening:  # of all gradients but the first
             first = at.math.Equal(at.step, 1.0)
-            fresh = g * at.number(at.math.Where(first, 1.0, 1.0 - self.dampening))
+            fresh = g * at.number(at.math.Where(first, np.float64(1.0), np.float64(1.0 - self.dampening)))
         b = self.momentum * s["momentum_buffer"] + fresh
         return p - at.rate * (g + self.momentum * b if self.nesterov else b), {"momentum_buffer": b}
