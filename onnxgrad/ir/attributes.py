@@ -29,6 +29,12 @@ def read_all(node: NodeProto) -> dict[str, Any]:
     return {a.name: read(a) for a in node.attribute if a.type not in (AttributeProto.GRAPH, AttributeProto.GRAPHS)}
 
 
+def written(node: NodeProto, name: str, default: Any) -> Any:
+    """One attribute as the file has it, lists as lists and text as bytes; `default` where it is not written."""
+    found = next((a for a in node.attribute if a.name == name), None)
+    return default if found is None else onnx.helper.get_attribute_value(found)
+
+
 def read(attribute: AttributeProto) -> Any:
     """One attribute's value: int, float, str (or bytes that are no text), tuple, TensorProto, RefAttr, ..."""
     if attribute.ref_attr_name:

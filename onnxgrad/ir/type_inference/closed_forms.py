@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
-from typing import Any
 
-from onnx import NodeProto, TensorProto, helper
+from onnx import NodeProto, TensorProto
 
+from onnxgrad.ir.attributes import written
 from onnxgrad.ir.types import (
     Dim,
     Shape,
@@ -69,14 +69,14 @@ def _transpose(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
     shape = inputs[0].shape
     if shape is None:
         return None
-    perm = list(_attribute(node, "perm", range(len(shape) - 1, -1, -1)))
+    perm = list(written(node, "perm", range(len(shape) - 1, -1, -1)))
     if sorted(perm) != list(range(len(shape))):
         raise TypeMismatch(f"perm {perm} does not fit {inputs[0].type}")
     return TensorType(inputs[0].dtype, tuple(shape[p] for p in perm))
 
 
 def _cast(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
-    return TensorType(_attribute(node, "to", 0), inputs[0].shape)
+    return TensorType(written(node, "to", 0), inputs[0].shape)
 
 
 def _concat(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
@@ -84,7 +84,7 @@ def _concat(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
     first = shapes[0]
     if first is None or any(s is None or len(s) != len(first) for s in shapes):
         return None
-    axis = _attribute(node, "axis", 1)  # opset 1 had this default
+    axis = written(node, "axis", 1)  # opset 1 had this default
     if not -len(first) <= axis < len(first):
         raise TypeMismatch(f"axis {axis} does not fit {inputs[0].type}")
     axis %= len(first)
@@ -105,7 +105,7 @@ def _shape(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
     shape = inputs[0].shape
     if shape is None:
         return TensorType(TensorProto.INT64, (None,))
-    start, end = _attribute(node, "start", 0), _attribute(node, "end", len(shape))
+    start, end = written(node, "start", 0), written(node, "end", len(shape))
     return TensorType(TensorProto.INT64, (len(shape[start:end]),))
 
 
@@ -115,8 +115,7 @@ def _reshape(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
     if shape is None or not count or target is None or len(inputs[1].shape or ()) != 1:
         return None
     sizes = [
-        shape[i] if d == 0 and i < len(shape) and not _attribute(node, "allowzero", 0) else d
-        for i, d in enumerate(target)
+        shape[i] if d == 0 and i < len(shape) and not written(node, "allowzero", 0) else d for i, d in enumerate(target)
     ]
     rest = element_count(tuple(d for d in sizes if d != -1))
     if min(target, default=0) < -1 or not rest or sizes.count(-1) > 1 or count % rest:
@@ -128,7 +127,7 @@ def _gemm(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
     a, b = inputs[0].shape, inputs[1].shape
     if len(inputs) != 2 or a is None or b is None or len(a) != 2 or len(b) != 2 or inputs[0].dtype != inputs[1].dtype:
         return None
-    (m, k), (k2, n) = a[:: -1 if _attribute(node, "transA", 0) else 1], b[:: -1 if _attribute(node, "transB", 0) else 1]
+    (m, k), (k2, n) = a[:: -1 if written(node, "transA", 0) else 1], b[:: -1 if written(node, "transB", 0) else 1]
     return TensorType(inputs[0].dtype, (m, n)) if same_dim(k, k2) else None
 
 
@@ -138,15 +137,8 @@ def _reduce(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
         return None
     gone = {a % len(shape) for a in axes}
     left = [1 if i in gone else d for i, d in enumerate(shape)]
-    kept = _attribute(node, "keepdims", 1)
+    kept = written(node, "keepdims", 1)
     return TensorType(inputs[0].dtype, tuple(d for i, d in enumerate(left) if kept or i not in gone))
-
-
-def _attribute(node: NodeProto, name: str, default: Any) -> Any:
-    for a in node.attribute:
-        if a.name == name:
-            return helper.get_attribute_value(a)
-    return default
 
 
 # fmt: off

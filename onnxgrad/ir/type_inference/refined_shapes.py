@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from onnx import NodeProto, TensorProto, helper
+from onnx import NodeProto, TensorProto
 
+from onnxgrad.ir.attributes import written
 from onnxgrad.ir.type_inference.symbols import INT_LIMITS, calculate, sizes
 from onnxgrad.ir.types import Dim, Shape, broadcast_shapes
 from onnxgrad.ir.var import Var
@@ -28,7 +28,7 @@ def _operand(inputs: Sequence[Var | None], index: int) -> Var | None:
 
 def _of_reshape(node: NodeProto, x: Var, inputs: Sequence[Var | None]) -> Shape | None:
     shape = _operand(inputs, 1)
-    return None if shape is None else _reshaped(x.shape, sizes(shape), bool(_attribute(node, "allowzero", 0)))
+    return None if shape is None else _reshaped(x.shape, sizes(shape), bool(written(node, "allowzero", 0)))
 
 
 def _of_expand(node: NodeProto, x: Var, inputs: Sequence[Var | None]) -> Shape | None:
@@ -147,10 +147,3 @@ def _remaining(source: Shape | None, others: list[Dim]) -> Dim:
     if not symbols:
         return total // count
     return symbols[0] if total == count else None
-
-
-def _attribute(node: NodeProto, name: str, default: Any) -> Any:
-    for a in node.attribute:
-        if a.name == name:
-            return helper.get_attribute_value(a)
-    return default

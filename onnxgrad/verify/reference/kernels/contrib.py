@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from onnxgrad.verify.reference.kernels.activations import ACTIVATIONS
 from onnxgrad.verify.reference.kernels.conv import conv
 from onnxgrad.verify.reference.kernels.elementwise import erf_of, sigmoid_of
 from onnxgrad.verify.reference.kernels.linear import gemm, matmul
@@ -46,25 +47,18 @@ def _activated(call: Call, y: Array, alpha: float | None = None, beta: float | N
     name = call["activation"] or "Identity"
     if name == "Clip":  # the only one whose missing numbers mean none
         return np.clip(y, alpha, beta)
-    if name not in _ACTIVATIONS:
+    if name.lower() not in _ACTIVATIONS:
         raise Unsupported(f"{call.op_type} with the activation {name!r}")
-    function, first, second = _ACTIVATIONS[name]
+    function, first, second = _ACTIVATIONS[name.lower()]
     return np.asarray(function(y, first if alpha is None else alpha, second if beta is None else beta))
 
 
-# activation -> f(y, alpha, beta), and what alpha and beta are where they are not given
+# these take what is above alpha, where recurrent operators also take what equals it
 _ACTIVATIONS: dict[str, tuple[Callable[[Array, float, float], Any], float, float]] = {
-    "Identity": (lambda y, a, b: y, 0.0, 0.0),
-    "Relu": (lambda y, a, b: np.maximum(y, 0.0), 0.0, 0.0),
-    "Tanh": (lambda y, a, b: np.tanh(y), 0.0, 0.0),
-    "Sigmoid": (lambda y, a, b: sigmoid_of(y), 0.0, 0.0),
-    "LeakyRelu": (lambda y, a, b: np.where(y >= 0, y, a * y), 0.01, 0.0),
-    "HardSigmoid": (lambda y, a, b: np.clip(a * y + b, 0.0, 1.0), 0.2, 0.5),
-    "Elu": (lambda y, a, b: np.where(y > 0, y, a * np.expm1(np.minimum(y, 0))), 1.0, 0.0),
-    "Softplus": (lambda y, a, b: np.logaddexp(0.0, y), 0.0, 0.0),
-    "Softsign": (lambda y, a, b: y / (1 + np.abs(y)), 0.0, 0.0),
-    "ThresholdedRelu": (lambda y, a, b: np.where(y > a, y, 0.0), 1.0, 0.0),
-    "HardSwish": (lambda y, a, b: y * np.clip(y / 6 + 0.5, 0.0, 1.0), 0.0, 0.0),
+    **ACTIVATIONS,
+    "identity": (lambda y, a, b: y, 0.0, 0.0),
+    "hardswish": (lambda y, a, b: y * np.clip(y / 6 + 0.5, 0.0, 1.0), 0.0, 0.0),
+    "thresholdedrelu": (lambda y, a, b: np.where(y > a, y, 0.0), 1.0, 0.0),
 }
 
 
