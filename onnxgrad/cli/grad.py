@@ -17,7 +17,7 @@ from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import check_not_weights, files_read, target_of, write_model
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.grad import Gradient, check_gradient, differentiate
-from onnxgrad.grad.check_report import GradientReport
+from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.grad.function_gradient import add_function_gradient, check_function
 from onnxgrad.grad.marks import mark
 from onnxgrad.grad.opset import raise_opset

@@ -2,8 +2,8 @@
 
 from onnxgrad.grad import rules
 from onnxgrad.grad.api import gradient
-from onnxgrad.grad.check import check_gradient
-from onnxgrad.grad.check_report import GradientReport
+from onnxgrad.grad.checking.check import check_gradient
+from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.grad.differentiation import Gradient, differentiate
 from onnxgrad.grad.engine import backward
 from onnxgrad.grad.function_gradient import function_gradient

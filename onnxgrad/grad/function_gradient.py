@@ -7,8 +7,8 @@ from typing import Any
 from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.check import check_gradient
-from onnxgrad.grad.check_report import GradientReport
+from onnxgrad.grad.checking.check import check_gradient
+from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.grad.differentiation import differentiate
 from onnxgrad.grad.opset import raise_opset
 from onnxgrad.grad.sequences import is_float

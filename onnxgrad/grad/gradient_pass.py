@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from onnxgrad.errors import InputError, NotProved
-from onnxgrad.grad.check import check_gradient
+from onnxgrad.grad.checking.check import check_gradient
 from onnxgrad.grad.differentiation import differentiate
 from onnxgrad.grad.opset import OPSET
 from onnxgrad.grad.request import PARAMS

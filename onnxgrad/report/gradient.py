@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnxgrad.grad import Gradient
-from onnxgrad.grad.check_report import GradientReport
+from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.report.parts import Part, bytes_text, cell, number, seconds_text, table

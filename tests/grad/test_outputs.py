@@ -10,7 +10,8 @@ import pytest
 
 from onnxgrad import jvp
 from onnxgrad.errors import InputError, NotProved
-from onnxgrad.grad import check, check_gradient, gradient
+from onnxgrad.grad import check_gradient, gradient
+from onnxgrad.grad.checking import check
 from onnxgrad.verify.reference.evaluate import Reference
 from onnxgrad.verify.reference.in_child import Float64
 from onnxgrad.verify.running.process import RunFailed

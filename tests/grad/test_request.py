@@ -9,7 +9,7 @@ from onnx import helper, numpy_helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad import differentiate, gradient
-from onnxgrad.grad.check import check_gradient
+from onnxgrad.grad.checking.check import check_gradient
 from onnxgrad.ir.load import load
 from tests.helpers import parse
 

@@ -6,7 +6,7 @@ import json
 
 import onnxgrad
 from onnxgrad.grad import differentiate
-from onnxgrad.grad.check_report import GradientReport, ValueCheck
+from onnxgrad.grad.checking.report import GradientReport, ValueCheck
 from onnxgrad.report.gradient import GradientMade, check_lines, nodes
 from onnxgrad.report.rendering import plain
 from tests.helpers import parse

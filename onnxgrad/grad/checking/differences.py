@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from onnxgrad.grad.check_kinks import between_slopes, smooth_elements
-from onnxgrad.grad.check_line import SHRINK, STEP, Line
-from onnxgrad.grad.check_report import ValueCheck
-from onnxgrad.grad.check_values import Flat, Mask
+from onnxgrad.grad.checking.kinks import between_slopes, smooth_elements
+from onnxgrad.grad.checking.line import SHRINK, STEP, Line
+from onnxgrad.grad.checking.report import ValueCheck
+from onnxgrad.grad.checking.vectors import Flat, Mask
 
 # a gradient this much smaller than the model's largest is judged on the scale of that one: it may be a true zero
 _FLOOR = 1e-3

@@ -9,7 +9,7 @@ import onnx
 from onnx import ModelProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.check_values import moved_by
+from onnxgrad.grad.checking.vectors import moved_by
 from onnxgrad.grad.request import Wrt, hoist_requested
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load

@@ -1,4 +1,4 @@
-"""onnxgrad/grad/check.py: right gradients pass, wrong ones are named, kinks are not judged."""
+"""onnxgrad/grad/checking/check.py: right gradients pass, wrong ones are named, kinks are not judged."""
 
 import json
 

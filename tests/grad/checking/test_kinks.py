@@ -1,4 +1,4 @@
-"""onnxgrad/grad/check_kinks.py: a value that lies on a kink is judged where it does not, and right is never wrong."""
+"""onnxgrad/grad/checking/kinks.py: a value that lies on a kink is judged where it does not, and right is never wrong."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import onnx
 import pytest
 
 from onnxgrad.grad import check_gradient, vjp
-from onnxgrad.grad.check_kinks import smooth_elements
-from onnxgrad.grad.check_report import ValueCheck
+from onnxgrad.grad.checking.kinks import smooth_elements
+from onnxgrad.grad.checking.report import ValueCheck
 from onnxgrad.ir.ops import op
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from onnxgrad.grad.check_line import STEP, Line
-from onnxgrad.grad.check_values import Flat, Mask
+from onnxgrad.grad.checking.line import STEP, Line
+from onnxgrad.grad.checking.vectors import Flat, Mask
 
 # how many sets of elements are moved to find those on a kink; each takes five to twenty runs of the model
 _TRIES = 32

@@ -3,8 +3,8 @@
 For each requested value x a random direction v is tried: the gradient graph, run in onnxruntime as deployed, gives g;
 the forward graph, in the float64 reference (`verify.reference`), gives (f(x + hv) - f(x - hv)) / 2h, extrapolated from
 two steps. Where the two steps disagree the function has a kink nearby and the value is not judged. Elements that lie
-exactly on one (`grad.check_kinks`), where any step gives the mean of both slopes, are not moved. A value that is off
-gets a second look (`grad.check_rounding`).
+exactly on one (`kinks`), where any step gives the mean of both slopes, are not moved. A value that is off
+gets a second look (`rounding`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import numpy as np
 from onnx import ModelProto
 
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
-from onnxgrad.grad.check_differences import Yardstick, compare_slopes
-from onnxgrad.grad.check_line import Line
-from onnxgrad.grad.check_probe import Probe, probe_of
-from onnxgrad.grad.check_report import GradientReport
-from onnxgrad.grad.check_rounding import TOLERANCES, coarsest, second_look
-from onnxgrad.grad.check_values import Flat, flat, zero_deltas
+from onnxgrad.grad.checking.differences import Yardstick, compare_slopes
+from onnxgrad.grad.checking.line import Line
+from onnxgrad.grad.checking.probe import Probe, probe_of
+from onnxgrad.grad.checking.report import GradientReport
+from onnxgrad.grad.checking.rounding import TOLERANCES, coarsest, second_look
+from onnxgrad.grad.checking.vectors import Flat, flat, zero_deltas
 from onnxgrad.grad.differentiation import differentiate
 from onnxgrad.grad.reach import values_reaching
 from onnxgrad.grad.request import Target, Wrt, find_targets

@@ -14,9 +14,9 @@ import numpy as np
 from onnx import ModelProto, TensorProto
 
 from onnxgrad.errors import Unsupported
-from onnxgrad.grad.check_differences import Yardstick
-from onnxgrad.grad.check_report import ValueCheck
-from onnxgrad.grad.check_values import Flat, flat
+from onnxgrad.grad.checking.differences import Yardstick
+from onnxgrad.grad.checking.report import ValueCheck
+from onnxgrad.grad.checking.vectors import Flat, flat
 from onnxgrad.grad.differentiation import Gradient
 from onnxgrad.ir.program import Program
 from onnxgrad.verify.reference.in_child import Float64

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxgrad.grad.check_values import Flat, Mask, shaped
+from onnxgrad.grad.checking.vectors import Flat, Mask, shaped
 from onnxgrad.verify.reference.in_child import Float64
 
 STEP = 1e-5
