@@ -1,0 +1,264 @@
+"""Schedules: the learning rate as a function of the step, by one formula in Python and in a graph.
+
+A step counts from 1, as the input `step` of a training step does: `schedule(1)` is the rate of the first update,
+PyTorch's at `last_epoch` 0. Classes and fields are called as in torch.optim.lr_scheduler, without "LR"; each has the
+rate that it scales as its first field. One of your own is a subclass with one method, `after`.
+
+    schedule = warm_up(Cosine(1e-3, T_max=900), steps=100)
+    schedule(1), schedule(100)            # floats, for the input `learning_rate`
+    schedule.emit(step)                   # or the same as a value of the graph
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
+from onnxgrad.train import array_math
+
+# a float64 scalar: a Var while a graph is built, a number while one computes
+Number = Any
+
+
+@dataclass(frozen=True)
+class Schedule(ABC):
+    """A learning rate that goes with the step. Raises InputError for numbers that make none."""
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, (int, float, np.number)) and not isinstance(value, bool):
+                whole = f.type == "int"
+                least = 1 if whole else 0
+                if not np.isfinite(value) or value < least or (whole and value != int(value)):
+                    kind = "whole number from 1 on" if whole else "finite number, at least 0"
+                    raise InputError(f"{self.name}: {f.name} must be a {kind}, not {value}")
+                object.__setattr__(self, f.name, int(value) if whole else float(value))
+
+    @property
+    def name(self) -> str:
+        """What files and the command line call it."""
+        return type(self).__name__.lower()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The name and the fields, as a file has them."""
+        return {"name": self.name, **asdict(self)}
+
+    @abstractmethod
+    def after(self, done: Number, math: Any) -> Number:
+        """The rate after so many updates, with + - * / and `math`, which is `op` or `train.array_math`."""
+
+    def __call__(self, step: int) -> float:
+        """The rate of the update of that number, from 1 on. Raises InputError for one below."""
+        if step < 1:
+            raise InputError(f"{self.name}: a step counts from 1, not {step}")
+        return float(self.after(np.float64(step - 1), array_math))
+
+    def emit(self, step: Var) -> Var:
+        """The same in the block emitted into: a float64 scalar, of the integer scalar that counts from 1."""
+        rate = self.after(op.Cast(step, to=TensorProto.DOUBLE) - 1.0, op)
+        return rate if isinstance(rate, Var) else constant(np.float64(rate))
+
+
+@dataclass(frozen=True)
+class Constant(Schedule):
+    """lr"""
+
+    lr: float
+
+    def after(self, done: Number, math: Any) -> Number:
+        """The rate."""
+        return np.float64(self.lr)
+
+
+@dataclass(frozen=True)
+class Linear(Schedule):
+    """From lr start_factor to lr end_factor in total_iters updates, then as it is."""
+
+    lr: float
+    start_factor: float = 1 / 3
+    end_factor: float = 1.0
+    total_iters: int = 5
+
+    def after(self, done: Number, math: Any) -> Number:
+        """The rate."""
+        part = math.Min(done, float(self.total_iters)) / float(self.total_iters)
+        return self.lr * (self.start_factor + (self.end_factor - self.start_factor) * part)
+
+
+@dataclass(frozen=True)
+class Polynomial(Schedule):
+    """lr (1 - k / total_iters)^power after k updates, then 0."""
+
+    lr: float
+    total_iters: int = 5
+    power: float = 1.0
+
+    def after(self, done: Number, math: Any) -> Number:
+        """The rate."""
+        left = 1.0 - math.Min(done, float(self.total_iters)) / float(self.total_iters)
+        return self.lr * math.Pow(left, np.float64(self.power))
+
+
+@dataclass(frozen=True)
+class Cosine(Schedule):
+    """From lr down to eta_min in T_max updates by half a wave of the cosine, and up again in as many.
+
+    Source: Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts", 2017, without restarts.
+    """
+
+    lr: float
+    T_max: int
+    eta_min: float = 0.0
+
+    def after(self, done: Number, math: Any) -> Number:
+        """The rate."""
+        return _cosine(self.lr, self.eta_min, done / float(self.T_max), math)
+
+
+@dataclass(frozen=True)
+class Exponential(Schedule):
+    """lr gamma^k after k updates."""
+
+    lr: float
+    gamma: float
+
+    def after(self, done: Number, math: Any) -> Number:
+        """The rate."""
+        return self.lr * math.Pow(np.float64(self.gamma), done)
+
+
+@dataclass(frozen=True)
+class Step(Schedule):
+    """lr, times gamma after every step_size updates."""
+
+    lr: float
+    step_size: int
+    gamma: float = 0.1
+
+    def after(self, done: Number, math: Any) -> Number:
+        """The rate."""
+        return self.lr * math.Pow(np.float64(self.gamma), math.Floor(done / float(self.step_size)))
+
+
+@dataclass(frozen=True)
+class MultiStep(Schedule):
+    """lr, times gamma after so many updates each time."""
+
+    lr: float
+    milestones: tuple[int, ...]
+    gamma: float = 0.1
+
+    def after(self, done: Number, math: Any) -> Number:
+        """The rate."""
+        rate: Number = np.float64(self.lr)
+        for count, milestone in enumerate(sorted(self.milestones), 1):
+            reached = np.float64(self.lr * self.gamma**count)
+            rate = math.Where(math.Less(done, float(milestone)), rate, reached)
+        return rate
+
+
+@dataclass(frozen=True)
+class OneCycle(Schedule):
+    """From max_lr / div_factor up to max_lr in a part pct_start of total_steps, then down in the rest.
+
+    The end is a final_div_factor-th of the beginning, and there it stays. three_phase: down to where it began in as
+    many steps as up, then to the end. The momentum is left alone, as by PyTorch's cycle_momentum=False.
+    Source: Smith and Topin, "Super-Convergence: Very Fast Training of Neural Networks Using Large Learning Rates",
+    2018.
+    """
+
+    max_lr: float
+    total_steps: int
+    pct_start: float = 0.3
+    anneal_strategy: Literal["cos", "linear"] = "cos"
+    div_factor: float = 25.0
+    final_div_factor: float = 1e4
+    three_phase: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pct_start > 1 or self.anneal_strategy not in ("cos", "linear"):
+            raise InputError("onecycle: pct_start is a part from 0 to 1, anneal_strategy is 'cos' or 'linear'")
+        if not self.div_factor or not self.final_div_factor:
+            raise InputError("onecycle: div_factor and final_div_factor divide, so they are not 0")
+
+    def after(self, done: Number, math: Any) -> Number:
+        """The rate."""
+        between = _cosine if self.anneal_strategy == "cos" else _line
+        done = math.Min(done, self.total_steps - 1.0)
+        rate: Number = None
+        for begin, end, start, stop in reversed(self._phases()):
+            phase = between(start, stop, (done - begin) / (end - begin), math)
+            rate = phase if rate is None else math.Where(math.Less(end, done), rate, phase)
+        return np.float64(self.max_lr / self.div_factor) if rate is None else rate
+
+    def _phases(self) -> list[tuple[np.float64, np.float64, float, float]]:
+        """(its first update, its last, the rate there, the rate then) of each phase that has any."""
+        low, up = self.max_lr / self.div_factor, self.pct_start * self.total_steps
+        turns = [(up - 1, low, self.max_lr)]
+        if self.three_phase:
+            turns.append((2 * up - 2, self.max_lr, low))
+        turns.append((self.total_steps - 1.0, turns[-1][2], low / self.final_div_factor))
+        found, begin = [], 0.0
+        for end, start, stop in turns:
+            if end > begin:
+                found.append((np.float64(begin), np.float64(end), start, stop))
+            begin = end
+        return found
+
+
+@dataclass(frozen=True)
+class Sequential(Schedule):
+    """One schedule after another: each counts anew from its milestone, the number of updates before it."""
+
+    schedules: Sequence[Schedule]
+    milestones: Sequence[int]
+
+    def __post_init__(self) -> None:
+        ends = [0, *self.milestones]
+        if len(self.schedules) != len(ends) or any(a >= b for a, b in pairwise(ends)):
+            raise InputError(
+                f"sequential: {len(self.schedules)} schedules need {len(self.schedules) - 1} milestones that rise "
+                f"from 1 on, not {list(self.milestones)}"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The name, and the schedules likewise."""
+        each = [s.to_dict() for s in self.schedules]
+        return {"name": self.name, "schedules": each, "milestones": list(self.milestones)}
+
+    def after(self, done: Number, math: Any) -> Number:
+        """The rate."""
+        rate = self.schedules[0].after(done, math)
+        for milestone, schedule in zip(self.milestones, self.schedules[1:], strict=True):
+            own = schedule.after(math.Max(done - float(milestone), 0.0), math)
+            rate = math.Where(math.Less(done, float(milestone)), rate, own)
+        return rate
+
+
+def warm_up(then: Schedule, steps: int, start_factor: float = 0.0) -> Schedule:
+    """From start_factor of the first rate of `then` up to it in so many updates, then `then` from its beginning."""
+    return Sequential((Linear(then(1), start_factor, 1.0, steps), then), (steps,))
+
+
+def _cosine(start: float, end: float, part: Number, math: Any) -> Number:
+    return end + (start - end) / 2 * (1.0 + math.Cos(np.pi * part))
+
+
+def _line(start: float, end: float, part: Number, math: Any) -> Number:
+    return start + (end - start) * part
+
+
+_ALL = (Constant, Linear, Polynomial, Cosine, Exponential, Step, MultiStep, OneCycle, Sequential)
+SCHEDULES: dict[str, type[Schedule]] = {cls.__name__.lower(): cls for cls in _ALL}

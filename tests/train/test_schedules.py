@@ -1,0 +1,190 @@
+"""Schedules give PyTorch's rates, in Python and from the same formula in a graph."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.load import load
+from onnxgrad.ir.save import to_proto
+from onnxgrad.train.schedules import (
+    SCHEDULES,
+    Constant,
+    Cosine,
+    Exponential,
+    Linear,
+    MultiStep,
+    OneCycle,
+    Polynomial,
+    Schedule,
+    Sequential,
+    Step,
+    warm_up,
+)  # fmt: skip
+from onnxgrad.verify.running.run import run
+from tests.helpers import parse
+
+STEPS = [1, 2, 3, 5, 8, 12, 20]
+# at these steps, by torch.optim.lr_scheduler
+RECORDED: list[tuple[Schedule, list[float]]] = [
+    (Constant(0.5), [0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]),
+    (Linear(0.5), [0.1666666666667, 0.2333333333333, 0.3, 0.4333333333333, 0.5, 0.5, 0.5]),
+    (Linear(0.5, 0.1, 0.8, 10), [0.05, 0.085, 0.12, 0.19, 0.295, 0.4, 0.4]),
+    (Polynomial(0.5), [0.5, 0.4, 0.3, 0.1, 0, 0, 0]),
+    (Polynomial(0.5, 10, 2.0), [0.5, 0.405, 0.32, 0.18, 0.045, 0, 0]),
+    (
+        Cosine(0.5, T_max=7, eta_min=0.01),
+        [0.5, 0.4757373726361, 0.4077550014554, 0.2004823711807, 0.01, 0.3095176288193, 0.1022449985446],
+    ),
+    (Exponential(0.5, 0.9), [0.5, 0.45, 0.405, 0.32805, 0.23914845, 0.156905298045, 0.06754258588365]),
+    (Step(0.5, 3), [0.5, 0.5, 0.5, 0.05, 0.005, 0.0005, 5e-07]),
+    (MultiStep(0.5, (2, 5, 9), 0.5), [0.5, 0.5, 0.25, 0.25, 0.125, 0.0625, 0.0625]),
+    (
+        OneCycle(0.5, 20),
+        [0.02, 0.06583592135001, 0.18583592135, 0.45416407865, 0.4752423160067, 0.3056310109681, 2e-06],
+    ),
+    (
+        OneCycle(0.5, 20, 0.4, "linear", 10.0, 100.0, three_phase=True),
+        [0.05, 0.1142857142857, 0.1785714285714, 0.3071428571429, 0.5, 0.2428571428571, 0.0005],
+    ),
+    (
+        Sequential((Linear(0.5, 0.1, 1.0, 4), Cosine(0.5, 8)), (4,)),
+        [0.05, 0.1625, 0.275, 0.5, 0.3456708580913, 0.01903011687218, 0.4809698831278],
+    ),
+]
+
+
+def in_a_graph(schedule: Schedule, steps: list[int]) -> list[float]:
+    program = load(parse("g (int64 step) => (int64 same) { same = Identity (step) }"))
+    with emitting(program.main, share=True):
+        rate = schedule.emit(program.main.inputs[0])
+    program.main.add_output(rate)
+    proto = to_proto(program)
+    found = [run(proto, {"step": np.array(s)})[rate.name] for s in steps]
+    assert {(f.shape, f.dtype) for f in found} == {((), np.dtype(np.float64))}
+    return [float(f) for f in found]
+
+
+@pytest.mark.parametrize(("schedule", "expected"), RECORDED)
+def test_rates_are_those_of_pytorch(schedule: Schedule, expected: list[float]) -> None:
+    np.testing.assert_allclose([schedule(s) for s in STEPS], expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("schedule", [*(s for s, _ in RECORDED), warm_up(OneCycle(0.5, 12, three_phase=True), 3)])
+def test_the_graph_computes_the_same(schedule: Schedule) -> None:
+    steps = [*STEPS, 1_000_000]
+    np.testing.assert_allclose(in_a_graph(schedule, steps), [schedule(s) for s in steps], rtol=1e-9, atol=1e-18)
+    assert isinstance(schedule(1), float)
+
+
+def test_every_schedule_is_recorded() -> None:
+    assert {type(s) for s, _ in RECORDED} == set(SCHEDULES.values())
+    assert {name: SCHEDULES[name].__name__.lower() for name in SCHEDULES} == {name: name for name in SCHEDULES}
+
+
+def test_warm_up_then_cosine() -> None:
+    found = warm_up(Cosine(2.0, T_max=10), steps=4)
+    np.testing.assert_allclose([found(s) for s in (1, 2, 4, 5, 10, 15)], [0, 0.5, 1.5, 2, 1, 0], atol=1e-15)
+    assert json.loads(json.dumps(found.to_dict()))["schedules"][1] == {
+        "name": "cosine", "lr": 2.0, "T_max": 10, "eta_min": 0.0,
+    }  # fmt: skip
+
+
+def test_a_cycle_stays_at_its_end() -> None:
+    cycle = OneCycle(1.0, 10)
+    assert cycle(10) == cycle(11) == cycle(10_000) == pytest.approx(1 / 25e4)
+
+
+def test_one_of_your_own() -> None:
+    class Inverse(Schedule):
+        def after(self, done: Any, math: Any) -> Any:
+            return 0.5 / math.Sqrt(done + 1.0)
+
+    np.testing.assert_allclose(in_a_graph(warm_up(Inverse(), 2), [1, 2, 3, 6]), [0, 0.25, 0.5, 0.25])
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda: Constant(float("nan")), "constant: lr must be a finite number"),
+        (lambda: Constant(-1.0), "at least 0, not -1.0"),
+        (lambda: Cosine(1.0, 0), "cosine: T_max must be a whole number from 1 on, not 0"),
+        (lambda: Step(1.0, 2.5), "step_size must be a whole number"),  # type: ignore[arg-type]
+        (lambda: OneCycle(1.0, 10, 1.5), "pct_start is a part"),
+        (lambda: OneCycle(1.0, 10, div_factor=0), "divide, so they are not 0"),
+        (lambda: Sequential((Constant(1.0),), (3,)), "1 schedules need 0 milestones"),
+        (lambda: Sequential((Constant(1.0), Constant(2.0)), (0,)), "milestones that rise"),
+        (lambda: Constant(1.0)(0), "a step counts from 1, not 0"),
+    ],
+)
+def test_what_makes_no_schedule(made: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        made()
+
+
+def by_torch(make: Callable[[Any, Any], Any], lr: float, count: int) -> list[float]:
+    import torch
+
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=lr)
+    scheduler, rates = make(torch.optim.lr_scheduler, optimizer), []
+    for _ in range(count):
+        rates.append(float(optimizer.param_groups[0]["lr"]))
+        optimizer.step()
+        scheduler.step()
+    return rates
+
+
+def theirs(schedule: Schedule) -> Callable[[Any, Any], Any]:
+    """The scheduler of PyTorch with fields of the same names."""
+    fields = {k: v for k, v in schedule.to_dict().items() if k not in ("name", "lr")}
+    if isinstance(schedule, Sequential):
+        parts = [theirs(s) for s in schedule.schedules]
+        return lambda of, o: of.SequentialLR(o, [p(of, o) for p in parts], milestones=list(schedule.milestones))
+    if isinstance(schedule, OneCycle):
+        return lambda of, o: of.OneCycleLR(o, **fields, cycle_momentum=False)
+    if isinstance(schedule, Constant):
+        return lambda of, o: of.ConstantLR(o, factor=1.0)
+    called = {"Cosine": "CosineAnnealingLR"}.get(type(schedule).__name__, f"{type(schedule).__name__}LR")
+    return lambda of, o: getattr(of, called)(o, **fields)
+
+
+def drawn(random: np.random.Generator, lr: float) -> Schedule:
+    count, u = int(random.integers(1, 30)), random.uniform
+    plain: list[Schedule] = [
+        Constant(lr),
+        Linear(lr, u(0.01, 1), u(0, 1), count),
+        Polynomial(lr, count, u(0.5, 3)),
+        Cosine(lr, count, u(0, lr)),
+        Exponential(lr, u(0.5, 1)),
+        Step(lr, count, u(0.1, 1)),
+        MultiStep(lr, tuple(sorted({int(m) for m in random.integers(1, 40, 3)})), u(0.1, 1)),
+    ]
+    strategy = random.choice(["cos", "linear"])
+    cycle = OneCycle(lr, 40, u(0.06, 0.5), str(strategy), u(2, 30), u(2, 1e4), bool(random.integers(2)))  # type: ignore[arg-type]
+    first, second = random.choice(len(plain), 2)
+    return [*plain, cycle, Sequential((plain[first], plain[second]), (count,))][random.integers(9)]
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore:.*lr_scheduler", "ignore:The epoch parameter")
+@pytest.mark.parametrize("seed", range(100))
+def test_any_schedule_follows_pytorch(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    lr = random.uniform(0.01, 1)
+    schedule = drawn(random, lr)
+    found = [schedule(s) for s in range(1, 41)]
+    np.testing.assert_allclose(found, by_torch(theirs(schedule), lr, 40), rtol=1e-9, atol=1e-12, err_msg=str(schedule))
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore:.*lr_scheduler", "ignore:The epoch parameter")
+@pytest.mark.parametrize(("schedule", "expected"), RECORDED)
+def test_the_record_is_what_pytorch_computes(schedule: Schedule, expected: list[float]) -> None:
+    rates = by_torch(theirs(schedule), 0.5, 20)
+    np.testing.assert_allclose([rates[s - 1] for s in STEPS], expected, rtol=1e-9, atol=1e-15)
