@@ -101,11 +101,6 @@ class Recomputation:
         """Copies, and barriers, to the values they stand for."""
         return self._originals
 
-    @property
-    def recomputed(self) -> list[str]:
-        """The names of the values that are not kept."""
-        return [v.name for v in self._lost]
-
     def __call__(self, b: Binding, g: Sequence[Any]) -> Binding:
         """`b` itself when all it reads and defines is kept, else a stand-in whose operands and results are at hand."""
         if not any(v in self._lost for v in b.outputs):

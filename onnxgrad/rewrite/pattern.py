@@ -147,11 +147,6 @@ def capture(names: str) -> Any:
     return made[0] if len(made) == 1 else made
 
 
-def optional(call: Call, inner: Pattern) -> Either:
-    """`inner`, or `call` around it: an optional node."""
-    return Either((call, inner))
-
-
 class _Operators:
     """`P.Op(operand patterns, attribute=value or capture)`; `P.any_of("Relu", "Tanh")(x)`; `P.domain("d").Op(...)`."""
 

@@ -10,7 +10,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.load import load
 from onnxgrad.rewrite.match import match_binding
-from onnxgrad.rewrite.pattern import Call, Each, P, capture, optional
+from onnxgrad.rewrite.pattern import Call, Each, P, capture
 from tests.helpers import parse
 
 x, y, z, p, q, axis = capture("x y z p q axis")
@@ -72,7 +72,7 @@ def test_any_of_and_alternatives() -> None:
 
 
 def test_an_optional_node_matches_with_and_without() -> None:
-    pattern = P.Neg(optional(P.Relu(x), x))
+    pattern = P.Neg(P.Relu(x) | x)
     assert matches(pattern, block("r = Relu(a) o = Neg(r)"))[0] == {"x": "a"}
     assert matches(pattern, block("o = Neg(a)")) == [{"x": "a"}]
 

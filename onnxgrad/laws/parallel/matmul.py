@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any
 
 from onnxgrad.ir.binding import Binding
@@ -10,13 +10,11 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.parallel.concat_and_split import concat, known_size, reason_not_to_split, split
 from onnxgrad.laws.parallel.when_merging_pays import reason_not_to_merge, reason_of_shared, rows
-from onnxgrad.rewrite.combine import Branch, Family, combine
+from onnxgrad.rewrite.combine import Family, combine
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Decline, decline
 
 x, w = capture("x w")
-
-Check = Callable[[list[Branch]], bool]
 
 
 def _shares_left(x: Var, w: Var, root: Binding) -> Hashable | Decline:
