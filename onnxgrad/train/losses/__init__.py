@@ -1,7 +1,16 @@
-"""Losses on a model's outputs."""
+"""Losses on a model's outputs, with torch.nn's names and defaults; `LOSSES` has them by their command-line names."""
 
-from onnxgrad.train.losses.base import Custom, Loss, Output, Sum
-from onnxgrad.train.losses.classification import CrossEntropy
-from onnxgrad.train.losses.regression import L1, MSE
+from onnxgrad.train.losses.base import Custom, Loss, Output, Place, Sum
+from onnxgrad.train.losses.classification import CrossEntropy, SequenceCrossEntropy
+from onnxgrad.train.losses.ctc import CTC
+from onnxgrad.train.losses.embedding import Cosine, CosineEmbedding, TripletMargin
+from onnxgrad.train.losses.penalty import L1Penalty, L2Penalty
+from onnxgrad.train.losses.probability import BCEWithLogits, KLDiv
+from onnxgrad.train.losses.registry import LOSSES, parse_loss
+from onnxgrad.train.losses.regression import L1, MSE, Huber, SmoothL1
 
-__all__ = ["L1", "MSE", "CrossEntropy", "Custom", "Loss", "Output", "Sum"]
+__all__ = [
+    "CTC", "L1", "LOSSES", "MSE", "BCEWithLogits", "Cosine", "CosineEmbedding", "CrossEntropy", "Custom", "Huber",
+    "KLDiv", "L1Penalty", "L2Penalty", "Loss", "Output", "Place", "SequenceCrossEntropy", "SmoothL1", "Sum",
+    "TripletMargin", "parse_loss",
+]  # fmt: skip

@@ -1,28 +1,26 @@
-"""Losses between numbers: squared, absolute, and Huber's mixture of both."""
+"""Losses between numbers: squared, absolute, and what lies between the two."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
-from onnxgrad.train.losses.base import Loss, Place, Reduction, reduced
+from onnxgrad.train.losses.base import Place, Reduced, reduced
+from onnxgrad.train.losses.checks import check_finite, check_positive, check_within
 
 
 @dataclass(frozen=True)
-class _Elementwise(Loss):
+class Elementwise(Reduced):
     """A mean (or sum) over elements of a function of prediction and target, which have one shape."""
-
-    output: str | None = None
-    target: str = "target"
-    reduction: Reduction = "mean"
 
     def emit(self, place: Place) -> Var:
         """The loss."""
-        y = place.value(self.output)
-        assert y.type is not None
-        return reduced(self.of(y, place.labels(self.target, y.type)), self.reduction)
+        y = place.prediction(self.output)
+        target = place.labels(self.target, y.dtype, y.shape or (), self.name)
+        return reduced(self.of(y, target), self.reduction)
 
     @abstractmethod
     def of(self, y: Var, t: Var) -> Var:
@@ -30,8 +28,10 @@ class _Elementwise(Loss):
 
 
 @dataclass(frozen=True)
-class MSE(_Elementwise):
-    """mean (y - t)^2"""
+class MSE(Elementwise):
+    """(y - t)^2: torch.nn.MSELoss."""
+
+    name: ClassVar[str] = "mse"
 
     def of(self, y: Var, t: Var) -> Var:
         """(y - t)^2"""
@@ -40,9 +40,55 @@ class MSE(_Elementwise):
 
 
 @dataclass(frozen=True)
-class L1(_Elementwise):
-    """mean |y - t|"""
+class L1(Elementwise):
+    """|y - t|: torch.nn.L1Loss."""
+
+    name: ClassVar[str] = "l1"
 
     def of(self, y: Var, t: Var) -> Var:
         """|y - t|"""
         return op.Abs(y - t)
+
+
+@dataclass(frozen=True)
+class Huber(Elementwise):
+    """d^2 / 2 up to |d| = delta and delta (|d| - delta / 2) beyond: torch.nn.HuberLoss.
+
+    Source: Huber, "Robust estimation of a location parameter", 1964.
+    """
+
+    name: ClassVar[str] = "huber"
+    delta: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self.name, delta=self.delta)
+
+    def of(self, y: Var, t: Var) -> Var:
+        """c (d - c / 2) with c = d clipped to delta; its derivative is c."""
+        return _huber(y - t, self.delta)
+
+
+@dataclass(frozen=True)
+class SmoothL1(Elementwise):
+    """d^2 / (2 beta) up to |d| = beta and |d| - beta / 2 beyond; |d| for beta 0: torch.nn.SmoothL1Loss.
+
+    Source: Girshick, "Fast R-CNN", 2015.
+    """
+
+    name: ClassVar[str] = "smooth_l1"
+    beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_finite(self.name, beta=self.beta)
+        check_within(self.name, 0.0, float("inf"), beta=self.beta)
+
+    def of(self, y: Var, t: Var) -> Var:
+        """Huber's loss with delta = beta, over beta."""
+        return _huber(y - t, self.beta) / self.beta if self.beta else op.Abs(y - t)
+
+
+def _huber(d: Var, delta: float) -> Var:
+    c = op.Clip(d, -delta, delta)
+    return c * (d - 0.5 * c)

@@ -1,0 +1,147 @@
+"""Losses of vectors: angles to others, distances to others. Components lie along the last axis, or along `dim`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from onnx import TensorProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
+from onnxgrad.train.losses.base import Loss, Place, Reduced, Reduction, fits, reduced
+from onnxgrad.train.losses.checks import check_choice, check_finite, check_flag, check_integer, check_positive
+
+# what PyTorch adds to the squared lengths in CosineEmbeddingLoss
+_EPSILON = 1e-12
+
+
+@dataclass(frozen=True)
+class Cosine(Reduced):
+    """1 - cos(y, t), over the vectors along `dim`: one minus torch.nn.CosineSimilarity.
+
+    Lengths below eps count as eps.
+    """
+
+    name: ClassVar[str] = "cosine"
+    dim: int = 1
+    eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_integer(self.name, dim=self.dim)
+        check_positive(self.name, eps=self.eps)
+
+    def emit(self, place: Place) -> Var:
+        """The loss. Raises InputError for an output without that axis."""
+        y = place.prediction(self.output)
+        rank = y.rank or 0
+        dim = 0 if rank == 1 and self.dim == 1 else self.dim
+        if not -rank <= dim < rank:
+            raise InputError(f"{self.name} of '{y.name}', {y.type}: it has no axis dim={self.dim}")
+        t = place.labels(self.target, y.dtype, y.shape or (), self.name)
+        cos = op.ReduceSum(self._unit(y, dim) * self._unit(t, dim), [dim], keepdims=0)
+        return reduced(1.0 - cos, self.reduction)
+
+    def _unit(self, x: Var, dim: int) -> Var:
+        return x / op.Clip(op.ReduceL2(x, [dim], keepdims=1), self.eps)
+
+
+@dataclass(frozen=True)
+class CosineEmbedding(Reduced):
+    """1 - cos(x1, x2) where the label is 1, max(0, cos - margin) where it is -1: torch.nn.CosineEmbeddingLoss.
+
+    output: x1, (N, D) or (D). other: x2, another value of the model of that shape; None: a new input "other".
+    """
+
+    name: ClassVar[str] = "cosine_embedding"
+    target: str = "labels"
+    other: str | None = None
+    margin: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_finite(self.name, margin=self.margin)
+
+    def emit(self, place: Place) -> Var:
+        """The loss. Raises InputError for values that are no two vectors, or no two lists of vectors, of one shape."""
+        x1 = place.prediction(self.output)
+        shape = x1.shape or ()
+        if len(shape) not in (1, 2):
+            raise InputError(f"{self.name} of '{x1.name}', {x1.type}: it needs vectors, (N, D) or (D)")
+        if self.other is None:
+            x2 = place.labels("other", x1.dtype, shape, self.name)
+        else:
+            x2 = place.prediction(self.other)
+            check_alike(self.name, x1, x2)
+        labels = place.labels(self.target, TensorProto.INT64, shape[:-1], self.name)
+        cos = op.ReduceSum(x1 * x2, [-1], keepdims=0) / op.Sqrt(_square(x1) * _square(x2))
+        same = op.Where(op.Equal(labels, 1), 1.0 - cos, 0.0)
+        apart = op.Where(op.Equal(labels, -1), op.Clip(cos - self.margin, 0.0), 0.0)
+        return reduced(same + apart, self.reduction)
+
+
+@dataclass(frozen=True)
+class TripletMargin(Loss):
+    """max(0, |a - p| - |a - n| + margin), lengths of order p along the last axis: torch.nn.TripletMarginLoss.
+
+    output: the anchor a; positive, negative: the other two values of the model. swap: where n is closer to the positive
+    than to the anchor, that distance counts (Balntas et al., "Learning local feature descriptors with triplets", 2016).
+    """
+
+    name: ClassVar[str] = "triplet_margin"
+    output: str | None = "anchor"
+    positive: str = "positive"
+    negative: str = "negative"
+    margin: float = 1.0
+    p: float = 2.0
+    eps: float = 1e-6
+    swap: bool = False
+    reduction: Reduction = "mean"
+
+    def __post_init__(self) -> None:
+        check_choice(self.name, "reduction", self.reduction, ("mean", "sum"))
+        check_finite(self.name, eps=self.eps)
+        check_positive(self.name, margin=self.margin)
+        if self.p != math.inf:
+            check_positive(self.name, p=self.p)
+        check_flag(self.name, swap=self.swap)
+
+    def emit(self, place: Place) -> Var:
+        """The loss. Raises InputError for values that are no vectors of one shape."""
+        a, p, n = (place.prediction(name) for name in (self.output, self.positive, self.negative))
+        if not a.rank:
+            raise InputError(f"{self.name} of '{a.name}', {a.type}: it needs vectors along the last axis")
+        check_alike(self.name, a, p)
+        check_alike(self.name, a, n)
+        near, far = self._distance(a, p), self._distance(a, n)
+        if self.swap:
+            far = op.Min(far, self._distance(p, n))
+        return reduced(op.Clip(near - far + self.margin, 0.0), self.reduction)
+
+    def _distance(self, x: Var, y: Var) -> Var:
+        """The length of x - y + eps, as torch.nn.PairwiseDistance has it."""
+        return norm(x - y + self.eps, self.p)
+
+
+def norm(x: Var, p: float) -> Var:
+    """(sum |x|^p)^(1/p) along the last axis; the largest |x| for p = inf."""
+    if p == 1.0:
+        return op.ReduceL1(x, [-1], keepdims=0)
+    if p == 2.0:
+        return op.ReduceL2(x, [-1], keepdims=0)
+    if p == math.inf:
+        return op.ReduceMax(op.Abs(x), [-1], keepdims=0)
+    return op.Pow(op.ReduceSum(op.Pow(op.Abs(x), p), [-1], keepdims=0), 1.0 / p)
+
+
+def check_alike(loss: str, x: Var, y: Var) -> None:
+    """Raise InputError for two values of different shapes or dtypes."""
+    if x.dtype != y.dtype or not fits(x.shape, y.shape or ()):
+        raise InputError(f"{loss}: '{x.name}' is {x.type} and '{y.name}' is {y.type}: they must be alike")
+
+
+def _square(x: Var) -> Var:
+    return op.ReduceSum(x * x, [-1], keepdims=0) + _EPSILON

@@ -1,0 +1,70 @@
+"""Losses of the weights themselves, which keep them small: terms beside another loss.
+
+CrossEntropy() + 1e-4 * L2Penalty("*.weight,!norm.*")
+"""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import ClassVar
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
+from onnxgrad.train.losses.base import Loss, Place, is_float, weighted_sum, wide
+
+
+@dataclass(frozen=True)
+class _Penalty(Loss):
+    """A sum over weights: params are names and globs, with a `!` before those that are taken away again."""
+
+    params: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.params, str) or not self.params.strip(", "):
+            raise InputError(
+                f'{self.name}: params must be names or globs, like "*.weight,!norm.*", not {self.params!r}'
+            )
+
+    def emit(self, place: Place) -> Var:
+        """The sum. Raises InputError for an entry that means no floating-point weight of the model."""
+        weights = {k: v for k, v in place.own.items() if is_float(v) and (v.initializer is not None or v.is_constant)}
+        chosen: dict[str, Var] = {}
+        for entry in (part.strip() for part in re.split("[,;]", self.params) if part.strip()):
+            pattern = entry.removeprefix("!")
+            meant = {k: v for k, v in weights.items() if k == pattern or fnmatchcase(k, pattern)}
+            if not meant:
+                raise InputError(f"{self.name}: '{pattern}' means no floating-point weight of the model")
+            chosen = {k: v for k, v in chosen.items() if k not in meant} if entry[0] == "!" else {**chosen, **meant}
+        if not chosen:
+            raise InputError(f"{self.name}: '{self.params}' leaves no weight")
+        return weighted_sum([(1.0, self.of(wide(w))) for w in chosen.values()])
+
+    @abstractmethod
+    def of(self, w: Var) -> Var:
+        """What one weight contributes."""
+
+
+@dataclass(frozen=True)
+class L2Penalty(_Penalty):
+    """1/2 sum w^2: times lambda its gradient is that of weight_decay=lambda in SGD."""
+
+    name: ClassVar[str] = "l2_penalty"
+
+    def of(self, w: Var) -> Var:
+        """1/2 sum w^2"""
+        return 0.5 * op.ReduceSumSquare(w, keepdims=0)
+
+
+@dataclass(frozen=True)
+class L1Penalty(_Penalty):
+    """sum |w|, with a derivative of 0 at 0."""
+
+    name: ClassVar[str] = "l1_penalty"
+
+    def of(self, w: Var) -> Var:
+        """sum |w|"""
+        return op.ReduceL1(w, keepdims=0)
