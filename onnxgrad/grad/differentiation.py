@@ -50,10 +50,14 @@ def differentiate(
     ste: bool = False,
     simplify: bool = True,
     names: str = "{}_grad",
+    aside: Collection[str] = (),
 ) -> Gradient:
-    """`gradient` on a Program, which is changed (or replaced, when its opset has to be raised); see there."""
+    """`gradient` on a Program, which is changed (or replaced, when its opset has to be raised); see there.
+
+    aside: names of values that `wrt` does not mean.
+    """
     with collector_paused(), blaming(program.proto):
-        task = prepare(program, Question(wrt, target, seed, checkpoint, ste, simplify, names))
+        task = prepare(program, Question(wrt, target, seed, checkpoint, ste, simplify, names, aside))
         answer = _walk(task)
         finish(task)
         return answer

@@ -33,7 +33,10 @@ Seed = Literal["ones", "input"]
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of a program: see `gradient`. Raises InputError for a seed or names that cannot be."""
+    """What is asked of a program: see `gradient`. Raises InputError for a seed or names that cannot be.
+
+    aside: values that `wrt` cannot mean, such as the constants of a loss.
+    """
 
     wrt: Wrt
     target: Target
@@ -42,6 +45,7 @@ class Question:
     ste: bool
     simplify: bool
     names: str
+    aside: Collection[str] = ()
 
     def __post_init__(self) -> None:
         if self.seed not in ("ones", "input"):
@@ -93,7 +97,7 @@ def prepare(program: Program, question: Question) -> Prepared:
     targets = find_targets(block, question.target, scalar=question.seed == "ones")
     target_names = [v.name for v in targets]
     hoist_requested(program, question.wrt)
-    own_values = {v.name: v for v in block.vars() if v.name not in made}
+    own_values = {v.name: v for v in block.vars() if v.name not in made and v.name not in question.aside}
     anchors: list[Binding] = []
     if question.ste:
         anchors, count = open_rounding(program)

@@ -3,7 +3,26 @@
 from onnxgrad.train.callbacks import EarlyStopping, Event, History, JsonLines
 from onnxgrad.train.data import Arrays, Data
 from onnxgrad.train.export import export
-from onnxgrad.train.losses import L1, MSE, CrossEntropy, Custom, Loss, Output
+from onnxgrad.train.losses import (
+    CTC,
+    L1,
+    MSE,
+    BCEWithLogits,
+    Cosine,
+    CosineEmbedding,
+    CrossEntropy,
+    Custom,
+    Huber,
+    KLDiv,
+    L1Penalty,
+    L2Penalty,
+    Loss,
+    Output,
+    SequenceCrossEntropy,
+    SmoothL1,
+    TripletMargin,
+    parse_loss,
+)
 from onnxgrad.train.manifest import Manifest
 from onnxgrad.train.metrics import accuracy
 from onnxgrad.train.optimizers import SGD, Adam, AdamW, Optimizer
@@ -12,7 +31,41 @@ from onnxgrad.train.store import read_step, save_step
 from onnxgrad.train.trainer import Diverged, Trainer
 
 __all__ = [
-    "L1", "MSE", "SGD", "Adam", "AdamW", "Arrays", "CrossEntropy", "Custom", "Data", "Diverged", "EarlyStopping",
-    "Event", "History", "JsonLines", "Loss", "Manifest", "Optimizer", "Output", "Trainer", "TrainingStep", "accuracy",
-    "export", "read_step", "save_step", "training_step",
-]  # fmt: skip
+    "CTC",
+    "L1",
+    "MSE",
+    "SGD",
+    "Adam",
+    "AdamW",
+    "Arrays",
+    "BCEWithLogits",
+    "Cosine",
+    "CosineEmbedding",
+    "CrossEntropy",
+    "Custom",
+    "Data",
+    "Diverged",
+    "EarlyStopping",
+    "Event",
+    "History",
+    "Huber",
+    "JsonLines",
+    "KLDiv",
+    "L1Penalty",
+    "L2Penalty",
+    "Loss",
+    "Manifest",
+    "Optimizer",
+    "Output",
+    "SequenceCrossEntropy",
+    "SmoothL1",
+    "Trainer",
+    "TrainingStep",
+    "TripletMargin",
+    "accuracy",
+    "export",
+    "parse_loss",
+    "read_step",
+    "save_step",
+    "training_step",
+]

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.differentiation import differentiate
+from onnxgrad.grad.opset import raise_opset
 from onnxgrad.grad.request import Wrt
 from onnxgrad.grad.segments import Choice
 from onnxgrad.ir.block import BindingBlock
@@ -27,7 +28,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array, TensorType, numpy_dtype
 from onnxgrad.ir.var import Var
-from onnxgrad.train.losses.base import Custom, Loss, Output, Place
+from onnxgrad.train.losses.base import OLDEST_OPSET, Custom, Loss, Output, Place
 from onnxgrad.train.manifest import Fed, Manifest, Role
 from onnxgrad.train.optimizers.adam import AdamW
 from onnxgrad.train.optimizers.base import Moment, Optimizer
@@ -68,14 +69,17 @@ def training_step(
     optimizer = optimizer or AdamW()
     program = load_own(model)
     digest = hashlib.sha256(to_proto(program).SerializeToString(deterministic=True)).hexdigest()
+    if program.opset < OLDEST_OPSET:
+        program, _ = raise_opset(program)
     block = program.main
-    own_outputs = list(block.outputs)
+    own, own_outputs = {v.name for v in block.vars()}, list(block.outputs)
     target = _emit_loss(block, _loss(loss))
+    of_loss = {v.name for v in block.vars()} - own
     evaluation = load(to_proto(program, weights=True))
     for v in own_outputs:
         if v.name not in metrics and v is not target:
             block.remove_output(v)
-    found = differentiate(program, wrt, target.name, checkpoint=checkpoint, names="{}.grad")
+    found = differentiate(program, wrt, target.name, checkpoint=checkpoint, names="{}.grad", aside=of_loss)
     program, block = found.program, found.program.main
     values = {v.name: v for v in block.vars()}
     parameters = [_parameter(values[name]) for name in found.adjoints]

@@ -12,6 +12,7 @@ import onnxgrad
 from onnxgrad.errors import InputError
 from onnxgrad.ir.save import to_proto
 from onnxgrad.train import MSE, SGD, AdamW, CrossEntropy, TrainingStep, training_step
+from onnxgrad.train.losses import BCEWithLogits, L2Penalty
 from onnxgrad.verify.running.run import run
 from tests.helpers import ROOT
 
@@ -110,6 +111,25 @@ def test_losses_add_up_and_have_weights() -> None:
 def test_a_loss_that_does_not_fit(loss: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         training_step(classifier(), loss)
+
+
+def test_constants_of_a_loss_are_no_parameters() -> None:
+    loss = CrossEntropy(weight=[1, 2, 3], label_smoothing=0.1) + 0.1 * BCEWithLogits(target="t", pos_weight=[1, 2, 3])
+    step = training_step(classifier(), loss + 0.01 * L2Penalty("*"), SGD(), ["params", "[a-w]*"])
+    assert [f.name for f in step.manifest.of_role("parameter")] == ["w", "b"]
+    assert [f.name for f in step.manifest.of_role("batch")] == ["x", "labels", "t"]
+
+
+@pytest.mark.parametrize("opset", [11, 13, 15])
+def test_losses_of_older_models(opset: int) -> None:
+    model = classifier()
+    model.opset_import[0].version = opset
+    feeds = {"x": np.ones((2, 4), np.float32), "labels": np.array([0, 1])}
+    loss = CrossEntropy(label_smoothing=0.1) + L2Penalty("w")
+    found, expected = (training_step(m, loss, SGD()) for m in (model, classifier()))
+    a, b = (taken(step, dict(step.initial), feeds, 1, 0.1) for step in (found, expected))
+    np.testing.assert_allclose(a[0], b[0], rtol=1e-6)
+    np.testing.assert_allclose(a[1]["w"], b[1]["w"], atol=1e-6)
 
 
 def test_the_original_is_left_as_it_was() -> None:

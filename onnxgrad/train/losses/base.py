@@ -23,6 +23,8 @@ from onnxgrad.ir.var import Var
 from onnxgrad.train.losses.checks import check_choice, check_finite
 
 Reduction = Literal["mean", "sum"]
+# the first in which the operators of the losses mean what they do today (LogSoftmax's axis)
+OLDEST_OPSET = 13
 INTEGERS = (TensorProto.INT64, TensorProto.INT32)
 _HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
