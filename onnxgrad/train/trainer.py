@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -24,7 +24,8 @@ from onnxgrad.ir.types import Array
 from onnxgrad.train import tensors
 from onnxgrad.train.callbacks import Callback, EarlyStopping, Event, History, JsonLines
 from onnxgrad.train.data import Data, Given, as_data
-from onnxgrad.train.engines.base import checked, open_session
+from onnxgrad.train.engines.base import Engine, checked, open_session
+from onnxgrad.train.engines.blocks import BlocksEngine, fits
 from onnxgrad.train.engines.graph import GraphEngine
 from onnxgrad.train.export import export
 from onnxgrad.train.metrics import Metric
@@ -32,6 +33,7 @@ from onnxgrad.train.not_finite import first_not_finite
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.store import check_values, read_step
 
+EngineName = Literal["auto", "graph", "blocks"]
 Rate: TypeAlias = "float | Callable[[int], float]"
 CHECKPOINT = "checkpoint.safetensors"
 
@@ -54,8 +56,10 @@ class Progress:
 class Trainer:
     """Trains with a step from `training_step`, or from the folder that it was saved in.
 
-    rate: the learning rate, or a function of the step's number. threads: of onnxruntime. Raises InputError for a rate
-    that is not finite.
+    rate: the learning rate, or a function of the step's number. threads: of onnxruntime. engine: "graph" runs the step
+    as it is, "blocks" the update beside its gradient, on the CPU, for our elementwise optimisers; "auto" the latter
+    where it can. Both give the same numbers. Raises InputError for a rate that is not finite, and an engine that cannot
+    run this step.
     """
 
     def __init__(
@@ -65,11 +69,12 @@ class Trainer:
         *,
         provider: str = "cpu",
         threads: int | None = None,
+        engine: EngineName = "auto",
     ) -> None:
         self.task = step if isinstance(step, TrainingStep) else read_step(step)
         self.rate = rate
         self.progress = Progress()
-        self._engine = GraphEngine(self.task, provider=provider, threads=threads)
+        self._engine = _engine(self.task, engine, provider, threads)
         self._evaluation: Any = None
         self._open: Callable[[], Any] = partial(open_session, self.task.evaluation, provider, threads)
         if not callable(rate):
@@ -246,6 +251,20 @@ class Trainer:
         """`model`, from which the step was made, with the trained weights in place of its own."""
         how = {"steps": self.progress.steps, "optimizer": dict(self.task.manifest.optimizer)}
         return export(model, self.parameters, how)
+
+
+def _engine(step: TrainingStep, name: EngineName, provider: str, threads: int | None) -> Engine:
+    can = provider == "cpu" and fits(step)
+    if name == "blocks" and not can:
+        raise InputError(
+            'engine="blocks" runs on the CPU, with an optimiser of this package that works element by element and one '
+            'dtype for all parameters: choose engine="graph"'
+        )
+    if name not in ("auto", "graph", "blocks"):
+        raise InputError(f"unknown engine '{name}': choose one of auto, graph, blocks")
+    if name == "blocks" or (name == "auto" and can):
+        return BlocksEngine(step, threads=threads)
+    return GraphEngine(step, provider=provider, threads=threads)
 
 
 def _tell(event: Event, watching: Iterable[Callback]) -> bool:

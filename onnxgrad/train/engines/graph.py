@@ -92,7 +92,7 @@ class GraphEngine(Engine):
 
     def run(self, batch: Mapping[str, Array], number: int, rate: float) -> Result:
         """One step. Raises InputError for a batch that the graph does not take."""
-        feeds = checked(batch, self._batch)
+        feeds = checked(batch, self._batch)  # the runtime reads this memory, so it lives until the run is over
         binding = self._bindings[self._now]
         for name, array in feeds.items():
             binding.bind_ortvalue_input(name, self._host(array))

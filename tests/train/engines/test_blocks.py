@@ -1,0 +1,68 @@
+"""The update beside the gradient gives the same numbers as the update in the graph."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from onnxgrad.errors import InputError
+from onnxgrad.train import Manifest, Optimizer, Trainer, training_step
+from onnxgrad.train.engines.blocks import BlocksEngine, fits, gradient_graph, optimizer_of
+from onnxgrad.train.engines.graph import GraphEngine
+from onnxgrad.train.optimizers import OPTIMIZERS, SGD, Adafactor, Adam
+from tests.helpers import ROOT
+from tests.train.common import examples, step
+
+
+@pytest.mark.parametrize("name", ["mlp", "gpt2", "lstm_tagger"])
+@pytest.mark.parametrize(
+    "optimizer", [SGD(momentum=0.9), *(cls() for cls in OPTIMIZERS.values() if cls.elementwise)], ids=lambda o: o.name
+)
+def test_the_same_numbers(name: str, optimizer: Optimizer) -> None:
+    path = ROOT / "models" / "training" / f"{name}.onnx"
+    stored = np.load(path.with_suffix(".npz"))
+    task = training_step(path, optimizer=optimizer)
+    batch = {fed.name: stored[f"in:{fed.name}"] for fed in task.manifest.of_role("batch")}
+    graph, blocks = GraphEngine(task, threads=1), BlocksEngine(task, threads=1)
+    losses = [[engine.run(batch, t, 1e-2).loss for t in range(1, 9)] for engine in (graph, blocks)]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+    expected, found = graph.values, blocks.values
+    assert found.keys() == expected.keys()
+    for key, value in found.items():
+        np.testing.assert_allclose(value, expected[key], rtol=1e-4, atol=1e-6, err_msg=key)
+
+
+def test_the_gradient_graph_has_no_update() -> None:
+    program = gradient_graph(step())
+    assert [v.name for v in program.main.inputs] == ["x", "labels", "w1", "b1", "w2", "b2"]
+    assert program.main.outputs[0].name == "loss"
+    assert len(program.main.outputs) == 5
+    assert not any(b.is_op("Sqrt") for b in program.main.bindings)
+
+
+def test_a_loss_that_is_no_number_changes_nothing() -> None:
+    engine = BlocksEngine(step(), threads=1)
+    before = engine.values
+    data = examples(4)
+    assert not np.isfinite(engine.run({**data, "x": data["x"] * np.inf}, 1, 0.1).loss)
+    assert all(np.array_equal(value, before[key]) for key, value in engine.values.items())
+
+
+def test_the_optimiser_comes_back_from_the_manifest() -> None:
+    made = Adam(betas=(0.8, 0.9), eps=1e-6, weight_decay=0.1)
+    manifest = Manifest.from_json(step(made).manifest.to_json())
+    assert optimizer_of(manifest) == made
+
+
+def test_metrics_come_with_the_loss() -> None:
+    engine = BlocksEngine(step(metrics=["logits"]), threads=1)
+    assert engine.run(examples(5), 1, 0.1).metrics["logits"].shape == (5, 3)
+
+
+def test_who_may_choose() -> None:
+    assert fits(step())
+    assert not fits(step(Adafactor()))
+    with pytest.raises(InputError, match="unknown engine"):
+        Trainer(step(), engine="steam")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match='engine="blocks" runs on the CPU'):
+        Trainer(step(), provider="cuda", engine="blocks")
