@@ -6,7 +6,6 @@ from onnxgrad.grad import body, check_gradient, function_gradient, gradient, mar
 from onnxgrad.grad.checkpoint import Checkpoint
 from onnxgrad.grad.forward import jvp
 from onnxgrad.grad.gradient_pass import GradientPass
-from onnxgrad.grad.preview_training import LowerTraining
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.interop.given_back import to_graphsurgeon
@@ -23,6 +22,7 @@ from onnxgrad.rewrite.pattern import Each, P, capture
 from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import rewrite
 from onnxgrad.testing import temporary_rules
+from onnxgrad.train.preview_training import LowerTraining
 from onnxgrad.verify import RunFailed, Unsupported, verify
 from onnxgrad.version import __version__
 

@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxgrad.grad.preview_training import DOMAIN
 from onnxgrad.pipeline.optimize import optimize
+from onnxgrad.train.preview_training import DOMAIN
 from onnxgrad.verify.running.run import run
 from tests.backend_suite import Case, usable
 from tests.helpers import parse

@@ -1,15 +1,13 @@
 """`ai.onnx.preview.training`: Gradient, Adam, Adagrad and Momentum by standard operators, which onnxruntime runs.
 
-The formulas are those of the operators' schemas, in their notation.
+The formulas of the three optimisers are in `train.optimizers.standard`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar
-
-import numpy as np
+from dataclasses import dataclass, fields
+from typing import ClassVar
 
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.grad.engine import backward, reaching
@@ -21,11 +19,12 @@ from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.like import filled_like, zeros_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.types import numpy_dtype
 from onnxgrad.ir.var import Var
 from onnxgrad.passes.base import Pass, register
 from onnxgrad.rewrite.attempt import substitute
 from onnxgrad.rewrite.trace import Trace
+from onnxgrad.train.optimizers.base import Moment
+from onnxgrad.train.optimizers.standard import Standard, StandardAdagrad, StandardAdam, StandardMomentum
 
 DOMAIN = "ai.onnx.preview.training"
 
@@ -86,70 +85,36 @@ def _gradient(b: Binding) -> list[Var]:
     return [found[v] if v in found else zeros_like(v) for v in xs]
 
 
-def _per_tensor(count: int, step: Callable[..., tuple[Var, ...]]) -> Callable[[Binding], list[Var]]:
-    """Operands (R, T, X1.., G1.., state1.., ...), `count` lists of them; results X1.., state1.., ... likewise."""
+def _updated(rule: type[Standard], *slots: str) -> Callable[[Binding], list[Var]]:
+    """Operands (R, T, X1.., G1.., state1.., ...), a list of tensors each; results X1.., state1.., ... likewise."""
 
     def lower(b: Binding) -> list[Var]:
         operands = [v for v in b.inputs if v is not None]
         rate, t, lists = operands[0], operands[1], operands[2:]
+        count = 2 + len(slots)
         n = len(lists) // count
         if n * count != len(lists) or n == 0:
             raise InputError(f"'{b}' has {len(lists)} tensors, not {count} for each one to update")
-        new = [step(b, rate, t, *(lists[k * n + i] for k in range(count))) for i in range(n)]
+        optimizer = rule(**{f.name: b.attr(f.name, 0.0) for f in fields(rule) if f.name not in _NO_ATTRIBUTES})
+        new = []
+        for i in range(n):
+            x, g, *states = (lists[k * n + i] for k in range(count))
+            at = Moment(rate, t, op, x.dtype)
+            x_new, kept = optimizer.update(x, g, dict(zip(slots, states, strict=True)), at)
+            new.append((x_new, *(kept[name] for name in slots)))
         return [new[i][k] for k in range(len(new[0])) for i in range(n)]
 
     return lower
 
 
-def _number(b: Binding, name: str, like: Var) -> Any:
-    """An attribute as a number of the tensors' dtype."""
-    return np.asarray(b.attr(name, 0.0)).astype(numpy_dtype(like.dtype))
-
-
-def _regularized(b: Binding, x: Var, g: Var) -> Var:
-    return g if b.attr("norm_coefficient", 0.0) == 0 else _number(b, "norm_coefficient", x) * x + g
-
-
-def _scalar(v: Var, like: Var) -> Var:
-    return op.Cast(v, to=like.dtype)
-
-
-def _adagrad(b: Binding, rate: Var, t: Var, x: Var, g: Var, h: Var) -> tuple[Var, ...]:
-    r = _scalar(rate, x) / (1.0 + _scalar(t, x) * _number(b, "decay_factor", x))
-    g = _regularized(b, x, g)
-    h_new = h + g * g
-    return x - r * g / (op.Sqrt(h_new) + _number(b, "epsilon", x)), h_new
-
-
-def _adam(b: Binding, rate: Var, t: Var, x: Var, g: Var, v: Var, h: Var) -> tuple[Var, ...]:
-    alpha, beta, r = _number(b, "alpha", x), _number(b, "beta", x), _scalar(rate, x)
-    one = alpha.dtype.type(1)
-    g = _regularized(b, x, g)
-    v_new = v * alpha + g * (one - alpha)
-    h_new = h * beta + g * g * (one - beta)
-    count = op.Max(_scalar(t, x), one)  # at 0 there is no correction, nor a division by zero
-    corrected = r * op.Sqrt(one - op.Pow(beta, count)) / (one - op.Pow(alpha, count))
-    r = op.Where(op.Greater(t, np.int64(0)), corrected, r)
-    x_new = x - r * v_new / (op.Sqrt(h_new) + _number(b, "epsilon", x))
-    return x_new * (one - _number(b, "norm_coefficient_post", x)), v_new, h_new
-
-
-def _momentum(b: Binding, rate: Var, t: Var, x: Var, g: Var, v: Var) -> tuple[Var, ...]:
-    alpha, r = _number(b, "alpha", x), _scalar(rate, x)
-    g = _regularized(b, x, g)
-    one = alpha.dtype.type(1)
-    beta = op.Where(op.Greater(t, np.int64(0)), _number(b, "beta", x), one)
-    v_new = v * alpha + g * beta
-    if b.attr("mode") == "nesterov":
-        return x - (g + v_new * alpha) * r, v_new
-    return x - v_new * r, v_new
-
+# R is an operand, and down the only way
+_NO_ATTRIBUTES = frozenset({"lr", "maximize"})
 
 _LOWER: dict[str, Callable[[Binding], list[Var]]] = {
     "Gradient": _gradient,
-    "Adagrad": _per_tensor(3, _adagrad),
-    "Adam": _per_tensor(4, _adam),
-    "Momentum": _per_tensor(3, _momentum),
+    "Adagrad": _updated(StandardAdagrad, "h"),
+    "Adam": _updated(StandardAdam, "v", "h"),
+    "Momentum": _updated(StandardMomentum, "v"),
 }
 
 
