@@ -1,0 +1,161 @@
+"""Every module of some size has a test file that mirrors it, or a home that HOMES names, with the reason.
+
+The mirror of onnxgrad/a/b.py is tests/a/test_b.py. A folder may have one file for all of it, tests/a/test_folder.py
+beside or inside tests/a/folder; a private module (_b.py) is tested through its folder's other modules. Homes are files that were seen to run the module.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import ROOT
+
+PACKAGE, TESTS = ROOT / "onnxgrad", ROOT / "tests"
+GROWING = ("train/",)  # not yet whole: its tests grow with it
+SIZE = 40  # lines of code above which a module wants a test file
+
+# reason: module -> the test file that is its home
+HOMES: dict[str, dict[str, str]] = {
+    "seen through the command that has these options, reads this model, prints this report": {
+        "cli/check_grad": "cli/test_grad", "cli/gradient_options": "cli/test_grad", "cli/limit_options": "cli/test_bad_input",
+        "cli/models": "cli/test_bad_input", "cli/options": "cli/test_bad_input", "cli/targets": "cli/test_optimize",
+        "report/optimized": "cli/test_optimize", "report/proof": "cli/test_verify", "verify/blame": "cli/test_bad_input",
+    },
+    "a step of what this file tests whole": {
+        "grad/batched_scan": "grad/test_opset", "grad/raised_functions": "grad/test_opset",
+        "grad/checking/differences": "grad/checking/test_check", "grad/checking/probe": "grad/checking/test_check",
+        "grad/checking/report": "grad/checking/test_check", "grad/checking/rounding": "grad/checking/test_check",
+        "grad/differentiation": "grad/test_engine", "grad/prepare": "grad/test_engine",
+        "grad/footprint": "grad/test_checkpoint", "grad/segments": "grad/test_checkpoint",
+        "grad/formula_parameters": "grad/test_registry", "grad/nested_weights": "grad/test_request",
+        "grad/scan": "grad/test_control_flow", "grad/tapes": "grad/test_loop",
+        "grad/sequences": "grad/rules/test_sequences", "grad/sparse_aside": "grad/test_sparse",
+        "ir/bodies": "grad/test_bodies", "ir/reader": "ir/test_load", "ir/fault": "cli/test_bad_input",
+        "ir/stats": "report/test_summary", "ir/weights": "ir/test_save",
+        "report/model_comparison": "report/test_diff",
+        "rewrite/captures": "rewrite/test_match", "rewrite/pattern": "rewrite/test_match",
+        "verify/feeds/data_flow": "verify/feeds/test_generate",
+        "verify/changed_region": "pipeline/test_each",
+    },
+    "what every test of blocks and of emission goes through": {
+        "ir/attributes": "ir/test_emission", "ir/binding": "ir/test_block", "ir/var": "ir/test_block",
+    },
+    "two of three ways to one answer, which that file compares": {
+        "ir/type_inference/closed_forms": "ir/type_inference/test_at_emission",
+        "ir/type_inference/refined_shapes": "ir/type_inference/test_at_emission",
+        "ir/type_inference/declarations": "ir/type_inference/test_at_load",
+        "ir/type_inference/symbols": "ir/type_inference/test_at_load",
+    },
+    "laws whose pass is nothing but them": {
+        "laws/batch_normalization": "passes/test_simplify_inference", "laws/noops": "passes/test_remove_noops",
+        "laws/parallel/conv": "passes/test_combine_parallel_conv",
+        "laws/parallel/dense": "passes/test_combine_parallel_dense",
+        "laws/parallel/gemm": "passes/test_combine_parallel_gemm",
+        "laws/parallel/matmul": "passes/test_combine_parallel_matmul",
+        "laws/quantized/calls": "passes/test_legalize", "laws/quantized/forms": "passes/test_legalize",
+        "laws/quantized/operators": "passes/test_legalize",
+        "laws/scales/backward": "passes/test_backward_fold_scale_axis",
+        "laws/scales/forward": "passes/test_forward_fold_scale_axis",
+        "folding/in_onnxruntime": "passes/test_fold_constant",
+        "outlining/functions": "passes/test_outline", "outlining/groups": "passes/test_outline",
+        "outlining/kinds": "passes/test_outline", "passes/base": "pipeline/test_own_laws",
+    },
+    "laws of the gradient's clean-up, each on a graph of its own there": {
+        "laws/reshapes": "grad/test_simplify", "laws/sums": "grad/test_simplify",
+    },
+    "operators of one family, in one file": {
+        "grad/rules/normalization/batch_normalization": "grad/rules/normalization/test_layer_normalization",
+        "grad/rules/onnxruntime/normalization": "grad/rules/onnxruntime/test_fused",
+        "grad/rules/recurrent/lstm": "grad/rules/recurrent/test_rnn",
+    },
+    "parts of one proof, which only a whole one shows to work": {
+        "verify/account": "verify/test_proof", "verify/float64_leg": "verify/test_proof",
+        "verify/onnxruntime_leg": "verify/test_proof", "verify/new_weights": "verify/test_empty",
+        "verify/report": "verify/test_proof", "verify/subject": "verify/test_proof",
+        "verify/tolerance": "verify/test_proof", "verify/values": "verify/reference/test_evaluate",
+    },
+    "steps of one search for a smaller model": {
+        f"verify/reducing/{name}": "verify/reducing/test_reduce"
+        for name in ("candidate", "simpler_nodes", "simpler_numbers", "smaller")
+    },
+    "the two sides of one pipe": {
+        "verify/reference/borrowed": "verify/reference/test_evaluate", "verify/reference/in_child": "verify/test_proof",
+        "verify/running/child": "verify/running/test_run", "verify/running/process": "verify/running/test_run",
+        "verify/running/session": "verify/running/test_run",
+    },
+}  # fmt: skip
+
+
+def code_lines(path: Path) -> int:
+    """Lines that are neither empty nor comment nor docstring."""
+    text = path.read_text(encoding="utf-8")
+    documented: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            documented |= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    lines = enumerate(text.splitlines(), 1)
+    return sum(bool(s := line.strip()) and not s.startswith("#") and i not in documented for i, line in lines)
+
+
+def module(path: Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").as_posix()
+
+
+@functools.cache
+def modules() -> list[str]:
+    """Those of some size, by their paths without suffix."""
+    files = {module(p): p for p in sorted(PACKAGE.rglob("*.py")) if p.stem != "__init__"}
+    return [name for name, p in files.items() if not name.startswith(GROWING) and code_lines(p) > SIZE]
+
+
+def has_mirror(name: str, tests: Path = TESTS) -> bool:
+    path = tests / name
+    folder = path.parent
+    own = [folder / f"test_{path.name.lstrip('_')}.py"]
+    if folder != tests:
+        own += [folder / f"test_{folder.name}.py", folder.parent / f"test_{folder.name}.py"]
+    return any(p.is_file() for p in own) or (path.name.startswith("_") and any(folder.glob("test_*.py")))
+
+
+def test_every_module_has_its_tests() -> None:
+    known = {name for homes in HOMES.values() for name in homes}
+    assert len(modules()) > 200
+    assert [name for name in modules() if not has_mirror(name) and name not in known] == []
+
+
+def test_every_exception_is_needed_and_its_home_is_there() -> None:
+    large = set(modules())
+    homes = [pair for group in HOMES.values() for pair in group.items()]
+    assert len({name for name, _ in homes}) == len(homes)
+    assert [name for name, _ in homes if name not in large or has_mirror(name)] == []
+    assert [home for _, home in homes if not (TESTS / f"{home}.py").is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "there", "answer"),
+    [
+        ("a/b", "a/test_b.py", True),
+        ("a/b", "a/test_c.py", False),
+        ("a/b", "test_b.py", False),
+        ("a/folder/b", "a/test_folder.py", True),
+        ("a/folder/b", "a/folder/test_folder.py", True),
+        ("a/_b", "a/test_c.py", True),
+        ("a/_b", "a/test_b.py", True),
+        ("b", "test_b.py", True),
+        ("b", "test_c.py", False),
+    ],
+)
+def test_the_finder_of_mirrors(tmp_path: Path, name: str, there: str, answer: bool) -> None:
+    (tmp_path / there).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / there).touch()
+    assert has_mirror(name, tmp_path) is answer
+
+
+def test_lines_of_code_are_counted_without_words(tmp_path: Path) -> None:
+    path = tmp_path / "m.py"
+    path.write_text('"""Two\nlines."""\n\n# one\ndef f():\n    """Says."""\n    return "text"\n', encoding="utf-8")
+    assert code_lines(path) == 2
