@@ -25,15 +25,20 @@ def times_reciprocal(a: Var, b: Var, c: Var, root: Binding) -> Any:
 
 
 @rewrite(P.Add(a, P.Neg(b).only), shrinks=count())
-def add_of_neg(a: Var, b: Var) -> Var:
+def add_of_neg(a: Var, b: Var, root: Binding) -> Any:
     """a + -b = a - b"""
-    return a - b
+    return a - b if _broadcasts(root, a, b) else None
 
 
 @rewrite(P.Sub(a, P.Neg(b).only), shrinks=count())
-def sub_of_neg(a: Var, b: Var) -> Var:
+def sub_of_neg(a: Var, b: Var, root: Binding) -> Any:
     """a - -b = a + b"""
-    return a + b
+    return a + b if _broadcasts(root, a, b) else None
+
+
+def _broadcasts(root: Binding, a: Var, b: Var) -> bool:
+    """Operands of any shapes may stand there; before opset 7 an attribute says what is broadcast."""
+    return root.version >= 7 or same_shape(a.shape, b.shape)
 
 
 @rewrite(P.Neg(P.Neg(a).only), shrinks=count())
@@ -143,7 +148,7 @@ def _sum_of_vectors(a: Var, c: Array, d: Array) -> Var | None:
     return a + total
 
 
-# the same bits for every value: a sign is never rounded
+# the same bits for every value, but for the sign of a NaN: a sign is never rounded
 SIGNS = (neg_of_neg, add_of_neg, sub_of_neg)
 # equal for numbers, and rounded in another order
 NUMBERS = (

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from onnxgrad.laws.arithmetic import SIGNS
 from onnxgrad.laws.clipping import clip_of_clip, clip_of_relu, relu_of_clip
 from onnxgrad.laws.padding import pad_into_average, pad_into_conv
 from onnxgrad.laws.selection import concat_of_concat, gather_of_gather
@@ -16,15 +17,15 @@ from onnxgrad.rewrite.worklist import Rule
 @register
 @dataclass(frozen=True)
 class MergeConsecutive(RulePass):
-    """Clip(Relu(x), 0, 6) = Clip(x, 0, 6), Clip of Clip, Concat of Concat, Gather of Gather, Conv of Pad.
+    """-(-x) = x, x + -z = x - z, Clip(Relu(x)) = Clip(x), Clip, Concat, Gather twice as one, Conv of Pad.
 
-    Exact: the same bits for every value.
+    Exact: the same bits for every value, but for the sign of a NaN.
     """
 
     name: ClassVar[str] = "merge-consecutive"
 
     @property
     def laws(self) -> Sequence[Rule]:
-        """See `laws.clipping`, `laws.selection` and `laws.padding`."""
+        """See `laws.arithmetic`, `laws.clipping`, `laws.selection` and `laws.padding`."""
         clips = [clip_of_clip, clip_of_relu, relu_of_clip]
-        return [*clips, concat_of_concat, gather_of_gather, pad_into_conv, pad_into_average]
+        return [*SIGNS, *clips, concat_of_concat, gather_of_gather, pad_into_conv, pad_into_average]

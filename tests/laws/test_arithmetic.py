@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from onnxgrad.pipeline.optimize import optimize
-from tests.rewriting import assert_same_bits, assert_same_results, model_of, rewritten
+from tests.rewriting import apply, assert_same_bits, assert_same_results, model_of, rewritten, special
 
 NUMBERS = {"two": np.float32(2), "three": np.float32([3]), "one": np.float32(1), "big": np.float32(1e30)}
 NUMBERS |= {"small": np.float32(1e-30), "row": np.float32([1, 2, 3])}
@@ -68,6 +68,27 @@ def _nan(x: Any, z: Any) -> bool:
 @pytest.mark.parametrize(("body", "left"), ROUNDING)
 def test_what_rounds_waits_for_exact_false(body: str, left: list[str]) -> None:
     assert len(simplified(body, options="").ops) == body.count(" = ") + 1
+
+
+@pytest.mark.parametrize("preset", ["clean", "default", "inference", "canonical"])
+@pytest.mark.parametrize(
+    ("body", "op"),
+    [("t = Neg(x) y = Neg(t)", "Relu"), ("t = Neg(x) y = Add(z, t)", "Sub"), ("t = Neg(x) y = Sub(z, t)", "Add")],
+)
+def test_signs_are_never_rounded_so_every_preset_but_training_has_them(body: str, op: str, preset: str) -> None:
+    text = f"g (float[2,N] x, float[2,N] z) => (float[2,N] o, float[2,N] p) {{ {body} o = Relu(y) p = Abs(z) }}"
+    done = apply(text, preset=preset)
+    assert op in done.ops and "Neg" not in done.ops
+    # of a NaN alone the sign is another
+    x, z = (np.nan_to_num(special(2, 30, seed=seed), posinf=np.inf, neginf=-np.inf) for seed in (0, 1))
+    assert_same_bits(done, x=x, z=np.where(np.isinf(x), np.float32(2), z))
+
+
+def test_signs_before_opset_7_where_an_attribute_broadcasts() -> None:
+    text = "g (float[2,3] x, float[3] z) => (float[2,3] o) { t = Neg(z) y = Add<broadcast=1>(x, t) o = Relu(y) }"
+    assert rewritten(text, "merge-consecutive", opset=6, ir_version=3).ops == ["Neg", "Add", "Relu"]
+    same = "g (float[2,3] x, float[2,3] z) => (float[2,3] o) { t = Neg(z) y = Add(x, t) o = Relu(y) }"
+    assert rewritten(same, "merge-consecutive", opset=6, ir_version=3).ops == ["Sub", "Relu"]
 
 
 @pytest.mark.parametrize("body", SAME)
