@@ -11,7 +11,7 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
-from onnxgrad.laws import broadcasting, exponents, reshapes, sums, transposes
+from onnxgrad.laws import broadcasting, exponents, reshapes, sums, transposed_products, transposes
 from onnxgrad.laws.arithmetic import NUMBERS, SIGNS
 from onnxgrad.laws.neutral_elements import times_one
 from onnxgrad.laws.noops import NOOPS, transpose_in_order
@@ -23,8 +23,8 @@ from onnxgrad.rewrite.worklist import apply_rules
 TRANSPOSES = [
     transpose_in_order,
     transposes.transpose_of_transpose,
-    transposes.transpose_of_matmul,
-    *transposes.GEMM_RULES,
+    transposed_products.transpose_of_matmul,
+    *transposed_products.GEMM_RULES,
 ]
 ARITHMETIC = [
     *SIGNS,
@@ -48,7 +48,7 @@ LAYOUT = [
     reshapes.squeeze_of_sum,
     reshapes.concat_of_reshapes,
     reshapes.stack,
-    transposes.transpose_of_product_of_transpose,
+    transposed_products.transpose_of_product_of_transpose,
     transposes.concat_of_transposes,
     sums.sum_of_tiles,
     sums.add_of_tiles,

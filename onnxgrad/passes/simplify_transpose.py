@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from onnxgrad.laws.noops import transpose_in_order
+from onnxgrad.laws.transposed_products import GEMM_RULES, transpose_of_matmul, transpose_of_matmul_if_free
 from onnxgrad.laws.transposes import (
-    GEMM_RULES,
-    transpose_of_matmul,
-    transpose_of_matmul_if_free,
     transpose_of_transpose,
     transpose_through_constant,
     transpose_through_elementwise,
@@ -36,7 +34,7 @@ class SimplifyTranspose(RulePass):
 
     @property
     def laws(self) -> Sequence[Rule]:
-        """See `laws.transposes`."""
+        """See `laws.transposes` and `laws.transposed_products`."""
         of_matmul = transpose_of_matmul if self.always else transpose_of_matmul_if_free
         two = transpose_through_constant if self.floats else transpose_through_two
         through = [transpose_through_elementwise, two]
