@@ -35,7 +35,7 @@ HOMES: dict[str, dict[str, str]] = {
         "grad/scan": "grad/test_control_flow", "grad/tapes": "grad/test_loop",
         "grad/sequences": "grad/rules/test_sequences", "grad/sparse_aside": "grad/test_sparse",
         "ir/bodies": "grad/test_bodies", "ir/reader": "ir/test_load", "ir/fault": "cli/test_bad_input",
-        "ir/stats": "report/test_summary", "ir/weights": "ir/test_save",
+        "ir/weights": "ir/test_save",
         "report/model_comparison": "report/test_diff",
         "rewrite/captures": "rewrite/test_match", "rewrite/pattern": "rewrite/test_match",
         "verify/feeds/data_flow": "verify/feeds/test_generate",
@@ -76,7 +76,6 @@ HOMES: dict[str, dict[str, str]] = {
         "verify/account": "verify/test_proof", "verify/float64_leg": "verify/test_proof",
         "verify/onnxruntime_leg": "verify/test_proof", "verify/new_weights": "verify/test_empty",
         "verify/report": "verify/test_proof", "verify/subject": "verify/test_proof",
-        "verify/tolerance": "verify/test_proof", "verify/values": "verify/reference/test_evaluate",
     },
     "steps of one search for a smaller model": {
         f"verify/reducing/{name}": "verify/reducing/test_reduce"
