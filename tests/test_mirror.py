@@ -61,6 +61,7 @@ HOMES: dict[str, dict[str, str]] = {
         "laws/scales/backward": "passes/test_backward_fold_scale_axis",
         "laws/scales/forward": "passes/test_forward_fold_scale_axis",
         "folding/in_onnxruntime": "passes/test_fold_constant",
+        "laws/transposed_products": "passes/test_simplify_transpose",
         "outlining/functions": "passes/test_outline", "outlining/groups": "passes/test_outline",
         "outlining/kinds": "passes/test_outline", "passes/base": "pipeline/test_own_laws",
     },
