@@ -33,11 +33,9 @@ class BCEWithLogits(Elementwise):
         check_numbers(self.name, weight=self.weight, pos_weight=self.pos_weight)
 
     def of(self, y: Var, t: Var) -> Var:
-        """w ((1 - t) z + (1 + (p - 1) t) log(1 + exp(-z)))"""
-        each = softplus(-y)
-        if self.pos_weight is not None:
-            each = (1.0 + (self._factor(y, "pos_weight") - 1.0) * t) * each
-        each = (1.0 - t) * y + each
+        """w (p t softplus(-z) + (1 - t) softplus(z)): no difference of large numbers for what is nearly right"""
+        positive = t if self.pos_weight is None else self._factor(y, "pos_weight") * t
+        each = positive * softplus(-y) + (1.0 - t) * softplus(y)
         return each if self.weight is None else self._factor(y, "weight") * each
 
     def _factor(self, z: Var, name: str) -> Var:

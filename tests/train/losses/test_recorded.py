@@ -6,9 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
+import onnxgrad
 from onnxgrad.train.losses import LOSSES, TripletMargin, parse_loss
-from tests.train.losses.common import found
+from onnxgrad.verify.running.run import run
+from tests.helpers import parse
+from tests.train.losses.common import found, with_loss
 
 Z = [[0.5, -1.0, 2.0], [1.5, 0.0, -0.5]]
 T = [[0.25, -1.5, 0.0], [2.0, 0.0, -1.0]]
@@ -59,12 +63,34 @@ RECORDED: list[tuple[str, dict[str, Any], float, list[float]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("opset", [13, 18, 26])
 @pytest.mark.parametrize(("text", "feeds", "loss", "gradient"), RECORDED, ids=[row[0] for row in RECORDED])
-def test_the_numbers_of_pytorch(text: str, feeds: dict[str, Any], loss: float, gradient: list[float]) -> None:
+def test_the_numbers_of_pytorch(
+    text: str, feeds: dict[str, Any], loss: float, gradient: list[float], opset: int
+) -> None:
     labels = {k: np.array(v) for k, v in feeds.items() if k != "z"}
-    value, gradients = found(parse_loss(text), {"z": feeds["z"]}, labels)
+    value, gradients = found(parse_loss(text), {"z": feeds["z"]}, labels, opset=opset)
     np.testing.assert_allclose(value, loss, rtol=1e-11)
     np.testing.assert_allclose(gradients["z"].reshape(-1), gradient, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(TensorProto.FLOAT, 5e-7), (TensorProto.FLOAT16, 5e-4), (TensorProto.BFLOAT16, 5e-3)]
+)
+@pytest.mark.parametrize(("text", "feeds", "loss", "gradient"), RECORDED, ids=[row[0] for row in RECORDED])
+def test_in_onnxruntime_in_each_precision(
+    text: str, feeds: dict[str, Any], loss: float, gradient: list[float], dtype: int, tolerance: float
+) -> None:
+    arrays = {k: np.array(v) for k, v in feeds.items()}
+    feeds = {k: v.astype(np.float32) if v.dtype == np.float64 else v for k, v in arrays.items()}
+    sizes = ",".join(f"d{i}" for i in range(feeds["z"].ndim))
+    name = {TensorProto.FLOAT: "float", TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}[dtype]
+    model = parse(f"g (float[{sizes}] z) => ({name}[{sizes}] y) {{ y = Cast <to = {dtype}> (z) }}")
+    values = run(onnxgrad.gradient(with_loss(model, parse_loss(text)), "z"), feeds)
+    value, found_gradient = values.values()
+    assert value.dtype == found_gradient.dtype == np.float32
+    np.testing.assert_allclose(value, loss, rtol=tolerance)
+    np.testing.assert_allclose(found_gradient.reshape(-1), gradient, atol=tolerance)
 
 
 def test_triplets() -> None:
