@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from onnxgrad.errors import InputError
 from onnxgrad.grad.checkpoint import Checkpoint
-from onnxgrad.grad.request import PARAMS
 
 ALLOW_EMPTY = "this value's gradient may be 0 throughout: without it, 0 = 0 for all values is exit 1"
 
@@ -18,7 +16,8 @@ def add_gradient(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--wrt", action="append", metavar="NAME|GLOB",
         help="values to differentiate with respect to: inputs, weights, intermediate values; params: every weight that "
-        "reaches the target; default: every floating-point input",
+        "reaches the target (`inspect --weights` lists them); !GLOB takes away; several by commas; default: every "
+        "floating-point input",
     )  # fmt: skip
     group.add_argument(
         "--target", action="append", metavar="NAME|INDEX", help="default: the only output; several add up"
@@ -34,13 +33,8 @@ def add_gradient(parser: argparse.ArgumentParser) -> None:
 
 
 def gradient_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of `gradient` that the options say. Raises InputError."""
-    wrt: Any = args.wrt
-    if wrt == [PARAMS]:
-        wrt = PARAMS
-    elif wrt is not None and PARAMS in wrt:
-        raise InputError(f"--wrt {PARAMS} means all weights: give it alone")
-    return {"wrt": wrt, "target": args.target, "checkpoint": _checkpoint(args.checkpoint)}
+    """The arguments of `gradient` that the options say."""
+    return {"wrt": args.wrt, "target": args.target, "checkpoint": _checkpoint(args.checkpoint)}
 
 
 def _checkpoint(marks: list[str]) -> Any:

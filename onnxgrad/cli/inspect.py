@@ -1,4 +1,4 @@
-"""`onnxgrad inspect`: what is in a model."""
+"""`onnxgrad inspect`: what is in a model; with --weights, what of it training would move."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from onnxgrad.cli.output import Output
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.load import load
 from onnxgrad.ir.text import program_text
-from onnxgrad.report.summary import inspect
+from onnxgrad.report.summary import Summary, inspect
+from onnxgrad.report.weights import Weights, weights
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     parser.add_argument("model", metavar="MODEL", help="an ONNX file, or - for stdin")
-    parser.add_argument("--text", action="store_true", help="print the whole binding block")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--text", action="store_true", help="print the whole binding block")
+    what.add_argument(
+        "--weights", action="store_true", help="which constants are weights, what `params` leaves out, and why"
+    )
     add_limits(parser)
 
 
@@ -26,7 +31,9 @@ def run(args: argparse.Namespace, out: Output) -> int:
     try:
         with within_limits(args):
             text = program_text(load(source(args.model))) if args.text else ""
-            found = None if args.text else inspect(source(args.model))
+            found: Summary | Weights | None = None
+            if not args.text:
+                found = weights(source(args.model)) if args.weights else inspect(source(args.model))
     except OnnxgradError as error:
         raise named(error, args.model) from error
     if found is None:

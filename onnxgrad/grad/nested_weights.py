@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any
 
 from onnx import SparseTensorProto, TensorProto
@@ -17,15 +17,15 @@ from onnxgrad.ir.var import Var
 from onnxgrad.passes.base import nested
 
 
-def hoist_weights(program: Program, names: Iterable[str] | None = None) -> None:
-    """Make the floating-point initializers and Constants of nested graphs initializers of the main graph.
+def nested_constants(program: Program) -> list[Var]:
+    """The floating-point initializers and Constants of nested graphs."""
+    return [v for block in nested(program.main) for v in block.vars() if _is_float_constant(v)]
 
-    Those called by one of `names`, or all with at least one axis. A name that another value shares gets a suffix: what
-    two branches call `w` are two weights.
+
+def hoist(program: Program, chosen: Collection[Var]) -> None:
+    """Make these `nested_constants` initializers of the main graph. A name that another value shares gets a suffix:
+    what two branches call `w` are two weights.
     """
-    wanted = None if names is None else set(names)
-    inner = [v for block in nested(program.main) for v in block.vars() if _is_weight(v)]
-    chosen = [v for v in inner if (v.shape != () if wanted is None else v.name in wanted)]
     if not chosen:
         return
     shared = Counter(v.name for block in program.blocks() for v in block.vars())
@@ -47,7 +47,7 @@ def hoist_weights(program: Program, names: Iterable[str] | None = None) -> None:
             block.remove(definition)
 
 
-def _is_weight(v: Var) -> bool:
+def _is_float_constant(v: Var) -> bool:
     kinds = (TensorProto, SparseTensorProto)
     return not v.is_input and v.dtype in FLOAT_DTYPES and isinstance(_tensor(v), kinds)
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.engine import reaching
 from onnxgrad.grad.integer_paths import why_zero
-from onnxgrad.grad.nested_weights import hoist_weights
+from onnxgrad.grad.nested_weights import hoist, nested_constants
 from onnxgrad.grad.sequences import is_float
+from onnxgrad.grad.weights import Decision, decide
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES, TensorType
@@ -67,7 +68,7 @@ def _target(block: BindingBlock, entry: str | int, values: dict[str, Var], outpu
     if isinstance(entry, str):
         if entry not in values:
             raise InputError(
-                f"target '{entry}' is no value of the model{_did_you_mean(entry, values)}; its outputs are {outputs}"
+                f"target '{entry}' is no value of the model{did_you_mean(entry, values)}; its outputs are {outputs}"
             )
         return values[entry]
     if not -len(block.outputs) <= entry < len(block.outputs):
@@ -79,12 +80,23 @@ def _target(block: BindingBlock, entry: str | int, values: dict[str, Var], outpu
 
 def hoist_requested(program: Program, wrt: Wrt) -> None:
     """Weights of nested graphs that `wrt` means, "params" or by name, become weights of the main graph."""
-    asked = {wrt} if isinstance(wrt, str) else set(wrt or ())
-    if PARAMS in asked:
-        hoist_weights(program)
+    inner = nested_constants(program)
+    asked = set(entries_of(wrt, {v.name for v in inner} | {v.name for v in program.main.vars()}))
     named = asked.difference(v.name for v in program.main.vars())
-    if named:
-        hoist_weights(program, named)
+    chosen = {v for v in inner if v.name in named}
+    if PARAMS in asked:
+        chosen |= {v for v, decision in decide(program, inner).items() if decision.is_weight}
+    hoist(program, [v for v in inner if v in chosen])
+
+
+# a comma inside of brackets is one of a glob's characters
+_COMMA = re.compile(r",(?![^\[]*\])")
+
+
+def entries_of(wrt: Wrt, names: Container[str]) -> list[str]:
+    """The names, globs and PARAMS of a request, in order; one with commas that is no value's name is several."""
+    entries = [wrt] if isinstance(wrt, str) else list(wrt or ())
+    return [part for e in entries for part in ([e] if e in names else [p.strip() for p in _COMMA.split(e)])]
 
 
 def find_wrt(
@@ -93,11 +105,11 @@ def find_wrt(
     """The values to differentiate with respect to, among the model's own `values`, in the order asked; globs in the
     model's order.
 
-    None: every floating-point input, sequences among them. "params": the float initializers and Constant values with
-    at least one axis that reach a target, running statistics excepted; those without one are mostly numbers of the
-    formulas, so name them.
+    None: every floating-point input, sequences among them. "params": the weights that reach a target. Entries that
+    begin with `!` take away from what those before them named.
     Raises InputError for an unknown name, a name given twice, a value that is no floating-point tensor or a measure of
-    Resize, a glob without a match, and a model without a floating-point input.
+    Resize, a glob without a match, one that takes nothing away, nothing left, and a model without a floating-point
+    input.
     """
     if wrt is None:
         inputs = [v for v in block.inputs if v.initializer is None and is_float(v)]
@@ -110,7 +122,7 @@ def find_wrt(
         return inputs
     found: dict[Var, None] = {}
     named: set[str] = set()
-    for entry in [wrt] if isinstance(wrt, str) else wrt:
+    for entry in entries_of(wrt, values):
         if entry in named:
             raise InputError(f"'{entry}' is given twice in wrt")
         named.add(entry)
@@ -118,42 +130,77 @@ def find_wrt(
             found[_differentiable(_float(values[entry]))] = None
         elif entry == PARAMS:
             found.update(dict.fromkeys(parameters(block, targets, values, ste=ste)))
-        elif any(c in entry for c in "*?["):
+        elif entry.startswith("!"):
+            found = dict.fromkeys(_without(found, entry))
+        elif is_glob(entry):
             found.update(dict.fromkeys(_matching(entry, values)))
         else:
             raise InputError(
-                f"wrt '{entry}' is no value of the model{_did_you_mean(entry, values)}{_inside(block, entry)}; "
+                f"wrt '{entry}' is no value of the model{did_you_mean(entry, values)}{inside(block, entry)}; "
                 "`onnxgrad inspect --text` lists them"
             )
     if not found:
-        raise InputError("wrt names nothing to differentiate with respect to")
+        raise InputError(
+            "wrt leaves nothing: every value that it names is taken away again"
+            if named
+            else "wrt names nothing to differentiate with respect to"
+        )
     return list(found)
+
+
+def _without(found: Collection[Var], entry: str) -> list[Var]:
+    kept = [v for v in found if not fnmatch.fnmatchcase(v.name, entry[1:])]
+    if len(kept) == len(found):
+        raise InputError(f"wrt '{entry}' takes nothing away: it matches no value that the entries before it name")
+    return kept
 
 
 def parameters(
     block: BindingBlock, targets: Iterable[Var], values: Mapping[str, Var], *, ste: bool = False
 ) -> list[Var]:
-    """Float initializers and Constant values with at least one axis that reach a target, and what DequantizeLinear
-    makes of integer ones, in the model's order.
+    """The weights that reach a target, in the model's order, what DequantizeLinear makes of integers among them.
+
+    Raises InputError when there is none, saying why.
     """
     targets = list(targets)
-    reached = reaching(block, targets)
-    statistics = {
-        v for b in block.walk() if b.is_op("BatchNormalization") for v in b.inputs[3:5] if v is not None
-    }  # running mean and variance are updated by averaging, not by gradients
-    sparse = set(block.sparse)
-    constants = [
-        v for v in values.values() if v.initializer is not None or v.is_constant or v in sparse or _is_dequantized(v)
-    ]
-    weights = [v for v in constants if v.dtype in FLOAT_DTYPES and v.shape != ()]
-    found = [v for v in weights if v in reached and v not in statistics]
+    decisions = weigh(block, targets, values)
+    found = [v for v, decision in decisions.items() if decision.is_weight]
     if not found:
-        why = why_zero(block, weights or constants, targets, ste=ste)
-        raise InputError(
-            'wrt="params": the model has no float initializer or Constant that reaches the target'
-            + (f": {why}" if why else "")
-        )
+        raise _no_weight(block, targets, values, decisions, ste)
     return found
+
+
+def weigh(block: BindingBlock, targets: Iterable[Var], values: Mapping[str, Var]) -> dict[Var, Decision]:
+    """What each floating-point constant that reaches a target is, in the model's order."""
+    reached = reaching(block, targets)
+    return decide(block.program, [v for v in float_constants(block, values) if v in reached])
+
+
+def float_constants(block: BindingBlock, values: Mapping[str, Var]) -> list[Var]:
+    """Initializers, Constants and what DequantizeLinear makes of integer ones."""
+    sparse = set(block.sparse)
+    return [
+        v
+        for v in values.values()
+        if v.dtype in FLOAT_DTYPES and (v.initializer is not None or v.is_constant or v in sparse or _is_dequantized(v))
+    ]
+
+
+def _no_weight(
+    block: BindingBlock,
+    targets: Sequence[Var],
+    values: Mapping[str, Var],
+    decisions: Mapping[Var, Decision],
+    ste: bool,
+) -> InputError:
+    arrays = [v for v in float_constants(block, values) if v.shape != ()]
+    constants = [v for v in values.values() if v.initializer is not None or v.is_constant]
+    why = why_zero(block, arrays or constants, targets, ste=ste)
+    if decisions and not why:
+        v, decision = next(iter(decisions.items()))
+        why = f"'{v.name}' is none ({decision.why}); `onnxgrad inspect --weights` lists all"
+    what = "weight" if decisions else "float initializer or Constant"
+    return InputError(f'wrt="params": the model has no {what} that reaches the target{": " if why else ""}{why}')
 
 
 def _is_dequantized(v: Var) -> bool:
@@ -197,12 +244,19 @@ def _matching(pattern: str, values: Mapping[str, Var]) -> list[Var]:
     return outer or matching
 
 
-def _did_you_mean(name: str, values: Iterable[str]) -> str:
+def is_glob(entry: str) -> bool:
+    """Whether it means several names."""
+    return any(c in entry for c in "*?[")
+
+
+def did_you_mean(name: str, values: Iterable[str]) -> str:
+    """Names that are close, in brackets."""
     close = difflib.get_close_matches(name, list(values), n=3)
     return f" (close: {', '.join(close)})" if close else ""
 
 
-def _inside(block: BindingBlock, name: str) -> str:
+def inside(block: BindingBlock, name: str) -> str:
+    """Which nested graph has a value of that name."""
     for b in block.walk():
         for kind, nested in b.blocks.items():
             if any(v.name == name for v in nested.vars()):

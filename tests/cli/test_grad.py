@@ -56,6 +56,16 @@ def test_params_of_a_real_model(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert added == [f"{layer}.{kind}_grad" for layer in (0, 2, 4) for kind in ("weight", "bias")]
 
 
+def test_params_but_some(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "grad.onnx"
+    source = MODELS_DIR / "training" / "bert.onnx"
+    words = ["--wrt", "params,!*.embeddings.*", "--wrt", "!*.bias", "--target", "loss"]
+    assert main(["grad", str(source), *words, "-o", str(out)]) == 0
+    assert "with respect to 34 values" in capsys.readouterr().out
+    added = [v.name for v in onnx.load(out).graph.output][1:]
+    assert all("embeddings" not in name and name.endswith(".weight_grad") for name in added)
+
+
 def test_the_same_call_writes_the_same_bytes(model: str, tmp_path: Path) -> None:
     outs = [tmp_path / "a.onnx", tmp_path / "b.onnx"]
     for out in outs:
@@ -115,7 +125,8 @@ def test_rules_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["--names", "grad"], "{}"),
         (["--checkpoint", "plenty"], "'plenty' is no value"),
         (["--plugin", "missing.py"], "no such file"),
-        (["--wrt", "params", "--wrt", "x"], "alone"),
+        (["--wrt", "x,!t*"], "takes nothing away"),
+        (["--wrt", "x", "--wrt", "!x"], "leaves nothing"),
     ],
 )
 def test_bad_requests(

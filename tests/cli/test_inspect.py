@@ -9,6 +9,7 @@ import pytest
 
 import onnxgrad
 from tests.cli.conftest import Result
+from tests.helpers import MODELS_DIR
 
 Run = Callable[..., Result]
 
@@ -29,6 +30,18 @@ def test_json(run: Run, branches: Path) -> None:
     data = json.loads(run("inspect", branches, "--json", "-").out)
     assert data["operators"] == {"Add": 1, "Identity": 1, "MatMul": 3, "Tanh": 1} and data["parameters"] == 38
     assert data["inputs"] == [{"name": "x", "type": "f32[N,4]"}] and data["opsets"] == {"": 20}
+
+
+def test_weights_and_what_is_none(run: Run) -> None:
+    model = MODELS_DIR / "training" / "gpt2.onnx"
+    done = run("inspect", model, "--weights")
+    assert (done.code, done.err) == (0, "")
+    assert "weight (52)" in done.out and "more (-v)" in done.out and "a mask: huge negative numbers hide" in done.out
+    every = run("inspect", model, "--weights", "-v").out
+    assert "transformer.h.3.mlp.c_proj.bias" in every and "more (-v)" not in every
+    data = json.loads(run("inspect", model, "--weights", "--json", "-").out)
+    assert len(data["weights"]) == 52 and data["left_out"][0].keys() == {"name", "type", "why"}
+    assert run("inspect", model, "--weights", "--text").code == 2
 
 
 def test_names_cannot_steer_the_terminal(run: Run, branches: Path) -> None:

@@ -54,6 +54,23 @@ def test_globs_prefer_inputs_and_weights() -> None:
     assert asked(wrt=["p*"]) == ["p_grad"]
 
 
+def test_globs_add_and_take_away() -> None:
+    """Entry by entry: what is taken away may be added again."""
+    everything = ["b_grad", "scale_grad", "w_grad", "c_grad"]
+    assert asked(wrt="params,!s*") == asked(wrt=["params", "!s*"]) == [n for n in everything if n != "scale_grad"]
+    assert asked(wrt="params, !?, b") == ["scale_grad", "b_grad"]
+    assert asked(wrt="[w,b],!b") == ["w_grad"]
+    assert asked(wrt="params,x,!scale") == ["b_grad", "w_grad", "c_grad", "x_grad"]
+
+
+def test_a_name_with_a_comma_or_an_exclamation_mark_is_a_name() -> None:
+    found = parse("g (float x, float z) => (float y) { y = Mul (x, z) }")
+    found.graph.input[0].name = found.graph.node[0].input[0] = "a,!b"
+    assert [v.name for v in gradient(found, "a,!b").graph.output] == ["y", "a,!b_grad"]
+    found.graph.input[1].name = found.graph.node[0].input[1] = "!z"
+    assert [v.name for v in gradient(found, ["a,!b", "!z"]).graph.output] == ["y", "a,!b_grad", "!z_grad"]
+
+
 def test_targets_by_name_index_and_value() -> None:
     assert asked(target=1) == asked(target="1") == asked(target=-2) == ["x_grad", "y_grad"]
     assert asked(target="t") == ["x_grad", "y_grad"]
@@ -82,6 +99,11 @@ ERRORS = [
     ({"wrt": "n"}, "wrt 'n' is i64[2], not a floating-point tensor"),
     ({"wrt": "q*"}, "wrt 'q*' matches no floating-point value"),
     ({"wrt": []}, "wrt names nothing"),
+    ({"wrt": "params,!q*"}, "wrt '!q*' takes nothing away"),
+    ({"wrt": "params,!x"}, "wrt '!x' takes nothing away"),
+    ({"wrt": "!x"}, "wrt '!x' takes nothing away"),
+    ({"wrt": "params,!*"}, "wrt leaves nothing"),
+    ({"wrt": "x,"}, "wrt '' is no value of the model"),
     ({"seed": "twos"}, 'seed must be "ones" or "input"'),
     ({"names": "grad"}, "names must hold {} once"),
 ]
@@ -117,6 +139,15 @@ def test_a_value_inside_a_nested_graph_is_named_as_such() -> None:
       s = ReduceSum <keepdims = 0> (y) }"""
     with pytest.raises(InputError, match=r"'t' is no value of the model.*local to then_branch"):
         gradient(onnx.parser.parse_model(text), "t")
+
+
+def test_a_weight_that_no_reader_moves_by_is_none() -> None:
+    """What is wrong, and where to look."""
+    message = r"no weight that reaches the target: 'table' is none \(.*whole numbers\); `onnxgrad inspect --weights`"
+    text = "g (float[8] x) => (float s) <float[8] table = {0,1,2,3,4,5,6,7}> { y = Mul (x, table) s = ReduceSum<keepdims=0> (y) }"
+    with pytest.raises(InputError, match=message):
+        gradient(parse(text), "params")
+    assert [v.name for v in gradient(parse(text), "table").graph.output] == ["s", "table_grad"]
 
 
 def test_seed_input_takes_any_shape() -> None:

@@ -1,0 +1,114 @@
+"""What the elements of a constant look like: training leaves no pattern in them, formulas and tables do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from onnxgrad.ir.types import Array
+
+# at least this far below zero: what an additive mask hides by
+_HIDING = -1e4
+# significant digits of a number that somebody wrote down, and how near a float32 comes to it
+_DIGITS, _NEAR = 5, 3e-7
+# so many elements in order, or on a curve, are no accident
+_SORTED, _CURVE = 6, 16
+# a random order has 2 (von Neumann's ratio of successive differences), a smooth curve next to nothing
+_SMOOTH = 0.1
+
+
+def is_hiding(array: Array) -> bool:
+    """Whether it holds -inf or a huge negative number: added to scores, it hides."""
+    return bool(array.size and np.min(array.astype(np.float64)) <= _HIDING)
+
+
+def is_formula_number(value: float) -> bool:
+    """Whether it is a number of few digits, or one of sqrt(d), 1/d, pi, log and the like of such a number."""
+    if not np.isfinite(value) or value == 0.0:
+        return True
+    x = abs(value)
+    with np.errstate(all="ignore"):
+        kin = [1 / x, x * x, 1 / x**2, x / np.pi, np.pi / x, x * x * np.pi, x * x / np.pi, np.exp(x), np.exp(1 / x)]
+    return _is_short(x, _DIGITS) or any(_is_short(float(k), _DIGITS - 1) for k in kin)
+
+
+def pattern(array: Array) -> str:
+    """The pattern that no training leaves, in words; empty where there is none."""
+    values = array.astype(np.float64)
+    if is_hiding(array):
+        return "huge negative numbers hide"
+    if values.size and np.all(values == values.flat[0]):
+        return f"all {values.flat[0]:g}"
+    if np.all(np.round(values) == values):
+        return "whole numbers"
+    if array.dtype.itemsize >= 4 and all(_is_short(abs(float(x)), 4) for x in values.flat[:64]):
+        return "numbers of few digits"
+    long = values.reshape([n for n in values.shape if n > 1])
+    if long.ndim == 1 and (found := _in_one_line(long)):
+        return found
+    if long.ndim > 1 and _evenly_spaced(long):
+        return "evenly spaced"
+    return "sines of the position" if is_sinusoidal(array) else ""
+
+
+def is_uniform(array: Array) -> bool:
+    """All elements are one number, which is how many parameters start."""
+    return bool(array.size and np.all(array == array.flat[0]))
+
+
+def is_sinusoidal(array: Array) -> bool:
+    """Whether every column is a sine of the row's number: t[p + 1] + t[p - 1] = 2 cos(f) t[p], with one f at least.
+
+    The columns are those of the last axis longer than one; a sample of 64 x 64 tells.
+    """
+    long: Any = array.reshape([n for n in array.shape if n > 1])
+    if long.ndim < 2 or long.shape[-2] < 4:
+        return False
+    t = long.reshape(-1, *long.shape[-2:])[0, :64, :64].astype(np.float64)
+    around, at = t[2:] + t[:-2], t[1:-1]
+    twice_cos = np.sum(around * at, 0) / np.maximum(np.sum(at * at, 0), 1e-30)
+    near = 1e-3 if array.dtype.itemsize >= 4 else 2e-2
+    fits = np.abs(around - twice_cos * at).max() <= near * np.abs(t).max()
+    # columns that are constant or straight lines fit as well
+    return bool(fits and np.any(np.abs(twice_cos) < 2 - 1e-3) and not is_uniform(array))
+
+
+def are_cos_and_sin(a: Array, b: Array) -> bool:
+    """Whether a^2 + b^2 is one number throughout: a cosine and a sine of the same angles."""
+    if a.shape != b.shape or is_uniform(a):
+        return False
+    sizes = a.astype(np.float64) ** 2 + b.astype(np.float64) ** 2
+    near = 1e-3 if min(a.dtype.itemsize, b.dtype.itemsize) >= 4 else 2e-2
+    return bool(sizes.max() > 0 and sizes.max() - sizes.min() <= near * sizes.max())
+
+
+def is_monotone(array: Array) -> bool:
+    """All above zero and in order, ascending or descending: frequencies."""
+    values = array.astype(np.float64).ravel()
+    steps = np.diff(values)
+    return bool(values.size and values.min() > 0 and (np.all(steps > 0) or np.all(steps < 0)))
+
+
+def _in_one_line(values: Array) -> str:
+    steps = np.diff(values)
+    if len(values) > 2 and _evenly_spaced(values):
+        return "evenly spaced"
+    if len(values) >= _SORTED and (np.all(steps >= 0) or np.all(steps <= 0)):
+        return "in order"
+    smooth = len(values) >= _CURVE and np.sum(steps**2) <= _SMOOTH * np.sum((values - values.mean()) ** 2)
+    return "a smooth curve" if smooth else ""
+
+
+def _evenly_spaced(values: Array) -> bool:
+    """Along the last axis, in every row."""
+    if values.shape[-1] < 3:
+        return False
+    bends = np.abs(np.diff(values, n=2))
+    return bool(bends.max() <= 1e-5 * np.abs(values).max())
+
+
+def _is_short(x: float, digits: int) -> bool:
+    if x == 0.0:
+        return True
+    return bool(np.isfinite(x) and abs(float(f"{x:.{digits - 1}e}") - x) <= _NEAR * x)
