@@ -79,12 +79,17 @@ def _target(block: BindingBlock, entry: str | int, values: dict[str, Var], outpu
 
 
 def hoist_requested(program: Program, wrt: Wrt) -> None:
-    """Weights of nested graphs that `wrt` means, "params" or by name, become weights of the main graph."""
+    """Weights of nested graphs that `wrt` means, "params" or by name, become weights of the main graph.
+
+    A name that nothing has may be the one that a weight gets there, as one of several called alike.
+    """
     inner = nested_constants(program)
-    asked = set(entries_of(wrt, {v.name for v in inner} | {v.name for v in program.main.vars()}))
-    named = asked.difference(v.name for v in program.main.vars())
-    chosen = {v for v in inner if v.name in named}
-    if PARAMS in asked:
+    outer = {v.name for v in program.main.vars()}
+    names = outer | {v.name for v in inner}
+    asked = entries_of(wrt, names)
+    strange = any(e not in names and not e.startswith("!") and not is_glob(e) for e in asked)
+    chosen = {v for v in inner if v.name in asked and v.name not in outer}
+    if inner and (PARAMS in asked or strange):
         chosen |= {v for v, decision in decide(program, inner).items() if decision.is_weight}
     hoist(program, [v for v in inner if v in chosen])
 
@@ -112,40 +117,47 @@ def find_wrt(
     input.
     """
     if wrt is None:
-        inputs = [v for v in block.inputs if v.initializer is None and is_float(v)]
-        if not inputs:
-            listed = ", ".join(f"{v.name}: {v.type or '?'}" for v in block.inputs) or "none"
-            raise InputError(
-                f"the model has no floating-point input (inputs: {listed}): name weights or intermediate values in "
-                'wrt, or wrt="params" (--wrt params)'
-            )
-        return inputs
+        return _float_inputs(block)
     found: dict[Var, None] = {}
     named: set[str] = set()
     for entry in entries_of(wrt, values):
         if entry in named:
             raise InputError(f"'{entry}' is given twice in wrt")
         named.add(entry)
-        if entry in values:
-            found[_differentiable(_float(values[entry]))] = None
-        elif entry == PARAMS:
-            found.update(dict.fromkeys(parameters(block, targets, values, ste=ste)))
-        elif entry.startswith("!"):
+        if entry.startswith("!") and entry not in values:
             found = dict.fromkeys(_without(found, entry))
-        elif is_glob(entry):
-            found.update(dict.fromkeys(_matching(entry, values)))
+        elif entry == PARAMS and entry not in values:
+            found.update(dict.fromkeys(parameters(block, targets, values, ste=ste)))
         else:
-            raise InputError(
-                f"wrt '{entry}' is no value of the model{did_you_mean(entry, values)}{inside(block, entry)}; "
-                "`onnxgrad inspect --text` lists them"
-            )
+            found.update(dict.fromkeys(_named(block, entry, values)))
+    if not named:
+        raise InputError("wrt names nothing to differentiate with respect to")
     if not found:
-        raise InputError(
-            "wrt leaves nothing: every value that it names is taken away again"
-            if named
-            else "wrt names nothing to differentiate with respect to"
-        )
+        raise InputError("wrt leaves nothing: every value that it names is taken away again")
     return list(found)
+
+
+def _float_inputs(block: BindingBlock) -> list[Var]:
+    inputs = [v for v in block.inputs if v.initializer is None and is_float(v)]
+    if inputs:
+        return inputs
+    listed = ", ".join(f"{v.name}: {v.type or '?'}" for v in block.inputs) or "none"
+    raise InputError(
+        f"the model has no floating-point input (inputs: {listed}): name weights or intermediate values in "
+        'wrt, or wrt="params" (--wrt params)'
+    )
+
+
+def _named(block: BindingBlock, entry: str, values: Mapping[str, Var]) -> list[Var]:
+    """The value of that name, or what a glob matches."""
+    if entry in values:
+        return [_differentiable(_float(values[entry]))]
+    if is_glob(entry):
+        return _matching(entry, values)
+    raise InputError(
+        f"wrt '{entry}' is no value of the model{did_you_mean(entry, values)}{inside(block, entry)}; "
+        "`onnxgrad inspect --text` lists them"
+    )
 
 
 def _without(found: Collection[Var], entry: str) -> list[Var]:

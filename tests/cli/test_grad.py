@@ -56,6 +56,17 @@ def test_params_of_a_real_model(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert added == [f"{layer}.{kind}_grad" for layer in (0, 2, 4) for kind in ("weight", "bias")]
 
 
+def test_weights_of_branches_that_are_called_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The proof asks for them by the names that they get in the main graph."""
+    text = """g (float[2,3] x, bool c) => (float[2,3] y) {
+      y = If (c) <then_branch = t () => (float[2,3] p) <float[3] w = {1,2,3}> { p = Mul (x, w) },
+                  else_branch = e () => (float[2,3] q) <float[3] w = {2,1,1}> { q = Sub (w, x) }> }"""
+    onnx.save(parse(text), tmp_path / "m.onnx")
+    words = ["grad", str(tmp_path / "m.onnx"), "--wrt", "params", "--seed", "input", "-o", str(tmp_path / "g.onnx")]
+    assert main(words) == 0, capsys.readouterr().err
+    assert "gradient agrees with differences: 2 values" in capsys.readouterr().out
+
+
 def test_params_but_some(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "grad.onnx"
     source = MODELS_DIR / "training" / "bert.onnx"
