@@ -21,7 +21,7 @@ SIZE = 40  # lines of code above which a module wants a test file
 # reason: module -> the test file that is its home
 HOMES: dict[str, dict[str, str]] = {
     "seen through the command that has these options, reads this model, prints this report": {
-        "cli/check_grad": "cli/test_grad", "cli/gradient_options": "cli/test_grad", "cli/limit_options": "cli/test_bad_input",
+        "cli/check_grad": "cli/test_grad", "cli/limit_options": "cli/test_bad_input",
         "cli/models": "cli/test_bad_input", "cli/options": "cli/test_bad_input", "cli/targets": "cli/test_optimize",
         "report/optimized": "cli/test_optimize", "report/proof": "cli/test_verify", "verify/blame": "cli/test_bad_input",
     },
@@ -77,6 +77,9 @@ HOMES: dict[str, dict[str, str]] = {
         "verify/account": "verify/test_proof", "verify/float64_leg": "verify/test_proof",
         "verify/onnxruntime_leg": "verify/test_proof", "verify/new_weights": "verify/test_empty",
         "verify/report": "verify/test_proof", "verify/subject": "verify/test_proof",
+    },
+    "what a weight is, asked in five ways that only together give the answer": {
+        f"grad/weight_{name}": "grad/test_weights" for name in ("names", "readers", "slots", "surroundings", "values")
     },
     "steps of one search for a smaller model": {
         f"verify/reducing/{name}": "verify/reducing/test_reduce"
