@@ -11,6 +11,7 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
+from onnx import helper
 
 from onnxgrad.ir.types import numpy_dtype
 
@@ -18,6 +19,11 @@ from onnxgrad.ir.types import numpy_dtype
 def Cast(x: Any, *, to: int) -> Any:
     """`x` in the dtype of that ONNX element type; the same array where it has it already."""
     return np.asarray(x).astype(numpy_dtype(to), copy=False)[()]
+
+
+def element_type(x: Any) -> int:
+    """The ONNX element type of an array, a number of numpy's or a Var."""
+    return int(x.dtype) if isinstance(x.dtype, int) else int(helper.np_dtype_to_tensor_dtype(x.dtype))
 
 
 def Abs(x: Any) -> Any:
@@ -48,6 +54,11 @@ def Floor(x: Any) -> Any:
 def Pow(x: Any, exponent: Any) -> Any:
     """x^exponent"""
     return np.power(x, exponent)
+
+
+def Clip(x: Any, low: Any, high: Any) -> Any:
+    """Within [low, high]; NaN stays."""
+    return np.clip(x, low, high)
 
 
 def Max(*xs: Any) -> Any:

@@ -13,7 +13,7 @@ from onnxgrad.train import array_math
 from onnxgrad.verify.running.run import run
 from tests.helpers import parse
 
-FUNCTIONS = [f for f in vars(array_math).values() if inspect.isfunction(f) and f.__module__ == array_math.__name__]
+FUNCTIONS = [f for f in vars(array_math).values() if inspect.isfunction(f) and f.__name__[0].isupper()]
 A = np.array([[-1.5, 0.0, 2.25], [4.0, -0.0, 0.5]])
 B = np.array([[1.0, 0.0, 3.0], [2.0, -1.0, 0.5]])
 
@@ -24,6 +24,8 @@ def call_of(name: str) -> tuple[str, list[Any], dict[str, Any]]:
         return f"Cast <to = {TensorProto.DOUBLE}> (a)", [A], {"to": TensorProto.DOUBLE}
     if name.startswith("Reduce"):
         return f"{name} <keepdims = 0> (a)", [A], {"keepdims": 0}
+    if name == "Clip":
+        return "Clip (a, low, high)", [A, -1.0, 2.0], {}
     if name == "Where":
         return "Where (c, a, b)", [A > 0, A, B], {}
     if name == "And":
@@ -39,12 +41,15 @@ def test_as_in_onnxruntime(function: Any, kind: str) -> None:
     text, operands, attributes = call_of(function.__name__)
     dtype = np.float32 if kind == "float" else np.float64
     result = {"Cast": "double", "And": "bool", "Equal": "bool", "Less": "bool", "Greater": "bool"}
-    model = parse(f"""g ({kind}[2,3] a, {kind}[2,3] b, {kind}[2,3] b2, bool[2,3] c, bool[2,3] d)
+    model = parse(f"""g ({kind}[2,3] a, {kind}[2,3] b, {kind}[2,3] b2, bool[2,3] c, bool[2,3] d, {kind} low, {kind} high)
         => ({result.get(function.__name__, kind)}{"" if "Reduce" in text else "[2,3]"} y) {{ y = {text} }}""")
     feeds = {"a": A.astype(dtype), "b": B.astype(dtype), "b2": (B * B).astype(dtype), "c": A > 0, "d": B > 0}
+    feeds |= {"low": np.array(-1, dtype), "high": np.array(2, dtype)}
     expected = run(model, feeds)["y"]
     with np.errstate(divide="ignore"):  # 0^-1
-        found = function(*(v.astype(dtype) if v.dtype != bool else v for v in operands), **attributes)
+        found = function(
+            *(v.astype(dtype) if isinstance(v, np.ndarray) and v.dtype != bool else v for v in operands), **attributes
+        )
     assert found.dtype == expected.dtype
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from onnxgrad.ir.types import Array, numpy_dtype
+from onnxgrad.train.norms import sum_of_squares
 from onnxgrad.train.optimizers.base import Moment, Optimizer, State, Tensor, decayed
 
 
@@ -47,25 +48,24 @@ class Adafactor(Optimizer):
             dtype: Any = numpy_dtype(at.dtype)
             e1 = float(np.finfo(dtype).eps)
         size = at.math.Max(_rms(p, p.shape, at), e2) * at.math.Min(at.rate, at.number(1.0 / at.math.Sqrt(at.step)))
-        v, kept = self._variance(g, s, e1, p.shape, at)
+        v, kept = self._variance(g, s, e1, at)
         u = g / at.math.Sqrt(at.math.Max(v, e1 * e1))
         clipped = at.math.Max(_rms(u, p.shape, at) / self.d, 1.0)
         return decayed(p, self.weight_decay, at) - (size / clipped) * u, kept
 
-    def _variance(
-        self, g: Tensor, s: State, e1: float, shape: tuple[int, ...], at: Moment
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def _variance(self, g: Tensor, s: State, e1: float, at: Moment) -> tuple[Tensor, dict[str, Tensor]]:
         """The estimate of the mean of g^2, and what is kept of it."""
         c = at.number(at.math.Pow(at.step, np.float64(self.beta2_decay)))
         if "variance" in s:
             v = (1.0 - c) * s["variance"] + c * (g * g)
             return v, {"variance": v}
-        row = (1.0 - c) * s["row_var"] + c * (at.math.ReduceSumSquare(g, [-1], keepdims=1) / float(shape[-1]))
-        column = (1.0 - c) * s["col_var"] + c * (at.math.ReduceSumSquare(g, [-2], keepdims=1) / float(shape[-2]))
+        square = g * g
+        row = (1.0 - c) * s["row_var"] + c * at.math.ReduceMean(square, [-1], keepdims=1)
+        column = (1.0 - c) * s["col_var"] + c * at.math.ReduceMean(square, [-2], keepdims=1)
         mean = at.math.Max(at.math.ReduceMean(row, [-2], keepdims=1), e1)
         return row * (column / mean), {"row_var": row, "col_var": column}
 
 
 def _rms(x: Tensor, shape: tuple[int, ...], at: Moment) -> Tensor:
     """The root of the mean square of all elements, a scalar."""
-    return at.math.Sqrt(at.math.ReduceSumSquare(x, keepdims=0) / float(prod(shape)))
+    return at.math.Sqrt(sum_of_squares(x, at.math) / float(prod(shape)))
