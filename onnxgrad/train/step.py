@@ -32,6 +32,7 @@ from onnxgrad.train.losses.base import OLDEST_OPSET, Custom, Loss, Output, Place
 from onnxgrad.train.manifest import Fed, Manifest, Role
 from onnxgrad.train.optimizers.adam import AdamW
 from onnxgrad.train.optimizers.base import Moment, Optimizer
+from onnxgrad.train.optimizers.master import in_float32
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,8 @@ def training_step(
     """One step of training as a graph, for any model whose gradient can be formed.
 
     loss: a Loss, the name of a scalar value, a function of the model's values by name, or None for the only output.
-    optimizer: AdamW by default. wrt: the weights to train, as `gradient` takes them. metrics: values of the model that
-    the step returns beside the loss.
+    optimizer: AdamW by default; weights narrower than float32 follow master weights, which are states. wrt: the weights
+    to train, as `gradient` takes them. metrics: values of the model that the step returns beside the loss.
     Raises InputError for a loss that does not fit, and for a weight that the file does not hold as floating-point
     numbers.
     """
@@ -145,13 +146,13 @@ def _update(
     fed: list[Fed] = []
     states: list[Fed] = []
     for p, g in zip(parameters, adjoints, strict=True):
-        at = Moment(rate, number, op, p.dtype)
+        at, rule = Moment(rate, number, op, p.dtype), in_float32(optimizer, p.dtype)
         held: dict[str, Var] = {}
-        for slot, value in optimizer.state(initial[p.name]).items():
+        for slot, value in rule.state(initial[p.name]).items():
             type_ = TensorType(helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
             held[slot] = block.add_input(names.fresh(f"{p.name}.{slot}"), type_)
             initial[held[slot].name] = value
-        new, kept = optimizer.update(p, g, held, at)
+        new, kept = rule.update(p, g, held, at)
         fed.append(_fed(p, "parameter", _return(block, new, f"{p.name}.new"), gradient=g.name))
         for slot, v in held.items():
             states.append(_fed(v, "state", _return(block, kept[slot], f"{v.name}.new"), p.name))

@@ -46,7 +46,7 @@ def by_arrays(
 
 
 def model(dtype: Any = np.float32) -> onnx.ModelProto:
-    kind = "float" if dtype == np.float32 else "double"
+    kind = {np.float16: "float16", np.float32: "float", np.float64: "double"}[dtype]
     made = parse(f"""g ({kind}[4, 3] x, {kind}[4, 2] t) => ({kind} loss) {{
         m = MatMul (x, w)  n = Mul (m, s)  y = Add (n, b)
         d = Sub (y, t)  e = Mul (d, d)  loss = ReduceMean <keepdims = 0> (e)
@@ -58,7 +58,7 @@ def model(dtype: Any = np.float32) -> onnx.ModelProto:
 def by_graph(
     optimizer: Optimizer, rate: float, steps: int = 20, dtype: Any = np.float32, first: int = 1
 ) -> tuple[Arrays, TrainingStep]:
-    """Parameters after so many steps of the training graph in onnxruntime."""
+    """Parameters and states after so many steps of the training graph in onnxruntime."""
     step = training_step(model(dtype), optimizer=optimizer, wrt=list(START))
     proto, following = to_proto(step.train), {f.name: f.next for f in step.manifest.inputs if f.next}
     values: Arrays = dict(step.initial)
@@ -67,7 +67,7 @@ def by_graph(
         feeds = {**values, **at, "x": X.astype(dtype), "t": T.astype(dtype)}
         found = run(proto, feeds, outputs=list(following.values()))
         values = {name: found[new] for name, new in following.items()}
-    return {name: values[name] for name in START}, step
+    return values, step
 
 
 def flat(p: Mapping[str, Any]) -> Any:

@@ -13,6 +13,7 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.train.optimizers import SGD, Adafactor, AdamW, Master, Moment, NAdam, Optimizer
 from onnxgrad.verify.running.run import run
 from tests.helpers import parse
+from tests.train.optimizers.problem import START, by_graph
 
 P = np.linspace(-2, 2, 6).reshape(2, 3).astype(np.float16)
 G = np.linspace(0.5, -0.25, 6).reshape(2, 3).astype(np.float16)
@@ -62,3 +63,14 @@ def test_it_is_what_it_holds() -> None:
     assert (master.name, master.lr, master.maximize, master.elementwise) == ("adamw", 0.5, True, True)
     assert not Master(Adafactor()).elementwise
     assert master.to_dict() == {**AdamW(lr=0.5, maximize=True).to_dict(), "master": "float32"}
+
+
+@pytest.mark.parametrize("inner", [SGD(momentum=0.9), AdamW(), NAdam(), Adafactor()])
+def test_a_step_of_a_float16_model(inner: Optimizer) -> None:
+    values, step = by_graph(inner, 2**-9, dtype=np.float16)
+    expected, _ = by_graph(inner, 2**-9)
+    for name in START:
+        assert values[name].dtype == np.float16 and values[f"{name}.master"].dtype == np.float32
+        np.testing.assert_array_equal(values[name], values[f"{name}.master"].astype(np.float16))
+        np.testing.assert_allclose(values[f"{name}.master"], expected[name], atol=3e-3)
+    assert {f.dtype for f in step.manifest.of_role("state")} == {"float32"}
