@@ -18,7 +18,8 @@ class Fed:
     """An input of the step.
 
     next: the output that is its value in the next step. of: the parameter that a state belongs to. gradient: the value
-    of train.onnx that is a parameter's adjoint, as the optimiser gets it.
+    of train.onnx that is a parameter's adjoint, as the optimiser gets it. classes, ignored: the labels of a loss are 0
+    to classes - 1, or `ignored`.
     """
 
     name: str
@@ -28,6 +29,8 @@ class Fed:
     next: str | None = None
     of: str | None = None
     gradient: str | None = None
+    classes: int | None = None
+    ignored: int | None = None
 
 
 @dataclass(frozen=True)

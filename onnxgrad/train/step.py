@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from onnx import TensorProto, helper
@@ -28,7 +28,8 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array, TensorType, numpy_dtype
 from onnxgrad.ir.var import Var
-from onnxgrad.train.losses.base import OLDEST_OPSET, Custom, Loss, Output, Place
+from onnxgrad.train.losses import Custom, Loss, Output, Place, parse_loss
+from onnxgrad.train.losses.base import OLDEST_OPSET
 from onnxgrad.train.manifest import Fed, Manifest, Role
 from onnxgrad.train.optimizers.adam import AdamW
 from onnxgrad.train.optimizers.base import Moment, Optimizer
@@ -61,9 +62,10 @@ def training_step(
 ) -> TrainingStep:
     """One step of training as a graph, for any model whose gradient can be formed.
 
-    loss: a Loss, the name of a scalar value, a function of the model's values by name, or None for the only output.
-    optimizer: AdamW by default; weights narrower than float32 follow master weights, which are states. wrt: the weights
-    to train, as `gradient` takes them. metrics: values of the model that the step returns beside the loss.
+    loss: a Loss, its text as `parse_loss` reads it, the name of a scalar value, a function of the model's values by
+    name, or None for the only output. optimizer: AdamW by default; weights narrower than float32 follow master weights,
+    which are states. wrt: the weights to train, as `gradient` takes them. metrics: values of the model that the step
+    returns beside the loss.
     Raises InputError for a loss that does not fit, and for a weight that the file does not hold as floating-point
     numbers.
     """
@@ -73,9 +75,9 @@ def training_step(
     if program.opset < OLDEST_OPSET:
         program, _ = raise_opset(program)
     block = program.main
-    own, own_outputs = {v.name for v in block.vars()}, list(block.outputs)
-    target = _emit_loss(block, _loss(loss))
-    of_loss = {v.name for v in block.vars()} - own
+    own_outputs, place = list(block.outputs), Place(block)
+    target = _emit_loss(place, _loss(loss, place))
+    of_loss = {v.name for v in block.vars()}.difference(place.own)
     evaluation = load(to_proto(program, weights=True))
     for v in own_outputs:
         if v.name not in metrics and v is not target:
@@ -96,7 +98,7 @@ def training_step(
     block.remove_unused()
     kept = [v.name for v in own_outputs if v.name in metrics]
     manifest = Manifest(
-        (*(_fed(v, "batch") for v in batch), *fed),
+        (*(_batch(v, place) for v in batch), *fed),
         target.name,
         tuple(kept),
         optimizer.to_dict(),
@@ -106,16 +108,19 @@ def training_step(
     return TrainingStep(program, evaluation, initial, manifest)
 
 
-def _loss(given: Loss | str | Callable[[dict[str, Var]], Var] | None) -> Loss:
+def _loss(given: Loss | str | Callable[[dict[str, Var]], Var] | None, place: Place) -> Loss:
     if isinstance(given, Loss):
         return given
-    return Output(given) if given is None or isinstance(given, str) else Custom(given)
+    if isinstance(given, str):
+        return Output(given) if given in place.own else parse_loss(given)
+    return Output() if given is None else Custom(given)
 
 
-def _emit_loss(block: BindingBlock, loss: Loss) -> Var:
+def _emit_loss(place: Place, loss: Loss) -> Var:
     """The loss as an output, called `loss` where it is a new value."""
+    block = place.block
     with emitting(block, share=True, made_by="loss"):
-        value = loss.emit(Place(block))
+        value = loss.emit(place)
     if any(v is value for v in block.outputs):
         return value
     if value.definition is not None and value.definition in block.bindings and not isinstance(loss, Output):
@@ -172,6 +177,12 @@ def _return(block: BindingBlock, v: Var, name: str) -> str:
 
 def _fed(v: Var, role: Role, following: str | None = None, of: str | None = None, gradient: str | None = None) -> Fed:
     return Fed(v.name, role, numpy_dtype(v.dtype).name, v.shape, following, of, gradient)
+
+
+def _batch(v: Var, place: Place) -> Fed:
+    """A part of the batch; of labels, what they may be."""
+    classes, ignored = place.classes.get(v.name, (None, None))
+    return replace(_fed(v, "batch"), classes=classes, ignored=ignored)
 
 
 def _ask_for(block: BindingBlock, names: Sequence[str]) -> None:

@@ -87,6 +87,15 @@ def test_a_function_is_a_loss_and_other_values_are_returned_on_demand() -> None:
     assert step.manifest.metrics == ("logits",)
 
 
+def test_a_text_is_a_value_of_the_model_or_a_loss() -> None:
+    step = training_step(classifier(), "cross_entropy{label_smoothing=0.1} + 0.1*mse", SGD())
+    assert [f.name for f in step.manifest.of_role("batch")] == ["x", "labels", "target"]
+    assert [(f.classes, f.ignored) for f in step.manifest.of_role("batch")] == [(None, None), (3, -100), (None, None)]
+    assert (
+        training_step(MLP, "loss", SGD()).manifest.loss == training_step(MLP, optimizer=SGD()).manifest.loss == "loss"
+    )
+
+
 def test_losses_add_up_and_have_weights() -> None:
     one = training_step(classifier(), CrossEntropy() + 0.5 * MSE(), SGD(), "w")
     feeds = {"x": np.ones((2, 4), np.float32), "labels": np.array([0, 1]), "target": np.zeros((2, 3), np.float32)}
@@ -103,6 +112,7 @@ def test_losses_add_up_and_have_weights() -> None:
     [
         (None, "not a scalar"),
         ("nothing", "no value of the model"),
+        ("mse{reduction=some}", "reduction must be one of mean, sum"),
         (CrossEntropy("x2"), "no value of the model"),
         (CrossEntropy(target="w"), "a value of the model already"),
         (lambda v: v["logits"], "not a floating-point scalar"),

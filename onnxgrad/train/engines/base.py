@@ -98,7 +98,22 @@ def _fitting(array: Array, fed: Fed, sizes: dict[str, tuple[int, str]]) -> Array
                 raise InputError(f"'{fed.name}' has {n} for {d}, '{sizes[d][1]}' of the same batch {sizes[d][0]}")
     if array.size == 0:
         raise InputError(f"'{fed.name}' of the batch is empty, of shape {list(array.shape)}")
+    if fed.classes is not None:
+        _check_labels(array, fed, fed.classes)
     return np.require(array, requirements="C")
+
+
+def _check_labels(array: Any, fed: Fed, classes: int) -> None:
+    """Raise InputError that names the first label that is no class."""
+    wrong = (array < 0) | (array >= classes)
+    if fed.ignored is not None:
+        wrong &= array != fed.ignored
+    if wrong.any():
+        place = np.argwhere(wrong)[0].tolist()
+        raise InputError(
+            f"'{fed.name}' of the batch has the label {array[tuple(place)]} at {place}: labels are 0 to {classes - 1}"
+            + (f", or {fed.ignored}, which is ignored" if fed.ignored is not None else "")
+        )
 
 
 def dtype_of(fed: Fed) -> np.dtype[Any]:

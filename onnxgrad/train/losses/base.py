@@ -1,92 +1,27 @@
-"""What a loss is: a scalar emitted behind a model's outputs, with the labels that it needs as new inputs.
-
-Numbers of half precision are computed with in float32, as PyTorch's autocast does: a mean over a batch has no place in
-eight bits of mantissa. The loss of such a model is a float32 scalar, and so are the targets that it asks for.
-"""
+"""What a loss is: a scalar emitted behind a model's outputs, with the labels that it needs as new inputs."""
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.types import FLOAT_DTYPES, Shape, TensorType, element_count, is_static
+from onnxgrad.ir.types import FLOAT_DTYPES, element_count, is_static
 from onnxgrad.ir.var import Var
 from onnxgrad.train.losses.checks import check_choice, check_finite
+from onnxgrad.train.losses.place import Place, wide
 
 Reduction = Literal["mean", "sum"]
 # the first in which the operators of the losses mean what they do today (LogSoftmax's axis)
 OLDEST_OPSET = 13
-INTEGERS = (TensorProto.INT64, TensorProto.INT32)
-_HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where losses are emitted: a block whose values they may read, and to which they may add inputs.
-
-    own: the model's values by name, without what losses add.
-    """
-
-    block: BindingBlock
-    own: Mapping[str, Var] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "own", {v.name: v for v in self.block.vars()})
-
-    def value(self, name: str | None) -> Var:
-        """The value of that name; None: the only floating-point output. Raises InputError where there is none."""
-        if name is None:
-            floats = [v for v in self.block.outputs if is_float(v)]
-            if len(floats) != 1:
-                raise InputError(f"the loss must name the output that it is of: the model has {self._listed()}")
-            return floats[0]
-        found = self.own.get(name)
-        if found is None:
-            raise InputError(
-                f"the loss is of '{name}', which is no value of the model; its outputs are {self._listed()}"
-            )
-        if not is_float(found):
-            raise InputError(f"the loss is of '{name}', {found.type or 'of unknown type'}, not a floating-point tensor")
-        return found
-
-    def prediction(self, name: str | None) -> Var:
-        """`value` in the precision that losses compute in. Raises InputError where its rank is not known."""
-        found = self.value(name)
-        if found.shape is None:
-            raise InputError(f"the loss is of '{found.name}', whose rank is not known: declare its shape in the model")
-        return wide(found)
-
-    def labels(self, name: str, dtype: int, shape: Shape, of: str = "") -> Var:
-        """The graph input of that name; a new one of that type where there is none.
-
-        One that is there may be an integer of another width, and a float of another precision, which is cast.
-        Raises InputError where it is of another kind or cannot have that shape.
-        """
-        wanted = TensorType(dtype, shape)
-        found = next((v for v in self.block.inputs if v.name == name), None)
-        if found is None:
-            if any(v.name == name for v in self.block.vars()):
-                raise InputError(f"the labels '{name}' are a value of the model already: choose another name (target=)")
-            return self.block.add_input(name, wanted)
-        alike = FLOAT_DTYPES if dtype in FLOAT_DTYPES else INTEGERS
-        if found.dtype not in alike or not fits(found.shape, shape):
-            raise InputError(
-                f"the labels '{name}' are {found.type or 'of unknown type'} already, the loss{of and ' of ' + of} "
-                f"wants {wanted}: choose another name (target=)"
-            )
-        return op.Cast(found, to=dtype) if dtype in FLOAT_DTYPES and found.dtype != dtype else found
-
-    def _listed(self) -> str:
-        return ", ".join(f"{v.name}: {v.type or '?'}" for v in self.block.outputs)
 
 
 class Loss(ABC):
@@ -144,16 +79,30 @@ class Output(Loss):
 
 @dataclass(frozen=True)
 class Custom(Loss):
-    """A user's own: a function of the model's values by name, written with `onnxgrad.op`, that returns a scalar."""
+    """A user's own, written with `onnxgrad.op`: a function of the model's values by name that returns a scalar.
 
-    function: Callable[[dict[str, Var]], Var]
+    One of two parameters gets the Place as well, whose `labels(name, dtype, shape)` are new inputs.
+    """
+
+    function: Callable[..., Var]
 
     def emit(self, place: Place) -> Var:
         """What the function returns. Raises InputError when that is no scalar."""
-        value = self.function(dict(place.own))
+        more = [place] if _parameters(self.function) > 1 else []
+        value: object = self.function(dict(place.own), *more)
         if not isinstance(value, Var) or value.shape != () or value.dtype not in FLOAT_DTYPES:
             raise InputError(f"the loss function returned {value!r}, not a floating-point scalar of the graph")
         return value
+
+
+def _parameters(function: Callable[..., Any]) -> int:
+    """How many arguments it must be given by place."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    try:
+        given = inspect.signature(function).parameters.values()
+    except ValueError:  # a builtin without a signature
+        return 1
+    return sum(p.kind in kinds and p.default is p.empty for p in given)
 
 
 @dataclass(frozen=True)
@@ -171,16 +120,6 @@ class Reduced(Loss):
         check_choice(self.name, "reduction", self.reduction, ("mean", "sum"))
 
 
-def is_float(v: Var) -> bool:
-    """Whether it is a floating-point tensor."""
-    return isinstance(v.type, TensorType) and v.dtype in FLOAT_DTYPES
-
-
-def wide(v: Var) -> Var:
-    """Half precision in float32; the others as they are."""
-    return op.Cast(v, to=TensorProto.FLOAT) if v.dtype in _HALVES else v
-
-
 def weighted_sum(parts: Sequence[tuple[float, Var]]) -> Var:
     """w1 v1 + w2 v2 + ... of scalars, in the widest precision among them where they differ."""
     if len({v.dtype for _, v in parts}) > 1:
@@ -191,14 +130,6 @@ def weighted_sum(parts: Sequence[tuple[float, Var]]) -> Var:
     for term in others:
         first = first + term
     return first
-
-
-def fits(found: Shape | None, wanted: Shape) -> bool:
-    """Whether a value of one shape can have the other: no two known sizes differ."""
-    if found is None:
-        return True
-    sizes = [(a, b) for a, b in zip(found, wanted) if isinstance(a, int) and isinstance(b, int)]
-    return len(found) == len(wanted) and all(a == b for a, b in sizes)
 
 
 def reduced(values: Var, reduction: str) -> Var:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from onnx import TensorProto
@@ -12,22 +12,25 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim, Shape
 from onnxgrad.ir.var import Var
-from onnxgrad.train.losses.base import Place, Reduced, known, size
-from onnxgrad.train.losses.checks import Numbers, check_flag, check_integer, check_numbers, check_within
+from onnxgrad.train.losses.base import Reduced, known, size
+from onnxgrad.train.losses.checks import Numbers, check_choice, check_flag, check_integer, check_numbers, check_within
 from onnxgrad.train.losses.likelihood import negative_log_likelihood
+from onnxgrad.train.losses.place import Place
 
 
 @dataclass(frozen=True)
 class _OfClasses(Reduced):
-    """What the losses of class scores share."""
+    """What the losses of class scores share. target_dtype: of the labels' input (JavaScript has int32 arrays)."""
 
     target: str = "labels"
     weight: Numbers = None
     ignore_index: int = -100
     label_smoothing: float = 0.0
+    target_dtype: Literal["int64", "int32"] = "int64"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_choice(self.name, "target_dtype", self.target_dtype, ("int64", "int32"))
         check_numbers(self.name, weight=self.weight)
         check_integer(self.name, ignore_index=self.ignore_index)
         check_within(self.name, 0.0, 1.0, label_smoothing=self.label_smoothing)
@@ -42,6 +45,13 @@ class _OfClasses(Reduced):
                 f"{self.name}: weight is one number per class, {classes or '?'} of them, not an array {shape}"
             )
         return known(self.weight, z)
+
+    def _labels(self, place: Place, classes: Dim, shape: Shape) -> Var:
+        """The labels' input; their range is known where the number of classes is."""
+        if isinstance(classes, int):
+            place.classes.setdefault(self.target, (classes, self.ignore_index))
+        dtype = TensorProto.INT32 if self.target_dtype == "int32" else TensorProto.INT64
+        return place.labels(self.target, dtype, shape, self.name)
 
     def _of_indices(self, z: Var, labels: Var, weight: Var | None) -> Var:
         return negative_log_likelihood(
@@ -83,7 +93,7 @@ class CrossEntropy(_OfClasses):
             target = place.labels(self.target, z.dtype, shape, self.name)
             return self._of_distributions(z, target, weight, axis)
         rest = (*shape[:axis], *shape[axis + 1 :])
-        labels = place.labels(self.target, TensorProto.INT64, rest, self.name)
+        labels = self._labels(place, shape[axis], rest)
         if axis != 1:
             z, labels = in_rows(z, axis), op.Reshape(labels, [-1])
         return self._of_indices(z, labels, weight)
@@ -132,7 +142,7 @@ class SequenceCrossEntropy(_OfClasses):
         if len(shape) < 2:
             raise InputError(f"{self.name} of '{z.name}', {z.type}: it needs scores (B, S, V)")
         weight = self._weight(z, shape[-1])
-        labels = place.labels(self.target, TensorProto.INT64, shape[:-1], self.name)
+        labels = self._labels(place, shape[-1], shape[:-1])
         if self.shift:
             # the labels move, not the scores, which are V times as large
             rank = len(shape) - 1

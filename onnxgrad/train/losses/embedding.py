@@ -11,8 +11,9 @@ from onnx import TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
-from onnxgrad.train.losses.base import Loss, Place, Reduced, Reduction, fits, reduced
+from onnxgrad.train.losses.base import Loss, Reduced, Reduction, reduced
 from onnxgrad.train.losses.checks import check_choice, check_finite, check_flag, check_integer, check_positive
+from onnxgrad.train.losses.place import Place, fits
 
 # what PyTorch adds to the squared lengths in CosineEmbeddingLoss
 _EPSILON = 1e-12

@@ -14,7 +14,8 @@ from typing import ClassVar
 from onnxgrad.errors import InputError
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
-from onnxgrad.train.losses.base import Loss, Place, is_float, weighted_sum, wide
+from onnxgrad.train.losses.base import Loss, weighted_sum
+from onnxgrad.train.losses.place import Place, is_float, wide
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from onnx import TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
-from onnxgrad.train.losses.base import Loss, Place, known, reduced, size
+from onnxgrad.train.losses.base import Loss, known, reduced, size
 from onnxgrad.train.losses.checks import Numbers, check_choice, check_flag, check_numbers
+from onnxgrad.train.losses.place import Place
 from onnxgrad.train.losses.regression import Elementwise
 
 

@@ -57,6 +57,8 @@ def test_metrics_are_of_this_step() -> None:
         ({"x": np.zeros((5, 8), np.float32)}, "has 4 for N, 'x' of the same batch 5"),
         ({"x": np.zeros((4, 8), np.int64)}, "is int64, the step takes float32"),
         ({"x": np.zeros((0, 8), np.float32), "labels": np.zeros(0, np.int64)}, "is empty"),
+        ({"labels": np.array([0, 1, 3, -100])}, r"has the label 3 at \[2\]: labels are 0 to 2, or -100, which is"),
+        ({"labels": np.array([0, -1, 2, 1])}, r"has the label -1 at \[1\]"),
     ],
 )
 def test_a_batch_that_does_not_fit(change: dict[str, object], words: str) -> None:

@@ -26,7 +26,7 @@ from onnxgrad.train.losses import (
 from tests.train.losses.common import found
 
 pytestmark = pytest.mark.torch
-SEEDS = range(6)
+SEEDS = range(8)
 Case = tuple[Loss, dict[str, Any], dict[str, Any], Callable[..., Any]]
 
 
@@ -153,10 +153,11 @@ def test_binary_cross_entropy(seed: int) -> None:
     compare((BCEWithLogits(**options), {"z": z}, {"labels": rng.random(shape)}, lambda z, labels: module(z, labels)))
 
 
+@pytest.mark.filterwarnings("ignore:reduction")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_kl_divergence(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    options = {"reduction": choice(rng, "mean", "sum", "batchmean"), "log_target": choice(rng, True, False)}
+    options = {"reduction": ("mean", "sum", "batchmean")[seed % 3], "log_target": choice(rng, True, False)}
     target = rng.dirichlet(np.ones(3), 4)
     target = np.log(target) if options["log_target"] else np.where(target < 0.3, 0.0, target)
     module = of_torch("KLDivLoss", **options)
