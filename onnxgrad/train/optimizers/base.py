@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -37,7 +38,7 @@ class Moment:
     math: Any
     dtype: int
 
-    @property
+    @cached_property
     def rate(self) -> Tensor:
         """The learning rate in the parameters' dtype."""
         return self.number(self.learning_rate)
@@ -48,7 +49,13 @@ class Moment:
 
     def correction(self, beta: float) -> Tensor:
         """1 - beta^t in float64: what an average of t terms that began at 0 lacks."""
-        return 1.0 - self.math.Pow(np.float64(beta), self.step)
+        if beta not in self._corrections:  # a moment serves many blocks of memory
+            self._corrections[beta] = 1.0 - self.math.Pow(np.float64(beta), self.step)
+        return self._corrections[beta]
+
+    @cached_property
+    def _corrections(self) -> dict[float, Tensor]:
+        return {}
 
     def of(self, dtype: int) -> Moment:
         """The same for parameters of another dtype."""
@@ -75,8 +82,9 @@ class Optimizer(ABC):
 
     @property
     def name(self) -> str:
-        """What files and the command line call it."""
-        return type(self).__name__.lower()
+        """What files and the command line call it; of a class of your own its module too, for it is none of these."""
+        cls = type(self)
+        return cls.__name__.lower() if cls.__module__.startswith("onnxgrad.") else f"{cls.__module__}:{cls.__name__}"
 
     def to_dict(self) -> dict[str, Any]:
         """The name and the hyperparameters, as a manifest has them."""

@@ -39,8 +39,8 @@ class Custom(Optimizer):
 
     @property
     def name(self) -> str:
-        """The function's."""
-        return getattr(self.function, "__name__", "custom")
+        """The function's, as none of our own."""
+        return f"custom:{getattr(self.function, '__name__', type(self.function).__name__)}"
 
     def to_dict(self) -> dict[str, Any]:
         """The function's name and the learning rate: code is no part of a file."""

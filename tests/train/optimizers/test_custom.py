@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from textwrap import dedent
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from onnxgrad import op
 from onnxgrad.errors import InputError
-from onnxgrad.train import SGD
+from onnxgrad.train import SGD, Optimizer
 from onnxgrad.train.optimizers import Custom
 from tests.train.optimizers.problem import START, by_arrays, by_graph, flat
 
@@ -22,11 +23,28 @@ def momentum(math: Any, p: Any, g: Any, state: Any, at: Any) -> Any:
 
 
 def test_the_example_of_the_docstring_is_sgd_with_momentum() -> None:
-    optimizer, expected = Custom(momentum, {"v": 0.0}), by_arrays(SGD(momentum=0.9), 2**-6)[0]
+    example = dedent((Custom.__doc__ or "").partition("another name.\n")[2])
+    made: list[Optimizer] = []
+    exec(example, {"training_step": lambda m, optimizer: made.append(optimizer), "model": None, "Custom": Custom})
+    (optimizer,), expected = made, by_arrays(SGD(momentum=0.9), 2**-6)[0]
     np.testing.assert_allclose(flat(by_arrays(optimizer, 2**-6)[0]), flat(expected), rtol=1e-13)
     found, step = by_graph(optimizer, 2**-6)
     np.testing.assert_allclose(flat(found), flat(expected), rtol=1e-5)
-    assert json.loads(step.manifest.to_json())["optimizer"] == {"name": "momentum", "lr": 1e-3, "maximize": False}
+    assert json.loads(step.manifest.to_json())["optimizer"] == {
+        "name": "custom:momentum",
+        "lr": 1e-3,
+        "maximize": False,
+    }
+
+
+def test_no_name_of_ours_stands_for_a_rule_of_yours() -> None:
+    def adam(math: Any, p: Any, g: Any, state: Any, at: Any) -> Any:
+        return p - at.rate * g, {}
+
+    class Adam(SGD):
+        pass
+
+    assert Custom(adam).name == "custom:adam" and Adam().name == f"{__name__}:Adam"
 
 
 def test_any_operator_the_step_and_states_of_other_shapes() -> None:
