@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from onnxgrad.verify.running.run import run
 from tests.helpers import parse
 
 Arrays = dict[str, Any]
+# an optimiser, a learning rate, and the problem's parameters after 20 steps of torch.optim in float64
+Recorded = tuple[Optimizer, float, list[float]]
 
 X = np.array([[1.0, -0.5, 2.0], [0.25, 1.5, -1.0], [-2.0, 0.75, 0.5], [0.5, 1.0, 1.25]])
 T = np.array([[0.5, -1.0], [2.0, 0.25], [-0.75, 1.0], [1.5, -2.0]])
@@ -72,3 +75,30 @@ def by_graph(
 
 def flat(p: Mapping[str, Any]) -> Any:
     return np.concatenate([np.ravel(p[name]) for name in START])
+
+
+def by_torch(optimizer: Optimizer, rate: float, steps: int = 20) -> Any:
+    """By the class of the same name in torch.optim with options of the same names, in float64."""
+    import torch
+
+    p = {k: torch.tensor(v, requires_grad=True) for k, v in START.items()}
+    options = {**asdict(optimizer), "lr": rate}
+    theirs = getattr(torch.optim, type(optimizer).__name__)(list(p.values()), **options)
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)  # which NAdam's mu_product takes
+    for _ in range(steps):
+        theirs.zero_grad()
+        ((p["s"] * (torch.tensor(X) @ p["w"]) + p["b"] - torch.tensor(T)) ** 2).mean().backward()
+        theirs.step()
+    torch.set_default_dtype(usual)
+    return flat({k: v.detach().numpy() for k, v in p.items()})
+
+
+def assert_follows(optimizer: Optimizer, rate: float, expected: list[float]) -> None:
+    """By arrays in float64 and by the graph in float32."""
+    np.testing.assert_allclose(flat(by_arrays(optimizer, rate)[0]), expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(flat(by_graph(optimizer, rate)[0]), expected, rtol=1e-5, atol=1e-5)
+
+
+def assert_recorded(optimizer: Optimizer, rate: float, expected: list[float]) -> None:
+    np.testing.assert_allclose(by_torch(optimizer, rate), expected, rtol=1e-12, atol=1e-12)
