@@ -123,7 +123,7 @@ def _emit_loss(place: Place, loss: Loss) -> Var:
         value = loss.emit(place)
     if any(v is value for v in block.outputs):
         return value
-    if value.definition is not None and value.definition in block.bindings and not isinstance(loss, Output):
+    if value.name not in place.own and not value.is_input:
         rename(value, block.program.names.fresh("loss"))
     block.add_output(value)
     return value

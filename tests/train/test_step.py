@@ -96,6 +96,15 @@ def test_a_text_is_a_value_of_the_model_or_a_loss() -> None:
     )
 
 
+def test_a_value_of_the_model_keeps_its_name_as_the_loss() -> None:
+    text = CLASSIFIER.replace("logits = Add (p, b)", "logits = Add (p, b) own = ReduceMax <keepdims = 0> (logits)")
+    model = onnx.parser.parse_model(text)
+    for loss in ("own", lambda v: v["own"]):
+        step = training_step(model, loss, SGD())
+        assert step.manifest.loss == "own"
+        assert [v.name for v in step.evaluation.main.outputs] == ["logits", "own"]
+
+
 def test_losses_add_up_and_have_weights() -> None:
     one = training_step(classifier(), CrossEntropy() + 0.5 * MSE(), SGD(), "w")
     feeds = {"x": np.ones((2, 4), np.float32), "labels": np.array([0, 1]), "target": np.zeros((2, 3), np.float32)}

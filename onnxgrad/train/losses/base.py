@@ -64,17 +64,19 @@ class Sum(Loss):
 
 @dataclass(frozen=True)
 class Output(Loss):
-    """A scalar that the model computes itself; None: its only floating-point output."""
+    """A number that the model computes itself; None: its only floating-point output."""
 
     name: ClassVar[str] = "output"
     output: str | None = None
 
     def emit(self, place: Place) -> Var:
-        """The value. Raises InputError for one that is no scalar."""
+        """The value as a scalar. Raises InputError for one that may have several elements."""
         value = place.value(self.output)
-        if value.shape != ():
-            raise InputError(f"the loss '{value.name}' is {value.type}, not a scalar: reduce it, or choose a loss")
-        return value
+        if value.shape == ():
+            return value
+        if element_count(value.shape) == 1:
+            return op.Reshape(value, np.zeros(0, np.int64))
+        raise InputError(f"the loss '{value.name}' is {value.type}, not a scalar: reduce it, or choose a loss")
 
 
 @dataclass(frozen=True)

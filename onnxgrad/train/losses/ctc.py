@@ -61,10 +61,10 @@ class CTC(Loss):
         names = place.block.program.names
         width = names.fresh(f"{self.target}_length")
         labels = self._integers(place, self.target, (shape[1], width))
-        lengths = self._integers(place, self.target_lengths, shape[1:2])
         ends = None
         if self.input_lengths is not None:
             ends = self._integers(place, self.input_lengths, shape[1:2])
+        lengths = self._integers(place, self.target_lengths, shape[1:2])
 
         steps, classes, room = _count(z, 0), _count(z, 2), _count(labels, 1)
         used = op.Less(op.Range(np.int64(0), room, np.int64(1)), op.Unsqueeze(lengths, [1]))

@@ -44,6 +44,10 @@ def test_a_scalar_and_a_function() -> None:
     assert list(run(with_loss(model, Output("l")), feeds).values()) == [1.0]
     own = Custom(lambda v: op.ReduceSum(v["y"], keepdims=0))
     assert list(run(with_loss(model, own + 2 * Output("l")), feeds).values()) == [8.0]
+    one = parse(
+        "g (float[3] z) => (float[1, 1] y) { r = ReduceSum (z) a = Constant <value_ints = [0]> () y = Unsqueeze (r, a) }"
+    )
+    assert list(run(with_loss(one, Output()), {"z": np.ones(3, np.float32)}).values()) == [3.0]
     with pytest.raises(InputError, match=r"'y' is f32.N,3., not a scalar"):
         with_loss(model, Output("y"))
     with pytest.raises(InputError, match=r"returned 3"):
