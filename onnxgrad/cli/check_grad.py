@@ -45,6 +45,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
                 inputs=None if given is None else load_inputs(given, load(model).proto),
                 tolerance=args.tolerance,
                 checkpoint=asked["checkpoint"],
+                stop=asked["stop"],
                 allow_empty=args.allow_empty,
                 **options,
             )

@@ -114,8 +114,10 @@ def _mark(args: argparse.Namespace, out: Output, asked: dict[str, Any], target: 
 
 def _function(args: argparse.Namespace, out: Output, asked: dict[str, Any], target: Path | None) -> int:
     """Write the model with the gradient of one function beside it, once that agrees with differences."""
-    if any(asked[k] is not None for k in ("wrt", "target", "checkpoint")):
-        raise InputError("--function is by all operands, of all results: --wrt, --target and --checkpoint say nothing")
+    if any(asked[k] is not None for k in ("wrt", "target", "stop", "checkpoint")):
+        raise InputError(
+            "--function is by all operands, of all results: --wrt, --target, --stop and --checkpoint say nothing"
+        )
     if not args.no_verify:
         require_runtime(args.provider)
     try:
@@ -158,6 +160,7 @@ def _prove(args: argparse.Namespace, found: Gradient, asked: dict[str, Any], out
             seed=args.data_seed,
             inputs=None if given is None else load_inputs(given, original),
             checkpoint=asked["checkpoint"],
+            stop=asked["stop"],
             allow_empty=[name for name in args.allow_empty if name in names],
             **options,
         )

@@ -10,6 +10,7 @@ from onnxgrad.grad.differentiation import differentiate, renamed
 from onnxgrad.grad.prepare import Seed
 from onnxgrad.grad.request import Target, Wrt
 from onnxgrad.grad.segments import Choice
+from onnxgrad.grad.stops import Stop
 from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.limits import limited
@@ -25,6 +26,7 @@ def gradient(
     seed: Seed = "ones",
     checkpoint: Choice = None,
     ste: bool = False,
+    stop: Stop = None,
     simplify: bool = True,
     names: str = "{}_grad",
     timeout: float | None = None,
@@ -35,9 +37,12 @@ def gradient(
     `model` is a path, bytes, ModelProto or another object that `load` takes, and is not changed; what has no kind to
     come back as gives a ModelProto, everything else its own kind. `wrt`: names or globs of inputs, initializers,
     intermediate values, which may be sequences of tensors; None: every floating-point input; "params": every weight
-    with an axis that reaches the target, those of nested graphs too, which then move to the main graph. `target`: an
-    output's name or index, any value's name, or a list, whose adjoints add up; None: the only output. `seed="ones"`:
-    targets are scalars; `seed="input"`: any shape, with a new graph input `<target>_grad` of the target's type.
+    that reaches the target, those of nested graphs too, which then move to the main graph; "!GLOB" takes away from
+    those named before it. What is a weight, and why, `onnxgrad inspect --weights` says. `target`: an output's name or
+    index, any value's name, a part of one such as "logits[:,7]", or a list, whose adjoints add up; None: the only
+    output. `seed="ones"`: targets are scalars, and of a part it is the sum; `seed="input"`: any shape, with a new graph
+    input `<target>_grad` of the target's type. `stop`: names or globs of computed values at which gradients stop: what
+    is behind them takes them for constants, and nothing flows on to what they are computed from.
     `checkpoint`: a `Checkpoint`, value names, "auto" or a memory budget such as "512MB" (see
     `onnxgrad.grad.segments.choose`); None: the marks in the file, if any. `ste`: rounding by QuantizeLinear and
     DequantizeLinear passes adjoints straight through, an estimate; without it nothing passes, for the derivative of
@@ -49,7 +54,7 @@ def gradient(
         program = load_own(model)
         check_room(program, model)
         found = differentiate(
-            program, wrt, target, seed=seed, checkpoint=checkpoint, ste=ste, simplify=simplify, names=names
+            program, wrt, target, seed=seed, checkpoint=checkpoint, ste=ste, stop=stop, simplify=simplify, names=names
         )
     for note in found.notes:
         _log.info(note)

@@ -15,6 +15,7 @@ from onnxgrad.grad.prepare import Prepared, Question, Seed, prepare
 from onnxgrad.grad.request import Target, Wrt
 from onnxgrad.grad.segments import Choice
 from onnxgrad.grad.sequences import zeros_of
+from onnxgrad.grad.stops import Stop, cut_off
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.collector import collector_paused
@@ -38,6 +39,8 @@ class Gradient:
     # target -> graph input for its adjoint, with seed="input"
     seeds: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    # where gradients stop
+    stops: tuple[str, ...] = ()
 
 
 def differentiate(
@@ -51,13 +54,14 @@ def differentiate(
     simplify: bool = True,
     names: str = "{}_grad",
     aside: Collection[str] = (),
+    stop: Stop = None,
 ) -> Gradient:
     """`gradient` on a Program, which is changed (or replaced, when its opset has to be raised); see there.
 
     aside: names of values that `wrt` does not mean.
     """
     with collector_paused(), blaming(program.proto):
-        task = prepare(program, Question(wrt, target, seed, checkpoint, ste, simplify, names, aside))
+        task = prepare(program, Question(wrt, target, seed, checkpoint, ste, simplify, names, aside, stop))
         answer = _walk(task)
         finish(task)
         return answer
@@ -68,7 +72,8 @@ def _walk(task: Prepared) -> Gradient:
     question, block = task.question, task.block
     notes = list(task.notes)
     with emitting(block, share=True, made_by="gradient"):
-        seeds = {v: _seed(v, question.seed, question.names) for v in task.targets}
+        named = zip(task.targets, task.seed_names, strict=True)
+        seeds = {v: _seed(v, question.seed, question.names.format(name)) for v, name in named}
         found = backward(block, seeds, task.asked, view=task.view)
         if not found:
             text = f"no requested value reaches {_listed(task.target_names)}: all gradients are zero"
@@ -76,27 +81,35 @@ def _walk(task: Prepared) -> Gradient:
                 text += f" ({reason})"
             notes.append(text)
             warnings.warn(text, stacklevel=4)  # gradient's caller
-        outputs = {v.name: _return(block, v, found.get(v), question.names, task.forward) for v in task.asked}
+        asked = dict(zip(task.asked_names, task.asked, strict=True))
+        if found:
+            notes += cut_off(block, {n: v for n, v in asked.items() if v not in found}, task.stops)
+        outputs = {
+            name: _return(block, v, found.get(v), question.names.format(name), task.forward)
+            for name, v in asked.items()
+        }
     for value, output in outputs.items():
         if output != question.names.format(value):
             notes.append(renamed(value, output, question.names))
     # a target that a call gave is another value now that the call is open
     names = zip(task.target_names, task.targets, strict=True)
     given = {name: seeds[v].name for name, v in names} if question.seed == "input" else {}
-    return Gradient(task.program, tuple(task.target_names), outputs, given, tuple(notes))
+    return Gradient(
+        task.program, tuple(task.target_names), outputs, given, tuple(notes), tuple(v.name for v in task.stops)
+    )
 
 
-def _seed(target: Var, seed: Seed, names: str) -> Var:
+def _seed(target: Var, seed: Seed, name: str) -> Var:
     if seed == "input":
-        return target.block.add_input(target.block.program.names.fresh(names.format(target.name)), target.type)
+        return target.block.add_input(target.block.program.names.fresh(name), target.type)
     return constant(np.ones(()), target.dtype, name="one")
 
 
-def _return(block: BindingBlock, value: Var, adjoint: Var | None, names: str, forward: Collection[Binding]) -> str:
-    """Make the adjoint an output under its name; an Identity only where the value cannot carry that name itself."""
+def _return(block: BindingBlock, value: Var, adjoint: Var | None, name: str, forward: Collection[Binding]) -> str:
+    """Make the adjoint an output under `name` or one like it; an Identity only where it cannot carry that itself."""
     if adjoint is None:
         adjoint = zeros_of(value)
-    name = block.program.names.fresh(names.format(value.name))
+    name = block.program.names.fresh(name)
     # what the forward part defines, a constant, and what is an output already keep their names
     if adjoint.returned or adjoint.definition is None or adjoint.definition in forward:
         with emitting(block, made_by="gradient"):  # not shared: each of several values with one adjoint has its own

@@ -5,6 +5,7 @@ from __future__ import annotations
 from onnxgrad.grad.order import sinks_last
 from onnxgrad.grad.prepare import Prepared
 from onnxgrad.grad.simplify import simplify
+from onnxgrad.grad.stops import lift_stops
 from onnxgrad.grad.straight_through import close_rounding
 from onnxgrad.ir.anchor import lift
 from onnxgrad.passes.remove_unused_functions import reachable
@@ -17,6 +18,7 @@ def finish(task: Prepared) -> None:
     the sinks comes last, because everything before moves bindings.
     """
     program, block = task.program, task.block
+    lift_stops(program)
     if task.question.ste:
         close_rounding(program)
     for identity in task.anchors:

@@ -26,7 +26,8 @@ class GradientPass(Pass):
 
     `target`: an output or another value, or several separated by spaces; default: the only output. `wrt`: names and
     globs separated by spaces, or params; default: every floating-point input. `seed`: ones or input. `checkpoint`:
-    auto, a memory budget, or names separated by spaces. As `onnxgrad grad`, for a model of opset 18 or above.
+    auto, a memory budget, or names separated by spaces. `stop`: names and globs of values at which gradients stop. As
+    `onnxgrad grad`, for a model of opset 18 or above.
     """
 
     name: ClassVar[str] = "gradient"
@@ -34,6 +35,7 @@ class GradientPass(Pass):
     wrt: str = ""
     seed: str = "ones"
     checkpoint: str = ""
+    stop: str = ""
     names: str = "{}_grad"
 
     def run(self, program: Program, trace: Trace) -> None:
@@ -74,4 +76,5 @@ class GradientPass(Pass):
         if choice and len(choice) == 1 and (choice[0] == "auto" or choice[0][:1].isdigit()):
             choice = choice[0]
         wrt: Any = PARAMS if self.wrt == PARAMS else self.wrt.split() or None
-        return {"target": self.target.split() or None, "wrt": wrt, "checkpoint": choice}
+        stop = self.stop.split() or None
+        return {"target": self.target.split() or None, "wrt": wrt, "checkpoint": choice, "stop": stop}

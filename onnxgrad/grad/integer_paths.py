@@ -174,8 +174,12 @@ def why_zero(block: BindingBlock, sources: Iterable[Var], targets: Iterable[Var]
 
     reading = [b for b in between if any(v in alive for v in b.reads())]
     stop = max((b for b in reading if not any(v in alive for v in b.outputs)), key=depth, default=None)
-    if stop is None:
-        return ""
-    if stop.op in _ROUNDS and not ste:
-        return f"'{stop}' rounds; ste=True, --ste, passes its gradient straight through"
-    return f"'{stop}' passes no gradient"
+    return "" if stop is None else _why_it_ends(stop, ste)
+
+
+def _why_it_ends(at: Binding, ste: bool) -> str:
+    if at.domain == INTERNAL and at.inputs[0] is not None:
+        return f"gradients stop at '{at.inputs[0].name}'"
+    if at.op in _ROUNDS and not ste:
+        return f"'{at}' rounds; ste=True, --ste, passes its gradient straight through"
+    return f"'{at}' passes no gradient"

@@ -21,6 +21,8 @@ from onnxgrad.grad.marks import Written, take
 from onnxgrad.grad.opset import raise_opset
 from onnxgrad.grad.request import Target, Wrt, find_targets, find_wrt, hoist_requested
 from onnxgrad.grad.segments import Choice, choose
+from onnxgrad.grad.slices import cut
+from onnxgrad.grad.stops import Stop, find_stops, stop_at
 from onnxgrad.grad.straight_through import open_rounding
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
@@ -35,7 +37,7 @@ Seed = Literal["ones", "input"]
 class Question:
     """What is asked of a program: see `gradient`. Raises InputError for a seed or names that cannot be.
 
-    aside: values that `wrt` cannot mean, such as the constants of a loss.
+    aside: values that `wrt` cannot mean, such as the constants of a loss. stop: where gradients stop.
     """
 
     wrt: Wrt
@@ -46,6 +48,7 @@ class Question:
     simplify: bool
     names: str
     aside: Collection[str] = ()
+    stop: Stop = None
 
     def __post_init__(self) -> None:
         if self.seed not in ("ones", "input"):
@@ -58,16 +61,20 @@ class Question:
 class Prepared:
     """A program whose forward part can be walked back.
 
-    targets, asked: the values, as they are now; target_names: as they were called. view: what the walk reads. anchors:
-    Identities that hold a place until the end. forward: the bindings that are none of ours. weights, functions: the
-    names of those that were there, and the functions that were called.
+    targets, asked: the values, as they are now; target_names, asked_names: as they were called; seed_names: what the
+    targets' adjoints are called after. stops: where gradients stop. view: what the walk reads. anchors: Identities that
+    hold a place until the end. forward: the bindings that are none of ours. weights, functions: the names of those that
+    were there, and the functions that were called.
     """
 
     program: Program
     question: Question
     targets: Sequence[Var]
     target_names: Sequence[str]
+    seed_names: Sequence[str]
     asked: Sequence[Var]
+    asked_names: Sequence[str]
+    stops: Sequence[Var]
     view: View
     anchors: Sequence[Binding]
     forward: Collection[Binding]
@@ -94,16 +101,25 @@ def prepare(program: Program, question: Question) -> Prepared:
     notes = [raised] if raised else []
     block = program.main
     written = take(block)
-    targets = find_targets(block, question.target, scalar=question.seed == "ones")
-    target_names = [v.name for v in targets]
+    parts = cut(block, question.target, summed=question.seed == "ones")
+    notes += parts.notes
+    targets = find_targets(block, parts.target, scalar=question.seed == "ones")
+    target_names = [parts.labels.get(v.name, v.name) for v in targets]
+    seed_names = [v.name for v in targets]
+    not_meant = {*made, *question.aside, *(v.name for v in block.vars() if v.name not in own_names)}
     hoist_requested(program, question.wrt)
-    own_values = {v.name: v for v in block.vars() if v.name not in made and v.name not in question.aside}
+    own_values = {v.name: v for v in block.vars() if v.name not in not_meant}
+    stops = find_stops(block, question.stop, own_values)
+    stopped = stop_at(block, stops)
+    targets = [stopped.get(v, v) for v in targets]
     anchors: list[Binding] = []
     if question.ste:
         anchors, count = open_rounding(program)
         many = f"{count} quantisation{'' if count == 1 else 's'}"
         notes.append(f"straight through {many}: an estimate, not a derivative")
     asked = find_wrt(block, question.wrt, targets, own_values, ste=question.ste)
+    asked_names = [v.name for v in asked]
+    asked = [stopped.get(v, v) for v in asked]
     anchors += open_calls(block, targets, asked, () if written is None else written.values)
     type_states(block, asked)
     return Prepared(
@@ -111,7 +127,10 @@ def prepare(program: Program, question: Question) -> Prepared:
         question,
         targets,
         target_names,
+        seed_names,
         asked,
+        asked_names,
+        stops,
         view=_view(block, question.checkpoint, targets, asked, written),
         anchors=anchors,
         forward=set(block.bindings).difference(anchors),

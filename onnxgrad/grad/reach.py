@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
@@ -14,11 +14,13 @@ _FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorPro
 _FLAT = {"Shape", "Size", "Floor", "Ceil", "Round", "Sign"}
 
 
-def values_reaching(model: ModelProto, targets: Iterable[str], dtypes: Mapping[str, int | None]) -> set[str]:
+def values_reaching(
+    model: ModelProto, targets: Iterable[str], dtypes: Mapping[str, int | None], stops: Container[str] = ()
+) -> set[str]:
     """The targets and every value from which a path leads to one of them, through floating-point values.
 
     `dtypes`: what is known of values by name; an unknown one may be a float. A node with nested graphs passes on
-    everything that they read.
+    everything that they read. No path goes on before one of `stops`.
     """
     makers: dict[str, list[NodeProto]] = {}
     for node in every_node(model.graph.node):
@@ -31,7 +33,7 @@ def values_reaching(model: ModelProto, targets: Iterable[str], dtypes: Mapping[s
         if name in found or (dtypes.get(name) or TensorProto.UNDEFINED) not in _FLOATS:
             continue
         found.add(name)
-        for node in makers.get(name, ()):
+        for node in makers.get(name, ()) if name not in stops else ():
             if node.op_type not in _FLAT or not domains.is_default(node.domain):
                 todo += node.input
                 todo += (read for graph in graphs_of(node) for read in _reads(graph))

@@ -31,7 +31,7 @@ def find_targets(block: BindingBlock, target: Target, *, scalar: bool) -> list[V
     Raises InputError, naming what it found, for an unknown name, an index out of range, a target given twice, a value
     that is no floating-point tensor or not a scalar, and when none is named though there are several outputs.
     """
-    outputs = ", ".join(f"{v.name}: {v.type or '?'}" for v in block.outputs)
+    outputs = _outputs(block)
     if target is None:
         if len(block.outputs) != 1:
             raise InputError(
@@ -44,7 +44,7 @@ def find_targets(block: BindingBlock, target: Target, *, scalar: bool) -> list[V
     values = _values(block)
     found: dict[Var, None] = {}
     for entry in entries:
-        v = _target(block, entry, values, outputs)
+        v = target_value(block, entry, values)
         if v in found:
             raise InputError(f"target '{v.name}' is given twice")
         if not isinstance(v.type, TensorType) or v.dtype not in FLOAT_DTYPES:
@@ -58,11 +58,17 @@ def find_targets(block: BindingBlock, target: Target, *, scalar: bool) -> list[V
     return list(found)
 
 
+def _outputs(block: BindingBlock) -> str:
+    return ", ".join(f"{v.name}: {v.type or '?'}" for v in block.outputs)
+
+
 # more digits than any model has outputs, and few enough for `int`
 _INDEX = re.compile(r"-?[0-9]{1,99}")
 
 
-def _target(block: BindingBlock, entry: str | int, values: dict[str, Var], outputs: str) -> Var:
+def target_value(block: BindingBlock, entry: str | int, values: Mapping[str, Var]) -> Var:
+    """The value of that name, or the output of that index. Raises InputError where there is none."""
+    outputs = _outputs(block)
     if isinstance(entry, str) and entry not in values and _INDEX.fullmatch(entry):
         entry = int(entry)
     if isinstance(entry, str):

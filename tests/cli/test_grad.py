@@ -67,6 +67,24 @@ def test_weights_of_branches_that_are_called_alike(tmp_path: Path, capsys: pytes
     assert "gradient agrees with differences: 2 values" in capsys.readouterr().out
 
 
+def test_stop_and_a_part_as_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = """g (float[2,3] x) => (float[2,4] logits) <float[3,3] w = {1,2,3,0,1,0,1,1,2}, float[3,4] v = {1,2,3,4,5,6,7,8,9,1,2,3}>
+      { h = MatMul (x, w) t = Tanh (h) logits = MatMul (t, v) }"""
+    source, out = str(tmp_path / "m.onnx"), tmp_path / "g.onnx"
+    onnx.save(parse(text), source)
+    request = ["--wrt", "params,x", "--target", "logits[:,1]", "--stop", "h*"]
+    assert main(["grad", source, "-o", str(out), *request]) == 0
+    printed = capsys.readouterr().out
+    assert "note: target 'logits[:,1]' is f32[2]: the gradient is that of its sum" in printed
+    assert "note: the gradient of 'x' is zero: it stops at 'h'" in printed and "gradient agrees" in printed
+    assert [v.name for v in onnx.load(out).graph.output] == ["logits", "v_grad", "x_grad"]
+    assert main(["check-grad", source, *request]) == 0
+    assert "no path to the target from x" in capsys.readouterr().out
+    assert main(["grad", source, "-o", str(out), "--seed", "input", "--target", "logits[0]", "--wrt", "x"]) == 0
+    assert "new input logits_slice_grad: the adjoint of logits[0]" in capsys.readouterr().out
+    assert onnx.load(out).graph.input[-1].type.tensor_type.shape.dim[0].dim_value == 4
+
+
 def test_params_but_some(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "grad.onnx"
     source = MODELS_DIR / "training" / "bert.onnx"
@@ -137,6 +155,10 @@ def test_rules_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["--checkpoint", "plenty"], "'plenty' is no value"),
         (["--plugin", "missing.py"], "no such file"),
         (["--wrt", "x,!t*"], "takes nothing away"),
+        (["--stop", "nothing"], "stop 'nothing' is no value"),
+        (["--stop", "x"], "leave it out of wrt (!x)"),
+        (["--target", "loss[9]"], "places"),
+        (["--function", "f", "--stop", "t"], "say nothing"),
         (["--wrt", "x", "--wrt", "!x"], "leaves nothing"),
     ],
 )

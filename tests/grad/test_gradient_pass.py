@@ -51,6 +51,13 @@ def test_the_command_line(tmp_path: object, capsys: pytest.CaptureFixture[str]) 
     assert [v.name for v in found.graph.output] == ["loss", "x_grad", "w_grad"]
 
 
+def test_stop_and_taking_away() -> None:
+    found = onnxgrad.optimize(parse(MODEL), passes="gradient{target=loss,wrt=* !w,stop=t}")
+    expected = run(onnxgrad.gradient(parse(MODEL), "x", stop="t"), FEEDS)
+    assert [v.name for v in found.graph.output] == ["loss", "x_grad"]
+    np.testing.assert_allclose(run(found, FEEDS)["x_grad"], expected["x_grad"], rtol=1e-5)
+
+
 def test_options_and_what_cannot_be() -> None:
     passes = Pipeline.of(passes="gradient{target=loss,checkpoint=auto,wrt=params}").passes
     assert passes[0].wrt == "params"  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ gets a second look (`rounding`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -23,10 +23,11 @@ from onnxgrad.grad.checking.line import Line
 from onnxgrad.grad.checking.probe import Probe, probe_of
 from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.grad.checking.rounding import TOLERANCES, coarsest, second_look
-from onnxgrad.grad.checking.vectors import Flat, flat, zero_deltas
+from onnxgrad.grad.checking.vectors import Flat, flat, values_of, zero_deltas
 from onnxgrad.grad.differentiation import differentiate
 from onnxgrad.grad.reach import values_reaching
 from onnxgrad.grad.request import Target, Wrt, find_targets
+from onnxgrad.grad.slices import with_parts
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
@@ -61,19 +62,20 @@ def check_gradient(
 ) -> GradientReport:
     """Check `gradient(model, wrt, target, **options)` numerically in random directions.
 
-    Targets that are no scalars get a random adjoint. `inputs` are used where given, the rest is generated from `seed`
+    Targets that are no scalars, and parts of values, get a random adjoint. A value at which gradients stop is held
+    fixed while what is before it moves. `inputs` are used where given, the rest is generated from `seed`
     and `dims`. That nothing was proved is in the report: no value could be judged, or 0 = 0 for all of them, but for
     those that reach no target or are in `allow_empty`. Raises InputError as `gradient` does, `Unsupported` where the
     float64 reference lacks an operator, NotProved where onnxruntime runs the model and refuses the gradient graph, and
     RunFailed or LimitReached where `timeout` (seconds for everything, 300) or `max_memory` (half of what there is) does
     not suffice.
     """
-    source = _in_memory(model)
+    source, target, parts = with_parts(_in_memory(model), target)
     program = load(source)
     scalar = all(v.shape == () for v in find_targets(program.main, target, scalar=False))
     dtypes = {v.name: v.dtype for v in program.main.vars()}
     sequences = {v.name for v in program.main.vars() if isinstance(v.type, SequenceType)}
-    found = differentiate(program, wrt, target, seed="ones" if scalar else "input", **options)
+    found = differentiate(program, wrt, target, seed="ones" if scalar else "input", aside=parts, **options)
     for strange in (name for name in allow_empty if name not in found.adjoints):
         raise InputError(f"--allow-empty {strange}: no gradient of it was asked for")
     graph = to_proto(found.program, weights=True)
@@ -82,10 +84,16 @@ def check_gradient(
     if not inputs:
         dims = runnable(source, dims, seed, lambda feeds: run(source, feeds, provider=provider), count=1)[0]
     feeds = feeds_for(source, seed=seed, dims=dims, given=inputs)
-    probe = probe_of(source, wrt, names, found.targets)
+    probe = probe_of(source, wrt, names, found.targets, found.stops)
     reference = Float64(probe.model)
     zeros = {probe.deltas[n]: still for n, still in zero_deltas(source, feeds, names, sequences).items()}
-    feeds, base = _where_finite(reference, probe, zeros, [feeds] if inputs else [feeds, *_masks_alike(feeds)])
+
+    def unmoved(feeds: Mapping[str, Any]) -> dict[str, Any]:
+        held = values_of(source, feeds, probe.held)
+        return {**feeds, **zeros, **{probe.held[name]: value for name, value in held.items()}}
+
+    feeds, base = _where_finite(reference, probe, unmoved, [feeds] if inputs else [feeds, *_masks_alike(feeds)])
+    at = unmoved(feeds)
 
     rng = np.random.default_rng(seed)
     weights = {t: _adjoint(rng, base[out], scalar, found.program, t) for t, out in probe.outputs.items()}
@@ -107,11 +115,11 @@ def check_gradient(
         values = flat(base[name])
         size = float(np.abs(values).max(initial=0.0))
         direction: Flat = np.asarray(rng.standard_normal(g.shape))
-        line = Line(reference, {**feeds, **zeros}, probe.deltas[name], direction, onto, size)
+        line = Line(reference, at, probe.deltas[name], direction, onto, size)
         check, directions[name] = compare_slopes(name, g, values, line, by)
         checks.append(check)
     checks = second_look(checks, directions, gradients, by, graph, given, found)
-    reaching = values_reaching(source, found.targets, dtypes)
+    reaching = values_reaching(source, found.targets, dtypes, found.stops)
     checks = [replace(c, unreachable=c.name not in reaching, allowed=c.name in allow_empty) for c in checks]
     return GradientReport(tuple(checks), limit, provider, found.notes)
 
@@ -128,14 +136,17 @@ def _in_memory(model: ModelLike) -> ModelProto:
 
 
 def _where_finite(
-    reference: Float64, probe: Probe, zeros: Mapping[str, Any], choices: Iterable[dict[str, Any]]
+    reference: Float64,
+    probe: Probe,
+    unmoved: Callable[[Mapping[str, Any]], dict[str, Any]],
+    choices: Iterable[dict[str, Any]],
 ) -> tuple[dict[str, Any], Mapping[str, Any]]:
     """The first feeds on which every target is finite, else the first of all; and what the reference answers there."""
 
     def finite(results: Mapping[str, Any]) -> bool:
         return all(np.isfinite(flat(results[out])).all() for out in probe.outputs.values())
 
-    answers = ((feeds, reference.run({**feeds, **zeros})) for feeds in choices)
+    answers = ((feeds, reference.run(unmoved(feeds))) for feeds in choices)
     first = next(answers)
     return next((answer for answer in chain([first], answers) if finite(answer[1])), first)
 

@@ -45,11 +45,17 @@ def zero_deltas(
 ) -> dict[str, Any]:
     """For each named value what moves it by nothing: a number for a tensor, a sequence of zeros for a sequence."""
     names = list(names)
-    values = dict(feeds)
-    if unknown := [n for n in names if n in sequences and n not in feeds]:
-        probe = ModelProto()
-        probe.CopyFrom(model)
-        del probe.graph.output[:]
-        probe.graph.output.extend(ValueInfoProto(name=n) for n in unknown)
-        values |= Float64(probe).run(feeds, outputs=unknown)
+    unknown = [n for n in names if n in sequences and n not in feeds]
+    values = {**feeds, **values_of(model, feeds, unknown)}
     return {n: [np.zeros(np.shape(v)) for v in values[n]] if n in sequences else np.zeros(()) for n in names}
+
+
+def values_of(model: ModelProto, feeds: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """What the float64 reference computes for any values of the model's main graph."""
+    if not names:
+        return {}
+    probe = ModelProto()
+    probe.CopyFrom(model)
+    del probe.graph.output[:]
+    probe.graph.output.extend(ValueInfoProto(name=n) for n in names)
+    return dict(Float64(probe).run(feeds, outputs=list(names)))

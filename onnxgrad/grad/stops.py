@@ -1,0 +1,97 @@
+"""Values at which gradients stop: what is behind them takes them for constants, and nothing flows on before them.
+
+While the gradient is formed their readers read a Stopped, an Identity whose derivative is zero; the adjoint of the
+Stopped is that of the value.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.engine import reaching
+from onnxgrad.grad.registry import INTERNAL, zero
+from onnxgrad.grad.request import did_you_mean, entries_of, inside, is_glob
+from onnxgrad.grad.sequences import is_float
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.names import blocks_returning
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.var import Var
+
+Stop: TypeAlias = "str | Sequence[str] | None"
+
+_STOPPED = "Stopped"
+zero(f"{INTERNAL}::{_STOPPED}", notes="a value at which gradients stop")
+
+
+def find_stops(block: BindingBlock, stop: Stop, values: Mapping[str, Var]) -> list[Var]:
+    """The computed floating-point values that `stop` names, by names and globs.
+
+    Raises InputError for an unknown name, a glob without a match, an input or weight, and a value that a nested graph
+    returns.
+    """
+    computed = {name: v for name, v in values.items() if v.definition is not None and not v.is_constant and is_float(v)}
+    found: dict[Var, None] = {}
+    for entry in entries_of(stop, values):
+        if entry in values or not is_glob(entry):
+            found[_named(block, entry, values, computed)] = None
+            continue
+        matching = [v for name, v in computed.items() if fnmatch.fnmatchcase(name, entry)]
+        if not matching:
+            raise InputError(f"stop '{entry}' matches no computed floating-point value of the model")
+        found.update(dict.fromkeys(matching))
+    for v in found:
+        if any(returning is not v.block for returning in blocks_returning(v)):
+            raise InputError(f"stop '{v.name}' is returned by a nested graph: stop at what that gives")
+    return list(found)
+
+
+def _named(block: BindingBlock, entry: str, values: Mapping[str, Var], computed: Mapping[str, Var]) -> Var:
+    if entry in computed:
+        return computed[entry]
+    if entry not in values:
+        raise InputError(
+            f"stop '{entry}' is no value of the model{did_you_mean(entry, computed)}{inside(block, entry)}"
+        )
+    v = values[entry]
+    if not is_float(v):
+        raise InputError(f"stop '{entry}' is {v.type or 'of unknown type'}: nothing flows through it anyway")
+    raise InputError(f"stop '{entry}' is an input or weight, with nothing before it: leave it out of wrt (!{entry})")
+
+
+def stop_at(block: BindingBlock, stops: Iterable[Var]) -> dict[Var, Var]:
+    """Let readers of the values read Stoppeds; these by the values."""
+    found = {}
+    for v in stops:
+        readers = list(v.users)
+        with emitting(block, sources=() if v.definition is None else (v.definition,), made_by="stop"):
+            stopped: Var = op.domain(INTERNAL).Stopped(v)
+        stopped.type = v.type
+        for b in readers:
+            for place in b.places(v):
+                b.block.set_operand(b, place, stopped)
+        found[v] = stopped
+    return found
+
+
+def lift_stops(program: Program) -> None:
+    """Take the Stoppeds out again, in recomputed copies and nested blocks too."""
+    for b in [b for b in program.main.walk() if (b.domain, b.op) == (INTERNAL, _STOPPED)]:
+        value = b.inputs[0]
+        if value is not None:
+            b.block.replace(b.out, value)
+        b.block.remove_unused([b])
+
+
+def cut_off(block: BindingBlock, zeros: Mapping[str, Var], stops: Sequence[Var]) -> list[str]:
+    """What to tell of requested values without an adjoint that would reach a value at which gradients stop."""
+    before = reaching(block, stops) if zeros and stops else set()
+    names = [name for name, v in zeros.items() if v in before]
+    if not names:
+        return []
+    which = f"of '{names[0]}'" if len(names) == 1 else f"of {len(names)} values ('{names[0]}' and others)"
+    return [f"the gradient {which} is zero: it stops at {', '.join(repr(v.name) for v in stops)}"]
