@@ -2,7 +2,16 @@
 
 from onnxgrad import startup as _startup  # noqa: F401  # before all others
 from onnxgrad.errors import InputError, InternalError, NotProved, OnnxgradError
-from onnxgrad.grad import body, check_gradient, function_gradient, gradient, mark_checkpoints, vjp, vjp_all, zero
+from onnxgrad.grad import (
+    body,
+    check_gradient,
+    function_gradient,
+    gradient,
+    mark_checkpoints,
+    vjp,
+    vjp_all,
+    zero,
+)
 from onnxgrad.grad.checkpoint import Checkpoint
 from onnxgrad.grad.forward import jvp
 from onnxgrad.grad.gradient_pass import GradientPass

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-# a message that quotes what it was given is cut in its middle beyond this: nobody reads a whole graph in an error
+# a message that quotes what it was given is cut in its middle beyond this: nobody reads a whole
+# graph in an error
 _LONGEST = 2000
 
 
 class OnnxgradError(Exception):
-    """Base of every error this package raises on purpose; `exit_code` is what the command line returns.
+    """Base of every error this package raises on purpose; `exit_code` is what the command line
+    returns.
 
-    Every subclass survives pickling, whatever its constructor asks for: process pools send errors that way.
+    Every subclass survives pickling, whatever its constructor asks for: process pools send errors
+    that way.
     """
 
     exit_code = 3
@@ -26,7 +29,9 @@ class OnnxgradError(Exception):
         return _again, (type(self), self.args, dict(self.__dict__))
 
 
-def _again(cls: type[OnnxgradError], args: tuple[Any, ...], attributes: dict[str, Any]) -> OnnxgradError:
+def _again(
+    cls: type[OnnxgradError], args: tuple[Any, ...], attributes: dict[str, Any]
+) -> OnnxgradError:
     """An error as it was, without its constructor, whose parameters need not be `args`."""
     error = cls.__new__(cls, *args)
     error.__dict__.update(attributes)
@@ -40,7 +45,9 @@ class InputError(OnnxgradError):
 
 
 class UnknownDtype(InputError):
-    """A constant like a value whose dtype nobody can tell, where no operator makes one; a rule then declines."""
+    """A constant like a value whose dtype nobody can tell, where no operator makes one; a rule
+    then declines.
+    """
 
 
 class NotProved(OnnxgradError):
@@ -50,7 +57,9 @@ class NotProved(OnnxgradError):
 
 
 class Unsupported(NotProved):
-    """The float64 reference cannot run this model: an operator it lacks, a kernel that failed, time, memory."""
+    """The float64 reference cannot run this model: an operator it lacks, a kernel that failed,
+    time, memory.
+    """
 
 
 class InternalError(OnnxgradError):

@@ -1,7 +1,9 @@
-"""What the work on one model may cost: one deadline and one bound on memory for everything that it takes.
+"""What the work on one model may cost: one deadline and one bound on memory for everything that it
+takes.
 
-`with limited(timeout, max_memory):` starts the clock. Whatever runs inside, however deep, asks `current()`: the child
-processes for how long and with how much memory they may work, long loops of our own whether to go on.
+`with limited(timeout, max_memory):` starts the clock. Whatever runs inside, however deep, asks
+`current()`: the child processes for how long and with how much memory they may work, long loops of
+our own whether to go on.
 """
 
 from __future__ import annotations
@@ -25,17 +27,31 @@ _R = TypeVar("_R")
 SECONDS = 300.0  # unless --timeout says otherwise
 MOST_SECONDS = 1e6
 _UNLIMITED = 1 << 62
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_UNITS = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
+    "ki": 2**10,
+    "mi": 2**20,
+    "gi": 2**30,
+    "ti": 2**40,
+}
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([kmgt]i?)?b?", re.IGNORECASE)
 
 
 class LimitReached(NotProved):
-    """Time or memory ran out: neither proved nor refuted. The message names the option that raises the limit."""
+    """Time or memory ran out: neither proved nor refuted. The message names the option that
+    raises the limit.
+    """
 
 
 @dataclass(frozen=True)
 class Limits:
-    """`seconds` in all until `deadline` (of time.monotonic), and `memory` bytes for each process."""
+    """`seconds` in all until `deadline` (of time.monotonic), and `memory` bytes for each
+    process.
+    """
 
     seconds: float
     memory: int
@@ -50,12 +66,16 @@ class Limits:
 
     def out_of_time(self) -> LimitReached:
         """The error for a deadline that has passed."""
-        return LimitReached(f"not proved: the work took longer than {self.seconds:g} s; raise the limit with --timeout")
+        return LimitReached(
+            f"not proved: the work took longer than {self.seconds:g} s; raise the "
+            "limit with --timeout"
+        )
 
     def out_of_memory(self) -> LimitReached:
         """The error for memory that has run out."""
         return LimitReached(
-            f"not proved: the work needs more memory than {size_text(self.memory)}; raise the limit with --max-memory"
+            f"not proved: the work needs more memory than {size_text(self.memory)}; raise the "
+            "limit with --max-memory"
         )
 
 
@@ -75,7 +95,9 @@ def limited(timeout: float | None = None, max_memory: int | str | None = None) -
     """
     outer = _current.get()
     if timeout is not None and not 0 < timeout < float("inf"):
-        raise InputError(f"timeout (--timeout) must be a positive number of seconds, not {timeout!r}")
+        raise InputError(
+            f"timeout (--timeout) must be a positive number of seconds, not {timeout!r}"
+        )
     memory = default_memory() if max_memory is None else read_size(max_memory)
     if outer is not None:
         memory = outer.memory if max_memory is None else min(memory, outer.memory)
@@ -109,7 +131,10 @@ def read_size(text: int | str) -> int:
     match = _SIZE.fullmatch(text.strip()) if isinstance(text, str) else None
     size = 0 if match is None else int(float(match[1]) * _UNITS[(match[2] or "").lower()])
     if size <= 0:
-        raise InputError(f"{str(text)[:40]!r} is no size of memory: write a number of bytes, or such as 4GB or 512MiB")
+        raise InputError(
+            f"{str(text)[:40]!r} is no size of memory: write a number of bytes, or "
+            "such as 4GB or 512MiB"
+        )
     return min(size, _UNLIMITED)
 
 
@@ -133,7 +158,9 @@ def default_memory() -> int:
 
 
 def _cgroup_files() -> Iterator[Path]:
-    """Where version 2 and 1 of cgroups say how much memory there is, for our own group and those around it."""
+    """Where version 2 and 1 of cgroups say how much memory there is, for our own group and those
+    around it.
+    """
     root = Path("/sys/fs/cgroup")
     yield root / "memory.max"
     yield root / "memory/memory.limit_in_bytes"

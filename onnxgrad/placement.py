@@ -1,7 +1,8 @@
-"""Which binding runs on which device, and which values must be copied between devices (Relay's device annotation).
+"""Which binding runs on which device, and which values must be copied between devices (Relay's
+device annotation).
 
-The marks are those that onnxruntime reads: node metadata `layer_ann`, to be mapped to devices by the session option
-`session.layer_assignment_settings` (see `settings`).
+The marks are those that onnxruntime reads: node metadata `layer_ann`, to be mapped to devices by
+the session option `session.layer_assignment_settings` (see `settings`).
 """
 
 from __future__ import annotations
@@ -32,13 +33,17 @@ _DEVICE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 
 @dataclass(frozen=True)
 class DeviceRule:
-    """Bindings that `pattern` means run on `device`: `name:GLOB`, `op:GLOB`, or a glob for either."""
+    """Bindings that `pattern` means run on `device`: `name:GLOB`, `op:GLOB`, or a glob for
+    either.
+    """
 
     device: str
     pattern: str
 
     def matches(self, b: Binding) -> bool:
-        """Whether the pattern means this binding: its node's name, its operator, or domain::operator."""
+        """Whether the pattern means this binding: its node's name, its operator, or
+        domain::operator.
+        """
         kind, colon, glob = self.pattern.partition(":")
         if not colon or kind not in ("name", "op"):
             kind, glob = "", self.pattern
@@ -53,7 +58,8 @@ def rule(text: str) -> list[DeviceRule]:
     found = [DeviceRule(device, p.strip()) for p in patterns.split(",") if p.strip()]
     if not equals or not found or _DEVICE.fullmatch(device) is None:
         raise InputError(
-            f"cannot read '{text}': write DEVICE=PATTERN, such as cuda='Conv*' or gpu:0=op:Gemm,name:head*"
+            f"cannot read '{text}': write DEVICE=PATTERN, such as cuda='Conv*' or "
+            "gpu:0=op:Gemm,name:head*"
         )
     return found
 
@@ -62,8 +68,9 @@ def rule(text: str) -> list[DeviceRule]:
 class Copy:
     """A value that moves from one device to another, once for all its readers there.
 
-    `made_by` is the binding that computes it, None for a graph input; `readers` is empty for a graph output, which is
-    copied to the host. `count`: elements as text (`N*64`), `bytes` when every size is known.
+    `made_by` is the binding that computes it, None for a graph input; `readers` is empty for a
+    graph output, which is copied to the host. `count`: elements as text (`N*64`), `bytes` when
+    every size is known.
     """
 
     value: Var
@@ -96,8 +103,8 @@ def called(b: Binding) -> str:
 class Placement:
     """The device of every binding, by block order, and what is copied.
 
-    `copies` lie between bindings. `interface` are graph inputs and outputs that a caller would otherwise pass through
-    host memory; with onnxruntime's IO binding they need no copy.
+    `copies` lie between bindings. `interface` are graph inputs and outputs that a caller would
+    otherwise pass through host memory; with onnxruntime's IO binding they need no copy.
     """
 
     devices: dict[Binding, str]
@@ -114,18 +121,25 @@ class Placement:
         }
 
 
-def place(program: Program, rules: Sequence[DeviceRule], *, default: str = "cpu", propagate: bool = False) -> Placement:
+def place(
+    program: Program, rules: Sequence[DeviceRule], *, default: str = "cpu", propagate: bool = False
+) -> Placement:
     """Choose a device for every binding; nothing is written.
 
-    The first rule that matches decides, then a mark already there. What is left takes, with `propagate`, the one device
-    that all its operands' bindings agree on, else the one that all its readers agree on; else `default`. Raises
-    InputError for a rule that matches nothing or a device name that onnxruntime could not read.
+    The first rule that matches decides, then a mark already there. What is left takes, with
+    `propagate`, the one device that all its operands' bindings agree on, else the one that all its
+    readers agree on; else `default`. Raises InputError for a rule that matches nothing or a device
+    name that onnxruntime could not read.
     """
     bindings = [b for block in program.blocks() for b in block.bindings]
     for r in rules:
         if not any(r.matches(b) for b in bindings):
-            raise InputError(f"--device {r.device}={r.pattern}: no node has such a name or operator")
-    chosen = {b: next((r.device for r in rules if r.matches(b)), None) or _mark_of(b) for b in bindings}
+            raise InputError(
+                f"--device {r.device}={r.pattern}: no node has such a name or operator"
+            )
+    chosen = {
+        b: next((r.device for r in rules if r.matches(b)), None) or _mark_of(b) for b in bindings
+    }
     devices = {b: device for b, device in chosen.items() if device is not None}
     for device in (default, *devices.values()):
         if _DEVICE.fullmatch(device) is None:
@@ -138,7 +152,9 @@ def place(program: Program, rules: Sequence[DeviceRule], *, default: str = "cpu"
 
 
 def _propagate(
-    devices: dict[Binding, str], order: Sequence[Binding], neighbours: Callable[[Binding], list[Binding]]
+    devices: dict[Binding, str],
+    order: Sequence[Binding],
+    neighbours: Callable[[Binding], list[Binding]],
 ) -> None:
     """Give what has no device the one that all its neighbours are on."""
     for b in order:
@@ -161,8 +177,12 @@ def _behind(b: Binding) -> list[Binding]:
     return [user for v in b.outputs if v is not None for user in v.users]
 
 
-def _copies(program: Program, devices: dict[Binding, str], host: str) -> tuple[list[Copy], list[Copy]]:
-    """One copy for each value and each device it is read on but not made on. Constants are put in place beforehand."""
+def _copies(
+    program: Program, devices: dict[Binding, str], host: str
+) -> tuple[list[Copy], list[Copy]]:
+    """One copy for each value and each device it is read on but not made on. Constants are put
+    in place beforehand.
+    """
     inner: list[Copy] = []
     interface: list[Copy] = []
     for block in program.blocks():
@@ -176,7 +196,11 @@ def _copies(program: Program, devices: dict[Binding, str], host: str) -> tuple[l
             readers: dict[str, list[Binding]] = {}
             for user in v.users:
                 readers.setdefault(devices[user], []).append(user)
-            found = [_copy(v, source, target, tuple(users)) for target, users in readers.items() if target != source]
+            found = [
+                _copy(v, source, target, tuple(users))
+                for target, users in readers.items()
+                if target != source
+            ]
             (inner if made_by is not None else interface).extend(found)
             if block is program.main and v.returned and source != host:
                 interface.append(_copy(v, source, host, ()))
@@ -198,10 +222,11 @@ def _copy(v: Var, source: str, target: str, readers: tuple[Binding, ...]) -> Cop
 
 
 def annotate(program: Program, placement: Placement, *, ir: bool = False) -> None:
-    """Write the placement into the program: `layer_ann` on every node, and with `ir` the IR's device configurations.
+    """Write the placement into the program: `layer_ann` on every node, and with `ir` the IR's
+    device configurations.
 
-    Every node is marked, those of the default device too: onnxruntime gives an unmarked node to whichever provider
-    comes first. Raises the IR version where the fields need it.
+    Every node is marked, those of the default device too: onnxruntime gives an unmarked node to
+    whichever provider comes first. Raises the IR version where the fields need it.
     """
     program.ir_version = max(program.ir_version, _CONFIGURATIONS_SINCE if ir else _METADATA_SINCE)
     names = list(dict.fromkeys(placement.devices.values()))
@@ -219,7 +244,9 @@ def annotate(program: Program, placement: Placement, *, ir: bool = False) -> Non
             configuration = node.device_configurations.add(configuration_id=_CONFIGURATION)
             for v in b.outputs:
                 if v is not None:  # whole on one device: a sharding without a sharded axis
-                    configuration.sharding_spec.add(tensor_name=v.name, device=[names.index(device)])
+                    configuration.sharding_spec.add(
+                        tensor_name=v.name, device=[names.index(device)]
+                    )
         b.node, b.changed = node, True
         b.block.touch()
     if ir:
@@ -233,7 +260,8 @@ def annotate(program: Program, placement: Placement, *, ir: bool = False) -> Non
 
 
 def settings(placement: Placement) -> str:
-    """The value of `session.layer_assignment_settings`: `device(=annotation);...`, an `=` asks for the exact mark.
+    """The value of `session.layer_assignment_settings`: `device(=annotation);...`, an `=` asks for
+    the exact mark.
 
     onnxruntime calls CUDA devices `gpu` or `cuda` and lets the number follow a colon.
     """

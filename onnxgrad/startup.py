@@ -8,7 +8,9 @@ import sys
 
 
 def _is_program() -> bool:
-    """Whether Python was started as `onnxgrad` or `python -m onnxgrad`, not by a program that imports us."""
+    """Whether Python was started as `onnxgrad` or `python -m onnxgrad`, not by a program that
+    imports us.
+    """
     if sys.argv[:1] == ["-m"]:  # so it is while the package's own __init__ runs
         words = sys.orig_argv
         return "-m" in words and words[words.index("-m") + 1 :][:1] == ["onnxgrad"]
@@ -16,7 +18,9 @@ def _is_program() -> bool:
 
 
 def end_at_interrupt() -> None:
-    """Let Ctrl-C end the program without a traceback until `cli.app.main` takes over, and after it."""
+    """Let Ctrl-C end the program without a traceback until `cli.app.main` takes over, and after
+    it.
+    """
     if _is_program() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 

@@ -13,11 +13,12 @@ from onnxgrad.verify.reference.kernels import KERNELS, WHY
 
 @contextmanager
 def temporary_rules() -> Iterator[None]:
-    """Gradient rules, passes and kernels of the float64 reference are afterwards what they were before.
+    """Gradient rules, passes and kernels of the float64 reference are afterwards what they were
+    before.
 
-    Those registered inside (`vjp`, `vjp_all`, `zero`, `body`, `register`, `kernel`, a plugin that was run) are gone,
-    those replaced are back, whatever was raised. May be nested. The tables are the process's: not for threads that
-    register at the same time. As a fixture for every test::
+    Those registered inside (`vjp`, `vjp_all`, `zero`, `body`, `register`, `kernel`, a plugin that
+    was run) are gone, those replaced are back, whatever was raised. May be nested. The tables are
+    the process's: not for threads that register at the same time. As a fixture for every test::
 
         @pytest.fixture(autouse=True)
         def rules_of_one_test():

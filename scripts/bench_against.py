@@ -1,9 +1,12 @@
-"""CPU time of this checkout against another one, on models/: reading, `optimize` without its proof, `gradient`.
+"""CPU time of this checkout against another one, on models/: reading, `optimize` without its proof,
+`gradient`.
 
-    python scripts/bench_against.py ../other-checkout [--rounds 7] [--only bert] [--work load optimize gradient]
+    python scripts/bench_against.py ../other-checkout [--rounds 7] [--only bert] [--work load
+    optimize gradient]
 
-Both run in turns, each in a process of its own, so that what else the machine does meets both alike; one line says
-the medians in milliseconds and their ratio, the last line the geometric mean of the ratios for each kind of work.
+Both run in turns, each in a process of its own, so that what else the machine does meets both
+alike; one line says the medians in milliseconds and their ratio, the last line the geometric mean
+of the ratios for each kind of work.
 """
 
 import argparse
@@ -65,7 +68,9 @@ class Checkout:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("other", type=Path, nargs="?", help="the checkout to compare with")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", default="", help="models whose name contains this")
@@ -82,18 +87,27 @@ def main() -> None:
         for path in sorted((HERE / "models").glob("*.onnx")):
             if arguments.only not in path.name:
                 continue
-            times = [(there.ask(kind, path), here.ask(kind, path)) for _ in range(arguments.rounds + 1)][1:]
+            times = [
+                (there.ask(kind, path), here.ask(kind, path)) for _ in range(arguments.rounds + 1)
+            ][1:]
             before, after = (statistics.median(column) for column in zip(*times, strict=True))
             ratio = statistics.median(b / a for a, b in times)
             if min(before, after) > 0:
                 ratios.append(ratio)
-                print(f"{kind:9} {path.name:26} {before * 1e3:8.1f} {after * 1e3:8.1f} ms {ratio:6.2f}")
+                print(
+                    f"{kind:9} {path.name:26} {before * 1e3:8.1f} {after * 1e3:8.1f} ms "
+                    f"{ratio:6.2f}"
+                )
             elif max(before, after) > 0:
                 print(
-                    f"{kind:9} {path.name:26} {'fails' if before < 0 else 'works'} there and not here, or the reverse"
+                    f"{kind:9} {path.name:26} {'fails' if before < 0 else 'works'} there and not "
+                    "here, or the reverse"
                 )
         if ratios:
-            print(f"{kind:9} {'geometric mean':26} {statistics.geometric_mean(ratios):28.2f}", flush=True)
+            print(
+                f"{kind:9} {'geometric mean':26} {statistics.geometric_mean(ratios):28.2f}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

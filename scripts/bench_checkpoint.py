@@ -1,7 +1,9 @@
-"""Peak memory and time of gradient graphs with and without checkpointing, in stock onnxruntime at default options.
+"""Peak memory and time of gradient graphs with and without checkpointing, in stock onnxruntime at
+default options.
 
-Each run is a fresh process, plain and checkpointed in turn; medians. `python scripts/bench_checkpoint.py [MODEL.onnx]`:
-without a model, the chain of 64 tanh layers of 4M floats from the specification; with one, `checkpoint="auto"`.
+Each run is a fresh process, plain and checkpointed in turn; medians. `python
+scripts/bench_checkpoint.py [MODEL.onnx]`: without a model, the chain of 64 tanh layers of 4M floats
+from the specification; with one, `checkpoint="auto"`.
 """
 
 from __future__ import annotations
@@ -100,7 +102,8 @@ def main() -> None:
     print(
         f"{name}: peak {mb['plain']:.0f} MB -> {mb['checkpointed']:.0f} MB, "
         f"ratio {mb['checkpointed'] / mb['plain']:.2f}; "
-        f"time ratio {seconds['checkpointed'] / seconds['plain']:.2f}; results {'equal' if same else 'DIFFER'}"
+        f"time ratio {seconds['checkpointed'] / seconds['plain']:.2f}; results "
+        f"{'equal' if same else 'DIFFER'}"
     )
 
 

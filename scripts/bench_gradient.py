@@ -1,7 +1,8 @@
-"""Time to build gradient graphs: the models of models/training, and chains of 1 000 and 10 000 nodes.
+"""Time to build gradient graphs: the models of models/training, and chains of 1 000 and 10 000
+nodes.
 
-`python scripts/bench_gradient.py [--rounds N] [--write]`: medians of wall and CPU time in one process; the chains in
-turns, with the median of the ratios of neighbouring runs.
+`python scripts/bench_gradient.py [--rounds N] [--write]`: medians of wall and CPU time in one
+process; the chains in turns, with the median of the ratios of neighbouring runs.
 """
 
 from __future__ import annotations
@@ -60,14 +61,18 @@ def built(model: ModelProto) -> tuple[float, float, int]:
 
 def table(rounds: int) -> list[str]:
     """Markdown lines: one per model."""
-    lines = ["| model | forward nodes | gradient nodes | wall ms | CPU ms | fastest ms |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| model | forward nodes | gradient nodes | wall ms | CPU ms | fastest ms |",
+        "|---|---|---|---|---|---|",
+    ]
     for path in sorted(FOLDER.glob("*.onnx")):
         model = onnx.load(path)
         found = [built(model) for _ in range(rounds)]
         wall, cpu = (1000 * statistics.median(f[i] for f in found) for i in (0, 1))
         fastest = 1000 * min(f[0] for f in found)
         lines.append(
-            f"| {path.stem} | {len(model.graph.node)} | {found[0][2]} | {wall:.0f} | {cpu:.0f} | {fastest:.0f} |"
+            f"| {path.stem} | {len(model.graph.node)} | {found[0][2]} | {wall:.0f} | {cpu:.0f} | "
+            f"{fastest:.0f} |"
         )
     return lines
 
@@ -78,7 +83,10 @@ def chains(rounds: int) -> str:
     pairs = [(built(small), built(large)) for _ in range(rounds)]
     few, many = (statistics.median(p[i][1] for p in pairs) for i in (0, 1))
     ratio = statistics.median(b[1] / a[1] for a, b in pairs)
-    return f"Chain of 1 000 nodes: {few:.2f} s of CPU time; of 10 000 nodes: {many:.2f} s ({ratio:.1f}x)."
+    return (
+        f"Chain of 1 000 nodes: {few:.2f} s of CPU time; of 10 000 nodes: {many:.2f} s "
+        f"({ratio:.1f}x)."
+    )
 
 
 def main() -> None:

@@ -1,9 +1,11 @@
-"""Latency of optimised models against their inputs: onnxgrad's presets and onnxsim, onnxslim, onnxoptimizer, onnxscript
+"""Latency of optimised models against their inputs: onnxgrad's presets and onnxsim, onnxslim,
+onnxoptimizer, onnxscript
 
-`python scripts/bench_latency_peers.py [MODEL.onnx ...] [--peers-python PYTHON] [--out FILE.json]`; without models,
-those of models/ and those fetched before. Each peer runs in a process of its own with its defaults (`PYTHON` has the
-four installed; default: this one). Then all results of one model are measured in one run of `onnxgrad.verify.bench`:
-sessions in turns, CPU time beside wall time, ratios to the input. A result that computes something else is marked.
+`python scripts/bench_latency_peers.py [MODEL.onnx ...] [--peers-python PYTHON] [--out FILE.json]`;
+without models, those of models/ and those fetched before. Each peer runs in a process of its own
+with its defaults (`PYTHON` has the four installed; default: this one). Then all results of one
+model are measured in one run of `onnxgrad.verify.bench`: sessions in turns, CPU time beside wall
+time, ratios to the input. A result that computes something else is marked.
 """
 
 from __future__ import annotations
@@ -67,7 +69,9 @@ def peer(python: str, name: str, model: Path, target: Path, timeout: float) -> s
 
 
 def measure(path: Path, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """One model under every tool; `input again` is a copy of the input, whose ratio shows the noise."""
+    """One model under every tool; `input again` is a copy of the input, whose ratio shows the
+    noise.
+    """
     copy = folder / f"{CONTROL}.onnx"
     shutil.copy(path, copy)
     models: dict[str, Any] = {"input": str(path), CONTROL: str(copy)}
@@ -94,17 +98,28 @@ def measure(path: Path, folder: Path, args: argparse.Namespace) -> dict[str, Any
                 proofs[label] = "equal" if report.ok else str(report.worst)
             except OnnxgradError as error:
                 proofs[label] = str(error)
-    shared = {label: target for label, target in models.items() if not proofs.get(label, "").startswith("(")}
-    nodes = {label: len(onnx.load(target, load_external_data=False).graph.node) for label, target in models.items()}
+    shared = {
+        label: target
+        for label, target in models.items()
+        if not proofs.get(label, "").startswith("(")
+    }
+    nodes = {
+        label: len(onnx.load(target, load_external_data=False).graph.node)
+        for label, target in models.items()
+    }
     try:
-        report_of = bench(shared, seconds=args.seconds, rounds=args.rounds, threads=args.threads).to_dict()
+        report_of = bench(
+            shared, seconds=args.seconds, rounds=args.rounds, threads=args.threads
+        ).to_dict()
     except OnnxgradError as error:
         report_of = {"error": str(error)}
     return {"model": path.name, "nodes": nodes, "proofs": proofs, "failed": failed, **report_of}
 
 
 def line(row: dict[str, Any]) -> str:
-    """One row of the table: wall ratio (CPU ratio) per tool; ! where the result differs, - where the tool failed."""
+    """One row of the table: wall ratio (CPU ratio) per tool; ! where the result differs, - where
+    the tool failed.
+    """
     ratios = {t["name"]: t for t in row.get("timings", ())}
     cells = []
     for label in (CONTROL, *(f"onnxgrad {p}" for p in PRESETS), *PEERS):
@@ -147,7 +162,10 @@ def main() -> None:
 
 def write(args: argparse.Namespace, rows: list[dict[str, Any]], table: list[str]) -> None:
     """Both files, after every model, so that an interrupted run leaves what it found."""
-    asked = f"import importlib.metadata as m; print(', '.join(p + ' ' + m.version(p) for p in {tuple(PEERS)}))"
+    asked = (
+        "import importlib.metadata as m; print(', '.join(p + ' ' + m.version(p) for p in "
+        f"{tuple(PEERS)}))"
+    )
     found = subprocess.run([args.peers_python, "-c", asked], capture_output=True, text=True)
     about = {
         "date": time.strftime("%Y-%m-%d"),
@@ -157,11 +175,14 @@ def write(args: argparse.Namespace, rows: list[dict[str, Any]], table: list[str]
         "peers": found.stdout.strip(),
     }
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    args.out.write_text(
+        json.dumps({"about": about, "rows": rows}, indent=1) + "\n", encoding="utf-8"
+    )
     words = [
         "# Latency after / before\n",
         "Wall ratio (CPU ratio) to the input: medians of paired rounds, sessions in turns.",
-        "`!`: the result differs from the input's beyond its noise; `-`: the tool failed or its result does not run.",
+        "`!`: the result differs from the input's beyond its noise; `-`: the tool failed or its "
+        "result does not run.",
         "; ".join(f"{k}: {v}" for k, v in about.items()) + "\n",
     ]
     args.out.with_suffix(".md").write_text("\n".join([*words, *table]) + "\n", encoding="utf-8")

@@ -1,8 +1,10 @@
-"""How long optimising takes, against other tools: `python scripts/bench_optimize.py [--runs N] [--write] [MODEL ...]`.
+"""How long optimising takes, against other tools: `python scripts/bench_optimize.py [--runs N]
+[--write] [MODEL ...]`.
 
-In one process, warm, the proof off: model in memory in, model in memory out. The tools take turns, so that a slow
-minute of the machine hits all of them. onnxsim, onnxslim, onnxoptimizer and onnxscript take part if they are installed
-(`pip install .[peers]`). Then a chain of 10 000 and of 100 000 nodes, ours alone.
+In one process, warm, the proof off: model in memory in, model in memory out. The tools take turns,
+so that a slow minute of the machine hits all of them. onnxsim, onnxslim, onnxoptimizer and
+onnxscript take part if they are installed (`pip install .[peers]`). Then a chain of 10 000 and of
+100 000 nodes, ours alone.
 """
 
 from __future__ import annotations
@@ -33,7 +35,16 @@ from scripts.records import write_record  # noqa: E402
 
 Tool = Callable[[ModelProto], object]
 MODELS = (
-    *("bert.onnx", "bert.raw.onnx", "llama.onnx", "llama.raw.onnx", "t5.onnx", "whisper.onnx", "vit.onnx", "gpt2.onnx"),
+    *(
+        "bert.onnx",
+        "bert.raw.onnx",
+        "llama.onnx",
+        "llama.raw.onnx",
+        "t5.onnx",
+        "whisper.onnx",
+        "vit.onnx",
+        "gpt2.onnx",
+    ),
     *("lstmcell.onnx", "mobilenet_v2.raw.onnx", "googlenet.onnx", "resnet18.onnx", "unet.onnx"),
 )
 OURS = "onnxgrad"
@@ -98,7 +109,15 @@ def timed(tool: Tool, model: ModelProto) -> float | None:
         started = time.perf_counter()
         try:
             tool(copy)
-        except (RuntimeError, ValueError, TypeError, KeyError, AttributeError, IndexError, AssertionError):
+        except (
+            RuntimeError,
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            IndexError,
+            AssertionError,
+        ):
             return None
         return time.perf_counter() - started
 
@@ -117,8 +136,13 @@ def medians(model: ModelProto, found: dict[str, Tool], runs: int) -> dict[str, f
 def chain(nodes: int) -> ModelProto:
     """x -> Relu, Neg, Tanh, ... -> y, `nodes` of them, each with metadata as exporters write it."""
     ops = ("Relu", "Neg", "Tanh", "Identity", "Abs")
-    made = [helper.make_node(ops[i % len(ops)], [f"v{i}"], [f"v{i + 1}"], name=f"n{i}") for i in range(nodes)]
-    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", 8]) for n in ("v0", f"v{nodes}")]
+    made = [
+        helper.make_node(ops[i % len(ops)], [f"v{i}"], [f"v{i + 1}"], name=f"n{i}")
+        for i in range(nodes)
+    ]
+    ends = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", 8]) for n in ("v0", f"v{nodes}")
+    ]
     graph = helper.make_graph(made, "chain", ends[:1], ends[1:])
     return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
 
@@ -133,7 +157,10 @@ def version(name: str) -> str:
 def table(models: list[str], runs: int) -> list[str]:
     """Markdown lines: milliseconds per tool and the ratio of each to ours."""
     found, missing = tools()
-    lines = [f"Not installed: {', '.join(missing)}." if missing else "All four peers are installed.", ""]
+    lines = [
+        f"Not installed: {', '.join(missing)}." if missing else "All four peers are installed.",
+        "",
+    ]
     lines.append("| model | nodes | " + " | ".join(f"{n} {version(n)} [ms]" for n in found) + " |")
     lines.append("|---" * (len(found) + 2) + "|")
     for name in models:
@@ -146,15 +173,23 @@ def table(models: list[str], runs: int) -> list[str]:
         ]
         lines.append(f"| {name} | {len(model.graph.node)} | " + " | ".join(cells) + " |")
         print(lines[-1], flush=True)
-    return [*lines, "", "In brackets: the tool's time over ours; below 1x it is faster than we are."]
+    return [
+        *lines,
+        "",
+        "In brackets: the tool's time over ours; below 1x it is faster than we are.",
+    ]
 
 
 def chains() -> list[str]:
     """Markdown lines for the two chains."""
     small, large = chain(10_000), chain(100_000)
     ours(small)
-    few, many = (min(timed(ours, model) or float("nan") for _ in range(3)) for model in (small, large))
-    return [f"Chain of 10 000 nodes: {few:.2f} s; of 100 000 nodes: {many:.2f} s ({many / few:.1f}x)."]
+    few, many = (
+        min(timed(ours, model) or float("nan") for _ in range(3)) for model in (small, large)
+    )
+    return [
+        f"Chain of 10 000 nodes: {few:.2f} s; of 100 000 nodes: {many:.2f} s ({many / few:.1f}x)."
+    ]
 
 
 def main() -> None:
@@ -169,7 +204,10 @@ def main() -> None:
     lines = ["Optimising time, proof off, warm, one process, medians of interleaved runs.", ""]
     lines += [*table(arguments.models, arguments.runs), "", *chains()]
     if hasattr(os, "getloadavg"):
-        lines.append(f"Load of the machine at the end: {os.getloadavg()[0]:.1f}: above 1, read the ratios only.")
+        lines.append(
+            f"Load of the machine at the end: {os.getloadavg()[0]:.1f}: above 1, read the "
+            "ratios only."
+        )
     print("\n".join(lines))
     if arguments.write:
         write_record("bench_optimize", lines)

@@ -1,8 +1,9 @@
-"""Forward plus all weight gradients: onnxgrad's graph in stock onnxruntime against PyTorch eager, in turns.
+"""Forward plus all weight gradients: onnxgrad's graph in stock onnxruntime against PyTorch eager,
+in turns.
 
-Needs PyTorch with what the model needs (see export_training.py), and the full-size models exported there. Two threads
-each; PyTorch with OMP_WAIT_POLICY=PASSIVE and onnxruntime without spinning, or each would wait for the other's cores.
-`python scripts/bench_training.py [NAME ...] [--rounds N]`
+Needs PyTorch with what the model needs (see export_training.py), and the full-size models exported
+there. Two threads each; PyTorch with OMP_WAIT_POLICY=PASSIVE and onnxruntime without spinning, or
+each would wait for the other's cores. `python scripts/bench_training.py [NAME ...] [--rounds N]`
 """
 
 from __future__ import annotations
@@ -69,7 +70,10 @@ def compare(name: str, rounds: int) -> str:
     spread = f"{ratios[len(ratios) // 4]:.2f}-{ratios[-1 - len(ratios) // 4]:.2f}"
     nodes = sum(n.op_type not in ("Constant", "Identity") for n in graph.graph.node)
     ratio = np.median(ratios)
-    return f"| {name} | {nodes} | {1000 * a:.1f} | {1000 * b:.1f} | {ratio:.2f} | {spread} | {built:.2f} |"
+    return (
+        f"| {name} | {nodes} | {1000 * a:.1f} | {1000 * b:.1f} | {ratio:.2f} | {spread} | "
+        f"{built:.2f} |"
+    )
 
 
 def main() -> None:
@@ -79,7 +83,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     arguments = parser.parse_args()
     torch.set_num_threads(2)
-    print(f"onnxruntime {onnxruntime.__version__}, PyTorch {torch.__version__}, 2 threads, {arguments.rounds} rounds")
+    print(
+        f"onnxruntime {onnxruntime.__version__}, PyTorch {torch.__version__}, 2 threads, "
+        f"{arguments.rounds} rounds"
+    )
     print("| model | nodes | onnxgrad ms | PyTorch ms | ratio | quartiles | build s |")
     print("|---|---|---|---|---|---|---|")
     for name in arguments.names or SIX:

@@ -1,10 +1,12 @@
-"""Our kernels of the float64 reference against what would run in their place: onnx.reference's class or ONNX's body.
+"""Our kernels of the float64 reference against what would run in their place: onnx.reference's
+class or ONNX's body.
 
-Every single-node case of ONNX's backend suite whose operator has a kernel runs with it and without it, in float64: as
-the suite has it, with the floats' low bits filled (which shows what rounds to float32), scaled by 1e3, with NaN,
-infinities and zeros among them, as integers where the schema allows them, with nothing along the first axis, and in
-every older opset that the case can be said in. Then the case is made larger, and both are timed. The word in front is
-why the kernel is ours; one that agrees everywhere and is at most SLOW times quicker should be borrowed.
+Every single-node case of ONNX's backend suite whose operator has a kernel runs with it and without
+it, in float64: as the suite has it, with the floats' low bits filled (which shows what rounds to
+float32), scaled by 1e3, with NaN, infinities and zeros among them, as integers where the schema
+allows them, with nothing along the first axis, and in every older opset that the case can be said
+in. Then the case is made larger, and both are timed. The word in front is why the kernel is ours;
+one that agrees everywhere and is at most SLOW times quicker should be borrowed.
 
 python scripts/compare_kernels.py [NAME ...]
 """
@@ -41,7 +43,17 @@ _LARGE = 1 << 15  # elements of a case made larger
 _ROUNDS = 5
 _TIMED = 3  # cases of one operator that are timed
 _PATIENCE = 1.0  # seconds for one run: that much slower is slow
-_CONTROLS = {"scales", "k", "ratio", "start", "limit", "delta", "sizes", "roi", "max_output_boxes_per_class"}
+_CONTROLS = {
+    "scales",
+    "k",
+    "ratio",
+    "start",
+    "limit",
+    "delta",
+    "sizes",
+    "roi",
+    "max_output_boxes_per_class",
+}
 
 Feeds = dict[str, Any]
 
@@ -52,7 +64,8 @@ class Account:
 
     cases: int = 0
     agree: int = 0
-    wrong: dict[str, str] = field(default_factory=dict)  # variant -> the first case that differs, and how
+    # variant -> the first case that differs, and how
+    wrong: dict[str, str] = field(default_factory=dict)
     small: list[float] = field(default_factory=list)
     large: list[float] = field(default_factory=list)
 
@@ -66,7 +79,9 @@ class Account:
 
 
 def pair(model: onnx.ModelProto, key: tuple[str, str]) -> tuple[Reference, Reference]:
-    """The model compiled with our kernel and without it. Raises Unsupported where nothing takes its place."""
+    """The model compiled with our kernel and without it. Raises Unsupported where nothing takes
+    its place.
+    """
     ours, kernel = Reference(model), KERNELS.pop(key)
     try:
         return ours, Reference(model)
@@ -75,7 +90,9 @@ def pair(model: onnx.ModelProto, key: tuple[str, str]) -> tuple[Reference, Refer
 
 
 def difference(ours: Reference, theirs: Reference, feeds: Feeds) -> str | None:
-    """How the two differ on feeds, "" for not at all; None where ours has no answer to compare with."""
+    """How the two differ on feeds, "" for not at all; None where ours has no answer to compare
+    with.
+    """
     try:
         wanted = ours.run(feeds)
     except OnnxgradError:
@@ -93,7 +110,12 @@ def widened(case: Case) -> Feeds:
 
 
 def _is_real(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype.name in ("float16", "bfloat16", "float32", "float64")
+    return isinstance(value, np.ndarray) and value.dtype.name in (
+        "float16",
+        "bfloat16",
+        "float32",
+        "float64",
+    )
 
 
 def _whole(value: Any, kind: str) -> Any:
@@ -114,8 +136,13 @@ def variants(case: Case) -> Iterator[tuple[str, Feeds]]:
         yield "low bits", each(lambda v: v * (1 + 1e-9 * rng.uniform(-1, 1, v.shape)))
         yield "times 1000", each(lambda v: v * 1e3)
         odd = np.array([np.nan, np.inf, -np.inf, 0.0])
-        yield "NaN and Inf", each(lambda v: np.where(rng.random(v.shape) < 0.3, rng.choice(odd, v.shape), v))
-        schema = onnx.defs.get_schema(case.model.graph.node[0].op_type, _version(case), _domain(case))
+        yield (
+            "NaN and Inf",
+            each(lambda v: np.where(rng.random(v.shape) < 0.3, rng.choice(odd, v.shape), v)),
+        )
+        schema = onnx.defs.get_schema(
+            case.model.graph.node[0].op_type, _version(case), _domain(case)
+        )
         kinds = {t for i in schema.inputs[:1] for t in i.types}
         for kind in ("int32", "int64", "uint8"):
             if f"tensor({kind})" in kinds:
@@ -134,10 +161,16 @@ def _version(case: Case) -> int:
 
 
 def older(case: Case) -> Iterator[tuple[int, onnx.ModelProto, Feeds]]:
-    """The case in each older opset with another schema of its operator; operands that were attributes become those."""
+    """The case in each older opset with another schema of its operator; operands that were
+    attributes become those.
+    """
     node = case.model.graph.node[0]
     newest = onnx.defs.get_schema(node.op_type, _version(case), node.domain)
-    own = [s for s in onnx.defs.get_all_schemas_with_history() if (s.domain, s.name) == (node.domain, node.op_type)]
+    own = [
+        s
+        for s in onnx.defs.get_all_schemas_with_history()
+        if (s.domain, s.name) == (node.domain, node.op_type)
+    ]
     for version in sorted({s.since_version for s in own if s.since_version < newest.since_version}):
         schema = onnx.defs.get_schema(node.op_type, version, node.domain)
         model = onnx.ModelProto()
@@ -165,9 +198,15 @@ def older(case: Case) -> Iterator[tuple[int, onnx.ModelProto, Feeds]]:
 
 
 def larger(case: Case) -> Iterator[Feeds]:
-    """The case's feeds with one axis of the floats repeated: the first of all, of one, the last of all, of one."""
+    """The case's feeds with one axis of the floats repeated: the first of all, of one, the last
+    of all, of one.
+    """
     base = widened(case)
-    real = [n for n, v in base.items() if isinstance(v, np.ndarray) and v.ndim and n not in _CONTROLS and v.size > 1]
+    real = [
+        n
+        for n, v in base.items()
+        if isinstance(v, np.ndarray) and v.ndim and n not in _CONTROLS and v.size > 1
+    ]
     real = [n for n in real if is_float(base[n])] or real
     if not real:
         return
@@ -245,7 +284,9 @@ def examine(case: Case, key: tuple[str, str], account: Account) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", help="operators (default: every one with a kernel)")
     names = parser.parse_args().names
     accounts: dict[tuple[str, str], Account] = {}

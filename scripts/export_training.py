@@ -1,8 +1,10 @@
-"""Export the training models, loss included: `python scripts/export_training.py [NAME ...] [--full]`.
+"""Export the training models, loss included: `python scripts/export_training.py [NAME ...]
+[--full]`.
 
-The small ones go to models/training, with --full the full-size ones to `$ONNXGRAD_CACHE/training`. Parameters keep
-PyTorch's names: export with optimize=False, turn the parameters into graph inputs so that nothing folds into them,
-simplify, turn them back into initializers. The gradients beside each file are those of reference_gradients.py.
+The small ones go to models/training, with --full the full-size ones to `$ONNXGRAD_CACHE/training`.
+Parameters keep PyTorch's names: export with optimize=False, turn the parameters into graph inputs
+so that nothing folds into them, simplify, turn them back into initializers. The gradients beside
+each file are those of reference_gradients.py.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ from reference_gradients import SMALL, build, reference
 OPSET = 18
 
 
-def raw_export(training: Training, model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> onnx.ModelProto:
+def raw_export(
+    training: Training, model: torch.nn.Module, inputs: dict[str, torch.Tensor]
+) -> onnx.ModelProto:
     """The exporter's unoptimised graph; its initializers carry the parameters' names."""
     common: dict[str, Any] = {
         "kwargs": inputs,
@@ -49,17 +53,21 @@ def raw_export(training: Training, model: torch.nn.Module, inputs: dict[str, tor
 def batch_statistics(proto: onnx.ModelProto) -> None:
     """Put every BatchNormalization into training mode, in place.
 
-    The dynamo exporter writes the inference form even where the traced call says training=True (its own
-    `pkg.torch.onnx.fx_node` shows it); the loss then differs from PyTorch's, which `export` would notice.
+    The dynamo exporter writes the inference form even where the traced call says training=True (its
+    own `pkg.torch.onnx.fx_node` shows it); the loss then differs from PyTorch's, which `export`
+    would notice.
     """
     for node in every_node(proto):
         if node.op_type == "BatchNormalization":
             node.attribute.append(onnx.helper.make_attribute("training_mode", 1))
-            node.output.extend(f"{node.input[i]}_next" for i in (3, 4))  # this form requires all three outputs
+            node.output.extend(
+                f"{node.input[i]}_next" for i in (3, 4)
+            )  # this form requires all three outputs
 
 
 def parameter_names(model: torch.nn.Module, proto: onnx.ModelProto) -> dict[str, str]:
-    """Initializer name -> parameter name without `model.`; a tied parameter may be exported under any of its names.
+    """Initializer name -> parameter name without `model.`; a tied parameter may be exported under
+    any of its names.
 
     ValueError when two initializers are one parameter or a parameter is missing.
     """
@@ -67,7 +75,10 @@ def parameter_names(model: torch.nn.Module, proto: onnx.ModelProto) -> dict[str,
     every = {name: canonical[id(p)] for name, p in model.named_parameters(remove_duplicate=False)}
     found = {t.name: every[t.name] for t in proto.graph.initializer if t.name in every}
     if sorted(found.values()) != sorted(canonical.values()):
-        raise ValueError(f"initializers and parameters differ: {sorted(set(canonical.values()) ^ set(found.values()))}")
+        raise ValueError(
+            "initializers and parameters differ: "
+            f"{sorted(set(canonical.values()) ^ set(found.values()))}"
+        )
     return {initializer: name.removeprefix("model.") for initializer, name in found.items()}
 
 
@@ -82,9 +93,18 @@ def rename(proto: onnx.ModelProto, names: dict[str, str]) -> None:
 
 
 def simplified(proto: onnx.ModelProto, parameters: dict[str, str]) -> onnx.ModelProto:
-    """The same model with its graph simplified and its parameters kept as they are, under PyTorch's names."""
-    rename(proto, parameters | {t.name: t.name.removeprefix("model.") for t in proto.graph.initializer
-                                if t.name not in parameters})  # fmt: skip
+    """The same model with its graph simplified and its parameters kept as they are, under
+    PyTorch's names.
+    """
+    rename(
+        proto,
+        parameters
+        | {
+            t.name: t.name.removeprefix("model.")
+            for t in proto.graph.initializer
+            if t.name not in parameters
+        },
+    )
     weights = {t.name: t for t in proto.graph.initializer if t.name in set(parameters.values())}
     constants = [t for t in proto.graph.initializer if t.name not in weights]
     inputs = list(proto.graph.input)
@@ -94,7 +114,8 @@ def simplified(proto: onnx.ModelProto, parameters: dict[str, str]) -> onnx.Model
     stripped.graph.initializer.extend(constants)
     stripped.graph.input.extend(i for i in inputs if i.name not in weights)
     stripped.graph.input.extend(
-        onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in weights.values()
+        onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims))
+        for t in weights.values()
     )
     result = onnxscript.optimizer.optimize(stripped)
     kept = [i for i in result.graph.input if i.name not in weights]
@@ -105,7 +126,9 @@ def simplified(proto: onnx.ModelProto, parameters: dict[str, str]) -> onnx.Model
 
 
 def export(training: Training, folder: Path, *, full: bool) -> str:
-    """Write NAME.onnx and NAME.npz; return a line about them. ValueError if the file is not what it should be."""
+    """Write NAME.onnx and NAME.npz; return a line about them. ValueError if the file is not what
+    it should be.
+    """
     model, inputs = build(training, full=full)
     arrays = reference(model, inputs)
     proto = raw_export(training, model, inputs)
@@ -125,7 +148,9 @@ def export(training: Training, folder: Path, *, full: bool) -> str:
     path = folder / f"{training.name}.onnx"
     path.write_bytes(proto.SerializeToString(deterministic=True))
     np.savez_compressed(path.with_suffix(".npz"), allow_pickle=False, **arrays)
-    model_kb, arrays_kb = (path.with_suffix(suffix).stat().st_size / 1e3 for suffix in (".onnx", ".npz"))
+    model_kb, arrays_kb = (
+        path.with_suffix(suffix).stat().st_size / 1e3 for suffix in (".onnx", ".npz")
+    )
     sizes = f"{model_kb:8.0f} kB + {arrays_kb:8.0f} kB"
     return f"{path.name:22} {nodes:4} nodes  {sizes}  loss {float(loss):.6f} ({error:.0e})"
 
@@ -134,7 +159,9 @@ def main(arguments: list[str]) -> int:
     """Export the named models (default all)."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(MODELS)}")
-    parser.add_argument("--full", action="store_true", help="the full-size models, into the cache folder")
+    parser.add_argument(
+        "--full", action="store_true", help="the full-size models, into the cache folder"
+    )
     options = parser.parse_args(arguments)
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)

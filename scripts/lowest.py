@@ -1,4 +1,5 @@
-"""The lowest versions that pyproject.toml declares, as constraints for pip: one `name==version` a line.
+"""The lowest versions that pyproject.toml declares, as constraints for pip: one `name==version` a
+line.
 
 python scripts/lowest.py >lowest.txt && pip install -c lowest.txt '.[cpu,test]'
 """
@@ -16,9 +17,14 @@ _FLOOR = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^]]*\])?>=([0-9.]+)(?:;.*)?")
 
 
 def lowest(extras: tuple[str, ...] = ("cpu", "test")) -> Iterator[str]:
-    """The constraint of every dependency, and of those of the extras. ValueError for one without a single floor."""
+    """The constraint of every dependency, and of those of the extras. ValueError for one without
+    a single floor.
+    """
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = [*project["dependencies"], *(r for extra in extras for r in project["optional-dependencies"][extra])]
+    wanted = [
+        *project["dependencies"],
+        *(r for extra in extras for r in project["optional-dependencies"][extra]),
+    ]
     for requirement in wanted:
         if "python_version<'3.11'" in requirement.replace(" ", ""):
             continue  # the tests want Python 3.11

@@ -1,4 +1,5 @@
-"""Writes onnxgrad/ir/ops.pyi, what editors and mypy know of `op`: every operator's operands, attributes and defaults.
+"""Writes onnxgrad/ir/ops.pyi, what editors and mypy know of `op`: every operator's operands,
+attributes and defaults.
 
     python scripts/make_op_stub.py
 
@@ -20,7 +21,7 @@ from onnxgrad.ir.emission.operator_help import has_graphs, newest, signature
 OPSET = 28
 STUB = Path(__file__).resolve().parents[1] / "onnxgrad" / "ir" / "ops.pyi"
 
-HEAD = f'''"""Made by scripts/make_op_stub.py from the schemas of opset {OPSET}: to be changed there."""
+HEAD = f'''"""Made by scripts/make_op_stub.py from opset {OPSET}'s schemas: to be changed there."""
 
 # fmt: off
 from collections.abc import Sequence
@@ -50,8 +51,10 @@ class Operators:
 '''
 
 ALIASES: dict[Any, str] = {
-    int: "Int", float: "Float", str: "String", list[int]: "Ints", list[float]: "Floats", list[str]: "Strings",
-    onnx.TensorProto: "TensorProto", onnx.SparseTensorProto: "SparseTensorProto", onnx.TypeProto: "TypeProto",
+    int: "Int", float: "Float", str: "String", list[int]: "Ints", list[float]: "Floats",
+    list[str]: "Strings",
+    onnx.TensorProto: "TensorProto", onnx.SparseTensorProto: "SparseTensorProto",
+    onnx.TypeProto: "TypeProto",
 }  # fmt: skip
 
 
@@ -76,7 +79,12 @@ def line(text: str) -> str:
     """Broken between parameters where it is too long."""
     whole = re.sub("(?<!,) ", "\0", text)  # textwrap breaks at each space that it sees
     wrapped = textwrap.wrap(
-        whole, 100, initial_indent=" " * 4, subsequent_indent=" " * 8, break_on_hyphens=False, break_long_words=False
+        whole,
+        100,
+        initial_indent=" " * 4,
+        subsequent_indent=" " * 8,
+        break_on_hyphens=False,
+        break_long_words=False,
     )
     return "\n".join([*wrapped, ""]).replace("\0", " ")
 
@@ -101,7 +109,9 @@ def parameters(found: inspect.Signature) -> str:
             shown.append("outputs: Outputs")
             continue
         alias = ALIASES[p.annotation]
-        shown.append(f"{p.name}: {alias}" + ("" if p.default is p.empty else f" | None = {p.default!r}"))
+        shown.append(
+            f"{p.name}: {alias}" + ("" if p.default is p.empty else f" | None = {p.default!r}")
+        )
     return ", ".join(shown)
 
 

@@ -1,17 +1,18 @@
 """Mutation testing: small changes of the program, each of which the default tests should notice.
 
-    python scripts/mutants.py run --out mutants.jsonl --count 200 --seed 4
-    python scripts/mutants.py run --out mutants.jsonl --at onnxgrad/ir/clone.py:95
-    python scripts/mutants.py again --out mutants.jsonl           # survivors, against the tests as they are now
-    python scripts/mutants.py report --out mutants.jsonl          # counts, and every survivor
+    python scripts/mutants.py run --out mutants.jsonl --count 200 --seed 4 python scripts/mutants.py
+    run --out mutants.jsonl --at onnxgrad/ir/clone.py:95 python scripts/mutants.py again --out
+    mutants.jsonl           # survivors, against the tests as they are now python scripts/mutants.py
+    report --out mutants.jsonl          # counts, and every survivor
 
-The changes (`scripts/mutation/sites.py`: comparisons, operators, constants, and/or, not, dropped guards, swapped
-arguments) are drawn by chance over all of FOLDERS. Each is made in a copy of the tree; then default tests run until one
-fails: the test files that mirror the changed one, those of the modules that import it, with --rest all others. With
---reach FILE, made by `learn --reach FILE` (one run of the default suite), they are the tests that enter the changed
-function. With --mirrors they are the first alone: quick, and `again --reach FILE` then asks the others about what is
-left. A change whose tests need more than --seconds is `unfinished`, which is no answer. A run that goes on where it
-stopped skips what --out holds already. Needs a POSIX system and Python 3.11.
+The changes (`scripts/mutation/sites.py`: comparisons, operators, constants, and/or, not, dropped
+guards, swapped arguments) are drawn by chance over all of FOLDERS. Each is made in a copy of the
+tree; then default tests run until one fails: the test files that mirror the changed one, those of
+the modules that import it, with --rest all others. With --reach FILE, made by `learn --reach FILE`
+(one run of the default suite), they are the tests that enter the changed function. With --mirrors
+they are the first alone: quick, and `again --reach FILE` then asks the others about what is left. A
+change whose tests need more than --seconds is `unfinished`, which is no answer. A run that goes on
+where it stopped skips what --out holds already. Needs a POSIX system and Python 3.11.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ _HEAVY = [
 ]
 _LIMIT = 300.0  # seconds for a batch of tests without any change
 
-Plan = Callable[[Path, Site], "list[Sequence[str]]"]  # which tests see a change of a tree, in batches
+# which tests see a change of a tree, in batches
+Plan = Callable[[Path, Site], "list[Sequence[str]]"]
 
 
 def learn(reach: Path, tests: list[str]) -> int:
@@ -76,7 +78,9 @@ def learn(reach: Path, tests: list[str]) -> int:
 
 
 def run(plan: Plan, out: Path, chosen: list[Site], seconds: float) -> int:
-    """Try each change; one line of JSON per change goes to `out`, a second one where the first told nothing."""
+    """Try each change; one line of JSON per change goes to `out`, a second one where the first
+    told nothing.
+    """
     for name in _HEAVY:
         importlib.import_module(name)
     done = _found(out)
@@ -88,18 +92,24 @@ def run(plan: Plan, out: Path, chosen: list[Site], seconds: float) -> int:
             if _key(asdict(site)) not in done:
                 found = _try(tree, site, plan, out, seconds)
                 print(
-                    f"{i + 1:4}/{len(chosen)} {found['status']:10} {site.path}:{site.line} {site.kind}  {found['test']}"
+                    f"{i + 1:4}/{len(chosen)} {found['status']:10} {site.path}:{site.line} "
+                    f"{site.kind}  {found['test']}"
                 )
                 sys.stdout.flush()
                 killed += [(site, str(found["test"]))] if "::" in str(found["test"]) else []
             if len(killed) >= 25 or i + 1 == len(chosen):
-                killed = [(s, str(_try(tree, s, plan, out, seconds)["test"])) for s in _untold(tree, killed)]
+                killed = [
+                    (s, str(_try(tree, s, plan, out, seconds)["test"]))
+                    for s in _untold(tree, killed)
+                ]
         _untold(tree, killed)
     return 0
 
 
 def _try(tree: Path, site: Site, plan: Plan, out: Path, seconds: float) -> dict[str, object]:
-    """Try one change and note what came of it: killed, survived, unseen (by any test) or unfinished, and the test."""
+    """Try one change and note what came of it: killed, survived, unseen (by any test) or
+    unfinished, and the test.
+    """
     path = tree / site.path
     source, stat = path.read_text(encoding="utf-8"), path.stat()
     started = time.monotonic()
@@ -109,7 +119,9 @@ def _try(tree: Path, site: Site, plan: Plan, out: Path, seconds: float) -> dict[
     try:
         for part in parts:
             left = started + seconds - time.monotonic()
-            result, test = runner.run_tests(tree, part, left, without=_BROKEN) if left > 5 else ("timeout", "")
+            result, test = (
+                runner.run_tests(tree, part, left, without=_BROKEN) if left > 5 else ("timeout", "")
+            )
             if result != "passed":
                 status = "unfinished" if result == "timeout" else "killed"
                 test = test or f"({result})"
@@ -117,7 +129,12 @@ def _try(tree: Path, site: Site, plan: Plan, out: Path, seconds: float) -> dict[
     finally:
         path.write_text(source, encoding="utf-8")
         os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    found: dict[str, object] = {"site": asdict(site), "status": status, "test": test, "tests": sum(map(len, parts))}
+    found: dict[str, object] = {
+        "site": asdict(site),
+        "status": status,
+        "test": test,
+        "tests": sum(map(len, parts)),
+    }
     with out.open("a") as file:
         file.write(json.dumps({**found, "seconds": round(time.monotonic() - started, 1)}) + "\n")
     return found
@@ -127,7 +144,9 @@ _BROKEN: set[str] = set()
 
 
 def _untold(tree: Path, killed: list[tuple[Site, str]]) -> list[Site]:
-    """The changes whose test fails without any change too, which tells nothing; it is left out from then on."""
+    """The changes whose test fails without any change too, which tells nothing; it is left out
+    from then on.
+    """
     tests = sorted({test for _, test in killed} - _BROKEN)
     while tests:
         result, test = runner.run_tests(tree, tests, _LIMIT, without=_BROKEN)
@@ -145,7 +164,10 @@ def _found(out: Path) -> dict[tuple[object, ...], dict[str, Any]]:
 
 
 def _key(site: dict[str, Any]) -> tuple[object, ...]:
-    return (*(site[k] for k in ("path", "function", "kind", "before", "after", "line")), site.get("nth", 0))
+    return (
+        *(site[k] for k in ("path", "function", "kind", "before", "after", "line")),
+        site.get("nth", 0),
+    )
 
 
 def report(out: Path) -> int:
@@ -157,12 +179,17 @@ def report(out: Path) -> int:
     for f in found:
         s = f["site"]
         if f["status"] != "killed":
-            print(f"{f['status']} {s['path']}:{s['line']} {s['function']}\n    {s['before']}\n -> {s['after']}")
+            print(
+                f"{f['status']} {s['path']}:{s['line']} {s['function']}\n    {s['before']}\n -> "
+                f"{s['after']}"
+            )
     return 0
 
 
 def again(plan: Plan, out: Path, seconds: float) -> int:
-    """Try what was not killed in an earlier run once more; each keeps its line in `out`, also what is gone by now."""
+    """Try what was not killed in an earlier run once more; each keeps its line in `out`, also
+    what is gone by now.
+    """
     before = list(_found(out).values())
     survivors = [f["site"] for f in before if f["status"] != "killed"]
     moved = {_key(s): now for s in survivors if (now := _moved(Site(**s)))}
@@ -176,24 +203,32 @@ def again(plan: Plan, out: Path, seconds: float) -> int:
 
 
 def _moved(site: Site) -> Site | None:
-    """The site in the sources as they are now, where it may stand some lines further on; None where it is gone."""
+    """The site in the sources as they are now, where it may stand some lines further on; None
+    where it is gone.
+    """
     now = sites((ROOT / site.path).read_text(encoding="utf-8"), site.path)
     alike = [s for s in now if _key(asdict(s))[:5] == _key(asdict(site))[:5]]
     return min(alike, key=lambda s: (abs(s.line - site.line), s.nth != site.nth), default=None)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("learn", "run", "again", "report"))
     parser.add_argument("--reach", type=Path, help="which tests enter which function")
     parser.add_argument("--out", type=Path, default=Path("mutants.jsonl"))
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=4)
     parser.add_argument("--at", metavar="FILE:LINE", help="every change of one line instead")
-    parser.add_argument("--mirrors", action="store_true", help="only the test files that mirror the changed one")
+    parser.add_argument(
+        "--mirrors", action="store_true", help="only the test files that mirror the changed one"
+    )
     parser.add_argument("--seconds", type=float, default=300.0, help="for the tests of one change")
     parser.add_argument(
-        "--rest", action="store_true", help="also the test files that have nothing to do with the change"
+        "--rest",
+        action="store_true",
+        help="also the test files that have nothing to do with the change",
     )
     parser.add_argument("tests", nargs="*", help="learn: these tests only")
     args = parser.parse_intermixed_args()
@@ -204,7 +239,9 @@ def main() -> int:
     if args.what == "learn":
         return learn((args.reach or Path("reach.json")).resolve(), args.tests)
     plan: Plan = (
-        runner.Near(args.rest, args.mirrors) if args.reach is None else runner.Reach.load(args.reach.resolve()).plan
+        runner.Near(args.rest, args.mirrors)
+        if args.reach is None
+        else runner.Reach.load(args.reach.resolve()).plan
     )
     if args.what == "again":
         return again(plan, out, args.seconds)

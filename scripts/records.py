@@ -1,4 +1,6 @@
-"""Records of measurements: scripts/results/NAME.md, with the date, the hardware and the versions."""
+"""Records of measurements: scripts/results/NAME.md, with the date, the hardware and the
+versions.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ RESULTS = Path(__file__).resolve().parent / "results"
 def write_record(name: str, lines: Sequence[str], hardware: str | None = None) -> Path:
     """Write one record and answer its path."""
     hardware = hardware or f"{os.cpu_count()} {platform.machine().replace('_', '-')} cores"
-    versions = ", ".join(f"{p} {_version(p)}" for p in ("onnx", "onnxruntime", "numpy") if _version(p))
+    versions = ", ".join(
+        f"{p} {_version(p)}" for p in ("onnx", "onnxruntime", "numpy") if _version(p)
+    )
     head = [
         f"# {name}",
         "",

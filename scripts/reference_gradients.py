@@ -1,8 +1,10 @@
-"""PyTorch's own gradients of the training models: `python scripts/reference_gradients.py [NAME ...] [--full]`.
+"""PyTorch's own gradients of the training models: `python scripts/reference_gradients.py [NAME ...]
+[--full]`.
 
-Recomputes NAME.npz beside each exported NAME.onnx of models/training (or, with --full, of the cache folder). Keys:
-`in:<input>`, `loss64` (float64 scalar), `grad:<parameter or float input>` (the float64 gradient, rounded to float32),
-and `error32:<same>`: by how much PyTorch's own float32 gradient differs from the float64 one, at most (float32 scalar).
+Recomputes NAME.npz beside each exported NAME.onnx of models/training (or, with --full, of the cache
+folder). Keys: `in:<input>`, `loss64` (float64 scalar), `grad:<parameter or float input>` (the
+float64 gradient, rounded to float32), and `error32:<same>`: by how much PyTorch's own float32
+gradient differs from the float64 one, at most (float32 scalar).
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ SMALL = Path(__file__).resolve().parent.parent / "models" / "training"
 
 
 class InDouble(TorchFunctionMode):
-    """Turns the float32 that a library writes into its code (`x.to(torch.float32)`, `x.float()`) into float64.
+    """Turns the float32 that a library writes into its code (`x.to(torch.float32)`, `x.float()`)
+    into float64.
 
     Rotary embeddings are left alone: their float32 tables are constants of the exported graph.
     """
@@ -41,7 +44,9 @@ class InDouble(TorchFunctionMode):
     def _switch(self, active: bool) -> None:
         self.active = active
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         """Call `function` with float64 wherever an argument says float32."""
         kwargs = kwargs or {}
         if self.active:
@@ -53,7 +58,9 @@ class InDouble(TorchFunctionMode):
 
 
 def build(training: Training, *, full: bool) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
-    """The seeded, randomised module in the mode in which it is exported, and its inputs: the same on every call."""
+    """The seeded, randomised module in the mode in which it is exported, and its inputs: the
+    same on every call.
+    """
     torch.manual_seed(training.seed)
     model, inputs = training.build(full)
     model.train(training.train)
@@ -64,10 +71,16 @@ def build(training: Training, *, full: bool) -> tuple[torch.nn.Module, dict[str,
 def gradients(
     model: torch.nn.Module, inputs: dict[str, torch.Tensor], dtype: torch.dtype
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """The loss and its gradients w.r.t. all parameters (without the prefix `model.`) and float inputs, in `dtype`."""
+    """The loss and its gradients w.r.t. all parameters (without the prefix `model.`) and float
+    inputs, in `dtype`.
+    """
     model = copy.deepcopy(model).to(dtype)
-    feeds = {k: v.to(dtype).requires_grad_() if v.is_floating_point() else v for k, v in inputs.items()}
-    wanted: dict[str, torch.Tensor] = {name.removeprefix("model."): p for name, p in model.named_parameters()}
+    feeds = {
+        k: v.to(dtype).requires_grad_() if v.is_floating_point() else v for k, v in inputs.items()
+    }
+    wanted: dict[str, torch.Tensor] = {
+        name.removeprefix("model."): p for name, p in model.named_parameters()
+    }
     wanted |= {k: v for k, v in feeds.items() if v.requires_grad}
     if dtype == torch.float64:
         with InDouble(model):
@@ -83,7 +96,9 @@ def reference(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[s
     loss, double = gradients(model, inputs, torch.float64)
     if loss.dtype != torch.float64:
         raise ValueError(f"the float64 run came out in {loss.dtype}")
-    arrays = {f"in:{name}": numpy_of(value) for name, value in inputs.items()} | {"loss64": numpy_of(loss)}
+    arrays = {f"in:{name}": numpy_of(value) for name, value in inputs.items()} | {
+        "loss64": numpy_of(loss)
+    }
     for name, gradient in double.items():
         arrays[f"grad:{name}"] = numpy_of(gradient.float())
         arrays[f"error32:{name}"] = numpy_of((single[name].double() - gradient).abs().max().float())
@@ -91,10 +106,14 @@ def reference(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[s
 
 
 def main(arguments: list[str]) -> int:
-    """Write NAME.npz for the named models (default: every NAME.onnx in the folder) and print the float32 error."""
+    """Write NAME.npz for the named models (default: every NAME.onnx in the folder) and print the
+    float32 error.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(MODELS)}")
-    parser.add_argument("--full", action="store_true", help="the full-size models in the cache folder")
+    parser.add_argument(
+        "--full", action="store_true", help="the full-size models in the cache folder"
+    )
     options = parser.parse_args(arguments)
     folder = cache_folder("training") if options.full else SMALL
     for name in options.names or sorted(path.stem for path in folder.glob("*.onnx")):
@@ -102,8 +121,11 @@ def main(arguments: list[str]) -> int:
         np.savez_compressed(folder / f"{name}.npz", allow_pickle=False, **arrays)
         largest = max(float(np.abs(v).max()) for k, v in arrays.items() if k.startswith("grad:"))
         error = max(float(v) for k, v in arrays.items() if k.startswith("error32:"))
-        print(f"{name:16} loss {float(arrays['loss64']):.6f}  largest gradient {largest:.3g}  "
-              f"PyTorch float32 against float64 {error / largest:.1e} of it", flush=True)  # fmt: skip
+        print(
+            f"{name:16} loss {float(arrays['loss64']):.6f}  largest gradient {largest:.3g}  "
+            f"PyTorch float32 against float64 {error / largest:.1e} of it",
+            flush=True,
+        )
     return 0
 
 

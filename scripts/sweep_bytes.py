@@ -2,8 +2,8 @@
 
     python scripts/sweep_bytes.py [--minutes N] [--seed S] [--count N] [--prove] [--save DIR]
 
-Each mutant is a small model with bytes flipped, cut out or doubled, or with numbers made extreme. Failures
-are shrunk to the fewest edits that still fail, and saved.
+Each mutant is a small model with bytes flipped, cut out or doubled, or with numbers made extreme.
+Failures are shrunk to the fewest edits that still fail, and saved.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=1e9)
     parser.add_argument("--count", type=int, default=10_000, help="of mutants")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--prove", action="store_true", help="the commands that run the models, too")
+    parser.add_argument(
+        "--prove", action="store_true", help="the commands that run the models, too"
+    )
     parser.add_argument("--save", type=Path, metavar="DIR")
     args = parser.parse_args()
     rng, started = random.Random(args.seed), time.monotonic()
@@ -68,9 +70,14 @@ def main() -> int:
         if args.save is not None:
             args.save.mkdir(parents=True, exist_ok=True)
             data, made = origin[job.title]
-            (args.save / f"{job.title.replace(' ', '_')}.onnx").write_bytes(mutant(data, shrink(data, made, command)))
+            (args.save / f"{job.title.replace(' ', '_')}.onnx").write_bytes(
+                mutant(data, shrink(data, made, command))
+            )
     seconds = time.monotonic() - started
-    print(f"{runs} mutants of {len(models)} models, seed {args.seed}: {failures} failures, {seconds:.0f} s")
+    print(
+        f"{runs} mutants of {len(models)} models, seed {args.seed}: {failures} failures, "
+        f"{seconds:.0f} s"
+    )
     return 1 if failures else 0
 
 

@@ -2,8 +2,8 @@
 
     python scripts/sweep_dtypes.py
 
-Where onnxruntime runs the forward, the gradient must run and agree with the float64 reference of the same graph. Prints
-what became of each case, counted; exit code 1 when something failed.
+Where onnxruntime runs the forward, the gradient must run and agree with the float64 reference of
+the same graph. Prints what became of each case, counted; exit code 1 when something failed.
 """
 
 from __future__ import annotations

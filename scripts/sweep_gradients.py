@@ -1,10 +1,11 @@
-"""Random models through `grad` with every input and weight asked for, at opsets 13 to 25, some with checkpointing.
+"""Random models through `grad` with every input and weight asked for, at opsets 13 to 25, some with
+checkpointing.
 
     python scripts/sweep_gradients.py --minutes 10 --seed 0
 
-Each adjoint is found by its name and compared with central differences in float64, as the gradient graph computes it in
-onnxruntime and in the float64 reference. What is off, does not run or crashes is made small and saved. Prints the
-counts; exit code 1 when something failed.
+Each adjoint is found by its name and compared with central differences in float64, as the gradient
+graph computes it in onnxruntime and in the float64 reference. What is off, does not run or crashes
+is made small and saved. Prints the counts; exit code 1 when something failed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ def drawn(seed: int, number: int) -> Drawn:
 
 
 def failure(case: Drawn) -> str | None:
-    """What is wrong with the gradient, in one line; None where nothing is, or the model itself does not run."""
+    """What is wrong with the gradient, in one line; None where nothing is, or the model itself
+    does not run.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -62,7 +65,9 @@ def kind(words: str) -> str:
     return words.split(",")[0].split(":")[0] if words.startswith("AssertionError") else words[:60]
 
 
-def sweep(seed: int, *, models: int, minutes: float = 1e9, save: Path | None = None) -> tuple[Counter[str], list[str]]:
+def sweep(
+    seed: int, *, models: int, minutes: float = 1e9, save: Path | None = None
+) -> tuple[Counter[str], list[str]]:
     """Up to `models` models within `minutes`: the counts, and one line for each failure."""
     counts: Counter[str] = Counter()
     failures: list[str] = []
@@ -76,7 +81,9 @@ def sweep(seed: int, *, models: int, minutes: float = 1e9, save: Path | None = N
         counts["with checkpointing"] += case.checkpoint is not None
         words = failure(case)
         if words is not None:
-            failures.append(f"seed {seed}, model {number}, opset {case.fixed.opset_import[0].version}: {words}")
+            failures.append(
+                f"seed {seed}, model {number}, opset {case.fixed.opset_import[0].version}: {words}"
+            )
             print(failures[-1], flush=True)
             if save is not None:
                 _save(save, f"{seed}_{number}", case, words)
@@ -100,7 +107,10 @@ def _save(folder: Path, name: str, case: Drawn, words: str) -> None:
 
     smallest = shrink(case.fixed, fails)
     left = smaller(smallest)
-    asked = f"wrt {', '.join(left.wrt)}; targets {', '.join(left.targets)}; checkpoint {left.checkpoint}"
+    asked = (
+        f"wrt {', '.join(left.wrt)}; targets {', '.join(left.targets)}; checkpoint "
+        f"{left.checkpoint}"
+    )
     path = save_failure(folder, name, smallest, left.feeds, f"{words}\n{asked}")
     print(f"  {path}: {len(smallest.graph.node)} nodes", flush=True)
 

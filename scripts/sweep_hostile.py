@@ -1,4 +1,5 @@
-"""Hostile files and options through every command: which of them crash, hang, leak, or say nothing useful.
+"""Hostile files and options through every command: which of them crash, hang, leak, or say nothing
+useful.
 
     python scripts/sweep_hostile.py [--only TEXT] [--commands inspect,verify,...]
 
@@ -23,7 +24,9 @@ def main() -> int:
     """1 when something failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT", help="of the names")
-    parser.add_argument("--commands", default=",".join(COMMANDS), metavar="LIST", help="quick: all without a proof")
+    parser.add_argument(
+        "--commands", default=",".join(COMMANDS), metavar="LIST", help="quick: all without a proof"
+    )
     parser.add_argument("--save", type=Path, metavar="DIR", help="where to put files that fail")
     args = parser.parse_args()
     commands = list(QUICK) if args.commands == "quick" else args.commands.split(",")
@@ -34,10 +37,13 @@ def main() -> int:
         print(f"{job.title} | {command} | {wrong}", flush=True)
         if args.save is not None:
             args.save.mkdir(parents=True, exist_ok=True)
-            (args.save / f"{re.sub('[^A-Za-z0-9]+', '_', job.title)[:80]}.onnx").write_bytes(job.content)
+            (args.save / f"{re.sub('[^A-Za-z0-9]+', '_', job.title)[:80]}.onnx").write_bytes(
+                job.content
+            )
     runs = sum(len(job.commands) or 1 for job in jobs)
     print(
-        f"{len(jobs)} files and lines of options, {runs} runs, {failures} failures, {time.monotonic() - started:.0f} s"
+        f"{len(jobs)} files and lines of options, {runs} runs, {failures} failures, "
+        f"{time.monotonic() - started:.0f} s"
     )
     return 1 if failures else 0
 

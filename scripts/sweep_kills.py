@@ -1,11 +1,12 @@
-"""End `onnxgrad optimize` at random moments while it replaces a model with external weights, and see what is left.
+"""End `onnxgrad optimize` at random moments while it replaces a model with external weights, and
+see what is left.
 
     python scripts/sweep_kills.py --count 100 --megabytes 200 --seed 0
 
-Each trial starts from an older OUT, whose weights differ, and sends SIGTERM, SIGINT or SIGKILL; those count that ended
-the run. Whatever the moment:
-the input is as it was; OUT is the old model with the old weights or the new one with the new ones; no process is left.
-After SIGTERM and SIGINT there is nothing beside OUT and its weights, and nothing in the temporary folder.
+Each trial starts from an older OUT, whose weights differ, and sends SIGTERM, SIGINT or SIGKILL;
+those count that ended the run. Whatever the moment: the input is as it was; OUT is the old model
+with the old weights or the new one with the new ones; no process is left. After SIGTERM and SIGINT
+there is nothing beside OUT and its weights, and nothing in the temporary folder.
 """
 
 from __future__ import annotations
@@ -43,10 +44,15 @@ def model_with_weights(folder: Path, megabytes: int, seed: int) -> Path:
         for _ in range(megabytes):
             file.write(random.Random(seed).randbytes(1 << 20))
             seed += 1_000_003
-    weight = TensorProto(name="w", data_type=TensorProto.INT8, dims=[count], data_location=TensorProto.EXTERNAL)
+    weight = TensorProto(
+        name="w", data_type=TensorProto.INT8, dims=[count], data_location=TensorProto.EXTERNAL
+    )
     for key, value in (("location", "w.bin"), ("offset", "0"), ("length", str(count))):
         weight.external_data.add(key=key, value=value)
-    nodes = [helper.make_node("Identity", ["i"], ["j"]), helper.make_node("Gather", ["w", "j"], ["y"])]
+    nodes = [
+        helper.make_node("Identity", ["i"], ["j"]),
+        helper.make_node("Gather", ["w", "j"], ["y"]),
+    ]
     i = helper.make_tensor_value_info("i", TensorProto.INT64, ["N"])
     y = helper.make_tensor_value_info("y", TensorProto.INT8, ["N"])
     graph = helper.make_graph(nodes, "g", [i], [y], [weight])
@@ -69,11 +75,12 @@ def _weights(model: Path) -> Path:
 
 
 class Sweep:
-    """A folder with an old output, a new input, and trials that replace the one by the other's result.
+    """A folder with an old output, a new input, and trials that replace the one by the other's
+    result.
 
-    A moment is one of the start (a share of the time until the last whole run wrote), of the writing (when so many
-    bytes lie beside OUT) or of the end (a share of the time after the last byte). What else the machine does moves the
-    first and the last of these, not the second.
+    A moment is one of the start (a share of the time until the last whole run wrote), of the
+    writing (when so many bytes lie beside OUT) or of the end (a share of the time after the last
+    byte). What else the machine does moves the first and the last of these, not the second.
     """
 
     def __init__(self, scratch: Path, megabytes: int, seed: int, *words: str) -> None:
@@ -81,7 +88,10 @@ class Sweep:
         self.out, self.saved, self.temporary = (scratch / name for name in ("out", "saved", "tmp"))
         self.temporary.mkdir()
         self.out.mkdir()
-        old, new = (model_with_weights(scratch / name, megabytes, seed + n) for n, name in enumerate(("old", "new")))
+        old, new = (
+            model_with_weights(scratch / name, megabytes, seed + n)
+            for n, name in enumerate(("old", "new"))
+        )
         self.size, self.source, self.words = megabytes << 20, new, words
         self.inputs = {p: (_digest(p), p.stat().st_mtime_ns) for p in new.parent.iterdir()}
         self.known: dict[str, str] = {}
@@ -103,9 +113,21 @@ class Sweep:
 
     def _run(self, source: Path) -> subprocess.Popen[bytes]:
         target = str(self.out / "o.onnx")
-        words = [sys.executable, "-m", "onnxgrad", "optimize", str(source), "-o", target, "-q", *self.words]
+        words = [
+            sys.executable,
+            "-m",
+            "onnxgrad",
+            "optimize",
+            str(source),
+            "-o",
+            target,
+            "-q",
+            *self.words,
+        ]
         ours = {_MARK: str(self.out), "TMPDIR": str(self.temporary), "PYTHONPATH": str(_ROOT)}
-        return subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, **ours})
+        return subprocess.Popen(
+            words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, **ours}
+        )
 
     def _staged(self) -> int:
         """The bytes in files that are being made beside OUT, -1 when there are none."""
@@ -147,7 +169,9 @@ class Sweep:
             shutil.rmtree(self.out)
             shutil.copytree(self.saved, self.out)
         name = NOT_ENDED if running.returncode == 0 else number.name
-        return f"{name} at the {moment.split(',')[0]}: OUT is {version}", [f"{name} at {moment}: {w}" for w in wrong]
+        return f"{name} at the {moment.split(',')[0]}: OUT is {version}", [
+            f"{name} at {moment}: {w}" for w in wrong
+        ]
 
     def _faults(self, number: int, code: int, said: bytes) -> list[str]:
         wrong = []
@@ -161,7 +185,10 @@ class Sweep:
         if left:
             wrong.append(f"processes are left: {left}")
         if number != signal.SIGKILL or code == 0:
-            beside = {p.name for p in self.out.iterdir()} - {"o.onnx", _weights(self.out / "o.onnx").name}
+            beside = {p.name for p in self.out.iterdir()} - {
+                "o.onnx",
+                _weights(self.out / "o.onnx").name,
+            }
             beside |= {p.name for p in self.temporary.iterdir()}
             wrong += [f"left behind: {sorted(beside)}"] if beside else []
         for path in self.temporary.iterdir():
@@ -190,7 +217,8 @@ def processes(mark: str) -> list[int]:
 
 
 def sweep(count: int, megabytes: int, seed: int, *words: str) -> tuple[Counter[str], list[str]]:
-    """Trials, with the signals in turns, until `count` of them ended a run, or three times as many were made.
+    """Trials, with the signals in turns, until `count` of them ended a run, or three times as many
+    were made.
 
     Returns the counts by signal, phase and outcome, and everything that was wrong.
     """
@@ -211,16 +239,25 @@ def sweep(count: int, megabytes: int, seed: int, *words: str) -> tuple[Counter[s
 
 def main() -> None:
     """Run the sweep and print its counts; exit code 1 when anything was wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=100, help="runs that were ended")
     parser.add_argument("--megabytes", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--prove", action="store_true", help="with the proof, and so with a child process")
+    parser.add_argument(
+        "--prove", action="store_true", help="with the proof, and so with a child process"
+    )
     args = parser.parse_args()
-    outcomes, wrong = sweep(args.count, args.megabytes, args.seed, *([] if args.prove else ["--no-verify"]))
+    outcomes, wrong = sweep(
+        args.count, args.megabytes, args.seed, *([] if args.prove else ["--no-verify"])
+    )
     for outcome, count in sorted(outcomes.items()):
         print(f"{count:4}  {outcome}")
-    print(f"{sum(n for o, n in outcomes.items() if not o.startswith(NOT_ENDED))} of {outcomes.total()} runs were ended")
+    print(
+        f"{sum(n for o, n in outcomes.items() if not o.startswith(NOT_ENDED))} of "
+        f"{outcomes.total()} runs were ended"
+    )
     print(*wrong or ["nothing wrong"], sep="\n")
     raise SystemExit(bool(wrong))
 

@@ -1,9 +1,12 @@
-"""Single-node models of every opset whose operands are not what their operator takes, through commands.
+"""Single-node models of every opset whose operands are not what their operator takes, through
+commands.
 
-    python scripts/sweep_operands.py [--minutes N] [--count N] [--seed S] [--commands grad,...] [--save DIR]
+    python scripts/sweep_operands.py [--minutes N] [--count N] [--seed S] [--commands grad,...]
+    [--save DIR]
 
-Each mutant is a case of the ONNX backend suite, at a random opset, with operands swapped, left out, of another dtype
-or rank, with known operands in place of inputs, and with a declaration of the output that lies.
+Each mutant is a case of the ONNX backend suite, at a random opset, with operands swapped, left out,
+of another dtype or rank, with known operands in place of inputs, and with a declaration of the
+output that lies.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=10_000, help="of mutants")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", metavar="OP")
-    parser.add_argument("--commands", default="grad", metavar="LIST", help=f"of {', '.join(COMMANDS)}")
+    parser.add_argument(
+        "--commands", default="grad", metavar="LIST", help=f"of {', '.join(COMMANDS)}"
+    )
     parser.add_argument("--save", type=Path, metavar="DIR")
     args = parser.parse_args()
     rng, started = random.Random(args.seed), time.monotonic()
@@ -53,7 +58,10 @@ def main() -> int:
             args.save.mkdir(parents=True, exist_ok=True)
             (args.save / f"{job.title.replace(' ', '_')}.onnx").write_bytes(job.content)
     seconds = time.monotonic() - started
-    print(f"{runs} mutants of {len(nodes)} nodes, seed {args.seed}: {failures} failures, {seconds:.0f} s")
+    print(
+        f"{runs} mutants of {len(nodes)} nodes, seed {args.seed}: {failures} failures, "
+        f"{seconds:.0f} s"
+    )
     return 1 if failures else 0
 
 

@@ -2,9 +2,10 @@
 
     python scripts/sweep_proof.py --mutants 500 --seed 0
 
-What moves is found in float64 on other feeds than the proof's own. The proof has to catch a mutant that moves an output
-by 1e-7 of max|y| where no weight was computed anew, and by 10 times the tolerance that it states where one was. Prints
-the counts and every miss; exit code 1 when there is one.
+What moves is found in float64 on other feeds than the proof's own. The proof has to catch a mutant
+that moves an output by 1e-7 of max|y| where no weight was computed anew, and by 10 times the
+tolerance that it states where one was. Prints the counts and every miss; exit code 1 when there is
+one.
 """
 
 from __future__ import annotations
@@ -69,12 +70,16 @@ class Base:
                         made.feeds.append(feeds)
                     except OnnxgradError:
                         continue
-        if not made.feeds or any(d.rel for d in compare(made.results[0], reference.run(made.feeds[0]), 0.0)):
+        if not made.feeds or any(
+            d.rel for d in compare(made.results[0], reference.run(made.feeds[0]), 0.0)
+        ):
             return None
         return made
 
     def moved(self, other: ModelProto) -> dict[str, float]:
-        """How far each output of another model lies from this one's, at worst; empty where it does not run."""
+        """How far each output of another model lies from this one's, at worst; empty where it
+        does not run.
+        """
         try:
             reference = Reference(other)
             found: dict[str, float] = {}
@@ -99,7 +104,9 @@ def bases(rng: Random, *, real: bool) -> Iterator[tuple[str, ModelProto]]:
 
 
 def missed(found: dict[str, float], report: Report, case: Mutant) -> str:
-    """The output that moved further than a proof that calls the two equal may overlook; empty where none did."""
+    """The output that moved further than a proof that calls the two equal may overlook; empty
+    where none did.
+    """
     if report.verdict != "equal":
         return ""
     stated: dict[str, float] = {}
@@ -109,12 +116,17 @@ def missed(found: dict[str, float], report: Report, case: Mutant) -> str:
     for output, by in found.items():
         allowed = _COMPUTED * stated.get(output, 0.0) if case.computed else _SAME
         if by > allowed:
-            return f"{output} moves by {by:.1e}, allowed {allowed:.1e}; {report.summary}; float64: {exact}"
+            return (
+                f"{output} moves by {by:.1e}, allowed {allowed:.1e}; {report.summary}; float64: "
+                f"{exact}"
+            )
     return ""
 
 
 def judged(base: Base, model: ModelProto, case: Mutant) -> tuple[str, str]:
-    """What the proof makes of a mutant, as a line of the table; and what it missed, empty where it missed nothing."""
+    """What the proof makes of a mutant, as a line of the table; and what it missed, empty where
+    it missed nothing.
+    """
     moved = base.moved(case.model)
     try:
         report = verify(model, case.model, float64_exact=not case.computed)
@@ -131,7 +143,9 @@ def judged(base: Base, model: ModelProto, case: Mutant) -> tuple[str, str]:
     return "equal, move less" if any(moved.values()) else "equal, move nothing", ""
 
 
-def sweep(seed: int, *, mutants: int, minutes: float = 1e9, real: bool = True) -> tuple[Counter[str], list[str]]:
+def sweep(
+    seed: int, *, mutants: int, minutes: float = 1e9, real: bool = True
+) -> tuple[Counter[str], list[str]]:
     """The counts, and one line for each miss."""
     counts: Counter[str] = Counter()
     misses: list[str] = []
@@ -166,7 +180,8 @@ def main() -> int:
     started = time.monotonic()
     counts, misses = sweep(given.seed, mutants=given.mutants, minutes=given.minutes)
     print(
-        ", ".join(f"{n} {what}" for what, n in counts.most_common()), f"in {(time.monotonic() - started) / 60:.1f} min"
+        ", ".join(f"{n} {what}" for what, n in counts.most_common()),
+        f"in {(time.monotonic() - started) / 60:.1f} min",
     )
     return 1 if misses else 0
 

@@ -1,9 +1,11 @@
-"""Random models through `optimize`, every preset and the passes that no preset has: the same results before and after.
+"""Random models through `optimize`, every preset and the passes that no preset has: the same
+results before and after.
 
     python scripts/sweep_rewrites.py --minutes 10 --seed 0
 
-Each model runs in onnxruntime on zeros, ties and repeated values; what differs, does not run, crashes or has another
-interface is made small and saved. Prints the counts; exit code 1 when something failed.
+Each model runs in onnxruntime on zeros, ties and repeated values; what differs, does not run,
+crashes or has another interface is made small and saved. Prints the counts; exit code 1 when
+something failed.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ from scripts.sweeping.shrink import save_failure, shrink  # noqa: E402
 _SETTINGS_EACH = 3
 
 
-def sweep(seed: int, *, models: int, minutes: float = 1e9, save: Path | None = None) -> tuple[Counter[str], list[str]]:
+def sweep(
+    seed: int, *, models: int, minutes: float = 1e9, save: Path | None = None
+) -> tuple[Counter[str], list[str]]:
     """Up to `models` models within `minutes`: the counts, and one line for each failure."""
     counts: Counter[str] = Counter()
     failures: list[str] = []
@@ -43,12 +47,17 @@ def sweep(seed: int, *, models: int, minutes: float = 1e9, save: Path | None = N
         if not judge.cases:
             counts["models that never run"] += 1
             continue
-        for setting in ["default", *rng.sample([s for s in SETTINGS if s != "default"], _SETTINGS_EACH - 1)]:
+        for setting in [
+            "default",
+            *rng.sample([s for s in SETTINGS if s != "default"], _SETTINGS_EACH - 1),
+        ]:
             counts["rewritings"] += 1
             found = judge.failure(setting)
             if found is not None:
                 counts[f"failures: {found.kind}"] += 1
-                failures.append(f"seed {seed}, model {number}, {setting}: {found.kind}: {found.words}")
+                failures.append(
+                    f"seed {seed}, model {number}, {setting}: {found.kind}: {found.words}"
+                )
                 print(failures[-1], flush=True)
                 if save is not None:
                     _save(save, f"{seed}_{number}_{setting}", model, found, failures[-1])
@@ -64,7 +73,10 @@ def _save(folder: Path, name: str, model: ModelProto, found: Failure, words: str
 
     smallest = shrink(model, fails)
     feeds = {v.name: found.feeds[v.name] for v in smallest.graph.input if v.name in found.feeds}
-    print(f"  {save_failure(folder, name, smallest, feeds, words)}: {len(smallest.graph.node)} nodes", flush=True)
+    print(
+        f"  {save_failure(folder, name, smallest, feeds, words)}: {len(smallest.graph.node)} nodes",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
-"""Losses of our training steps beside PyTorch's: the same initial weights, batches and optimiser, step by step.
+"""Losses of our training steps beside PyTorch's: the same initial weights, batches and optimiser,
+step by step.
 
-    python scripts/training_curves.py [--only digits_mlp] [--steps 200] [--record scripts/results/training_curves.md]
+    python scripts/training_curves.py [--only digits_mlp] [--steps 200] [--record
+    scripts/results/training_curves.md]
 
-Needs PyTorch, transformers and scikit-learn beside onnxgrad. A model is exported once at its initial weights; then both
-train on the same batches. Two losses agree where they differ by less than 1e-3 of the larger of PyTorch's and 1 % of
-the first one. Where float32 drifts further, because two right computations part, the step is told.
+Needs PyTorch, transformers and scikit-learn beside onnxgrad. A model is exported once at its
+initial weights; then both train on the same batches. Two losses agree where they differ by less
+than 1e-3 of the larger of PyTorch's and 1 % of the first one. Where float32 drifts further, because
+two right computations part, the step is told.
 """
 
 from __future__ import annotations
@@ -42,7 +45,9 @@ OPTIMIZERS: dict[str, tuple[train.Optimizer, Callable[[Any], torch.optim.Optimiz
 
 @dataclass(frozen=True)
 class Case:
-    """A network, its loss in both worlds, and its batches; `accuracy`: on what it is judged at the end, if at all."""
+    """A network, its loss in both worlds, and its batches; `accuracy`: on what it is judged at
+    the end, if at all.
+    """
 
     build: Callable[[], nn.Module]
     names: tuple[str, ...]
@@ -57,7 +62,9 @@ def _digits() -> tuple[torch.Tensor, torch.Tensor]:
 
     data = load_digits()
     order = np.random.default_rng(0).permutation(len(data.target))
-    return torch.tensor(data.data[order] / 16, dtype=torch.float32), torch.tensor(data.target[order])
+    return torch.tensor(data.data[order] / 16, dtype=torch.float32), torch.tensor(
+        data.target[order]
+    )
 
 
 def _digit_batches(shape: tuple[int, ...]) -> Callable[[int], list[dict[str, torch.Tensor]]]:
@@ -80,7 +87,9 @@ def _cross_entropy(logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> torc
 
 
 def _mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 32), nn.GELU(), nn.Linear(32, 10))
+    return nn.Sequential(
+        nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 32), nn.GELU(), nn.Linear(32, 10)
+    )
 
 
 def _cnn() -> nn.Module:
@@ -106,7 +115,13 @@ def _gpt2() -> nn.Module:
     import transformers as hf
 
     config = hf.GPT2Config(
-        vocab_size=60, n_positions=16, n_embd=32, n_layer=2, n_head=2, use_cache=False, attn_implementation="eager"
+        vocab_size=60,
+        n_positions=16,
+        n_embd=32,
+        n_layer=2,
+        n_head=2,
+        use_cache=False,
+        attn_implementation="eager",
     )
     return _Logits(hf.GPT2LMHeadModel(config), "input_ids")
 
@@ -115,8 +130,8 @@ def _vit() -> nn.Module:
     import transformers as hf
 
     config = hf.ViTConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, image_size=8, patch_size=2,
-        num_channels=1, num_labels=10, attn_implementation="eager",
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+        image_size=8, patch_size=2, num_channels=1, num_labels=10, attn_implementation="eager",
     )  # fmt: skip
     return _Logits(hf.ViTForImageClassification(config), "pixel_values")
 
@@ -142,10 +157,20 @@ def _token_graph(values: dict[str, Any]) -> Any:
 
 CASES = {
     "digits_mlp": Case(
-        _mlp, ("x",), train.CrossEntropy(), _cross_entropy, _digit_batches((64,)), _digits_held_out((64,))
+        _mlp,
+        ("x",),
+        train.CrossEntropy(),
+        _cross_entropy,
+        _digit_batches((64,)),
+        _digits_held_out((64,)),
     ),
     "digits_cnn": Case(
-        _cnn, ("x",), train.CrossEntropy(), _cross_entropy, _digit_batches((1, 8, 8)), _digits_held_out((1, 8, 8))
+        _cnn,
+        ("x",),
+        train.CrossEntropy(),
+        _cross_entropy,
+        _digit_batches((1, 8, 8)),
+        _digits_held_out((1, 8, 8)),
     ),
     "vit_tiny": Case(_vit, ("x",), train.CrossEntropy(), _cross_entropy, _digit_batches((1, 8, 8))),
 }
@@ -155,8 +180,8 @@ def exported(model: nn.Module, example: torch.Tensor) -> onnx.ModelProto:
     """The model as a file, its parameters under PyTorch's names."""
     buffer = io.BytesIO()
     program = torch.onnx.export(
-        model.eval(), (example,), input_names=["x"], output_names=["logits"], opset_version=18, dynamo=True,
-        dynamic_shapes=({0: torch.export.Dim("N")},), verbose=False, optimize=False,
+        model.eval(), (example,), input_names=["x"], output_names=["logits"], opset_version=18,
+        dynamo=True, dynamic_shapes=({0: torch.export.Dim("N")},), verbose=False, optimize=False,
     )  # fmt: skip
     program.save(buffer)
     return onnx.load_from_string(buffer.getvalue())
@@ -193,22 +218,32 @@ def compare(name: str, case: Case, optimizer: str, steps: int) -> str:
         x, y = case.held_out()
         right = int((model(x).argmax(1) == y).sum())
         outputs = trainer.evaluate(
-            {"x": x.numpy(), "labels": y.numpy()}, batch_size=len(y), metrics={"accuracy": train.accuracy()}
+            {"x": x.numpy(), "labels": y.numpy()},
+            batch_size=len(y),
+            metrics={"accuracy": train.accuracy()},
         )
         judged = f"{right} / {round(outputs['accuracy'] * len(y))} of {len(y)}"
     verdict = "yes" if worst <= 1e-3 else "NO"
-    return f"| {name} | {optimizer} | {first:.4f} | {end} | {worst:.1e} at {where} | {verdict} | {judged} |"
+    return (
+        f"| {name} | {optimizer} | {first:.4f} | {end} | {worst:.1e} at {where} | {verdict} | "
+        f"{judged} |"
+    )
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", nargs="*", default=list(CASES))
     parser.add_argument("--optimizers", nargs="*", default=list(OPTIMIZERS))
     parser.add_argument("--steps", type=int, default=200)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    print("| model | optimiser | first loss | last loss | worst difference | agrees | right: PyTorch / ours |")
+    print(
+        "| model | optimiser | first loss | last loss | worst difference | agrees | right: "
+        "PyTorch / ours |"
+    )
     print("|---|---|---|---|---|---|---|")
     for name in args.only:
         for optimizer in args.optimizers:

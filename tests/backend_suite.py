@@ -19,7 +19,9 @@ from onnx import TensorProto, numpy_helper
 
 MAX_IR = 13  # the newest IR version that onnxruntime 1.31 reads
 
-FLOATS = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE})
+FLOATS = frozenset(
+    {TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE}
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +68,9 @@ def _cases() -> tuple[Case, ...]:
     test: Any  # onnx's TestCase, most of whose fields are optional
     state = np.random.get_state()  # making the cases seeds numpy's global generator
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # overflowing casts and log(0) inside onnx's own case generators
+        warnings.simplefilter(
+            "ignore"
+        )  # overflowing casts and log(0) inside onnx's own case generators
         for test in load_model_tests(kind="node"):
             if test.data_sets is None:  # files, before onnx 1.23
                 found.append(_stored(test, "node"))
@@ -84,7 +88,9 @@ def _cases() -> tuple[Case, ...]:
     return tuple(sorted(found, key=lambda c: (c.kind, c.name)))
 
 
-def _case(test: Any, kind: str, model: onnx.ModelProto, inputs: dict[str, Any], outputs: Any) -> Case:
+def _case(
+    test: Any, kind: str, model: onnx.ModelProto, inputs: dict[str, Any], outputs: Any
+) -> Case:
     return Case(test.name, kind, model, inputs, [_plain(o) for o in outputs], test.rtol, test.atol)
 
 

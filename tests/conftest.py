@@ -20,7 +20,9 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="rewrite the golden files in tests/text")
+    parser.addoption(
+        "--update-golden", action="store_true", help="rewrite the golden files in tests/text"
+    )
 
 
 @pytest.fixture(scope="session")

@@ -56,8 +56,14 @@ def compare_golden(name: str, text: str, *, update: bool) -> None:
         path.write_text(text, encoding="utf-8", newline="\n")
         return
     if not path.exists():
-        raise AssertionError(f"{path.name} is missing in tests/text: run pytest with --update-golden, then read it")
+        raise AssertionError(
+            f"{path.name} is missing in tests/text: run pytest with --update-golden, then read it"
+        )
     expected = path.read_text(encoding="utf-8")
     if text != expected:
-        diff = unified_diff(expected.splitlines(), text.splitlines(), f"tests/text/{name}.txt", "now", lineterm="")
-        raise AssertionError("text differs from its golden file (--update-golden rewrites it)\n" + "\n".join(diff))
+        diff = unified_diff(
+            expected.splitlines(), text.splitlines(), f"tests/text/{name}.txt", "now", lineterm=""
+        )
+        raise AssertionError(
+            "text differs from its golden file (--update-golden rewrites it)\n" + "\n".join(diff)
+        )

@@ -110,7 +110,11 @@ def special(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Any:
 
 
 def model_of(
-    given: str | ModelProto, constants: Mapping[str, Any] | None = None, *, opset: int = 20, ir_version: int = 10
+    given: str | ModelProto,
+    constants: Mapping[str, Any] | None = None,
+    *,
+    opset: int = 20,
+    ir_version: int = 10,
 ) -> ModelProto:
     """A model, most often from text, with `constants` as initializers."""
     model = parse(given, opset=opset, ir_version=ir_version) if isinstance(given, str) else given
@@ -164,12 +168,16 @@ def emitted(
     return list(reference(to_proto(program), feeds).values())[outputs:]
 
 
-def rewritten(text: str, passes: str, constants: Mapping[str, Any] | None = None, **options: Any) -> Done:
+def rewritten(
+    text: str, passes: str, constants: Mapping[str, Any] | None = None, **options: Any
+) -> Done:
     """What passes make of a graph, with nothing left that nobody reads."""
     return apply(model_of(text, constants, **options), f"{passes},remove-unused")
 
 
-def assert_same_results(done: Done, *, feeds: dict[str, Any] | None = None, exact: bool = False) -> None:
+def assert_same_results(
+    done: Done, *, feeds: dict[str, Any] | None = None, exact: bool = False
+) -> None:
     """Before (optimisations off) and after (as deployed) agree at two sizes of every symbol."""
     for dims in dim_plans(done.before)[:2]:
         given = feeds if feeds is not None else feeds_for(done.before, seed=3, dims=dims)
@@ -206,4 +214,8 @@ def assert_same_bits(done: Done, **feeds: Any) -> None:
 
 def bits(model: ModelProto, feeds: dict[str, Any]) -> dict[str, Any]:
     found = run(model, feeds, optimize=False)
-    return {name: (v.dtype, v.shape, v.tobytes()) for name, v in found.items() if isinstance(v, np.ndarray)}
+    return {
+        name: (v.dtype, v.shape, v.tobytes())
+        for name, v in found.items()
+        if isinstance(v, np.ndarray)
+    }

@@ -57,7 +57,9 @@ def any_opset() -> Iterator[None]:
         close()
 
 
-def run_case(case: Case, model: ModelProto | None = None, inputs: dict[str, Any] | None = None) -> list[Any]:
+def run_case(
+    case: Case, model: ModelProto | None = None, inputs: dict[str, Any] | None = None
+) -> list[Any]:
     """Outputs of `model` (default: the case's own) in onnxruntime. Raises OnnxgradError as `run` does."""
     found = run(model or case.model, case.inputs if inputs is None else inputs, timeout=60.0)
     return [found[o.name] for o in case.model.graph.output]
@@ -88,7 +90,11 @@ def _similar(got: Any, want: Any, rtol: float, atol: float) -> bool:
         return bool(np.array_equal(got, want)) or bool(np.allclose(got, want, rtol=rtol, atol=atol))
     if want.dtype.name == "bfloat16":
         rtol = max(rtol, 2.0**-6)  # two units in the last place
-    if want.dtype.name not in ("float16", "float32", "float64"):  # ml_dtypes: numpy cannot compare them
+    if want.dtype.name not in (
+        "float16",
+        "float32",
+        "float64",
+    ):  # ml_dtypes: numpy cannot compare them
         got, want = got.astype(np.float64), want.astype(np.float64)
     with np.errstate(all="ignore"):
         return bool(np.allclose(got, want, rtol=rtol, atol=atol, equal_nan=True))
@@ -109,7 +115,9 @@ def floats_in_and_out(case: Case) -> bool:
         return value.type.tensor_type.elem_type in FLOATS
 
     graph = case.model.graph
-    return any(is_float(i) and i.name in case.inputs for i in graph.input) and any(map(is_float, graph.output))
+    return any(is_float(i) and i.name in case.inputs for i in graph.input) and any(
+        map(is_float, graph.output)
+    )
 
 
 def is_single_node(case: Case) -> bool:
@@ -129,7 +137,10 @@ def moves_with_input(case: Case, outputs_of: Run) -> bool:
         isinstance(a, np.ndarray)
         and isinstance(b, np.ndarray)
         and a.dtype.name in FLOAT_NAMES
-        and not (a.shape == b.shape and np.array_equal(a.astype(np.float64), b.astype(np.float64), equal_nan=True))
+        and not (
+            a.shape == b.shape
+            and np.array_equal(a.astype(np.float64), b.astype(np.float64), equal_nan=True)
+        )
         for a, b in zip(near, far)
     )
 
@@ -141,7 +152,9 @@ def _stepped(case: Case, factor: float) -> dict[str, Any]:
         if isinstance(value, np.ndarray) and value.dtype.name in FLOAT_NAMES:
             start = value.astype(np.float64)
             finite = np.abs(start[np.isfinite(start)])
-            step = (1e-3 if value.itemsize >= 4 else 2e-2) * max(1.0, float(finite.max(initial=0.0)))
+            step = (1e-3 if value.itemsize >= 4 else 2e-2) * max(
+                1.0, float(finite.max(initial=0.0))
+            )
             moved = start + factor * step * rng.uniform(0.5, 1.0, value.shape)
             inputs[name] = np.asarray(moved).astype(value.dtype)
     return inputs
@@ -175,7 +188,9 @@ def measure() -> dict[str, Any]:
     with any_opset():
         clamped = {c.name for c in cases if is_right(c, clamp_ir(c.model))}
         candidates = [c for c in cases if is_single_node(c) and floats_in_and_out(c)]
-        moving = [c.name for c in candidates if c.name in clamped and moves_with_input(c, in_onnxruntime)]
+        moving = [
+            c.name for c in candidates if c.name in clamped and moves_with_input(c, in_onnxruntime)
+        ]
     others = [c for c in candidates if c.name not in clamped and right_in_reference(c)]
     return {
         "onnx": onnx.__version__,
@@ -184,7 +199,9 @@ def measure() -> dict[str, Any]:
         "right_as_shipped": sorted(shipped),
         "right_clamped": sorted(clamped),
         "single_node_moving": sorted(moving),
-        "single_node_moving_reference_only": sorted(c.name for c in others if moves_with_input(c, in_reference)),
+        "single_node_moving_reference_only": sorted(
+            c.name for c in others if moves_with_input(c, in_reference)
+        ),
     }
 
 

@@ -42,7 +42,11 @@ LATE: frozenset[tuple[str, str]] = frozenset({
     # a child that runs onnxruntime is ready in 0.2 s, as it imports neither onnx nor the evaluator
     ("verify/running/child.py", "onnxgrad.verify.reference.serving"),
 })  # fmt: skip
-HEAVY = {"onnxruntime", "torch", "onnx_ir"}  # optional, and slow to import: only inside the functions that need them
+HEAVY = {
+    "onnxruntime",
+    "torch",
+    "onnx_ir",
+}  # optional, and slow to import: only inside the functions that need them
 
 
 def layer_of(path: Path, package: Path = PACKAGE) -> str:
@@ -52,7 +56,10 @@ def layer_of(path: Path, package: Path = PACKAGE) -> str:
 
 def imported_modules(tree: ast.AST, path: Path, package: Path = PACKAGE) -> list[tuple[int, str]]:
     """Every import in the file, at any depth, as (line, absolute dotted name)."""
-    module = ["onnxgrad", *path.relative_to(package).with_suffix("").parts]  # one dot drops the last part
+    module = [
+        "onnxgrad",
+        *path.relative_to(package).with_suffix("").parts,
+    ]  # one dot drops the last part
     found: list[tuple[int, str]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -101,7 +108,11 @@ def imports_that_run(path: Path, *, late: bool = False) -> list[str]:
 
 
 def heavy_at_module_level(path: Path) -> list[str]:
-    return [f"{path.name}: imports {name}" for name in imports_that_run(path) if name.split(".")[0] in HEAVY]
+    return [
+        f"{path.name}: imports {name}"
+        for name in imports_that_run(path)
+        if name.split(".")[0] in HEAVY
+    ]
 
 
 def circle(edges: Mapping[str, Iterable[str]]) -> list[str]:
@@ -123,7 +134,9 @@ def circle(edges: Mapping[str, Iterable[str]]) -> list[str]:
 
 
 def module_of(path: Path) -> str:
-    return ".".join(["onnxgrad", *path.relative_to(PACKAGE).with_suffix("").parts]).removesuffix(".__init__")
+    return ".".join(["onnxgrad", *path.relative_to(PACKAGE).with_suffix("").parts]).removesuffix(
+        ".__init__"
+    )
 
 
 def files() -> list[Path]:
@@ -139,9 +152,16 @@ def test_no_upward_arrow() -> None:
 
 
 def test_files_are_short() -> None:
-    lengths = {str(f.relative_to(PACKAGE)): len(f.read_text(encoding="utf-8").splitlines()) for f in files()}
-    assert {name: n for name, n in lengths.items() if n > MAX_LINES and name not in LONG_FILES} == {}
-    assert [name for name in LONG_FILES if lengths.get(name, 0) <= MAX_LINES] == [], "no longer an exception"
+    lengths = {
+        str(f.relative_to(PACKAGE)): len(f.read_text(encoding="utf-8").splitlines())
+        for f in files()
+    }
+    assert {
+        name: n for name, n in lengths.items() if n > MAX_LINES and name not in LONG_FILES
+    } == {}
+    assert [name for name in LONG_FILES if lengths.get(name, 0) <= MAX_LINES] == [], (
+        "no longer an exception"
+    )
 
 
 def test_no_circle() -> None:
@@ -150,7 +170,10 @@ def test_no_circle() -> None:
     def home(name: str) -> str:  # of `package.module` or of `package.module.name`
         return name if name in modules else name.rpartition(".")[0]
 
-    both = {m: [home(n) for n in imports_that_run(f) + imports_that_run(f, late=True)] for m, f in modules.items()}
+    both = {
+        m: [home(n) for n in imports_that_run(f) + imports_that_run(f, late=True)]
+        for m, f in modules.items()
+    }
     assert circle({m: [n for n in imported if n != m] for m, imported in both.items()}) == []
 
 
@@ -234,4 +257,7 @@ def test_the_finder_of_late_imports(tmp_path: Path) -> None:
                     from e import f
         """
     path.write_text(textwrap.dedent(text), encoding="utf-8")
-    assert (sorted(imports_that_run(path)), imports_that_run(path, late=True)) == (["a", "c", "d"], ["e.f"])
+    assert (sorted(imports_that_run(path)), imports_that_run(path, late=True)) == (
+        ["a", "c", "d"],
+        ["e.f"],
+    )

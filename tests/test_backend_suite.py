@@ -27,7 +27,9 @@ def test_every_case_is_complete_and_named_once() -> None:
     assert len({c.name for c in cases}) == len(cases)
     for c in cases:
         graph = c.model.graph
-        weights = {w.name for w in graph.initializer} | {w.values.name for w in graph.sparse_initializer}
+        weights = {w.name for w in graph.initializer} | {
+            w.values.name for w in graph.sparse_initializer
+        }
         optional = {i.name for i in graph.input if i.type.HasField("optional_type")}
         assert {i.name for i in graph.input} - weights - optional <= set(c.inputs), c.name
         assert len(c.outputs) == len(graph.output), c.name
@@ -44,7 +46,10 @@ def test_clamp_ir_copies() -> None:
 def test_the_table_speaks_of_known_cases_and_is_nested() -> None:
     table = suite_table.table()
     shipped, clamped = set(table["right_as_shipped"]), set(table["right_clamped"])
-    moving, reference_only = set(table["single_node_moving"]), set(table["single_node_moving_reference_only"])
+    moving, reference_only = (
+        set(table["single_node_moving"]),
+        set(table["single_node_moving_reference_only"]),
+    )
     assert moving < clamped and not reference_only & clamped
     # Clamping is meant to win cases, never to lose one.
     assert shipped < clamped
@@ -97,7 +102,9 @@ def test_matches(got: Any, want: Any, same: bool) -> None:
 def test_is_right_runs_onnxruntime_and_survives_a_crash() -> None:
     right = make_case([np.array([0, 2], np.float32)])
     assert suite_table.is_right(right)
-    assert not suite_table.is_right(dataclasses.replace(right, outputs=[np.array([0, 3], np.float32)]))
+    assert not suite_table.is_right(
+        dataclasses.replace(right, outputs=[np.array([0, 3], np.float32)])
+    )
     # onnxruntime 1.31 dies of SIGFPE while it folds this.
     crash = parse(
         """g (int64[1] x) => (int64[1] y) {
@@ -114,7 +121,9 @@ def test_is_right_runs_onnxruntime_and_survives_a_crash() -> None:
 
 def test_any_opset_reaches_the_child_and_is_undone() -> None:
     newest = next(
-        case(n) for n in suite_table.table()["right_clamped"] if n not in suite_table.table()["right_as_shipped"]
+        case(n)
+        for n in suite_table.table()["right_clamped"]
+        if n not in suite_table.table()["right_as_shipped"]
     )
     clamped = clamp_ir(newest.model)
     with suite_table.any_opset():
@@ -127,7 +136,14 @@ def test_the_table_is_what_is_measured_now() -> None:
     kept, now = suite_table.table(), suite_table.measure()
     versions = ("onnx", "onnxruntime")
     if [kept[v] for v in versions] != [now[v] for v in versions]:
-        pytest.skip(f"the table is for {[kept[v] for v in versions]}, installed are {[now[v] for v in versions]}")
+        pytest.skip(
+            f"the table is for {[kept[v] for v in versions]}, installed are {[now[v] for v in versions]}"
+        )
     assert now["cases"] == kept["cases"]
-    for key in ("right_as_shipped", "right_clamped", "single_node_moving", "single_node_moving_reference_only"):
+    for key in (
+        "right_as_shipped",
+        "right_clamped",
+        "single_node_moving",
+        "single_node_moving_reference_only",
+    ):
         assert set(now[key]) ^ set(kept[key]) == set(), key

@@ -36,13 +36,19 @@ print(json.dumps(found))
 def outcomes(jobs: list[tuple[str, str]]) -> list[dict[str, list[object]]]:
     """What three processes with different hash seeds give."""
     words = json.dumps([[str(MODELS_DIR / name), what] for name, what in jobs])
-    environments = [{**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)} for seed in ("1", "2", "77")]
+    environments = [
+        {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)} for seed in ("1", "2", "77")
+    ]
     # different addresses too: one process has allocated something else before
     codes = [WORK, f"kept = [object() for _ in range(100003)]\n{WORK}", WORK]
     found = []
     for code, environment in zip(codes, environments):
         done = subprocess.run(
-            [sys.executable, "-c", code, words], env=environment, capture_output=True, text=True, timeout=550
+            [sys.executable, "-c", code, words],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=550,
         )
         assert done.returncode == 0, done.stderr[-2000:]
         found.append(json.loads(done.stdout))
@@ -53,11 +59,19 @@ def check(jobs: list[tuple[str, str]]) -> None:
     first, *others = outcomes(jobs)
     assert len(first) == len(jobs)
     for other in others:
-        assert {name: (first[name], other[name]) for name in first if first[name] != other[name]} == {}
+        assert {
+            name: (first[name], other[name]) for name in first if first[name] != other[name]
+        } == {}
 
 
 def test_a_few() -> None:
-    check([("training/unet.onnx", "grad"), ("training/mlp.onnx", "checkpointed"), ("lstmcell.onnx", "default")])
+    check(
+        [
+            ("training/unet.onnx", "grad"),
+            ("training/mlp.onnx", "checkpointed"),
+            ("lstmcell.onnx", "default"),
+        ]
+    )
 
 
 @pytest.mark.slow

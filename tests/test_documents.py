@@ -40,15 +40,23 @@ def code(text: str) -> Iterator[str]:
     for language, content in fenced(text):
         if language != "python":
             yield from content.splitlines()
-    yield from re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE))
+    yield from re.findall(
+        r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    )
 
 
 def paths(text: str) -> set[str]:
     """The words of code that look like a path inside the repository, and the targets of links."""
-    words = {w.strip("'\",;.") if not w.startswith(".") else w for line in code(text) for w in line.split()}
+    words = {
+        w.strip("'\",;.") if not w.startswith(".") else w
+        for line in code(text)
+        for w in line.split()
+    }
     found = {w for w in words if (w.endswith(SUFFIXES) or re.fullmatch(r"[\w.-]+(/[\w.-]*)+", w))}
     links = re.findall(r"\]\(([^)#\s]+)[^)\s]*\)", text)
-    return {w for w in (*found, *links) if not ELSEWHERE.match(w) and w not in ("out.onnx", "grad.onnx")}
+    return {
+        w for w in (*found, *links) if not ELSEWHERE.match(w) and w not in ("out.onnx", "grad.onnx")
+    }
 
 
 def is_there(path: str) -> bool:
@@ -85,7 +93,9 @@ def test_every_command_and_option_exists(name: str) -> None:
 
 
 def test_the_table_of_commands_is_whole() -> None:
-    table = text_of("README.md").split("## Command line", 1)[1].split("\n\n`optimize` chooses", 1)[0]
+    table = (
+        text_of("README.md").split("## Command line", 1)[1].split("\n\n`optimize` chooses", 1)[0]
+    )
     assert [c for c in COMMANDS if f"`{c}" not in table] == []
 
 
@@ -95,7 +105,11 @@ def test_every_pass_and_preset_exists(name: str) -> None:
     rows = [line for line in text.splitlines() if re.search(r"\bpass(es)? `", line)]
     named = [p for line in rows for group in re.findall(r"\bpass(?:es)? ((?:`[\w-]+`(?:, | and )?)+)", line)
              for p in re.findall(r"`([\w-]+)`", group)]  # fmt: skip
-    named += [p.partition("{")[0] for line in code(text) for p in re.findall(r"--passes ([a-z]{3}[\w-]+)", line)]
+    named += [
+        p.partition("{")[0]
+        for line in code(text)
+        for p in re.findall(r"--passes ([a-z]{3}[\w-]+)", line)
+    ]
     assert [p for p in named if p not in PASSES] == []
     assert [p for p in re.findall(r"preset `([\w-]+)`", text) if p not in PRESETS] == []
 
@@ -104,7 +118,11 @@ def test_every_pass_and_preset_exists(name: str) -> None:
 def test_every_public_name_is_public(name: str) -> None:
     text = text_of(name)
     named = set(re.findall(r"\bonnxgrad\.([a-zA-Z_]\w*)\b(?![\w.]*[./])", text))
-    named |= {n.strip() for names in re.findall(r"from onnxgrad import (.+)", text) for n in names.split(",")}
+    named |= {
+        n.strip()
+        for names in re.findall(r"from onnxgrad import (.+)", text)
+        for n in names.split(",")
+    }
     folders = {p.stem for p in PACKAGE.iterdir()}
     # metadata keys that we write into nodes and functions
     assert sorted(named - set(onnxgrad.__all__) - folders - {"made_by", "inline"}) == []
@@ -113,7 +131,9 @@ def test_every_public_name_is_public(name: str) -> None:
 def test_the_house_is_shown_whole() -> None:
     """Every folder of the package and every module beside them stands in ARCHITECTURE.md."""
     text = text_of("ARCHITECTURE.md")
-    folders = {f"{p.parent.relative_to(PACKAGE)}/" for p in PACKAGE.rglob("*.py") if p.parent != PACKAGE}
+    folders = {
+        f"{p.parent.relative_to(PACKAGE)}/" for p in PACKAGE.rglob("*.py") if p.parent != PACKAGE
+    }
     assert sorted(f for f in folders if f"`{f}`" not in text) == []
     modules = {p.name for p in PACKAGE.glob("*.py")} - {"__init__.py", "__main__.py", "version.py"}
     assert sorted(m for m in modules if f"`{m}`" not in text) == []

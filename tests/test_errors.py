@@ -35,8 +35,14 @@ GIVEN: dict[str, Any] = {
 def _made(cls: type[Exception]) -> Exception:
     if cls.__init__ in (Exception.__init__, OnnxgradError.__init__):
         return cls("what, where, what to do")
-    parameters = [p for p in list(inspect.signature(cls.__init__).parameters.values())[1:] if p.default is p.empty]
-    plain = [p for p in parameters if p.kind is not p.KEYWORD_ONLY and p.kind is not p.VAR_POSITIONAL]
+    parameters = [
+        p
+        for p in list(inspect.signature(cls.__init__).parameters.values())[1:]
+        if p.default is p.empty
+    ]
+    plain = [
+        p for p in parameters if p.kind is not p.KEYWORD_ONLY and p.kind is not p.VAR_POSITIONAL
+    ]
     return cls(*(GIVEN.get(str(p.annotation), "words") for p in plain))
 
 
@@ -65,7 +71,10 @@ def _same(a: BaseException, b: BaseException) -> bool:
 def test_pickling(cls: type[Exception]) -> None:
     error = _made(cls)
     if isinstance(error.args[0], str):
-        error.args = (f"m.onnx: {error.args[0]}", *error.args[1:])  # as the command line names the file
+        error.args = (
+            f"m.onnx: {error.args[0]}",
+            *error.args[1:],
+        )  # as the command line names the file
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         assert _same(pickle.loads(pickle.dumps(error, protocol)), error)
     assert _same(copy.copy(error), error) and _same(copy.deepcopy(error), error)
@@ -73,7 +82,15 @@ def test_pickling(cls: type[Exception]) -> None:
 
 def test_the_sweep_sees_them_all() -> None:
     names = {cls.__name__ for cls in EXCEPTIONS}
-    assert {"InputError", "RunFailed", "RewriteRefuted", "Refused", "TypeMismatch", "Decline", "Unsupported"} <= names
+    assert {
+        "InputError",
+        "RunFailed",
+        "RewriteRefuted",
+        "Refused",
+        "TypeMismatch",
+        "Decline",
+        "Unsupported",
+    } <= names
 
 
 def test_a_subclass_with_a_constructor_of_its_own() -> None:
@@ -97,21 +114,27 @@ def test_a_process_pool_sends_them() -> None:
     context = multiprocessing.get_context("spawn")
     with (
         concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool,
-        pytest.raises(onnxgrad.RunFailed, match="could not run the model: a worker's words") as error,
+        pytest.raises(
+            onnxgrad.RunFailed, match="could not run the model: a worker's words"
+        ) as error,
     ):
         pool.submit(_fail).result(timeout=60)
     assert (error.value.stage, error.value.reason) == ("run", "a worker's words")
 
 
 def test_exported() -> None:
-    assert {"RunFailed", "RewriteRefuted", "Unsupported", "InputError", "NotProved"} <= set(onnxgrad.__all__)
+    assert {"RunFailed", "RewriteRefuted", "Unsupported", "InputError", "NotProved"} <= set(
+        onnxgrad.__all__
+    )
     assert all(hasattr(onnxgrad, name) for name in onnxgrad.__all__)
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda m: onnxgrad.optimize(parse("g (float[2] x) => (float[2] y) { y = Neg(x) }"), preset=str(m)),
+        lambda m: onnxgrad.optimize(
+            parse("g (float[2] x) => (float[2] y) { y = Neg(x) }"), preset=str(m)
+        ),
         lambda m: onnxgrad.optimize(m, passes=str(m)),
         lambda m: onnxgrad.optimize(m, merge=str(m)),
         lambda m: onnxgrad.gradient(m, names=str(m)),

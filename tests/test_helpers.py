@@ -35,7 +35,9 @@ def test_cache_dir_follows_the_environment(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_every_golden_file_is_somebodys_and_longer_than_what_stands_in_a_test() -> None:
-    tests = "\n".join(p.read_text(encoding="utf-8") for p in helpers.TEXT_DIR.parent.rglob("test_*.py"))
+    tests = "\n".join(
+        p.read_text(encoding="utf-8") for p in helpers.TEXT_DIR.parent.rglob("test_*.py")
+    )
     files = list(helpers.TEXT_DIR.rglob("*.txt"))
     assert len(files) > 3
     assert [p.stem for p in files if f'golden("{p.stem}"' not in tests] == []

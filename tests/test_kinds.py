@@ -75,7 +75,10 @@ KINDS: dict[str, tuple[Callable[[onnx.ModelProto, Path], Any], type]] = {
     "Program of a file": (lambda m, f: onnxgrad.load(_saved(m, f)), Program),
     "BindingBlock": (lambda m, f: onnxgrad.load(m).main, BindingBlock),
     "BytesIO": (lambda m, f: _at_end(m), onnx.ModelProto),
-    "open file": (lambda m, f: io.BufferedReader(io.BytesIO(m.SerializeToString())), onnx.ModelProto),  # type: ignore[arg-type]
+    "open file": (
+        lambda m, f: io.BufferedReader(io.BytesIO(m.SerializeToString())),
+        onnx.ModelProto,
+    ),  # type: ignore[arg-type]
     "ONNXProgram": (lambda m, f: ONNXProgram(m), onnx.ModelProto),
     "onnxscript": (lambda m, f: OnnxFunction(m), onnx.ModelProto),
 }
@@ -97,7 +100,9 @@ REPORTS: dict[str, Callable[[Any], Any]] = {
     "check_gradient": lambda m: onnxgrad.check_gradient(m, ["x", "w"]).ok,
     "diff": lambda m: not onnxgrad.diff(m, parse(TEXT)).operators,
     "diff, second": lambda m: not onnxgrad.diff(parse(TEXT), m).operators,
-    "inspect": lambda m: onnxgrad.inspect(m).stats.operators == {"Identity": 1, "MatMul": 1, "Relu": 1},
+    "inspect": lambda m: (
+        onnxgrad.inspect(m).stats.operators == {"Identity": 1, "MatMul": 1, "Relu": 1}
+    ),
 }
 
 
@@ -118,7 +123,9 @@ def test_transform(function: str, kind: str, tmp_path: Path) -> None:
     assert [n.op_type for n in after.graph.node] == [n.op_type for n in wanted.graph.node]
     assert not any(t.data_location for t in after.graph.initializer), "weights are loaded"
     if not in_place and kind != "open file":
-        assert [n.op_type for n in _proto(given).graph.node] == ["Identity", "MatMul", "Relu"], "given is not changed"
+        assert [n.op_type for n in _proto(given).graph.node] == ["Identity", "MatMul", "Relu"], (
+            "given is not changed"
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -131,7 +138,11 @@ def test_report(function: str, kind: str, tmp_path: Path) -> None:
 def test_load(kind: str, tmp_path: Path) -> None:
     given = KINDS[kind][0](parse(TEXT), tmp_path)
     program = onnxgrad.load(given)
-    assert isinstance(program, Program) and [b.op for b in program.main.bindings] == ["Identity", "MatMul", "Relu"]
+    assert isinstance(program, Program) and [b.op for b in program.main.bindings] == [
+        "Identity",
+        "MatMul",
+        "Relu",
+    ]
     assert onnxgrad.load(program) is program
 
 
@@ -141,7 +152,9 @@ def test_a_changed_program_is_proved_against_itself(tmp_path: Path) -> None:
     onnxgrad.rewrite_call(RELU, lambda x: op.Neg(x), program)
     found = onnxgrad.optimize(program)
     assert [b.op for b in found.main.bindings] == ["MatMul", "Neg"]
-    assert not onnxgrad.verify(program, tmp_path / "m.onnx").ok and onnxgrad.verify(program, found).ok
+    assert (
+        not onnxgrad.verify(program, tmp_path / "m.onnx").ok and onnxgrad.verify(program, found).ok
+    )
 
 
 def test_functions_are_proved_too() -> None:
@@ -205,7 +218,9 @@ def test_over_two_gigabytes_is_said_before_the_work(
 ) -> None:
     path = _saved(parse(TEXT), tmp_path)
     monkeypatch.setattr(weights, "MAX_BYTES", 16)
-    with pytest.raises(InputError, match=r"pass 2 GB.*onnxgrad.load\(path\).*onnxgrad.save\(program, path\)"):
+    with pytest.raises(
+        InputError, match=r"pass 2 GB.*onnxgrad.load\(path\).*onnxgrad.save\(program, path\)"
+    ):
         TRANSFORMS[function](path)
     if function != "optimize":  # whose proof would write such a model into one file
         assert isinstance(TRANSFORMS[function](onnxgrad.load(path)), Program)

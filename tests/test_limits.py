@@ -35,7 +35,9 @@ def command(*words: object, folder: Path, ulimit: int = 0) -> tuple[int, str, fl
     shell = limit + "exec " + " ".join(f"'{word}'" for word in words)
     started = time.monotonic()
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, cwd=folder, env=env, timeout=100)
+    done = subprocess.run(
+        ["bash", "-c", shell], capture_output=True, text=True, cwd=folder, env=env, timeout=100
+    )
     return done.returncode, done.stdout + done.stderr, time.monotonic() - started
 
 
@@ -62,13 +64,16 @@ def test_time_that_is_over_is_an_error_that_names_the_option() -> None:
         time.sleep(0.02)
         return current().left()
 
-    with pytest.raises(LimitReached, match=r"^not proved: the work took longer than 0\.01 s; .* --timeout$"):
+    with pytest.raises(
+        LimitReached, match=r"^not proved: the work took longer than 0\.01 s; .* --timeout$"
+    ):
         late(timeout=0.01)
     assert late(timeout=10) > 1
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("1", 1), ("4GB", 4 * 10**9), ("4 gib", 4 << 30), ("1.5k", 1500), ("9" * 18 + "T", 1 << 62)]
+    ("text", "size"),
+    [("1", 1), ("4GB", 4 * 10**9), ("4 gib", 4 << 30), ("1.5k", 1500), ("9" * 18 + "T", 1 << 62)],
 )
 def test_sizes_of_memory(text: str, size: int) -> None:
     assert read_size(text) == size
@@ -93,7 +98,9 @@ def test_every_function_that_runs_models_takes_both() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [["verify", "model.onnx", "model.onnx"], ["optimize", "model.onnx", "--dry-run"]])
+@pytest.mark.parametrize(
+    "words", [["verify", "model.onnx", "model.onnx"], ["optimize", "model.onnx", "--dry-run"]]
+)
 def test_a_model_that_does_not_end(tmp_path: Path, words: list[str]) -> None:
     saved(parse(ENDLESS), tmp_path)
     code, said, seconds = command(*words, "--timeout", "3", folder=tmp_path)
@@ -104,7 +111,11 @@ def test_a_model_that_does_not_end(tmp_path: Path, words: list[str]) -> None:
 def test_the_float64_reference_ends_with_the_work(tmp_path: Path) -> None:
     """One numpy call in a loop of a recurrence: quick in onnxruntime, slow in float64, and checked between nodes only."""
     steps = 400_000
-    weights = [np.array([steps, 1, 1]), np.ones((1, 1, 1), np.float32), np.ones((1, 1, 1), np.float32)]
+    weights = [
+        np.array([steps, 1, 1]),
+        np.ones((1, 1, 1), np.float32),
+        np.ones((1, 1, 1), np.float32),
+    ]
     model = parse("""g (float[1, 1, 1] x) => (float y) {
         X = Expand(x, s) all, h = RNN<hidden_size = 1>(X, w, r) y = ReduceMax<keepdims = 0>(h) }""")
     for name, array in zip("swr", weights, strict=True):
@@ -121,7 +132,10 @@ def slow_constants(count: int) -> onnx.ModelProto:
     for i in range(count):
         fill = numpy_helper.from_array(np.array([1e-4 * (i + 1)], np.float32))
         nodes.append(helper.make_node("ConstantOfShape", ["s"], [f"c{i}_0"], value=fill))
-        nodes += [helper.make_node("MatMul", [f"c{i}_{k}", f"c{i}_0"], [f"c{i}_{k + 1}"]) for k in range(40)]
+        nodes += [
+            helper.make_node("MatMul", [f"c{i}_{k}", f"c{i}_0"], [f"c{i}_{k + 1}"])
+            for k in range(40)
+        ]
         nodes.append(helper.make_node("ReduceMax", [f"c{i}_40"], [f"r{i}"], keepdims=0))
         names.append(f"r{i}")
     nodes.append(helper.make_node("Sum", names, ["y"]))
@@ -146,7 +160,9 @@ def test_memory_of_a_run_is_bounded_and_the_message_names_the_option(tmp_path: P
     model = parse(text)
     model.graph.initializer.append(numpy_helper.from_array(np.array([10**9]), "k"))
     saved(model, tmp_path)
-    code, said, _ = command("verify", "model.onnx", "model.onnx", "--max-memory", "1GiB", folder=tmp_path)
+    code, said, _ = command(
+        "verify", "model.onnx", "model.onnx", "--max-memory", "1GiB", folder=tmp_path
+    )
     assert code == 1 and "not proved" in said and "--max-memory" in said and "Traceback" not in said
 
 
@@ -178,10 +194,14 @@ def test_writing_is_part_of_the_work(command: str, tmp_path: Path) -> None:
     with open(tmp_path / "w.bin", "wb") as file:
         file.truncate(1 << 32)
     words = [command, "m.onnx", "-o", "out.onnx", "--timeout", "0.3"]
-    words += {"optimize": ["--no-verify"], "grad": ["--no-verify", "--wrt", "x"], "place": ["--device", "cpu=Mul"]}[
-        command
-    ]
+    words += {
+        "optimize": ["--no-verify"],
+        "grad": ["--no-verify", "--wrt", "x"],
+        "place": ["--device", "cpu=Mul"],
+    }[command]
     started = time.monotonic()
-    done = subprocess.run([sys.executable, "-m", "onnxgrad", *words], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "onnxgrad", *words], cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.returncode == 1 and "--timeout" in done.stderr and time.monotonic() - started < 10
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.onnx", "w.bin"]

@@ -98,10 +98,16 @@ def code_lines(path: Path) -> int:
     text = path.read_text(encoding="utf-8")
     documented: set[int] = set()
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+        if (
+            isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+            and ast.get_docstring(node) is not None
+        ):
             documented |= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
     lines = enumerate(text.splitlines(), 1)
-    return sum(bool(s := line.strip()) and not s.startswith("#") and i not in documented for i, line in lines)
+    return sum(
+        bool(s := line.strip()) and not s.startswith("#") and i not in documented
+        for i, line in lines
+    )
 
 
 def module(path: Path) -> str:
@@ -112,7 +118,9 @@ def module(path: Path) -> str:
 def modules() -> list[str]:
     """Those of some size, by their paths without suffix."""
     files = {module(p): p for p in sorted(PACKAGE.rglob("*.py")) if p.stem != "__init__"}
-    return [name for name, p in files.items() if not name.startswith(GROWING) and code_lines(p) > SIZE]
+    return [
+        name for name, p in files.items() if not name.startswith(GROWING) and code_lines(p) > SIZE
+    ]
 
 
 def has_mirror(name: str, tests: Path = TESTS) -> bool:
@@ -121,7 +129,9 @@ def has_mirror(name: str, tests: Path = TESTS) -> bool:
     own = [folder / f"test_{path.name.lstrip('_')}.py"]
     if folder != tests:
         own += [folder / f"test_{folder.name}.py", folder.parent / f"test_{folder.name}.py"]
-    return any(p.is_file() for p in own) or (path.name.startswith("_") and any(folder.glob("test_*.py")))
+    return any(p.is_file() for p in own) or (
+        path.name.startswith("_") and any(folder.glob("test_*.py"))
+    )
 
 
 def test_every_module_has_its_tests() -> None:
@@ -160,5 +170,8 @@ def test_the_finder_of_mirrors(tmp_path: Path, name: str, there: str, answer: bo
 
 def test_lines_of_code_are_counted_without_words(tmp_path: Path) -> None:
     path = tmp_path / "m.py"
-    path.write_text('"""Two\nlines."""\n\n# one\ndef f():\n    """Says."""\n    return "text"\n', encoding="utf-8")
+    path.write_text(
+        '"""Two\nlines."""\n\n# one\ndef f():\n    """Says."""\n    return "text"\n',
+        encoding="utf-8",
+    )
     assert code_lines(path) == 2

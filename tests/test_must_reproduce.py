@@ -74,7 +74,9 @@ def test_convolutions(name: str) -> None:
 
 @pytest.mark.parametrize("name", NOTHING_TO_FIND)
 def test_nothing_to_find(name: str) -> None:
-    assert count(after(name), "Conv", "MatMul", "Gemm") == count(before(name), "Conv", "MatMul", "Gemm")
+    assert count(after(name), "Conv", "MatMul", "Gemm") == count(
+        before(name), "Conv", "MatMul", "Gemm"
+    )
 
 
 def test_gpt2_is_packed_already() -> None:
@@ -114,7 +116,9 @@ def distance(want: Any, got: Any) -> float:
     """The largest difference relative to max|want|."""
     want, got = np.asarray(want, np.float64), np.asarray(got, np.float64)
     assert want.shape == got.shape
-    return float(np.max(np.abs(want - got), initial=0.0) / (np.max(np.abs(want), initial=0.0) or 1.0))
+    return float(
+        np.max(np.abs(want - got), initial=0.0) / (np.max(np.abs(want), initial=0.0) or 1.0)
+    )
 
 
 def test_onnxruntime_fuses_every_batch_norm_of_mobilenet(tmp_path: Path) -> None:
@@ -134,7 +138,9 @@ def test_onnxruntime_fuses_every_batch_norm_of_mobilenet(tmp_path: Path) -> None
     program = load(MODELS_DIR / name)
     Pipeline.of("clean").run(program)
     clean = to_proto(program)
-    assert count(clean, "BatchNormalization") == 52 and left(clean) == 0, "the clean-up alone is what it needs"
+    assert count(clean, "BatchNormalization") == 52 and left(clean) == 0, (
+        "the clean-up alone is what it needs"
+    )
 
 
 def test_metadata_of_untouched_nodes_survives_and_merged_nodes_carry_the_union() -> None:
@@ -151,7 +157,9 @@ def test_metadata_of_untouched_nodes_survives_and_merged_nodes_carry_the_union()
             scopes.append(metadata["namespace"])
     assert len(scopes) == 12
     for scope in scopes:
-        assert all(f".{part}" in scope or part in scope for part in ("query", "key", "value")), scope
+        assert all(f".{part}" in scope or part in scope for part in ("query", "key", "value")), (
+            scope
+        )
 
 
 @pytest.mark.parametrize("name", ["bert.raw.onnx", "mobilenet_v2.raw.onnx", "lstmcell.onnx"])
@@ -192,7 +200,9 @@ def test_the_argument_is_never_changed() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("merge", ["auto", "always"])
-@pytest.mark.parametrize("name", [*PRODUCTS, *CONVOLUTIONS, *NOTHING_TO_FIND, "mobilenet_v2.raw.onnx"])
+@pytest.mark.parametrize(
+    "name", [*PRODUCTS, *CONVOLUTIONS, *NOTHING_TO_FIND, "mobilenet_v2.raw.onnx"]
+)
 def test_every_committed_model_is_proved(name: str, merge: str) -> None:
     """`optimize` raises when the proof fails."""
     optimize(str(MODELS_DIR / name), merge=merge)

@@ -33,7 +33,9 @@ def test_version_is_written_once(pyproject: dict[str, Any]) -> None:
     assert onnxgrad.__version__ is __version__
     literal = re.compile(rf"""["']{re.escape(__version__)}["']""")
     holders = [
-        p.name for p in sorted((ROOT / "onnxgrad").rglob("*.py")) if literal.search(p.read_text(encoding="utf-8"))
+        p.name
+        for p in sorted((ROOT / "onnxgrad").rglob("*.py"))
+        if literal.search(p.read_text(encoding="utf-8"))
     ]
     assert holders == ["version.py"]
     assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
@@ -66,7 +68,9 @@ def test_extras(pyproject: dict[str, Any]) -> None:
         "[cuda,cudnn]" in r for r in extras["gpu"]
     )
     # Both wheels write the same files, so an extra that can be combined with `gpu` must not bring the other one.
-    assert "onnxruntime" not in {name_of(r) for extra in ("test", "dev", "peers") for r in extras[extra]}
+    assert "onnxruntime" not in {
+        name_of(r) for extra in ("test", "dev", "peers") for r in extras[extra]
+    }
 
 
 def test_every_requirement_has_a_floor_that_can_be_tested(pyproject: dict[str, Any]) -> None:
@@ -83,14 +87,24 @@ def test_every_requirement_has_a_floor_that_can_be_tested(pyproject: dict[str, A
 def test_readme_names_every_base_dependency_and_both_commands(pyproject: dict[str, Any]) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     section = readme.split("## Dependencies", 1)[1].split("\n## ", 1)[0]
-    assert [r for r in pyproject["project"]["dependencies"] if f"`{name_of(r)}`" not in section] == []
+    assert [
+        r for r in pyproject["project"]["dependencies"] if f"`{name_of(r)}`" not in section
+    ] == []
     assert "-m onnxgrad optimize models/mobilenet_v2.raw.onnx -o out.onnx" in readme
     assert ".venv/bin/python -m pytest" in readme
 
 
 def test_the_source_distribution_holds_what_the_documents_name(pyproject: dict[str, Any]) -> None:
     included = set(pyproject["tool"]["hatch"]["build"]["targets"]["sdist"]["include"])
-    wanted = {".ci", ".editorconfig", ".github", ".pre-commit-config.yaml", "LICENSE", "*.md", "pyproject.toml"}
+    wanted = {
+        ".ci",
+        ".editorconfig",
+        ".github",
+        ".pre-commit-config.yaml",
+        "LICENSE",
+        "*.md",
+        "pyproject.toml",
+    }
     assert wanted <= included and [n for n in included - {"*.md"} if not (ROOT / n).exists()] == []
 
 
@@ -100,20 +114,28 @@ def test_types_are_shipped() -> None:
 
 def test_licence_is_apache_2() -> None:
     text = (ROOT / "LICENSE").read_text(encoding="utf-8")
-    assert "Apache License" in text and "Version 2.0, January 2004" in text and "END OF TERMS AND CONDITIONS" in text
+    assert (
+        "Apache License" in text
+        and "Version 2.0, January 2004" in text
+        and "END OF TERMS AND CONDITIONS" in text
+    )
 
 
 @pytest.mark.slow
 def test_the_source_distribution_runs_its_own_tests(tmp_path: Path) -> None:
     """Among them those that read models/, tests/data, scripts/ and pyproject.toml."""
-    pytest.importorskip("hatchling", reason="building needs hatchling, which the extra `dev` brings")
+    pytest.importorskip(
+        "hatchling", reason="building needs hatchling, which the extra `dev` brings"
+    )
     build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=120)
     (archive,) = tmp_path.glob("onnxgrad-*.tar.gz")
     with tarfile.open(archive) as file:
         file.extractall(tmp_path, filter="data")
     (unpacked,) = (path for path in tmp_path.iterdir() if path.is_dir())
-    assert {p.name for p in (ROOT / "models").rglob("*.onnx")} == {p.name for p in unpacked.glob("models/**/*.onnx")}
+    assert {p.name for p in (ROOT / "models").rglob("*.onnx")} == {
+        p.name for p in unpacked.glob("models/**/*.onnx")
+    }
     run = [
         "test_architecture.py",
         "test_packaging.py",
@@ -121,7 +143,11 @@ def test_the_source_distribution_runs_its_own_tests(tmp_path: Path) -> None:
         "ir/test_round_trip.py",
         "cli/test_inspect.py",
     ]
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHONPATH"))}
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTEST_", "PYTHONPATH"))
+    }
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *(f"tests/{name}" for name in run)],
         cwd=unpacked, env={**env, "PYTHONPATH": str(unpacked)}, capture_output=True, text=True, timeout=300,

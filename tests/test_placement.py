@@ -24,7 +24,10 @@ def placed(text: str, *rules: str, **options: Any) -> tuple[Program, Placement]:
 
 
 def moves(placement: Placement) -> list[tuple[str, list[str]]]:
-    return [("" if c.made_by is None else c.made_by.op, [b.op for b in c.readers]) for c in placement.copies]
+    return [
+        ("" if c.made_by is None else c.made_by.op, [b.op for b in c.readers])
+        for c in placement.copies
+    ]
 
 
 def marked(ir: bool = False) -> ModelProto:
@@ -61,7 +64,9 @@ def test_device_configurations_of_the_ir() -> None:
     (configuration,) = model.configuration
     assert list(configuration.device) == ["cpu", "cuda"] and configuration.num_devices == 2
     specs = [n.device_configurations[0].sharding_spec[0] for n in model.graph.node]
-    assert [list(s.device) for s in specs] == [[0], [1], [0], [0], [1]] and specs[0].tensor_name == "a"
+    assert [list(s.device) for s in specs] == [[0], [1], [0], [0], [1]] and specs[
+        0
+    ].tensor_name == "a"
     assert model.ir_version == 11
     twice = load(model)
     annotate(twice, place(twice, []), ir=True)
@@ -75,7 +80,9 @@ def test_a_value_is_copied_once_for_all_readers_on_a_device() -> None:
 
 
 def test_constants_are_not_copied_and_open_sizes_are_said() -> None:
-    text = "g (float[N,4] x) => (float[N,4] y) <float[4] w = {1,2,3,4}> { a = Neg(x)  y = Add(a, w) }"
+    text = (
+        "g (float[N,4] x) => (float[N,4] y) <float[4] w = {1,2,3,4}> { a = Neg(x)  y = Add(a, w) }"
+    )
     _, placement = placed(text, "cuda=Add")
     (copy,) = placement.copies
     assert copy.value.name == "a" and copy.bytes is None and copy.count == "N*4"
@@ -143,7 +150,9 @@ def test_a_rule_that_matches_nothing_and_a_name_that_breaks_the_option() -> None
 # ---- what onnxruntime makes of it --------------------------------------------------------------------------------
 
 
-def session(model: ModelProto, value: str, capfd: pytest.CaptureFixture[str], providers: list[str]) -> tuple[Any, str]:
+def session(
+    model: ModelProto, value: str, capfd: pytest.CaptureFixture[str], providers: list[str]
+) -> tuple[Any, str]:
     """A session with the option set, and what onnxruntime logged."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
@@ -168,7 +177,9 @@ def test_onnxruntime_refuses_an_option_that_we_would_not_write() -> None:
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry(OPTION, "cpu(=cpu);cuda")
     with pytest.raises(Exception, match="layering config"):
-        onnxruntime.InferenceSession(marked().SerializeToString(), options, providers=["CPUExecutionProvider"])
+        onnxruntime.InferenceSession(
+            marked().SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
 
 
 @pytest.mark.cuda
@@ -180,5 +191,7 @@ def test_onnxruntime_assigns_what_was_marked(capfd: pytest.CaptureFixture[str]) 
     assert "mapped to EP: CUDAExecutionProvider" in log
     sections = log.split("Node(s) placed on [")[1:]
     on = {s.split("]")[0]: s.split("Number of nodes")[0] for s in sections}
-    for op, provider in zip(("Add", "Sqrt", "Log", "Sub", "Exp"), ("CPU", "CUDA", "CPU", "CPU", "CUDA")):
+    for op, provider in zip(
+        ("Add", "Sqrt", "Log", "Sub", "Exp"), ("CPU", "CUDA", "CPU", "CPU", "CUDA")
+    ):
         assert f"{op} (" in on[f"{provider}ExecutionProvider"]

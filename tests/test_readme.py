@@ -11,7 +11,9 @@ import onnxgrad
 from onnxgrad.ir.load import load
 from tests.helpers import ROOT
 
-BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+BLOCKS = re.findall(
+    r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
+)
 
 
 @pytest.mark.parametrize("index", range(len(BLOCKS)))

@@ -36,7 +36,9 @@ class Model(torch.nn.Module):  # type: ignore[misc,name-defined]
 
 @pytest.fixture(scope="module")
 def models() -> dict[str, Any]:
-    exported = torch.onnx.export(Model(), (torch.randn(3, 2), torch.randn(2, 2)), dynamo=True, verbose=False)
+    exported = torch.onnx.export(
+        Model(), (torch.randn(3, 2), torch.randn(2, 2)), dynamo=True, verbose=False
+    )
     stream = io.BytesIO()
     exported.save(stream)
     return {"onnxscript": relu_of_product, "ONNXProgram": exported, "BytesIO": stream}
@@ -56,5 +58,7 @@ def test_kind(models: dict[str, Any], kind: str) -> None:
 
 
 def test_a_function_that_needs_an_attribute() -> None:
-    with pytest.raises(onnxgrad.InputError, match="the onnxscript function 'leaky' gives no model: ValueError"):
+    with pytest.raises(
+        onnxgrad.InputError, match="the onnxscript function 'leaky' gives no model: ValueError"
+    ):
         onnxgrad.load(leaky)

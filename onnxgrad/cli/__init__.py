@@ -1,1 +1,3 @@
-"""The command line: one file per command; `app` finds them, `common` holds what they share, `report` prints."""
+"""The command line: one file per command; `app` finds them, `common` holds what they share,
+`report` prints.
+"""

@@ -1,7 +1,8 @@
-"""`main`: find the command, run it, and turn every outcome into an exit code and at most one line on stderr.
+"""`main`: find the command, run it, and turn every outcome into an exit code and at most one line
+on stderr.
 
-A command is a module `onnxgrad.cli.<name>` with `add_options(parser)` and `run(args, out) -> exit code`, and one line
-in COMMANDS. It is imported only when it is called.
+A command is a module `onnxgrad.cli.<name>` with `add_options(parser)` and `run(args, out) -> exit
+code`, and one line in COMMANDS. It is imported only when it is called.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ PIPE_CLOSED = 141  # what a shell reports for a program that SIGPIPE ended
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code: 0 done and proved, 1 the answer is no, 2 bad input or usage, 3 our own error, or
-    128 and the number of the signal that ended it.
+    """Run one command; the exit code: 0 done and proved, 1 the answer is no, 2 bad input or usage,
+    3 our own error, or 128 and the number of the signal that ended it.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     open_streams()
@@ -97,7 +98,10 @@ def _foreseen(error: BaseException) -> tuple[str, int] | None:
     if isinstance(error, OnnxgradError) and not isinstance(error, InternalError):
         return str(error), error.exit_code
     if isinstance(error, MemoryError):
-        text = "not proved: the work needs more memory than this process may have (`ulimit -v`, the machine's memory)"
+        text = (
+            "not proved: the work needs more memory than this process may have (`ulimit -v`, the "
+            "machine's memory)"
+        )
         return f"{text}{f': {error}' if str(error) else ''}", NotProved.exit_code
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
@@ -107,7 +111,9 @@ def _foreseen(error: BaseException) -> tuple[str, int] | None:
 
 def _ours(error: BaseException, args: argparse.Namespace | None, verbose: bool) -> int:
     """What nobody expected: the model's fault where it does not run, else our own."""
-    theirs = blamed(_models(args), error) if args is not None and isinstance(error, Exception) else None
+    theirs = (
+        blamed(_models(args), error) if args is not None and isinstance(error, Exception) else None
+    )
     if theirs is not None:
         return _failed(str(theirs), theirs.exit_code, verbose)
     what = str(error) if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"
@@ -120,7 +126,10 @@ def _models(args: argparse.Namespace) -> list[str]:
     return [found] if isinstance(found, str) else list(found)
 
 
-_REPORT = "please report this line with the command, the model and what `onnxgrad doctor` prints (-v adds a traceback)"
+_REPORT = (
+    "please report this line with the command, the model and what `onnxgrad doctor` prints (-v "
+    "adds a traceback)"
+)
 
 
 def _failed(message: str, code: int, verbose: bool) -> int:
@@ -141,11 +150,15 @@ def _flush() -> None:
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     """The parser, with the options of the commands that `words` may call."""
-    parser = Parser(prog="onnxgrad", description="Better and differentiated ONNX files, proved by running them.")
+    parser = Parser(
+        prog="onnxgrad", description="Better and differentiated ONNX files, proved by running them."
+    )
     parser.add_argument("--version", action="version", version=f"onnxgrad {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
     for name, summary in COMMANDS.items():
-        sub = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        sub = commands.add_parser(
+            name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
+        )
         if name in words:
             module = import_module(f"onnxgrad.cli.{name.replace('-', '_')}")
             module.add_options(sub)

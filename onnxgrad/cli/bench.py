@@ -17,15 +17,29 @@ from onnxgrad.verify.bench import BenchReport, Spread, bench
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     parser.add_argument(
-        "model", nargs="+", metavar="MODEL", help="ONNX files of one interface; ratios are to the first"
+        "model",
+        nargs="+",
+        metavar="MODEL",
+        help="ONNX files of one interface; ratios are to the first",
     )
     group = add_running(parser, "measuring")
-    group.add_argument("--seed", type=natural, default=0, metavar="N", help="of generated values (default: 0)")
-    group.add_argument("--rounds", type=natural, default=20, metavar="N", help="turns of each model (default: 20)")
-    group.add_argument("--seconds", type=positive, default=2.0, metavar="S", help="for each model (default: 2)")
-    group.add_argument("--no-optimize", action="store_true", help="switch onnxruntime's own optimisations off")
     group.add_argument(
-        "--require", type=positive, metavar="RATIO", help="exit with 1 when a model takes longer than RATIO x the first"
+        "--seed", type=natural, default=0, metavar="N", help="of generated values (default: 0)"
+    )
+    group.add_argument(
+        "--rounds", type=natural, default=20, metavar="N", help="turns of each model (default: 20)"
+    )
+    group.add_argument(
+        "--seconds", type=positive, default=2.0, metavar="S", help="for each model (default: 2)"
+    )
+    group.add_argument(
+        "--no-optimize", action="store_true", help="switch onnxruntime's own optimisations off"
+    )
+    group.add_argument(
+        "--require",
+        type=positive,
+        metavar="RATIO",
+        help="exit with 1 when a model takes longer than RATIO x the first",
     )
 
 
@@ -47,7 +61,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
             optimize=not args.no_optimize,
             **options,
         )
-    slow = [t.name for t in report.timings[1:] if args.require is not None and t.wall_ratio.median > args.require]
+    slow = [
+        t.name
+        for t in report.timings[1:]
+        if args.require is not None and t.wall_ratio.median > args.require
+    ]
     code = 1 if slow or report.refused else 0
     out.show(_table(report))
     for name, why in report.refused.items():
@@ -70,14 +88,15 @@ def _table(report: BenchReport) -> Table:
     threads = f"{report.threads} thread{'s' * (report.threads != 1)}"
     sizes = "".join(f", {name}={size}" for name, size in report.dims.items())
     made = table(
-        "model", ">wall ms", ">quartiles", ">CPU ms", ">wall ratio", ">quartiles", ">CPU ratio", ">runs",
-        title=f"{report.provider}, {threads}{sizes}",
+        "model", ">wall ms", ">quartiles", ">CPU ms", ">wall ratio", ">quartiles", ">CPU ratio",
+        ">runs", title=f"{report.provider}, {threads}{sizes}",
     )  # fmt: skip
     for t in report.timings:
         style = "green" if t.wall_ratio.high < 1 else "yellow" if t.wall_ratio.low > 1 else ""
         made.add_row(
-            cell(t.name), f"{t.wall.median * 1e3:.3f}", _quartiles(t.wall, 1e3), f"{t.cpu.median * 1e3:.3f}",
-            cell(f"{t.wall_ratio.median:.3f}", style), _quartiles(t.wall_ratio, 1), f"{t.cpu_ratio.median:.3f}",
+            cell(t.name), f"{t.wall.median * 1e3:.3f}", _quartiles(t.wall, 1e3),
+            f"{t.cpu.median * 1e3:.3f}", cell(f"{t.wall_ratio.median:.3f}", style),
+            _quartiles(t.wall_ratio, 1), f"{t.cpu_ratio.median:.3f}",
             str(t.runs),
         )  # fmt: skip
     return made

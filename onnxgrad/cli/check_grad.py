@@ -7,7 +7,14 @@ import argparse
 from onnxgrad.cli.gradient_options import ALLOW_EMPTY, add_gradient, gradient_options
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import named, shown, source
-from onnxgrad.cli.options import add_allow_empty, add_running, natural, positive, require_runtime, running_options
+from onnxgrad.cli.options import (
+    add_allow_empty,
+    add_running,
+    natural,
+    positive,
+    require_runtime,
+    running_options,
+)
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.grad import check_gradient
@@ -21,13 +28,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     parser.add_argument("model", metavar="MODEL", help="an ONNX file, or - for stdin")
     add_gradient(parser)
-    parser.add_argument("--tolerance", type=positive, metavar="T", help="relative; default: by the model's float type")
+    parser.add_argument(
+        "--tolerance",
+        type=positive,
+        metavar="T",
+        help="relative; default: by the model's float type",
+    )
     add_allow_empty(add_running(parser, "check"), ALLOW_EMPTY)
-    parser.add_argument("--data-seed", type=natural, default=0, metavar="N", help="of generated values and directions")
+    parser.add_argument(
+        "--data-seed",
+        type=natural,
+        default=0,
+        metavar="N",
+        help="of generated values and directions",
+    )
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """0 when every value that could be judged is right, else 1: one is wrong, or nothing is proved."""
+    """0 when every value that could be judged is right, else 1: one is wrong, or nothing is
+    proved.
+    """
     asked = gradient_options(args)
     require_runtime(args.provider)
     options = running_options(args)

@@ -18,7 +18,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """0 when models can be proved here. Raises InputError where onnxruntime is missing or does not run on the CPU."""
+    """0 when models can be proved here. Raises InputError where onnxruntime is missing or does
+    not run on the CPU.
+    """
     with out.progress("doctor", 1) as advance:
         advance("trying the providers", None)
         report = {"onnxgrad": __version__, **doctor_report()}
@@ -27,7 +29,9 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if report["onnxruntime"] is None:
         raise InputError("; ".join(report["problems"]))
     if not report["providers"]["cpu"]["works"]:
-        raise InputError(f"onnxruntime does not run on the CPU: {report['providers']['cpu']['why']}")
+        raise InputError(
+            f"onnxruntime does not run on the CPU: {report['providers']['cpu']['why']}"
+        )
     return 0
 
 
@@ -39,7 +43,10 @@ def _tables(report: dict[str, Any]) -> Iterator[Part]:
         made.add_row(cell(name, "dim"), cell(version or "not installed", "" if version else "dim"))
     yield made
     if report["max_ir"] is not None:
-        yield cell(f"onnxruntime takes models up to IR version {report['max_ir']} and opset {report['max_opset']}")
+        yield cell(
+            f"onnxruntime takes models up to IR version {report['max_ir']} and opset "
+            f"{report['max_opset']}"
+        )
     yield ""
     made = table("provider", "runs", "why not")
     for name, found in report["providers"].items():

@@ -12,7 +12,13 @@ from typing import Any
 from onnxgrad.cli.gradient_options import ALLOW_EMPTY, add_gradient, gradient_options
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import STDIN, named, shown, source
-from onnxgrad.cli.options import add_allow_empty, add_running, natural, require_runtime, running_options
+from onnxgrad.cli.options import (
+    add_allow_empty,
+    add_running,
+    natural,
+    require_runtime,
+    running_options,
+)
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import check_not_weights, files_read, target_of, write_model
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
@@ -33,31 +39,49 @@ _SAMPLE = 8
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     parser.add_argument("model", metavar="MODEL", help="an ONNX file, or - for stdin")
-    parser.add_argument("-o", "--output", metavar="OUT", required=True, help="the file to write; - is stdout")
+    parser.add_argument(
+        "-o", "--output", metavar="OUT", required=True, help="the file to write; - is stdout"
+    )
     add_gradient(parser)
-    parser.add_argument("--names", default="{}_grad", metavar="PATTERN", help="of the adjoints (default: {}_grad)")
+    parser.add_argument(
+        "--names", default="{}_grad", metavar="PATTERN", help="of the adjoints (default: {}_grad)"
+    )
     parser.add_argument(
         "--ste", action="store_true",
-        help="pass QuantizeLinear - DequantizeLinear pairs straight through: an estimate, not checked by differences",
+        help="pass QuantizeLinear - DequantizeLinear pairs straight through: an estimate, not "
+             "checked by differences",
     )  # fmt: skip
     parser.add_argument(
         "--mark", action="store_true",
-        help="write the model itself with the marks of --checkpoint in it; a grad without --checkpoint reads them",
+        help="write the model itself with the marks of --checkpoint in it; a grad without "
+             "--checkpoint reads them",
     )  # fmt: skip
     parser.add_argument(
         "--function", metavar="NAME",
-        help="the gradient of this local function, by all its operands, as one more function of the model",
+        help="the gradient of this local function, by all its operands, as one more function of "
+             "the model",
     )  # fmt: skip
-    parser.add_argument("--no-simplify", action="store_true", help="leave the graph as the backward walk made it")
+    parser.add_argument(
+        "--no-simplify", action="store_true", help="leave the graph as the backward walk made it"
+    )
     add_allow_empty(add_running(parser, "proof"), ALLOW_EMPTY)
-    parser.add_argument("--data-seed", type=natural, default=0, metavar="N", help="of generated values")
-    parser.add_argument("--no-verify", action="store_true", help="skip the numeric check (needs no onnxruntime)")
+    parser.add_argument(
+        "--data-seed", type=natural, default=0, metavar="N", help="of generated values"
+    )
+    parser.add_argument(
+        "--no-verify", action="store_true", help="skip the numeric check (needs no onnxruntime)"
+    )
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Write the gradient graph once a sample of its adjoints agrees with differences."""
     asked = gradient_options(args)
-    asked |= {"seed": args.adjoint, "names": args.names, "simplify": not args.no_simplify, "ste": args.ste}
+    asked |= {
+        "seed": args.adjoint,
+        "names": args.names,
+        "simplify": not args.no_simplify,
+        "ste": args.ste,
+    }
     target = target_of(args.output, files_read(args))
     if args.mark:
         return _mark(args, out, asked, target)
@@ -72,7 +96,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
         started = time.perf_counter()
         with within_limits(args):
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what it warns of is among the notes, which are printed
+                # what it warns of is among the notes, which are printed
+                warnings.simplefilter("ignore")
                 found = differentiate(load(model), **asked)
             seconds = time.perf_counter() - started
             # an estimate has no differences to agree with
@@ -92,9 +117,13 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def _mark(args: argparse.Namespace, out: Output, asked: dict[str, Any], target: Path | None) -> int:
-    """Write the model with checkpoint marks; it computes what it did, so there is nothing to prove."""
+    """Write the model with checkpoint marks; it computes what it did, so there is nothing to
+    prove.
+    """
     if asked["checkpoint"] is None:
-        raise InputError("--mark writes the marks of --checkpoint: give --checkpoint auto, a size or marks")
+        raise InputError(
+            "--mark writes the marks of --checkpoint: give --checkpoint auto, a size or marks"
+        )
     try:
         with within_limits(args):
             program = load(source(args.model))
@@ -125,7 +154,9 @@ def _function(args: argparse.Namespace, out: Output, asked: dict[str, Any], targ
             program = raise_opset(load(source(args.model)))[0]
             report = None
             if not args.no_verify:
-                report = check_function(program, args.function, seed=args.data_seed, provider=args.provider)
+                report = check_function(
+                    program, args.function, seed=args.data_seed, provider=args.provider
+                )
             _, name, _ = add_function_gradient(program, args.function)
             if report is not None and not report.ok:
                 raise NotProved(f"{args.model}: {report}; nothing was written")
@@ -141,7 +172,9 @@ def _function(args: argparse.Namespace, out: Output, asked: dict[str, Any], targ
     return 0
 
 
-def _prove(args: argparse.Namespace, found: Gradient, asked: dict[str, Any], out: Output) -> GradientReport:
+def _prove(
+    args: argparse.Namespace, found: Gradient, asked: dict[str, Any], out: Output
+) -> GradientReport:
     """The numeric check of some of the requested values, in the same request otherwise."""
     names = _spread(list(found.adjoints))
     strange = [name for name in args.allow_empty if name not in found.adjoints]

@@ -7,7 +7,9 @@ from typing import Any
 
 from onnxgrad.grad.checkpoint import Checkpoint
 
-ALLOW_EMPTY = "this value's gradient may be 0 throughout: without it, 0 = 0 for all values is exit 1"
+ALLOW_EMPTY = (
+    "this value's gradient may be 0 throughout: without it, 0 = 0 for all values is exit 1"
+)
 
 
 def add_gradient(parser: argparse.ArgumentParser) -> None:
@@ -15,8 +17,10 @@ def add_gradient(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("gradient")
     group.add_argument(
         "--wrt", action="append", metavar="NAME|GLOB",
-        help="values to differentiate with respect to: inputs, weights, intermediate values; params: every weight that "
-        "reaches the target (`inspect --weights` lists them); !GLOB takes away; several by commas; default: every "
+        help="values to differentiate with respect to: inputs, weights, intermediate values; "
+             "params: every weight that "
+        "reaches the target (`inspect --weights` lists them); !GLOB takes away; several by commas; "
+        "default: every "
         "floating-point input",
     )  # fmt: skip
     group.add_argument(
@@ -29,11 +33,13 @@ def add_gradient(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--seed", choices=("ones", "input"), default="ones", dest="adjoint",
-        help="ones (default): scalar targets; input: any shape, the targets' adjoints become graph inputs",
+        help="ones (default): scalar targets; input: any shape, the targets' adjoints become graph "
+             "inputs",
     )  # fmt: skip
     group.add_argument(
         "--checkpoint", action="append", default=[], metavar="auto|SIZE|MARK",
-        help="recompute instead of keep: auto, a memory budget such as 512MB, or marks [start:|end:]NAME[@READER]",
+        help="recompute instead of keep: auto, a memory budget such as 512MB, or marks "
+             "[start:|end:]NAME[@READER]",
     )  # fmt: skip
 
 

@@ -21,7 +21,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--text", action="store_true", help="print the whole binding block")
     what.add_argument(
-        "--weights", action="store_true", help="which constants are weights, what `params` leaves out, and why"
+        "--weights",
+        action="store_true",
+        help="which constants are weights, what `params` leaves out, and why",
     )
     add_limits(parser)
 

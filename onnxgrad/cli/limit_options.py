@@ -1,4 +1,6 @@
-"""`--timeout` and `--max-memory`: what the work on one model may cost, on the command line for our own process too."""
+"""`--timeout` and `--max-memory`: what the work on one model may cost, on the command line for
+our own process too.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,10 @@ from typing import Any
 from onnxgrad.errors import InputError
 from onnxgrad.limits import MOST_SECONDS, SECONDS, Limits, limited, read_size
 
-_AGAIN = 5.0  # seconds between the first call to stop and the next, should the first be lost in an `except`
-_ROOM = 1 << 29  # bytes of address space that our process has beyond what it holds when the work begins
+# seconds between the first call to stop and the next, should the first be lost in an `except`
+_AGAIN = 5.0
+# bytes of address space that our process has beyond what it holds when the work begins
+_ROOM = 1 << 29
 
 
 def add_limits(parser: argparse._ActionsContainer) -> None:
@@ -25,7 +29,8 @@ def add_limits(parser: argparse._ActionsContainer) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--max-memory", type=memory, metavar="SIZE",
-        help="for each process that works on it, such as 4GB (default: half of what the machine or its cgroup has)",
+        help="for each process that works on it, such as 4GB (default: half of what the machine or "
+             "its cgroup has)",
     )  # fmt: skip
 
 
@@ -52,10 +57,14 @@ def memory(text: str) -> int:
 def within_limits(args: argparse.Namespace, extra: float = 0.0) -> Iterator[None]:
     """The work on one model, bound by the options; `extra` seconds are asked for and do not count.
 
-    Raises LimitReached. Beside the children this bounds our own process: its time by an alarm, where we are the main
-    thread, its memory by its address space.
+    Raises LimitReached. Beside the children this bounds our own process: its time by an alarm,
+    where we are the main thread, its memory by its address space.
     """
-    with limited(args.timeout + extra, args.max_memory) as limits, _alarm(limits), _address_space(limits):
+    with (
+        limited(args.timeout + extra, args.max_memory) as limits,
+        _alarm(limits),
+        _address_space(limits),
+    ):
         try:
             yield
         except MemoryError as error:
@@ -64,7 +73,9 @@ def within_limits(args: argparse.Namespace, extra: float = 0.0) -> Iterator[None
 
 @contextlib.contextmanager
 def _alarm(limits: Limits) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+    if threading.current_thread() is not threading.main_thread() or not hasattr(
+        signal, "setitimer"
+    ):
         yield
         return
 

@@ -18,7 +18,9 @@ STDIN = "-"
 
 
 def expand(patterns: Iterable[str]) -> list[str]:
-    """The models meant by arguments: globs that the shell left alone are expanded. Raises InputError for no match."""
+    """The models meant by arguments: globs that the shell left alone are expanded. Raises
+    InputError for no match.
+    """
     found: list[str] = []
     for pattern in patterns:
         if pattern == STDIN or os.path.exists(pattern) or not glob.has_magic(pattern):
@@ -40,7 +42,9 @@ def source(name: str) -> Path | bytes:
 
 
 def read(name: str) -> tuple[onnx.ModelProto, Path | None]:
-    """A parsed model without its external data, and its folder. Raises InputError for what is no ONNX model."""
+    """A parsed model without its external data, and its folder. Raises InputError for what is no
+    ONNX model.
+    """
     if name != STDIN:
         return proto_of(Path(name))
     data = _stdin()
@@ -53,7 +57,9 @@ def read(name: str) -> tuple[onnx.ModelProto, Path | None]:
 
 
 def model_of(name: str) -> Path | onnx.ModelProto:
-    """What public functions take for a command-line name: the file itself, since its weights may lie beside it."""
+    """What public functions take for a command-line name: the file itself, since its weights may
+    lie beside it.
+    """
     return read(name)[0] if name == STDIN else Path(name)
 
 

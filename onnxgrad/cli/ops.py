@@ -15,7 +15,9 @@ _STYLES = {"rule": "green", "body": "green", "zero": "", "no gradient": "dim", "
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     parser.add_argument("name", nargs="*", metavar="NAME", help="show only these operators")
-    parser.add_argument("--markdown", action="store_true", help="the whole table as a Markdown page")
+    parser.add_argument(
+        "--markdown", action="store_true", help="the whole table as a Markdown page"
+    )
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
@@ -31,8 +33,12 @@ def run(args: argparse.Namespace, out: Output) -> int:
     rows = [r for r in rows if not args.name or r.name in args.name]
     shown = table("operator", ">since", "gradient", "file", "at kinks, and limits")
     for r in rows:
-        shown.add_row(cell(r.name), cell(r.since), cell(r.kind, _STYLES[r.kind]), cell(r.file), cell(r.notes))
+        shown.add_row(
+            cell(r.name), cell(r.since), cell(r.kind, _STYLES[r.kind]), cell(r.file), cell(r.notes)
+        )
     named = ("name", "since", "gradient", "notes", "file")
-    out.json({"operators": [dict(zip(named, (r.name, r.since, r.kind, r.notes, r.file))) for r in rows]})
+    out.json(
+        {"operators": [dict(zip(named, (r.name, r.since, r.kind, r.notes, r.file))) for r in rows]}
+    )
     out.show(shown)
     return 0

@@ -13,7 +13,14 @@ from onnxgrad.cli.models import STDIN, expand, named, shown, source
 from onnxgrad.cli.options import add_proof, natural, proof_options, require_runtime
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.recipe_options import with_recipe
-from onnxgrad.cli.targets import check_folder, check_not_weights, check_output, files_read, target_of, write_model
+from onnxgrad.cli.targets import (
+    check_folder,
+    check_not_weights,
+    check_output,
+    files_read,
+    target_of,
+    write_model,
+)
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.load import read_proto
 from onnxgrad.ir.save import to_proto
@@ -29,36 +36,61 @@ from onnxgrad.report.optimized import Outcome, summary
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    parser.add_argument("model", nargs="+", metavar="MODEL", help="an ONNX file, a glob, or - for stdin")
+    parser.add_argument(
+        "model", nargs="+", metavar="MODEL", help="an ONNX file, a glob, or - for stdin"
+    )
     where = parser.add_mutually_exclusive_group()
     where.add_argument("-o", "--output", metavar="OUT", help="the file to write; - is stdout")
-    where.add_argument("--out-dir", metavar="DIR", help="the folder to write to, under the inputs' names")
-    parser.add_argument("--dry-run", action="store_true", help="rewrite and prove, but write no model")
-    how = parser.add_argument_group("rewriting")
-    how.add_argument("--preset", choices=tuple(PRESETS), default="default", help="see `onnxgrad passes`")
-    how.add_argument("--passes", metavar="LIST", help="these passes in this order: a,b{option=value}")
-    how.add_argument(
-        "--merge", choices=MERGE, default="auto", help="parallel products into one: auto (default) where it pays"
+    where.add_argument(
+        "--out-dir", metavar="DIR", help="the folder to write to, under the inputs' names"
     )
-    how.add_argument("--allow-growth", action="store_true", help="let --merge always grow the file by more than 10 %%")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="rewrite and prove, but write no model"
+    )
+    how = parser.add_argument_group("rewriting")
+    how.add_argument(
+        "--preset", choices=tuple(PRESETS), default="default", help="see `onnxgrad passes`"
+    )
+    how.add_argument(
+        "--passes", metavar="LIST", help="these passes in this order: a,b{option=value}"
+    )
+    how.add_argument(
+        "--merge",
+        choices=MERGE,
+        default="auto",
+        help="parallel products into one: auto (default) where it pays",
+    )
+    how.add_argument(
+        "--allow-growth",
+        action="store_true",
+        help="let --merge always grow the file by more than 10 %%",
+    )
     how.add_argument(
         "--inline", action="append", default=[], metavar="NAME",
-        help="first put the bodies of these functions, or of operators that have one, in their calls' place",
+        help="first put the bodies of these functions, or of operators that have one, in their "
+             "calls' place",
     )  # fmt: skip
     how.add_argument(
-        "--config", metavar="FILE", help="a recipe: options and requirements as TOML; default: [tool.onnxgrad] of "
+        "--config", metavar="FILE", help="a recipe: options and requirements as TOML; default: "
+                                         "[tool.onnxgrad] of "
         "pyproject.toml in this folder",
     )  # fmt: skip
     how.add_argument("--max-rewrites", type=natural, metavar="N", help="stop after N rewrites")
-    how.add_argument("--explain", action="store_true", help="list near misses with the reason they were declined")
+    how.add_argument(
+        "--explain", action="store_true", help="list near misses with the reason they were declined"
+    )
     add_proof(parser)
     parser.add_argument(
-        "--verify", choices=("model", "each"), default="model", help="model (default): prove the whole model; each: "
-        "also cut out every rewrite and run both of its forms on its own operands, so that a wrong law is named at "
+        "--verify", choices=("model", "each"), default="model", help="model (default): prove the "
+                                                                     "whole model; each: "
+        "also cut out every rewrite and run both of its forms on its own operands, so that a wrong "
+        "law is named at "
         "once (with --no-verify only this)",
     )  # fmt: skip
     parser.add_argument(
-        "--no-verify", action="store_true", help="skip the proof of the whole model (needs no onnxruntime)"
+        "--no-verify",
+        action="store_true",
+        help="skip the proof of the whole model (needs no onnxruntime)",
     )
 
 
@@ -113,16 +145,24 @@ def run(args: argparse.Namespace, out: Output) -> int:
     return code
 
 
-def _complain(recipe: Recipe, jobs: list[_Job], models: list[str], args: argparse.Namespace, out: Output) -> None:
-    """Say what a recipe does that one might not expect: no proof by a folder's own, settings for no model."""
+def _complain(
+    recipe: Recipe, jobs: list[_Job], models: list[str], args: argparse.Namespace, out: Output
+) -> None:
+    """Say what a recipe does that one might not expect: no proof by a folder's own, settings for
+    no model.
+    """
     if args.config is None and not args.no_verify and any(job.args.no_verify for job in jobs):
-        out.complain(f"{recipe.where} of this folder turns the proof off: [tool.onnxgrad.verify] run = false")
+        out.complain(
+            f"{recipe.where} of this folder turns the proof off: [tool.onnxgrad.verify] run = false"
+        )
     for pattern in recipe.unmet(models):
         out.complain(f'{recipe.where}: models."{pattern}" means none of the models given')
 
 
 def _require_runtimes(jobs: list[_Job]) -> None:
-    """Raises InputError where models will be run and onnxruntime, or a provider asked for, is missing."""
+    """Raises InputError where models will be run and onnxruntime, or a provider asked for, is
+    missing.
+    """
     running = [job.args for job in jobs if not job.args.no_verify or job.args.verify == "each"]
     for provider in dict.fromkeys(args.provider for args in running):
         try:
@@ -150,7 +190,9 @@ def _targets(args: argparse.Namespace, models: list[str]) -> list[Path | None]:
         targets = [folder / Path(name).name for name in models]
         if len(set(targets)) < len(targets):
             same = next(t.name for t in targets if targets.count(t) > 1)
-            raise InputError(f"two of the models are called {same}: optimise them into different folders")
+            raise InputError(
+                f"two of the models are called {same}: optimise them into different folders"
+            )
         _make_folder(folder, args.dry_run)
         if args.dry_run:
             return [None] * len(targets)
@@ -160,8 +202,14 @@ def _targets(args: argparse.Namespace, models: list[str]) -> list[Path | None]:
     if len(models) > 1 and not args.dry_run:
         raise InputError(f"{len(models)} models need --out-dir DIR (or --dry-run)")
     if args.output is None and not args.dry_run:
-        raise InputError("say where to write: -o OUT or --out-dir DIR, or look first with --dry-run")
-    return [None] * len(models) if args.dry_run else [target_of(args.output, [*models, *files_read(args)])]
+        raise InputError(
+            "say where to write: -o OUT or --out-dir DIR, or look first with --dry-run"
+        )
+    return (
+        [None] * len(models)
+        if args.dry_run
+        else [target_of(args.output, [*models, *files_read(args)])]
+    )
 
 
 def _make_folder(folder: Path, dry_run: bool) -> None:
@@ -170,7 +218,9 @@ def _make_folder(folder: Path, dry_run: bool) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"--out-dir {folder}: cannot be made: {error.strerror or error}") from error
+        raise InputError(
+            f"--out-dir {folder}: cannot be made: {error.strerror or error}"
+        ) from error
     check_folder(folder, folder)
 
 
@@ -200,7 +250,9 @@ def _one(job: _Job, name: str, target: Path | None, *, last: bool) -> Outcome:
     return outcome
 
 
-def _rewrite(job: _Job, name: str, target: Path | None, outcome: Outcome, clock: _Clock) -> Optimized:
+def _rewrite(
+    job: _Job, name: str, target: Path | None, outcome: Outcome, clock: _Clock
+) -> Optimized:
     args, steps = job.args, len(job.pipeline.passes)
     model = source(name)
     with job.out.progress("stdin" if name == STDIN else Path(name).name, steps) as advance:
@@ -209,7 +261,10 @@ def _rewrite(job: _Job, name: str, target: Path | None, outcome: Outcome, clock:
         def on_stage(stage: str) -> None:
             nonlocal ran
             clock.switch(stage)
-            waiting = {"prove": "running both models", "bisect": "looking for the rewrite to blame"}.get(stage)
+            waiting = {
+                "prove": "running both models",
+                "bisect": "looking for the rewrite to blame",
+            }.get(stage)
             advance(waiting or stage, None if waiting else ran)
             ran += 1
 

@@ -58,7 +58,9 @@ def stdout_for_data(option: str) -> BinaryIO:
 
 
 class Output:
-    """The streams of one run. With `--json -` or `-o -` stdout belongs to that, and the tables make room."""
+    """The streams of one run. With `--json -` or `-o -` stdout belongs to that, and the tables
+    make room.
+    """
 
     def __init__(
         self,
@@ -111,25 +113,36 @@ class Output:
         try:
             write_whole(Path(self._json), text.encode("utf-8", "backslashreplace"))
         except OSError as error:
-            raise InputError(f"--json {self._json}: cannot be written: {error.strerror or error}") from error
+            raise InputError(
+                f"--json {self._json}: cannot be written: {error.strerror or error}"
+            ) from error
 
     @contextmanager
     def progress(self, title: str, total: float) -> Iterator[Callable[[str, float | None], None]]:
-        """A bar on stderr for work of over a second, gone when it ends; yields `advance(what, completed or None)`.
+        """A bar on stderr for work of over a second, gone when it ends; yields `advance(what,
+        completed or None)`.
 
         Nothing where stderr is no terminal; there -v prints each stage on a line.
         """
         bar = Progress(
-            SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(30), TimeElapsedColumn(),
-            console=self.errors, transient=True,
+            SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(30),
+            TimeElapsedColumn(), console=self.errors, transient=True,
         )  # fmt: skip
-        steps, pulse = bar.add_task(clean(title), total=total), bar.add_task("", total=None, visible=False)
+        steps, pulse = (
+            bar.add_task(clean(title), total=total),
+            bar.add_task("", total=None, visible=False),
+        )
 
         def advance(what: str, completed: float | None) -> None:
             described = clean(f"{title}: {what}")
             known = completed is not None
             # the bar pulses where nobody knows how long it takes, and is full only when all is done
-            bar.update(steps, description=described, visible=known, completed=min(completed or 0, 0.99 * total))
+            bar.update(
+                steps,
+                description=described,
+                visible=known,
+                completed=min(completed or 0, 0.99 * total),
+            )
             bar.update(pulse, description=described, visible=not known)
             if self.verbose and not self._bar:
                 self.note(described)

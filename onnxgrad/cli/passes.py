@@ -1,4 +1,6 @@
-"""`onnxgrad passes`: every pass with its law and options, every preset with its order and reasons."""
+"""`onnxgrad passes`: every pass with its law and options, every preset with its order and
+reasons.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,15 @@ def run(args: argparse.Namespace, out: Output) -> int:
     presets = {name: preset for name, preset in DESCRIBED.items() if name in names}
     out.json(
         {
-            "passes": [{"name": n, "law": p.law(), "options": _options(p)} for n, p in passes.items()],
+            "passes": [
+                {"name": n, "law": p.law(), "options": _options(p)} for n, p in passes.items()
+            ],
             "presets": [
-                {"name": n, "why": p.why, "passes": [{"pass": s.item, "why": s.why} for s in p.steps]}
+                {
+                    "name": n,
+                    "why": p.why,
+                    "passes": [{"pass": s.item, "why": s.why} for s in p.steps],
+                }
                 for n, p in presets.items()
             ],
         }
@@ -43,13 +51,19 @@ def run(args: argparse.Namespace, out: Output) -> int:
 def _options(cls: type[Pass]) -> list[dict[str, Any]]:
     """Name, type and default of each option that text can set."""
     return [
-        {"name": f.name, "type": str(f.type), "default": None if f.default is MISSING else f.default}
+        {
+            "name": f.name,
+            "type": str(f.type),
+            "default": None if f.default is MISSING else f.default,
+        }
         for f in fields(cls)
         if f.type in ("int", "float", "bool", "str")
     ]
 
 
-def _parts(passes: dict[str, type[Pass]], presets: dict[str, Preset], with_reasons: bool) -> Iterator[Part]:
+def _parts(
+    passes: dict[str, type[Pass]], presets: dict[str, Preset], with_reasons: bool
+) -> Iterator[Part]:
     for name, cls in passes.items():
         options = ", ".join(f"{o['name']}={_shown(o['default'])}" for o in _options(cls))
         yield line(name, "bold cyan") + cell(f"{{{options}}}" if options else "", "cyan")

@@ -18,17 +18,29 @@ from onnxgrad.report.parts import bytes_text, cell, heading, number, table
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     parser.add_argument("model", metavar="MODEL", help="an ONNX file, or - for stdin")
-    parser.add_argument("-o", "--output", metavar="OUT", help="the file to write; - is stdout; without it, only look")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="OUT",
+        help="the file to write; - is stdout; without it, only look",
+    )
     parser.add_argument(
         "--device", action="append", default=[], metavar="DEVICE=PATTERN", type=str,
-        help="nodes whose name or operator matches run there: cuda='Conv*,op:Gemm,name:head*'; may repeat, the first "
+        help="nodes whose name or operator matches run there: cuda='Conv*,op:Gemm,name:head*'; may "
+             "repeat, the first "
         "match decides; marks already in the model stay where nothing matches",
     )  # fmt: skip
-    parser.add_argument("--default", default="cpu", metavar="DEVICE", help="of all other nodes (default: cpu)")
     parser.add_argument(
-        "--propagate", action="store_true", help="unmarked nodes follow their operands', or else their readers', device"
+        "--default", default="cpu", metavar="DEVICE", help="of all other nodes (default: cpu)"
     )
-    parser.add_argument("--ir", action="store_true", help="write the IR's device_configurations too (IR version 11)")
+    parser.add_argument(
+        "--propagate",
+        action="store_true",
+        help="unmarked nodes follow their operands', or else their readers', device",
+    )
+    parser.add_argument(
+        "--ir", action="store_true", help="write the IR's device_configurations too (IR version 11)"
+    )
     add_limits(parser)
 
 
@@ -47,7 +59,10 @@ def run(args: argparse.Namespace, out: Output) -> int:
     except OnnxgradError as error:
         raise named(error, args.model) from error
     if program.ir_version != version:
-        out.note(f"the IR version went from {version} to {program.ir_version}, which has the fields for the marks")
+        out.note(
+            f"the IR version went from {version} to {program.ir_version}, which has the "
+            "fields for the marks"
+        )
     out.json({"model": args.model, **placement.to_dict()})
     _show(out, placement)
     return 0
@@ -59,19 +74,31 @@ def _show(out: Output, placement: Placement) -> None:
         nodes.add_row(cell(device), number(count))
     out.show(nodes, "")
     known = [c.bytes for c in placement.copies if c.bytes is not None]
-    total = bytes_text(sum(known)) + ("" if len(known) == len(placement.copies) else " and what depends on open sizes")
+    total = bytes_text(sum(known)) + (
+        "" if len(known) == len(placement.copies) else " and what depends on open sizes"
+    )
     count = len(placement.copies)
     out.show(heading(f"{count} {'copy' if count == 1 else 'copies'} between devices, {total}"))
-    for title, copies in (("", placement.copies), ("graph inputs and outputs elsewhere", placement.interface)):
+    for title, copies in (
+        ("", placement.copies),
+        ("graph inputs and outputs elsewhere", placement.interface),
+    ):
         if not copies:
             continue
         rows = table("value", "made by", "read by", "from", "to", ">bytes")
         for c in copies:
             made = "input" if c.made_by is None else called(c.made_by)
-            readers = ", ".join(called(b) for b in c.readers[:4]) + (" ..." if len(c.readers) > 4 else "")
+            readers = ", ".join(called(b) for b in c.readers[:4]) + (
+                " ..." if len(c.readers) > 4 else ""
+            )
             size = f"{c.count} elements" if c.bytes is None else bytes_text(c.bytes)
             rows.add_row(
-                cell(c.value.name), cell(made), cell(readers or "output"), cell(c.source), cell(c.target), size
+                cell(c.value.name),
+                cell(made),
+                cell(readers or "output"),
+                cell(c.source),
+                cell(c.target),
+                size,
             )
         out.show(*([heading(title)] if title else []), rows)
     out.show("", heading("session option for onnxruntime"))

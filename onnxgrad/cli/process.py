@@ -1,4 +1,6 @@
-"""The life of the program around one command: signals, streams that are closed, warnings of libraries."""
+"""The life of the program around one command: signals, streams that are closed, warnings of
+libraries.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from types import FrameType
 from typing import TextIO
 
 # what a user or a system sends to end a program
-_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
 _CLEANING = 1.0  # seconds after a signal in which another one does not disturb the cleaning up
 
 
@@ -24,14 +28,17 @@ class Stopped(KeyboardInterrupt):
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.exit_code = 128 + number
-        self.words = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
+        self.words = (
+            "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
+        )
 
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[None]:
     """Signals that end a program raise Stopped in here, so that it cleans up as after an error.
 
-    Those that the caller handles or ignores stay as they are, and so do all of them outside the main thread.
+    Those that the caller handles or ignores stay as they are, and so do all of them outside the
+    main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -44,7 +51,9 @@ def stoppable() -> Iterator[None]:
         if last - before >= _CLEANING:
             raise Stopped(number)
 
-    ours = [n for n in _SIGNALS if signal.getsignal(n) in (signal.SIG_DFL, signal.default_int_handler)]
+    ours = [
+        n for n in _SIGNALS if signal.getsignal(n) in (signal.SIG_DFL, signal.default_int_handler)
+    ]
     handlers = {n: signal.signal(n, stop) for n in ours}
     try:
         yield
@@ -54,8 +63,8 @@ def stoppable() -> Iterator[None]:
 
 
 def open_streams() -> None:
-    """Put the null device where stdin, stdout or stderr is closed: the next file opened would take its number, and get
-    what a library prints. What Python writes there is lost, as it is anywhere.
+    """Put the null device where stdin, stdout or stderr is closed: the next file opened would take
+    its number, and get what a library prints. What Python writes there is lost, as it is anywhere.
     """
     for number in range(3):
         try:
@@ -73,7 +82,9 @@ def _nowhere() -> TextIO:
 
 
 def drop(stream: TextIO) -> None:
-    """What could not be written to a stream is lost; Python would try again when it exits, and complain."""
+    """What could not be written to a stream is lost; Python would try again when it exits, and
+    complain.
+    """
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 

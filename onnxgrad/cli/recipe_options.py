@@ -20,8 +20,12 @@ _OPTION = {
 }
 
 
-def with_recipe(args: argparse.Namespace, recipe: Recipe, model: str, given: Sequence[str] = ()) -> argparse.Namespace:
-    """A copy of `args` with the recipe's options for `model`, except those among the words `given`."""
+def with_recipe(
+    args: argparse.Namespace, recipe: Recipe, model: str, given: Sequence[str] = ()
+) -> argparse.Namespace:
+    """A copy of `args` with the recipe's options for `model`, except those among the words
+    `given`.
+    """
     made = copy.copy(args)
     for key, value in recipe.of(model).items():
         if key not in OPTIONS:

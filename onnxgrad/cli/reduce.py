@@ -28,16 +28,18 @@ from onnxgrad.verify.reducing.reduce import Reduction, reduce
 
 _FAILURES = (1, 3)  # exit codes of ours that are no fault of the given model or options
 _HELP = """
-The check is a command (no shell: write sh -c '...' for one). It gets the path of a candidate as its last argument, or
-wherever {} stands. An exit status other than 0 means that the candidate still fails, so that it may take the model's
-place; with --interesting-exit only that status does (a command that a signal ended counts as 128 plus its number), with
---says only an output that holds the words. A check that takes longer than --check-timeout says nothing.
+The check is a command (no shell: write sh -c '...' for one). It gets the path of a candidate as its
+last argument, or wherever {} stands. An exit status other than 0 means that the candidate still
+fails, so that it may take the model's place; with --interesting-exit only that status does (a
+command that a signal ended counts as 128 plus its number), with --says only an output that holds
+the words. A check that takes longer than --check-timeout says nothing.
 
   onnxgrad reduce big.onnx --fails 'optimize --preset aggressive' -o small.onnx
   onnxgrad reduce big.onnx --check 'python crashes.py' --interesting-exit 139 -o small.onnx
   onnxgrad reduce big.onnx --check 'onnxgrad verify {} other.onnx' --says DIFFERENT -o small.onnx
 
-Exit codes: 0 reduced (or as small as --timeout allowed), 2 when the check does not fail on MODEL itself.
+Exit codes: 0 reduced (or as small as --timeout allowed), 2 when the check does not fail on MODEL
+itself.
 """
 
 
@@ -51,12 +53,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--check", metavar="COMMAND", help="what fails on the model")
     how.add_argument(
         "--fails", metavar="'COMMAND OPTIONS'",
-        help="a command of onnxgrad that fails on the model, such as 'optimize --preset X', 'grad', 'check-grad': a "
+        help="a command of onnxgrad that fails on the model, such as 'optimize --preset X', "
+             "'grad', 'check-grad': a "
         "candidate must fail with the same exit code, 1 or 3",
     )  # fmt: skip
-    parser.add_argument("--interesting-exit", type=natural, metavar="N", help="the status that counts, and no other")
-    parser.add_argument("--says", metavar="TEXT", help="what the check must print, on stdout or stderr")
-    parser.add_argument("--check-timeout", type=positive, default=60.0, metavar="SECONDS", help="of one check (60)")
+    parser.add_argument(
+        "--interesting-exit", type=natural, metavar="N", help="the status that counts, and no other"
+    )
+    parser.add_argument(
+        "--says", metavar="TEXT", help="what the check must print, on stdout or stderr"
+    )
+    parser.add_argument(
+        "--check-timeout", type=positive, default=60.0, metavar="SECONDS", help="of one check (60)"
+    )
     add_limits(parser.add_argument_group("limits"))
 
 
@@ -73,7 +82,9 @@ def run(args: argparse.Namespace, out: Output) -> int:
         limited(args.timeout + args.check_timeout, args.max_memory),
         tempfile.TemporaryDirectory(prefix="onnxgrad-") as scratch,
     ):
-        check = _check(args, Path(scratch)).on_original(model, args.model, None if args.fails is None else _FAILURES)
+        check = _check(args, Path(scratch)).on_original(
+            model, args.model, None if args.fails is None else _FAILURES
+        )
         with out.progress("reduce", 1) as advance:
             found = reduce(model, check.fails, seconds=args.timeout, on_step=_teller(advance))
     save(load(found.model), target)
@@ -103,7 +114,11 @@ def _own(words: list[str], scratch: Path) -> list[str]:
 
 def _teller(advance: Callable[[str, float | None], None]) -> Callable[[str, ModelProto, int], None]:
     def tell(step: str, model: ModelProto, checked: int) -> None:
-        advance(f"{len(model.graph.node)} nodes, {bytes_text(model.ByteSize())}, {checked} checked, {step}", None)
+        advance(
+            f"{len(model.graph.node)} nodes, {bytes_text(model.ByteSize())}, {checked} "
+            f"checked, {step}",
+            None,
+        )
 
     return tell
 
@@ -119,7 +134,11 @@ def _show(args: argparse.Namespace, out: Output, before: onnx.ModelProto, found:
     for what, a, b in rows:
         made.add_row(what, number(a), number(b), change(a, b))
     made.add_row("file size", bytes_text(before.ByteSize()), bytes_text(after.ByteSize()), "")
-    out.show(heading(args.output), made, f"{number(found.checked)} candidates checked, {number(found.invalid)} invalid")
+    out.show(
+        heading(args.output),
+        made,
+        f"{number(found.checked)} candidates checked, {number(found.invalid)} invalid",
+    )
     if not found.finished:
         out.show("note: stopped by --timeout; more time may make it smaller")
     nodes = {"before": len(before.graph.node), "after": len(after.graph.node)}

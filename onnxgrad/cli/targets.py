@@ -23,7 +23,9 @@ from onnxgrad.ir.weights import sources
 
 
 def target_of(output: str, models: Iterable[str]) -> Path | None:
-    """Where -o says that the model goes, None for stdout. Raises InputError when it cannot go there."""
+    """Where -o says that the model goes, None for stdout. Raises InputError when it cannot go
+    there.
+    """
     if output == STDIN:
         stdout_for_data("-o -")
         if sys.stdout.isatty():
@@ -47,7 +49,9 @@ def write_model(program: Program, target: Path | None) -> None:
 
 
 def check_json(args: argparse.Namespace) -> None:
-    """Raise InputError, before long work, when --json names no place for a file, or one that the command uses."""
+    """Raise InputError, before long work, when --json names no place for a file, or one that the
+    command uses.
+    """
     if args.json in (None, STDIN):
         return
     if not args.json:
@@ -55,7 +59,12 @@ def check_json(args: argparse.Namespace) -> None:
     path, output = Path(args.json), getattr(args, "output", None)
     try:
         check_output(path, files_read(args))
-        if output and output != STDIN and os.path.realpath(output) == os.path.realpath(path) and not is_stream(path):
+        if (
+            output
+            and output != STDIN
+            and os.path.realpath(output) == os.path.realpath(path)
+            and not is_stream(path)
+        ):
             raise InputError(f"{path}: is where -o writes the model")
     except InputError as error:
         raise InputError(f"--json {error}") from error
@@ -68,12 +77,16 @@ def files_read(args: argparse.Namespace) -> list[str]:
         value = getattr(args, option, None)
         named += [] if value is None else [value] if isinstance(value, str) else value
     named += [name.partition("=")[2] for name in named if "=" in name]
-    named += [found for name in named if glob.has_magic(name) for found in glob.glob(name, recursive=True)]
+    named += [
+        found for name in named if glob.has_magic(name) for found in glob.glob(name, recursive=True)
+    ]
     return named
 
 
 def check_output(path: Path, models: Iterable[str]) -> None:
-    """Raise InputError when `path` cannot be written, or is a model that is read; `-` among those is stdin."""
+    """Raise InputError when `path` cannot be written, or is a model that is read; `-` among
+    those is stdin.
+    """
     try:
         stream = is_stream(path)
         if path.exists():
@@ -87,20 +100,31 @@ def check_output(path: Path, models: Iterable[str]) -> None:
 def _refuse_taken(path: Path, models: Iterable[str]) -> None:
     for name in models:
         # a terminal or /dev/null can be both, and /dev/stdin can be the model that is read
-        if name != STDIN and os.path.exists(name) and path.samefile(name) and not stat.S_ISCHR(path.stat().st_mode):
-            raise InputError(f"{path}: output and input are the same file; the input is never changed")
+        if (
+            name != STDIN
+            and os.path.exists(name)
+            and path.samefile(name)
+            and not stat.S_ISCHR(path.stat().st_mode)
+        ):
+            raise InputError(
+                f"{path}: output and input are the same file; the input is never changed"
+            )
     try:
         ours = os.path.samestat(os.fstat(sys.stdout.fileno()), path.stat())
     except (AttributeError, OSError, ValueError):  # stdout is closed, or no file
         return
     if ours and not stat.S_ISCHR(path.stat().st_mode):
-        raise InputError(f"{path}: is stdout, where the tables go; for a model on stdout write -o -")
+        raise InputError(
+            f"{path}: is stdout, where the tables go; for a model on stdout write -o -"
+        )
 
 
 def check_not_weights(path: Path, proto: onnx.ModelProto, folder: Path | None) -> None:
     """Raise InputError when a model reads its weights from `path`."""
     if path.resolve() in sources(proto, folder):
-        raise InputError(f"{path}: the model reads its weights from this file; choose another output")
+        raise InputError(
+            f"{path}: the model reads its weights from this file; choose another output"
+        )
 
 
 def check_folder(folder: Path, what: Path) -> None:
@@ -109,4 +133,6 @@ def check_folder(folder: Path, what: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             return
     except OSError as error:
-        raise InputError(f"{what}: cannot be written: {folder}: {error.strerror or error}") from error
+        raise InputError(
+            f"{what}: cannot be written: {folder}: {error.strerror or error}"
+        ) from error

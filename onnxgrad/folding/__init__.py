@@ -1,1 +1,3 @@
-"""The values of bindings whose operands are constants: what to compute, where, and how well it is rounded."""
+"""The values of bindings whose operands are constants: what to compute, where, and how well it
+is rounded.
+"""

@@ -1,4 +1,6 @@
-"""Whether constants computed anew keep the digits of their dtype: what is scaled may overflow, or vanish near 0."""
+"""Whether constants computed anew keep the digits of their dtype: what is scaled may overflow,
+or vanish near 0.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,12 @@ _REACH = 100
 
 
 def reason_of_rounding(exact: Any, dtype: int, name: str) -> str | None:
-    """Why rounding `exact` to the float `dtype` loses more than its last digit, None when it does not.
+    """Why rounding `exact` to the float `dtype` loses more than its last digit, None when it does
+    not.
 
-    The error is held against each slice along each axis, so that no channel pays for a larger one beside it. Only dead
-    channels may vanish, those below the last digit of the last digit of the whole: trained networks have many.
+    The error is held against each slice along each axis, so that no channel pays for a larger one
+    beside it. Only dead channels may vanish, those below the last digit of the last digit of the
+    whole: trained networks have many.
     """
     wide = np.asarray(exact, np.longdouble)
     with np.errstate(all="ignore"):
@@ -45,7 +49,9 @@ def reason_of_rounding(exact: Any, dtype: int, name: str) -> str | None:
 
 
 def fixed_value(v: Var, reach: int = _REACH) -> Array | None:
-    """The value of a constant or of unfolded bindings over constants, None where numpy may give other bits."""
+    """The value of a constant or of unfolded bindings over constants, None where numpy may give
+    other bits.
+    """
     if v.is_constant:
         return v.const
     b = v.definition

@@ -1,6 +1,8 @@
-"""Operators that numpy evaluates exactly as onnxruntime does: data movement, integers, IEEE + - * / sqrt.
+"""Operators that numpy evaluates exactly as onnxruntime does: data movement, integers, IEEE + - * /
+sqrt.
 
-Anything that two libraries may round differently (Exp, Erf, reductions, half precision) is left to onnxruntime.
+Anything that two libraries may round differently (Exp, Erf, reductions, half precision) is left to
+onnxruntime.
 """
 
 from __future__ import annotations
@@ -18,12 +20,25 @@ _Operands = Sequence[Any]
 
 # operators whose results are their operands' elements: no rounding whatever the dtype
 MOVES = frozenset(
-    {"Concat", "ConstantOfShape", "Expand", "Gather", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze", "Where"}
+    {
+        "Concat",
+        "ConstantOfShape",
+        "Expand",
+        "Gather",
+        "Reshape",
+        "Slice",
+        "Squeeze",
+        "Transpose",
+        "Unsqueeze",
+        "Where",
+    }
 )
 
 
 def evaluate(b: Binding, operands: _Operands | None = None) -> Array | None:
-    """The value of a binding over constants, or over `operands`; None when numpy would not give the very same bits."""
+    """The value of a binding over constants, or over `operands`; None when numpy would not give
+    the very same bits.
+    """
     rule = _RULES.get(b.op)
     if rule is None:
         return None
@@ -40,7 +55,9 @@ def evaluate(b: Binding, operands: _Operands | None = None) -> Array | None:
         return None
     array = np.asarray(value)
     wanted = b.out.shape
-    if array.dtype != numpy_dtype(b.out.dtype) or (wanted is not None and len(wanted) != array.ndim):
+    if array.dtype != numpy_dtype(b.out.dtype) or (
+        wanted is not None and len(wanted) != array.ndim
+    ):
         return None
     # numpy is lenient where ONNX is not; a result of another size than inferred is not believed
     if any(isinstance(w, int) and w != d for w, d in zip(wanted or (), array.shape, strict=False)):
@@ -93,7 +110,8 @@ def _slice(b: Binding, o: _Operands) -> Any:
     index: list[slice] = [slice(None)] * o[0].ndim
     for start, end, axis, step in zip(o[1], o[2], axes, steps, strict=True):
         size = o[0].shape[int(axis)]
-        # a start before the first element stays there in ONNX; numpy would go on to "before the first"
+        # a start before the first element stays there in ONNX; numpy would go on to "before the
+        # first"
         first = max(int(start), -size) if step < 0 else int(start)
         index[int(axis)] = slice(first, int(end), int(step))
     return o[0][tuple(index)]
@@ -105,7 +123,9 @@ def _expand(b: Binding, o: _Operands) -> Any:
 
 def _constant_of_shape(b: Binding, o: _Operands) -> Any:
     value = b.attr("value")
-    fill = numpy_helper.to_array(value) if isinstance(value, TensorProto) else np.zeros(1, np.float32)
+    fill = (
+        numpy_helper.to_array(value) if isinstance(value, TensorProto) else np.zeros(1, np.float32)
+    )
     return np.full([int(d) for d in o[0]], fill.reshape(-1)[0], fill.dtype)
 
 
@@ -113,7 +133,9 @@ def _cast(b: Binding, o: _Operands) -> Any:
     source, target = o[0].dtype, numpy_dtype(b.attr("to"))
     # out of range float to int, and rounding to or from 8 bits and less, differ between libraries
     exact = source.kind in "biu" and target.kind in "biuf" and target.itemsize >= 4
-    exact = exact or (source.kind == "f" and target.kind == "f" and min(source.itemsize, target.itemsize) >= 4)
+    exact = exact or (
+        source.kind == "f" and target.kind == "f" and min(source.itemsize, target.itemsize) >= 4
+    )
     return o[0].astype(target) if exact else None
 
 
@@ -121,7 +143,9 @@ def _plain(a: Any) -> bool:
     return a.dtype.kind in "iu" or (a.dtype.kind == "f" and a.dtype.itemsize >= 4)
 
 
-def _arithmetic(function: Callable[..., Any], integers: bool = True) -> Callable[[Binding, _Operands], Any]:
+def _arithmetic(
+    function: Callable[..., Any], integers: bool = True
+) -> Callable[[Binding, _Operands], Any]:
     def rule(b: Binding, o: _Operands) -> Any:
         fits = all(_plain(a) and (integers or a.dtype.kind == "f") for a in o)
         return function(*o) if fits else None
@@ -138,7 +162,11 @@ def _shape(b: Binding, o: _Operands) -> Any:
 
 
 def _range(b: Binding, o: _Operands) -> Any:
-    return np.arange(o[0], o[1], o[2], dtype=o[0].dtype) if all(a.dtype.kind == "i" for a in o) and o[2] != 0 else None
+    return (
+        np.arange(o[0], o[1], o[2], dtype=o[0].dtype)
+        if all(a.dtype.kind == "i" for a in o) and o[2] != 0
+        else None
+    )
 
 
 _RULES: dict[str, Callable[[Binding, _Operands], Any]] = {

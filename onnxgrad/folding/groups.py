@@ -1,7 +1,8 @@
-"""Bindings over constants that belong together: those that share a constant pay for each other when they are folded.
+"""Bindings over constants that belong together: those that share a constant pay for each other when
+they are folded.
 
-A weight that is cut into pieces and joined in another order is as large as before, though each piece alone, beside the
-weight that the other pieces still read, makes the file larger.
+A weight that is cut into pieces and joined in another order is as large as before, though each
+piece alone, beside the weight that the other pieces still read, makes the file larger.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from onnxgrad.ir.var import Var
 
 
 def groups(block: BindingBlock, foldable: Callable[[Binding], bool]) -> list[list[Binding]]:
-    """The bindings that depend on constants only and are `foldable`, in order, grouped by the values they share."""
+    """The bindings that depend on constants only and are `foldable`, in order, grouped by the
+    values they share.
+    """
     leader: dict[Var, Var] = {}
 
     def find(v: Var) -> Var:
@@ -26,7 +29,11 @@ def groups(block: BindingBlock, foldable: Callable[[Binding], bool]) -> list[lis
     made: dict[Binding, None] = {}
     for b in block.bindings:
         values = [v for v in b.inputs if v is not None]
-        if not values or not all(v.is_constant or v.definition in made for v in values) or not foldable(b):
+        if (
+            not values
+            or not all(v.is_constant or v.definition in made for v in values)
+            or not foldable(b)
+        ):
             continue
         made[b] = None
         for v in values:
@@ -38,10 +45,20 @@ def groups(block: BindingBlock, foldable: Callable[[Binding], bool]) -> list[lis
 
 
 def growth(group: list[Binding], size: Callable[[Var], int]) -> int:
-    """Bytes the file gains when all of `group` is folded: results that others read, less constants they do not."""
+    """Bytes the file gains when all of `group` is folded: results that others read, less
+    constants they do not.
+    """
     inside = set(group)
-    ends = [b.out for b in group if b.out.returned or any(user not in inside for user in b.out.users)]
-    read = dict.fromkeys(v for b in group for v in b.inputs if v is not None and v.definition not in inside)
-    dying = [v for v in read if not (v.returned or v.is_input) and all(user in inside for user in v.users)]
+    ends = [
+        b.out for b in group if b.out.returned or any(user not in inside for user in b.out.users)
+    ]
+    read = dict.fromkeys(
+        v for b in group for v in b.inputs if v is not None and v.definition not in inside
+    )
+    dying = [
+        v
+        for v in read
+        if not (v.returned or v.is_input) and all(user in inside for user in v.users)
+    ]
     nodes: int = sum(b.node.ByteSize() for b in group)
     return sum(map(size, ends)) - sum(map(size, dying)) - nodes

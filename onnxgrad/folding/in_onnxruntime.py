@@ -21,9 +21,11 @@ _IR = 10
 def values_of(
     block: BindingBlock, folded: list[Binding], wanted: list[Binding], deadline: float
 ) -> list[tuple[Binding, Value]]:
-    """The wanted results, by `deadline` (of time.monotonic); without those that make onnxruntime fail, hang or die.
+    """The wanted results, by `deadline` (of time.monotonic); without those that make onnxruntime
+    fail, hang or die.
 
-    `folded`: the wanted bindings of `block` and what they depend on. Raises RuntimeMissing without onnxruntime.
+    `folded`: the wanted bindings of `block` and what they depend on. Raises RuntimeMissing without
+    onnxruntime.
     """
     seconds = deadline - time.monotonic()
     if seconds <= 0:
@@ -35,10 +37,15 @@ def values_of(
         if len(wanted) == 1:
             return []  # it would fail for the user as well; folding is not the place to say so
     half = len(wanted) // 2
-    return [*values_of(block, folded, wanted[:half], deadline), *values_of(block, folded, wanted[half:], deadline)]
+    return [
+        *values_of(block, folded, wanted[:half], deadline),
+        *values_of(block, folded, wanted[half:], deadline),
+    ]
 
 
-def _model_of(block: BindingBlock, bindings: list[Binding], wanted: list[Binding]) -> onnx.ModelProto:
+def _model_of(
+    block: BindingBlock, bindings: list[Binding], wanted: list[Binding]
+) -> onnx.ModelProto:
     """The wanted bindings and what they need, as a model without inputs."""
     graph = onnx.GraphProto(name="constants")
     bindings = _needed(bindings, wanted)
@@ -52,7 +59,8 @@ def _model_of(block: BindingBlock, bindings: list[Binding], wanted: list[Binding
             graph.initializer.append(numpy_helper.from_array(array, v.name))
     for b in wanted:
         graph.output.add(name=b.out.name).type.tensor_type.elem_type = b.out.dtype
-    imports = [onnx.helper.make_opsetid("", block.opsets[""])]  # folded operators are of the default domain
+    # folded operators are of the default domain
+    imports = [onnx.helper.make_opsetid("", block.opsets[""])]
     return onnx.ModelProto(ir_version=_IR, graph=graph, opset_import=imports)
 
 
@@ -61,5 +69,7 @@ def _needed(bindings: list[Binding], wanted: list[Binding]) -> list[Binding]:
     needed = set(wanted)
     for b in reversed(bindings):
         if b in needed:
-            needed.update(v.definition for v in b.inputs if v is not None and v.definition is not None)
+            needed.update(
+                v.definition for v in b.inputs if v is not None and v.definition is not None
+            )
     return [b for b in bindings if b in needed]

@@ -10,7 +10,9 @@ from onnxgrad.ir.types import element_count, numpy_dtype
 
 
 def constant_bytes(program: Program) -> int:
-    """The bytes of all constants that something reads: initializers and Constants, wherever their data lies."""
+    """The bytes of all constants that something reads: initializers and Constants, wherever
+    their data lies.
+    """
     total = 0
     for block in program.blocks():
         read = [v.initializer for v in block.initializers.values() if v.use_count]
@@ -18,7 +20,11 @@ def constant_bytes(program: Program) -> int:
         for b in block.bindings:
             if b.is_op("Constant") and not b.has_refs and b.out.use_count:
                 value = constant_value(b.attrs)
-                total += _tensor_bytes(value) if isinstance(value, TensorProto) else getattr(value, "nbytes", 0)
+                total += (
+                    _tensor_bytes(value)
+                    if isinstance(value, TensorProto)
+                    else getattr(value, "nbytes", 0)
+                )
     return total
 
 

@@ -11,6 +11,7 @@ from onnxgrad.grad.marks import mark_checkpoints
 from onnxgrad.grad.registry import GradientRule, body, find, vjp, vjp_all, vjp_blocks, zero
 
 __all__ = [
-    "Gradient", "GradientReport", "GradientRule", "backward", "body", "check_gradient", "differentiate", "find",
-    "function_gradient", "gradient", "mark_checkpoints", "rules", "vjp", "vjp_all", "vjp_blocks", "zero",
+    "Gradient", "GradientReport", "GradientRule", "backward", "body", "check_gradient",
+    "differentiate", "find", "function_gradient", "gradient", "mark_checkpoints", "rules", "vjp",
+    "vjp_all", "vjp_blocks", "zero",
 ]  # fmt: skip

@@ -32,7 +32,8 @@ def gradient(
     timeout: float | None = None,
     max_memory: int | str | None = None,
 ) -> Any:
-    """The model with one more output per requested value: the adjoint of that value, named by `names`.
+    """The model with one more output per requested value: the adjoint of that value, named by
+    `names`.
 
     `model` is a path, bytes, ModelProto or another object that `load` takes, and is not changed; what has no kind to
     come back as gives a ModelProto, everything else its own kind. `wrt`: names or globs of inputs, initializers,

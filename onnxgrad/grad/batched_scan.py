@@ -1,7 +1,8 @@
 """Scan of opset 8, which runs once for each member of a batch, as the newer Scan over that batch.
 
-onnx.version_converter drops the batch axis, from declared inputs and outputs too: what it makes of such a Scan is the
-body of a Scan along the first axis of all operands, and the declarations are put back.
+onnx.version_converter drops the batch axis, from declared inputs and outputs too: what it makes of
+such a Scan is the body of a Scan along the first axis of all operands, and the declarations are put
+back.
 """
 
 from __future__ import annotations
@@ -17,14 +18,21 @@ SINCE = 9  # without a batch axis
 
 
 def refuse_batched_scans(program: Program) -> None:
-    """Raises InputError for a Scan with lengths for its sequences, and for one inside another graph or function."""
+    """Raises InputError for a Scan with lengths for its sequences, and for one inside another
+    graph or function.
+    """
     for block in program.blocks():
         for b in [b for b in block.bindings if b.is_op("Scan")]:
             where = f"'{b}' of opset {program.opset} has a batch axis"
             if block is not program.main:
-                raise InputError(f"{where} inside another graph: export the model again at a newer opset")
+                raise InputError(
+                    f"{where} inside another graph: export the model again at a newer opset"
+                )
             if b.inputs[0] is not None:
-                raise InputError(f"{where} and lengths for its sequences: export the model again at a newer opset")
+                raise InputError(
+                    f"{where} and lengths for its sequences: export the model again "
+                    "at a newer opset"
+                )
 
 
 def restore_batches(source: ModelProto, converted: ModelProto) -> None:
@@ -63,16 +71,25 @@ def _over_batch(node: NodeProto, old: NodeProto) -> NodeProto:
     )
     types = [v.type if i < states else _series(v.type) for i, v in enumerate(body.input)]
     results = [v.type if i < states else _series(v.type) for i, v in enumerate(body.output)]
-    outer = helper.make_graph([inner], f"{stem}_batch", _values(inner.input, types), _values(inner.output, results))
+    outer = helper.make_graph(
+        [inner], f"{stem}_batch", _values(inner.input, types), _values(inner.output, results)
+    )
     return helper.make_node(
-        "Scan", list(node.input), list(node.output), name=node.name, body=outer, num_scan_inputs=len(node.input)
+        "Scan",
+        list(node.input),
+        list(node.output),
+        name=node.name,
+        body=outer,
+        num_scan_inputs=len(node.input),
     )
 
 
 def _series(element: TypeProto) -> TypeProto:
     """The type of what is scanned: one axis of unknown size more."""
     shape = element.tensor_type.shape if element.tensor_type.HasField("shape") else None
-    dims = None if shape is None else [None, *(d.dim_value or d.dim_param or None for d in shape.dim)]
+    dims = (
+        None if shape is None else [None, *(d.dim_value or d.dim_param or None for d in shape.dim)]
+    )
     return helper.make_tensor_type_proto(element.tensor_type.elem_type, dims)
 
 

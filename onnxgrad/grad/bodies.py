@@ -1,4 +1,6 @@
-"""Calls opened in place: local functions, and operators whose body is registered (`registry.body`) or in the schema."""
+"""Calls opened in place: local functions, and operators whose body is registered
+(`registry.body`) or in the schema.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +35,15 @@ from onnxgrad.ir.type_inference.symbols import sizes
 from onnxgrad.ir.types import Array, TensorType, element_count
 from onnxgrad.ir.var import Var
 
-# opening calls stops here: a chain of functions that call each other twice doubles the graph at each level
+# opening calls stops here: a chain of functions that call each other twice doubles the graph at
+# each level
 MAX_BINDINGS = 200_000
 
 
 def has_body(binding: Binding) -> bool:
-    """Whether the binding can be opened: a registered body, or without a rule a local function or a schema body."""
+    """Whether the binding can be opened: a registered body, or without a rule a local function
+    or a schema body.
+    """
     rule = rule_of(binding)
     if rule is not None:
         return rule.kind == "body"
@@ -46,17 +51,24 @@ def has_body(binding: Binding) -> bool:
 
 
 def refuse_bomb(block: BindingBlock, calls: Sequence[Binding]) -> None:
-    """Raises InputError, before any is opened, when `block` passes MAX_BINDINGS with these calls and theirs open."""
+    """Raises InputError, before any is opened, when `block` passes MAX_BINDINGS with these calls
+    and theirs open.
+    """
     program = block.program
     if not program.functions:
         return
     # a function whose calls have a rule stays a call, except where it is one of `calls`
-    ruled = {key for b in _every_call(program) if (key := called(b)) is not None and not has_body(b)}
-    sizes = expanded_sizes(program, [key for key in functions_callees_first(program) if key not in ruled])
+    ruled = {
+        key for b in _every_call(program) if (key := called(b)) is not None and not has_body(b)
+    }
+    sizes = expanded_sizes(
+        program, [key for key in functions_callees_first(program) if key not in ruled]
+    )
     size = len(block.bindings) - len(calls) + expanded_size(calls, sizes)
     if size > MAX_BINDINGS:
         raise InputError(
-            f"opening the calls of '{calls[0].op}' and the like gives graph '{block.name}' {size} nodes, more than "
+            f"opening the calls of '{calls[0].op}' and the like gives graph '{block.name}' {size} "
+            "nodes, more than "
             f"{MAX_BINDINGS}: inline less of the model"
         )
 
@@ -69,8 +81,8 @@ def _every_call(program: Program) -> Iterator[Binding]:
 def open_call(binding: Binding) -> None:
     """Replace the call by its body's bindings, within its block.
 
-    Raises InputError for a recursive function, for one written for another opset whose operators changed since, and
-    when the graph grows past MAX_BINDINGS.
+    Raises InputError for a recursive function, for one written for another opset whose operators
+    changed since, and when the graph grows past MAX_BINDINGS.
     """
     rule = rule_of(binding)
     if rule is not None and called(binding) is None:
@@ -78,7 +90,10 @@ def open_call(binding: Binding) -> None:
         return
     body, block = body_of(binding), binding.block
     if len(block.bindings) + len(body.block.bindings) > MAX_BINDINGS:
-        raise InputError(f"opening the calls of '{binding.op}' passes {MAX_BINDINGS} nodes: inline less of the model")
+        raise InputError(
+            f"opening the calls of '{binding.op}' passes {MAX_BINDINGS} nodes: inline "
+            "less of the model"
+        )
     if body.key is not None:
         _refuse_recursion(binding, body.key)
         reason = conflict(binding, body)
@@ -95,8 +110,12 @@ def _open_registered(rule: GradientRule, binding: Binding) -> None:
     """Let what a `body` rule emits stand in for the call."""
     block = binding.block
     if any(v is not None and v.type is None for v in binding.inputs):
-        retype(block)  # behind an operator that onnx cannot type: the body before this one may have done so
-    with emitting(block, share=True, sources=(binding,), made_by=f"body of {rule.name}"), naming(rule, binding):
+        # behind an operator that onnx cannot type: the body before this one may have done so
+        retype(block)
+    with (
+        emitting(block, share=True, sources=(binding,), made_by=f"body of {rule.name}"),
+        naming(rule, binding),
+    ):
         results = build_body(rule, binding)
     for out, new in zip(list(binding.outputs), results):
         if out is not None and new is not None:
@@ -111,7 +130,9 @@ _FOLDED_BYTES = 1 << 12
 
 
 def fold(b: Binding) -> Var | None:
-    """The small constant that a binding amounts to once sizes are known: shape arithmetic, numbers; None otherwise."""
+    """The small constant that a binding amounts to once sizes are known: shape arithmetic,
+    numbers; None otherwise.
+    """
     if b.blocks or b.domain != "" or b.out.returned or not isinstance(b.out.type, TensorType):
         return None
     array: Array | None = None
@@ -126,14 +147,22 @@ def fold(b: Binding) -> Var | None:
             array = np.array(known, np.int64).reshape([len(known)] if b.out.rank else [])
     if array is None and all(v is None or v.is_constant for v in b.inputs) and _is_small(b):
         array = evaluate(b)
-    return None if array is None or array.dtype == object or array.nbytes > _FOLDED_BYTES else constant(array)
+    return (
+        None
+        if array is None or array.dtype == object or array.nbytes > _FOLDED_BYTES
+        else constant(array)
+    )
 
 
 def _is_small(b: Binding) -> bool:
-    """Evaluating may not build what is too large to keep; a result of unknown length is a Range or the like."""
+    """Evaluating may not build what is too large to keep; a result of unknown length is a Range
+    or the like.
+    """
     count = element_count(b.out.shape)
     operands = [element_count(v.shape) for v in b.inputs if v is not None]
-    return (count or 0) <= _FOLDED_BYTES and all(n is not None and n <= _FOLDED_BYTES for n in operands)
+    return (count or 0) <= _FOLDED_BYTES and all(
+        n is not None and n <= _FOLDED_BYTES for n in operands
+    )
 
 
 def _refuse_recursion(binding: Binding, start: FunctionKey) -> None:
@@ -145,7 +174,8 @@ def _refuse_recursion(binding: Binding, start: FunctionKey) -> None:
             key = called(b)
             if key == start:
                 raise InputError(
-                    f"function {binding.domain}::{binding.op} calls itself: no graph holds it, so it has no gradient"
+                    f"function {binding.domain}::{binding.op} calls itself: no graph holds it, so "
+                    "it has no gradient"
                 )
             if key is not None and key not in seen:
                 seen.add(key)

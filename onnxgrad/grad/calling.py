@@ -16,7 +16,9 @@ from onnxgrad.ir.var import Var
 
 
 class Results:
-    """The outputs of a binding as a rule sees them: `y[i]` of an omitted optional output adds it to the binding."""
+    """The outputs of a binding as a rule sees them: `y[i]` of an omitted optional output adds it
+    to the binding.
+    """
 
     def __init__(self, binding: Binding) -> None:
         self._binding = binding
@@ -33,9 +35,12 @@ class Results:
 
 
 def complete_result(binding: Binding, index: int) -> Var:
-    """Name an omitted optional output of a forward binding, typed, so that the backward part can read it."""
+    """Name an omitted optional output of a forward binding, typed, so that the backward part can
+    read it.
+    """
     present = next(v for v in binding.outputs if v is not None)
-    binding = present.definition or binding  # a stand-in (checkpointing) shows its original's results
+    # a stand-in (checkpointing) shows its original's results
+    binding = present.definition or binding
     block = binding.block
     name = block.program.names.fresh(f"{present.name}_{index}")
     names = [f"o{i}" if v is None else v.name for i, v in enumerate(binding.outputs)]
@@ -56,11 +61,14 @@ def is_many(rule: GradientRule, binding: Binding) -> bool:
     return len(binding.outputs) > 1 if schema is None else schema.max_output > 1
 
 
-def partials(rule: GradientRule, binding: Binding, g: Sequence[Var | None], wanted: Sequence[bool]) -> list[Any]:
-    """One partial (or None) per input of `binding`; `g` has one adjoint per output, None where none arrived.
+def partials(
+    rule: GradientRule, binding: Binding, g: Sequence[Var | None], wanted: Sequence[bool]
+) -> list[Any]:
+    """One partial (or None) per input of `binding`; `g` has one adjoint per output, None where none
+    arrived.
 
-    Raises InputError naming the rule when it answers with a wrong number of partials or asks for an attribute that
-    the binding does not have.
+    Raises InputError naming the rule when it answers with a wrong number of partials or asks for an
+    attribute that the binding does not have.
     """
     many = is_many(rule, binding)
     adjoints: Any
@@ -68,7 +76,10 @@ def partials(rule: GradientRule, binding: Binding, g: Sequence[Var | None], want
     if many:
         padded = list(g)
         if rule.fill:
-            padded = [zeros_like(v) if a is None and v is not None else a for a, v in zip(padded, binding.outputs)]
+            padded = [
+                zeros_like(v) if a is None and v is not None else a
+                for a, v in zip(padded, binding.outputs)
+            ]
         adjoints, results = tuple(padded), Results(binding)
     else:
         adjoints, results = g[0], binding.out
@@ -81,7 +92,8 @@ def partials(rule: GradientRule, binding: Binding, g: Sequence[Var | None], want
         if not isinstance(found, (list, tuple)) or len(found) != len(binding.inputs):
             count = len(found) if isinstance(found, (list, tuple)) else "no list of"
             raise InputError(
-                f"the gradient rule of {rule.name} answered {count} partials for {len(binding.inputs)} operands "
+                f"the gradient rule of {rule.name} answered {count} partials for "
+                f"{len(binding.inputs)} operands "
                 f"at '{binding}'"
             )
         return list(found)
@@ -94,7 +106,8 @@ def partials(rule: GradientRule, binding: Binding, g: Sequence[Var | None], want
         found = formula(adjoints, results, *arguments, **named)
         if found is not None and not isinstance(found, Var):
             raise InputError(
-                f"the gradient rule of {rule.name} answered {type(found).__name__} for operand {i} at '{binding}': "
+                f"the gradient rule of {rule.name} answered {type(found).__name__} for operand {i} "
+                f"at '{binding}': "
                 "one formula answers one value"
             )
         answer[i] = found
@@ -115,7 +128,9 @@ def build_body(rule: GradientRule, binding: Binding) -> list[Var | None]:
     results += [None] * (len(binding.outputs) - len(results))
     for out, result in zip(binding.outputs, results):
         if out is not None and not isinstance(result, Var):
-            raise InputError(f"the body of {rule.name} does not compute '{out.name}' of '{binding}'")
+            raise InputError(
+                f"the body of {rule.name} does not compute '{out.name}' of '{binding}'"
+            )
     return [None if out is None else result for out, result in zip(binding.outputs, results)]
 
 
@@ -139,7 +154,9 @@ def _arguments(
 
 
 def _operand(binding: Binding, p: Parameter) -> Any:
-    """Operand by position; shape-like ones read the same whether input or attribute, constant or at run time."""
+    """Operand by position; shape-like ones read the same whether input or attribute, constant or
+    at run time.
+    """
     value = binding.operand(p.index)
     if value is None:
         return _from_attribute(binding, p.name)

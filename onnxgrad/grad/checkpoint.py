@@ -1,16 +1,18 @@
 """Checkpointing: recompute instead of keep.
 
-A mark sits on a use of a value: *start* where the value enters a recomputed segment, *end* where it leaves one. Kept
-are the graph's inputs and constants, every start-marked value, and a binding each of whose operands is either kept and
-read without a start mark or read through an end mark. All else is computed a second time, at most once, when the
-backward part needs it, and what is kept only where a rule compares it with operands that are not: onnxruntime may fuse
-the two computations of an operand differently, and then no element equals its own maximum. Random draws are always
-kept: a second draw would be another one.
+A mark sits on a use of a value: *start* where the value enters a recomputed segment, *end* where it
+leaves one. Kept are the graph's inputs and constants, every start-marked value, and a binding each
+of whose operands is either kept and read without a start mark or read through an end mark. All else
+is computed a second time, at most once, when the backward part needs it, and what is kept only
+where a rule compares it with operands that are not: onnxruntime may fuse the two computations of an
+operand differently, and then no element equals its own maximum. Random draws are always kept: a
+second draw would be another one.
 
-onnxruntime merges equal bindings and may run recomputation early, which undoes it. So a recomputed segment reads its
-operands through `Where(c, x, x)`, whose condition depends on the adjoint that arrives there: it is x whatever c is,
-NaN and Inf included, and it cannot run before that adjoint is there. (Where that adjoint is a constant, as next to a
-loss that is a plain sum, nothing is gained by waiting, and folding may undo the segment.)
+onnxruntime merges equal bindings and may run recomputation early, which undoes it. So a recomputed
+segment reads its operands through `Where(c, x, x)`, whose condition depends on the adjoint that
+arrives there: it is x whatever c is, NaN and Inf included, and it cannot run before that adjoint is
+there. (Where that adjoint is a constant, as next to a loss that is a plain sum, nothing is gained
+by waiting, and folding may undo the segment.)
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ class Marks:
 
 
 def resolve(block: BindingBlock, marks: Checkpoint) -> Marks:
-    """Find the marked uses. Raises InputError that names an unknown value or a use that does not exist."""
+    """Find the marked uses. Raises InputError that names an unknown value or a use that does not
+    exist.
+    """
     values = {v.name: v for v in block.vars()}
     return Marks(frozenset(_uses(marks.start, values)), frozenset(_uses(marks.end, values)))
 
@@ -69,7 +73,8 @@ def _uses(marks: Iterable[Use], values: dict[str, Var]) -> list[tuple[Var, Bindi
             by = values[reader].definition if reader in values else None
             if by not in readers:
                 raise InputError(
-                    f"checkpoint ('{name}', '{reader}'): no binding that defines '{reader}' reads '{name}'"
+                    f"checkpoint ('{name}', '{reader}'): no binding that defines '{reader}' reads "
+                    f"'{name}'"
                 )
             readers = [b for b in readers if b is by]
         found += [(v, b) for b in readers]
@@ -77,14 +82,18 @@ def _uses(marks: Iterable[Use], values: dict[str, Var]) -> list[tuple[Var, Bindi
 
 
 def outermost(reader: Binding, v: Var) -> Binding:
-    """The binding of the value's own block that reads it: a use inside a nested block is its owner's."""
+    """The binding of the value's own block that reads it: a use inside a nested block is its
+    owner's.
+    """
     while reader.block is not v.block and reader.block.owner is not None:
         reader = reader.block.owner
     return reader
 
 
 class Recomputation:
-    """Gives the backward walk the binding to read in place of a forward one, recomputing what is not kept."""
+    """Gives the backward walk the binding to read in place of a forward one, recomputing what is
+    not kept.
+    """
 
     def __init__(self, block: BindingBlock, marks: Marks) -> None:
         block.schedule()
@@ -102,14 +111,17 @@ class Recomputation:
         return self._originals
 
     def __call__(self, b: Binding, g: Sequence[Any]) -> Binding:
-        """`b` itself when all it reads and defines is kept, else a stand-in whose operands and results are at hand."""
+        """`b` itself when all it reads and defines is kept, else a stand-in whose operands and
+        results are at hand.
+        """
         if not any(v in self._lost for v in b.outputs):
             if not any(v in self._lost for v in b.reads()):
                 return b
             rule = rule_of(b)
             if b.blocks or (rule is not None and rule.compares):
                 return self._copy(b, g)
-            # outputs stay those of `b`: the list is shared, so an optional output added later is added to `b`
+            # outputs stay those of `b`: the list is shared, so an optional output added later is
+            # added to `b`
             return Binding(b.node, b.block, [v and self._value(v, g) for v in b.inputs], b.outputs)
         self._recompute(b, g)
         copy = next(self._values[v].definition for v in b.outputs if v in self._values)
@@ -131,7 +143,10 @@ class Recomputation:
             missing = [
                 v.definition
                 for v in b.reads()
-                if v in self._lost and v not in self._values and v.definition is not None and v.definition is not b
+                if v in self._lost
+                and v not in self._values
+                and v.definition is not None
+                and v.definition is not b
             ]
             if missing:
                 work.extend(missing)
@@ -173,12 +188,20 @@ class Recomputation:
         return self._barriers[key]
 
 
-# what stands for a dtype in a Where, which onnxruntime's CPU has for some only; every value comes back as it was
+# what stands for a dtype in a Where, which onnxruntime's CPU has for some only; every value comes
+# back as it was
 _CARRIERS: dict[int, int] = {
-    TensorProto.BFLOAT16: TensorProto.FLOAT, TensorProto.INT8: TensorProto.INT32, TensorProto.INT16: TensorProto.INT32,
-    TensorProto.UINT16: TensorProto.INT32, TensorProto.UINT32: TensorProto.INT64,
+    TensorProto.BFLOAT16: TensorProto.FLOAT, TensorProto.INT8: TensorProto.INT32,
+    TensorProto.INT16: TensorProto.INT32, TensorProto.UINT16: TensorProto.INT32,
+    TensorProto.UINT32: TensorProto.INT64,
 }  # fmt: skip
-_SELECTED = {*FLOAT_DTYPES, TensorProto.INT32, TensorProto.INT64, TensorProto.UINT8, TensorProto.STRING}
+_SELECTED = {
+    *FLOAT_DTYPES,
+    TensorProto.INT32,
+    TensorProto.INT64,
+    TensorProto.UINT8,
+    TensorProto.STRING,
+}
 
 
 def _held(v: Var, condition: Var) -> Var:
@@ -195,7 +218,9 @@ def _held(v: Var, condition: Var) -> Var:
 
 
 def _condition(g: Sequence[Any]) -> Var | None:
-    """A bool that can be computed only after the adjoint: whether its first element is NaN (false if it has none)."""
+    """A bool that can be computed only after the adjoint: whether its first element is NaN
+    (false if it has none).
+    """
     for adjoint in g:
         if isinstance(adjoint, Var) and adjoint.dtype in FLOAT_DTYPES:
             first = op.Slice(op.Reshape(adjoint, [-1]), [0], [1])
@@ -214,7 +239,9 @@ def _plan(block: BindingBlock, marks: Marks) -> tuple[dict[Binding, None], dict[
     for b in block.bindings:
         if draws(b) or not b.inputs:
             continue
-        if all((v, b) not in marks.start and (v not in lost or (v, b) in marks.end) for v in b.reads()):
+        if all(
+            (v, b) not in marks.start and (v not in lost or (v, b) in marks.end) for v in b.reads()
+        ):
             continue
         inside[b] = None
         lost.update((v, None) for v in b.outputs if v is not None and v not in started)

@@ -1,9 +1,11 @@
-"""Gradients through control flow: If here, and what Loop and Scan share. Bodies run again in blocks of their own.
+"""Gradients through control flow: If here, and what Loop and Scan share. Bodies run again in blocks
+of their own.
 
-The forward Loop or Scan gets one more result per state, the state before each step, and nothing else changes in it.
-The backward one starts at the last step, reads what was recorded, computes the body again and walks it backwards.
-What a body captures accumulates its adjoint over the steps. (Griewank & Walther, Evaluating Derivatives, ch. 3: the
-reverse sweep of an iteration with its states on tape.)
+The forward Loop or Scan gets one more result per state, the state before each step, and nothing
+else changes in it. The backward one starts at the last step, reads what was recorded, computes the
+body again and walks it backwards. What a body captures accumulates its adjoint over the steps.
+(Griewank & Walther, Evaluating Derivatives, ch. 3: the reverse sweep of an iteration with its
+states on tape.)
 """
 
 from __future__ import annotations
@@ -53,8 +55,9 @@ def if_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer:
 def _possible(adjoint: Any, out: Var) -> Any:
     """The adjoint of a branch's result; zeros where its shape cannot be the result's.
 
-    Readers of the If that take one shape only prove that a branch with another is never taken (exporters write both
-    ways out of a question about ranks), but its body has to be of one piece all the same.
+    Readers of the If that take one shape only prove that a branch with another is never taken
+    (exporters write both ways out of a question about ranks), but its body has to be of one piece
+    all the same.
     """
     here, there = out.shape, None if adjoint is None else adjoint.shape
     if here is None or there is None:
@@ -88,12 +91,16 @@ class Body:
         return Body(source, list(source.inputs), list(source.bindings), list(source.outputs))
 
     def copy(self, block: BindingBlock, values: Sequence[Var] = ()) -> list[Var]:
-        """Run it again in `block` on `values` for its inputs, constants and bindings copied; its outputs there."""
+        """Run it again in `block` on `values` for its inputs, constants and bindings copied; its
+        outputs there.
+        """
         mapping: dict[Var, Var | None] = dict(zip(self.inputs, values, strict=True))
         for v in self.source.initializers.values():
             array = v.const
             if array is None:
-                raise InputError(f"parameter '{v.name}' of block '{self.source.name}' has a default: no gradient")
+                raise InputError(
+                    f"parameter '{v.name}' of block '{self.source.name}' has a default: no gradient"
+                )
             with emitting(block):
                 mapping[v] = constant(array, name=v.name)
         clone_sparse(self.source, block, mapping)
@@ -101,8 +108,12 @@ class Body:
         return [present(mapping.get(v, v), self.source.owner) for v in self.outputs]
 
 
-def walk_back(block: BindingBlock, outs: Sequence[Var], g: Sequence[Any], wanted: Sequence[Var]) -> dict[Var, Any]:
-    """The adjoints of `wanted` in a copied body, given those of its outputs; several on one value add up."""
+def walk_back(
+    block: BindingBlock, outs: Sequence[Var], g: Sequence[Any], wanted: Sequence[Var]
+) -> dict[Var, Any]:
+    """The adjoints of `wanted` in a copied body, given those of its outputs; several on one
+    value add up.
+    """
     arrived: dict[Var, list[Any]] = {}
     for out, adjoint in zip(outs, g, strict=True):
         if adjoint is not None and has_gradient(out.type):
@@ -115,7 +126,9 @@ def walk_back(block: BindingBlock, outs: Sequence[Var], g: Sequence[Any], wanted
 
 
 def return_adjoint(block: BindingBlock, adjoint: Any, like: Var | None) -> None:
-    """Return an adjoint from a body, zeros when there is none; a body returns only what it computes itself."""
+    """Return an adjoint from a body, zeros when there is none; a body returns only what it
+    computes itself.
+    """
     if adjoint is None and like is not None:
         adjoint = zeros_of(like)
     if adjoint.block is not block or adjoint.definition is None:
@@ -137,12 +150,17 @@ def captured_by(body: BindingBlock, wanted: Sequence[Var]) -> list[Var]:
 
 
 def answer_of(values: Sequence[Var], results: Sequence[Var], wanted: Sequence[Var]) -> Answer:
-    """One partial per value; an operand that is also captured, or that feeds two states, has several."""
+    """One partial per value; an operand that is also captured, or that feeds two states, has
+    several.
+    """
     parts: dict[Var, list[Any]] = {}
     for v, partial in zip(values, results, strict=True):
         if v in wanted:
             parts.setdefault(v, []).append(partial)
-    return {v: add_up_sequences(p) if isinstance(v.type, SequenceType) else add_up(p) for v, p in parts.items()}
+    return {
+        v: add_up_sequences(p) if isinstance(v.type, SequenceType) else add_up(p)
+        for v, p in parts.items()
+    }
 
 
 def present(v: Var | None, b: Binding | None) -> Var:
@@ -157,7 +175,8 @@ def refuse_random(b: Binding, body: BindingBlock) -> None:
     drawn = next((inner for inner in body.walk() if draws(inner)), None)
     if drawn is not None:
         raise InputError(
-            f"the body of '{b}' draws random numbers ({drawn.op}); its gradient runs the body again, which would draw "
+            f"the body of '{b}' draws random numbers ({drawn.op}); its gradient runs the body "
+            "again, which would draw "
             "others: draw outside and pass the numbers in"
         )
 
@@ -166,7 +185,13 @@ def record(b: Binding, body: BindingBlock, v: Var, type_: Type) -> Var:
     """One more scan output: `v` of each step, stacked."""
     with emitting(body, sources=(b,), made_by="gradient"):
         body.add_output(op.Identity(v))
-    stacked = TensorType(type_.dtype, (None, *(type_.shape or ()))) if isinstance(type_, TensorType) else None
+    stacked = (
+        TensorType(type_.dtype, (None, *(type_.shape or ())))
+        if isinstance(type_, TensorType)
+        else None
+    )
     if body.outputs[-1].type is None:
         body.outputs[-1].type = type_
-    return b.block.add_result(b, len(b.outputs), b.block.program.names.fresh(f"{v.name}_steps"), stacked)
+    return b.block.add_result(
+        b, len(b.outputs), b.block.program.names.fresh(f"{v.name}_steps"), stacked
+    )

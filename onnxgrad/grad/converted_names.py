@@ -1,4 +1,6 @@
-"""Names that onnx.version_converter makes in a nested graph may be those it makes outside; onnxruntime refuses that."""
+"""Names that onnx.version_converter makes in a nested graph may be those it makes outside;
+onnxruntime refuses that.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from onnxgrad.ir.nodes import every_graph, graphs_of
 
 
 def separate_names(graph: GraphProto) -> None:
-    """Rename what a nested graph defines under a name that a graph around it has; renamed in place."""
+    """Rename what a nested graph defines under a name that a graph around it has; renamed in
+    place.
+    """
     taken = {name for g in every_graph(graph) for name in _defined(g)}
     work = [(graph, _defined(graph))]
     while work:

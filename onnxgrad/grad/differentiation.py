@@ -1,4 +1,6 @@
-"""A program and its adjoints, in three acts: prepare the forward part, walk back over it, finish the graph."""
+"""A program and its adjoints, in three acts: prepare the forward part, walk back over it, finish
+the graph.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,8 @@ def differentiate(
     aside: Collection[str] = (),
     stop: Stop = None,
 ) -> Gradient:
-    """`gradient` on a Program, which is changed (or replaced, when its opset has to be raised); see there.
+    """`gradient` on a Program, which is changed (or replaced, when its opset has to be raised); see
+    there.
 
     aside: names of values that `wrt` does not mean.
     """
@@ -76,7 +79,9 @@ def _walk(task: Prepared) -> Gradient:
         seeds = {v: _seed(v, question.seed, question.names.format(name)) for v, name in named}
         found = backward(block, seeds, task.asked, view=task.view)
         if not found:
-            text = f"no requested value reaches {_listed(task.target_names)}: all gradients are zero"
+            text = (
+                f"no requested value reaches {_listed(task.target_names)}: all gradients are zero"
+            )
             if reason := why_zero(block, task.asked, task.targets, ste=question.ste):
                 text += f" ({reason})"
             notes.append(text)
@@ -112,7 +117,8 @@ def _return(block: BindingBlock, value: Var, adjoint: Var | None, name: str, for
     name = block.program.names.fresh(name)
     # what the forward part defines, a constant, and what is an output already keep their names
     if adjoint.returned or adjoint.definition is None or adjoint.definition in forward:
-        with emitting(block, made_by="gradient"):  # not shared: each of several values with one adjoint has its own
+        # not shared: each of several values with one adjoint has its own
+        with emitting(block, made_by="gradient"):
             adjoint = op.Identity(adjoint)
     rename(adjoint, name)
     block.add_output(adjoint)

@@ -1,8 +1,8 @@
 """The backward walk: bindings in reverse order, one rule each, partials added up.
 
-`backward` works on any block: the main graph, or the body of a loop whose rule differentiates it in a block of its
-own. It emits through the emitter in force (`emitting(block, share=True)`), so partials that are equal are
-computed once. Only what a requested adjoint needs is emitted.
+`backward` works on any block: the main graph, or the body of a loop whose rule differentiates it in
+a block of its own. It emits through the emitter in force (`emitting(block, share=True)`), so
+partials that are equal are computed once. Only what a requested adjoint needs is emitted.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ _AS_KEPT = AsKept()
 
 
 def has_gradient(type_: Type | None) -> bool:
-    """Floating-point tensors, sequences and optionals of them; a value of unknown type might be one."""
+    """Floating-point tensors, sequences and optionals of them; a value of unknown type might be
+    one.
+    """
     if isinstance(type_, TensorType):
         return type_.dtype in FLOAT_DTYPES or type_.dtype == 0
     if isinstance(type_, (SequenceType, OptionalType)):
@@ -64,7 +66,11 @@ def edges(binding: Binding) -> list[Var]:
     """The values that the binding reads and that can receive a partial from it."""
     rule = rule_of(binding)
     if binding.blocks:
-        return [] if rule is not None and rule.kind == "zero" else [v for v in binding.reads() if has_gradient(v.type)]
+        return (
+            []
+            if rule is not None and rule.kind == "zero"
+            else [v for v in binding.reads() if has_gradient(v.type)]
+        )
     if rule is not None and rule.kind == "zero":
         return []
     inputs = enumerate(binding.inputs)
@@ -94,20 +100,32 @@ def reaching(block: BindingBlock, targets: Iterable[Var]) -> set[Var]:
 
 
 def open_calls(
-    block: BindingBlock, targets: Collection[Var], sources: Collection[Var], others: Collection[Var] = ()
+    block: BindingBlock,
+    targets: Collection[Var],
+    sources: Collection[Var],
+    others: Collection[Var] = (),
 ) -> list[Binding]:
-    """Open every call between `sources` and `targets` that has no rule and has a body, and the calls in those.
+    """Open every call between `sources` and `targets` that has no rule and has a body, and the
+    calls in those.
 
-    Calls before a source of unknown shape are opened as well, for its adjoint's type. Where an opened call defines one
-    of them, or of `others`, an Identity does afterwards; returns these.
+    Calls before a source of unknown shape are opened as well, for its adjoint's type. Where an
+    opened call defines one of them, or of `others`, an Identity does afterwards; returns these.
     """
     kept: set[Var] = {*targets, *sources, *others}
     anchors: list[Binding] = []
     while True:
         needed = influenced(block, sources) & reaching(block, targets)
-        unknown = [v for v in sources if v.type is None or (isinstance(v.type, TensorType) and v.shape is None)]
+        unknown = [
+            v
+            for v in sources
+            if v.type is None or (isinstance(v.type, TensorType) and v.shape is None)
+        ]
         needed |= reaching(block, unknown) if unknown else set()
-        calls = [b for b in block.bindings if any(v in needed for v in b.outputs if v is not None) and has_body(b)]
+        calls = [
+            b
+            for b in block.bindings
+            if any(v in needed for v in b.outputs if v is not None) and has_body(b)
+        ]
         if not calls:
             return anchors
         refuse_bomb(block, calls)
@@ -116,7 +134,8 @@ def open_calls(
             anchors += [anchor(v) for v in list(b.outputs) if v is not None and v in kept]
             open_call(b)
         retype(block)
-        for identity in anchors:  # what a file declares of an operator that onnx does not know need not be so
+        # what a file declares of an operator that onnx does not know need not be so
+        for identity in anchors:
             made, out = identity.inputs[0], identity.out
             if made is not None and contradict(made.type, out.type):
                 out.type = made.type
@@ -125,10 +144,11 @@ def open_calls(
 def backward(
     block: BindingBlock, seeds: Mapping[Var, Any], wanted: Sequence[Var], *, view: View = _AS_KEPT
 ) -> dict[Var, Any]:
-    """The adjoints of `wanted`, those of the values in `seeds` given; a value that no seed depends on is left out.
+    """The adjoints of `wanted`, those of the values in `seeds` given; a value that no seed depends
+    on is left out.
 
-    `wanted` may hold values of enclosing blocks. Raises InputError for an operator without a rule and for a rule that
-    answers what cannot be.
+    `wanted` may hold values of enclosing blocks. Raises InputError for an operator without a rule
+    and for a rule that answers what cannot be.
     """
     block.schedule()
     needed = influenced(block, wanted) & reaching(block, seeds)
@@ -138,8 +158,12 @@ def backward(
     bindings = list(block.bindings)  # emission into the same block must not be walked
     for b in reversed(bindings):
         if not any(v in arrived and not _is_empty(v) for v in b.outputs if v is not None):
-            continue  # nothing flows from a result without elements, and rules need not know of such
-        g = [None if v is None or v not in arrived else _total(v, arrived, adjoints) for v in b.outputs]
+            # nothing flows from a result without elements, and rules need not know of such
+            continue
+        g = [
+            None if v is None or v not in arrived else _total(v, arrived, adjoints)
+            for v in b.outputs
+        ]
         asked = [v for v in edges(b) if v in needed]
         if not asked:
             continue
@@ -170,9 +194,16 @@ def _total(v: Var, arrived: Mapping[Var, list[Any]], adjoints: dict[Var, Any]) -
 
 
 def _partials(
-    rule: GradientRule, forward: Binding, read: Binding, g: Sequence[Any], asked: set[Var], originals: Mapping[Var, Var]
+    rule: GradientRule,
+    forward: Binding,
+    read: Binding,
+    g: Sequence[Any],
+    asked: set[Var],
+    originals: Mapping[Var, Var],
 ) -> list[tuple[Var, Any]]:
-    """(value, its partial) for each operand slot asked for; `read` is where the rule finds operands and outputs."""
+    """(value, its partial) for each operand slot asked for; `read` is where the rule finds
+    operands and outputs.
+    """
     if rule.kind == "vjp_blocks":
         with naming(rule, forward):
             return _block_partials(rule, read, g, asked, originals)
@@ -201,6 +232,7 @@ def _block_partials(
     for v in answer:
         if v not in in_order:
             raise InputError(
-                f"the gradient rule of {rule.name} answered a partial of '{v.name}', which was not asked for"
+                f"the gradient rule of {rule.name} answered a partial of '{v.name}', which was not "
+                "asked for"
             )
     return [(originals.get(v, v), partial) for v, partial in answer.items() if partial is not None]

@@ -1,4 +1,6 @@
-"""Act three of `differentiate`: what was open is closed, what nobody reads goes, and the graph is simplified."""
+"""Act three of `differentiate`: what was open is closed, what nobody reads goes, and the graph
+is simplified.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from onnxgrad.passes.remove_unused_functions import reachable
 def finish(task: Prepared) -> None:
     """Leave the forward part as it was read and the backward part as short as it can be.
 
-    Rounding and anchors close first, for they are bindings that simplifying would have to look through; the order of
-    the sinks comes last, because everything before moves bindings.
+    Rounding and anchors close first, for they are bindings that simplifying would have to look
+    through; the order of the sinks comes last, because everything before moves bindings.
     """
     program, block = task.program, task.block
     lift_stops(program)
@@ -26,7 +28,9 @@ def finish(task: Prepared) -> None:
     block.remove_unused()
     if task.question.simplify:
         simplify(program, task.asked, task.forward)
-    for v in [v for v in block.initializers.values() if v.use_count == 0 and v.name not in task.weights]:
+    for v in [
+        v for v in block.initializers.values() if v.use_count == 0 and v.name not in task.weights
+    ]:
         block.remove_initializer(v)
     # functions whose every call was opened; what nothing called before is none of our business
     for key in set(task.functions) - reachable(program):

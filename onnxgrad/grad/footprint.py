@@ -1,4 +1,6 @@
-"""What the gradient of control flow keeps besides results: the tape of a Loop or Scan, and one run of each body."""
+"""What the gradient of control flow keeps besides results: the tape of a Loop or Scan, and one
+run of each body.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ _TWICE = 2
 
 
 def footprint(b: Binding) -> int | None:
-    """Bytes that the gradient of `b` keeps or needs at once inside its bodies; None where a size is open.
+    """Bytes that the gradient of `b` keeps or needs at once inside its bodies; None where a size is
+    open.
 
     Sizes are open too where the number of steps is not known beforehand.
     """

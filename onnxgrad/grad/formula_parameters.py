@@ -14,11 +14,13 @@ from onnxgrad.grad.registry import Formula, GradientRule
 _ANY_VERSION = 1000
 
 
-# operands that say shapes, axes, counts: a tuple of ints when constant (or an attribute), a Var at run time
+# operands that say shapes, axes, counts: a tuple of ints when constant (or an attribute), a Var at
+# run time
 SHAPE_LIKE = frozenset(
     {
-        "axes", "axis", "block_shape", "dft_length", "ends", "frame_length", "frame_step", "image_shape", "K", "k",
-        "output_shape", "pads", "repeats", "shape", "size", "sizes", "split", "starts", "steps",
+        "axes", "axis", "block_shape", "dft_length", "ends", "frame_length", "frame_step",
+        "image_shape", "K", "k", "output_shape", "pads", "repeats", "shape", "size", "sizes",
+        "split", "starts", "steps",
     }
 )  # fmt: skip
 
@@ -47,7 +49,9 @@ def plan(rule: GradientRule, index: int) -> tuple[Parameter, ...]:
 
 def _plan(rule: GradientRule, formula: Formula) -> tuple[Parameter, ...]:
     inputs, attributes, variadic = formal_names(rule.domain, rule.op)
-    parameters = list(inspect.signature(formula).parameters.values())[0 if rule.kind == "body" else 2 :]
+    parameters = list(inspect.signature(formula).parameters.values())[
+        0 if rule.kind == "body" else 2 :
+    ]
     result: list[Parameter] = []
     if rule.kind == "vjp_all":
         result.append(Parameter("operands"))
@@ -66,7 +70,10 @@ def _plan(rule: GradientRule, formula: Formula) -> tuple[Parameter, ...]:
             result.append(Parameter("attribute", p.name, default=default))
         else:
             if inputs is not None and operands >= len(inputs) and not variadic:
-                raise InputError(f"the rule of {rule.name} asks for '{p.name}', which is no attribute or input of it")
+                raise InputError(
+                    f"the rule of {rule.name} asks for '{p.name}', which is no "
+                    "attribute or input of it"
+                )
             formal = inputs[operands] if inputs is not None and operands < len(inputs) else p.name
             result.append(Parameter("operand", formal, operands))
             operands += 1
@@ -74,7 +81,9 @@ def _plan(rule: GradientRule, formula: Formula) -> tuple[Parameter, ...]:
 
 
 def formal_names(domain: str, op: str) -> tuple[list[str] | None, frozenset[str], bool]:
-    """Input names of the newest schema (None: no schema), attribute names since opset 18, whether it is variadic."""
+    """Input names of the newest schema (None: no schema), attribute names since opset 18,
+    whether it is variadic.
+    """
     newest = onnx.defs.onnx_opset_version()
     versions = [newest, 18] if domain == "" else [_ANY_VERSION]
     inputs: list[str] | None = None

@@ -1,8 +1,8 @@
 """Forward mode: the vjp of the vjp in its seed.
 
-The vjp J'u is linear in u, so its own vjp with respect to u is the map v -> J v (Christianson 1992; the "double
-backward trick"). What the first vjp computed for u's sake is unused afterwards and goes away; a shape that is still
-taken from u is the target's, so the target stands in for it.
+The vjp J'u is linear in u, so its own vjp with respect to u is the map v -> J v (Christianson 1992;
+the "double backward trick"). What the first vjp computed for u's sake is unused afterwards and goes
+away; a shape that is still taken from u is the target's, so the target stands in for it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from onnxgrad.ir.names import rename
 from onnxgrad.ir.program import Program
 
 
-def jvp(model: ModelLike, wrt: Wrt = None, target: Target = None, *, names: str = "{}_tangent") -> Any:
-    """The model with one more input per value in `wrt`, its tangent, and one more output per target: J v.
+def jvp(
+    model: ModelLike, wrt: Wrt = None, target: Target = None, *, names: str = "{}_tangent"
+) -> Any:
+    """The model with one more input per value in `wrt`, its tangent, and one more output per
+    target: J v.
 
-    `wrt` and `target` as for `gradient`; targets may have any shape. Tangents are named by `names`. The result is of
-    the kind given. Raises InputError as `gradient` does.
+    `wrt` and `target` as for `gradient`; targets may have any shape. Tangents are named by `names`.
+    The result is of the kind given. Raises InputError as `gradient` does.
     """
     program = load_own(model)
     check_room(program, model)

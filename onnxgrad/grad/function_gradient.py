@@ -23,11 +23,13 @@ from onnxgrad.passes.remove_unused_functions import names_function
 
 
 def function_gradient(model: ModelLike, name: str) -> Any:
-    """The model with one more function: for `f(x, ...) -> (y, ...)`, called `name` or `domain::name`,
-    `f_grad(x, ..., y_grad, ...) -> (x_grad, ...)`, by every floating-point operand and result. In its own kind.
+    """The model with one more function: for `f(x, ...) -> (y, ...)`, called `name` or
+    `domain::name`, `f_grad(x, ..., y_grad, ...) -> (x_grad, ...)`, by every floating-point operand
+    and result. In its own kind.
 
-    Kinds and ranks are those of the calls, sizes are left open. Raises InputError for a name that no function or more
-    than one has, for a function that nothing calls, with calls of several ranks, or with attributes.
+    Kinds and ranks are those of the calls, sizes are left open. Raises InputError for a name that
+    no function or more than one has, for a function that nothing calls, with calls of several
+    ranks, or with attributes.
     """
     program = load_own(model)
     check_room(program, model)
@@ -44,7 +46,9 @@ def add_function_gradient(program: Program, name: str) -> FunctionKey:
     if new in program.functions:
         raise InputError(f"the model has a function {domain}::{new[1]} already")
     types = [None if t is None else _open(t) for t in _types(program, key)]
-    found = differentiate(load(as_model(program, key, types)), *request(program, key, types), seed="input")
+    found = differentiate(
+        load(as_model(program, key, types)), *request(program, key, types), seed="input"
+    )
     block = found.program.main
     forward = len(block.outputs) - len(found.adjoints)
     for v in block.outputs[:forward]:
@@ -58,7 +62,9 @@ def add_function_gradient(program: Program, name: str) -> FunctionKey:
     function.output.extend(v.name for v in graph.output)
     function.node.extend(_constant(t) for t in graph.initializer)
     function.node.extend(graph.node)
-    function.doc_string = f"gradient of {own}: {', '.join(found.adjoints)} from {', '.join(found.seeds)}"
+    function.doc_string = (
+        f"gradient of {own}: {', '.join(found.adjoints)} from {', '.join(found.seeds)}"
+    )
     for imported, version in found.program.opsets.items():
         function.opset_import.add(domain=imported, version=version)
     program.functions[new] = function_block(program, function)
@@ -67,19 +73,27 @@ def add_function_gradient(program: Program, name: str) -> FunctionKey:
 
 
 def check_function(program: Program, name: str, **options: Any) -> GradientReport:
-    """`check_gradient` of the function, with the sizes of its first call; errors as of `function_gradient`."""
+    """`check_gradient` of the function, with the sizes of its first call; errors as of
+    `function_gradient`.
+    """
     key = _find(program, name)
     types = _types(program, key)
     return check_gradient(as_model(program, key, types), *request(program, key, types), **options)
 
 
-def request(program: Program, key: FunctionKey, types: list[Type | None]) -> tuple[list[str], list[str]]:
-    """By which operands, and of which results: all floating-point ones. InputError when there are none."""
+def request(
+    program: Program, key: FunctionKey, types: list[Type | None]
+) -> tuple[list[str], list[str]]:
+    """By which operands, and of which results: all floating-point ones. InputError when there
+    are none.
+    """
     model = load(as_model(program, key, types))
     wrt = [v.name for v in model.main.inputs if is_float(v)]
     targets = [v.name for v in model.main.outputs if is_float(v) and isinstance(v.type, TensorType)]
     if not wrt or not targets:
-        raise InputError(f"function {key[0]}::{key[1]} has no floating-point operands, or no such results")
+        raise InputError(
+            f"function {key[0]}::{key[1]} has no floating-point operands, or no such results"
+        )
     return wrt, targets
 
 
@@ -89,7 +103,9 @@ def as_model(program: Program, key: FunctionKey, types: list[Type | None]) -> Mo
     whole = to_proto(program)
     model = ModelProto(ir_version=whole.ir_version)
     opsets = {o.domain: o.version for o in whole.opset_import}
-    opsets |= {o.domain: o.version for o in body.opset_import} if isinstance(body, FunctionProto) else {}
+    opsets |= (
+        {o.domain: o.version for o in body.opset_import} if isinstance(body, FunctionProto) else {}
+    )
     for domain, version in opsets.items():
         model.opset_import.add(domain=domain, version=version)
     model.functions.extend(whole.functions)
@@ -97,7 +113,8 @@ def as_model(program: Program, key: FunctionKey, types: list[Type | None]) -> Mo
     model.graph.name = source.name
     model.graph.node.extend(source.node)
     model.graph.input.extend(
-        ValueInfoProto(name=n, type=type_to_proto(t)) for n, t in zip(source.input, types, strict=True)
+        ValueInfoProto(name=n, type=type_to_proto(t))
+        for n, t in zip(source.input, types, strict=True)
     )
     model.graph.output.extend(ValueInfoProto(name=n) for n in source.output)
     return model
@@ -111,7 +128,8 @@ def _find(program: Program, name: str) -> FunctionKey:
     proto = program.functions[found[0]].proto
     if isinstance(proto, FunctionProto) and (proto.attribute or proto.attribute_proto):
         raise InputError(
-            f"function {found[0][0]}::{found[0][1]} has attributes, which its gradient would have to be given at every "
+            f"function {found[0][0]}::{found[0][1]} has attributes, which its gradient would have "
+            "to be given at every "
             "call: inline it, or differentiate the model that calls it"
         )
     return found[0]
@@ -120,13 +138,17 @@ def _find(program: Program, name: str) -> FunctionKey:
 def _types(program: Program, key: FunctionKey) -> list[Type | None]:
     calls = [b for b in program.main.walk() if called(b) == key]
     if not calls:
-        raise InputError(f"nothing in the main graph calls function {key[0]}::{key[1]}, so its operands have no types")
+        raise InputError(
+            f"nothing in the main graph calls function {key[0]}::{key[1]}, so its "
+            "operands have no types"
+        )
     count = len(program.functions[key].inputs)
     first = _operands(calls[0], count)
     for b in calls[1:]:
         if [t and _open(t) for t in _operands(b, count)] != [t and _open(t) for t in first]:
             raise InputError(
-                f"'{b}' and '{calls[0]}' call one function with other kinds or ranks: it has no one gradient"
+                f"'{b}' and '{calls[0]}' call one function with other kinds or ranks: it has no "
+                "one gradient"
             )
     if any(t is None or (isinstance(t, TensorType) and t.shape is None) for t in first):
         raise InputError(f"the kinds and ranks of the operands of '{calls[0]}' are not all known")

@@ -1,4 +1,6 @@
-"""`gradient` as a pass among passes: what comes before it sees the model, what comes after it the gradient too."""
+"""`gradient` as a pass among passes: what comes before it sees the model, what comes after it
+the gradient too.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ _RULE = "gradient"
 @register
 @dataclass(frozen=True)
 class GradientPass(Pass):
-    """y, ... = f(x, ...) = y, ..., dt/dx, ...: the adjoints of the values `wrt` become further outputs.
+    """y, ... = f(x, ...) = y, ..., dt/dx, ...: the adjoints of the values `wrt` become further
+    outputs.
 
     `target`: an output or another value, or several separated by spaces; default: the only output. `wrt`: names and
     globs separated by spaces, or params; default: every floating-point input. `seed`: ones or input. `checkpoint`:
@@ -39,13 +42,16 @@ class GradientPass(Pass):
     names: str = "{}_grad"
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Differentiate once, however often the pipeline comes round. InputError as `gradient` raises it."""
+        """Differentiate once, however often the pipeline comes round. InputError as `gradient`
+        raises it.
+        """
         where = f"{self.target or 'the output'} by {self.wrt or 'every input'}"
         if any(f.rule == _RULE and f.where == where for f in trace.firings):
             return
         if program.opset < OPSET:
             raise InputError(
-                f"pass '{self.name}' needs opset {OPSET} or above, and the model has {program.opset}: `onnxgrad grad` "
+                f"pass '{self.name}' needs opset {OPSET} or above, and the model has "
+                f"{program.opset}: `onnxgrad grad` "
                 "raises it"
             )
         self._differentiate(program)
@@ -53,7 +59,8 @@ class GradientPass(Pass):
         trace.fired(_RULE, where)
 
     def stated(self, model: ModelLike, trace: Trace, provider: str) -> Any:
-        """The model with its gradient as the backward walk makes it, once differences agree with that.
+        """The model with its gradient as the backward walk makes it, once differences agree with
+        that.
 
         Raises NotProved when they do not.
         """

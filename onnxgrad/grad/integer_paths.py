@@ -1,7 +1,9 @@
-"""Integers on their way from QuantizeLinear to DequantizeLinear: through what moves elements, or picks the largest.
+"""Integers on their way from QuantizeLinear to DequantizeLinear: through what moves elements, or
+picks the largest.
 
-Such an operator commutes with DequantizeLinear by one positive scale: D(f(q)) = f(D(q)). So while the gradient is
-formed the same path stands in the graph once more, in floats, and adjoints take that.
+Such an operator commutes with DequantizeLinear by one positive scale: D(f(q)) = f(D(q)). So while
+the gradient is formed the same path stands in the graph once more, in floats, and adjoints take
+that.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ from onnxgrad.laws.quantized.operators import LAWS
 SHADOWED = "Shadowed"
 _MOVES = frozenset(
     {
-        "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "MaxPool", "Reshape",
-        "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
+        "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity",
+        "MaxPool", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose",
+        "Unsqueeze",
     }
 )  # fmt: skip
 _ROUNDS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
@@ -37,8 +40,8 @@ vjp(f"{INTERNAL}::{SHADOWED}", lambda g, y, shadow, value: g, None)
 
 
 def open_paths(program: Program) -> list[Binding]:
-    """Put the floats' path beside that of the integers before each DequantizeLinear by one scale; returns the
-    Identities that now define what those gave.
+    """Put the floats' path beside that of the integers before each DequantizeLinear by one scale;
+    returns the Identities that now define what those gave.
     """
     anchors = []
     for back in [b for b in program.main.walk() if b.is_op("DequantizeLinear")]:
@@ -73,7 +76,9 @@ def _data(b: Binding) -> list[Var | None]:
 
 
 def _passes(q: Var, back: Binding) -> bool:
-    """Whether `q` comes from roundings by the scale of `back`, and constants, through nothing but moves."""
+    """Whether `q` comes from roundings by the scale of `back`, and constants, through nothing
+    but moves.
+    """
     work, seen, rounded = [q], {q}, False
     while work:
         b = work.pop().definition
@@ -96,7 +101,9 @@ def _passes(q: Var, back: Binding) -> bool:
 
 def _moves(b: Binding) -> bool:
     """It puts elements elsewhere, and does nothing else to them."""
-    return b.op == "Concat" or (b.op in _MOVES and not (b.op == "MaxPool" and b.result(1) is not None))
+    return b.op == "Concat" or (
+        b.op in _MOVES and not (b.op == "MaxPool" and b.result(1) is not None)
+    )
 
 
 def _same_scale(q: Binding, back: Binding) -> bool:
@@ -137,18 +144,31 @@ def _copy(b: Binding, made: dict[Var, Var]) -> None:
     node.CopyFrom(b.node)
     node.name = block.program.names.fresh(f"{b.op.lower()}_of_floats")
     node.input[:] = names_of(inputs)
-    node.output[:] = ["" if v is None else block.program.names.fresh(f"{v.name}_float") for v in b.outputs]
+    node.output[:] = [
+        "" if v is None else block.program.names.fresh(f"{v.name}_float") for v in b.outputs
+    ]
     first = next(made[v] for v in _data(b) if v is not None)
-    types = [None if v is None else TensorType(first.dtype or TensorProto.FLOAT, v.shape) for v in b.outputs]
+    types = [
+        None if v is None else TensorType(first.dtype or TensorProto.FLOAT, v.shape)
+        for v in b.outputs
+    ]
     copy = block.append(node, inputs, types)
-    made.update((old, new) for old, new in zip(b.outputs, copy.outputs) if old is not None and new is not None)
+    made.update(
+        (old, new)
+        for old, new in zip(b.outputs, copy.outputs)
+        if old is not None and new is not None
+    )
 
 
-# ---- what stops a gradient ------------------------------------------------------------------------------------
+# ---- what stops a gradient -----------------------------------------------------------------------
 
 
-def why_zero(block: BindingBlock, sources: Iterable[Var], targets: Iterable[Var], *, ste: bool) -> str:
-    """Which binding between the two stops all adjoints, and what to do about it; "" when nothing leads there at all."""
+def why_zero(
+    block: BindingBlock, sources: Iterable[Var], targets: Iterable[Var], *, ste: bool
+) -> str:
+    """Which binding between the two stops all adjoints, and what to do about it; "" when nothing
+    leads there at all.
+    """
     block.schedule()
     sources = list(sources)
     behind, before = set(sources), set(targets)
@@ -158,18 +178,25 @@ def why_zero(block: BindingBlock, sources: Iterable[Var], targets: Iterable[Var]
     for b in reversed(list(block.bindings)):
         if any(v in before for v in b.outputs):
             before.update(b.reads())
-    between = [b for b in block.bindings if any(v in behind for v in b.reads()) and any(v in before for v in b.outputs)]
+    between = [
+        b
+        for b in block.bindings
+        if any(v in behind for v in b.reads()) and any(v in before for v in b.outputs)
+    ]
     integer = next((b for b in between if (b.domain, b.op) in LAWS and b.op not in _EDGES), None)
     if integer is not None:
         return (
-            f"'{integer}' computes with integers: run `onnxgrad optimize MODEL --passes legalize -o OUT` first, then "
+            f"'{integer}' computes with integers: run `onnxgrad optimize MODEL --passes legalize "
+            "-o OUT` first, then "
             "differentiate OUT with ste=True, --ste"
         )
     alive = influenced(block, sources)
     place = {b: i for i, b in enumerate(block.bindings)}
 
     def depth(b: Binding) -> tuple[int, bool]:
-        reached = [place.get(v.definition, -1) if v.definition else -1 for v in b.reads() if v in alive]
+        reached = [
+            place.get(v.definition, -1) if v.definition else -1 for v in b.reads() if v in alive
+        ]
         return max(reached), b.op in _ROUNDS  # rather a rounding than the Shape beside it
 
     reading = [b for b in between if any(v in alive for v in b.reads())]

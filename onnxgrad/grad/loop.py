@@ -36,7 +36,9 @@ from onnxgrad.ir.var import Var
 
 
 def loop_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer:
-    """Loop: the steps backwards, with the adjoints of the states and of what the body captures as states."""
+    """Loop: the steps backwards, with the adjoints of the states and of what the body captures
+    as states.
+    """
     body = b.blocks["body"]
     initial = [present(v, b) for v in b.inputs[2:]]
     refuse_random(b, body)
@@ -60,7 +62,9 @@ def loop_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer
         for k, adjoint in zip(floats, adjoints, strict=True):
             seeds[k] = adjoint
         seeds += [None if scan is None else op.Gather(scan, t, axis=0) for scan in g[count:]]
-        found = walk_back(block, outs[1 : 1 + len(seeds)], seeds, [*(states[k] for k in floats), *captured])
+        found = walk_back(
+            block, outs[1 : 1 + len(seeds)], seeds, [*(states[k] for k in floats), *captured]
+        )
         return_adjoint(block, constant(np.array(True)), None)
         for k in floats:
             return_adjoint(block, found.get(states[k]), states[k])
@@ -75,13 +79,17 @@ def loop_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer
 def state_types(body: BindingBlock, initial: Sequence[Var]) -> list[Type | None]:
     """The type that each Loop state has before and after every step, by induction over the body.
 
-    Suppose each state keeps its initial type; leave open what the body then changes, until it changes nothing.
+    Suppose each state keeps its initial type; leave open what the body then changes, until it
+    changes nothing.
     """
     types: list[Type | None] = [v.type for v in initial]
     while True:
         scratch, outs = typed_step(body, types)
         scratch.release()
-        wider = [t and _wider(t, out.type) for t, out in zip(types, outs[1 : 1 + len(types)], strict=True)]
+        wider = [
+            t and _wider(t, out.type)
+            for t, out in zip(types, outs[1 : 1 + len(types)], strict=True)
+        ]
         if wider == types:
             return types
         types = wider
@@ -91,13 +99,17 @@ def typed_step(body: BindingBlock, types: Sequence[Type | None]) -> tuple[Bindin
     """A copy of a Loop's body whose states have these types, and its outputs; to be released."""
     with body_again(body) as scratch:
         known = [TensorType(TensorProto.INT64, ()), TensorType(TensorProto.BOOL, ()), *types]
-        guesses = [scratch.add_input(scratch.program.names.fresh("guess"), type_) for type_ in known]
+        guesses = [
+            scratch.add_input(scratch.program.names.fresh("guess"), type_) for type_ in known
+        ]
         outs = Body.of(body).copy(scratch, guesses)
     return scratch, outs
 
 
 def _wider(type_: Type, after: Type | None) -> Type:
-    """What the state before a step and after it have in common; its kind and dtype at least, which never change."""
+    """What the state before a step and after it have in common; its kind and dtype at least,
+    which never change.
+    """
     if isinstance(type_, SequenceType):
         inner = after.elem if isinstance(after, SequenceType) else None
         return SequenceType(None if type_.elem is None else _wider(type_.elem, inner))
@@ -107,13 +119,15 @@ def _wider(type_: Type, after: Type | None) -> Type:
 
 
 def type_states(block: BindingBlock, wanted: Iterable[Var]) -> None:
-    """Shapes for the final states of Loops, which onnx leaves open, as far as no step changes them; and what follows
-    from them and from declared outputs for the values in `wanted`.
+    """Shapes for the final states of Loops, which onnx leaves open, as far as no step changes them;
+    and what follows from them and from declared outputs for the values in `wanted`.
     """
     for b in [b for b in block.walk() if b.is_op("Loop")]:
         initial = b.inputs[2:]
         results = b.outputs[: len(initial)]
-        if any(v is not None and isinstance(v.type, TensorType) and v.shape is None for v in results):
+        if any(
+            v is not None and isinstance(v.type, TensorType) and v.shape is None for v in results
+        ):
             with emitting(b.block):
                 types = state_types(b.blocks["body"], [present(v, b) for v in initial])
             for v, type_ in zip(results, types, strict=True):

@@ -1,7 +1,8 @@
 """Checkpoint marks that stand in the file: metadata of the node that reads the marked value.
 
-`onnxgrad.checkpoint.start` and `onnxgrad.checkpoint.end` hold a JSON list: the positions of the marked operands, and
-the names of marked values that only a nested graph of the node reads. No mark is left in a gradient graph.
+`onnxgrad.checkpoint.start` and `onnxgrad.checkpoint.end` hold a JSON list: the positions of the
+marked operands, and the names of marked values that only a nested graph of the node reads. No mark
+is left in a gradient graph.
 """
 
 from __future__ import annotations
@@ -27,10 +28,14 @@ START, END = "onnxgrad.checkpoint.start", "onnxgrad.checkpoint.end"
 _METADATA_SINCE = 10
 
 
-def mark_checkpoints(model: ModelLike, wrt: Wrt = None, target: Target = None, *, checkpoint: Choice = "auto") -> Any:
-    """The model with the marks of `checkpoint` in it, for the gradient of `target` by `wrt`; in its own kind.
+def mark_checkpoints(
+    model: ModelLike, wrt: Wrt = None, target: Target = None, *, checkpoint: Choice = "auto"
+) -> Any:
+    """The model with the marks of `checkpoint` in it, for the gradient of `target` by `wrt`; in its
+    own kind.
 
-    `gradient` without a `checkpoint` of its own reads them. Raises InputError as `gradient` does for such a request.
+    `gradient` without a `checkpoint` of its own reads them. Raises InputError as `gradient` does
+    for such a request.
     """
     program = load_own(model)
     check_room(program, model)
@@ -45,7 +50,9 @@ def mark(program: Program, wrt: Wrt, target: Target, checkpoint: Choice) -> Mark
     targets = find_targets(block, target, scalar=False)
     asked = find_wrt(block, wrt, targets, {v.name: v for v in block.vars()})
     passed = influenced(block, asked) & reaching(block, targets)
-    marks = choose(block, checkpoint, [b for b in block.bindings if any(v in passed for v in b.outputs)])
+    marks = choose(
+        block, checkpoint, [b for b in block.bindings if any(v in passed for v in b.outputs)]
+    )
     take(block)
     for key, uses in ((START, marks.start), (END, marks.end)):
         for b in dict.fromkeys(b for b in block.bindings if any(r is b for _, r in uses)):
@@ -59,7 +66,9 @@ def mark(program: Program, wrt: Wrt, target: Target, checkpoint: Choice) -> Mark
 
 
 class Written:
-    """The marks of a file, which were taken out of it; calls that read marked values may be opened meanwhile."""
+    """The marks of a file, which were taken out of it; calls that read marked values may be
+    opened meanwhile.
+    """
 
     def __init__(self, block: BindingBlock, marks: Marks) -> None:
         self._block, self._marks, self._bindings = block, marks, set(block.bindings)
@@ -67,14 +76,21 @@ class Written:
     @property
     def values(self) -> list[Var]:
         """The marked values."""
-        return [v for b in self._block.bindings for v in b.outputs if v is not None and self._is_marked(v)]
+        return [
+            v
+            for b in self._block.bindings
+            for v in b.outputs
+            if v is not None and self._is_marked(v)
+        ]
 
     def _is_marked(self, v: Var) -> bool:
         return any(v is other for other, _ in (*self._marks.start, *self._marks.end))
 
     def now(self) -> Marks:
         """The marks, on what was put in the place of readers that are gone."""
-        return Marks(frozenset(self._uses(self._marks.start)), frozenset(self._uses(self._marks.end)))
+        return Marks(
+            frozenset(self._uses(self._marks.start)), frozenset(self._uses(self._marks.end))
+        )
 
     def _uses(self, uses: Iterable[tuple[Var, Binding]]) -> list[tuple[Var, Binding]]:
         found = []
@@ -85,7 +101,9 @@ class Written:
 
 
 def take(block: BindingBlock) -> Written | None:
-    """Read the marks and take them out. InputError for one that is damaged, None where there is none."""
+    """Read the marks and take them out. InputError for one that is damaged, None where there is
+    none.
+    """
     found: dict[str, set[tuple[Var, Binding]]] = {START: set(), END: set()}
     for b in block.bindings:
         metadata = _metadata(b)
@@ -115,7 +133,9 @@ def _marked(b: Binding, key: str, text: str) -> list[Var]:
         elif isinstance(place, int) and 0 <= place < len(b.inputs):
             v = b.inputs[place]
         if v is None:
-            raise InputError(f"metadata {key} of '{b}' marks operand {place!r}, which it does not read")
+            raise InputError(
+                f"metadata {key} of '{b}' marks operand {place!r}, which it does not read"
+            )
         found.append(v)
     return found
 

@@ -1,4 +1,6 @@
-"""Weights that live inside If, Loop and Scan: moved to the main graph, where an adjoint of theirs can be returned."""
+"""Weights that live inside If, Loop and Scan: moved to the main graph, where an adjoint of
+theirs can be returned.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ def nested_constants(program: Program) -> list[Var]:
 
 
 def hoist(program: Program, chosen: Collection[Var]) -> None:
-    """Make these `nested_constants` initializers of the main graph. A name that another value shares gets a suffix:
-    what two branches call `w` are two weights.
+    """Make these `nested_constants` initializers of the main graph. A name that another value
+    shares gets a suffix: what two branches call `w` are two weights.
     """
     if not chosen:
         return
@@ -55,7 +57,11 @@ def _is_float_constant(v: Var) -> bool:
 def _tensor(v: Var) -> Any:
     """The tensor that the file holds for a constant, None for any other value."""
     if v.definition is None:  # a sparse one that was hoisted is still there
-        return v.initializer if v.initializer is not None or not v.use_count else dict(sparse_tensors(v.block)).get(v)
+        return (
+            v.initializer
+            if v.initializer is not None or not v.use_count
+            else dict(sparse_tensors(v.block)).get(v)
+        )
     if not v.is_constant:
         return None
     attrs = v.definition.attrs

@@ -29,25 +29,29 @@ from onnxgrad.ir.weights import load_weights
 
 # axes of reductions are operands from here on, ScatterND and ScatterElements add since 16
 OPSET = 18
-# the oldest IR version that allows it in onnxruntime's eyes is older; metadata of nodes needs 10, which is optional
+# the oldest IR version that allows it in onnxruntime's eyes is older; metadata of nodes needs 10,
+# which is optional
 _IR_VERSION = 8
 _WEIGHTS_ARE_NO_INPUTS = 4
 # what onnx.version_converter passes over: PRelu's slopes were one per channel
 _SLOPES_BROADCAST = 7
 # where operators that onnx.version_converter does not know, and that no version changed, wait
 _HIDDEN = "onnxgrad.hidden"
-# elements of a weight in an external file from which on it stays there; what decides a conversion is smaller
+# elements of a weight in an external file from which on it stays there; what decides a conversion
+# is smaller
 _LARGE = 1 << 16
 
 
 def raise_opset(program: Program) -> tuple[Program, str]:
     """The program at opset 18 or above, and a note when it had to be converted ("" otherwise).
 
-    Names, metadata and doc strings are carried over where the converted model still has the node. Raises InputError
-    when onnx.version_converter cannot convert the model, or is known to convert it wrongly.
+    Names, metadata and doc strings are carried over where the converted model still has the node.
+    Raises InputError when onnx.version_converter cannot convert the model, or is known to convert
+    it wrongly.
     """
     _own_weights(program)
-    program.opsets.setdefault("", OPSET)  # without an operator of the default domain any version will do
+    # without an operator of the default domain any version will do
+    program.opsets.setdefault("", OPSET)
     if program.opset >= OPSET:
         return program, ""
     batched = program.opset < batched_scan.SINCE
@@ -75,16 +79,21 @@ def raise_opset(program: Program) -> tuple[Program, str]:
 
 
 def _converted(program: Program, source: ModelProto) -> ModelProto:
-    """What onnx.version_converter makes of `source`, without its functions; it does not see what it does not know.
+    """What onnx.version_converter makes of `source`, without its functions; it does not see what it
+    does not know.
 
-    Loads the weights of `source`, and leaves the operators of onnxruntime hidden in it. Raises InputError where the
-    converter fails.
+    Loads the weights of `source`, and leaves the operators of onnxruntime hidden in it. Raises
+    InputError where the converter fails.
     """
     sparse = take_sparse(source.graph, _HIDDEN)
     load_weights(source, program.folder)
     for node in every_node(source.graph.node):
         domains.respell(node)
-    hidden = [n for n in every_node(source.graph.node) if not n.domain and is_of_onnxruntime(n.op_type, program.opset)]
+    hidden = [
+        n
+        for n in every_node(source.graph.node)
+        if not n.domain and is_of_onnxruntime(n.op_type, program.opset)
+    ]
     for node in hidden:
         node.domain = _HIDDEN
     source.opset_import.add(domain=_HIDDEN, version=1)
@@ -94,7 +103,8 @@ def _converted(program: Program, source: ModelProto) -> ModelProto:
     except (RuntimeError, ValueError, ConvertError, InferenceError) as e:
         reason = str(e).strip().splitlines()[0]
         raise InputError(
-            f"the model's opset {program.opset} is below {OPSET} and onnx.version_converter cannot raise it "
+            f"the model's opset {program.opset} is below {OPSET} and onnx.version_converter cannot "
+            "raise it "
             f"({reason}): export it again at a newer opset"
         ) from e
     put_back_sparse(sparse, converted.graph, _HIDDEN)
@@ -105,8 +115,9 @@ def _converted(program: Program, source: ModelProto) -> ModelProto:
 
 
 def _set_aside(model: ModelProto) -> list[tuple[TensorProto, bool]]:
-    """Take the large weights that lie in external files out of the main graph: no conversion looks at them, and they
-    need not fit into memory. With each, whether an input stands for it that was none before.
+    """Take the large weights that lie in external files out of the main graph: no conversion looks
+    at them, and they need not fit into memory. With each, whether an input stands for it that was
+    none before.
     """
     graph, aside = model.graph, []
     inputs = {i.name for i in graph.input}
@@ -116,7 +127,9 @@ def _set_aside(model: ModelProto) -> list[tuple[TensorProto, bool]]:
             aside.append((t, t.name not in inputs))
             del graph.initializer[i]
     graph.input.extend(
-        onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t, stands in aside if stands
+        onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims))
+        for t, stands in aside
+        if stands
     )
     return aside[::-1]
 
@@ -131,7 +144,9 @@ def _put_back(aside: list[tuple[TensorProto, bool]], model: ModelProto) -> None:
 
 
 def _own_weights(program: Program) -> None:
-    """Below IR 4 a weight had to be listed as an input, which nobody could feed; from IR 4 on anybody could."""
+    """Below IR 4 a weight had to be listed as an input, which nobody could feed; from IR 4 on
+    anybody could.
+    """
     if program.ir_version >= _WEIGHTS_ARE_NO_INPUTS:
         return
     program.ir_version = _IR_VERSION
@@ -143,7 +158,8 @@ def _own_weights(program: Program) -> None:
 
 
 def _align_slopes(program: Program) -> None:
-    """PRelu(x, slope): a slope per channel lies along axis 1 of x, where the newer operator broadcasts from the last.
+    """PRelu(x, slope): a slope per channel lies along axis 1 of x, where the newer operator
+    broadcasts from the last.
 
     Raises InputError where the ranks are not known.
     """
@@ -153,13 +169,16 @@ def _align_slopes(program: Program) -> None:
             if x is None or slope is None or slope.shape in ((), (1,)):
                 continue
             if x.rank is None or slope.rank is None:
-                raise InputError(f"the ranks of '{b}' are not known, so its slopes cannot be raised from opset 6")
+                raise InputError(
+                    f"the ranks of '{b}' are not known, so its slopes cannot be raised from opset 6"
+                )
             if slope.rank == 1 and x.rank > 2:
                 with emitting(block, sources=(b,), made_by="raise_opset"):
                     block.set_operand(b, 1, op.Unsqueeze(slope, list(range(1, x.rank - 1))))
 
 
-# operands that were attributes, which onnx.version_converter writes in float32 whatever the model's dtype
+# operands that were attributes, which onnx.version_converter writes in float32 whatever the model's
+# dtype
 _NUMBERS = {"Clip": (1, 2), "Pad": (2,)}
 
 
@@ -171,14 +190,22 @@ def _type_numbers(program: Program) -> None:
             for i in _NUMBERS[b.op]:
                 number = b.operand(i)
                 array = None if number is None else number.const
-                if x is None or number is None or array is None or not x.dtype or number.dtype == x.dtype:
+                if (
+                    x is None
+                    or number is None
+                    or array is None
+                    or not x.dtype
+                    or number.dtype == x.dtype
+                ):
                     continue
                 with emitting(block, sources=(b,), made_by="raise_opset"):
                     block.set_operand(b, i, constant(_within(array, x.dtype)))
 
 
 def _within(number: Array, dtype: int) -> Array:
-    """The number in `dtype`; Clip's default bounds are float32's largest, which become infinite in a narrower one."""
+    """The number in `dtype`; Clip's default bounds are float32's largest, which become infinite
+    in a narrower one.
+    """
     with np.errstate(over="ignore"):
         return number.astype(numpy_dtype(dtype))
 

@@ -1,10 +1,12 @@
-"""Act one of `differentiate`: the forward part as the backward walk needs it, and what is asked of it.
+"""Act one of `differentiate`: the forward part as the backward walk needs it, and what is asked of
+it.
 
-The order of the steps is not free. The opset comes first, because raising it makes another program. Marks of
-checkpoints come off before anything follows an edge: they stand between a value and its readers. Targets are found
-before requested weights of nested graphs move out, which needs to know what reaches them. Rounding is opened before
-`wrt` is read: "params" means the weights in front of it. Calls are opened last, on the paths between what is asked
-and the targets only, and what the walk reads is chosen among the bindings that are there then.
+The order of the steps is not free. The opset comes first, because raising it makes another program.
+Marks of checkpoints come off before anything follows an edge: they stand between a value and its
+readers. Targets are found before requested weights of nested graphs move out, which needs to know
+what reaches them. Rounding is opened before `wrt` is read: "params" means the weights in front of
+it. Calls are opened last, on the paths between what is asked and the targets only, and what the
+walk reads is chosen among the bindings that are there then.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ Seed = Literal["ones", "input"]
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of a program: see `gradient`. Raises InputError for a seed or names that cannot be.
+    """What is asked of a program: see `gradient`. Raises InputError for a seed or names that cannot
+    be.
 
     aside: values that `wrt` cannot mean, such as the constants of a loss. stop: where gradients stop.
     """
@@ -54,7 +57,9 @@ class Question:
         if self.seed not in ("ones", "input"):
             raise InputError(f'seed must be "ones" or "input", not {self.seed!r}')
         if self.names.count("{}") != 1:
-            raise InputError(f"names must hold {{}} once, for the value's name; it is {self.names!r}")
+            raise InputError(
+                f"names must hold {{}} once, for the value's name; it is {self.names!r}"
+            )
 
 
 @dataclass(frozen=True)
@@ -89,14 +94,20 @@ class Prepared:
 
 
 def prepare(program: Program, question: Question) -> Prepared:
-    """Change `program`, or another in its place where the opset has to be raised, until it can be walked back.
+    """Change `program`, or another in its place where the opset has to be raised, until it can be
+    walked back.
 
     Raises InputError for a question that the program cannot answer.
     """
     given_names = set(program.names)
     program, raised = raise_opset(program)
-    # a constant of a function that raising opened is none of the model's values, as it is none where nothing is raised
-    made = {v.name for b in program.blocks() for v in b.vars() if v.name not in given_names} if raised else set()
+    # a constant of a function that raising opened is none of the model's values, as it is none
+    # where nothing is raised
+    made = (
+        {v.name for b in program.blocks() for v in b.vars() if v.name not in given_names}
+        if raised
+        else set()
+    )
     own_names, called = set(program.names), reachable(program)
     notes = [raised] if raised else []
     block = program.main
@@ -142,7 +153,11 @@ def prepare(program: Program, question: Question) -> Prepared:
 
 
 def _view(
-    block: BindingBlock, checkpoint: Choice, targets: Sequence[Var], asked: Sequence[Var], written: Written | None
+    block: BindingBlock,
+    checkpoint: Choice,
+    targets: Sequence[Var],
+    asked: Sequence[Var],
+    written: Written | None,
 ) -> View:
     """What the backward walk reads: the forward bindings, or with checkpointing recomputed ones.
 
@@ -151,5 +166,7 @@ def _view(
     if checkpoint is None:
         return AsKept() if written is None else Recomputation(block, written.now())
     passed = influenced(block, asked) & reaching(block, targets)
-    marks = choose(block, checkpoint, [b for b in block.bindings if any(v in passed for v in b.outputs)])
+    marks = choose(
+        block, checkpoint, [b for b in block.bindings if any(v in passed for v in b.outputs)]
+    )
     return Recomputation(block, marks)

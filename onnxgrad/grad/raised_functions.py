@@ -1,7 +1,8 @@
 """Local functions of a model whose opset is raised: onnx.version_converter drops them all.
 
-A function whose operators mean the same at the newer opset stays as it is, and imports that. One with an operator that
-changed is opened at its calls first, where the types are known that conversion depends on.
+A function whose operators mean the same at the newer opset stays as it is, and imports that. One
+with an operator that changed is opened at its calls first, where the types are known that
+conversion depends on.
 """
 
 from __future__ import annotations
@@ -21,15 +22,18 @@ from onnxgrad.ir.types import type_to_proto
 
 
 def open_changed(program: Program, opset: int) -> list[str]:
-    """Open the calls of functions that `opset` would give another meaning; returns the names of these functions.
+    """Open the calls of functions that `opset` would give another meaning; returns the names of
+    these functions.
 
-    Raises InputError for one that has a gradient rule of its own, which the opened call would not meet, and for calls
-    that double the graph too often.
+    Raises InputError for one that has a gradient rule of its own, which the opened call would not
+    meet, and for calls that double the graph too often.
     """
     changed: set[FunctionKey] = set()
     for key in functions_callees_first(program):
         function = program.functions[key]
-        if any(called(b) in changed or changes_meaning(b, opset) is not None for b in function.walk()):
+        if any(
+            called(b) in changed or changes_meaning(b, opset) is not None for b in function.walk()
+        ):
             changed.add(key)
     if not changed:
         return []
@@ -50,18 +54,25 @@ def _open(b: Binding, given: set[str], opset: int) -> None:
     rule = rule_of(b)
     if rule is not None and rule.kind != "body":
         raise InputError(
-            f"function {b.domain}::{b.op} is written for an opset below {opset}, and cannot keep its gradient "
+            f"function {b.domain}::{b.op} is written for an opset below {opset}, and cannot keep "
+            "its gradient "
             f"rule when the model is raised to it: export the model again at opset {opset} or above"
         )
     anchors = [anchor(v) for v in list(b.outputs) if v is not None]
     open_call(b)
     for identity in anchors:
-        if (v := identity.inputs[0]) is not None and v.definition is not None and v.name not in given:
+        if (
+            (v := identity.inputs[0]) is not None
+            and v.definition is not None
+            and v.name not in given
+        ):
             lift(identity, given)
 
 
 def without_functions(program: Program, source: ModelProto) -> ModelProto:
-    """What there is to convert: no functions, through which onnx would infer call by call, but what calls return."""
+    """What there is to convert: no functions, through which onnx would infer call by call, but
+    what calls return.
+    """
     bare = ModelProto()
     bare.CopyFrom(source)
     del bare.functions[:]
@@ -74,7 +85,9 @@ def without_functions(program: Program, source: ModelProto) -> ModelProto:
 
 
 def carry_functions(source: ModelProto, converted: ModelProto, opset: int) -> None:
-    """The functions that are left, importing `opset`; and what conversion drops of nodes that are not onnx's own."""
+    """The functions that are left, importing `opset`; and what conversion drops of nodes that
+    are not onnx's own.
+    """
     for f in source.functions:
         raised = FunctionProto()
         raised.CopyFrom(f)
@@ -82,7 +95,11 @@ def carry_functions(source: ModelProto, converted: ModelProto, opset: int) -> No
             if domains.is_default(entry.domain):
                 entry.version = max(entry.version, opset)
         converted.functions.append(raised)
-    before = {n.output[0]: n for n in every_node(source.graph.node) if not domains.is_default(n.domain) and n.output}
+    before = {
+        n.output[0]: n
+        for n in every_node(source.graph.node)
+        if not domains.is_default(n.domain) and n.output
+    }
     for node in every_node(converted.graph.node):
         old = before.get(node.output[0]) if node.output else None
         if old is not None and (old.domain, old.op_type) == (node.domain, node.op_type):

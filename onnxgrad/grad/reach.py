@@ -1,4 +1,6 @@
-"""Which values can move a target at all, by the graph alone and apart from the walk that makes gradients."""
+"""Which values can move a target at all, by the graph alone and apart from the walk that makes
+gradients.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 from onnxgrad.ir import domains
 from onnxgrad.ir.nodes import every_node, graphs_of
 
-_FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.UNDEFINED}
+_FLOATS = {
+    TensorProto.FLOAT,
+    TensorProto.DOUBLE,
+    TensorProto.FLOAT16,
+    TensorProto.BFLOAT16,
+    TensorProto.UNDEFINED,
+}
 # constant between their steps: what passes through them alone has the derivative 0
 _FLAT = {"Shape", "Size", "Floor", "Ceil", "Round", "Sign"}
 

@@ -1,4 +1,6 @@
-"""The table of gradient rules, keyed by domain and operator. `onnxgrad.grad.rules` says how to write one."""
+"""The table of gradient rules, keyed by domain and operator. `onnxgrad.grad.rules` says how to
+write one.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ Kind = Literal["vjp", "vjp_all", "vjp_blocks", "zero", "body"]
 # the domain of operators that stand in a graph only while its gradient is formed
 INTERNAL = "onnxgrad"
 
-# numpy broadcasting is undone for these; a partial of any other operator must have its operand's shape
+# numpy broadcasting is undone for these; a partial of any other operator must have its operand's
+# shape
 _BROADCASTING = frozenset(
     {
         "Add",
@@ -44,9 +47,9 @@ _BROADCASTING = frozenset(
 
 @dataclass(frozen=True)
 class GradientRule:
-    """How one operator is differentiated. `formulas`: one per operand (vjp), a single one (vjp_all, vjp_blocks), or
-    what builds the body that is differentiated in the operator's place (body). `compares`: operands are compared with
-    results, so both must come from one computation.
+    """How one operator is differentiated. `formulas`: one per operand (vjp), a single one (vjp_all,
+    vjp_blocks), or what builds the body that is differentiated in the operator's place (body).
+    `compares`: operands are compared with results, so both must come from one computation.
     """
 
     domain: str
@@ -91,20 +94,28 @@ def vjp(
     compares: bool = False,
     replace: bool = False,
 ) -> None:
-    """Register one formula per operand, in the schema's order; None, or none at the end: no gradient there.
+    """Register one formula per operand, in the schema's order; None, or none at the end: no
+    gradient there.
 
-    `name` is "Op" or "my.domain::Op". `notes` states the convention at kinks. `fill`: outputs without an adjoint arrive
-    as zeros instead of None. `many`: `g` and `y` are tuples (default: the schema allows several outputs). `broadcasts`:
-    operands broadcast against each other, the engine sums partials back. `since`: the version that the table of
-    operators shows where ONNX has no schema. `compares`: a formula asks which operands equal a result, as that of a
-    maximum does; under checkpointing it then reads both from one computation, for two may differ in the last bit.
+    `name` is "Op" or "my.domain::Op". `notes` states the convention at kinks. `fill`: outputs
+    without an adjoint arrive as zeros instead of None. `many`: `g` and `y` are tuples (default: the
+    schema allows several outputs). `broadcasts`: operands broadcast against each other, the engine
+    sums partials back. `since`: the version that the table of operators shows where ONNX has no
+    schema. `compares`: a formula asks which operands equal a result, as that of a maximum does;
+    under checkpointing it then reads both from one computation, for two may differ in the last bit.
     Raises InputError when the operator has a rule already and `replace` is not set.
     """
     if not any(formulas):
-        raise InputError(f'vjp("{name}") has no formula: declare it with zero("{name}") if its derivative is zero')
+        raise InputError(
+            f'vjp("{name}") has no formula: declare it with zero("{name}") if its '
+            "derivative is zero"
+        )
     domain, op = split_name(name)
     broad = (domain == "" and op in _BROADCASTING) if broadcasts is None else broadcasts
-    _add(GradientRule(domain, op, "vjp", formulas, fill, many, broad, since, notes, compares), replace)
+    _add(
+        GradientRule(domain, op, "vjp", formulas, fill, many, broad, since, notes, compares),
+        replace,
+    )
 
 
 def vjp_all(
@@ -119,35 +130,49 @@ def vjp_all(
     compares: bool = False,
     replace: bool = False,
 ) -> None:
-    """Register one function `f(g, y, xs, attributes by name ...)` that returns a list with one partial per input."""
+    """Register one function `f(g, y, xs, attributes by name ...)` that returns a list with one
+    partial per input.
+    """
     domain, op = split_name(name)
     broad = (domain == "" and op in _BROADCASTING) if broadcasts is None else broadcasts
-    _add(GradientRule(domain, op, "vjp_all", (formula,), fill, many, broad, since, notes, compares), replace)
+    _add(
+        GradientRule(domain, op, "vjp_all", (formula,), fill, many, broad, since, notes, compares),
+        replace,
+    )
 
 
-def vjp_blocks(name: str, formula: Formula, *, since: int = 1, notes: str = "", replace: bool = False) -> None:
-    """Register a rule for an operator with nested blocks: `f(binding, g, wanted) -> {value read: its partial}`.
+def vjp_blocks(
+    name: str, formula: Formula, *, since: int = 1, notes: str = "", replace: bool = False
+) -> None:
+    """Register a rule for an operator with nested blocks: `f(binding, g, wanted) -> {value read:
+    its partial}`.
 
-    `g` has one entry per output (None: absent); `wanted` are the values, operands and captures, whose partials are
-    asked for.
+    `g` has one entry per output (None: absent); `wanted` are the values, operands and captures,
+    whose partials are asked for.
     """
     domain, op = split_name(name)
     _add(GradientRule(domain, op, "vjp_blocks", (formula,), since=since, notes=notes), replace)
 
 
-def body(name: str, builder: Formula, *, since: int = 1, notes: str = "", replace: bool = False) -> None:
-    """Register what an operator computes in terms of others: `builder(operands ..., *, attributes ...)` emits it.
+def body(
+    name: str, builder: Formula, *, since: int = 1, notes: str = "", replace: bool = False
+) -> None:
+    """Register what an operator computes in terms of others: `builder(operands ..., *, attributes
+    ...)` emits it.
 
-    Positional parameters are operands (None where omitted), keyword-only ones attributes, `binding` the call. The
-    answer is the result, or a tuple with one per output (None: not computed). Between the requested values and the
-    target the call is replaced by what was emitted, which is differentiated in its stead; elsewhere it stays.
+    Positional parameters are operands (None where omitted), keyword-only ones attributes, `binding`
+    the call. The answer is the result, or a tuple with one per output (None: not computed). Between
+    the requested values and the target the call is replaced by what was emitted, which is
+    differentiated in its stead; elsewhere it stays.
     """
     domain, op = split_name(name)
     _add(GradientRule(domain, op, "body", (builder,), since=since, notes=notes), replace)
 
 
 def zero(*names: str, notes: str = "") -> None:
-    """Declare operators whose derivative is zero almost everywhere (or that have no float input at all)."""
+    """Declare operators whose derivative is zero almost everywhere (or that have no float input
+    at all).
+    """
     for name in names:
         domain, op = split_name(name)
         _add(GradientRule(domain, op, "zero", notes=notes), replace=False)
@@ -169,29 +194,40 @@ def rules() -> Iterator[GradientRule]:
 
 
 def missing(binding: Binding) -> InputError:
-    """The error for a binding that stands between a requested value and the target and has no rule."""
+    """The error for a binding that stands between a requested value and the target and has no
+    rule.
+    """
     name = domains.full_name(binding.domain, binding.op)
     operands = ", ".join(f"x{i}" for i in range(len(binding.inputs)))
     if (binding.domain, binding.op) in WITHOUT_FORM:
-        return InputError(f"no gradient rule for {name} at '{binding}': {WITHOUT_FORM[binding.domain, binding.op]}")
+        return InputError(
+            f"no gradient rule for {name} at '{binding}': "
+            f"{WITHOUT_FORM[binding.domain, binding.op]}"
+        )
     if binding.domain == _BLOCKED_LAYOUT:
         return InputError(
-            f"no gradient rule for {name} at '{binding}': onnxruntime optimised this file for the memory layout of one "
-            "machine; save it with graph_optimization_level ORT_ENABLE_EXTENDED, or differentiate the original"
+            f"no gradient rule for {name} at '{binding}': onnxruntime optimised this file for the "
+            "memory layout of one "
+            "machine; save it with graph_optimization_level ORT_ENABLE_EXTENDED, or differentiate "
+            "the original"
         )
     return InputError(
-        f"no gradient rule for {name} (domain '{binding.domain or 'ai.onnx'}', version {binding.version}) at "
-        f"'{binding}': register one with onnxgrad.vjp(\"{name}\", lambda g, y, {operands}: ...), one formula per "
+        f"no gradient rule for {name} (domain '{binding.domain or 'ai.onnx'}', version "
+        f"{binding.version}) at "
+        f"'{binding}': register one with onnxgrad.vjp(\"{name}\", lambda g, y, {operands}: ...), "
+        "one formula per "
         f'operand, or onnxgrad.zero("{name}"); on the command line --plugin FILE'
     )
 
 
 @contextmanager
 def naming(rule: GradientRule, binding: Binding) -> Iterator[None]:
-    """Name the rule and the binding in an error of a rule that emits what does not type, or stumbles over operands.
+    """Name the rule and the binding in an error of a rule that emits what does not type, or
+    stumbles over operands.
 
-    Nothing but the operator's own kernels knows what an operator without a schema takes: it may be its operands, and
-    is an InputError. For any other it is an InternalError, as long as nobody finds that the model is not valid.
+    Nothing but the operator's own kernels knows what an operator without a schema takes: it may be
+    its operands, and is an InputError. For any other it is an InternalError, as long as nobody
+    finds that the model is not valid.
     """
     try:
         yield
@@ -200,7 +236,9 @@ def naming(rule: GradientRule, binding: Binding) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OnnxgradError) and not isinstance(error, InternalError):
             raise
-        what = str(error) if isinstance(error, OnnxgradError) else f"{type(error).__name__}: {error}"
+        what = (
+            str(error) if isinstance(error, OnnxgradError) else f"{type(error).__name__}: {error}"
+        )
         text = f"the gradient rule of {rule.name} failed at '{binding}': {what}"
         if attributes.schema(binding.op, binding.version, binding.domain) is not None:
             raise InternalError(text) from error
@@ -218,6 +256,9 @@ def split_name(name: str) -> tuple[str, str]:
 def _add(rule: GradientRule, replace: bool) -> None:
     key = (rule.domain, rule.op)
     if key in RULES and not replace:
-        raise InputError(f"{rule.name} has a gradient rule already: pass replace=True to put another in its place")
+        raise InputError(
+            f"{rule.name} has a gradient rule already: pass replace=True to put "
+            "another in its place"
+        )
     caller = sys._getframe(2)  # of `vjp` and the like
     RULES[key] = dataclasses.replace(rule, module=caller.f_globals.get("__name__", ""))

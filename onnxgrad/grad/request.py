@@ -1,4 +1,6 @@
-"""What is asked for: the targets and the values to differentiate with respect to, by names, globs and indices."""
+"""What is asked for: the targets and the values to differentiate with respect to, by names,
+globs and indices.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,16 @@ PARAMS = "params"
 def find_targets(block: BindingBlock, target: Target, *, scalar: bool) -> list[Var]:
     """The target values. With `scalar`, each must have rank 0.
 
-    Raises InputError, naming what it found, for an unknown name, an index out of range, a target given twice, a value
-    that is no floating-point tensor or not a scalar, and when none is named though there are several outputs.
+    Raises InputError, naming what it found, for an unknown name, an index out of range, a target
+    given twice, a value that is no floating-point tensor or not a scalar, and when none is named
+    though there are several outputs.
     """
     outputs = _outputs(block)
     if target is None:
         if len(block.outputs) != 1:
             raise InputError(
-                f"the model has {len(block.outputs)} outputs ({outputs}): choose the target by name or index"
+                f"the model has {len(block.outputs)} outputs ({outputs}): choose the target by "
+                "name or index"
             )
         target = 0
     entries = [target] if isinstance(target, (str, int)) else list(target)
@@ -48,10 +52,13 @@ def find_targets(block: BindingBlock, target: Target, *, scalar: bool) -> list[V
         if v in found:
             raise InputError(f"target '{v.name}' is given twice")
         if not isinstance(v.type, TensorType) or v.dtype not in FLOAT_DTYPES:
-            raise InputError(f"target '{v.name}' is {v.type or 'of unknown type'}, not a floating-point tensor")
+            raise InputError(
+                f"target '{v.name}' is {v.type or 'of unknown type'}, not a floating-point tensor"
+            )
         if scalar and v.shape != ():
             raise InputError(
-                f"target '{v.name}' is {v.type}, not a scalar: reduce it to one, or give its adjoint as an input with "
+                f"target '{v.name}' is {v.type}, not a scalar: reduce it to one, or give its "
+                "adjoint as an input with "
                 'seed="input" (--seed input)'
             )
         found[v] = None
@@ -74,18 +81,21 @@ def target_value(block: BindingBlock, entry: str | int, values: Mapping[str, Var
     if isinstance(entry, str):
         if entry not in values:
             raise InputError(
-                f"target '{entry}' is no value of the model{did_you_mean(entry, values)}; its outputs are {outputs}"
+                f"target '{entry}' is no value of the model{did_you_mean(entry, values)}; its "
+                f"outputs are {outputs}"
             )
         return values[entry]
     if not -len(block.outputs) <= entry < len(block.outputs):
         raise InputError(
-            f"target index {entry} is out of range: the model has {len(block.outputs)} outputs ({outputs})"
+            f"target index {entry} is out of range: the model has {len(block.outputs)} outputs "
+            f"({outputs})"
         )
     return block.outputs[entry]
 
 
 def hoist_requested(program: Program, wrt: Wrt) -> None:
-    """Weights of nested graphs that `wrt` means, "params" or by name, become weights of the main graph.
+    """Weights of nested graphs that `wrt` means, "params" or by name, become weights of the main
+    graph.
 
     A name that nothing has may be the one that a weight gets there, as one of several called alike.
     """
@@ -105,22 +115,33 @@ _COMMA = re.compile(r",(?![^\[]*\])")
 
 
 def entries_of(wrt: Wrt, names: Container[str]) -> list[str]:
-    """The names, globs and PARAMS of a request, in order; one with commas that is no value's name is several."""
+    """The names, globs and PARAMS of a request, in order; one with commas that is no value's
+    name is several.
+    """
     entries = [wrt] if isinstance(wrt, str) else list(wrt or ())
-    return [part for e in entries for part in ([e] if e in names else [p.strip() for p in _COMMA.split(e)])]
+    return [
+        part
+        for e in entries
+        for part in ([e] if e in names else [p.strip() for p in _COMMA.split(e)])
+    ]
 
 
 def find_wrt(
-    block: BindingBlock, wrt: Wrt, targets: Sequence[Var], values: Mapping[str, Var], *, ste: bool = False
+    block: BindingBlock,
+    wrt: Wrt,
+    targets: Sequence[Var],
+    values: Mapping[str, Var],
+    *,
+    ste: bool = False,
 ) -> list[Var]:
-    """The values to differentiate with respect to, among the model's own `values`, in the order asked; globs in the
-    model's order.
+    """The values to differentiate with respect to, among the model's own `values`, in the order
+    asked; globs in the model's order.
 
-    None: every floating-point input, sequences among them. "params": the weights that reach a target. Entries that
-    begin with `!` take away from what those before them named.
-    Raises InputError for an unknown name, a name given twice, a value that is no floating-point tensor or a measure of
-    Resize, a glob without a match, one that takes nothing away, nothing left, and a model without a floating-point
-    input.
+    None: every floating-point input, sequences among them. "params": the weights that reach a
+    target. Entries that begin with `!` take away from what those before them named. Raises
+    InputError for an unknown name, a name given twice, a value that is no floating-point tensor or
+    a measure of Resize, a glob without a match, one that takes nothing away, nothing left, and a
+    model without a floating-point input.
     """
     if wrt is None:
         return _float_inputs(block)
@@ -149,7 +170,8 @@ def _float_inputs(block: BindingBlock) -> list[Var]:
         return inputs
     listed = ", ".join(f"{v.name}: {v.type or '?'}" for v in block.inputs) or "none"
     raise InputError(
-        f"the model has no floating-point input (inputs: {listed}): name weights or intermediate values in "
+        f"the model has no floating-point input (inputs: {listed}): name weights or intermediate "
+        "values in "
         'wrt, or wrt="params" (--wrt params)'
     )
 
@@ -161,7 +183,8 @@ def _named(block: BindingBlock, entry: str, values: Mapping[str, Var]) -> list[V
     if is_glob(entry):
         return _matching(entry, values)
     raise InputError(
-        f"wrt '{entry}' is no value of the model{did_you_mean(entry, values)}{inside(block, entry)}; "
+        f"wrt '{entry}' is no value of the "
+        f"model{did_you_mean(entry, values)}{inside(block, entry)}; "
         "`onnxgrad inspect --text` lists them"
     )
 
@@ -169,14 +192,17 @@ def _named(block: BindingBlock, entry: str, values: Mapping[str, Var]) -> list[V
 def _without(found: Collection[Var], entry: str) -> list[Var]:
     kept = [v for v in found if not fnmatch.fnmatchcase(v.name, entry[1:])]
     if len(kept) == len(found):
-        raise InputError(f"wrt '{entry}' takes nothing away: it matches no value that the entries before it name")
+        raise InputError(
+            f"wrt '{entry}' takes nothing away: it matches no value that the entries before it name"
+        )
     return kept
 
 
 def parameters(
     block: BindingBlock, targets: Iterable[Var], values: Mapping[str, Var], *, ste: bool = False
 ) -> list[Var]:
-    """The weights that reach a target, in the model's order, what DequantizeLinear makes of integers among them.
+    """The weights that reach a target, in the model's order, what DequantizeLinear makes of
+    integers among them.
 
     Raises InputError when there is none, saying why.
     """
@@ -188,7 +214,9 @@ def parameters(
     return found
 
 
-def weigh(block: BindingBlock, targets: Iterable[Var], values: Mapping[str, Var]) -> dict[Var, Decision]:
+def weigh(
+    block: BindingBlock, targets: Iterable[Var], values: Mapping[str, Var]
+) -> dict[Var, Decision]:
     """What each floating-point constant that reaches a target is, in the model's order."""
     reached = reaching(block, targets)
     return decide(block.program, [v for v in float_constants(block, values) if v in reached])
@@ -200,7 +228,8 @@ def float_constants(block: BindingBlock, values: Mapping[str, Var]) -> list[Var]
     return [
         v
         for v in values.values()
-        if v.dtype in FLOAT_DTYPES and (v.initializer is not None or v.is_constant or v in sparse or _is_dequantized(v))
+        if v.dtype in FLOAT_DTYPES
+        and (v.initializer is not None or v.is_constant or v in sparse or _is_dequantized(v))
     ]
 
 
@@ -218,13 +247,20 @@ def _no_weight(
         v, decision = next(iter(decisions.items()))
         why = f"'{v.name}' is none ({decision.why}); `onnxgrad inspect --weights` lists all"
     what = "weight" if decisions else "float initializer or Constant"
-    return InputError(f'wrt="params": the model has no {what} that reaches the target{": " if why else ""}{why}')
+    return InputError(
+        f'wrt="params": the model has no {what} that reaches the target{": " if why else ""}{why}'
+    )
 
 
 def _is_dequantized(v: Var) -> bool:
     """A weight that the file keeps as integers."""
     b = v.definition
-    return b is not None and b.is_op("DequantizeLinear") and b.inputs[0] is not None and b.inputs[0].is_constant
+    return (
+        b is not None
+        and b.is_op("DequantizeLinear")
+        and b.inputs[0] is not None
+        and b.inputs[0].is_constant
+    )
 
 
 def _values(block: BindingBlock) -> dict[str, Var]:
@@ -233,7 +269,9 @@ def _values(block: BindingBlock) -> dict[str, Var]:
 
 def _float(v: Var) -> Var:
     if not is_float(v):
-        raise InputError(f"wrt '{v.name}' is {v.type or 'of unknown type'}, not a floating-point tensor")
+        raise InputError(
+            f"wrt '{v.name}' is {v.type or 'of unknown type'}, not a floating-point tensor"
+        )
     return v
 
 
@@ -247,15 +285,20 @@ def _differentiable(v: Var) -> Var:
         for index, name in _MEASURES.get((b.domain, b.op), {}).items():
             if index < len(b.inputs) and b.inputs[index] is v:
                 raise InputError(
-                    f"wrt '{v.name}' is the {name} of '{b}': the positions that {b.op} reads move with it, which no "
+                    f"wrt '{v.name}' is the {name} of '{b}': the positions that {b.op} reads move "
+                    "with it, which no "
                     "gradient rule expresses: leave it out of wrt"
                 )
     return v
 
 
 def _matching(pattern: str, values: Mapping[str, Var]) -> list[Var]:
-    """What a glob matches among inputs and weights; among all values when it matches none of those."""
-    matching = [v for name, v in values.items() if is_float(v) and fnmatch.fnmatchcase(name, pattern)]
+    """What a glob matches among inputs and weights; among all values when it matches none of
+    those.
+    """
+    matching = [
+        v for name, v in values.items() if is_float(v) and fnmatch.fnmatchcase(name, pattern)
+    ]
     outer = [v for v in matching if v.definition is None or v.is_constant]
     if not matching:
         raise InputError(f"wrt '{pattern}' matches no floating-point value of the model")

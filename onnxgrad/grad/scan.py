@@ -29,12 +29,14 @@ from onnxgrad.laws.sums import add_up
 
 
 def scan_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer:
-    """s_t, y_t = body(s_before, x_t), with c captured: the steps from the last to the first, each walked back.
+    """s_t, y_t = body(s_before, x_t), with c captured: the steps from the last to the first, each
+    walked back.
 
-        ds_before, dx_t, dc_t = (ds_t, dy_t) walked back through body(s_before, x_t),  dc = sum of dc_t
+        ds_before, dx_t, dc_t = (ds_t, dy_t) walked back through body(s_before, x_t),  dc = sum of
+        dc_t
 
-    The states of the new Scan are ds and the sums dc, its scanned operands s_before (on tape), x and dy, its scanned
-    results dx.
+    The states of the new Scan are ds and the sums dc, its scanned operands s_before (on tape), x
+    and dy, its scanned results dx.
     """
     body = b.blocks["body"]
     refuse_random(b, body)
@@ -77,7 +79,9 @@ def scan_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer
     scanned = [*tapes, *xs, *arrived_dys]
     results = [xs[j] for j in asked_xs]
     values = [*(initial[k] for k in floats), *captured, *(x.value for x in results)]
-    start = [given(g[k], initial[k], b.result(k)) for k in floats] + [zeros_like(v) for v in captured]
+    start = [given(g[k], initial[k], b.result(k)) for k in floats] + [
+        zeros_like(v) for v in captured
+    ]
     partials = emit_with_blocks(
         "Scan",
         [*start, *(v.value for v in scanned)],
@@ -110,7 +114,9 @@ class _Scanned(NamedTuple):
 
 
 def _backwards(b: Binding, kind: str, values: Sequence[Any]) -> list[_Scanned]:
-    """Scanned operands (kind "input") or results ("output"), in the direction in which the Scan `b` does not go."""
+    """Scanned operands (kind "input") or results ("output"), in the direction in which the Scan
+    `b` does not go.
+    """
     axes = b.attr(f"scan_{kind}_axes") or [0] * len(values)
     directions = b.attr(f"scan_{kind}_directions") or [0] * len(values)
     return [_Scanned(v, axis, 1 - d) for v, axis, d in zip(values, axes, directions, strict=True)]

@@ -1,7 +1,8 @@
 """Segments chosen automatically: about sqrt(n) of them, or as few as fit a memory budget.
 
-(Chen, Xu, Zhang & Guestrin, Training Deep Nets with Sublinear Memory Cost, 2016.) Boundaries go where few bytes are
-alive, which in a residual network is the residual stream alone. The last segment is not recomputed.
+(Chen, Xu, Zhang & Guestrin, Training Deep Nets with Sublinear Memory Cost, 2016.) Boundaries go
+where few bytes are alive, which in a residual network is the residual stream alone. The last
+segment is not recomputed.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def choose(block: BindingBlock, choice: Choice, needed: Iterable[Binding]) -> Marks:
-    """The marks for `checkpoint=`: a Checkpoint, value names (each starts a segment), "auto", or a budget.
+    """The marks for `checkpoint=`: a Checkpoint, value names (each starts a segment), "auto", or a
+    budget.
 
-    A budget is a number of bytes, or text such as "512MB". `needed` are the forward bindings that the backward part
-    passes. Raises InputError for a budget that no choice of segments meets, or that open dimensions make meaningless.
+    A budget is a number of bytes, or text such as "512MB". `needed` are the forward bindings that
+    the backward part passes. Raises InputError for a budget that no choice of segments meets, or
+    that open dimensions make meaningless.
     """
     if isinstance(choice, Checkpoint):
         return resolve(block, choice)
@@ -47,14 +50,17 @@ def _bytes(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?)i?B?\s*", text, re.IGNORECASE)
     if match is None:
         raise InputError(
-            f"checkpoint '{text}' is neither \"auto\" nor a memory budget such as 512MB; list names instead"
+            f"checkpoint '{text}' is neither \"auto\" nor a memory budget such as 512MB; list "
+            "names instead"
         )
     return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
 @dataclass(frozen=True)
 class _Forward:
-    """The forward bindings in order, with the bytes each defines or keeps inside, and the values alive after each."""
+    """The forward bindings in order, with the bytes each defines or keeps inside, and the values
+    alive after each.
+    """
 
     order: list[Binding]
     bytes: list[int]
@@ -68,12 +74,18 @@ def _automatic(block: BindingBlock, needed: list[Binding], budget: int | None) -
     if budget is not None:
         _refuse_open(forward, inside)
     n = len(forward.order)
-    plans = [(cuts, _peak(forward, cuts)) for k in range(1, 4 * math.isqrt(n) + 2) for cuts in [_cuts(forward, k)]]
+    plans = [
+        (cuts, _peak(forward, cuts))
+        for k in range(1, 4 * math.isqrt(n) + 2)
+        for cuts in [_cuts(forward, k)]
+    ]
     cuts, peak = min(plans, key=lambda plan: plan[1])
     if budget is not None:
         fitting = [plan for plan in plans if plan[1] <= budget]
         if not fitting:
-            raise InputError(f"no choice of segments fits {budget} bytes; the least found needs about {peak}")
+            raise InputError(
+                f"no choice of segments fits {budget} bytes; the least found needs about {peak}"
+            )
         cuts = min(fitting, key=lambda plan: len(plan[0]))[0]
     return _marks(block, forward, cuts)
 
@@ -81,11 +93,15 @@ def _automatic(block: BindingBlock, needed: list[Binding], budget: int | None) -
 def _refuse_open(forward: _Forward, inside: Mapping[Binding, int | None]) -> None:
     """Raises InputError where a size is not known beforehand, which no budget can count."""
     if any(v.rank is None or not is_static(v.shape) for b in forward.order for v in _results(b)):
-        raise InputError('a memory budget needs known sizes, and the model has open dimensions: use "auto" or names')
+        raise InputError(
+            "a memory budget needs known sizes, and the model has open dimensions: "
+            'use "auto" or names'
+        )
     open_ = next((b for b, size in inside.items() if size is None), None)
     if open_ is not None:
         raise InputError(
-            f"a memory budget needs known sizes, and how many steps '{open_}' takes, or what it keeps of each, is "
+            f"a memory budget needs known sizes, and how many steps '{open_}' takes, or what it "
+            "keeps of each, is "
             'not known beforehand: use "auto" or names'
         )
 
@@ -93,7 +109,11 @@ def _refuse_open(forward: _Forward, inside: Mapping[Binding, int | None]) -> Non
 def _forward(needed: list[Binding], inside: Mapping[Binding, int | None]) -> _Forward:
     order = [b for b in needed if b.inputs]
     place = {b: i for i, b in enumerate(order)}
-    last = {v: max((place[u] for u in v.users if u in place), default=-1) for b in order for v in _results(b)}
+    last = {
+        v: max((place[u] for u in v.users if u in place), default=-1)
+        for b in order
+        for v in _results(b)
+    }
     alive: list[list[Var]] = []
     now: dict[Var, None] = {}
     for i, b in enumerate(order):
@@ -112,11 +132,16 @@ def _results(b: Binding) -> list[Var]:
 def _size(v: Var) -> int:
     if not isinstance(v.type, TensorType) or v.shape is None or not v.dtype:
         return _OPEN
-    return math.prod(d if isinstance(d, int) else _OPEN for d in v.shape) * numpy_dtype(v.dtype).itemsize
+    return (
+        math.prod(d if isinstance(d, int) else _OPEN for d in v.shape)
+        * numpy_dtype(v.dtype).itemsize
+    )
 
 
 def _cuts(forward: _Forward, count: int) -> list[int]:
-    """About `count` boundaries that split the bytes evenly: near each share, the place where the least is alive."""
+    """About `count` boundaries that split the bytes evenly: near each share, the place where the
+    least is alive.
+    """
     total, passed = max(sum(forward.bytes), 1), 0
     windows: list[list[tuple[int, float, int]]] = [[] for _ in range(count)]
     for i, size in enumerate(forward.bytes[:-1]):
@@ -136,7 +161,9 @@ def _peak(forward: _Forward, cuts: Sequence[int]) -> int:
 
 
 def _marks(block: BindingBlock, forward: _Forward, cuts: Sequence[int]) -> Marks:
-    """A start mark on every use, in a segment, of a value from before it; in the last segment an end mark: it stays."""
+    """A start mark on every use, in a segment, of a value from before it; in the last segment an
+    end mark: it stays.
+    """
     if not cuts:
         return Marks(frozenset(), frozenset())
     before = {v for v in block.inputs if v.initializer is None}

@@ -1,4 +1,6 @@
-"""Adjoints of sequences: a sequence of the same length, element for element. Of an optional: that of its element."""
+"""Adjoints of sequences: a sequence of the same length, element for element. Of an optional:
+that of its element.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +38,14 @@ def map_elements(name: str, sequences: Sequence[Var], function: Any, result: Typ
     at = emitter()
     block = nested_block(name)
     with emitting(block, share=True, sources=at.sources, made_by=at.made_by):
-        elements = [block.add_input(block.program.names.fresh("element"), element_type(s)) for s in sequences]
+        elements = [
+            block.add_input(block.program.names.fresh("element"), element_type(s))
+            for s in sequences
+        ]
         block.add_output(function(*elements))
-    (mapped,) = emit_with_blocks("SequenceMap", list(sequences), {"body": block}, [SequenceType(result)])
+    (mapped,) = emit_with_blocks(
+        "SequenceMap", list(sequences), {"body": block}, [SequenceType(result)]
+    )
     return mapped
 
 

@@ -57,7 +57,10 @@ RULES = [*ARITHMETIC, *LAYOUT]
 
 
 def simplify(
-    program: Program, variables: Iterable[Var], forward: Collection[Binding], trace: Trace | None = None
+    program: Program,
+    variables: Iterable[Var],
+    forward: Collection[Binding],
+    trace: Trace | None = None,
 ) -> None:
     """Simplify in place what the backward walk added; the bindings in `forward` stay as they are.
 
@@ -66,7 +69,9 @@ def simplify(
     trace = trace or Trace()
     with _variable(variables):
         for block in roots(program):
-            apply_rules(block, [*TRANSPOSES, *RULES, *NOOPS], trace, where=lambda b: b not in forward)
+            apply_rules(
+                block, [*TRANSPOSES, *RULES, *NOOPS], trace, where=lambda b: b not in forward
+            )
             _fold_constants(block, forward)
             apply_rules(block, NOOPS, trace, where=lambda b: b not in forward)
             merge_bindings(block, trace, where=lambda b: b not in forward)

@@ -1,4 +1,6 @@
-"""Sparse tensors of a model whose opset is raised: onnx.version_converter knows none, and no version changed them."""
+"""Sparse tensors of a model whose opset is raised: onnx.version_converter knows none, and no
+version changed them.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,16 @@ _SPARSE = (AttributeProto.SPARSE_TENSOR, AttributeProto.SPARSE_TENSORS)
 
 
 def take_sparse(graph: GraphProto, domain: str) -> Taken:
-    """Take the sparse initializers, Constants and attributes out of the graph and those nested in it.
+    """Take the sparse initializers, Constants and attributes out of the graph and those nested in
+    it.
 
-    In the place of each stands an operator of `domain` without operands, whose result has the dense type; in that of
-    an initializer that is an input as well, the input; in that of a call's attributes, one that numbers them.
+    In the place of each stands an operator of `domain` without operands, whose result has the dense
+    type; in that of an initializer that is an input as well, the input; in that of a call's
+    attributes, one that numbers them.
     """
     taken: Taken = {}
-    for inner in reversed(list(every_graph(graph))):  # a nested one before the node that holds it is copied
+    # a nested one before the node that holds it is copied
+    for inner in reversed(list(every_graph(graph))):
         declared = {v.name for v in (*inner.input, *inner.output, *inner.value_info)}
         inputs = {v.name for v in inner.input}
         stands, nodes = [], list(inner.node)
@@ -50,7 +55,9 @@ def take_sparse(graph: GraphProto, domain: str) -> Taken:
 
 
 def put_back_sparse(taken: Taken, graph: GraphProto, domain: str) -> None:
-    """The inverse of `take_sparse`, in the converted graph, under the names that values have there."""
+    """The inverse of `take_sparse`, in the converted graph, under the names that values have
+    there.
+    """
     waiting = dict(taken)
     for inner in reversed(list(every_graph(graph))):
         for node in [n for n in inner.node if n.domain == domain and n.op_type in taken]:
@@ -76,9 +83,18 @@ def _is_sparse_constant(node: NodeProto) -> bool:
 
 
 def _stand(
-    graph: GraphProto, number: str, name: str, tensor: SparseTensorProto, domain: str, declared: set[str]
+    graph: GraphProto,
+    number: str,
+    name: str,
+    tensor: SparseTensorProto,
+    domain: str,
+    declared: set[str],
 ) -> NodeProto:
-    """The operator that stands for `tensor`, which `graph` calls `name`; its type is declared there."""
+    """The operator that stands for `tensor`, which `graph` calls `name`; its type is declared
+    there.
+    """
     if name not in declared:
-        graph.value_info.append(helper.make_tensor_value_info(name, tensor.values.data_type, list(tensor.dims)))
+        graph.value_info.append(
+            helper.make_tensor_value_info(name, tensor.values.data_type, list(tensor.dims))
+        )
     return helper.make_node(number, [], [name], domain=domain)

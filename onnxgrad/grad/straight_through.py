@@ -1,8 +1,10 @@
-"""Straight-through: the gradient passes a quantisation as if nothing were rounded between its bounds.
+"""Straight-through: the gradient passes a quantisation as if nothing were rounded between its
+bounds.
 
-Rounding has a zero derivative almost everywhere, so this is an estimate, never more (Bengio, Leonard & Courville,
-2013); the scale's part is that of learned step sizes (Esser et al., 2020). While the gradient is formed, a
-StraightThrough stands behind each QuantizeLinear - DequantizeLinear pair; the model's own values stay as they are.
+Rounding has a zero derivative almost everywhere, so this is an estimate, never more (Bengio,
+Leonard & Courville, 2013); the scale's part is that of learned step sizes (Esser et al., 2020).
+While the gradient is formed, a StraightThrough stands behind each QuantizeLinear - DequantizeLinear
+pair; the model's own values stay as they are.
 """
 
 from __future__ import annotations
@@ -30,11 +32,12 @@ _BOUNDS: dict[int, tuple[int, int]] = {
 
 
 def open_rounding(program: Program) -> tuple[list[Binding], int]:
-    """Put a StraightThrough behind each pair that rounds and comes back by the same scale, with integers moved about in
-    between or not; returns the Identities that now define what the pairs did, and how many quantisations pass now.
+    """Put a StraightThrough behind each pair that rounds and comes back by the same scale, with
+    integers moved about in between or not; returns the Identities that now define what the pairs
+    did, and how many quantisations pass now.
 
-    A pair with blocked scales, with a scale per channel of an operand of unknown rank, or of no integer type stays as
-    it is, and so does a QuantizeLinear whose integers go elsewhere.
+    A pair with blocked scales, with a scale per channel of an operand of unknown rank, or of no
+    integer type stays as it is, and so does a QuantizeLinear whose integers go elsewhere.
     """
     anchors = open_paths(program)
     pairs = [(b, q) for b in program.main.walk() if (q := _quantized(b)) is not None]
@@ -45,7 +48,13 @@ def open_rounding(program: Program) -> tuple[list[Binding], int]:
         low, high = _BOUNDS[back.inputs[0].dtype] if back.inputs[0] is not None else (0, 0)
         with emitting(back.block, sources=(back,), made_by="straight_through"):
             passed = op.domain(INTERNAL).StraightThrough(
-                x, scale, zero, back.out, axis=back.attr("axis") or 0, low=float(low), high=float(high)
+                x,
+                scale,
+                zero,
+                back.out,
+                axis=back.attr("axis") or 0,
+                low=float(low),
+                high=float(high),
             )
         passed.type = back.out.type
         back.block.set_operand(identity, 0, passed)
@@ -65,11 +74,21 @@ def close_rounding(program: Program) -> None:
 
 def _quantized(back: Binding) -> Binding | None:
     """The binding that rounded what `back` dequantises, when the two belong together."""
-    if not back.is_op("DequantizeLinear") or back.inputs[0] is None or back.inputs[0].dtype not in _BOUNDS:
+    if (
+        not back.is_op("DequantizeLinear")
+        or back.inputs[0] is None
+        or back.inputs[0].dtype not in _BOUNDS
+    ):
         return None
     q = back.inputs[0].definition
     scale, zero = back.inputs[1], back.operand(2)
-    if q is None or q.block is not back.block or q.inputs[0] is None or scale is None or back.attr("block_size"):
+    if (
+        q is None
+        or q.block is not back.block
+        or q.inputs[0] is None
+        or scale is None
+        or back.attr("block_size")
+    ):
         return None
     if q.is_op("DynamicQuantizeLinear"):
         return q if (scale, zero) == (q.result(1), q.result(2)) else None
@@ -81,7 +100,7 @@ def _quantized(back: Binding) -> Binding | None:
     return q if same_value(q.inputs[1], scale) and same_value(q.operand(2), zero) else None
 
 
-# ---- y = scale * (clip(round(x / scale) + zero, low, high) - zero), the rounding passed by -----------------------
+# ---- y = scale * (clip(round(x / scale) + zero, low, high) - zero), the rounding passed by -------
 
 
 def _along(v: Var, x: Var, axis: int) -> Var:
@@ -101,15 +120,37 @@ def _inside(x: Var, scale: Var, zero: Var | None, axis: int, low: float, high: f
     return op.And(op.GreaterOrEqual(steps, low - 0.5), op.LessOrEqual(steps, high + 0.5))
 
 
-def _to_x(g: Var, y: Var, x: Var, scale: Var, zero: Var | None, value: Var, axis: int, low: float, high: float) -> Var:
+def _to_x(
+    g: Var,
+    y: Var,
+    x: Var,
+    scale: Var,
+    zero: Var | None,
+    value: Var,
+    axis: int,
+    low: float,
+    high: float,
+) -> Var:
     return op.Where(_inside(x, scale, zero, axis, low, high), g, 0.0)
 
 
 def _to_scale(
-    g: Var, y: Var, x: Var, scale: Var, zero: Var | None, value: Var, axis: int, low: float, high: float
+    g: Var,
+    y: Var,
+    x: Var,
+    scale: Var,
+    zero: Var | None,
+    value: Var,
+    axis: int,
+    low: float,
+    high: float,
 ) -> Var:
-    """-x / scale where nothing is clipped; the integers' own part arrives through DequantizeLinear."""
-    each = op.Where(_inside(x, scale, zero, axis, low, high), g * op.Neg(op.Div(x, _along(scale, x, axis))), 0.0)
+    """-x / scale where nothing is clipped; the integers' own part arrives through
+    DequantizeLinear.
+    """
+    each = op.Where(
+        _inside(x, scale, zero, axis, low, high), g * op.Neg(op.Div(x, _along(scale, x, axis))), 0.0
+    )
     if scale.rank == 0 or scale.shape == (1,):
         return reshape_like(op.ReduceSum(each, keepdims=0), scale)
     rank = x.rank or 1

@@ -1,4 +1,6 @@
-"""Tapes: every value that a state of a Loop had before a step; the forward Loop records, the backward one reads."""
+"""Tapes: every value that a state of a Loop had before a step; the forward Loop records, the
+backward one reads.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,18 @@ _COUNT = TensorType(TensorProto.INT64, ())
 def tape_of(b: Binding, state: int, type_: Type | None) -> Tape:
     """Record state number `state` of the Loop `b`, which has `type_` before and after every step.
 
-    Stacked where its shape is the same at every step; else a sequence; of a sequence, the elements of all steps in one
-    sequence, and how many there were at each.
+    Stacked where its shape is the same at every step; else a sequence; of a sequence, the elements
+    of all steps in one sequence, and how many there were at each.
     """
     initial = b.inputs[2 + state]
     v = b.blocks["body"].inputs[2 + state]
     if initial is not None and isinstance(type_, SequenceType):
         return _sequences(b, v, type_)
-    if initial is not None and isinstance(type_, TensorType) and same_shape(initial.shape, type_.shape):
+    if (
+        initial is not None
+        and isinstance(type_, TensorType)
+        and same_shape(initial.shape, type_.shape)
+    ):
         stacked = record(b, b.blocks["body"], v, type_)
         return lambda t: _typed(op.Gather(stacked, t, axis=0), type_)
     dtype = 0 if initial is None else initial.dtype
@@ -50,8 +56,14 @@ def _typed(state: Var, type_: Type | None) -> Var:
 
 
 def _longer(b: Binding, v: Var, element: TensorType, longer: Callable[[Var], Any]) -> Var:
-    """One more state of the Loop: a sequence, empty at first, that each step makes longer; its final value."""
-    body, program, kind = b.blocks["body"], b.block.program, SequenceType(TensorType(element.dtype, None))
+    """One more state of the Loop: a sequence, empty at first, that each step makes longer; its
+    final value.
+    """
+    body, program, kind = (
+        b.blocks["body"],
+        b.block.program,
+        SequenceType(TensorType(element.dtype, None)),
+    )
     states = len(b.inputs) - 2
     so_far = body.add_input(program.names.fresh(f"{v.name}_so_far"), kind)
     with emitting(body, sources=(b,), made_by="gradient"):
@@ -69,11 +81,16 @@ def _longer(b: Binding, v: Var, element: TensorType, longer: Callable[[Var], Any
 
 
 def _sequences(b: Binding, v: Var, type_: SequenceType) -> Tape:
-    body, element = b.blocks["body"], element_type(v) if isinstance(v.type, SequenceType) else _element(type_)
+    body, element = (
+        b.blocks["body"],
+        element_type(v) if isinstance(v.type, SequenceType) else _element(type_),
+    )
     with emitting(body, sources=(b,), made_by="gradient"):
         length = op.SequenceLength(v)
     lengths = record(b, body, length, _COUNT)
-    elements = _longer(b, v, element, lambda so_far: extend(so_far, v, constant(np.array(0)), op.SequenceLength(v)))
+    elements = _longer(
+        b, v, element, lambda so_far: extend(so_far, v, constant(np.array(0)), op.SequenceLength(v))
+    )
 
     def read(t: Var) -> Var:
         begin = op.ReduceSum(op.Slice(lengths, [0], op.Unsqueeze(t, [0]), [0]), keepdims=0)
@@ -94,7 +111,9 @@ def extend(sequence: Var, source: Var, begin: Var, count: Var) -> Var:
     kind = sequence.type
     with emitting(block, share=True, sources=at.sources, made_by=at.made_by):
         i = block.add_input(block.program.names.fresh("place"), _COUNT)
-        going_on = block.add_input(block.program.names.fresh("going_on"), TensorType(TensorProto.BOOL, ()))
+        going_on = block.add_input(
+            block.program.names.fresh("going_on"), TensorType(TensorProto.BOOL, ())
+        )
         so_far = block.add_input(block.program.names.fresh("so_far"), kind)
         block.add_output(op.Identity(going_on))
         longer = op.SequenceInsert(so_far, op.SequenceAt(source, op.Add(begin, i)))

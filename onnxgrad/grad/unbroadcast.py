@@ -12,22 +12,31 @@ from onnxgrad.ir.types import FLOAT_DTYPES, Shape, TensorType, Type, dtype_name
 from onnxgrad.ir.var import Var
 
 
-def fit(partial: Var, operand: Var, rule: str, broadcasts: bool, binding: Binding, index: int) -> Var:
-    """`partial` with the type of `operand`: cast if need be, summed over the axes that were broadcast.
+def fit(
+    partial: Var, operand: Var, rule: str, broadcasts: bool, binding: Binding, index: int
+) -> Var:
+    """`partial` with the type of `operand`: cast if need be, summed over the axes that were
+    broadcast.
 
     Raises InputError naming rule and binding when its shape cannot be that of operand `index`.
     """
     if partial.dtype and operand.dtype and partial.dtype != operand.dtype:
         if partial.dtype not in FLOAT_DTYPES:
             raise InputError(
-                f"the gradient rule of {rule} answered {dtype_name(partial.dtype)} for operand {index} at '{binding}': "
+                f"the gradient rule of {rule} answered {dtype_name(partial.dtype)} for operand "
+                f"{index} at '{binding}': "
                 f"a partial of {operand.type} must be floating-point"
             )
         partial = op.Cast(partial, to=operand.dtype)
-    decided = reduced_axes(partial.shape, operand.shape) if broadcasts else _contradiction(partial.shape, operand.shape)
+    decided = (
+        reduced_axes(partial.shape, operand.shape)
+        if broadcasts
+        else _contradiction(partial.shape, operand.shape)
+    )
     if decided == "mismatch":
         raise InputError(
-            f"the gradient rule of {rule} answered {partial.type} for operand {index} of type {operand.type} at "
+            f"the gradient rule of {rule} answered {partial.type} for operand {index} of type "
+            f"{operand.type} at "
             f"'{binding}': the shapes must be equal"
         )
     if isinstance(decided, tuple):
@@ -39,7 +48,9 @@ def fit(partial: Var, operand: Var, rule: str, broadcasts: bool, binding: Bindin
 
 
 def reduced_axes(source: Shape | None, wanted: Shape | None) -> tuple[int, ...] | str:
-    """The axes of `source` to sum over to get `wanted`; "undecided" by what is known, or "mismatch"."""
+    """The axes of `source` to sum over to get `wanted`; "undecided" by what is known, or
+    "mismatch".
+    """
     if source is None or wanted is None:
         return "undecided"
     lead = len(source) - len(wanted)
@@ -62,7 +73,9 @@ def _contradiction(source: Shape | None, wanted: Shape | None) -> str:
     if source is None or wanted is None:
         return ""
     sizes = zip(source, wanted)
-    differ = len(source) != len(wanted) or any(isinstance(s, int) and isinstance(w, int) and s != w for s, w in sizes)
+    differ = len(source) != len(wanted) or any(
+        isinstance(s, int) and isinstance(w, int) and s != w for s, w in sizes
+    )
     return "mismatch" if differ else ""
 
 
@@ -70,7 +83,9 @@ def contradict(a: Type | None, b: Type | None) -> bool:
     """Whether no tensor is of both types."""
     if not (isinstance(a, TensorType) and isinstance(b, TensorType)):
         return False
-    return bool(a.dtype and b.dtype and a.dtype != b.dtype) or bool(_contradiction(a.shape, b.shape))
+    return bool(a.dtype and b.dtype and a.dtype != b.dtype) or bool(
+        _contradiction(a.shape, b.shape)
+    )
 
 
 def _sum_over(partial: Var, axes: tuple[int, ...], lead: int) -> Var:
@@ -98,4 +113,4 @@ def _unbroadcast_at_run_time(partial: Var, operand: Var) -> Var:
     return op.Reshape(summed, wanted, allowzero=1)
 
 
-# ---- shapes as operands ---------------------------------------------------------------------------------------
+# ---- shapes as operands --------------------------------------------------------------------------

@@ -1,4 +1,6 @@
-"""What the name of a constant says about it: exporters name what a module owns otherwise than what a formula needs."""
+"""What the name of a constant says about it: exporters name what a module owns otherwise than
+what a formula needs.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +10,16 @@ from typing import Literal
 
 import onnx
 
-# "parameter": named as one; "attribute": a module's own, a parameter or a buffer; "buffer", "statistic": no parameter
-# though a module's own; "constant": a number or table that an exporter had to call something; "": nothing
+# "parameter": named as one; "attribute": a module's own, a parameter or a buffer; "buffer",
+# "statistic": no parameter though a module's own; "constant": a number or table that an exporter
+# had to call something; "": nothing
 Evidence = Literal["parameter", "attribute", "buffer", "statistic", "constant", ""]
 
 _PARAMETERS = frozenset(
     {
-        "weight", "weights", "bias", "biases", "kernel", "gamma", "beta", "alpha", "scale", "offset", "slope", "gain",
-        "temperature", "embed", "embedding", "embeddings", "latents", "prompt", "query", "queries", "registers",
-        "token", "tokens", "w", "b", "readvariableop",
+        "weight", "weights", "bias", "biases", "kernel", "gamma", "beta", "alpha", "scale",
+        "offset", "slope", "gain", "temperature", "embed", "embedding", "embeddings", "latents",
+        "prompt", "query", "queries", "registers", "token", "tokens", "w", "b", "readvariableop",
     }
 )  # fmt: skip
 _BUFFERS = re.compile(
@@ -35,8 +38,9 @@ _NUMBERED = re.compile(
 # results of torch's operators that onnx spells otherwise; exporters fold them and keep the name
 _FOREIGN = frozenset(
     {
-        "arange", "clone", "copy", "embedding", "empty", "full", "full_like", "index", "lift_fresh_copy", "ones",
-        "ones_like", "permute", "recip", "rsqrt", "scalar_tensor", "select", "t", "to_copy", "truediv", "view", "zeros",
+        "arange", "clone", "copy", "embedding", "empty", "full", "full_like", "index",
+        "lift_fresh_copy", "ones", "ones_like", "permute", "recip", "rsqrt", "scalar_tensor",
+        "select", "t", "to_copy", "truediv", "view", "zeros",
         "zeros_like",
     }
 )  # fmt: skip
@@ -50,9 +54,9 @@ def _operators() -> frozenset[str]:
 
 
 def evidence(name: str, scripted: bool = False) -> Evidence:
-    """What `name` says: exporters keep the names of modules' own values, most of them paths with dots, and call
-    everything else by an operator or a number. `scripted`: it names an initializer of TorchScript's exporter, which
-    writes the numbers of formulas as Constants.
+    """What `name` says: exporters keep the names of modules' own values, most of them paths with
+    dots, and call everything else by an operator or a number. `scripted`: it names an initializer
+    of TorchScript's exporter, which writes the numbers of formulas as Constants.
     """
     if (folded := _FOLDED.fullmatch(name)) is not None:
         return "parameter" if folded[1] in _PRODUCTS else "constant"
@@ -68,16 +72,26 @@ def evidence(name: str, scripted: bool = False) -> Evidence:
         return "constant"
     if word.lower() in _PARAMETERS or word.lower().rpartition("_")[2] in _PARAMETERS:
         return "parameter"
-    return "attribute" if _PATH.fullmatch(last) is not None or (scripted and last.isidentifier()) else ""
+    return (
+        "attribute"
+        if _PATH.fullmatch(last) is not None or (scripted and last.isidentifier())
+        else ""
+    )
 
 
 def is_scripted(model: onnx.ModelProto) -> bool:
-    """Whether TorchScript's exporter wrote the model: its nodes are called by paths such as /encoder/Add."""
-    return model.producer_name == "pytorch" and any(n.name.startswith("/") for n in model.graph.node)
+    """Whether TorchScript's exporter wrote the model: its nodes are called by paths such as
+    /encoder/Add.
+    """
+    return model.producer_name == "pytorch" and any(
+        n.name.startswith("/") for n in model.graph.node
+    )
 
 
 def declared(graph: onnx.GraphProto) -> dict[str, str]:
-    """What torch.export said of values, by name: PARAMETER, BUFFER or CONSTANT_TENSOR. Nothing of what was folded."""
+    """What torch.export said of values, by name: PARAMETER, BUFFER or CONSTANT_TENSOR. Nothing
+    of what was folded.
+    """
     return {
         v.name: entry.value
         for v in graph.value_info

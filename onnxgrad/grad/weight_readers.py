@@ -1,4 +1,6 @@
-"""Who reads a constant in the end: behind what only moves its elements, into calls, branches and loops."""
+"""Who reads a constant in the end: behind what only moves its elements, into calls, branches and
+loops.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ from onnxgrad.ir.var import Var
 # the first operand comes out with its elements elsewhere, or in another dtype
 MOVES = frozenset(
     {
-        "Cast", "CastLike", "DepthToSpace", "DequantizeLinear", "Dropout", "Expand", "Flatten", "Identity",
-        "QuantizeLinear", "Reshape", "Shadowed", "Slice", "SpaceToDepth", "Split", "Squeeze", "StraightThrough", "Tile",
-        "Transpose", "Unsqueeze",
+        "Cast", "CastLike", "DepthToSpace", "DequantizeLinear", "Dropout", "Expand", "Flatten",
+        "Identity", "QuantizeLinear", "Reshape", "Shadowed", "Slice", "SpaceToDepth", "Split",
+        "Squeeze", "StraightThrough", "Tile", "Transpose", "Unsqueeze",
     }
 )  # fmt: skip
 
@@ -55,10 +57,11 @@ def constants_only(program: Program) -> set[Var]:
 
 
 def readers(v: Var, fixed: Collection[Var], ends: Collection[str]) -> Iterator[Reader]:
-    """Who reads `v`, and what is made of it by moves or, for more than one element, from constants alone.
+    """Who reads `v`, and what is made of it by moves or, for more than one element, from constants
+    alone.
 
-    Only readers that pass it a gradient count. `ends`: the operators at which the way ends even if all that they read
-    is in `fixed`.
+    Only readers that pass it a gradient count. `ends`: the operators at which the way ends even if
+    all that they read is in `fixed`.
     """
     todo, seen = [v], {v}
 
@@ -103,12 +106,15 @@ def _inside(b: Binding, slot: int) -> Var | None:
     if body is None or slot >= len(body.inputs):
         return None
     inside = body.inputs[slot]
-    return inside if not is_state(b, slot) or inside in body.outputs else None  # a state that stays is no state
+    # a state that stays is no state
+    return inside if not is_state(b, slot) or inside in body.outputs else None
 
 
 def is_state(b: Binding, slot: int) -> bool:
     """Whether a Loop or Scan begins with the operand and goes on with what its body makes of it."""
-    return (b.is_op("Loop") and slot >= 2) or (b.is_op("Scan") and slot < len(b.inputs) - b.attr("num_scan_inputs", 0))
+    return (b.is_op("Loop") and slot >= 2) or (
+        b.is_op("Scan") and slot < len(b.inputs) - b.attr("num_scan_inputs", 0)
+    )
 
 
 def _given_by_branches(v: Var) -> list[Var | None]:

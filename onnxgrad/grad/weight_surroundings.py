@@ -1,4 +1,6 @@
-"""What stands around a constant in the graph: the product before a bias, the Softmax behind a mask, rotate-half."""
+"""What stands around a constant in the graph: the product before a bias, the Softmax behind a
+mask, rotate-half.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +15,21 @@ from onnxgrad.ir.var import Var
 
 _PRODUCTS = frozenset(
     {
-        "Conv", "ConvTranspose", "DeformConv", "Einsum", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm", "MatMul",
-        "NhwcConv", "TransposeMatMul",
+        "Conv", "ConvTranspose", "DeformConv", "Einsum", "FusedConv", "FusedGemm", "FusedMatMul",
+        "Gemm", "MatMul", "NhwcConv", "TransposeMatMul",
     }
 )  # fmt: skip
 _NORMALISATIONS = frozenset(
     {
-        "BatchNormalization", "GroupNormalization", "InstanceNormalization", "LayerNormalization", "LpNormalization",
-        "MeanVarianceNormalization", "RMSNormalization", "SimplifiedLayerNormalization",
+        "BatchNormalization", "GroupNormalization", "InstanceNormalization", "LayerNormalization",
+        "LpNormalization", "MeanVarianceNormalization", "RMSNormalization",
+        "SimplifiedLayerNormalization",
     }
 )  # fmt: skip
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div"})
-_REDUCTIONS = frozenset({"ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2", "GlobalAveragePool"})
+_REDUCTIONS = frozenset(
+    {"ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2", "GlobalAveragePool"}
+)
 _ROOTS = frozenset({"Sqrt", "Pow", "ReduceL2"})
 _ON_THE_WAY = _ROOTS | {"Reciprocal", "Max", "Clip", "Add", "Mul", "Div"}
 # how far is looked
@@ -34,7 +39,9 @@ Kind = Literal["product", "normalisation", ""]
 
 
 def before(v: Var, fixed: Collection[Var]) -> tuple[Kind, Binding | None]:
-    """The product with a weight, or the normalisation, that `v` comes from by moves and arithmetic with constants."""
+    """The product with a weight, or the normalisation, that `v` comes from by moves and
+    arithmetic with constants.
+    """
     for _ in range(_STEPS):
         b = v.definition
         if b is None:
@@ -44,7 +51,9 @@ def before(v: Var, fixed: Collection[Var]) -> tuple[Kind, Binding | None]:
             return "normalisation", b
         if b.op in _PRODUCTS and any(w in fixed for w in b.inputs):
             return "product", b
-        if is_spread(v, fixed) or (b.op in ("Mul", "Div") and any(is_spread(w, fixed) for w in varying)):
+        if is_spread(v, fixed) or (
+            b.op in ("Mul", "Div") and any(is_spread(w, fixed) for w in varying)
+        ):
             return "normalisation", b
         if not (moves(b, 0) or (b.op in _ARITHMETIC and len(varying) == 1)) or not varying:
             break
@@ -79,7 +88,10 @@ def columns(product: Binding) -> int | str | None:
 
 def in_front_of_softmax(v: Var) -> bool:
     """Whether a Softmax takes `v`, moved, scaled or added to."""
-    return any(b.op in ("Softmax", "LogSoftmax") for b in _behind(v, _ARITHMETIC | MOVES | {"Where", "Max", "Softmax"}))
+    return any(
+        b.op in ("Softmax", "LogSoftmax")
+        for b in _behind(v, _ARITHMETIC | MOVES | {"Where", "Max", "Softmax"})
+    )
 
 
 def makes_angles(v: Var) -> bool:
@@ -93,7 +105,9 @@ def scaled_again(v: Var, fixed: Collection[Var]) -> bool:
 
 
 def is_rotary(by: Reader, array: Array) -> bool:
-    """x * cos + rotated(x) * sin: the products with two constants, a cosine and a sine of the same angles, add up."""
+    """x * cos + rotated(x) * sin: the products with two constants, a cosine and a sine of the
+    same angles, add up.
+    """
     if by.binding.op != "Mul":
         return False
     for b in _behind(by.binding.out, MOVES):
@@ -101,7 +115,11 @@ def is_rotary(by: Reader, array: Array) -> bool:
             other = _source(w)
             if other is None or other.definition is None or other.definition.op != "Mul":
                 continue
-            tables = [t for t in map(_source, other.definition.inputs) if t is not None and t.const is not None]
+            tables = [
+                t
+                for t in map(_source, other.definition.inputs)
+                if t is not None and t.const is not None
+            ]
             if any(are_cos_and_sin(array, t.const) for t in tables if t.const is not None):
                 return True
     return False

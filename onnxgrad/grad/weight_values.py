@@ -1,4 +1,6 @@
-"""What the elements of a constant look like: training leaves no pattern in them, formulas and tables do."""
+"""What the elements of a constant look like: training leaves no pattern in them, formulas and
+tables do.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ _HIDING = -1e4
 _DIGITS, _NEAR = 5, 3e-7
 # so many elements in order, or on a curve, are no accident
 _SORTED, _CURVE = 6, 16
-# a random order has 2 (von Neumann's ratio of successive differences), a smooth curve next to nothing
+# a random order has 2 (von Neumann's ratio of successive differences), a smooth curve next to
+# nothing
 _SMOOTH = 0.1
 
 
@@ -24,12 +27,24 @@ def is_hiding(array: Array) -> bool:
 
 
 def is_formula_number(value: float) -> bool:
-    """Whether it is a number of few digits, or one of sqrt(d), 1/d, pi, log and the like of such a number."""
+    """Whether it is a number of few digits, or one of sqrt(d), 1/d, pi, log and the like of such
+    a number.
+    """
     if not np.isfinite(value) or value == 0.0:
         return True
     x = abs(value)
     with np.errstate(all="ignore"):
-        kin = [1 / x, x * x, 1 / x**2, x / np.pi, np.pi / x, x * x * np.pi, x * x / np.pi, np.exp(x), np.exp(1 / x)]
+        kin = [
+            1 / x,
+            x * x,
+            1 / x**2,
+            x / np.pi,
+            np.pi / x,
+            x * x * np.pi,
+            x * x / np.pi,
+            np.exp(x),
+            np.exp(1 / x),
+        ]
     return _is_short(x, _DIGITS) or any(_is_short(float(k), _DIGITS - 1) for k in kin)
 
 
@@ -58,7 +73,8 @@ def is_uniform(array: Array) -> bool:
 
 
 def is_sinusoidal(array: Array) -> bool:
-    """Whether every column is a sine of the row's number: t[p + 1] + t[p - 1] = 2 cos(f) t[p], with one f at least.
+    """Whether every column is a sine of the row's number: t[p + 1] + t[p - 1] = 2 cos(f) t[p], with
+    one f at least.
 
     The columns are those of the last axis longer than one; a sample of 64 x 64 tells.
     """
@@ -96,7 +112,9 @@ def _in_one_line(values: Array) -> str:
         return "evenly spaced"
     if len(values) >= _SORTED and (np.all(steps >= 0) or np.all(steps <= 0)):
         return "in order"
-    smooth = len(values) >= _CURVE and np.sum(steps**2) <= _SMOOTH * np.sum((values - values.mean()) ** 2)
+    smooth = len(values) >= _CURVE and np.sum(steps**2) <= _SMOOTH * np.sum(
+        (values - values.mean()) ** 2
+    )
     return "a smooth curve" if smooth else ""
 
 

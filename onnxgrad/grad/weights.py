@@ -1,9 +1,11 @@
-"""What is a weight: every floating-point constant of a model is told by who reads it, its elements and its name.
+"""What is a weight: every floating-point constant of a model is told by who reads it, its elements
+and its name.
 
-A weight is what training would move: a filter, a matrix, a bias, an embedding. It is told from masks, rotary tables,
-initial states, statistics and the numbers of formulas by its role with each reader (`_ROLES`, the first that fits):
-the operand that it is, what is computed around it, what its elements look like, what its name says.
-What looks trained is a weight when in doubt. Every decision has its reason in words.
+A weight is what training would move: a filter, a matrix, a bias, an embedding. It is told from
+masks, rotary tables, initial states, statistics and the numbers of formulas by its role with each
+reader (`_ROLES`, the first that fits): the operand that it is, what is computed around it, what its
+elements look like, what its name says. What looks trained is a weight when in doubt. Every decision
+has its reason in words.
 """
 
 from __future__ import annotations
@@ -23,7 +25,14 @@ from onnxgrad.grad.weight_surroundings import (
     makes_angles,
     scaled_again,
 )
-from onnxgrad.grad.weight_values import is_formula_number, is_hiding, is_monotone, is_sinusoidal, is_uniform, pattern
+from onnxgrad.grad.weight_values import (
+    is_formula_number,
+    is_hiding,
+    is_monotone,
+    is_sinusoidal,
+    is_uniform,
+    pattern,
+)
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
@@ -43,17 +52,22 @@ class Decision:
 
 
 def decide(program: Program, candidates: Collection[Var]) -> dict[Var, Decision]:
-    """What each of the floating-point constants `candidates` is. Elements are read, from external data too, where
-    operand and name do not tell.
+    """What each of the floating-point constants `candidates` is. Elements are read, from external
+    data too, where operand and name do not tell.
     """
     fixed = constants_only(program) | set(candidates)
     exported, scripted = declared(program.proto.graph), is_scripted(program.proto)
-    constants = (_Constant(v, fixed, evidence(v.name, scripted and v.initializer is not None)) for v in candidates)
+    constants = (
+        _Constant(v, fixed, evidence(v.name, scripted and v.initializer is not None))
+        for v in candidates
+    )
     return {c.v: _decide(c, exported.get(c.v.name, "")) for c in constants}
 
 
 class _Constant:
-    """A constant, what its name says, and its elements once somebody asks; None where the file holds them otherwise."""
+    """A constant, what its name says, and its elements once somebody asks; None where the file
+    holds them otherwise.
+    """
 
     def __init__(self, v: Var, fixed: Collection[Var], name: Evidence) -> None:
         self.v, self.fixed, self.name = v, fixed, name
@@ -76,7 +90,9 @@ class _Constant:
 
     @cached_property
     def named(self) -> bool:
-        """Its name is a parameter's; or a module's own, and all elements are one number, as many parameters start."""
+        """Its name is a parameter's; or a module's own, and all elements are one number, as many
+        parameters start.
+        """
         return self.name == "parameter" or (
             self.name == "attribute" and self.array is not None and is_uniform(self.array)
         )
@@ -84,7 +100,9 @@ class _Constant:
 
 def _decide(c: _Constant, exported: str) -> Decision:
     """A weight if it is one to any reader; what the exporter itself wrote down counts more."""
-    answers = [_read(c, by) for by in readers(c.v, c.fixed, _ENDS)] or [_no("nothing that reads it passes a gradient")]
+    answers = [_read(c, by) for by in readers(c.v, c.fixed, _ENDS)] or [
+        _no("nothing that reads it passes a gradient")
+    ]
     found = next((a for a in answers if a.is_weight), answers[0])
     if exported and found.is_weight != (exported == "PARAMETER"):
         return Decision(not found.is_weight, f"{exported.lower()} of the module that was exported")
@@ -92,7 +110,9 @@ def _decide(c: _Constant, exported: str) -> Decision:
 
 
 def _read(c: _Constant, by: Reader) -> Decision:
-    return next((answer for role in _ROLES if (answer := role(c, by)) is not None), _looks_trained(c, by))
+    return next(
+        (answer for role in _ROLES if (answer := role(c, by)) is not None), _looks_trained(c, by)
+    )
 
 
 def _no(why: str) -> Decision:
@@ -103,7 +123,7 @@ def _yes(why: str) -> Decision:
     return Decision(True, why)
 
 
-# ---- roles: a constant and one of its readers, None where the role is another --------------------------------------
+# ---- roles: a constant and one of its readers, None where the role is another --------------------
 
 
 def _buffer(c: _Constant, by: Reader) -> Decision | None:
@@ -123,7 +143,9 @@ def _no_weight_by_operand(c: _Constant, by: Reader) -> Decision | None:
 
 def _initial_state(c: _Constant, by: Reader) -> Decision | None:
     """A recurrence begins with zeros, mostly; what looks trained was learned."""
-    if not is_state(by.binding, by.slot) and not (by.binding.op in ("LSTM", "GRU", "RNN") and by.slot in (5, 6)):
+    if not is_state(by.binding, by.slot) and not (
+        by.binding.op in ("LSTM", "GRU", "RNN") and by.slot in (5, 6)
+    ):
         return None
     if c.named or not c.pattern:
         return _yes("initial state that looks learned")
@@ -145,7 +167,11 @@ def _idle_normalisation(c: _Constant, by: Reader) -> Decision | None:
 
 def _frequencies(c: _Constant, by: Reader) -> Decision | None:
     """Positions times these are the angles of Cos and Sin."""
-    if by.binding.op not in ("Mul", "Div", "MatMul", "Einsum") or c.name == "parameter" or not c.in_a_line:
+    if (
+        by.binding.op not in ("Mul", "Div", "MatMul", "Einsum")
+        or c.name == "parameter"
+        or not c.in_a_line
+    ):
         return None
     in_order = c.one or (c.array is not None and is_monotone(c.array))
     return _no("frequencies of Cos and Sin") if in_order and makes_angles(by.binding.out) else None
@@ -170,7 +196,8 @@ def _fixed_table(c: _Constant, by: Reader) -> Decision | None:
 def _weight_by_operand(c: _Constant, by: Reader) -> Decision | None:
     """Filters, matrices, biases, scales, tables."""
     what = operand(by)
-    return _yes(what) if what and is_one(by.value) >= c.one else None  # a number expanded is no filter
+    # a number expanded is no filter
+    return _yes(what) if what and is_one(by.value) >= c.one else None
 
 
 def _mask(c: _Constant, by: Reader) -> Decision | None:
@@ -192,7 +219,9 @@ def _bias_or_scale(c: _Constant, by: Reader) -> Decision | None:
     if by.binding.op not in ("Add", "Sum", "Mul") or not c.in_a_line or not by.others:
         return None
     kind, source = before(by.others[0], c.fixed)
-    if source is None or (c.one and (c.name == "constant" or not c.v.shape or columns(source) != 1)):
+    if source is None or (
+        c.one and (c.name == "constant" or not c.v.shape or columns(source) != 1)
+    ):
         return None
     return _yes(f"{'scale' if by.binding.op == 'Mul' else 'bias'} behind a {kind}")
 
@@ -223,9 +252,15 @@ def _statistic(c: _Constant, by: Reader) -> Decision | None:
     """Means are subtracted and spreads divided by, where weights are added and multiplied with."""
     if by.binding.op == "Sqrt" and by.binding.out in c.fixed:
         return _no("under a root: a variance")
-    if by.binding.op in ("Sub", "Div") and by.slot == 1 and c.name not in ("parameter", "attribute"):
+    if (
+        by.binding.op in ("Sub", "Div")
+        and by.slot == 1
+        and c.name not in ("parameter", "attribute")
+    ):
         return _no(
-            "a mean of data: it is subtracted" if by.binding.op == "Sub" else "a spread of data: it is divided by"
+            "a mean of data: it is subtracted"
+            if by.binding.op == "Sub"
+            else "a spread of data: it is divided by"
         )
     return None
 
@@ -238,8 +273,10 @@ def _with_a_pattern(c: _Constant, by: Reader) -> Decision | None:
 
 
 _TRAINED = {
-    "Add": "added to activations: learned positions or a bias", "Sum": "added to activations: learned positions",
-    "Mul": "multiplied with activations: a learned scale", "Concat": "joined to activations: a learned token",
+    "Add": "added to activations: learned positions or a "
+           "bias", "Sum": "added to activations: learned positions",
+    "Mul": "multiplied with activations: a learned "
+           "scale", "Concat": "joined to activations: a learned token",
     "Where": "put in by a mask: a learned token",
 }  # fmt: skip
 

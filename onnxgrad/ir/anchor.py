@@ -1,7 +1,8 @@
 """Keeping a value itself while what computes it is replaced.
 
-Rewriting makes readers of the old value read the new one, which others may read as well (a function can return its own
-operand). Who has to tell the two apart, because one of them is to be differentiated by, anchors the value before.
+Rewriting makes readers of the old value read the new one, which others may read as well (a function
+can return its own operand). Who has to tell the two apart, because one of them is to be
+differentiated by, anchors the value before.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from onnxgrad.ir.var import Var
 
 
 def anchor(var: Var) -> Binding:
-    """Let an Identity define `var`, and the binding that did another result: what is put in the place of that one later
-    is not `var`. Returns the Identity.
+    """Let an Identity define `var`, and the binding that did another result: what is put in the
+    place of that one later is not `var`. Returns the Identity.
     """
     source = var.definition
     if source is None:
         raise InternalError(f"nothing in a block defines {var!r}")
     block = var.block
-    made = block.add_result(source, len(source.outputs), block.program.names.fresh(var.name), var.type)
+    made = block.add_result(
+        source, len(source.outputs), block.program.names.fresh(var.name), var.type
+    )
     source.outputs.pop()
     source.outputs = [made if v is var else v for v in source.outputs]
     copy = block.program.names.fresh(var.name)
@@ -36,7 +39,9 @@ def anchor(var: Var) -> Binding:
 
 
 def lift(identity: Binding, given: Collection[str]) -> None:
-    """Undo `anchor`: what the Identity reads takes over its result's name, unless its own is among `given`."""
+    """Undo `anchor`: what the Identity reads takes over its result's name, unless its own is
+    among `given`.
+    """
     out, source = identity.out, identity.inputs[0]
     if source is None:
         raise InternalError(f"an anchor reads nothing: {identity}")

@@ -13,7 +13,8 @@ from onnx import AttributeProto, NodeProto, TensorProto
 
 from onnxgrad.ir.types import Array
 
-# what onnxruntime's optimiser writes into the default domain although onnx has no such operator, or not yet
+# what onnxruntime's optimiser writes into the default domain although onnx has no such operator, or
+# not yet
 _OF_ONNXRUNTIME = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
 
 
@@ -25,18 +26,28 @@ class RefAttr:
 
 
 def read_all(node: NodeProto) -> dict[str, Any]:
-    """Every attribute of a node that is no graph (graphs are nested blocks); lists become tuples."""
-    return {a.name: read(a) for a in node.attribute if a.type not in (AttributeProto.GRAPH, AttributeProto.GRAPHS)}
+    """Every attribute of a node that is no graph (graphs are nested blocks); lists become
+    tuples.
+    """
+    return {
+        a.name: read(a)
+        for a in node.attribute
+        if a.type not in (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+    }
 
 
 def written(node: NodeProto, name: str, default: Any) -> Any:
-    """One attribute as the file has it, lists as lists and text as bytes; `default` where it is not written."""
+    """One attribute as the file has it, lists as lists and text as bytes; `default` where it is
+    not written.
+    """
     found = next((a for a in node.attribute if a.name == name), None)
     return default if found is None else onnx.helper.get_attribute_value(found)
 
 
 def read(attribute: AttributeProto) -> Any:
-    """One attribute's value: int, float, str (or bytes that are no text), tuple, TensorProto, RefAttr, ..."""
+    """One attribute's value: int, float, str (or bytes that are no text), tuple, TensorProto,
+    RefAttr, ...
+    """
     if attribute.ref_attr_name:
         return RefAttr(attribute.ref_attr_name)
     value = onnx.helper.get_attribute_value(attribute)
@@ -47,7 +58,12 @@ def read(attribute: AttributeProto) -> Any:
     return tuple(value) if attribute.type in _LISTS else value
 
 
-_LISTS = (AttributeProto.INTS, AttributeProto.FLOATS, AttributeProto.TENSORS, AttributeProto.TYPE_PROTOS)
+_LISTS = (
+    AttributeProto.INTS,
+    AttributeProto.FLOATS,
+    AttributeProto.TENSORS,
+    AttributeProto.TYPE_PROTOS,
+)
 
 
 def text(value: bytes) -> str | bytes:
@@ -67,9 +83,11 @@ def schema(op: str, version: int, domain: str) -> onnx.defs.OpSchema | None:
 
 
 def is_of_onnxruntime(op: str, version: int) -> bool:
-    """Whether an operator of the default domain is onnxruntime's own at this opset: it runs there, onnx has no schema.
+    """Whether an operator of the default domain is onnxruntime's own at this opset: it runs there,
+    onnx has no schema.
 
-    LayerNormalization before opset 17 means what it means since; SimplifiedLayerNormalization never came.
+    LayerNormalization before opset 17 means what it means since; SimplifiedLayerNormalization never
+    came.
     """
     return op in _OF_ONNXRUNTIME and schema(op, version, "") is None
 
@@ -80,11 +98,15 @@ def schema_defaults(op: str, version: int, domain: str) -> Mapping[str, Any]:
     found = schema(op, version, domain)
     if found is None:
         return {}
-    return {name: read(a.default_value) for name, a in found.attributes.items() if a.default_value.name}
+    return {
+        name: read(a.default_value) for name, a in found.attributes.items() if a.default_value.name
+    }
 
 
 def constant_value(attrs: Mapping[str, Any]) -> TensorProto | Array | None:
-    """What a Constant node holds; None for the sparse form and for references into a function's attributes."""
+    """What a Constant node holds; None for the sparse form and for references into a function's
+    attributes.
+    """
     for name, value in attrs.items():
         if isinstance(value, RefAttr):
             return None

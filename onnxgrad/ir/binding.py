@@ -21,12 +21,29 @@ _MANY = 32
 
 
 class Binding:
-    """One statement `outs = Op(ins)`; nested blocks (If, Loop, Scan bodies) hang on it by attribute name."""
+    """One statement `outs = Op(ins)`; nested blocks (If, Loop, Scan bodies) hang on it by
+    attribute name.
+    """
 
-    __slots__ = ("_attrs", "_places", "block", "blocks", "changed", "domain", "inputs", "node", "op", "outputs")
+    __slots__ = (
+        "_attrs",
+        "_places",
+        "block",
+        "blocks",
+        "changed",
+        "domain",
+        "inputs",
+        "node",
+        "op",
+        "outputs",
+    )
 
     def __init__(
-        self, node: NodeProto, block: BindingBlock, inputs: list[Var | None], outputs: list[Var | None]
+        self,
+        node: NodeProto,
+        block: BindingBlock,
+        inputs: list[Var | None],
+        outputs: list[Var | None],
     ) -> None:
         self.node = node
         self.op: str = node.op_type
@@ -52,8 +69,8 @@ class Binding:
         return self.block.is_function and any(a.ref_attr_name for a in self.node.attribute)
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """What the operator takes it for: as written, implied (a Transpose without perm reverses), else the schema's
-        default at this opset, else `default`.
+        """What the operator takes it for: as written, implied (a Transpose without perm reverses),
+        else the schema's default at this opset, else `default`.
         """
         if name in self.attrs:
             return self.attrs[name]
@@ -64,7 +81,9 @@ class Binding:
         return default if value is None else value
 
     def set_attribute(self, name: str, value: Any) -> None:
-        """Write an attribute. The NodeProto that was read stays as it is: the binding gets one of its own."""
+        """Write an attribute. The NodeProto that was read stays as it is: the binding gets one
+        of its own.
+        """
         node = NodeProto()
         node.CopyFrom(self.node)
         kept = [a for a in node.attribute if a.name != name]
@@ -84,7 +103,9 @@ class Binding:
         self.block.touch()
 
     def to_node(self) -> NodeProto:
-        """A copy of the node with the names that operands and results have now; graphs in it are as they were read."""
+        """A copy of the node with the names that operands and results have now; graphs in it are
+        as they were read.
+        """
         node = NodeProto()
         node.CopyFrom(self.node)
         node.input[:] = names_of(self.inputs)
@@ -93,7 +114,9 @@ class Binding:
 
     @property
     def version(self) -> int:
-        """The opset version that gives this operator its meaning; 0 when its domain is not imported."""
+        """The opset version that gives this operator its meaning; 0 when its domain is not
+        imported.
+        """
         return self.block.opsets.get(self.domain, 0)
 
     @property
@@ -121,13 +144,15 @@ class Binding:
     def places(self, operand: Var) -> list[int]:
         """The indices at which `operand` is read, in order.
 
-        A Concat of 40 000 is not searched for each of its operands: where they stood is remembered, and looked up again
-        when that is not where they are.
+        A Concat of 40 000 is not searched for each of its operands: where they stood is remembered,
+        and looked up again when that is not where they are.
         """
         if len(self.inputs) <= _MANY:
             return [i for i, v in enumerate(self.inputs) if v is operand]
         known = self._places or {}
-        found = [i for i in known.get(operand, ()) if i < len(self.inputs) and self.inputs[i] is operand]
+        found = [
+            i for i in known.get(operand, ()) if i < len(self.inputs) and self.inputs[i] is operand
+        ]
         if len(found) != operand.users.get(self, 0):
             self._places = {}
             for i, v in enumerate(self.inputs):

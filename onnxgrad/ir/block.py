@@ -1,8 +1,8 @@
 """The binding block: an ONNX graph seen as an ordered list of SSA statements `outs = Op(ins)`.
 
-`Var` and `Binding` compare by identity. Def-use chains are exact at all times: they change only through the
-methods of `BindingBlock`. The block is a view over the protobuf: a binding keeps the NodeProto it was read
-from, and what no one changed is written back as it was.
+`Var` and `Binding` compare by identity. Def-use chains are exact at all times: they change only
+through the methods of `BindingBlock`. The block is a view over the protobuf: a binding keeps the
+NodeProto it was read from, and what no one changed is written back as it was.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 
 class BindingBlock:
-    """Parameters, an ordered list of bindings, and outputs. Position is not meaning: `schedule` orders."""
+    """Parameters, an ordered list of bindings, and outputs. Position is not meaning: `schedule`
+    orders.
+    """
 
     def __init__(
         self,
@@ -41,7 +43,8 @@ class BindingBlock:
         self.owner = owner
         self.inputs: list[Var] = []
         self.outputs: list[Var] = []
-        # values that something outside the block names (training_info): they live and keep their names
+        # values that something outside the block names (training_info): they live and keep their
+        # names
         self.pinned: list[Var] = []
         self.initializers: dict[str, Var] = {}
         self.sparse: list[Var] = []  # sparse initializers: carried, never computed with
@@ -50,7 +53,7 @@ class BindingBlock:
         self.declared: dict[Var, ValueInfoProto | None] = {}
         self.changed = False
 
-    # ---- reading -------------------------------------------------------------------------------------------
+    # ---- reading ---------------------------------------------------------------------------------
 
     @property
     def is_function(self) -> bool:
@@ -111,7 +114,7 @@ class BindingBlock:
                 yield from (v for v in b.inputs if v is not None and v.block not in inside)
             yield from (v for v in block.outputs if v.block not in inside)
 
-    # ---- changing ------------------------------------------------------------------------------------------
+    # ---- changing --------------------------------------------------------------------------------
 
     def touch(self) -> None:
         """Record that this block, and so everything around it, differs from what was read."""
@@ -148,7 +151,9 @@ class BindingBlock:
         self.touch()
 
     def ask_for(self, var: Var) -> None:
-        """Make an initializer a graph input without a default: its value is the caller's to give from now on."""
+        """Make an initializer a graph input without a default: its value is the caller's to give
+        from now on.
+        """
         if self.initializers.get(var.name) is not var:
             raise InternalError(f"only an initializer can be asked for instead: {var!r}")
         del self.initializers[var.name]
@@ -168,14 +173,20 @@ class BindingBlock:
         return var
 
     def remove_initializer(self, var: Var) -> None:
-        """Drop a constant that nothing reads. An initializer that is also a graph input is interface: InternalError."""
+        """Drop a constant that nothing reads. An initializer that is also a graph input is
+        interface: InternalError.
+        """
         if var.use_count or var.is_input:
             raise InternalError(f"removing an initializer that is still needed: {var!r}")
         del self.initializers[var.name]
         self.touch()
 
-    def append(self, node: NodeProto, inputs: Sequence[Var | None], types: Sequence[Type | None]) -> Binding:
-        """Append `node` reading `inputs`; its output names must be free. `ir.emission` is the usual way in."""
+    def append(
+        self, node: NodeProto, inputs: Sequence[Var | None], types: Sequence[Type | None]
+    ) -> Binding:
+        """Append `node` reading `inputs`; its output names must be free. `ir.emission` is the
+        usual way in.
+        """
         outputs: list[Var | None] = []
         binding = Binding(node, self, list(inputs), outputs)
         for name, type_ in zip(node.output, types, strict=True):
@@ -221,9 +232,9 @@ class BindingBlock:
     def replace(self, old: Var, new: Var) -> None:
         """Let every reader of `old` read `new`. Costs the number of uses. Output names survive.
 
-        When `old` is an output, `new` takes over its name if it can; otherwise (an input, an initializer, a value
-        that is an output already) an Identity keeps the interface. A graph input that is itself an output stays that
-        output: both names are interface.
+        When `old` is an output, `new` takes over its name if it can; otherwise (an input, an
+        initializer, a value that is an output already) an Identity keeps the interface. A graph
+        input that is itself an output stays that output: both names are interface.
         """
         if old is new:
             return
@@ -248,7 +259,9 @@ class BindingBlock:
         self.touch()
 
     def release(self) -> None:
-        """Drop every use that this block and its nested blocks make of outer values (the owner goes away)."""
+        """Drop every use that this block and its nested blocks make of outer values (the owner
+        goes away).
+        """
         for b in self.bindings:
             for v in b.inputs:
                 if v is not None:
@@ -267,7 +280,9 @@ class BindingBlock:
         removed = 0
         while work:
             b = work.pop()
-            if b not in b.block.bindings or any(o is not None and (o.users or o.returned) for o in b.outputs):
+            if b not in b.block.bindings or any(
+                o is not None and (o.users or o.returned) for o in b.outputs
+            ):
                 continue
             reads = [v.definition for v in b.reads() if v.definition is not None]
             b.block.remove(b)
@@ -275,18 +290,20 @@ class BindingBlock:
             work.extend(reads)
         return removed
 
-    # ---- order ---------------------------------------------------------------------------------------------
+    # ---- order -----------------------------------------------------------------------------------
 
     def schedule(self) -> None:
         """Put the bindings in a topological order that keeps the present one where it is legal.
 
-        Depth-first from each binding in its present position, operands first: a binding that moved ahead of its
-        operand pulls exactly what it needs. Raises InternalError naming the cycle.
+        Depth-first from each binding in its present position, operands first: a binding that moved
+        ahead of its operand pulls exactly what it needs. Raises InternalError naming the cycle.
         """
         self.bindings = dict.fromkeys(topological_order(self))
 
     def check(self) -> None:
-        """Verify every invariant of the data structure; raises InternalError with the first violation."""
+        """Verify every invariant of the data structure; raises InternalError with the first
+        violation.
+        """
         check_block(self)
 
     def __str__(self) -> str:

@@ -1,7 +1,8 @@
-"""What a call stands for: the body of a local function, or the function body that an operator's schema declares.
+"""What a call stands for: the body of a local function, or the function body that an operator's
+schema declares.
 
-The one mechanism behind `inline` and behind differentiating through bodies: find the body, ask whether it means the
-same where it would go, and put copies of its bindings in the call's place.
+The one mechanism behind `inline` and behind differentiating through bodies: find the body, ask
+whether it means the same where it would go, and put copies of its bindings in the call's place.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ _GRAPH_KINDS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
 @dataclass(frozen=True)
 class Body:
-    """A function body and the call's results in the order of the body's outputs; `key` names a local function."""
+    """A function body and the call's results in the order of the body's outputs; `key` names a
+    local function.
+    """
 
     block: BindingBlock
     results: tuple[Var | None, ...]
@@ -38,7 +41,9 @@ class Body:
 
 
 def called(binding: Binding) -> FunctionKey | None:
-    """The local function that a binding calls, by domain, name and overload; None when it calls none."""
+    """The local function that a binding calls, by domain, name and overload; None when it calls
+    none.
+    """
     functions = binding.block.program.functions
     for domain in dict.fromkeys((binding.domain, binding.node.domain)):
         key = (domain, binding.op, binding.node.overload)
@@ -49,12 +54,17 @@ def called(binding: Binding) -> FunctionKey | None:
 
 def has_schema_body(binding: Binding) -> bool:
     """Whether the operator's schema, at this opset, comes with a function body."""
-    schema: Any = attributes.schema(binding.op, binding.version, binding.domain)  # its stub lags behind
-    return bool(schema is not None and (schema.has_function or schema.has_context_dependent_function))
+    # its stub lags behind
+    schema: Any = attributes.schema(binding.op, binding.version, binding.domain)
+    return bool(
+        schema is not None and (schema.has_function or schema.has_context_dependent_function)
+    )
 
 
 def functions_callees_first(program: Program) -> list[FunctionKey]:
-    """The functions in an order in which each comes after those it calls; those on a cycle are left out."""
+    """The functions in an order in which each comes after those it calls; those on a cycle are
+    left out.
+    """
     return callees_first({key: callees(block) for key, block in program.functions.items()})
 
 
@@ -64,7 +74,9 @@ def callees(block: BindingBlock) -> set[FunctionKey]:
 
 
 def expanded_sizes(program: Program, opened: Iterable[FunctionKey]) -> dict[FunctionKey, int]:
-    """How many bindings each of the `opened` functions (callees first) has once every call of them is open."""
+    """How many bindings each of the `opened` functions (callees first) has once every call of
+    them is open.
+    """
     size: dict[FunctionKey, int] = {}
     for key in opened:
         size[key] = expanded_size(program.functions[key].walk(), size)
@@ -77,7 +89,9 @@ def expanded_size(bindings: Iterable[Binding], sizes: Mapping[FunctionKey, int])
 
 
 def body_of(binding: Binding) -> Body:
-    """The body of a call. InputError when it has none, or when one made for the call needs types that are unknown."""
+    """The body of a call. InputError when it has none, or when one made for the call needs types
+    that are unknown.
+    """
     key = called(binding)
     if key is not None:
         return Body(binding.block.program.functions[key], tuple(binding.outputs), key)
@@ -94,14 +108,19 @@ def _schema_body(binding: Binding) -> Body:
         raise InputError(f"'{binding}' calls no local function and its schema has no body")
     captured = next((v for block in binding.blocks.values() for v in block.captures()), None)
     if captured is not None:
-        raise InputError(f"the schema's body of '{binding}' cannot be opened: its graph reads outer '{captured.name}'")
+        raise InputError(
+            f"the schema's body of '{binding}' cannot be opened: its graph reads "
+            f"outer '{captured.name}'"
+        )
     version = binding.version
     if schema.has_function:
         chosen = _not_above(schema.function_opset_versions, version)
         data = schema.get_function_with_opset_version(chosen)
     else:
         chosen = _not_above(schema.context_dependent_function_opset_versions, version)
-        types = [type_to_proto(None if v is None else v.type).SerializeToString() for v in binding.inputs]
+        types = [
+            type_to_proto(None if v is None else v.type).SerializeToString() for v in binding.inputs
+        ]
         node = binding.to_node().SerializeToString()
         data = schema.get_context_dependent_function_with_opset_version(chosen, node, types)
     proto = FunctionProto.FromString(data)
@@ -109,13 +128,17 @@ def _schema_body(binding: Binding) -> Body:
         # onnx's builder forgets it for operators of other domains; it builds for the model's opset
         proto.opset_import.add(domain="", version=binding.block.opsets.get("", 0))
     if not proto.node:
-        raise InputError(f"the schema's body of '{binding}' needs its operands' types, which are not known")
+        raise InputError(
+            f"the schema's body of '{binding}' needs its operands' types, which are not known"
+        )
     defined = {name for n in proto.node for name in n.output} | set(proto.input)
     kept = [i for i, name in enumerate(proto.output) if name in defined]
     names = [proto.output[i] for i in kept]
     del proto.output[:]
     proto.output.extend(names)
-    return Body(function_block(binding.block.program, proto), tuple(binding.result(i) for i in kept))
+    return Body(
+        function_block(binding.block.program, proto), tuple(binding.result(i) for i in kept)
+    )
 
 
 def _not_above(versions: Any, limit: int) -> int:
@@ -125,13 +148,17 @@ def _not_above(versions: Any, limit: int) -> int:
 def conflict(binding: Binding, body: Body) -> str | None:
     """Why the body cannot stand in the call's block as it is; None when it can.
 
-    An operator of the body must mean the same at the block's opset and have its graphs in the body, not in an attribute
-    of the call; and what the call leaves out must not be returned.
+    An operator of the body must mean the same at the block's opset and have its graphs in the body,
+    not in an attribute of the call; and what the call leaves out must not be returned.
     """
     opsets = binding.block.opsets
     for b in body.block.walk():
-        if given_by_call := next((a for a in b.node.attribute if a.ref_attr_name and a.type in _GRAPH_KINDS), None):
-            return f"the {given_by_call.name} of its {b.op} is a graph that calls give as an attribute"
+        if given_by_call := next(
+            (a for a in b.node.attribute if a.ref_attr_name and a.type in _GRAPH_KINDS), None
+        ):
+            return (
+                f"the {given_by_call.name} of its {b.op} is a graph that calls give as an attribute"
+            )
         reason = changes_meaning(b, opsets.get(b.domain, b.version))
         if reason is not None:
             return reason
@@ -143,15 +170,19 @@ def conflict(binding: Binding, body: Body) -> str | None:
     return None if lost is None else f"it returns operand '{lost.name}', which the call leaves out"
 
 
-# what means something else in the newer version though its form is the same: (operator, version) -> whether it does
+# what means something else in the newer version though its form is the same: (operator, version) ->
+# whether it does
 _CHANGED_SILENTLY: dict[tuple[str, int], Callable[[Binding], bool]] = {
-    ("RoiAlign", 16): lambda b: "coordinate_transformation_mode" not in b.attrs,  # the default moved by half a pixel
-    ("Split", 18): lambda b: b.operand(1) is None and "num_outputs" not in b.attrs,  # equal parts are asked for now
+    # the default moved by half a pixel
+    ("RoiAlign", 16): lambda b: "coordinate_transformation_mode" not in b.attrs,
+    # equal parts are asked for now
+    ("Split", 18): lambda b: b.operand(1) is None and "num_outputs" not in b.attrs,
 }
 
 
 def changes_meaning(b: Binding, opset: int) -> str | None:
-    """Why the binding, written for its block's opset, is not the same at version `opset` of its domain; None if it is.
+    """Why the binding, written for its block's opset, is not the same at version `opset` of its
+    domain; None if it is.
 
     A call of a local function, and an operator unknown at both versions, mean the same at any.
     """
@@ -165,7 +196,10 @@ def changes_meaning(b: Binding, opset: int) -> str | None:
         changed = _CHANGED_SILENTLY.get((b.op, new.since_version)) if b.domain == "" else None
         if changed is None or old.since_version == new.since_version or not changed(b):
             return None
-    return f"its body is written for opset {written} of domain '{b.domain}', here it is {opset}, and {b.op} changed"
+    return (
+        f"its body is written for opset {written} of domain '{b.domain}', here it is {opset}, and "
+        f"{b.op} changed"
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -176,10 +210,15 @@ def _means_the_same(old: onnx.defs.OpSchema, new: onnx.defs.OpSchema) -> bool:
         return True
 
     def attributes_of(schema: onnx.defs.OpSchema) -> dict[str, tuple[bool, bytes]]:
-        return {n: (a.required, a.default_value.SerializeToString()) for n, a in schema.attributes.items()}
+        return {
+            n: (a.required, a.default_value.SerializeToString())
+            for n, a in schema.attributes.items()
+        }
 
     def operands(schema: onnx.defs.OpSchema) -> list[Any]:
-        return [[(p.name, p.option) for p in formals] for formals in (schema.inputs, schema.outputs)]
+        return [
+            [(p.name, p.option) for p in formals] for formals in (schema.inputs, schema.outputs)
+        ]
 
     # an optional attribute may be new: what does not write it means what it meant
     kept = attributes_of(old).items() <= attributes_of(new).items()
@@ -188,27 +227,41 @@ def _means_the_same(old: onnx.defs.OpSchema, new: onnx.defs.OpSchema) -> bool:
         return False
 
     def wider(a: onnx.defs.OpSchema, b: onnx.defs.OpSchema) -> bool:
-        return all(set(p.types) <= set(q.types) for p, q in zip((*a.inputs, *a.outputs), (*b.inputs, *b.outputs)))
+        return all(
+            set(p.types) <= set(q.types)
+            for p, q in zip((*a.inputs, *a.outputs), (*b.inputs, *b.outputs))
+        )
 
     return wider(old, new)
 
 
 def splice(
-    binding: Binding, body: Body, *, prefix: str = "", fold: Callable[[Binding], Var | None] | None = None
+    binding: Binding,
+    body: Body,
+    *,
+    prefix: str = "",
+    fold: Callable[[Binding], Var | None] | None = None,
 ) -> tuple[list[Binding], dict[Var, Var]]:
-    """Put copies of the body's bindings in the call's place; returns them and what now stands for each result.
+    """Put copies of the body's bindings in the call's place; returns them and what now stands for
+    each result.
 
-    Attribute references take the call's values, the function's defaults, or the schema's. The copies are at the end of
-    the block, which is to be scheduled. Ask `conflict` first. InputError when the call has more
-    results than the body, InternalError when one has no value.
+    Attribute references take the call's values, the function's defaults, or the schema's. The
+    copies are at the end of the block, which is to be scheduled. Ask `conflict` first. InputError
+    when the call has more results than the body, InternalError when one has no value.
     """
     block = binding.block
     if len(body.results) > len(body.block.outputs):
-        raise InputError(f"'{binding}' has {len(body.results)} results, its function {len(body.block.outputs)}")
+        raise InputError(
+            f"'{binding}' has {len(body.results)} results, its function {len(body.block.outputs)}"
+        )
     for domain, version in body.block.opsets.items():
         import_opset(block, domain, version)
-    mapping: dict[Var, Var | None] = dict.fromkeys(body.block.inputs) | dict(zip(body.block.inputs, binding.inputs))
-    opened = clone_bindings(body.block.bindings, block, mapping, bound=_bound(binding, body), prefix=prefix, fold=fold)
+    mapping: dict[Var, Var | None] = dict.fromkeys(body.block.inputs) | dict(
+        zip(body.block.inputs, binding.inputs)
+    )
+    opened = clone_bindings(
+        body.block.bindings, block, mapping, bound=_bound(binding, body), prefix=prefix, fold=fold
+    )
     stands: dict[Var, Var] = {}
     for inner, out in zip(body.block.outputs, body.results):
         if out is None:
@@ -227,7 +280,9 @@ def _bound(binding: Binding, body: Body) -> dict[str, AttributeProto]:
     if isinstance(body.block.proto, FunctionProto):
         for default in body.block.proto.attribute_proto:
             bound.setdefault(default.name, default)
-    schema = attributes.schema(binding.op, binding.version, binding.domain) if body.key is None else None
+    schema = (
+        attributes.schema(binding.op, binding.version, binding.domain) if body.key is None else None
+    )
     if schema is not None:
         for name, a in schema.attributes.items():
             if a.default_value.name:
@@ -236,7 +291,9 @@ def _bound(binding: Binding, body: Body) -> dict[str, AttributeProto]:
 
 
 def import_opset(block: BindingBlock, domain: str, version: int) -> None:
-    """Let the program, or the function that `block` belongs to, import `domain`, unless it does already."""
+    """Let the program, or the function that `block` belongs to, import `domain`, unless it does
+    already.
+    """
     root = block.root
     if domain in root.opsets:
         return

@@ -9,7 +9,9 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def callees_first(calls: Mapping[Key, Iterable[Key]]) -> list[Key]:
-    """The functions, given what each calls, in an order in which each comes after those; without those on a cycle."""
+    """The functions, given what each calls, in an order in which each comes after those; without
+    those on a cycle.
+    """
     waiting = {key: {c for c in called if c in calls} for key, called in calls.items()}
     callers: dict[Key, list[Key]] = {}
     for key, needed in waiting.items():

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def check_block(block: BindingBlock) -> None:
-    """Def-use chains exact, definitions consistent, names unique, operands visible, no cycle; else InternalError."""
+    """Def-use chains exact, definitions consistent, names unique, operands visible, no cycle;
+    else InternalError.
+    """
     visible: dict[str, Var] = {}
     outer = None if block.owner is None else block.owner.block
     while outer is not None:
@@ -28,7 +30,9 @@ def check_block(block: BindingBlock) -> None:
         if Counter(var.users) != checker.reads.get(var, Counter()):
             raise InternalError(f"users of '{var.name}' are recorded wrongly")
         if var.returned != checker.returns[var]:
-            raise InternalError(f"'{var.name}' is returned {checker.returns[var]} times, recorded as {var.returned}")
+            raise InternalError(
+                f"'{var.name}' is returned {checker.returns[var]} times, recorded as {var.returned}"
+            )
 
 
 class _Checker:

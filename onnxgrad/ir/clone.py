@@ -1,4 +1,6 @@
-"""Copies of bindings: a function body at its call, a segment to recompute, the body of a loop in another block."""
+"""Copies of bindings: a function body at its call, a segment to recompute, the body of a loop in
+another block.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,11 @@ def clone_bindings(
 ) -> list[Binding]:
     """Append copies of `bindings`, operands before readers, to `into`; returns the copies.
 
-    `mapping` says what stands for a value (None: an operand left out) and receives each copied result; values it does
-    not know are read as they are. `bound` replaces references to a function's attributes; one that it does not hold
-    drops the attribute, as ONNX says. `fold` may give a value that stands for a copy's only result. New names are
-    `prefix` plus the old ones, made unique. Results are typed again from the operands, which a function body needs.
+    `mapping` says what stands for a value (None: an operand left out) and receives each copied
+    result; values it does not know are read as they are. `bound` replaces references to a
+    function's attributes; one that it does not hold drops the attribute, as ONNX says. `fold` may
+    give a value that stands for a copy's only result. New names are `prefix` plus the old ones,
+    made unique. Results are typed again from the operands, which a function body needs.
     """
     copies = []
     for b in bindings:
@@ -42,12 +45,16 @@ def clone_bindings(
             inputs.pop()
         node.input[:] = names_of(inputs)
         program = into.program
-        node.output[:] = ["" if v is None else program.names.fresh(prefix + v.name) for v in b.outputs]
+        node.output[:] = [
+            "" if v is None else program.names.fresh(prefix + v.name) for v in b.outputs
+        ]
         node.name = program.names.fresh(prefix + (b.node.name or b.op))
         copy = into.append(node, inputs, _types(b, node, inputs, into))
         copy.changed = True
         for name, nested in b.blocks.items():
-            copy.blocks[name] = clone_block(nested, into, mapping, owner=copy, bound=bound, prefix=prefix)
+            copy.blocks[name] = clone_block(
+                nested, into, mapping, owner=copy, bound=bound, prefix=prefix
+            )
         folded = None if fold is None or len(copy.outputs) != 1 else fold(copy)
         if folded is not None and b.outputs[0] is not None:
             mapping[b.outputs[0]] = folded
@@ -69,16 +76,23 @@ def clone_block(
     bound: Mapping[str, AttributeProto] | None,
     prefix: str,
 ) -> BindingBlock:
-    """A copy of a nested block for a binding of `outer`, with fresh names; captures go through `mapping`."""
+    """A copy of a nested block for a binding of `outer`, with fresh names; captures go through
+    `mapping`.
+    """
     program = outer.program
-    block = BindingBlock(program, GraphProto(name=program.names.fresh(prefix + source.name)), outer.opsets, owner)
+    block = BindingBlock(
+        program, GraphProto(name=program.names.fresh(prefix + source.name)), outer.opsets, owner
+    )
     for v in source.inputs:
         mapping[v] = block.add_input(program.names.fresh(prefix + v.name), v.type)
     for v in source.initializers.values():
         if v.initializer is None:
             continue
         if v.is_input:
-            raise InternalError(f"parameter '{v.name}' of a nested block has a default: such a block cannot be copied")
+            raise InternalError(
+                f"parameter '{v.name}' of a nested block has a default: such a "
+                "block cannot be copied"
+            )
         tensor = type(v.initializer)()
         tensor.CopyFrom(v.initializer)
         tensor.name = program.names.fresh(prefix + v.name)
@@ -95,24 +109,34 @@ def clone_block(
 
 
 def clone_sparse(source: BindingBlock, into: BindingBlock, mapping: dict[Var, Var | None]) -> None:
-    """The sparse initializers of `source` as sparse Constants of `into`, any block; `mapping` receives them."""
+    """The sparse initializers of `source` as sparse Constants of `into`, any block; `mapping`
+    receives them.
+    """
     for v, tensor in sparse_tensors(source):
         mapping[v] = add_sparse(into, tensor, into.program.names.fresh(v.name))
 
 
 def sparse_tensors(block: BindingBlock) -> list[tuple[Var, SparseTensorProto]]:
     """The sparse initializers of a graph."""
-    return list(zip(block.sparse, block.proto.sparse_initializer)) if isinstance(block.proto, GraphProto) else []
+    return (
+        list(zip(block.sparse, block.proto.sparse_initializer))
+        if isinstance(block.proto, GraphProto)
+        else []
+    )
 
 
 def add_sparse(block: BindingBlock, tensor: SparseTensorProto, name: str) -> Var:
     """Append a Constant of the sparse tensor, under a free name."""
     node = NodeProto(op_type="Constant", name=block.program.names.fresh("Constant"), output=[name])
-    node.attribute.add(name="sparse_value", type=AttributeProto.SPARSE_TENSOR).sparse_tensor.CopyFrom(tensor)
+    node.attribute.add(
+        name="sparse_value", type=AttributeProto.SPARSE_TENSOR
+    ).sparse_tensor.CopyFrom(tensor)
     return block.append(node, [], [TensorType(tensor.values.data_type, tuple(tensor.dims))]).out
 
 
-def _types(b: Binding, node: NodeProto, inputs: Sequence[Var | None], into: BindingBlock) -> list[Type | None]:
+def _types(
+    b: Binding, node: NodeProto, inputs: Sequence[Var | None], into: BindingBlock
+) -> list[Type | None]:
     if b.blocks:
         return [None if v is None else v.type for v in b.outputs]
     schema = attributes.schema(b.op, into.opsets.get(b.domain, 0), b.domain)
@@ -120,14 +144,20 @@ def _types(b: Binding, node: NodeProto, inputs: Sequence[Var | None], into: Bind
         types = at_emission.result_types(schema, node, inputs, into)
     except TypeMismatch as e:
         raise InternalError(f"the copy of '{b}' does not type: {e}") from e
-    return [new if new is not None else None if v is None else v.type for new, v in zip(types, b.outputs, strict=True)]
+    return [
+        new if new is not None else None if v is None else v.type
+        for new, v in zip(types, b.outputs, strict=True)
+    ]
 
 
 def _copy_node(source: NodeProto, bound: Mapping[str, AttributeProto] | None) -> NodeProto:
-    """The node without its graphs (the copy gets its own), references to function attributes bound."""
+    """The node without its graphs (the copy gets its own), references to function attributes
+    bound.
+    """
     node = NodeProto(op_type=source.op_type)
     for field in ("domain", "overload", "doc_string"):
-        if source.HasField(field):  # a field that is set to nothing stays different from one that is not set
+        # a field that is set to nothing stays different from one that is not set
+        if source.HasField(field):
             setattr(node, field, getattr(source, field))
     domains.respell(node)  # the copy may stand in a function
     node.metadata_props.extend(source.metadata_props)
@@ -135,7 +165,9 @@ def _copy_node(source: NodeProto, bound: Mapping[str, AttributeProto] | None) ->
     for a in source.attribute:
         if a.type in _GRAPH_KINDS:
             if a.type == AttributeProto.GRAPHS:
-                node.attribute.add(name=a.name, type=a.type).graphs.extend(GraphProto() for _ in a.graphs)
+                node.attribute.add(name=a.name, type=a.type).graphs.extend(
+                    GraphProto() for _ in a.graphs
+                )
             continue
         if not a.ref_attr_name or bound is None:
             node.attribute.append(a)

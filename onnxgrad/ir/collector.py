@@ -9,7 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Bindings and values stay and refer to each other: looking for garbage among them takes a quarter of the time."""
+    """Bindings and values stay and refer to each other: looking for garbage among them takes a
+    quarter of the time.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -30,6 +30,8 @@ def versions(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:
 
 
 def respell(node: NodeProto) -> None:
-    """Give a node of ours the short spelling: the long one loads in graphs only, and no schema has it."""
+    """Give a node of ours the short spelling: the long one loads in graphs only, and no schema
+    has it.
+    """
     if node.domain == _LONG:
         node.domain = ""

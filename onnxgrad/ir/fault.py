@@ -1,7 +1,9 @@
-"""Whose fault it is when something fails: a model that is not valid ONNX makes anything fail anywhere.
+"""Whose fault it is when something fails: a model that is not valid ONNX makes anything fail
+anywhere.
 
-What a model promises is not all checked beforehand: that costs, and much of it nobody asks about. Where work on a model
-fails unexpectedly it is checked in full, and a fault found there is the error that the user sees.
+What a model promises is not all checked beforehand: that costs, and much of it nobody asks about.
+Where work on a model fails unexpectedly it is checked in full, and a fault found there is the error
+that the user sees.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ _LARGEST = 1 << 30  # serialised bytes that onnx's checker is given
 
 @contextmanager
 def blaming(proto: ModelProto) -> Iterator[None]:
-    """Turn an unexpected exception into an InputError where `proto` is not valid; let it pass where it is."""
+    """Turn an unexpected exception into an InputError where `proto` is not valid; let it pass
+    where it is.
+    """
     try:
         yield
     except Exception as error:
@@ -52,7 +56,9 @@ def fault_of(proto: ModelProto) -> str | None:
             return None
         onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
     except Exception as error:  # noqa: BLE001  # whatever onnx raises, it is about the model
-        return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        return next(
+            (line for line in str(error).splitlines() if line.strip()), type(error).__name__
+        )
     return None
 
 

@@ -1,7 +1,9 @@
-"""Files that appear whole or not at all, on the disk and in their order; devices and pipes are written into.
+"""Files that appear whole or not at all, on the disk and in their order; devices and pipes are
+written into.
 
-A file is made beside its place under another name, brought to the disk and renamed: whoever looks sees the old file or
-the new one. Where several belong together the one that refers to the others comes last.
+A file is made beside its place under another name, brought to the disk and renamed: whoever looks
+sees the old file or the new one. Where several belong together the one that refers to the others
+comes last.
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ _REFUSED = {stat.S_IFBLK: "a block device", stat.S_IFSOCK: "a socket"}
 
 
 def is_stream(path: Path) -> bool:
-    """Whether `path` leads to a device or a pipe, which is written into, rather than to a file or to nothing yet.
+    """Whether `path` leads to a device or a pipe, which is written into, rather than to a file or
+    to nothing yet.
 
-    Raises InputError for what can be neither written into nor replaced, such as a folder; OSError for a circle of links
-    or a folder that cannot be entered.
+    Raises InputError for what can be neither written into nor replaced, such as a folder; OSError
+    for a circle of links or a folder that cannot be entered.
     """
     try:
         mode = path.stat().st_mode
@@ -32,7 +35,9 @@ def is_stream(path: Path) -> bool:
     if stat.S_ISDIR(mode):
         raise InputError(f"{path}: cannot be written: it is a folder; name a file")
     if stat.S_IFMT(mode) in _REFUSED:
-        raise InputError(f"{path}: cannot be written: it is {_REFUSED[stat.S_IFMT(mode)]}; name a file")
+        raise InputError(
+            f"{path}: cannot be written: it is {_REFUSED[stat.S_IFMT(mode)]}; name a file"
+        )
     return not stat.S_ISREG(mode)
 
 
@@ -48,7 +53,9 @@ def write_stream(path: Path, data: bytes) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write one file, or into a device or a pipe. Raises OSError and InputError; a file is then as it was."""
+    """Write one file, or into a device or a pipe. Raises OSError and InputError; a file is then
+    as it was.
+    """
     if is_stream(path):
         write_stream(path, data)
         return
@@ -64,7 +71,8 @@ class Part:
     def __init__(self, path: Path) -> None:
         self.path = path
         # no mode of our own: the umask says who may read it, now and later
-        self.file: IO[bytes] = open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666), "wb")  # noqa: SIM115
+        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+        self.file: IO[bytes] = open(handle, "wb")  # noqa: SIM115
 
     def settle(self, *, sync: bool = True) -> None:
         """All of it on the disk; what a full disk refuses shows here at the latest."""
@@ -77,9 +85,11 @@ class Part:
 
 
 class Staging:
-    """The parts of one result. At the end, however it comes, those that were not published are gone.
+    """The parts of one result. At the end, however it comes, those that were not published are
+    gone.
 
-    A signal may end the work between any two lines, so what is to be removed is noted before it is made.
+    A signal may end the work between any two lines, so what is to be removed is noted before it is
+    made.
     """
 
     def __init__(self, folder: Path, *, sync: bool = True) -> None:
@@ -99,7 +109,8 @@ class Staging:
         return self._parts[-1]
 
     def publish(self, *moves: tuple[Part, Path]) -> None:
-        """Give each part its name, in this order; the last may replace a file, the names of the others are free.
+        """Give each part its name, in this order; the last may replace a file, the names of the
+        others are free.
 
         Raises OSError; then nothing has changed.
         """
@@ -111,7 +122,12 @@ class Staging:
             if self.sync:
                 _sync_folder(path.parent)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         # The last move is the one that counts, and the file system knows whether it was made.
         if self._moves and self._moves[-1][0].path.exists():
             for part, path in self._moves[:-1]:

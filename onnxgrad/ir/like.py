@@ -1,4 +1,6 @@
-"""Values like others: shapes as operands, fills, reshapes, expansions, and types that say as much."""
+"""Values like others: shapes as operands, fills, reshapes, expansions, and types that say as
+much.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,11 @@ from onnxgrad.ir.var import Var
 
 def with_type_of(adjoint: Var, value: Var) -> Var:
     """Let the adjoint know what the forward value's type says beyond its own."""
-    if isinstance(value.type, TensorType) and value.shape is not None and adjoint.initializer is None:
+    if (
+        isinstance(value.type, TensorType)
+        and value.shape is not None
+        and adjoint.initializer is None
+    ):
         own = adjoint.shape
         if own is None or len(own) != len(value.shape):
             merged = value.shape
@@ -38,7 +44,9 @@ def shape_of(v: Var) -> Any:
 
 
 def reshape_target(v: Var) -> Any:
-    """The second operand of a Reshape to the shape of `v`: constant, with one -1, where at most one size is open."""
+    """The second operand of a Reshape to the shape of `v`: constant, with one -1, where at most
+    one size is open.
+    """
     shape = v.shape
     if shape is None or 0 in shape:
         return shape_of(v)
@@ -52,7 +60,9 @@ def reshape_like(v: Var, like: Var) -> Var:
     """`v` in the shape of `like`, which has as many elements."""
     target = reshape_target(like)
     zero_sized = isinstance(target, np.ndarray) and 0 in target
-    return with_type_of(op.Reshape(v, target, allowzero=1 if zero_sized or isinstance(target, Var) else None), like)
+    return with_type_of(
+        op.Reshape(v, target, allowzero=1 if zero_sized or isinstance(target, Var) else None), like
+    )
 
 
 def expand_like(v: Var, like: Var) -> Var:

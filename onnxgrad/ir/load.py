@@ -1,4 +1,6 @@
-"""Reading: a path, bytes, ModelProto or an object of another library (`ir.interop`) becomes a Program."""
+"""Reading: a path, bytes, ModelProto or an object of another library (`ir.interop`) becomes a
+Program.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,11 @@ MOST_BYTES = 1 << 31
 
 
 def load(model: ModelLike) -> Program:
-    """The Program of a model. The argument is never changed; a Program, or the main block of one, is its own answer.
+    """The Program of a model. The argument is never changed; a Program, or the main block of one,
+    is its own answer.
 
-    Raises InputError when the file is missing, empty or no ONNX model, when an operator or opset is unknown, a
-    name is undefined or defined twice.
+    Raises InputError when the file is missing, empty or no ONNX model, when an operator or opset is
+    unknown, a name is undefined or defined twice.
     """
     model = settled(model)
     if isinstance(model, Program):
@@ -43,7 +46,9 @@ def load(model: ModelLike) -> Program:
 
 
 def load_own(model: ModelLike) -> Program:
-    """The Program of a model, to be changed: a copy of a Program that someone else holds. Errors as `load`."""
+    """The Program of a model, to be changed: a copy of a Program that someone else holds. Errors
+    as `load`.
+    """
     program = load(model)
     if not isinstance(model, (Program, BindingBlock)):
         return program
@@ -53,8 +58,8 @@ def load_own(model: ModelLike) -> Program:
 
 
 def proto_of(model: ModelLike) -> tuple[ModelProto, Path | None]:
-    """The protobuf of a model without its external data, and the folder where that lies; what its operators are is not
-    asked. InputError for what is no model, or damaged.
+    """The protobuf of a model without its external data, and the folder where that lies; what its
+    operators are is not asked. InputError for what is no model, or damaged.
     """
     model = settled(model)
     if isinstance(model, Program):
@@ -79,7 +84,10 @@ def read_proto(path: Path) -> ModelProto:
     try:
         found = path.stat()
         if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
-            raise InputError(f"{path}: is a device or a pipe, which is not read twice: pipe it into stdin and give -")
+            raise InputError(
+                f"{path}: is a device or a pipe, which is not read twice: pipe it "
+                "into stdin and give -"
+            )
         _check_size(found.st_size, str(path))
         data = path.read_bytes()
     except OSError as e:
@@ -90,7 +98,8 @@ def read_proto(path: Path) -> ModelProto:
 def _check_size(size: int, where: str) -> None:
     if size >= MOST_BYTES:
         raise InputError(
-            f"{where}: over 2 GB in one file, which protobuf cannot hold: store its weights as external data"
+            f"{where}: over 2 GB in one file, which protobuf cannot hold: store its weights as "
+            "external data"
         )
 
 
@@ -107,7 +116,9 @@ def _parse(data: bytes, where: str) -> ModelProto:
 
 
 def program_of(proto: ModelProto, folder: Path | None, path: Path | None = None) -> Program:
-    """The Program of a protobuf whose external data lies in `folder`, read from `path` as it is. Errors as `load`."""
+    """The Program of a protobuf whose external data lies in `folder`, read from `path` as it is.
+    Errors as `load`.
+    """
     where = str(path) if path is not None else "model"
     check_model(proto, where)
     with collector_paused(), blaming(proto):
@@ -132,7 +143,9 @@ def _read(proto: ModelProto, folder: Path | None, path: Path | None, where: str)
 
 
 def function_block(program: Program, proto: FunctionProto) -> BindingBlock:
-    """The block of a function body that is none of the model's (a schema's): to copy bindings from, not to save."""
+    """The block of a function body that is none of the model's (a schema's): to copy bindings
+    from, not to save.
+    """
     local = {(f.domain, f.name) for f in program.proto.functions}
     return Reader(f"the body of {proto.name}", local).function(program, proto)
 

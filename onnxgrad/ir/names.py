@@ -32,11 +32,15 @@ class Names(set[str]):
 
 
 def rename(var: Var, name: str) -> None:
-    """Give a value another name; the caller sees to it that the name is free. InternalError for a graph input."""
+    """Give a value another name; the caller sees to it that the name is free. InternalError for
+    a graph input.
+    """
     if var.name == name:
         return
     if _is_interface(var):
-        raise InternalError(f"renaming graph input '{var.name}' to '{name}' would change the model's interface")
+        raise InternalError(
+            f"renaming graph input '{var.name}' to '{name}' would change the model's interface"
+        )
     if var.initializer is not None:  # keep the order of the file
         own = var.block.initializers
         var.block.initializers = {name if v is var else key: v for key, v in own.items()}
@@ -61,7 +65,9 @@ def swap_names(a: Var, b: Var) -> None:
 
 
 def return_instead(block: BindingBlock, old: Var, new: Var) -> None:
-    """Make `new` what `block` returns in the place of `old`, by the name of `old` (see `BindingBlock.replace`)."""
+    """Make `new` what `block` returns in the place of `old`, by the name of `old` (see
+    `BindingBlock.replace`).
+    """
     if old.block is block:
         if _is_interface(old):
             return
@@ -83,7 +89,9 @@ def return_instead(block: BindingBlock, old: Var, new: Var) -> None:
 
 
 def _is_interface(var: Var) -> bool:
-    """A graph input, whose name callers use. Inputs of nested blocks and functions are passed by position."""
+    """A graph input, whose name callers use. Inputs of nested blocks and functions are passed by
+    position.
+    """
     return var.is_input and var.block.owner is None and not var.block.is_function
 
 
@@ -94,7 +102,9 @@ def _identity(block: BindingBlock, name: str, new: Var) -> Var:
 
 
 def blocks_returning(var: Var) -> list[BindingBlock]:
-    """The value's own block and the nested ones that return it directly (rare, so looked for only when uses remain)."""
+    """The value's own block and the nested ones that return it directly (rare, so looked for
+    only when uses remain).
+    """
     block = var.block
     own = sum(v is var for v in (*block.outputs, *block.pinned))
     found = [block] if own else []

@@ -1,7 +1,7 @@
 """`op.X(...)` emits operator X: `op.MatMul(a, b)`, `op.Softmax(x, axis=0)`.
 
-Editors and mypy see `ops.pyi` instead, with every operator's operands, attributes and defaults, which
-scripts/make_op_stub.py makes; `help(op.Softmax)` shows the same with the schema's words.
+Editors and mypy see `ops.pyi` instead, with every operator's operands, attributes and defaults,
+which scripts/make_op_stub.py makes; `help(op.Softmax)` shows the same with the schema's words.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class _Operator:
     @property
     def __signature__(self) -> inspect.Signature:
         schema = operator_help.newest(self.__name__, self._domain)
-        return inspect.signature(self.__call__) if schema is None else operator_help.signature(schema)
+        return (
+            inspect.signature(self.__call__) if schema is None else operator_help.signature(schema)
+        )
 
     def __repr__(self) -> str:
         return f"op.{self.__name__}{inspect.signature(self)}"
@@ -56,7 +58,9 @@ class Operators:
 
     def __dir__(self) -> list[str]:
         schemas = onnx.defs.get_all_schemas()
-        return sorted({"domain", *(s.name for s in schemas if s.domain == self._name and not s.deprecated)})
+        return sorted(
+            {"domain", *(s.name for s in schemas if s.domain == self._name and not s.deprecated)}
+        )
 
 
 op = Operators("")

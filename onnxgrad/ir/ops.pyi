@@ -1,4 +1,4 @@
-"""Made by scripts/make_op_stub.py from the schemas of opset 28: to be changed there."""
+"""Made by scripts/make_op_stub.py from opset 28's schemas: to be changed there."""
 
 # fmt: off
 from collections.abc import Sequence

@@ -1,4 +1,6 @@
-"""A whole model: the main binding block, the local functions, and everything around them that we only carry."""
+"""A whole model: the main binding block, the local functions, and everything around them that we
+only carry.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,11 @@ FunctionKey = tuple[str, str, str]
 
 
 class Program:
-    """Owns the main block, the functions (by domain, name, overload), opset imports, IR version and metadata.
+    """Owns the main block, the functions (by domain, name, overload), opset imports, IR version and
+    metadata.
 
-    `proto` is the model as it was read and is never changed; `folder` is where its external data lies.
+    `proto` is the model as it was read and is never changed; `folder` is where its external data
+    lies.
     """
 
     def __init__(self, proto: ModelProto, folder: Path | None, path: Path | None = None) -> None:
@@ -44,7 +48,9 @@ class Program:
         return int(self.proto.ByteSize())
 
     def blocks(self) -> list[BindingBlock]:
-        """Every block of the program: main, nested ones, function bodies and theirs; outer before inner."""
+        """Every block of the program: main, nested ones, function bodies and theirs; outer
+        before inner.
+        """
         found: list[BindingBlock] = []
         work = [self.main, *self.functions.values()]
         while work:
@@ -56,7 +62,8 @@ class Program:
     def array(self, tensor: TensorProto) -> Array:
         """The elements of a tensor; external data is read from the model's folder now and not kept.
 
-        Raises InputError when the data is damaged, or the external data missing or outside the folder.
+        Raises InputError when the data is damaged, or the external data missing or outside the
+        folder.
         """
         if tensor.data_location == TensorProto.EXTERNAL:
             tensor = internalize(tensor, self.folder)

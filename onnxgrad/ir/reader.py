@@ -30,7 +30,8 @@ class Reader:
         scope: dict[str, Var] = {}
         for value in proto.input:
             var = self._define(scope, Var(value.name, block))
-            if block.is_function:  # what a function's graph calls a size is another size at each call
+            # what a function's graph calls a size is another size at each call
+            if block.is_function:
                 var.type = without_symbols(type_from_proto(value.type))
             else:
                 var._proto = value.type
@@ -58,7 +59,9 @@ class Reader:
         names.update([v.name for v in proto.value_info])
 
     def function(self, program: Program, proto: FunctionProto) -> BindingBlock:
-        """The block of a function body; its values have the types that the file declares, mostly none."""
+        """The block of a function body; its values have the types that the file declares, mostly
+        none.
+        """
         block = BindingBlock(program, proto, domains.versions(proto.opset_import))
         scope: dict[str, Var] = {}
         for name in proto.input:
@@ -73,7 +76,9 @@ class Reader:
         return block
 
     def put_in_order(self) -> None:
-        """Sort the blocks whose file lists a reader before what it reads. Raises InputError for a cycle."""
+        """Sort the blocks whose file lists a reader before what it reads. Raises InputError for
+        a cycle.
+        """
         for block in self.unordered:
             try:
                 block.schedule()
@@ -81,7 +86,11 @@ class Reader:
                 raise InputError(f"{self.where}: graph '{block.name}': {e}") from e
 
     def _bindings(
-        self, block: BindingBlock, nodes: Iterable[NodeProto], scope: dict[str, Var], outer: Mapping[str, Var]
+        self,
+        block: BindingBlock,
+        nodes: Iterable[NodeProto],
+        scope: dict[str, Var],
+        outer: Mapping[str, Var],
     ) -> None:
         # results first, operands second: a file may list its nodes in any order
         self._define_results(block, nodes, scope)
@@ -98,7 +107,9 @@ class Reader:
                     self._nested(binding, attribute, visible)
             self.read.add(binding)
 
-    def _define_results(self, block: BindingBlock, nodes: Iterable[NodeProto], scope: dict[str, Var]) -> None:
+    def _define_results(
+        self, block: BindingBlock, nodes: Iterable[NodeProto], scope: dict[str, Var]
+    ) -> None:
         """A binding per node, with its results and yet without operands."""
         names = block.program.names
         for node in nodes:
@@ -127,13 +138,18 @@ class Reader:
             operand = visible.get(name)
             if operand is None:
                 node = binding.node
-                raise InputError(f"{self.where}: operand '{name}' of {binding.op} '{node.name}' is defined nowhere")
+                raise InputError(
+                    f"{self.where}: operand '{name}' of {binding.op} '{node.name}' is "
+                    "defined nowhere"
+                )
             inputs.append(operand)
             operand.users[binding] = operand.users.get(binding, 0) + 1
             if operand.definition is not None and operand.definition not in read:
                 self.unordered[operand.block] = None
 
-    def _nested(self, binding: Binding, attribute: AttributeProto, visible: Mapping[str, Var]) -> None:
+    def _nested(
+        self, binding: Binding, attribute: AttributeProto, visible: Mapping[str, Var]
+    ) -> None:
         single = attribute.type != AttributeProto.GRAPHS
         for i, graph in enumerate([attribute.g] if single else attribute.graphs):
             block = BindingBlock(binding.block.program, graph, binding.block.opsets, binding)
@@ -145,14 +161,16 @@ class Reader:
             return
         if binding.version == 0:
             raise InputError(
-                f"{self.where}: {binding.op} '{binding.node.name}' needs the default opset, which is not imported"
+                f"{self.where}: {binding.op} '{binding.node.name}' needs the default opset, which "
+                "is not imported"
             )
         if not isinstance(binding.op, str) or (
             attributes.schema(binding.op, binding.version, "") is None
             and not attributes.is_of_onnxruntime(binding.op, binding.version)
         ):
             raise InputError(
-                f"{self.where}: unknown operator {binding.op} at opset {binding.version} (node '{binding.node.name}')"
+                f"{self.where}: unknown operator {binding.op} at opset {binding.version} (node "
+                f"'{binding.node.name}')"
             )
 
     def _define(self, scope: dict[str, Var], var: Var) -> Var:
@@ -161,10 +179,17 @@ class Reader:
         return var
 
     def _defined_twice(self, var: Var) -> InputError:
-        return InputError(f"{self.where}: '{var.name}' is defined twice in graph '{var.block.name}'")
+        return InputError(
+            f"{self.where}: '{var.name}' is defined twice in graph '{var.block.name}'"
+        )
 
     def _return(
-        self, block: BindingBlock, name: str, scope: Mapping[str, Var], outer: Mapping[str, Var], what: str
+        self,
+        block: BindingBlock,
+        name: str,
+        scope: Mapping[str, Var],
+        outer: Mapping[str, Var],
+        what: str,
     ) -> None:
         var = scope.get(name) or outer.get(name)
         if var is None:

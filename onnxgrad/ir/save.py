@@ -55,13 +55,14 @@ def to_bytes(program: Program) -> bytes:
 
 
 def save(program: Program, path: str | os.PathLike[str], *, sync: bool = True) -> None:
-    """Write a program to `path`: whole or not at all, and to the disk (without `sync`: when the system likes).
+    """Write a program to `path`: whole or not at all, and to the disk (without `sync`: when the
+    system likes).
 
-    Weights that were in external files go, tensor by tensor, to one new file beside it, whose name says its content:
-    `<name>.<digest>.data`; so do the weights of a model that would pass 2 GB. It comes before the model, and replaces
-    nothing; the one that a replaced model had goes afterwards, if `save` made it. Links are followed; a device or a
-    pipe gets the model in one piece. Raises InputError when `path` is one of the model's own files or cannot be
-    written.
+    Weights that were in external files go, tensor by tensor, to one new file beside it, whose name
+    says its content: `<name>.<digest>.data`; so do the weights of a model that would pass 2 GB. It
+    comes before the model, and replaces nothing; the one that a replaced model had goes afterwards,
+    if `save` made it. Links are followed; a device or a pipe gets the model in one piece. Raises
+    InputError when `path` is one of the model's own files or cannot be written.
     """
     path = Path(path)
     try:
@@ -82,7 +83,8 @@ def _save(program: Program, path: Path, place: Path, sync: bool) -> None:
         outside += external.large(model)
     if outside and path.parent.resolve() != place.parent.resolve():
         raise InputError(
-            f"{path}: is a link into another folder, and who follows it looks for the weights beside the link: "
+            f"{path}: is a link into another folder, and who follows it looks for the weights "
+            "beside the link: "
             f"write to {place}"
         )
     with Staging(place.parent, sync=sync) as staging:
@@ -98,7 +100,9 @@ def _save(program: Program, path: Path, place: Path, sync: bool) -> None:
             moves += [(part, data_path)] if made else []
             data = _serialized(model)
         if data is None:
-            raise InputError(f"{path}: cannot be written: the model passes 2 GB even without its weights")
+            raise InputError(
+                f"{path}: cannot be written: the model passes 2 GB even without its weights"
+            )
         part = staging.part()
         part.file.write(data)
         before = _own_data(place)
@@ -123,14 +127,19 @@ def _refuse_own_files(program: Program, path: Path) -> None:
         return
     if program.path is not None and program.path.exists() and path.samefile(program.path):
         raise InputError(
-            f"{path}: output and input are the same file; the input is never changed, choose another output"
+            f"{path}: output and input are the same file; the input is never changed, choose "
+            "another output"
         )
     if path.resolve() in external.sources(program.proto, program.folder):
-        raise InputError(f"{path}: the model reads its weights from this file; choose another output")
+        raise InputError(
+            f"{path}: the model reads its weights from this file; choose another output"
+        )
 
 
 def _data_path(model: Path, digest: str, part: Part) -> tuple[Path, bool]:
-    """The name of the weights in `part`, and whether they have to be put there: a file with their content may be."""
+    """The name of the weights in `part`, and whether they have to be put there: a file with
+    their content may be.
+    """
     path, count = model.with_name(f"{model.name}.{digest}.data"), 1
     while path.exists() or path.is_symlink():
         if path.is_file() and filecmp.cmp(path, part.path, shallow=False):
@@ -153,7 +162,7 @@ def _own_data(path: Path) -> list[Path]:
     return [path.with_name(n) for n in sorted(external.locations(model)) if named.fullmatch(n)]
 
 
-# ---- protobuf -------------------------------------------------------------------------------------------------
+# ---- protobuf ------------------------------------------------------------------------------------
 
 
 def _header_changed(program: Program) -> bool:
@@ -243,20 +252,28 @@ def _write_graph_attribute(node: NodeProto, name: str, nested: BindingBlock) -> 
 
 
 def _write_declarations(values: list[Var], source: Any, target: Any) -> None:
-    """Inputs or outputs (repeated ValueInfoProto): as they were declared, new ones by their type."""
+    """Inputs or outputs (repeated ValueInfoProto): as they were declared, new ones by their
+    type.
+    """
     declared = {v.name: v for v in source}
     for var in values:
-        target.append(declared.get(var.name) or ValueInfoProto(name=var.name, type=type_to_proto(var.type)))
+        target.append(
+            declared.get(var.name) or ValueInfoProto(name=var.name, type=type_to_proto(var.type))
+        )
 
 
 def _write_value_info(block: BindingBlock, source: GraphProto, graph: GraphProto) -> None:
-    """What was declared stays, unless its value is gone; new values are declared where the file declared its own."""
+    """What was declared stays, unless its value is gone; new values are declared where the file
+    declared its own.
+    """
     if not source.value_info and not block.declared:
         return
     before = {name for n in source.node for name in n.output}
     gone = before.difference(v.name for v in block.vars())
     returned = {v.name for v in block.outputs}.difference(v.name for v in source.output)
-    graph.value_info.extend(v for v in source.value_info if v.name not in gone and v.name not in returned)
+    graph.value_info.extend(
+        v for v in source.value_info if v.name not in gone and v.name not in returned
+    )
     declared = {v.name for v in source.value_info} | {v.name for v in block.outputs} | before
     for b in block.bindings:
         for out in b.outputs:

@@ -18,8 +18,8 @@ from onnxgrad.ir.weights import tensors
 
 @dataclass(frozen=True)
 class Stats:
-    """Nodes count those of nested graphs and function bodies too; parameters are the elements of all constant tensors;
-    bytes are the file's plus those of its external data.
+    """Nodes count those of nested graphs and function bodies too; parameters are the elements of
+    all constant tensors; bytes are the file's plus those of its external data.
     """
 
     nodes: int
@@ -49,8 +49,16 @@ def stats_of(model: ModelProto) -> Stats:
         dtypes[dtype_name(tensor.data_type)] += math.prod(tensor.dims)
         if tensor.data_location == TensorProto.EXTERNAL:
             entries = {e.key: e.value for e in tensor.external_data}
-            outside[entries.get("location", ""), entries.get("offset", "0")] = _external_bytes(tensor, entries)
-    return Stats(operators.total(), dtypes.total(), model.ByteSize() + sum(outside.values()), operators, dtypes)
+            outside[entries.get("location", ""), entries.get("offset", "0")] = _external_bytes(
+                tensor, entries
+            )
+    return Stats(
+        operators.total(),
+        dtypes.total(),
+        model.ByteSize() + sum(outside.values()),
+        operators,
+        dtypes,
+    )
 
 
 def operator(node: NodeProto) -> str:

@@ -1,4 +1,6 @@
-"""The printer: a block as text, for reading and golden files. Input text for tests is ONNX's own (`onnx.parser`)."""
+"""The printer: a block as text, for reading and golden files. Input text for tests is ONNX's own
+(`onnx.parser`).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ _SHOWN = 8  # constants up to this many elements are shown in full
 
 def program_text(program: Program) -> str:
     """The main block, then the body of each function under its full name."""
-    functions = [block_text(b, "::".join(part for part in key if part)) for key, b in program.functions.items()]
+    functions = [
+        block_text(b, "::".join(part for part in key if part))
+        for key, b in program.functions.items()
+    ]
     return "\n\n".join([block_text(program.main), *functions])
 
 
@@ -50,7 +55,9 @@ def _body(block: BindingBlock, indent: str) -> list[str]:
     for b in block.bindings:
         lines.append(indent + binding_text(b))
         for name, nested in b.blocks.items():
-            params = ", ".join([_declared(v) for v in (*nested.inputs, *nested.initializers.values())])
+            params = ", ".join(
+                [_declared(v) for v in (*nested.inputs, *nested.initializers.values())]
+            )
             lines.append(f"{indent}  {name}({params}) {{")
             lines += [*_body(nested, indent + "    "), f"{indent}  }}"]
     lines.append(f"{indent}return {', '.join(v.name for v in block.outputs)}")
@@ -88,7 +95,11 @@ def _value(value: Any) -> str:
     if isinstance(value, TensorProto):
         kind = f"{dtype_name(value.data_type)}[{','.join(map(str, value.dims))}]"
         small = int(np.prod(value.dims)) <= _SHOWN and value.data_type != TensorProto.STRING
-        return f"{kind}{_array(numpy_helper.to_array(value))}" if small and value.data_location == 0 else kind
+        return (
+            f"{kind}{_array(numpy_helper.to_array(value))}"
+            if small and value.data_location == 0
+            else kind
+        )
     if isinstance(value, TypeProto):
         return str(type_from_proto(value))
     if isinstance(value, Message):

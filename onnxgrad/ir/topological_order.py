@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def topological_order(block: BindingBlock) -> list[Binding]:
     """The block's bindings, operands before readers, in the present order wherever that is legal.
 
-    Depth-first post-order from each binding in turn, without recursion. Raises InternalError that prints the
-    bindings of a cycle.
+    Depth-first post-order from each binding in turn, without recursion. Raises InternalError that
+    prints the bindings of a cycle.
     """
     order: list[Binding] = []
     done: dict[Binding, bool] = {}  # False: on the path being explored, True: placed
@@ -43,7 +43,8 @@ def topological_order(block: BindingBlock) -> list[Binding]:
 
 
 def depends_on(reader: Binding, sources: set[Binding], beside: Iterable[Binding] = ()) -> bool:
-    """Whether `reader` reads, directly or through other bindings of its block, a result of one of `sources`.
+    """Whether `reader` reads, directly or through other bindings of its block, a result of one of
+    `sources`.
 
     `beside`: bindings known to depend on none of them, where the search may stop.
     """

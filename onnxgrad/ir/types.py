@@ -1,7 +1,7 @@
 """Types of values: element type plus symbolic shape, and the questions one may ask of two shapes.
 
-A dimension is an int (known), a str (a symbol: equal names mean equal sizes) or None (nothing is known).
-A shape is a tuple of dimensions, or None when not even the rank is known.
+A dimension is an int (known), a str (a symbol: equal names mean equal sizes) or None (nothing is
+known). A shape is a tuple of dimensions, or None when not even the rank is known.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ Dim: TypeAlias = int | str | None
 Shape: TypeAlias = tuple[Dim, ...]
 Array: TypeAlias = npt.NDArray[np.generic]
 
-FLOAT_DTYPES = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE})
+FLOAT_DTYPES = frozenset(
+    {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE}
+)
 INT_DTYPES = frozenset(
     {
         TensorProto.INT8,
@@ -80,7 +82,8 @@ class TensorType:
     def __str__(self) -> str:
         if self.shape is None:
             return f"{dtype_name(self.dtype)}[...]"
-        return f"{dtype_name(self.dtype)}[{','.join('?' if d is None else str(d) for d in self.shape)}]"
+        sizes = ",".join("?" if d is None else str(d) for d in self.shape)
+        return f"{dtype_name(self.dtype)}[{sizes}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,9 @@ class OptionalType:
 
 @dataclass(frozen=True, slots=True)
 class OpaqueType:
-    """A type we carry but never look into (maps, sparse tensors, vendor types): its serialized TypeProto."""
+    """A type we carry but never look into (maps, sparse tensors, vendor types): its serialized
+    TypeProto.
+    """
 
     proto: bytes
 
@@ -220,7 +225,9 @@ def element_count(shape: Shape | None) -> int | None:
 
 
 def byte_count(type_: Type | None) -> int | None:
-    """The bytes that a tensor of the type takes as an array, when dtype and every dimension are known."""
+    """The bytes that a tensor of the type takes as an array, when dtype and every dimension are
+    known.
+    """
     if not isinstance(type_, TensorType) or not type_.dtype:
         return None
     count = element_count(type_.shape)

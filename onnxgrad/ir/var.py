@@ -44,7 +44,8 @@ class Var:
         self.definition: Binding | None = None
         self.initializer: TensorProto | None = None
         self.is_input = False
-        self.variable = False  # an initializer whose value will be replaced: nothing may be computed from it
+        # an initializer whose value will be replaced: nothing may be computed from it
+        self.variable = False
         self.users: dict[Binding, int] = {}
         self.returned = 0
         self._type = type_
@@ -88,9 +89,15 @@ class Var:
 
     @property
     def is_constant(self) -> bool:
-        """Its value is fixed by the file: an initializer that nobody may override or replace, or a Constant binding."""
+        """Its value is fixed by the file: an initializer that nobody may override or replace, or
+        a Constant binding.
+        """
         if self.definition is not None:
-            return self.definition.op == "Constant" and self.definition.domain == "" and not self.definition.has_refs
+            return (
+                self.definition.op == "Constant"
+                and self.definition.domain == ""
+                and not self.definition.has_refs
+            )
         return self.initializer is not None and not self.overridable and not self.variable
 
     @property
@@ -105,7 +112,11 @@ class Var:
             return self._array
         if not self.is_constant:
             return None
-        value = self.initializer if self.definition is None else attributes.constant_value(self.definition.attrs)
+        value = (
+            self.initializer
+            if self.definition is None
+            else attributes.constant_value(self.definition.attrs)
+        )
         array = self.block.program.array(value) if isinstance(value, TensorProto) else value
         if array is not None and array.nbytes <= _CACHED_BYTES:
             self._array = array
@@ -113,7 +124,9 @@ class Var:
 
     @property
     def ints(self) -> tuple[int, ...] | None:
-        """A constant integer scalar or vector as a tuple (axes, sizes, perms), None when it is not one."""
+        """A constant integer scalar or vector as a tuple (axes, sizes, perms), None when it is
+        not one.
+        """
         array = self.const if self._small_integer() else None
         return None if array is None or array.ndim > 1 else tuple(int(i) for i in array.reshape(-1))
 
@@ -123,13 +136,15 @@ class Var:
         return self.is_constant and (self.dtype in (TensorProto.INT64, TensorProto.INT32))
 
     def sole_user(self) -> Binding | None:
-        """The binding that reads this value, when exactly one operand slot reads it and no block returns it."""
+        """The binding that reads this value, when exactly one operand slot reads it and no block
+        returns it.
+        """
         if self.returned or len(self.users) != 1:
             return None
         ((user, slots),) = self.users.items()
         return user if slots == 1 else None
 
-    # ---- emission: each operator appends a binding to the block that `emitting` names ------------------
+    # ---- emission: each operator appends a binding to the block that `emitting` names ------------
 
     def __add__(self, other: Any) -> Var:
         return _emit("Add", self, other)
@@ -166,7 +181,9 @@ class Var:
 
     @property
     def mT(self) -> Var:
-        """The matrix transpose, by numpy's name: the last two axes swapped. The rank must be known and at least 2."""
+        """The matrix transpose, by numpy's name: the last two axes swapped. The rank must be
+        known and at least 2.
+        """
         if self.rank is None or self.rank < 2:
             raise InternalError(f"matrix transpose of {self!r}: needs a known rank of at least 2")
         perm = [*range(self.rank - 2), self.rank - 1, self.rank - 2]

@@ -18,7 +18,8 @@ from onnxgrad.ir.preflight.tensors import raw_bytes
 # protobuf's limit, with room for what surrounds the weights
 MAX_BYTES = (1 << 31) - (1 << 20)
 TOO_LARGE = (
-    "pass 2 GB, more than a ModelProto can hold: pass onnxgrad.load(path) and write the result with "
+    "pass 2 GB, more than a ModelProto can hold: pass onnxgrad.load(path) and write the result "
+    "with "
     "onnxgrad.save(program, path), or on the command line -o FILE"
 )
 
@@ -38,7 +39,8 @@ _PIECE = 1 << 24
 def internalize(tensor: TensorProto, folder: Path | None) -> TensorProto:
     """A copy of an external tensor with its bytes inside.
 
-    Raises InputError when the data is missing, outside `folder` (the model's), or shorter than declared.
+    Raises InputError when the data is missing, outside `folder` (the model's), or shorter than
+    declared.
     """
     if folder is None:
         raise InputError(
@@ -53,16 +55,20 @@ def internalize(tensor: TensorProto, folder: Path | None) -> TensorProto:
         onnx.external_data_helper.load_external_data_for_tensor(copy, str(folder.resolve()))
     except (OSError, ValueError, RuntimeError, onnx.checker.ValidationError) as e:
         reason = (str(e) or type(e).__name__).splitlines()[0]
-        if "hard link" in reason:  # onnx reads no such file: its other name may lie outside the folder
+        # onnx reads no such file: its other name may lie outside the folder
+        if "hard link" in reason:
             reason += " (the file has two names, as `cp -l` gives it: copy it, so that it has one)"
-        raise InputError(f"external data of initializer '{tensor.name}' cannot be read: {reason}") from e
+        raise InputError(
+            f"external data of initializer '{tensor.name}' cannot be read: {reason}"
+        ) from e
     copy.data_location = TensorProto.DEFAULT
     del copy.external_data[:]
     return copy
 
 
 def _check_length(tensor: TensorProto) -> None:
-    """The length that its sizes ask for; written where it is left out, for onnx would read on to the end of the file.
+    """The length that its sizes ask for; written where it is left out, for onnx would read on to
+    the end of the file.
 
     Raises InputError where the file says another.
     """
@@ -72,15 +78,20 @@ def _check_length(tensor: TensorProto) -> None:
     written = [e for e in tensor.external_data if e.key == "length"]
     if not written:
         tensor.external_data.add(key="length", value=str(needed))
-    elif any(not (e.value.isdecimal() and len(e.value) < 20 and int(e.value) == needed) for e in written):
+    elif any(
+        not (e.value.isdecimal() and len(e.value) < 20 and int(e.value) == needed) for e in written
+    ):
         raise InputError(
-            f"external data of initializer '{tensor.name}' is said to be {written[0].value[:20]} bytes long, and its "
+            f"external data of initializer '{tensor.name}' is said to be {written[0].value[:20]} "
+            "bytes long, and its "
             f"sizes ask for {needed}"
         )
 
 
 def tensors(model: ModelProto) -> Iterator[TensorProto]:
-    """Every tensor of a model that may hold weights: of nested graphs, functions and training graphs too."""
+    """Every tensor of a model that may hold weights: of nested graphs, functions and training
+    graphs too.
+    """
     yield from _graph_tensors(model.graph)
     for function in model.functions:
         yield from _node_tensors(function.node)
@@ -112,7 +123,9 @@ def _node_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
 
 
 def load_weights(model: ModelProto, folder: Path | None) -> None:
-    """Bring every external tensor of `model` inside. InputError when that passes 2 GB, or as `internalize`."""
+    """Bring every external tensor of `model` inside. InputError when that passes 2 GB, or as
+    `internalize`.
+    """
     leaving = outside(model)
     declared = (e.value for t in leaving for e in t.external_data if e.key == "length")
     if sum(int(n) for n in declared if n.isdecimal() and len(n) < 20) >= MAX_BYTES:
@@ -138,7 +151,8 @@ def large(model: ModelProto) -> list[TensorProto]:
 
 
 def move(leaving: Sequence[TensorProto], folder: Path | None, file: IO[bytes]) -> str:
-    """Write the tensors one after the other to `file`; equal places stay shared. A digest of what was written.
+    """Write the tensors one after the other to `file`; equal places stay shared. A digest of what
+    was written.
 
     The tensors then lie at their places in a file without a name, which `name` gives them.
     """
@@ -168,7 +182,9 @@ def name(moved: Iterable[TensorProto], location: str) -> None:
 
 
 def _pieces(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
-    """The bytes of an external tensor, a piece at a time, each read through onnx's checks. Errors as `internalize`."""
+    """The bytes of an external tensor, a piece at a time, each read through onnx's checks.
+    Errors as `internalize`.
+    """
     whole = TensorProto()
     whole.CopyFrom(tensor)
     _check_length(whole)
@@ -178,12 +194,18 @@ def _pieces(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
         yield internalize(tensor, folder).raw_data
         return
     start, end = int(offset), int(offset) + int(length)
-    piece = TensorProto(name=tensor.name, data_type=TensorProto.UINT8, data_location=TensorProto.EXTERNAL)
+    piece = TensorProto(
+        name=tensor.name, data_type=TensorProto.UINT8, data_location=TensorProto.EXTERNAL
+    )
     for at in range(start, end, _PIECE):
         del piece.external_data[:]
         size = min(_PIECE, end - at)
         piece.dims[:] = [size]
-        for key, value in (("location", place.get("location", "")), ("offset", str(at)), ("length", str(size))):
+        for key, value in (
+            ("location", place.get("location", "")),
+            ("offset", str(at)),
+            ("length", str(size)),
+        ):
             piece.external_data.add(key=key, value=value)
         yield internalize(piece, folder).raw_data
 

@@ -37,7 +37,9 @@ def sub_of_neg(a: Var, b: Var, root: Binding) -> Any:
 
 
 def _broadcasts(root: Binding, a: Var, b: Var) -> bool:
-    """Operands of any shapes may stand there; before opset 7 an attribute says what is broadcast."""
+    """Operands of any shapes may stand there; before opset 7 an attribute says what is
+    broadcast.
+    """
     return root.version >= 7 or same_shape(a.shape, b.shape)
 
 
@@ -54,7 +56,9 @@ def neg_of_sub(a: Var, b: Var) -> Var:
 
 
 def number(v: Var) -> Any:
-    """The value of a constant of one element that broadcasting cannot widen by; None for anything else."""
+    """The value of a constant of one element that broadcasting cannot widen by; None for
+    anything else.
+    """
     if v.shape not in ((), (1,)) or not v.is_constant:
         return None
     array = v.const
@@ -152,6 +156,6 @@ def _sum_of_vectors(a: Var, c: Array, d: Array) -> Var | None:
 SIGNS = (neg_of_neg, add_of_neg, sub_of_neg)
 # equal for numbers, and rounded in another order
 NUMBERS = (
-    neg_of_sub, times_reciprocal, mul_by_two_numbers, product_over_number, numbers_of_a_product, mul_of_neg_number,
-    neg_times_number, neg_of_product_with_number,
+    neg_of_sub, times_reciprocal, mul_by_two_numbers, product_over_number, numbers_of_a_product,
+    mul_of_neg_number, neg_times_number, neg_of_product_with_number,
 )  # fmt: skip

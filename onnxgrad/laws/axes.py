@@ -32,7 +32,9 @@ def _same_axes(inner: Binding, outer: Binding, rank: int | None) -> bool:
 
 
 def _axes(b: Binding, rank: int | None) -> list[int] | None:
-    """The axes in order; None for none written (a Squeeze then asks the sizes), or where negative ones mean nothing."""
+    """The axes in order; None for none written (a Squeeze then asks the sizes), or where
+    negative ones mean nothing.
+    """
     given = b.operand(1)
     axes = b.attr("axes") if b.version < 13 else None if given is None else given.ints
     if not axes or (rank is None and min(axes) < 0):

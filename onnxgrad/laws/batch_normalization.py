@@ -31,7 +31,11 @@ def _training(root: Binding) -> str | None:
     if root.version >= 7:
         # up to opset 13 the number of outputs is the switch, used or not; onnxruntime reads it so
         outputs = sum(v is not None for v in root.outputs)
-        return f"it has {outputs} outputs, which means training before opset 14" if outputs > 1 else None
+        return (
+            f"it has {outputs} outputs, which means training before opset 14"
+            if outputs > 1
+            else None
+        )
     return "before opset 7 its multiply and add do not broadcast"
 
 
@@ -46,7 +50,8 @@ def _vectors(x: Var, root: Binding) -> list[int] | Decline:
 
 @rewrite(P.BatchNormalization(x, gamma, beta, mean, var))
 def batch_norm(x: Var, gamma: Var, beta: Var, mean: Var, var: Var, root: Binding) -> Any:
-    """BN(x) = x * scale + shift, scale = gamma / sqrt(var + eps), shift = beta - mean * scale, in inference
+    """BN(x) = x * scale + shift, scale = gamma / sqrt(var + eps), shift = beta - mean * scale, in
+    inference
 
     A gamma of ones is no factor, a beta of zeros no term.
     """
@@ -66,7 +71,8 @@ def batch_norm(x: Var, gamma: Var, beta: Var, mean: Var, var: Var, root: Binding
         v = v if v.dtype == x.dtype else op.Cast(v, to=x.dtype)
         return op.Unsqueeze(v, axes) if axes else v
 
-    # half precision has 3 digits: one rounding of scale and shift is enough, and eps would lose half of its own
+    # half precision has 3 digits: one rounding of scale and shift is enough, and eps would lose
+    # half of its own
     computed = TensorProto.FLOAT if var.dtype in _HALF else var.dtype
 
     def wide(v: Var) -> Var:
@@ -109,7 +115,9 @@ def _folded(gamma: Var, beta: Var, mean: Var, var: Var, epsilon: float) -> list[
 
 
 def _unfit(folded: list[Any] | None, dtype: int) -> str | None:
-    """Why scale and shift cannot stand for the operator: x * inf + (b - m * inf) is not (x - m) * inf + b."""
+    """Why scale and shift cannot stand for the operator: x * inf + (b - m * inf) is not (x - m)
+    * inf + b.
+    """
     for name, values in zip(("scale", "shift"), folded or ()):
         with np.errstate(all="ignore"):
             if not np.isfinite(values.astype(numpy_dtype(dtype)).astype(np.float64)).all():
@@ -118,7 +126,9 @@ def _unfit(folded: list[Any] | None, dtype: int) -> str | None:
 
 
 def _after_product(x: Var) -> bool:
-    """`x` is a product of a weight that the file fixes, or one plus a bias, that nothing else reads."""
+    """`x` is a product of a weight that the file fixes, or one plus a bias, that nothing else
+    reads.
+    """
     while x.definition is not None and x.sole_user() is not None:
         b = x.definition
         if b.domain == "" and b.op in _PRODUCTS:
@@ -131,10 +141,16 @@ def _after_product(x: Var) -> bool:
 
 
 @rewrite(P.BatchNormalization(x, gamma, beta, mean, var))
-def batch_norm_after_product(x: Var, gamma: Var, beta: Var, mean: Var, var: Var, root: Binding) -> Any:
+def batch_norm_after_product(
+    x: Var, gamma: Var, beta: Var, mean: Var, var: Var, root: Binding
+) -> Any:
     """BN(x) = x * scale + shift, where x is a product that can take them"""
     if not _after_product(x):
-        return decline("its operand is no product that could take the scale: one kernel stays faster than two")
+        return decline(
+            "its operand is no product that could take the scale: one kernel stays faster than two"
+        )
     if not all(fixed(v) for v in (gamma, beta, mean, var)):
-        return decline("a statistic is not fixed by the file: one kernel stays faster than its arithmetic")
+        return decline(
+            "a statistic is not fixed by the file: one kernel stays faster than its arithmetic"
+        )
     return batch_norm.build(x, gamma, beta, mean, var, root)

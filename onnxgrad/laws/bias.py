@@ -22,9 +22,13 @@ _BIASED = frozenset({"Conv", "ConvTranspose", "Gemm"})
 product = x.where(lambda v: v.definition is not None and v.definition.op in _BIASED)
 
 
-@rewrite(P.any_of("Add", "Sub")(product, d), shrinks=count("Conv", "ConvTranspose", "Gemm", "Add", "Sub"))
+@rewrite(
+    P.any_of("Add", "Sub")(product, d), shrinks=count("Conv", "ConvTranspose", "Gemm", "Add", "Sub")
+)
 def bias_of_product(x: Var, d: Var, root: Binding) -> Any:
-    """Conv(x, w, c) + d = Conv(x, w, c + d), d constant per output channel; ConvTranspose and Gemm likewise"""
+    """Conv(x, w, c) + d = Conv(x, w, c + d), d constant per output channel; ConvTranspose and
+    Gemm likewise
+    """
     b, found = x.definition, channel_vector(d, x)
     if b is None or b.domain != "" or b.op not in _BIASED or found is None:
         return None

@@ -21,7 +21,9 @@ c = capture("c")
 
 @rewrite(P.If(c.const), shrinks=count("If"))
 def if_of_constant(c: Var, root: Binding) -> Any:
-    """If(true, f, g) = f and If(false, f, g) = g: the branch's bindings stand in the enclosing block"""
+    """If(true, f, g) = f and If(false, f, g) = g: the branch's bindings stand in the enclosing
+    block
+    """
     chooses = c.const
     if chooses is None or chooses.size != 1:
         return None
@@ -29,7 +31,10 @@ def if_of_constant(c: Var, root: Binding) -> Any:
     results = list(zip(root.outputs, branch.outputs))
     if not any(out is not None and out.use_count for out, _ in results):
         return None
-    if any(out is not None and out.type and new.type and not fits(out.type, new.type) for out, new in results):
+    if any(
+        out is not None and out.type and new.type and not fits(out.type, new.type)
+        for out, new in results
+    ):
         return decline("the branch's result has another type than the If says")
     if len(results) != len(root.outputs) or _has_defaults(branch):
         return decline("the branch cannot be copied")
@@ -45,11 +50,15 @@ def if_of_constant(c: Var, root: Binding) -> Any:
 def _has_defaults(branch: BindingBlock) -> bool:
     """Whether a block inside has a parameter with a default, which no copy keeps."""
     inner = [block for b in branch.walk() for block in b.blocks.values()]
-    return bool(branch.inputs) or any(v.initializer is not None for block in inner for v in block.inputs)
+    return bool(branch.inputs) or any(
+        v.initializer is not None for block in inner for v in block.inputs
+    )
 
 
 def _constants(branch: BindingBlock, into: BindingBlock, mapping: dict[Var, Var | None]) -> bool:
-    """Give `into` the branch's initializers; in a function, and below IR 4, as Constants. False when one is damaged."""
+    """Give `into` the branch's initializers; in a function, and below IR 4, as Constants. False
+    when one is damaged.
+    """
     as_nodes = into.is_function or into.program.ir_version < 4
     if as_nodes and any(v.const is None for v in branch.initializers.values()):
         return False

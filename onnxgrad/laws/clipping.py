@@ -1,4 +1,6 @@
-"""Relu and Clip in a row. Both hand NaN on and treat a zero in the same way: one of them is bit for bit the two."""
+"""Relu and Clip in a row. Both hand NaN on and treat a zero in the same way: one of them is bit
+for bit the two.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +42,13 @@ def clip_of_relu(x: Var, root: Binding) -> Any:
     return _clipped(x, root, (0.0, None), _bounds(root))
 
 
-@rewrite(P.Clip(P.Clip(x, a.maybe, b.maybe).only.named("inner"), c.maybe, d.maybe), shrinks=count("Clip"))
+@rewrite(
+    P.Clip(P.Clip(x, a.maybe, b.maybe).only.named("inner"), c.maybe, d.maybe), shrinks=count("Clip")
+)
 def clip_of_clip(x: Var, inner: Binding, root: Binding) -> Any:
-    """Clip(Clip(x, a, b), c, d) = Clip(x, max(a, c), min(b, d)), for constant bounds whose intervals meet"""
+    """Clip(Clip(x, a, b), c, d) = Clip(x, max(a, c), min(b, d)), for constant bounds whose
+    intervals meet
+    """
     return _clipped(x, root, _bounds(inner), _bounds(root))
 
 
@@ -82,9 +88,13 @@ def _clipped(x: Var, clip: Binding, inner: _Bounds | Decline, outer: _Bounds | D
 
 
 def _in_order(bounds: Any, dtype: int) -> bool:
-    """The bounds are numbers, the lower one below the upper one; one that is not written is the dtype's extreme."""
+    """The bounds are numbers, the lower one below the upper one; one that is not written is the
+    dtype's extreme.
+    """
     extreme: Any = np.finfo(numpy_dtype(dtype))
-    low, high = (e if v is None else v for v, e in zip(bounds, (float(extreme.min), float(extreme.max))))
+    low, high = (
+        e if v is None else v for v, e in zip(bounds, (float(extreme.min), float(extreme.max)))
+    )
     return bool(low < high)  # false for NaN, too
 
 

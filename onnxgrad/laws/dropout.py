@@ -36,7 +36,11 @@ def _may_drop(root: Binding, ratio: Var | None, mode: Var | None) -> str | None:
         return None
     if mode is None or (mode.const is not None and not mode.const.any()):
         return None
-    return "training_mode is true" if mode.const is not None else "training_mode is known only at run time"
+    return (
+        "training_mode is true"
+        if mode.const is not None
+        else "training_mode is known only at run time"
+    )
 
 
 @rewrite(P.Dropout(x, ratio.maybe, mode.maybe), shrinks=count("Dropout"))

@@ -19,7 +19,11 @@ a, b, c, d, x = capture("a b c d x")
 def number_into_exponent(a: Var, b: Var, c: Var) -> Any:
     """(a exp(-b)) c = a exp(ln c - b) for a number c > 0"""
     p = number(c)
-    return None if p is None or not p > 0 or not b.rank else a * op.Exp(np.asarray(np.log(p)).astype(p.dtype) - b)
+    return (
+        None
+        if p is None or not p > 0 or not b.rank
+        else a * op.Exp(np.asarray(np.log(p)).astype(p.dtype) - b)
+    )
 
 
 @rewrite(P.Mul(P.Mul(a, P.Exp(P.Sub(d, b).only).only).only, c), shrinks=count())
@@ -33,7 +37,9 @@ def another_number_into_exponent(a: Var, b: Var, c: Var, d: Var) -> Any:
 
 @rewrite(P.Mul(x, P.Sub(c, P.Mul(a, a).only).only), shrinks=count())
 def difference_of_squares(x: Var, a: Var, c: Var) -> Any:
-    """x (1 - t t) = (x (1 + t)) (1 - t), where x (1 + t) is computed already (the derivative of gelu by tanh)"""
+    """x (1 - t t) = (x (1 + t)) (1 - t), where x (1 + t) is computed already (the derivative of
+    gelu by tanh)
+    """
     if number(c) != 1:
         return None
     for product in x.users:

@@ -1,7 +1,8 @@
-"""Arithmetic with a number that changes nothing: exact for every value of x, NaN, infinities and -0.0 included.
+"""Arithmetic with a number that changes nothing: exact for every value of x, NaN, infinities and
+-0.0 included.
 
-The number is of one element. A vector of ones is left to stand: it may be the scale of a normalisation, and a runtime
-that fuses normalisations looks for the product.
+The number is of one element. A vector of ones is left to stand: it may be the scale of a
+normalisation, and a runtime that fuses normalisations looks for the product.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ number = c.where(lambda v: v.is_constant and v.shape is not None and set(v.shape
 
 
 def neutral(root: Binding, x: Var, c: Var, value: int, *, negative: bool = False) -> bool:
-    """Whether `c` is the number `value`, of this sign where it is a zero, and the result has x's shape."""
+    """Whether `c` is the number `value`, of this sign where it is a zero, and the result has x's
+    shape.
+    """
     array = c.const
     if array is None or array.dtype.kind not in "iuf" or array.item() != value:
         return False
@@ -54,13 +57,17 @@ def minus_zero(x: Var, c: Var, root: Binding) -> Any:
 
 @rewrite(P.Add(x, number), shrinks=count())
 def plus_zero(x: Var, c: Var, root: Binding) -> Any:
-    """x + 0 = x for integers, x + -0.0 = x for floats: -0.0 + 0.0 is +0.0, so a positive zero stays"""
+    """x + 0 = x for integers, x + -0.0 = x for floats: -0.0 + 0.0 is +0.0, so a positive zero
+    stays
+    """
     return x_if_free(root, x) if neutral(root, x, c, 0, negative=c.dtype in FLOAT_DTYPES) else None
 
 
 @rewrite(P.Pow(x, number), shrinks=count())
 def power_of_one(x: Var, c: Var, root: Binding) -> Any:
-    """x ^ 1 = x for floats; onnxruntime raises integers as doubles, which does not keep every int64"""
+    """x ^ 1 = x for floats; onnxruntime raises integers as doubles, which does not keep every
+    int64
+    """
     return x_if_free(root, x) if x.dtype in FLOAT_DTYPES and neutral(root, x, c, 1) else None
 
 

@@ -19,14 +19,18 @@ _FAR = (1 << 31) - 1
 
 
 def x_if_free(root: Binding, x: Var) -> Var | Decline:
-    """`x` for the root's result, unless the interface would need an Identity in its place anyway."""
+    """`x` for the root's result, unless the interface would need an Identity in its place
+    anyway.
+    """
     if root.out.returned and (x.definition is None or x.returned or x.block is not root.block):
         return decline("the result is an output and its operand cannot take its name")
     return x
 
 
 def x_or_identity(root: Binding, x: Var) -> Var:
-    """`x` for the root's result, through an Identity where the interface needs one: for laws of several bindings."""
+    """`x` for the root's result, through an Identity where the interface needs one: for laws of
+    several bindings.
+    """
     free = x_if_free(root, x)
     return op.Identity(x) if isinstance(free, Decline) else free
 
@@ -84,7 +88,9 @@ def transpose_in_order(x: Var, p: Any, root: Binding) -> Any:
 
 
 @rewrite(P.Slice(x, begin, end, axis.maybe, step.maybe), shrinks=count())
-def slice_of_everything(x: Var, begin: Var, end: Var, axis: Var | None, step: Var | None, root: Binding) -> Any:
+def slice_of_everything(
+    x: Var, begin: Var, end: Var, axis: Var | None, step: Var | None, root: Binding
+) -> Any:
     """x[0:, 0:, ...] = x"""
     starts, ends = begin.ints, end.ints
     if starts is None or ends is None or x.shape is None:
@@ -129,17 +135,35 @@ def reshape_of_reshape(x: Var, y: Var, root: Binding) -> Any:
 def cast_of_cast(x: Var, root: Binding) -> Any:
     """Cast(Cast(x, to=a), to=dtype(x)) = x when every value of x's dtype is one of a's"""
     inner = root.inputs[0]
-    if inner is None or not x.dtype or root.attr("to") != x.dtype or (x.dtype, inner.dtype) not in _WIDENS:
+    if (
+        inner is None
+        or not x.dtype
+        or root.attr("to") != x.dtype
+        or (x.dtype, inner.dtype) not in _WIDENS
+    ):
         return None
     return x_if_free(root, x)
 
 
 def _widening() -> frozenset[tuple[int, int]]:
-    """Pairs (narrow, wide) such that narrow -> wide -> narrow gives every value back, NaN payloads aside."""
+    """Pairs (narrow, wide) such that narrow -> wide -> narrow gives every value back, NaN
+    payloads aside.
+    """
     from onnx import TensorProto as T
 
-    floats = [(T.FLOAT16, T.FLOAT), (T.BFLOAT16, T.FLOAT), (T.FLOAT, T.DOUBLE), (T.FLOAT16, T.DOUBLE)]
-    ints = [(T.INT32, T.INT64), (T.INT8, T.INT32), (T.UINT8, T.INT32), (T.INT8, T.INT64), (T.UINT8, T.INT64)]
+    floats = [
+        (T.FLOAT16, T.FLOAT),
+        (T.BFLOAT16, T.FLOAT),
+        (T.FLOAT, T.DOUBLE),
+        (T.FLOAT16, T.DOUBLE),
+    ]
+    ints = [
+        (T.INT32, T.INT64),
+        (T.INT8, T.INT32),
+        (T.UINT8, T.INT32),
+        (T.INT8, T.INT64),
+        (T.UINT8, T.INT64),
+    ]
     bools = [(T.BOOL, t) for t in (T.INT32, T.INT64, T.FLOAT, T.FLOAT16, T.DOUBLE, T.UINT8, T.INT8)]
     return frozenset((int(a), int(b)) for a, b in floats + ints + bools)
 

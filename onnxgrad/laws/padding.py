@@ -1,7 +1,8 @@
 """Pad in front of an operator that pads by itself.
 
-MaxPool is not among them: it takes the lowest finite value (onnxruntime) or -inf (ONNX) for what is not there, and a
-window of nothing but -inf tells them from each other and from either as the value of a Pad.
+MaxPool is not among them: it takes the lowest finite value (onnxruntime) or -inf (ONNX) for what is
+not there, and a window of nothing but -inf tells them from each other and from either as the value
+of a Pad.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ def pad_into_conv(x: Var, w: Var, b: Var | None, pad: Binding, root: Binding) ->
 
 @rewrite(P.AveragePool(_PAD), shrinks=count("Pad"))
 def pad_into_average(x: Var, pad: Binding, root: Binding) -> Any:
-    """AveragePool(Pad(x, p)) = AveragePool(x, pads + p, count_include_pad=1), for zeros beside the spatial axes"""
+    """AveragePool(Pad(x, p)) = AveragePool(x, pads + p, count_include_pad=1), for zeros beside
+    the spatial axes
+    """
     pads = _together(pad, root)
     if isinstance(pads, Decline):
         return pads
@@ -69,7 +72,12 @@ def _pads(pad: Binding, rank: int) -> list[int] | None:
     sizes, named = pad.operand(1), pad.operand(3)
     ints = None if sizes is None else sizes.ints
     axes = tuple(range(rank)) if named is None else named.ints
-    if ints is None or axes is None or len(ints) != 2 * len(axes) or not all(-rank <= k < rank for k in axes):
+    if (
+        ints is None
+        or axes is None
+        or len(ints) != 2 * len(axes)
+        or not all(-rank <= k < rank for k in axes)
+    ):
         return None
     found = [0] * (2 * rank)
     for i, k in enumerate(axes):
@@ -85,4 +93,8 @@ def _filler(pad: Binding) -> np.float64 | None:
     if given is None:
         return np.float64(0.0)
     array = given.const
-    return None if array is None or array.size != 1 or array.dtype.kind not in "fiu" else np.float64(array.item())
+    return (
+        None
+        if array is None or array.size != 1 or array.dtype.kind not in "fiu"
+        else np.float64(array.item())
+    )

@@ -25,14 +25,20 @@ def reshape_back(x: Var, root: Binding) -> Any:
 def squeeze_of_sum(x: Var, a: Var, s: Var, root: Binding) -> Any:
     """Squeeze(ReduceSum(x, axes), axes) = ReduceSum(x, axes) that drops them"""
     rank = x.rank or 0
-    if a.ints is None or s.ints is None or sorted(i % rank for i in a.ints) != sorted(i % rank for i in s.ints):
+    if (
+        a.ints is None
+        or s.ints is None
+        or sorted(i % rank for i in a.ints) != sorted(i % rank for i in s.ints)
+    ):
         return None
     return op.ReduceSum(x, a, keepdims=0)
 
 
 @rewrite(P.Reshape(P.Mul(P.Reshape(x, c).only, a).only, s), shrinks=count("Reshape"))
 def reshape_around_product(x: Var, a: Var, s: Var, root: Binding) -> Any:
-    """Reshape(Reshape(x, s) * a, t) = x * Reshape(a, t), where t is the shape of x and a has that of the product"""
+    """Reshape(Reshape(x, s) * a, t) = x * Reshape(a, t), where t is the shape of x and a has
+    that of the product
+    """
     product = None if root.inputs[0] is None else root.inputs[0].shape
     if not is_static(x.shape) or x.shape != root.out.shape or not same_shape(a.shape, product):
         return None
@@ -41,7 +47,9 @@ def reshape_around_product(x: Var, a: Var, s: Var, root: Binding) -> Any:
 
 @rewrite(P.Concat(Each(P.Reshape(x, s).only), axis=c), shrinks=count("Reshape"))
 def concat_of_reshapes(x: list[Var], c: int, root: Binding) -> Any:
-    """Concat(Reshape(a), Reshape(b)) = Reshape(Concat(a, b)), where each joins the axes from the concatenated one on"""
+    """Concat(Reshape(a), Reshape(b)) = Reshape(Concat(a, b)), where each joins the axes from the
+    concatenated one on
+    """
     rank = root.out.rank
     if rank is None or len(x) < 2 or c % rank != rank - 1:
         return None
@@ -53,22 +61,35 @@ def concat_of_reshapes(x: list[Var], c: int, root: Binding) -> Any:
         sizes = (*inner[lead:], *(x[0].shape or ())[lead + 1 :])
         if not same_shape(inner[:lead], outer[:lead]) or not all(isinstance(d, int) for d in sizes):
             return None
-        if inner[lead + 1] != (x[0].shape or ())[lead + 1] or not same_shape(inner[:lead], (x[0].shape or ())[:lead]):
+        if inner[lead + 1] != (x[0].shape or ())[lead + 1] or not same_shape(
+            inner[:lead], (x[0].shape or ())[:lead]
+        ):
             return None
     return with_type_of(op.Reshape(op.Concat(*x, axis=lead), [0] * lead + [-1]), root.out)
 
 
 @rewrite(P.Concat(Each(P.Unsqueeze(x, s).only), axis=c), shrinks=count("Unsqueeze"))
 def stack(x: list[Var], s: list[Var], c: int, root: Binding) -> Any:
-    """Concat(Unsqueeze(a, k), Unsqueeze(b, k), axis=k) = Reshape(Concat(a, b, axis=k)): k splits in two"""
+    """Concat(Unsqueeze(a, k), Unsqueeze(b, k), axis=k) = Reshape(Concat(a, b, axis=k)): k splits
+    in two
+    """
     shape = root.out.shape
     first = x[0].shape
-    if shape is None or first is None or len(x) < 2 or not all(same_shape(v.shape, first) for v in x):
+    if (
+        shape is None
+        or first is None
+        or len(x) < 2
+        or not all(same_shape(v.shape, first) for v in x)
+    ):
         return None
     axis = c % len(shape)
-    if axis == len(first) or any(a.ints is None or [i % len(shape) for i in a.ints] != [axis] for a in s):
+    if axis == len(first) or any(
+        a.ints is None or [i % len(shape) for i in a.ints] != [axis] for a in s
+    ):
         return None
     after = [d if isinstance(d, int) and d > 0 else -1 for d in first[axis:]]
     if after.count(-1) > 1:
         return None
-    return with_type_of(op.Reshape(op.Concat(*x, axis=axis), [*[0] * axis, len(x), *after]), root.out)
+    return with_type_of(
+        op.Reshape(op.Concat(*x, axis=axis), [*[0] * axis, len(x), *after]), root.out
+    )

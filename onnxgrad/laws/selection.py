@@ -1,4 +1,6 @@
-"""Choosing elements: Gather of Gather, Concat of Concat, Where that always chooses the same side."""
+"""Choosing elements: Gather of Gather, Concat of Concat, Where that always chooses the same
+side.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def gather_of_gather(x: Var, i: Var, j: Var, p: int, q: int, root: Binding) -> A
 
 @rewrite(P.Concat(Each(x), axis=p), shrinks=count("Concat"))
 def concat_of_concat(x: list[Var], p: int, root: Binding) -> Any:
-    """Concat(Concat(a, b), c) = Concat(a, b, c) along one axis, where nothing else reads the inner one"""
+    """Concat(Concat(a, b), c) = Concat(a, b, c) along one axis, where nothing else reads the
+    inner one
+    """
     rank = root.out.rank
     flat = [u for v in x for u in _parts(v, root, p, rank)]
     return op.Concat(*flat, axis=p) if len(flat) > len(x) else None
@@ -43,7 +47,12 @@ def concat_of_concat(x: list[Var], p: int, root: Binding) -> Any:
 
 def _parts(v: Var, root: Binding, axis: int, rank: int | None) -> list[Var]:
     inner = v.definition
-    if inner is None or not inner.is_op("Concat") or v.sole_user() is not root or v.block is not root.block:
+    if (
+        inner is None
+        or not inner.is_op("Concat")
+        or v.sole_user() is not root
+        or v.block is not root.block
+    ):
         return [v]
     own = inner.attr("axis")
     if inner.has_refs or (own != axis and (rank is None or own % rank != axis % rank)):
@@ -53,7 +62,8 @@ def _parts(v: Var, root: Binding, axis: int, rank: int | None) -> list[Var]:
 
 @rewrite(P.Where(c.const, x, y), shrinks=count("Where"))
 def where_of_constant(c: Var, x: Var, y: Var, root: Binding) -> Any:
-    """Where(true, x, y) = x and Where(false, x, y) = y, for a constant that says the same everywhere
+    """Where(true, x, y) = x and Where(false, x, y) = y, for a constant that says the same
+    everywhere
 
     As ONNX has it: onnxruntime 1.31's Where gives 0.0 for a -0.0 that it chooses.
     """

@@ -1,4 +1,6 @@
-"""Laws of sums: nested ones, a factor that all terms have, terms that lie apart or were scattered."""
+"""Laws of sums: nested ones, a factor that all terms have, terms that lie apart or were
+scattered.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,11 @@ def common_factor(x: list[Var], root: Binding) -> Any:
     times: dict[Var, int] = {}
     for m in products:
         for v in m.inputs:
-            if v is not None and same_shape(v.shape, root.out.shape) and v.definition not in products:
+            if (
+                v is not None
+                and same_shape(v.shape, root.out.shape)
+                and v.definition not in products
+            ):
                 times[v] = times.get(v, 0) + 1
     for factor, n in times.items():
         if n < 2:
@@ -38,18 +44,25 @@ def common_factor(x: list[Var], root: Binding) -> Any:
 
 
 def _products(terms: list[Var], root: Binding) -> dict[Binding, None]:
-    """The Muls below `root` that nothing outside reads and that have its shape, in reach through such Muls; in an
-    order that only the graph decides.
+    """The Muls below `root` that nothing outside reads and that have its shape, in reach through
+    such Muls; in an order that only the graph decides.
     """
     found: dict[Binding, None] = {}
     work = list(terms)
     while work:
         m = work.pop().definition
-        fits = m is not None and m.is_op("Mul") and not m.out.returned and same_shape(m.out.shape, root.out.shape)
+        fits = (
+            m is not None
+            and m.is_op("Mul")
+            and not m.out.returned
+            and same_shape(m.out.shape, root.out.shape)
+        )
         if m is not None and fits and m not in found and len(found) < _LONGEST:
             found[m] = None
             work += [v for v in m.inputs if v is not None]
-    while outside := [m for m in found if any(u is not root and u not in found for u in m.out.users)]:
+    while outside := [
+        m for m in found if any(u is not root and u not in found for u in m.out.users)
+    ]:
         for m in outside:
             del found[m]
     return found
@@ -87,8 +100,17 @@ def sum_of_sums(x: list[Var], root: Binding) -> Any:
     flat: list[Var] = []
     for v in x:
         inner = v.definition
-        opened = inner is not None and inner.op in ("Sum", "Add") and v.use_count == 1 and inner.domain == ""
-        if inner is not None and opened and all(u is not None and same_shape(u.shape, v.shape) for u in inner.inputs):
+        opened = (
+            inner is not None
+            and inner.op in ("Sum", "Add")
+            and v.use_count == 1
+            and inner.domain == ""
+        )
+        if (
+            inner is not None
+            and opened
+            and all(u is not None and same_shape(u.shape, v.shape) for u in inner.inputs)
+        ):
             flat += [u for u in inner.inputs if u is not None]
         else:
             flat.append(v)
@@ -117,11 +139,13 @@ def _is_zero(v: Var) -> bool:
 
 @rewrite(P.any_of("Sum", "Add")(Each(x)), shrinks=SCATTERS_INTO_ZEROS)
 def sum_with_scattered(x: list[Var], root: Binding) -> Any:
-    """a + Scatter(0, i, u) = Scatter(a, i, u), scattering being addition; a + Reshape(Scatter(0, i, u), s) =
-    Reshape(Scatter(Reshape(a, -1), i, u), s) where the scattered is a vector
+    """a + Scatter(0, i, u) = Scatter(a, i, u), scattering being addition; a + Reshape(Scatter(0, i,
+    u), s) = Reshape(Scatter(Reshape(a, -1), i, u), s) where the scattered is a vector
     """
     for k, v in enumerate(x):
-        reshape = v.definition if v.definition is not None and v.definition.is_op("Reshape") else None
+        reshape = (
+            v.definition if v.definition is not None and v.definition.is_op("Reshape") else None
+        )
         scattered = v if reshape is None else reshape.inputs[0] if v.use_count == 1 else None
         scatter = None if scattered is None else _adds_to_zeros(scattered)
         if scattered is None or scatter is None or (reshape is not None and scattered.rank != 1):
@@ -139,10 +163,19 @@ def sum_with_scattered(x: list[Var], root: Binding) -> Any:
 def _adds_to_zeros(v: Var) -> Binding | None:
     """The binding that makes `v` by adding updates to zeros, when nothing else reads it."""
     scatter = v.definition
-    if scatter is None or scatter.domain or scatter.op not in ("ScatterND", "ScatterElements") or v.use_count != 1:
+    if (
+        scatter is None
+        or scatter.domain
+        or scatter.op not in ("ScatterND", "ScatterElements")
+        or v.use_count != 1
+    ):
         return None
     data = scatter.inputs[0]
-    return scatter if scatter.attr("reduction") == "add" and data is not None and _is_zero(data) else None
+    return (
+        scatter
+        if scatter.attr("reduction") == "add" and data is not None and _is_zero(data)
+        else None
+    )
 
 
 def _scatter(scatter: Binding, data: Var) -> Var:
@@ -154,13 +187,17 @@ def _scatter(scatter: Binding, data: Var) -> Var:
 
 @rewrite(P.Sum(Each(x)), shrinks=count("Pad"))
 def sum_of_tiles(x: list[Var], root: Binding) -> Any:
-    """Pad(a, after) + Pad(b, before) = Concat(a, b), where each is zero exactly where the other is not"""
+    """Pad(a, after) + Pad(b, before) = Concat(a, b), where each is zero exactly where the other
+    is not
+    """
     return _joined(x)
 
 
 @rewrite(P.Add(a, b), shrinks=count("Pad"))
 def add_of_tiles(a: Var, b: Var, root: Binding) -> Any:
-    """Pad(a, after) + Pad(b, before) = Concat(a, b), where each is zero exactly where the other is not"""
+    """Pad(a, after) + Pad(b, before) = Concat(a, b), where each is zero exactly where the other
+    is not
+    """
     return _joined([a, b])
 
 
@@ -175,7 +212,11 @@ def _joined(values: list[Var]) -> Any:
     for (axis, size), parts in tiles.items():
         parts.sort(key=lambda part: part[0])
         ends = [before + (inner.shape or ())[axis] for before, inner, _ in parts]  # type: ignore[operator]  # ints, see _tile
-        if [before for before, _, _ in parts] != [0, *ends[:-1]] or ends[-1] != size or len(parts) < 2:
+        if (
+            [before for before, _, _ in parts] != [0, *ends[:-1]]
+            or ends[-1] != size
+            or len(parts) < 2
+        ):
             continue
         whole = op.Concat(*(inner for _, inner, _ in parts), axis=axis)
         rest = [v for v in values if all(v is not part for _, _, part in parts)]

@@ -27,7 +27,12 @@ def is_matrix_transpose(perm: Sequence[int] | None) -> bool:
 def transposed(v: Var) -> Var:
     """The matrix transpose of `v`; of a matrix transpose, its operand."""
     b = v.definition
-    if b is not None and b.is_op("Transpose") and b.inputs[0] is not None and is_matrix_transpose(b.attr("perm")):
+    if (
+        b is not None
+        and b.is_op("Transpose")
+        and b.inputs[0] is not None
+        and is_matrix_transpose(b.attr("perm"))
+    ):
         return b.inputs[0]
     return v.mT
 
@@ -65,7 +70,9 @@ def transpose_of_matmul(a: Var, b: Var, q: Any) -> Any:
 
 def _cheap(v: Var) -> bool:
     b = v.definition
-    return v.is_constant or (b is not None and b.is_op("Transpose") and is_matrix_transpose(b.attr("perm")))
+    return v.is_constant or (
+        b is not None and b.is_op("Transpose") and is_matrix_transpose(b.attr("perm"))
+    )
 
 
 @rewrite(P.Transpose(P.MatMul(a, b).only, perm=q), shrinks=TRANSPOSES_ABOVE_PRODUCTS)
@@ -88,7 +95,9 @@ def gemm_of_transpose_right(a: Var, b: Var, c: Var | None, root: Binding) -> Any
     return _gemm(root, a, b, c, flip_b=True)
 
 
-def _gemm(root: Binding, a: Var, b: Var, c: Var | None, *, flip_a: bool = False, flip_b: bool = False) -> Any:
+def _gemm(
+    root: Binding, a: Var, b: Var, c: Var | None, *, flip_a: bool = False, flip_b: bool = False
+) -> Any:
     if root.version < 7:
         return decline("before opset 7 Gemm broadcasts by an attribute")
     return op.Gemm(
@@ -102,9 +111,14 @@ def _gemm(root: Binding, a: Var, b: Var, c: Var | None, *, flip_a: bool = False,
     )
 
 
-@rewrite(P.Transpose(P.Gemm(a, b, c.maybe).only.named("product"), perm=(1, 0)), shrinks=TRANSPOSES_ABOVE_PRODUCTS)
+@rewrite(
+    P.Transpose(P.Gemm(a, b, c.maybe).only.named("product"), perm=(1, 0)),
+    shrinks=TRANSPOSES_ABOVE_PRODUCTS,
+)
 def transpose_of_gemm(a: Var, b: Var, c: Var | None, product: Binding) -> Any:
-    """T(Gemm(a, b, c)) = Gemm(b, a, T(c)), each operand's transposition flipped; a bias (N,) becomes (N, 1)"""
+    """T(Gemm(a, b, c)) = Gemm(b, a, T(c)), each operand's transposition flipped; a bias (N,)
+    becomes (N, 1)
+    """
     if c is None:
         return _swapped(product, a, b, None)
     if c.shape is None or any(d is None for d in c.shape):
@@ -137,16 +151,22 @@ def _last_axis_of_products(block: BindingBlock) -> int:
     return sum(m is not None and m.op == "MatMul" for m in made)
 
 
-LAST_AXIS_OF_PRODUCTS = Measure("transposes of products that move the last axis", _last_axis_of_products)
+LAST_AXIS_OF_PRODUCTS = Measure(
+    "transposes of products that move the last axis", _last_axis_of_products
+)
 
 
 def _moves_last(perm: Any) -> bool:
     return perm is not None and len(perm) >= 3 and perm[-1] != len(perm) - 1
 
 
-@rewrite(P.Transpose(P.MatMul(P.Transpose(a, perm=c), b).only, perm=d), shrinks=LAST_AXIS_OF_PRODUCTS)
+@rewrite(
+    P.Transpose(P.MatMul(P.Transpose(a, perm=c), b).only, perm=d), shrinks=LAST_AXIS_OF_PRODUCTS
+)
 def transpose_of_product_of_transpose(a: Var, b: Var, c: Any, d: Any) -> Any:
-    """Transpose(T(a) @ b, p) = Transpose(T(b) @ a, p after T), where that leaves the last axis in place"""
+    """Transpose(T(a) @ b, p) = Transpose(T(b) @ a, p after T), where that leaves the last axis
+    in place
+    """
     if not is_matrix_transpose(c) or not _moves_last(d) or a.rank != b.rank or b.rank is None:
         return None
     if b.definition is not None and b.definition.is_op("MatMul"):

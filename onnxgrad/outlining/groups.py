@@ -1,9 +1,10 @@
 """Which bindings of a block form one group: the post-dominator algorithm of TVM's FuseOps.
 
-A binding joins the first binding that all its results must pass through (its immediate post-dominator), with
-everything on the paths between, when the operator kinds on these paths allow it. So a group has one result, and no
-path leaves a group and comes back. (TVM, src/relax/analysis/graph_partitioner.cc: three phases become two here,
-because a binding with several results belongs to no group.)
+A binding joins the first binding that all its results must pass through (its immediate
+post-dominator), with everything on the paths between, when the operator kinds on these paths allow
+it. So a group has one result, and no path leaves a group and comes back. (TVM,
+src/relax/analysis/graph_partitioner.cc: three phases become two here, because a binding with
+several results belongs to no group.)
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ _Device = tuple[str, ...]
 
 
 def fusion_groups(block: BindingBlock, max_size: int) -> list[list[Binding]]:
-    """The groups of `block`, which must be in order, each in the block's order; opaque bindings are in none."""
+    """The groups of `block`, which must be in order, each in the block's order; opaque bindings
+    are in none.
+    """
     partition = _Partition(block, max_size)
     for phase in (0, 1):
         for b in block.bindings:
@@ -48,7 +51,9 @@ class _Partition:
             self._dominate(b, block)
 
     def _dominate(self, b: Binding, block: BindingBlock) -> None:
-        """Find the nearest binding that every path from `b` passes, and the kind of the paths up to it."""
+        """Find the nearest binding that every path from `b` passes, and the kind of the paths up
+        to it.
+        """
         outs = [v for v in b.outputs if v is not None]
         seen_outside = any(v.returned or any(u.block is not block for u in v.users) for v in outs)
         found: Binding | None = None
@@ -63,7 +68,9 @@ class _Partition:
         self.path_kind[b] = kind
         self.depth[b] = 1 if found is None else self.depth[found] + 1
 
-    def _common(self, a: Binding | None, b: Binding | None, kind: Kind) -> tuple[Binding | None, Kind]:
+    def _common(
+        self, a: Binding | None, b: Binding | None, kind: Kind
+    ) -> tuple[Binding | None, Kind]:
         """The nearest common ancestor in the tree, and `kind` joined with the paths up to it."""
         while a is not b:
             if a is None or b is None:
@@ -85,24 +92,35 @@ class _Partition:
         return b
 
     def visit(self, b: Binding, phase: int) -> None:
-        """Join `b` with its post-dominator where the kinds allow it; injective bindings only join in phase 1."""
+        """Join `b` with its post-dominator where the kinds allow it; injective bindings only
+        join in phase 1.
+        """
         sink = self.dominator[b]
         group = self.group_kind[self.root(b)]
-        if sink is None or group in (Kind.OPAQUE, Kind.REDUCTION) or self.root(sink) is self.root(b):
+        if (
+            sink is None
+            or group in (Kind.OPAQUE, Kind.REDUCTION)
+            or self.root(sink) is self.root(b)
+        ):
             return
-        # the kinds between b and its post-dominator; the post-dominator's own is looked at on the way
+        # the kinds between b and its post-dominator; the post-dominator's own is looked at on the
+        # way
         path = self.path_kind[b]
         if group is Kind.COMPLEX:
             if phase == 0 and path is Kind.ELEMENTWISE:
                 self._join(b, sink, lambda k, last: k <= Kind.BROADCAST)
         elif group <= Kind.BROADCAST:
             if path <= Kind.INJECTIVE or path is Kind.REDUCTION:
-                self._join(b, sink, lambda k, last: k <= Kind.INJECTIVE or (last and k <= Kind.COMPLEX))
+                self._join(
+                    b, sink, lambda k, last: k <= Kind.INJECTIVE or (last and k <= Kind.COMPLEX)
+                )
         elif phase == 1:
             self._join(b, sink, lambda k, last: k <= Kind.INJECTIVE)
 
     def _join(self, b: Binding, sink: Binding, allowed: Callable[[Kind, bool], bool]) -> None:
-        """Put `b` and all that lies between into the group of `sink`, if every kind met is allowed."""
+        """Put `b` and all that lies between into the group of `sink`, if every kind met is
+        allowed.
+        """
         path = [b, *self._between(b, sink)]
         if not all(allowed(self.group_kind[self.root(p)], False) for p in path[1:]):
             return
@@ -137,4 +155,7 @@ class _Partition:
 def _device(b: Binding) -> _Device:
     """What says where a binding runs: bindings of different devices share no group."""
     marks = tuple(e.value for e in b.node.metadata_props if e.key == "layer_ann")
-    return (*marks, *(c.SerializeToString(deterministic=True).hex() for c in b.node.device_configurations))
+    return (
+        *marks,
+        *(c.SerializeToString(deterministic=True).hex() for c in b.node.device_configurations),
+    )

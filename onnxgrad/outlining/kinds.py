@@ -1,6 +1,8 @@
-"""Operator kinds, by how a result's elements depend on the operands': what may share a loop with what.
+"""Operator kinds, by how a result's elements depend on the operands': what may share a loop with
+what.
 
-The table and the order of the kinds are those of TVM's operator patterns (Chen et al., "TVM", OSDI 2018, section 3.1).
+The table and the order of the kinds are those of TVM's operator patterns (Chen et al., "TVM", OSDI
+2018, section 3.1).
 """
 
 from __future__ import annotations
@@ -23,24 +25,30 @@ class Kind(IntEnum):
 
 
 _ELEMENTWISE = (
-    "Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast CastLike Ceil Celu Clip Cos Cosh Elu Erf Exp Floor Gelu "
-    "HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Log Mish Neg Not Reciprocal Relu Round Selu Shrink Sigmoid "
+    "Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast CastLike Ceil Celu Clip Cos Cosh Elu Erf "
+    "Exp Floor Gelu "
+    "HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Log Mish Neg Not Reciprocal Relu Round "
+    "Selu Shrink Sigmoid "
     "Sign Sin Sinh Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu"
 )
 _BROADCAST = (
-    "Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Expand Greater GreaterOrEqual Less LessOrEqual Max "
+    "Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Expand Greater GreaterOrEqual Less "
+    "LessOrEqual Max "
     "Mean Min Mod Mul Or Pow PRelu Sub Sum Where Xor"
 )
 _INJECTIVE = (
-    "Concat DepthToSpace Flatten Gather GatherElements GatherND Pad Reshape ReverseSequence Slice SpaceToDepth Squeeze "
+    "Concat DepthToSpace Flatten Gather GatherElements GatherND Pad Reshape ReverseSequence Slice "
+    "SpaceToDepth Squeeze "
     "Tile Transpose Trilu Unsqueeze"
 )
 _REDUCTION = (
-    "ArgMax ArgMin ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
+    "ArgMax ArgMin ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin "
+    "ReduceProd ReduceSum "
     "ReduceSumSquare"
 )
 _COMPLEX = (
-    "AveragePool Conv ConvInteger ConvTranspose Gemm GlobalAveragePool GlobalMaxPool LpPool MatMul MatMulInteger "
+    "AveragePool Conv ConvInteger ConvTranspose Gemm GlobalAveragePool GlobalMaxPool LpPool MatMul "
+    "MatMulInteger "
     "MaxPool"
 )
 _KINDS: dict[str, Kind] = {
@@ -57,14 +65,18 @@ _KINDS: dict[str, Kind] = {
 
 
 def kind_of(binding: Binding) -> Kind:
-    """The kind of a binding. One with nested graphs or not exactly one result is opaque, and so is every call."""
+    """The kind of a binding. One with nested graphs or not exactly one result is opaque, and so
+    is every call.
+    """
     if binding.domain != "" or binding.blocks or sum(v is not None for v in binding.outputs) != 1:
         return Kind.OPAQUE
     return Kind.OPAQUE if binding.outputs[0] is None else _KINDS.get(binding.op, Kind.OPAQUE)
 
 
 def edge_kind(value: Var, reader: Binding) -> Kind:
-    """How `reader` looks at `value`: what broadcasts takes an operand of its result's shape element by element."""
+    """How `reader` looks at `value`: what broadcasts takes an operand of its result's shape
+    element by element.
+    """
     kind = kind_of(reader)
     if (
         kind is Kind.BROADCAST

@@ -1,4 +1,6 @@
-"""The passes, one file each, called as the pass. Every module of this package is imported, and registers its pass."""
+"""The passes, one file each, called as the pass. Every module of this package is imported, and
+registers its pass.
+"""
 
 from __future__ import annotations
 

@@ -14,10 +14,11 @@ from onnxgrad.rewrite.worklist import Rule
 @register
 @dataclass(frozen=True)
 class BackwardFoldScaleAxis(RulePass):
-    """(x @ w) * s = x @ (w * s): a constant multiply per channel moves into Conv, ConvTranspose, MatMul, Gemm above it.
+    """(x @ w) * s = x @ (w * s): a constant multiply per channel moves into Conv, ConvTranspose,
+    MatMul, Gemm above it.
 
-    `scalars`: also one factor for all channels. `runtime`: also a scale known only at run time, unless it is a divisor:
-    the weight is then scaled in every run.
+    `scalars`: also one factor for all channels. `runtime`: also a scale known only at run time,
+    unless it is a divisor: the weight is then scaled in every run.
     """
 
     name: ClassVar[str] = "backward-fold-scale-axis"

@@ -1,7 +1,7 @@
 """What a pass is: a name, a law in its docstring, options as dataclass fields, and `run`.
 
-Every module of this folder registers its passes; one that is a list of laws is a `RulePass`, one over families of
-parallel branches a `FamilyPass`.
+Every module of this folder registers its passes; one that is a list of laws is a `RulePass`, one
+over families of parallel branches a `FamilyPass`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from onnxgrad.rewrite.worklist import Rule, apply_rules
 
 @dataclass(frozen=True)
 class Pass(ABC):
-    """A named transformation of a program. Subclasses are dataclasses whose fields are the pass's options."""
+    """A named transformation of a program. Subclasses are dataclasses whose fields are the
+    pass's options.
+    """
 
     name: ClassVar[str]
 
@@ -31,7 +33,9 @@ class Pass(ABC):
         """Transform `program` in place, recording every firing in `trace`."""
 
     def stated(self, model: Any, trace: Trace, provider: str) -> Any:
-        """What the proof compares the result with, where `model` was given: that, for a pass that adds no output."""
+        """What the proof compares the result with, where `model` was given: that, for a pass
+        that adds no output.
+        """
         return model
 
     @classmethod
@@ -64,7 +68,9 @@ Check = Callable[[list[Branch]], bool]
 
 @dataclass(frozen=True)
 class FamilyPass(Pass):
-    """A law over families of parallel branches: groups of at least `min_branches` that `check` accepts."""
+    """A law over families of parallel branches: groups of at least `min_branches` that `check`
+    accepts.
+    """
 
     min_branches: int = 2
     check: Check | None = None

@@ -17,11 +17,12 @@ from onnxgrad.rewrite.trace import Trace
 @register
 @dataclass(frozen=True)
 class CombineParallelConv(FamilyPass):
-    """Conv(x, w1, c1), Conv(x, w2, c2), ... = split(Conv(x, concat(w1, w2, ...), concat(c1, c2, ...))), in 1-D to 3-D.
+    """Conv(x, w1, c1), Conv(x, w2, c2), ... = split(Conv(x, concat(w1, w2, ...), concat(c1, c2,
+    ...))), in 1-D to 3-D.
 
-    A branch without bias gets one of -0.0. Groups are concatenated group by group and the outputs gathered back.
-    `merge`: always, auto (see `laws.parallel.conv.reason_to_stay_apart`) or never. `check` may refuse a group of
-    branches (Python only).
+    A branch without bias gets one of -0.0. Groups are concatenated group by group and the outputs
+    gathered back. `merge`: always, auto (see `laws.parallel.conv.reason_to_stay_apart`) or never.
+    `check` may refuse a group of branches (Python only).
     """
 
     name: ClassVar[str] = "combine-parallel-conv"

@@ -17,10 +17,12 @@ from onnxgrad.rewrite.trace import Trace
 @register
 @dataclass(frozen=True)
 class CombineParallelDense(FamilyPass):
-    """x @ w1, x @ w2, ... of equal shapes = the rows of stack(x, x, ...) @ stack(w1, w2, ...): one batched product.
+    """x @ w1, x @ w2, ... of equal shapes = the rows of stack(x, x, ...) @ stack(w1, w2, ...): one
+    batched product.
 
-    MatMul of any equal rank (2 is dense, 3 is nn.batch_matmul) and Gemm, with a bias on all branches or on none.
-    `share_left`: only products of one left operand; without it any independent products of equal shapes. In no preset.
+    MatMul of any equal rank (2 is dense, 3 is nn.batch_matmul) and Gemm, with a bias on all
+    branches or on none. `share_left`: only products of one left operand; without it any independent
+    products of equal shapes. In no preset.
     """
 
     name: ClassVar[str] = "combine-parallel-dense"

@@ -17,9 +17,11 @@ from onnxgrad.rewrite.trace import Trace
 @register
 @dataclass(frozen=True)
 class CombineParallelGemm(FamilyPass):
-    """Gemm(x, w1, c1), Gemm(x, w2, c2), ... = split(Gemm(x, concat(w1, w2, ...), concat(c1, c2, ...))).
+    """Gemm(x, w1, c1), Gemm(x, w2, c2), ... = split(Gemm(x, concat(w1, w2, ...), concat(c1, c2,
+    ...))).
 
-    Options as for combine-parallel-matmul. A branch without bias gets one of -0.0, so that all can be one Gemm.
+    Options as for combine-parallel-matmul. A branch without bias gets one of -0.0, so that all can
+    be one Gemm.
     """
 
     name: ClassVar[str] = "combine-parallel-gemm"

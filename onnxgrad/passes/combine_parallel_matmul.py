@@ -17,10 +17,11 @@ from onnxgrad.rewrite.trace import Trace
 @register
 @dataclass(frozen=True)
 class CombineParallelMatMul(FamilyPass):
-    """x @ w1, x @ w2, ... = split(x @ concat(w1, w2, ...)), biases and a common activation included.
+    """x @ w1, x @ w2, ... = split(x @ concat(w1, w2, ...)), biases and a common activation
+    included.
 
-    `merge`: always, auto (a static rule for `provider`, see `laws.parallel.when_merging_pays`) or never.
-    `check` may refuse a group of branches (Python only).
+    `merge`: always, auto (a static rule for `provider`, see `laws.parallel.when_merging_pays`) or
+    never. `check` may refuse a group of branches (Python only).
     """
 
     name: ClassVar[str] = "combine-parallel-matmul"

@@ -13,7 +13,8 @@ from onnxgrad.rewrite.combine import Family
 @register
 @dataclass(frozen=True)
 class CombineParallelMatMulRight(FamilyPass):
-    """x1 @ w, x2 @ w, ... = split(concat(x1, x2, ...) @ w) along the rows: the mirror case. Not in any preset.
+    """x1 @ w, x2 @ w, ... = split(concat(x1, x2, ...) @ w) along the rows: the mirror case. Not in
+    any preset.
 
     The left operands are activations, so their Concat runs every time: it pays for many small ones.
     """

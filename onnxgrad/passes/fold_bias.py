@@ -14,7 +14,9 @@ from onnxgrad.rewrite.worklist import Rule
 @register
 @dataclass(frozen=True)
 class FoldBias(RulePass):
-    """Conv(x, w, c) + d = Conv(x, w, c + d), d constant per output channel; ConvTranspose and Gemm likewise."""
+    """Conv(x, w, c) + d = Conv(x, w, c + d), d constant per output channel; ConvTranspose and
+    Gemm likewise.
+    """
 
     name: ClassVar[str] = "fold-bias"
     rounds: ClassVar[bool] = True

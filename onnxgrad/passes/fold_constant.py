@@ -1,4 +1,6 @@
-"""Constant folding: numpy where it is exact to the bit, onnxruntime in a child process for the rest."""
+"""Constant folding: numpy where it is exact to the bit, onnxruntime in a child process for the
+rest.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify.running.session import RuntimeMissing
 
-# evaluated once it may differ from what a run would give, or it hides a structure that the runtime looks for
+# evaluated once it may differ from what a run would give, or it hides a structure that the runtime
+# looks for
 _NEVER = {
     "Constant",
     "DequantizeLinear",
@@ -59,10 +62,11 @@ _SECONDS = 30.0
 class FoldConstant(Pass):
     """f(c) = its value, for constants c: what depends on constants only is computed now.
 
-    `max_growth`: how many bytes the file may grow by, all foldings together (weights and nodes that go away count
-    against it), and `max_share`: how much of the file that may be at most.
-    Never folded: random draws, control flow, (de)quantization, sequences, results of unknown size. `floats=false`
-    leaves floating-point results alone, so that a model keeps the weights that it is going to be trained with.
+    `max_growth`: how many bytes the file may grow by, all foldings together (weights and nodes that
+    go away count against it), and `max_share`: how much of the file that may be at most. Never
+    folded: random draws, control flow, (de)quantization, sequences, results of unknown size.
+    `floats=false` leaves floating-point results alone, so that a model keeps the weights that it is
+    going to be trained with.
     """
 
     name: ClassVar[str] = "fold-constant"
@@ -73,7 +77,11 @@ class FoldConstant(Pass):
     def run(self, program: Program, trace: Trace) -> None:
         """Fold everywhere. A binding that onnxruntime cannot evaluate stays."""
         # the bytes of a file take a while to count, and most files have nothing to fold
-        budget = _Budget(lambda: min(self.max_growth, int(self.max_share * file_bytes(program))), self.floats, trace)
+        budget = _Budget(
+            lambda: min(self.max_growth, int(self.max_share * file_bytes(program))),
+            self.floats,
+            trace,
+        )
         for root in roots(program):
             for block in [root, *(nested for b in root.walk() for nested in b.blocks.values())]:
                 _fold_exactly(block, budget, trace)
@@ -126,14 +134,21 @@ def _fold_exactly(block: BindingBlock, budget: _Budget, trace: Trace) -> None:
         if constant and _size(b) is None:
             _type_again(b)
         array = _known_sizes(b.out)
-        if array is None and constant and _size(b) is not None and (b in together or budget.left >= _growth(b)):
+        if (
+            array is None
+            and constant
+            and _size(b) is not None
+            and (b in together or budget.left >= _growth(b))
+        ):
             array = evaluate(b)
         if array is not None and budget.takes(b.out) and (b in together or budget.pays(_growth(b))):
             _replace(b, array, trace)
 
 
 def _paid_together(block: BindingBlock, budget: _Budget) -> set[Binding]:
-    """The bindings that are folded whatever each adds alone, because their group as a whole is paid for here."""
+    """The bindings that are folded whatever each adds alone, because their group as a whole is
+    paid for here.
+    """
 
     def foldable(b: Binding) -> bool:
         return b.op in EVALUATED and _foldable(b) and _size(b) is not None and budget.takes(b.out)
@@ -151,7 +166,9 @@ def _bytes(v: Var) -> int:
 
 
 def _type_again(b: Binding) -> None:
-    """Its type was found when its operands (the sizes of an Expand) were not constant yet, or (in a function) never."""
+    """Its type was found when its operands (the sizes of an Expand) were not constant yet, or
+    (in a function) never.
+    """
     try:
         found = at_emission.types_of(b)[0]
     except TypeMismatch:
@@ -166,7 +183,9 @@ def _may_hold_sizes(b: Binding) -> bool:
 
 
 def _known_sizes(out: Var) -> Array | None:
-    """The value of shape arithmetic whose sizes are all known, though the tensor they belong to is not."""
+    """The value of shape arithmetic whose sizes are all known, though the tensor they belong to
+    is not.
+    """
     if out.dtype != TensorProto.INT64 or out.rank not in (0, 1):
         return None
     sizes = symbols.sizes(out)
@@ -178,12 +197,24 @@ def _known_sizes(out: Var) -> Array | None:
 
 
 def _settle_reshape(b: Binding, trace: Trace) -> None:
-    """Reshape(x, (..., n, ...)) = Reshape(x, (..., -1, ...)): with one size open, the count of elements decides it."""
+    """Reshape(x, (..., n, ...)) = Reshape(x, (..., -1, ...)): with one size open, the count of
+    elements decides it.
+    """
     target = b.operand(1)
-    if target is None or target.is_constant or target.dtype != TensorProto.INT64 or target.rank != 1 or b.has_refs:
+    if (
+        target is None
+        or target.is_constant
+        or target.dtype != TensorProto.INT64
+        or target.rank != 1
+        or b.has_refs
+    ):
         return
     sizes = symbols.sizes(target)
-    if sizes is None or sum(not isinstance(d, int) for d in sizes) != 1 or target.shape not in ((len(sizes),), (None,)):
+    if (
+        sizes is None
+        or sum(not isinstance(d, int) for d in sizes) != 1
+        or target.shape not in ((len(sizes),), (None,))
+    ):
         return
     # an unnamed size might be anything, and 0 or -1 among the others would mean something else
     if any(d is None or (isinstance(d, int) and d <= 0) for d in sizes):
@@ -201,18 +232,25 @@ def _fold_in_onnxruntime(block: BindingBlock, budget: _Budget, trace: Trace) -> 
     folded: dict[Binding, None] = {}
     known: set[Var] = set()
     for b in block.bindings:
-        if not all(v is None or v.is_constant or v in known for v in b.inputs) or not any(b.inputs) or not _foldable(b):
+        if (
+            not all(v is None or v.is_constant or v in known for v in b.inputs)
+            or not any(b.inputs)
+            or not _foldable(b)
+        ):
             continue
         size = _size(b)
         if size is not None and size <= _LARGEST_STEP:
             folded[b] = None
             known.update(v for v in b.outputs if v is not None)
-    wanted = [b for b in folded if any(u not in folded or not budget.takes(u.out) for u in b.out.users)]
+    wanted = [
+        b for b in folded if any(u not in folded or not budget.takes(u.out) for u in b.out.users)
+    ]
     wanted = [b for b in wanted if budget.takes(b.out) and budget.pays(_growth(b))]
     if wanted and not trace.stopped:
         try:
             values = values_of(block, list(folded), wanted, budget.deadline)
-        except RuntimeMissing as missing:  # a model can be rewritten without it; what numpy cannot fold stays
+        # a model can be rewritten without it; what numpy cannot fold stays
+        except RuntimeMissing as missing:
             trace.notes[f"some constants stay as they are: {missing}"] = None
             return
         for b, value in values:
@@ -245,7 +283,11 @@ def _size(b: Binding) -> int | None:
 def _growth(b: Binding) -> int:
     """Bytes the file gains: the result, less the node and the constants that nothing else reads."""
     dying: int = b.node.ByteSize() - len(b.out.name)
-    for v in {v for v in b.inputs if v is not None and v.is_constant and v.use_count == 1 and not v.is_input}:
+    for v in {
+        v
+        for v in b.inputs
+        if v is not None and v.is_constant and v.use_count == 1 and not v.is_input
+    }:
         dying += _bytes(v)
     return (_size(b) or 0) - dying
 

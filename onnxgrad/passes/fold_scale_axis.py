@@ -1,4 +1,6 @@
-"""Scales behind and in front of products move into weights, which are then computed (Relay's FoldScaleAxis)."""
+"""Scales behind and in front of products move into weights, which are then computed (Relay's
+FoldScaleAxis).
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,11 @@ from onnxgrad.rewrite.trace import Trace
 @register
 @dataclass(frozen=True)
 class FoldScaleAxis(Pass):
-    """(x @ w) * s = x @ (w * s), then (x * s) @ w = x @ (s * w), then weight * scale becomes the weight.
+    """(x @ w) * s = x @ (w * s), then (x * s) @ w = x @ (s * w), then weight * scale becomes the
+    weight.
 
-    Options as for backward-fold-scale-axis and forward-fold-scale-axis, which it runs, and fold-constant behind them.
+    Options as for backward-fold-scale-axis and forward-fold-scale-axis, which it runs, and
+    fold-constant behind them.
     """
 
     name: ClassVar[str] = "fold-scale-axis"

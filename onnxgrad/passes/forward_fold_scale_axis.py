@@ -1,4 +1,6 @@
-"""A per-channel multiply in front of a product moves into its weight (Relay's ForwardFoldScaleAxis)."""
+"""A per-channel multiply in front of a product moves into its weight (Relay's
+ForwardFoldScaleAxis).
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,11 @@ from onnxgrad.rewrite.worklist import Rule
 @register
 @dataclass(frozen=True)
 class ForwardFoldScaleAxis(RulePass):
-    """(x * s) @ w = x @ (s * w): a constant multiply per channel moves into the products that read it, if all can.
+    """(x * s) @ w = x @ (s * w): a constant multiply per channel moves into the products that read
+    it, if all can.
 
-    `scalars`: also one factor for all channels. `runtime`: also a scale known only at run time, unless it is a divisor:
-    the weight is then scaled in every run.
+    `scalars`: also one factor for all channels. `runtime`: also a scale known only at run time,
+    unless it is a divisor: the weight is then scaled in every run.
     """
 
     name: ClassVar[str] = "forward-fold-scale-axis"

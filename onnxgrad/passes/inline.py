@@ -28,7 +28,15 @@ from onnxgrad.ir.names import rename
 from onnxgrad.ir.nodes import every_node
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.var import Var
-from onnxgrad.outlining.functions import KEY, MADE_BY, Origin, declare_copies, origins, restore_names, restore_order
+from onnxgrad.outlining.functions import (
+    KEY,
+    MADE_BY,
+    Origin,
+    declare_copies,
+    origins,
+    restore_names,
+    restore_order,
+)
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.passes.remove_unused_functions import names_function, reachable
 from onnxgrad.rewrite.trace import Trace
@@ -40,12 +48,13 @@ _RULE = "inline_call"
 @register
 @dataclass(frozen=True)
 class Inline(Pass):
-    """y = f(x), f marked: the body of f in its place, callees first; the definition goes when no call is left.
+    """y = f(x), f marked: the body of f in its place, callees first; the definition goes when no
+    call is left.
 
-    Inlined is a function with metadata `onnxgrad.inline=1`, or called for by `names` (names or patterns separated by
-    spaces: `f`, `domain::f`, `*`), when it is not recursive and every function that it calls is inlined as well. A name
-    may also be that of an operator whose schema has a function body. `max_nodes` bounds the result before anything is
-    expanded.
+    Inlined is a function with metadata `onnxgrad.inline=1`, or called for by `names` (names or
+    patterns separated by spaces: `f`, `domain::f`, `*`), when it is not recursive and every
+    function that it calls is inlined as well. A name may also be that of an operator whose schema
+    has a function body. `max_nodes` bounds the result before anything is expanded.
     """
 
     name: ClassVar[str] = "inline"
@@ -53,14 +62,17 @@ class Inline(Pass):
     max_nodes: int = 200_000
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Inline in every function, then in the main graph. InputError when a graph would pass `max_nodes`."""
+        """Inline in every function, then in the main graph. InputError when a graph would pass
+        `max_nodes`.
+        """
         order = self._inlinable(program, trace)
         sizes = expanded_sizes(program, order)
         for block in roots(program):
             size = expanded_size(block.walk(), sizes)
             if size > self.max_nodes:
                 raise InputError(
-                    f"inlining would give graph '{block.name}' {size} nodes, more than max_nodes={self.max_nodes}: "
+                    f"inlining would give graph '{block.name}' {size} nodes, more than "
+                    f"max_nodes={self.max_nodes}: "
                     "name fewer functions, or raise the bound"
                 )
         before = reachable(program)
@@ -85,7 +97,11 @@ class Inline(Pass):
                 continue
             other = sorted(callees(program.functions[key]).difference(chosen))
             if other:
-                trace.missed(_RULE, "::".join(filter(None, key)), f"it calls '{other[0][1]}', which is not inlined")
+                trace.missed(
+                    _RULE,
+                    "::".join(filter(None, key)),
+                    f"it calls '{other[0][1]}', which is not inlined",
+                )
                 continue
             chosen.append(key)
         return chosen
@@ -130,16 +146,23 @@ class Inline(Pass):
 
 
 def _others(program: Program, inlined: set[FunctionKey]) -> list[BindingBlock]:
-    return [*(block for key, block in program.functions.items() if key not in inlined), program.main]
+    return [
+        *(block for key, block in program.functions.items() if key not in inlined),
+        program.main,
+    ]
 
 
 def _is_named(b: Binding, patterns: list[str]) -> bool:
-    named = any(fnmatchcase(form, p) for p in patterns if p != "*" for form in (b.op, f"{b.domain}::{b.op}"))
+    named = any(
+        fnmatchcase(form, p) for p in patterns if p != "*" for form in (b.op, f"{b.domain}::{b.op}")
+    )
     return named and not b.has_refs and has_schema_body(b)
 
 
 def _open(b: Binding, trace: Trace) -> tuple[list[Binding], set[Var]] | None:
-    """The copies of the body in the call's place and the values that stand for its results; None when it stays."""
+    """The copies of the body in the call's place and the values that stand for its results; None
+    when it stays.
+    """
     where = str(b)
     trace.of(_RULE).tried += 1
     try:
@@ -155,7 +178,8 @@ def _open(b: Binding, trace: Trace) -> tuple[list[Binding], set[Var]] | None:
     metadata = [(e.key, e.value) for e in b.node.metadata_props if e.key not in (MADE_BY, KEY)]
     names = {out: out.name for out in b.outputs if out is not None}
     opened, stands = splice(b, body)
-    trace.rounded |= body.key is None  # a schema's body writes its constants (sqrt(2/pi), ...) in the operand's dtype
+    # a schema's body writes its constants (sqrt(2/pi), ...) in the operand's dtype
+    trace.rounded |= body.key is None
     _keep_names(names, stands, set(opened))
     declare_copies(body.block, opened)
     for copy in opened:
@@ -169,22 +193,34 @@ def _open(b: Binding, trace: Trace) -> tuple[list[Binding], set[Var]] | None:
 
 
 def _unbound(b: Binding, body: Body) -> str | None:
-    """A call that hands on an attribute of the enclosing function, which may be absent there: then the default of the
-    function called counts, and a node of its body, once inlined, could not say so."""
+    """A call that hands on an attribute of the enclosing function, which may be absent there: then
+    the default of the function called counts, and a node of its body, once inlined, could not say
+    so."""
     callee, caller = body.block.proto, b.block.root.proto
-    if not b.has_refs or not isinstance(callee, FunctionProto) or not isinstance(caller, FunctionProto):
+    if (
+        not b.has_refs
+        or not isinstance(callee, FunctionProto)
+        or not isinstance(caller, FunctionProto)
+    ):
         return None
     defaults = {a.name for a in callee.attribute_proto}
     always = {a.name for a in caller.attribute_proto}
     lost = [
-        a.name for a in b.node.attribute if a.ref_attr_name and a.name in defaults and a.ref_attr_name not in always
+        a.name
+        for a in b.node.attribute
+        if a.ref_attr_name and a.name in defaults and a.ref_attr_name not in always
     ]
-    return f"attribute '{lost[0]}' is handed on by reference and has a default of its own" if lost else None
+    return (
+        f"attribute '{lost[0]}' is handed on by reference and has a default of its own"
+        if lost
+        else None
+    )
 
 
 def _untyped(b: Binding, body: Body) -> str | None:
-    """A schema's body with nested graphs was written for operands of the schema's ranks. onnxruntime's kernels may take
-    others (Range: one element for a scalar, which onnx's own body of AffineGrid relies on), such a body does not."""
+    """A schema's body with nested graphs was written for operands of the schema's ranks.
+    onnxruntime's kernels may take others (Range: one element for a scalar, which onnx's own body of
+    AffineGrid relies on), such a body does not."""
     if body.key is not None or not any(inner.blocks for inner in body.block.bindings):
         return None
     unknown = next((v for v in b.inputs if v is not None and v.rank is None), None)
@@ -196,7 +232,9 @@ def _untyped(b: Binding, body: Body) -> str | None:
 
 
 def _keep_names(names: dict[Var, str], stands: dict[Var, Var], opened: set[Binding]) -> None:
-    """Let results keep the names that the call gave them, so that only what was inside gets new ones."""
+    """Let results keep the names that the call gave them, so that only what was inside gets new
+    ones.
+    """
     for out, new in stands.items():
         if new.type is None:
             new.type = out.type
@@ -206,8 +244,12 @@ def _keep_names(names: dict[Var, str], stands: dict[Var, Var], opened: set[Bindi
             rename(new, name)
 
 
-def put_in_place(block: BindingBlock, before: list[Binding], opened: dict[Binding, list[Binding]]) -> None:
-    """Order `block` as `before`, with what stands for a binding in its place; what else is new comes last."""
+def put_in_place(
+    block: BindingBlock, before: list[Binding], opened: dict[Binding, list[Binding]]
+) -> None:
+    """Order `block` as `before`, with what stands for a binding in its place; what else is new
+    comes last.
+    """
     placed: dict[Binding, None] = {}
     work = before[::-1]
     while work:
@@ -220,10 +262,14 @@ def put_in_place(block: BindingBlock, before: list[Binding], opened: dict[Bindin
 
 
 def _drop_import(program: Program, domain: str) -> None:
-    """The import of a removed function's domain goes with its last use; domains with operators of their own stay."""
+    """The import of a removed function's domain goes with its last use; domains with operators
+    of their own stay.
+    """
     used = {key[0] for key in program.functions}
     used.update(b.domain for block in program.blocks() for b in block.bindings)
     for info in program.proto.training_info:
-        used.update(n.domain for g in (info.initialization, info.algorithm) for n in every_node(g.node))
+        used.update(
+            n.domain for g in (info.initialization, info.algorithm) for n in every_node(g.node)
+        )
     if domain not in used and not any(s.domain == domain for s in onnx.defs.get_all_schemas()):
         program.opsets.pop(domain, None)

@@ -25,27 +25,39 @@ _QDQ = frozenset({("", "QuantizeLinear"), ("", "DequantizeLinear")})
 @register
 @dataclass(frozen=True)
 class Legalize(Pass):
-    """qf(x, s, z) = quantize(f((x - z) s)): QLinear*, QGemm, *Integer, DynamicQuantizeLinear by other operators.
+    """qf(x, s, z) = quantize(f((x - z) s)): QLinear*, QGemm, *Integer, DynamicQuantizeLinear by
+    other operators.
 
-    `to=qdq`: QuantizeLinear and DequantizeLinear around float operators. `to=float`: plain arithmetic only, integers
-    accumulated in float32; exact up to 2^24, beyond that the report says how far an accumulator may be off.
+    `to=qdq`: QuantizeLinear and DequantizeLinear around float operators. `to=float`: plain
+    arithmetic only, integers accumulated in float32; exact up to 2^24, beyond that the report says
+    how far an accumulator may be off.
     """
 
     name: ClassVar[str] = "legalize"
     to: str = "qdq"
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Rewrite every quantized operator that has the form asked for. InputError for an unknown form."""
+        """Rewrite every quantized operator that has the form asked for. InputError for an
+        unknown form.
+        """
         form = _FORMS.get(self.to)
         if form is None:
-            raise InputError(f"unknown form '{self.to}' for pass '{self.name}': choose one of {', '.join(_FORMS)}")
+            raise InputError(
+                f"unknown form '{self.to}' for pass '{self.name}': choose one of "
+                f"{', '.join(_FORMS)}"
+            )
         for root in roots(program):
             for b in list(root.walk()):
                 key = (b.domain, b.op)
                 if trace.stopped:
                     return
-                if b.is_live and not b.blocks and any(v is not None and v.type is None for v in b.outputs):
-                    type_again(b)  # its operands may be typed now, behind an operator that no schema types
+                if (
+                    b.is_live
+                    and not b.blocks
+                    and any(v is not None and v.type is None for v in b.outputs)
+                ):
+                    # its operands may be typed now, behind an operator that no schema types
+                    type_again(b)
                 if key in LAWS and not (self.to == "qdq" and key in _QDQ):
                     _rewrite(b, form, trace)
                 elif key in WITHOUT_FORM:

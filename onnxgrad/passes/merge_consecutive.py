@@ -17,7 +17,8 @@ from onnxgrad.rewrite.worklist import Rule
 @register
 @dataclass(frozen=True)
 class MergeConsecutive(RulePass):
-    """-(-x) = x, x + -z = x - z, Clip(Relu(x)) = Clip(x), Clip, Concat, Gather twice as one, Conv of Pad.
+    """-(-x) = x, x + -z = x - z, Clip(Relu(x)) = Clip(x), Clip, Concat, Gather twice as one, Conv
+    of Pad.
 
     Exact: the same bits for every value, but for the sign of a NaN.
     """

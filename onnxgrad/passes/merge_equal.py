@@ -26,16 +26,19 @@ from onnxgrad.rewrite.trace import Trace
 class MergeEqual(Pass):
     """f(x), f(x) = y, y: equal bindings become one, initializers with equal bytes become one.
 
-    Never merged: random draws, operators of unknown domains and calls (they may draw too), control flow, and values
-    that differ in a bit (+0.0 and -0.0). `floats=false` leaves floating-point constants alone: weights that start out
-    equal, such as biases of zeros, are not equal any more after a step of training.
+    Never merged: random draws, operators of unknown domains and calls (they may draw too), control
+    flow, and values that differ in a bit (+0.0 and -0.0). `floats=false` leaves floating-point
+    constants alone: weights that start out equal, such as biases of zeros, are not equal any more
+    after a step of training.
     """
 
     name: ClassVar[str] = "merge-equal"
     floats: bool = True
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Merge within each block; nested blocks see what enclosing ones define but keep their own bindings."""
+        """Merge within each block; nested blocks see what enclosing ones define but keep their
+        own bindings.
+        """
         for root in roots(program):
             blocks = [root, *(nested for b in root.walk() for nested in b.blocks.values())]
             for block in blocks:
@@ -46,7 +49,12 @@ class MergeEqual(Pass):
 def _merge_initializers(block: BindingBlock, floats: bool, trace: Trace) -> None:
     by_kind: dict[Hashable, list[Var]] = {}
     for v in block.initializers.values():
-        if v.initializer is None or v.is_input or v.returned or v.initializer.data_location == TensorProto.EXTERNAL:
+        if (
+            v.initializer is None
+            or v.is_input
+            or v.returned
+            or v.initializer.data_location == TensorProto.EXTERNAL
+        ):
             continue
         if v.initializer.data_type in FLOAT_DTYPES and not floats:
             continue
@@ -79,7 +87,11 @@ def _content(tensor: TensorProto | None) -> bytes:
 
 
 def merge_bindings(
-    block: BindingBlock, trace: Trace, *, floats: bool = True, where: Callable[[Binding], bool] = lambda b: True
+    block: BindingBlock,
+    trace: Trace,
+    *,
+    floats: bool = True,
+    where: Callable[[Binding], bool] = lambda b: True,
 ) -> None:
     """Let one binding stand for all that are equal, of those that `where` admits."""
     block.schedule()
@@ -87,7 +99,11 @@ def merge_bindings(
     known: dict[Hashable, Binding] = {}
     call = cache(_call)  # only of bindings that share operator and operands: that is rare
     for b in list(block.bindings):
-        if not where(b) or not _pure(b) or (not floats and b.is_op("Constant") and b.out.dtype in FLOAT_DTYPES):
+        if (
+            not where(b)
+            or not _pure(b)
+            or (not floats and b.is_op("Constant") and b.out.dtype in FLOAT_DTYPES)
+        ):
             continue
         key = (b.domain, b.op, _operands(b))
         other = first.setdefault(key, b)
@@ -125,12 +141,16 @@ def _pure(b: Binding) -> bool:
 
 
 def _call(b: Binding) -> Hashable:
-    """What tells bindings of one operator and equal operands apart: the attributes, and the results asked for."""
+    """What tells bindings of one operator and equal operands apart: the attributes, and the
+    results asked for.
+    """
     return tuple(o is not None for o in b.outputs), _attributes(b)
 
 
 def _operands(b: Binding) -> Hashable:
-    """What it reads, in whatever order where that does not matter, without what is left out at the end."""
+    """What it reads, in whatever order where that does not matter, without what is left out at
+    the end.
+    """
     if b.op in _SYMMETRIC and b.domain == "" and len(b.inputs) == 2:
         return frozenset(b.inputs)
     present = [i for i, v in enumerate(b.inputs) if v is not None]
@@ -138,7 +158,9 @@ def _operands(b: Binding) -> Hashable:
 
 
 # bit for bit: Max(0, -0) is either of them
-_SYMMETRIC = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"})
+_SYMMETRIC = frozenset(
+    {"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}
+)
 
 
 def _attributes(b: Binding) -> Hashable:
@@ -151,7 +173,9 @@ def _attributes(b: Binding) -> Hashable:
 @lru_cache(maxsize=1024)
 def _defaults(op: str, version: int, domain: str) -> frozenset[bytes]:
     schema = attributes.schema(op, version, domain)
-    return frozenset(() if schema is None else (_content_of(a.default_value) for a in schema.attributes.values()))
+    return frozenset(
+        () if schema is None else (_content_of(a.default_value) for a in schema.attributes.values())
+    )
 
 
 def _content_of(attribute: AttributeProto) -> bytes:

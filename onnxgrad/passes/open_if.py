@@ -14,7 +14,9 @@ from onnxgrad.rewrite.worklist import Rule
 @register
 @dataclass(frozen=True)
 class OpenIf(RulePass):
-    """If(true, f, g) = f, If(false, f, g) = g: the branch that is always taken stands in the enclosing block."""
+    """If(true, f, g) = f, If(false, f, g) = g: the branch that is always taken stands in the
+    enclosing block.
+    """
 
     name: ClassVar[str] = "open-if"
 

@@ -24,7 +24,8 @@ from onnxgrad.rewrite.trace import Trace
 
 DOMAIN = "onnxgrad"
 _VERSION = 1
-# models hold local functions from this IR version on, and metadata on functions and nodes from that one
+# models hold local functions from this IR version on, and metadata on functions and nodes from that
+# one
 _FUNCTIONS_SINCE = 8
 _METADATA_SINCE = 10
 # operators spelled out in a function's name
@@ -33,7 +34,9 @@ _NAMED = 6
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """What the file has about a block beyond its computation: where each binding stood, and declared types."""
+    """What the file has about a block beyond its computation: where each binding stood, and
+    declared types.
+    """
 
     position: Mapping[Binding, int]
     said: Mapping[Var, ValueInfoProto]
@@ -42,13 +45,15 @@ class _File:
 @register
 @dataclass(frozen=True)
 class Outline(Pass):
-    """g(f(x)) = fg(x): bindings that one loop can compute become one local function; a reduction ends a group.
+    """g(f(x)) = fg(x): bindings that one loop can compute become one local function; a reduction
+    ends a group.
 
-    Groups follow operator kinds and dominance (see `fusion_groups`); equal groups share a function. `max_size` bounds a
-    group, `min_size` leaves smaller ones alone. Nested graphs are outlined like the main one. Bodies of functions are
-    not: values there have no types, so that nothing is known about broadcasting, and a group that reads an attribute of
-    the function would have to hand it on; inline what is to be grouped. From IR version 10 on functions and calls have
-    room for declared types and for names and positions, and `inline` gives back the model as it was.
+    Groups follow operator kinds and dominance (see `fusion_groups`); equal groups share a function.
+    `max_size` bounds a group, `min_size` leaves smaller ones alone. Nested graphs are outlined like
+    the main one. Bodies of functions are not: values there have no types, so that nothing is known
+    about broadcasting, and a group that reads an attribute of the function would have to hand it
+    on; inline what is to be grouped. From IR version 10 on functions and calls have room for
+    declared types and for names and positions, and `inline` gives back the model as it was.
     """
 
     name: ClassVar[str] = "outline"
@@ -58,10 +63,17 @@ class Outline(Pass):
     def run(self, program: Program, trace: Trace) -> None:
         """Outline in the main graph and its nested graphs; one firing for each group."""
         if program.ir_version < _FUNCTIONS_SINCE:
-            trace.missed(_RULE, program.main.name, f"IR version {program.ir_version} has no functions; 8 is the first")
+            trace.missed(
+                _RULE,
+                program.main.name,
+                f"IR version {program.ir_version} has no functions; 8 is the first",
+            )
             return
         known: dict[Any, FunctionKey] = {}
-        blocks = [program.main, *(nested for b in program.main.walk() for nested in b.blocks.values())]
+        blocks = [
+            program.main,
+            *(nested for b in program.main.walk() for nested in b.blocks.values()),
+        ]
         for block in blocks:
             block.schedule()
             before = list(block.bindings)
@@ -83,14 +95,20 @@ def _outline(group: list[Binding], known: dict[Any, FunctionKey], file: _File) -
     block, result = group[0].block, group[-1].out
     program = block.program
     inner = set(group)
-    operands = list(dict.fromkeys(v for b in group for v in b.inputs if v is not None and v.definition not in inner))
+    operands = list(
+        dict.fromkeys(
+            v for b in group for v in b.inputs if v is not None and v.definition not in inner
+        )
+    )
     key = _structure(group, operands, file)
     function = known.get(key)
     if function is None:
         function = known[key] = _define(program, group, operands, file)
     import_opset(block, DOMAIN, _VERSION)
     name = program.names.fresh(f"{function[1]}_call")
-    node = NodeProto(op_type=function[1], domain=DOMAIN, name=name, input=[v.name for v in operands])
+    node = NodeProto(
+        op_type=function[1], domain=DOMAIN, name=name, input=[v.name for v in operands]
+    )
     node.output.append(program.names.fresh(result.name))
     _mark(node, group, file.position)
     call = block.append(node, operands, [result.type])
@@ -116,7 +134,9 @@ def _mark(node: NodeProto, group: list[Binding], position: Mapping[Binding, int]
     node.device_configurations.extend(group[-1].node.device_configurations)
 
 
-def _define(program: Program, group: list[Binding], operands: list[Var], file: _File) -> FunctionKey:
+def _define(
+    program: Program, group: list[Binding], operands: list[Var], file: _File
+) -> FunctionKey:
     """A new function with the group's bindings; values keep their names inside."""
     shown = "_".join(b.op.lower() for b in group[:_NAMED]) + ("_etc" if len(group) > _NAMED else "")
     proto = FunctionProto(domain=DOMAIN, name=program.names.fresh(f"fused_{shown}"))
@@ -134,7 +154,11 @@ def _define(program: Program, group: list[Binding], operands: list[Var], file: _
         node.input[:] = names_of(inputs)
         node.output[:] = names_of(b.outputs)
         copy = body.append(node, inputs, [None] * len(b.outputs))
-        inside.update((old, new) for old, new in zip(b.outputs, copy.outputs) if old is not None and new is not None)
+        inside.update(
+            (old, new)
+            for old, new in zip(b.outputs, copy.outputs)
+            if old is not None and new is not None
+        )
     body.add_output(inside[group[-1].out])
     key = (DOMAIN, proto.name, "")
     program.functions[key] = body
@@ -142,7 +166,9 @@ def _define(program: Program, group: list[Binding], operands: list[Var], file: _
 
 
 def _plain(b: Binding) -> NodeProto:
-    """A copy of the binding's node in the one spelling of the default domain that loads in functions."""
+    """A copy of the binding's node in the one spelling of the default domain that loads in
+    functions.
+    """
     node = NodeProto()
     node.CopyFrom(b.node)
     domains.respell(node)
@@ -150,7 +176,9 @@ def _plain(b: Binding) -> NodeProto:
 
 
 def _structure(group: list[Binding], operands: list[Var], file: _File) -> Any:
-    """Equal for groups that are the same, declared types included, up to the names of values and nodes."""
+    """Equal for groups that are the same, declared types included, up to the names of values and
+    nodes.
+    """
     number = {v: i for i, v in enumerate(operands)}
     rows = []
     for b in group:

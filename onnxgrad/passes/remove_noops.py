@@ -20,10 +20,11 @@ _EXACT = [*NOOPS, squeeze_of_unsqueeze, unsqueeze_of_squeeze, relu_of_relu]
 @register
 @dataclass(frozen=True)
 class RemoveNoops(RulePass):
-    """f(x) = x: Identity, Cast to the same type, Expand, Reshape, Slice that change nothing, Concat of one, x - 0, x 1.
+    """f(x) = x: Identity, Cast to the same type, Expand, Reshape, Slice that change nothing, Concat
+    of one, x - 0, x 1.
 
-    Exact for every value. `floats=false` keeps what only a constant makes a no-op (x 1, x - 0, Where): the constant may
-    be a weight to be trained.
+    Exact for every value. `floats=false` keeps what only a constant makes a no-op (x 1, x - 0,
+    Where): the constant may be a weight to be trained.
     """
 
     name: ClassVar[str] = "remove-noops"
@@ -31,5 +32,7 @@ class RemoveNoops(RulePass):
 
     @property
     def laws(self) -> Sequence[Rule]:
-        """See `laws.noops`, `laws.axes`, `laws.clipping` and, of constants, `laws.neutral_elements`."""
+        """See `laws.noops`, `laws.axes`, `laws.clipping` and, of constants,
+        `laws.neutral_elements`.
+        """
         return [*_EXACT, where_of_constant, *NEUTRAL_ELEMENTS] if self.floats else _EXACT

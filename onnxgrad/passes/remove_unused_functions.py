@@ -18,13 +18,20 @@ from onnxgrad.rewrite.trace import Trace
 
 
 def names_function(pattern: str, key: FunctionKey) -> bool:
-    """Whether `name`, `domain::name` or `domain::name::overload`, with `*` and `?`, means this function."""
+    """Whether `name`, `domain::name` or `domain::name::overload`, with `*` and `?`, means this
+    function.
+    """
     domain, name, overload = key
-    return any(fnmatchcase(form, pattern) for form in (name, f"{domain}::{name}", f"{domain}::{name}::{overload}"))
+    return any(
+        fnmatchcase(form, pattern)
+        for form in (name, f"{domain}::{name}", f"{domain}::{name}::{overload}")
+    )
 
 
 def reachable(program: Program, entries: Iterable[FunctionKey] = ()) -> set[FunctionKey]:
-    """The functions that calls reach from the main graph, its nested graphs, training_info, and `entries`."""
+    """The functions that calls reach from the main graph, its nested graphs, training_info, and
+    `entries`.
+    """
     found: set[FunctionKey] = set()
     work = [*entries, *(key for b in program.main.walk() if (key := called(b)) is not None)]
     for info in program.proto.training_info:
@@ -35,7 +42,9 @@ def reachable(program: Program, entries: Iterable[FunctionKey] = ()) -> set[Func
         key = work.pop()
         if key not in found:
             found.add(key)
-            work += [inner for b in program.functions[key].walk() if (inner := called(b)) is not None]
+            work += [
+                inner for b in program.functions[key].walk() if (inner := called(b)) is not None
+            ]
     return found
 
 
@@ -47,9 +56,11 @@ def _keys(node: NodeProto) -> Iterator[FunctionKey]:
 @register
 @dataclass(frozen=True)
 class RemoveUnusedFunctions(Pass):
-    """A function that no call reaches from the main graph, its nested graphs or training_info: gone.
+    """A function that no call reaches from the main graph, its nested graphs or training_info:
+    gone.
 
-    `keep`: names or patterns, separated by spaces, of functions that are entries of their own and stay.
+    `keep`: names or patterns, separated by spaces, of functions that are entries of their own and
+    stay.
     """
 
     name: ClassVar[str] = "remove-unused-functions"
@@ -58,7 +69,9 @@ class RemoveUnusedFunctions(Pass):
     def run(self, program: Program, trace: Trace) -> None:
         """Mark from the roots, delete the rest; one firing for each function."""
         patterns = self.keep.split()
-        entries = [key for key in program.functions if any(names_function(p, key) for p in patterns)]
+        entries = [
+            key for key in program.functions if any(names_function(p, key) for p in patterns)
+        ]
         used = reachable(program, entries)
         for key in [k for k in program.functions if k not in used]:
             if trace.stopped:

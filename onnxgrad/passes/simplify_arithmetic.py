@@ -15,10 +15,11 @@ from onnxgrad.rewrite.worklist import Rule
 @register
 @dataclass(frozen=True)
 class SimplifyArithmetic(RulePass):
-    """-(-x) = x, x + -z = x - z; with exact=false also (x 2) 3 = x 6, a b + a c = a (b + c), Sum of Sum.
+    """-(-x) = x, x + -z = x - z; with exact=false also (x 2) 3 = x 6, a b + a c = a (b + c), Sum of
+    Sum.
 
-    `exact`: only the laws that give the same value for every value. The others hold for numbers, and round in another
-    order.
+    `exact`: only the laws that give the same value for every value. The others hold for numbers,
+    and round in another order.
     """
 
     name: ClassVar[str] = "simplify-arithmetic"
@@ -28,4 +29,8 @@ class SimplifyArithmetic(RulePass):
     @property
     def laws(self) -> Sequence[Rule]:
         """See `laws.arithmetic` and `laws.sums`."""
-        return SIGNS if self.exact else (*SIGNS, *NUMBERS, add_two_constants, common_factor, sum_of_sums)
+        return (
+            SIGNS
+            if self.exact
+            else (*SIGNS, *NUMBERS, add_two_constants, common_factor, sum_of_sums)
+        )

@@ -1,4 +1,6 @@
-"""Operators that behave differently in training, written as what they do in inference (Relay's SimplifyInference)."""
+"""Operators that behave differently in training, written as what they do in inference (Relay's
+SimplifyInference).
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ from onnxgrad.rewrite.worklist import Rule
 class SimplifyInference(RulePass):
     """BatchNormalization -> multiply and add; Dropout(x) -> x, where they do not train.
 
-    `only_after_products`: take a BatchNormalization apart only behind a product, whose weight and bias can then take
-    scale and shift; elsewhere two elementwise kernels would replace one.
+    `only_after_products`: take a BatchNormalization apart only behind a product, whose weight and
+    bias can then take scale and shift; elsewhere two elementwise kernels would replace one.
     """
 
     name: ClassVar[str] = "simplify-inference"

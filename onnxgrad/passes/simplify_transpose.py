@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from onnxgrad.laws.noops import transpose_in_order
-from onnxgrad.laws.transposed_products import GEMM_RULES, transpose_of_matmul, transpose_of_matmul_if_free
+from onnxgrad.laws.transposed_products import (
+    GEMM_RULES,
+    transpose_of_matmul,
+    transpose_of_matmul_if_free,
+)
 from onnxgrad.laws.transposes import (
     transpose_of_transpose,
     transpose_through_constant,
@@ -23,9 +27,9 @@ from onnxgrad.rewrite.worklist import Rule
 class SimplifyTranspose(RulePass):
     """T(T(x)) = x, T(f(T(x))) = f(x), T(a @ b) = T(b) @ T(a), Gemm(T(a), b) = Gemm(a, b, transA).
 
-    `always`: push a transpose below a product even when neither operand's transpose cancels or folds, which is what
-    a gradient graph wants; without, only when one of them costs nothing. `floats=false` transposes no constant: it may
-    be a weight to be trained.
+    `always`: push a transpose below a product even when neither operand's transpose cancels or
+    folds, which is what a gradient graph wants; without, only when one of them costs nothing.
+    `floats=false` transposes no constant: it may be a weight to be trained.
     """
 
     name: ClassVar[str] = "simplify-transpose"

@@ -1,9 +1,10 @@
 """`--verify each`: every firing is cut out of the graph, and both of its forms run on its boundary.
 
-The whole-model proof sees only what reaches an output on its feeds: a branch that is not taken, a factor of 0 or an
-ArgMax hides a wrong law. Here the law's own operands are fed. A rewrite may lean on what computes its operands (a value
-is never negative, two sizes are equal), so a region whose forms differ is widened upwards, step by step, before its
-firing is called wrong; how many needed that is counted.
+The whole-model proof sees only what reaches an output on its feeds: a branch that is not taken, a
+factor of 0 or an ArgMax hides a wrong law. Here the law's own operands are fed. A rewrite may lean
+on what computes its operands (a value is never negative, two sizes are equal), so a region whose
+forms differ is widened upwards, step by step, before its firing is called wrong; how many needed
+that is counted.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ _STEPS = (1, 1, 2, 4, 8, 16, 1 << 20)
 
 @dataclass
 class EachReport:
-    """What became of the firings: `alone` agree on their own operands, `in_context` with what computes these."""
+    """What became of the firings: `alone` agree on their own operands, `in_context` with what
+    computes these.
+    """
 
     alone: int = 0
     in_context: int = 0
@@ -41,12 +44,22 @@ class EachReport:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON's types."""
-        return {"alone": self.alone, "in_context": self.in_context, "skipped": dict(Counter(self.skipped.values()))}
+        return {
+            "alone": self.alone,
+            "in_context": self.in_context,
+            "skipped": dict(Counter(self.skipped.values())),
+        }
 
     def __str__(self) -> str:
         checked = self.alone + self.in_context
-        context = f", {self.in_context} of them with what computes their operands" if self.in_context else ""
-        reasons = ", ".join(f"{count} {why}" for why, count in Counter(self.skipped.values()).most_common())
+        context = (
+            f", {self.in_context} of them with what computes their operands"
+            if self.in_context
+            else ""
+        )
+        reasons = ", ".join(
+            f"{count} {why}" for why, count in Counter(self.skipped.values()).most_common()
+        )
         skipped = f"; {len(self.skipped)} skipped ({reasons})" if self.skipped else ""
         return f"{checked} rewrite{'s' * (checked != 1)} equal on their own{context}{skipped}"
 
@@ -64,7 +77,8 @@ class FiringDiffers(NotProved):
 class EachTrace(Trace):
     """A trace that proves each firing as soon as the next may come.
 
-    Every pass asks `stopped` between two firings, when the program is whole. That is where the forms are taken.
+    Every pass asks `stopped` between two firings, when the program is whole. That is where the
+    forms are taken.
     """
 
     program: Program | None = None
@@ -75,7 +89,9 @@ class EachTrace(Trace):
     _rounded_before: bool = False
 
     def watch(self, program: Program, options: Mapping[str, Any]) -> None:
-        """Begin with this program; `options` are those of `verify` that say where and how to run."""
+        """Begin with this program; `options` are those of `verify` that say where and how to
+        run.
+        """
         self.program, self.options = program, options
         self._before = _snapshot(program)
 
@@ -102,13 +118,20 @@ class EachTrace(Trace):
         self.rounded = self.rounded or self._rounded_before
 
     def _prove(
-        self, fired: list[Firing], old: tuple[ModelProto, _Nodes], new: tuple[ModelProto, _Nodes], *, exact: bool
+        self,
+        fired: list[Firing],
+        old: tuple[ModelProto, _Nodes],
+        new: tuple[ModelProto, _Nodes],
+        *,
+        exact: bool,
     ) -> None:
         (before, nodes_before), (after, nodes_after) = old, new
         types = _types(self.program) if self.program is not None else {}
         context, why = False, "nothing that is read has changed"
         ran = False
-        for scope in scopes(before, after, lambda name: not nodes_before[name].isdisjoint(nodes_after[name])):
+        for scope in scopes(
+            before, after, lambda name: not nodes_before[name].isdisjoint(nodes_after[name])
+        ):
             try:
                 region = Region(before, after, scope, types.get)
                 context = self._one(region, fired, exact) or context
@@ -145,7 +168,9 @@ class EachTrace(Trace):
         raise FiringDiffers(fired[0], report)
 
     def _compare(self, a: ModelProto, b: ModelProto, exact: bool) -> Report:
-        """In float64 where that is possible, for it is quick and sees the least; else in onnxruntime."""
+        """In float64 where that is possible, for it is quick and sees the least; else in
+        onnxruntime.
+        """
         if "legs" in self.options:
             return verify(a, b, float64_exact=exact, **self.options)
         try:
@@ -155,9 +180,11 @@ class EachTrace(Trace):
 
 
 def _snapshot(program: Program) -> tuple[ModelProto, _Nodes]:
-    """The program as it stands between two firings, and its bindings by the name of their first result.
+    """The program as it stands between two firings, and its bindings by the name of their first
+    result.
 
-    The order of the bindings, which writing the protobuf settles, is left alone for the pass that runs.
+    The order of the bindings, which writing the protobuf settles, is left alone for the pass that
+    runs.
     """
     before = {block: block.bindings for block in program.blocks()}
     proto = to_proto(program)

@@ -1,4 +1,6 @@
-"""Types as a fresh reading of the result would find them, so that a second run has nothing left to do."""
+"""Types as a fresh reading of the result would find them, so that a second run has nothing left
+to do.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,20 @@ from onnxgrad.ir.types import TensorType, is_static
 
 
 def types_of_a_fresh_reading(program: Program) -> bool:
-    """Give every result the type that reading the written file would find; whether that says more than was known.
+    """Give every result the type that reading the written file would find; whether that says more
+    than was known.
 
-    Rewriting types what it emits and nothing behind it: a constant in the place of computed sizes tells more about all
-    that follows. All types are taken, not only better ones: symbols of two readings must not be mixed.
+    Rewriting types what it emits and nothing behind it: a constant in the place of computed sizes
+    tells more about all that follows. All types are taken, not only better ones: symbols of two
+    readings must not be mixed.
     """
-    if all(_is_known(v.type) for block in program.blocks() for b in block.bindings for v in b.outputs if v is not None):
+    if all(
+        _is_known(v.type)
+        for block in program.blocks()
+        for b in block.bindings
+        for v in b.outputs
+        if v is not None
+    ):
         return False
     try:
         fresh = load(to_proto(program))

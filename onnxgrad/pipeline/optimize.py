@@ -1,4 +1,6 @@
-"""`optimize`: run a pipeline, prove the result against the original, or name the first rewrite that broke it."""
+"""`optimize`: run a pipeline, prove the result against the original, or name the first rewrite
+that broke it.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +37,11 @@ _OF_THE_WHOLE = frozenset({"inputs", "dims", "float64_exact", "allow_empty"})
 
 
 class RewriteRefuted(NotProved):
-    """The optimised model computes something else, or nothing was proved. `report` holds the differences, `culprit` the
-    first bad firing.
+    """The optimised model computes something else, or nothing was proved. `report` holds the
+    differences, `culprit` the first bad firing.
 
-    `alone`: the report is about the culprit's own operands and results, whatever the whole model makes of them.
+    `alone`: the report is about the culprit's own operands and results, whatever the whole model
+    makes of them.
     """
 
     def __init__(self, report: Report, culprit: Firing | None, *, alone: bool = False) -> None:
@@ -47,21 +50,30 @@ class RewriteRefuted(NotProved):
         what = report.summary
         blame = ""
         if culprit is not None:
-            which = "the first rewrite whose two forms differ" if alone else "the first rewrite that changes the result"
+            which = (
+                "the first rewrite whose two forms differ"
+                if alone
+                else "the first rewrite that changes the result"
+            )
             blame = (
-                f"; {which} is number {culprit.number}, {culprit.rule} (pass {culprit.pass_name}) at: {culprit.where}"
+                f"; {which} is number {culprit.number}, {culprit.rule} (pass {culprit.pass_name}) "
+                f"at: {culprit.where}"
             )
         super().__init__(f"{what}{blame}; nothing was written")
 
 
 class Grown(NotProved):
-    """Merging everywhere would hold so many weights twice that the file grows by more than a tenth."""
+    """Merging everywhere would hold so many weights twice that the file grows by more than a
+    tenth.
+    """
 
     def __init__(self, growth: int, size: int) -> None:
         self.growth = growth
         super().__init__(
-            f"merging always grows the file by {growth:,} bytes ({growth / max(size, 1):.0%}), because weights that "
-            "are merged have other readers: allow it with --allow-growth (allow_growth=True), or merge auto; "
+            f"merging always grows the file by {growth:,} bytes ({growth / max(size, 1):.0%}), "
+            "because weights that "
+            "are merged have other readers: allow it with --allow-growth (allow_growth=True), or "
+            "merge auto; "
             "nothing was written"
         )
 
@@ -72,7 +84,9 @@ _GROWTH = 0.1
 
 @dataclass(frozen=True)
 class Optimized:
-    """The optimised program, what each pass did, every firing, and the proofs (None when they were not asked for)."""
+    """The optimised program, what each pass did, every firing, and the proofs (None when they
+    were not asked for).
+    """
 
     program: Program
     passes: list[PassResult]
@@ -94,14 +108,16 @@ def optimize_program(
     on_read: Callable[[Program], None] | None = None,
     allow_growth: bool = False,
 ) -> Optimized:
-    """Run `pipeline` over a fresh reading of `model` and prove the result; `proof` goes to `verify.verify`.
+    """Run `pipeline` over a fresh reading of `model` and prove the result; `proof` goes to
+    `verify.verify`.
 
-    `each` also proves every firing on its own operands, when it happens (see `passes.each`), whatever `prove` says.
-    `on_read` sees the program before any rewrite and may refuse it.
-    `limit` stops after that many rewrites; `on_stage` is told what begins: "read", each pass by name, "prove",
-    "bisect". Raises RewriteRefuted (exit code 1) when the proof fails, after bisecting
-    the numbered firings, Grown (1) when merging always grows the file by more than a tenth without `allow_growth`,
-    and InputError when the model cannot be read, or cannot be run while `prove` is on.
+    `each` also proves every firing on its own operands, when it happens (see `passes.each`),
+    whatever `prove` says. `on_read` sees the program before any rewrite and may refuse it. `limit`
+    stops after that many rewrites; `on_stage` is told what begins: "read", each pass by name,
+    "prove", "bisect". Raises RewriteRefuted (exit code 1) when the proof fails, after bisecting the
+    numbered firings, Grown (1) when merging always grows the file by more than a tenth without
+    `allow_growth`, and InputError when the model cannot be read, or cannot be run while `prove` is
+    on.
     """
     options = dict(proof or {})
     trace = EachTrace(limit=limit, explain=explain) if each else Trace(limit=limit, explain=explain)
@@ -136,7 +152,11 @@ def optimize_program(
 
 
 def _run(
-    pipeline: Pipeline, program: Program, trace: Trace, tell: Callable[[str], None], options: Mapping[str, Any]
+    pipeline: Pipeline,
+    program: Program,
+    trace: Trace,
+    tell: Callable[[str], None],
+    options: Mapping[str, Any],
 ) -> list[PassResult]:
     """Run the pipeline. Raises RewriteRefuted for a firing that an EachTrace finds wrong."""
     if not isinstance(trace, EachTrace):
@@ -164,14 +184,16 @@ def optimize(
     timeout: float | None = None,
     max_memory: int | str | None = None,
 ) -> Any:
-    """The optimised model, in the kind that was given (what has none to come back as gives a ModelProto).
+    """The optimised model, in the kind that was given (what has none to come back as gives a
+    ModelProto).
 
-    `preset` or `passes` choose what runs: `"a,b{option=value}"`, or a list of such, of passes, rules and families.
-    `merge` is always, auto or never; `verify` proves the result on `provider`, where the outputs `allow_empty` may
-    have nothing finite to compare; "each" proves every rewrite on its own operands as well. With merge="always" the
-    file grows by at most a tenth, unless `allow_growth`.
-    `timeout`: seconds for everything (300); `max_memory`: bytes, or such as "4GB", for each process that runs a model
-    (half of what there is). Raises InputError, RewriteRefuted, Grown, LimitReached.
+    `preset` or `passes` choose what runs: `"a,b{option=value}"`, or a list of such, of passes,
+    rules and families. `merge` is always, auto or never; `verify` proves the result on `provider`,
+    where the outputs `allow_empty` may have nothing finite to compare; "each" proves every rewrite
+    on its own operands as well. With merge="always" the file grows by at most a tenth, unless
+    `allow_growth`. `timeout`: seconds for everything (300); `max_memory`: bytes, or such as "4GB",
+    for each process that runs a model (half of what there is). Raises InputError, RewriteRefuted,
+    Grown, LimitReached.
     """
     pipeline = Pipeline.of(preset, passes, merge=merge, provider=provider)
     given = settled(model)  # a stream is read once
@@ -189,7 +211,9 @@ def optimize(
 
 @contextlib.contextmanager
 def _original(program: Program) -> Iterator[ModelProto | Path]:
-    """What `program` was read from, as onnxruntime can load it: the file itself when there is one."""
+    """What `program` was read from, as onnxruntime can load it: the file itself when there is
+    one.
+    """
     if program.path is not None:
         yield program.path
         return
@@ -201,7 +225,9 @@ def _original(program: Program) -> Iterator[ModelProto | Path]:
     yield proto
 
 
-def _stated(pipeline: Pipeline, original: ModelProto | Path, trace: Trace, options: Mapping[str, Any]) -> Any:
+def _stated(
+    pipeline: Pipeline, original: ModelProto | Path, trace: Trace, options: Mapping[str, Any]
+) -> Any:
     """What the result has to equal: the original, or what a pass that adds outputs says of it."""
     found: Any = original
     for p in pipeline.passes:
@@ -211,7 +237,9 @@ def _stated(pipeline: Pipeline, original: ModelProto | Path, trace: Trace, optio
 
 @contextlib.contextmanager
 def _runnable(program: Program) -> Iterator[ModelProto | Path]:
-    """The program as onnxruntime can load it: weights in external files need a file of the model beside them."""
+    """The program as onnxruntime can load it: weights in external files need a file of the model
+    beside them.
+    """
     proto = to_proto(program)
     if not outside(proto):
         yield proto
@@ -246,6 +274,7 @@ def _culprit(
 
     try:
         first = bisect(total, good)
-    except InternalError:  # a second look disagrees with the first (time ran out, a random operator): nobody to blame
+    # a second look disagrees with the first (time ran out, a random operator): nobody to blame
+    except InternalError:
         return None
     return rewritten(first)[1].firings[first - 1]

@@ -35,8 +35,8 @@ class OwnLaws(Pass):
 
 
 def run_plugins(files: Iterable[str]) -> list[Pass]:
-    """Run Python files that register gradient rules, passes and the like; the rules and families that each of them
-    leaves at its top level, as a pass called as the file.
+    """Run Python files that register gradient rules, passes and the like; the rules and families
+    that each of them leaves at its top level, as a pass called as the file.
 
     Raises InputError that names file and line, and what the file raised.
     """
@@ -55,9 +55,12 @@ def _run(name: str) -> dict[str, Any]:
         return runpy.run_path(name)
     except OnnxgradError as error:
         raise InputError(f"--plugin {name}: {error}") from error
-    except (Exception, SystemExit) as error:  # it is the user's program: whatever it raises is theirs to see
+    # it is the user's program: whatever it raises is theirs to see
+    except (Exception, SystemExit) as error:
         line = traceback.extract_tb(error.__traceback__)[-1].lineno
-        raise InputError(f"--plugin {name}, line {line}: {type(error).__name__}: {error}") from error
+        raise InputError(
+            f"--plugin {name}, line {line}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _called(name: str, laws: Sequence[Rule | Family]) -> Pass:
@@ -66,7 +69,9 @@ def _called(name: str, laws: Sequence[Rule | Family]) -> Pass:
         raise InputError(f"--plugin {name}: there is a pass of this name: call the file otherwise")
     made = tuple(laws)
     namespace = {"name": name, "__doc__": "; ".join(_law(law) for law in made)}
-    cls = make_dataclass("OwnLaws", [("laws", tuple, made)], bases=(OwnLaws,), namespace=namespace, frozen=True)
+    cls = make_dataclass(
+        "OwnLaws", [("laws", tuple, made)], bases=(OwnLaws,), namespace=namespace, frozen=True
+    )
     PASSES[name] = cls
     found: Pass = cls()
     return found

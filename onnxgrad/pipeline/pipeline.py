@@ -23,7 +23,8 @@ from onnxgrad.rewrite.worklist import Rule
 
 __all__ = ["PASSES", "PRESETS", "Pass", "PassResult", "Pipeline", "parse_passes"]
 
-# a pass may open the way for an earlier one, and the backstop is the fuel of each: no model we know takes more than 6
+# a pass may open the way for an earlier one, and the backstop is the fuel of each: no model we know
+# takes more than 6
 _ROUNDS = 16
 
 
@@ -52,8 +53,8 @@ class Pipeline:
         merge: str = "auto",
         provider: str = "cpu",
     ) -> Pipeline:
-        """A preset's passes, or those listed, where a rule or family is a pass of its own. `merge` and `provider` reach
-        every pass that has these options.
+        """A preset's passes, or those listed, where a rule or family is a pass of its own. `merge`
+        and `provider` reach every pass that has these options.
 
         Raises InputError for an unknown preset, pass, option or merge rule.
         """
@@ -72,7 +73,9 @@ class Pipeline:
             elif isinstance(item, Pass):
                 parsed.append(item)
             else:
-                raise InputError(f"a pass is a name, a Pass, a rule or a family, not {type(item).__name__}")
+                raise InputError(
+                    f"a pass is a name, a Pass, a rule or a family, not {type(item).__name__}"
+                )
         return Pipeline(tuple(parsed))
 
     @property
@@ -81,22 +84,29 @@ class Pipeline:
         return any(getattr(p, "merge", None) == "always" for p in self.passes)
 
     def run(
-        self, program: Program, trace: Trace | None = None, on_stage: Callable[[str], None] | None = None
+        self,
+        program: Program,
+        trace: Trace | None = None,
+        on_stage: Callable[[str], None] | None = None,
     ) -> list[PassResult]:
-        """Run the passes in order, again until a round fires nothing, nor would in a fresh reading of the result.
-        The program is changed in place.
+        """Run the passes in order, again until a round fires nothing, nor would in a fresh reading
+        of the result. The program is changed in place.
 
         `on_stage` is told the name of each pass before it runs.
         """
         with collector_paused(), blaming(program.proto):
             return self._run(program, trace or Trace(), on_stage or (lambda stage: None))
 
-    def _run(self, program: Program, trace: Trace, on_stage: Callable[[str], None]) -> list[PassResult]:
+    def _run(
+        self, program: Program, trace: Trace, on_stage: Callable[[str], None]
+    ) -> list[PassResult]:
         done: dict[str, PassResult] = {}
-        # how many firings there were when a pass last found nothing: if there are no more now, it finds nothing again
+        # how many firings there were when a pass last found nothing: if there are no more now, it
+        # finds nothing again
         idle: dict[Pass, int] = {}
         bindings = _bindings(program)
-        read = len(trace.firings)  # how many there were when types were last those of a fresh reading
+        # how many there were when types were last those of a fresh reading
+        read = len(trace.firings)
         for _ in range(_ROUNDS):
             fired = len(trace.firings)
             for p in self.passes:
@@ -135,13 +145,14 @@ def _sum(a: PassResult, b: PassResult) -> PassResult:
     return replace(a, firings=a.firings + b.firings, after=b.after, seconds=a.seconds + b.seconds)
 
 
-# ---- "a,b{option=value;option=value}" ------------------------------------------------------------------------------
+# ---- "a,b{option=value;option=value}" ------------------------------------------------------------
 
 _ITEM = re.compile(r"\s*([\w-]+)\s*(?:\{([^}]*)\})?\s*(?:,|$)")
 
 
 def parse_passes(text: str, **common: Any) -> list[Pass]:
-    """Passes from `name,name{option=value,option=value}`; `common` options go to each pass that has them.
+    """Passes from `name,name{option=value,option=value}`; `common` options go to each pass that has
+    them.
 
     Raises InputError that names what is unknown and lists what there is.
     """
@@ -150,7 +161,9 @@ def parse_passes(text: str, **common: Any) -> list[Pass]:
     while position < len(text):
         item = _ITEM.match(text, position)
         if item is None:
-            raise InputError(f"cannot read the list of passes at '{text[position:]}': write a,b{{option=value}}")
+            raise InputError(
+                f"cannot read the list of passes at '{text[position:]}': write a,b{{option=value}}"
+            )
         found.append(_make(item[1], item[2] or "", common))
         position = item.end()
     if not found:
@@ -167,7 +180,10 @@ def _make(name: str, options: str, common: dict[str, Any]) -> Pass:
     for entry in filter(None, re.split(r"[,;]", options)):
         key, equals, value = (part.strip() for part in entry.partition("="))
         if not equals or key not in known:
-            raise InputError(f"unknown option '{entry.strip()}' of pass '{name}'; it has: {', '.join(known) or 'none'}")
+            raise InputError(
+                f"unknown option '{entry.strip()}' of pass '{name}'; it has: "
+                f"{', '.join(known) or 'none'}"
+            )
         values[key] = _convert(name, key, value, known[key].type)
     return cls(**values)
 
@@ -181,7 +197,9 @@ def _convert(name: str, key: str, value: str, kind: Any) -> Any:
         if kind == "bool":
             return {"true": True, "false": False}[value.lower()]
     except (ValueError, KeyError):
-        raise InputError(f"option {key} of pass '{name}' wants a value of type {kind}, not '{value[:40]}'") from None
+        raise InputError(
+            f"option {key} of pass '{name}' wants a value of type {kind}, not '{value[:40]}'"
+        ) from None
     if kind == "str":
         return value
     raise InputError(f"option {key} of pass '{name}' cannot be set from text")

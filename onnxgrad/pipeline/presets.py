@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One position of a preset: a pass as `parse_passes` reads it, and the reason for the position."""
+    """One position of a preset: a pass as `parse_passes` reads it, and the reason for the
+    position.
+    """
 
     item: str
     why: str
@@ -24,22 +26,44 @@ class Preset:
 _CLEAN = (
     Step("remove-unused", "first, so that nothing below works on what nobody reads"),
     Step("remove-unused-functions", "nor on functions that no call reaches"),
-    Step("remove-noops", "Identity, Cast and Expand hide constants and equal bindings from the next two"),
-    Step("fold-constant", "a raw export's Transpose(weight), shapes and biases become the constants that laws ask for"),
-    Step("open-if", "a condition is constant once it is folded; what stands in a branch is open to all below"),
-    Step("merge-equal", "what is equal shows only once it is folded; then parallel branches share an input"),
-    Step("merge-consecutive", "what two equal branches share has one reader less once they are merged"),
+    Step(
+        "remove-noops",
+        "Identity, Cast and Expand hide constants and equal bindings from the next two",
+    ),
+    Step(
+        "fold-constant",
+        "a raw export's Transpose(weight), shapes and biases become the "
+        "constants that laws ask for",
+    ),
+    Step(
+        "open-if",
+        "a condition is constant once it is folded; what stands in a branch is open to all below",
+    ),
+    Step(
+        "merge-equal",
+        "what is equal shows only once it is folded; then parallel branches share an input",
+    ),
+    Step(
+        "merge-consecutive",
+        "what two equal branches share has one reader less once they are merged",
+    ),
 )
-# a weight that is folded, merged with an equal one or concatenated is another parameter for training
+# a weight that is folded, merged with an equal one or concatenated is another parameter for
+# training
 _TRAINABLE = (
     *_CLEAN[:2],
     Step("remove-noops{floats=false}", "the 1 of a product may be trained"),
     Step("fold-constant{floats=false}", "shapes, sizes and indices only"),
-    Step("merge-equal{floats=false}", "what is equal shows only once it is folded; biases of zeros stay apart"),
+    Step(
+        "merge-equal{floats=false}",
+        "what is equal shows only once it is folded; biases of zeros stay apart",
+    ),
     Step("simplify-transpose{floats=false}", "fewer and lower transposes between the same weights"),
     Step("remove-unused", "shapes that were folded"),
 )
-_BACKWARD = Step("backward-fold-scale-axis", "before forward: behind a product a scale moves whatever its sign")
+_BACKWARD = Step(
+    "backward-fold-scale-axis", "before forward: behind a product a scale moves whatever its sign"
+)
 _FORWARD = Step("forward-fold-scale-axis", "what is left in front of a product")
 _FOLDED = (
     Step("fold-constant", "weight * scale becomes the weight"),
@@ -47,13 +71,17 @@ _FOLDED = (
 )
 _STATISTICS = Step("fold-constant", "the statistics' arithmetic becomes one scale and one shift")
 _INFERENCE = (
-    Step("simplify-inference", "after the clean-up: a BatchNormalization becomes arithmetic on constants"),
+    Step(
+        "simplify-inference",
+        "after the clean-up: a BatchNormalization becomes arithmetic on constants",
+    ),
     _STATISTICS,
     _BACKWARD,
     _FORWARD,
     *_FOLDED,
 )
-# no scale moves forward, because onnxruntime looks for the multiply at the end of an RMS normalisation
+# no scale moves forward, because onnxruntime looks for the multiply at the end of an RMS
+# normalisation
 _INFERENCE_THAT_PAYS = (
     Step(
         "simplify-inference{only_after_products=true}",
@@ -64,20 +92,31 @@ _INFERENCE_THAT_PAYS = (
     *_FOLDED,
 )
 _PRODUCTS = (
-    Step("simplify-transpose", "before combining, so that right operands are weights and not transposes of weights"),
-    Step("combine-parallel-matmul", "after the scales: branches that differ in a multiply only are equal now"),
+    Step(
+        "simplify-transpose",
+        "before combining, so that right operands are weights and not transposes of weights",
+    ),
+    Step(
+        "combine-parallel-matmul",
+        "after the scales: branches that differ in a multiply only are equal now",
+    ),
     Step("combine-parallel-gemm", "the same for Gemm"),
     Step("combine-parallel-conv", "the same for Conv"),
     Step("transpose-after-concat", "combining made Concats of transposes"),
     Step("remove-unused", "the weights that were combined"),
 )
-_ARITHMETIC = Step("simplify-arithmetic{exact=false}", "numbers meet before scales look for a product")
-_EVERYWHERE = tuple(Step(f"{s.item}{{merge=always}}" if "parallel" in s.item else s.item, s.why) for s in _PRODUCTS)
+_ARITHMETIC = Step(
+    "simplify-arithmetic{exact=false}", "numbers meet before scales look for a product"
+)
+_EVERYWHERE = tuple(
+    Step(f"{s.item}{{merge=always}}" if "parallel" in s.item else s.item, s.why) for s in _PRODUCTS
+)
 
 DESCRIBED: dict[str, Preset] = {
     "clean": Preset("no law about products, no weight computed anew", _CLEAN),
     "default": Preset(
-        "not slower than the input: what the cost rules do not forbid", (*_CLEAN, *_INFERENCE_THAT_PAYS, *_PRODUCTS)
+        "not slower than the input: what the cost rules do not forbid",
+        (*_CLEAN, *_INFERENCE_THAT_PAYS, *_PRODUCTS),
     ),
     "inference": Preset(
         "BatchNormalization and Dropout away, scales and shifts into weights, products as they are",
@@ -88,7 +127,8 @@ DESCRIBED: dict[str, Preset] = {
         (*_CLEAN, _ARITHMETIC, *_INFERENCE, *_EVERYWHERE),
     ),
     "training-safe": Preset(
-        "every weight keeps its name, shape and bytes, and BatchNormalization and Dropout stay", _TRAINABLE
+        "every weight keeps its name, shape and bytes, and BatchNormalization and Dropout stay",
+        _TRAINABLE,
     ),
 }
 PRESETS: dict[str, tuple[str, ...]] = {

@@ -1,4 +1,5 @@
-"""Recipes: the options of `optimize`, and what must come out, in `[tool.onnxgrad]` of pyproject.toml or a TOML file.
+"""Recipes: the options of `optimize`, and what must come out, in `[tool.onnxgrad]` of
+pyproject.toml or a TOML file.
 
     [tool.onnxgrad]                       # in a file given with --config: at top level
     preset = "default"                    # or passes = "a,b{option=value}" (or a list of such)
@@ -39,7 +40,8 @@ else:
     import tomli as tomllib
 
 _TABLE = "tool.onnxgrad"
-# key -> the type it has in TOML; `cli.recipe_options` knows the option of `optimize` that says the same
+# key -> the type it has in TOML; `cli.recipe_options` knows the option of `optimize` that says the
+# same
 OPTIONS: dict[str, type] = {
     "preset": str,
     "passes": object,
@@ -62,14 +64,18 @@ _GATES = ("require", "verify.tolerance")
 
 @dataclass(frozen=True)
 class Recipe:
-    """The flat options for all models, and those for the models that a glob means; `where` names the file."""
+    """The flat options for all models, and those for the models that a glob means; `where` names
+    the file.
+    """
 
     where: str
     common: Mapping[str, Any] = field(default_factory=dict)
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def of(self, model: str) -> dict[str, Any]:
-        """The options for one model: the common ones, then those of every glob that means its path or file name."""
+        """The options for one model: the common ones, then those of every glob that means its
+        path or file name.
+        """
         found = dict(self.common)
         for pattern, own in self.models.items():
             if _means(pattern, model):
@@ -81,33 +87,46 @@ class Recipe:
     def unmet(self, models: Iterable[str]) -> list[str]:
         """The globs that mean none of the models: mistyped, or meant for models of another call."""
         given = list(models)
-        return [pattern for pattern in self.models if not any(_means(pattern, model) for model in given)]
+        return [
+            pattern for pattern in self.models if not any(_means(pattern, model) for model in given)
+        ]
 
     def check_names(self, model: str, program: Program) -> None:
-        """Raises InputError for a required operator that neither a schema has nor the model, before it is rewritten.
+        """Raises InputError for a required operator that neither a schema has nor the model, before
+        it is rewritten.
 
         Of a domain without schemas it may be an operator that the rewrites bring; `check` knows.
         """
-        unknown = unknown_operator(self.of(model).get("require", {}), operators_of(program), others=True)
+        unknown = unknown_operator(
+            self.of(model).get("require", {}), operators_of(program), others=True
+        )
         if unknown:
             raise InputError(f"{self.where}: {unknown}")
 
     def check(self, model: str, program: Program, report: Report | None) -> None:
-        """Raises NotProved, exit code 1, when the optimised model misses what the recipe requires, and InputError for a
-        required operator that exists nowhere.
+        """Raises NotProved, exit code 1, when the optimised model misses what the recipe requires,
+        and InputError for a required operator that exists nowhere.
         """
         own = self.of(model)
         required = own.get("require", {})
-        unknown = unknown_operator(required, operators_of(program) | set(stats_of(program.proto).operators))
+        unknown = unknown_operator(
+            required, operators_of(program) | set(stats_of(program.proto).operators)
+        )
         if unknown:
             raise InputError(f"{self.where}: {unknown}")
         missed = [words for name, text in required.items() if (words := miss(program, name, text))]
         limit = own.get("verify.tolerance")
-        worst = None if report is None or limit is None else max((d.rel for d in report.differences), default=0.0)
+        worst = (
+            None
+            if report is None or limit is None
+            else max((d.rel for d in report.differences), default=0.0)
+        )
         if worst is not None and limit is not None and not worst <= limit:
             missed.append(f"a difference of {worst:.2e} of max, tolerance = {limit:g}")
         if missed:
-            raise NotProved(f"{self.where} requires otherwise: {'; '.join(missed)}; nothing was written")
+            raise NotProved(
+                f"{self.where} requires otherwise: {'; '.join(missed)}; nothing was written"
+            )
 
 
 def _means(pattern: str, model: str) -> bool:
@@ -115,7 +134,8 @@ def _means(pattern: str, model: str) -> bool:
 
 
 def find(config: str | None) -> Recipe | None:
-    """The recipe of `--config FILE`, else of pyproject.toml in the current folder if it has the table; None otherwise.
+    """The recipe of `--config FILE`, else of pyproject.toml in the current folder if it has the
+    table; None otherwise.
 
     Raises InputError for a file that is missing or no TOML, and for an unknown key.
     """
@@ -147,7 +167,10 @@ def parse(table: Any, where: str) -> Recipe:
     """A recipe from its table. Raises InputError naming the key."""
     if not isinstance(table, dict) or not isinstance(table.get("models", {}), dict):
         raise InputError(f"{where}: [{_TABLE}] and its models are tables")
-    models = {pattern: _flat(own, f"{where}: models.{pattern!r}") for pattern, own in table.get("models", {}).items()}
+    models = {
+        pattern: _flat(own, f"{where}: models.{pattern!r}")
+        for pattern, own in table.get("models", {}).items()
+    }
     return Recipe(where, _flat({k: v for k, v in table.items() if k != "models"}, where), models)
 
 
@@ -158,10 +181,17 @@ def _flat(table: Any, where: str) -> dict[str, Any]:
     flat.update((f"verify.{k}", v) for k, v in table.get("verify", {}).items())
     for key, value in flat.items():
         if key not in OPTIONS and key not in _GATES:
-            raise InputError(f"{where}: unknown key '{key}'; there are {', '.join((*OPTIONS, *_GATES, 'models'))}")
+            raise InputError(
+                f"{where}: unknown key '{key}'; there are "
+                f"{', '.join((*OPTIONS, *_GATES, 'models'))}"
+            )
         wanted = {"require": dict, "verify.tolerance": object}.get(key) or OPTIONS[key]
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        fits = is_number if key in ("verify.timeout", "verify.tolerance") else isinstance(value, wanted)
+        fits = (
+            is_number
+            if key in ("verify.timeout", "verify.tolerance")
+            else isinstance(value, wanted)
+        )
         if not fits or (key == "passes" and not isinstance(value, (str, list))):
             raise InputError(f"{where}: '{key}' has the wrong type: {repr(value)[:80]}")
     _check_items(flat, where)
@@ -185,7 +215,9 @@ def _check_items(flat: Mapping[str, Any], where: str) -> None:
             if not allowed(item):
                 raise InputError(f"{where}: '{key}' cannot have {repr(item)[:80]}")
     passes = flat.get("passes", "")
-    if not all(isinstance(item, str) for item in (passes if isinstance(passes, list) else [passes])):
+    if not all(
+        isinstance(item, str) for item in (passes if isinstance(passes, list) else [passes])
+    ):
         raise InputError(f"{where}: 'passes' is a list of names, or names separated by commas")
 
 
@@ -198,7 +230,9 @@ def _check_numbers(flat: Mapping[str, Any], where: str) -> None:
         read_size(flat["verify.max_memory"])
     timeout = flat.get("verify.timeout", 1.0)
     if not 0 < timeout < MOST_SECONDS:
-        raise InputError(f"{where}: 'verify.timeout' must be a positive number of seconds, not {timeout}")
+        raise InputError(
+            f"{where}: 'verify.timeout' must be a positive number of seconds, not {timeout}"
+        )
 
 
 def _check_required(name: str, where: str) -> None:

@@ -30,7 +30,9 @@ _TITLES = {
 
 @dataclass(frozen=True)
 class Diff(Rendered):
-    """Lines by kind of difference, and `operators` with their counts before and after. What is empty is equal."""
+    """Lines by kind of difference, and `operators` with their counts before and after. What is
+    empty is equal.
+    """
 
     model: list[str] = field(default_factory=list)
     interface: list[str] = field(default_factory=list)
@@ -56,13 +58,17 @@ class Diff(Rendered):
         return {"same": self.same, **asdict(self)}
 
     def parts(self, verbose: bool = False) -> Iterator[Part]:
-        """The operators whose count changed as a table, then the lines of each kind under a title."""
+        """The operators whose count changed as a table, then the lines of each kind under a
+        title.
+        """
         if self.same:
             yield line("the same", "green")
             return
         if self.operators:
             made = table("operator", ">A", ">B", ">change")
-            for op, (before, after) in sorted(self.operators.items(), key=lambda item: -abs(item[1][0] - item[1][1])):
+            for op, (before, after) in sorted(
+                self.operators.items(), key=lambda item: -abs(item[1][0] - item[1][1])
+            ):
                 made.add_row(cell(op), number(before), number(after), change(before, after))
             yield made
             yield ""
@@ -79,10 +85,12 @@ class Diff(Rendered):
 
 
 def diff(a: ModelLike, b: ModelLike) -> Diff:
-    """What changed from model `a` to model `b`; neither is changed, run, or asked whether its operators exist.
+    """What changed from model `a` to model `b`; neither is changed, run, or asked whether its
+    operators exist.
 
-    Nodes are matched by the name of their first output, initializers by name. Weights are compared by content,
-    wherever they lie. Raises InputError when a model cannot be read, or its external data not.
+    Nodes are matched by the name of their first output, initializers by name. Weights are compared
+    by content, wherever they lie. Raises InputError when a model cannot be read, or its external
+    data not.
     """
     (x, folder_x), (y, folder_y) = proto_of(a), proto_of(b)
     found = Comparison((folder_x, folder_y))

@@ -19,7 +19,9 @@ _SHOWN = 8  # checked values without -v
 
 @dataclass(frozen=True)
 class GradientMade(Rendered):
-    """A gradient graph, how many nodes the model had (0: nobody counted), the seconds it took, its check if any."""
+    """A gradient graph, how many nodes the model had (0: nobody counted), the seconds it took,
+    its check if any.
+    """
 
     gradient: Gradient
     before: int
@@ -42,7 +44,9 @@ class GradientMade(Rendered):
     def parts(self, verbose: bool = False) -> Iterator[Part]:
         """Which adjoints there are, the new inputs, the notes, the size, the check."""
         found, program = self.gradient, self.gradient.program
-        yield cell(f"gradient of {', '.join(found.targets)} with respect to {len(found.adjoints)} values")
+        yield cell(
+            f"gradient of {', '.join(found.targets)} with respect to {len(found.adjoints)} values"
+        )
         adjoints = table("value", "adjoint", "type")
         types = {v.name: v.type for v in program.main.outputs}
         for value, name in list(found.adjoints.items())[: None if verbose else _LISTED]:
@@ -55,7 +59,11 @@ class GradientMade(Rendered):
         for note in found.notes:
             yield cell(f"note: {note}")
         size, after = bytes_text(to_proto(program).ByteSize()), nodes(program)
-        grown = f"{number(self.before)} → {number(after)} nodes, " if self.before else f"{number(after)} nodes, "
+        grown = (
+            f"{number(self.before)} → {number(after)} nodes, "
+            if self.before
+            else f"{number(after)} nodes, "
+        )
         yield f"{grown}{size}, opset {program.opset}, built in {seconds_text(self.seconds)}"
         if self.check is not None:
             yield from check_lines(self.check, verbose)
@@ -71,13 +79,25 @@ def check_lines(report: GradientReport, verbose: bool) -> Iterator[Part]:
     rows = table("value", ">gradient · direction", ">differences", ">error", "")
     ordered = sorted(report.values, key=lambda v: (v.judged, -v.error))
     worst = report.worst
-    shown = ordered if verbose else ([worst] if worst is not None else []) + [v for v in ordered if v is not worst]
+    shown = (
+        ordered
+        if verbose
+        else ([worst] if worst is not None else []) + [v for v in ordered if v is not worst]
+    )
     for v in shown if verbose else shown[:_SHOWN]:
-        style = "yellow" if not v.judged else "red" if not v.error <= report.tolerance else "dim" if v.zero else ""
+        style = (
+            "yellow"
+            if not v.judged
+            else "red"
+            if not v.error <= report.tolerance
+            else "dim"
+            if v.zero
+            else ""
+        )
         verdict = f"WRONG {v.why}".rstrip() if style == "red" else v.remark
         rows.add_row(
-            cell(v.name), cell(f"{v.gradient:.6g}"), cell(f"{v.difference:.6g}"), cell(f"{v.error:.1e}", style),
-            cell(verdict, style),
+            cell(v.name), cell(f"{v.gradient:.6g}"), cell(f"{v.difference:.6g}"),
+            cell(f"{v.error:.1e}", style), cell(verdict, style),
         )  # fmt: skip
     yield rows
     if len(report.values) > len(shown[:_SHOWN]) and not verbose:

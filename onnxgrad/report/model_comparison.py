@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    OperatorSetIdProto,
+    TensorProto,
+    ValueInfoProto,
+)
 
 from onnxgrad.ir import domains
 from onnxgrad.ir.nodes import every_node
@@ -18,20 +26,32 @@ from onnxgrad.ir.types import dtype_name, type_from_proto
 from onnxgrad.ir.weights import internalize
 
 _GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
-_HEADER = ("ir_version", "producer_name", "producer_version", "domain", "model_version", "doc_string")
+_HEADER = (
+    "ir_version",
+    "producer_name",
+    "producer_version",
+    "domain",
+    "model_version",
+    "doc_string",
+)
 Folders = tuple[Path | None, Path | None]  # of the two models' external data
 
 
 @dataclass
 class Comparison:
-    """What differs so far: lines by kind (`report.diff.Diff` names them), and the operators counted on either side."""
+    """What differs so far: lines by kind (`report.diff.Diff` names them), and the operators
+    counted on either side.
+    """
 
     folders: Folders
     lines: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    counts: tuple[Counter[str], Counter[str]] = field(default_factory=lambda: (Counter(), Counter()))
+    counts: tuple[Counter[str], Counter[str]] = field(
+        default_factory=lambda: (Counter(), Counter())
+    )
 
     def models(self, a: ModelProto, b: ModelProto) -> None:
-        """Everything in which b differs from a. External data is compared by content, wherever it lies.
+        """Everything in which b differs from a. External data is compared by content, wherever it
+        lies.
 
         Raises InputError when external data cannot be read.
         """
@@ -62,7 +82,9 @@ class Comparison:
         found += [f"opset {line}" for line in _mapping(opsets, other, empty="ai.onnx")]
         metadata, other = ({p.key: p.value for p in m.metadata_props} for m in (a, b))
         found += [f"metadata {line}" for line in _mapping(metadata, other)]
-        self._fields("model", a, b, skip={*_HEADER, "opset_import", "metadata_props", "graph", "functions"})
+        self._fields(
+            "model", a, b, skip={*_HEADER, "opset_import", "metadata_props", "graph", "functions"}
+        )
 
     def _fields(self, what: str, a: Any, b: Any, skip: set[str]) -> None:
         """Every protobuf field that nothing else compares."""
@@ -84,7 +106,9 @@ class Comparison:
         stale = [n for n in odd if (n in infos[0] and n in infos[1]) or n not in nodes]
         if stale:
             where = scope or "graph: "
-            self.lines["other"].append(f"{where}{len(stale)} declared types differ, the first of '{stale[0]}'")
+            self.lines["other"].append(
+                f"{where}{len(stale)} declared types differ, the first of '{stale[0]}'"
+            )
         done = {"node", "initializer", "input", "output", "value_info"}
         self._fields(f"graph {scope}".strip(), a, b, skip=done)
         self._nodes(scope, a.node, b.node)
@@ -98,13 +122,17 @@ class Comparison:
             if x is not None and y is not None:
                 self._node(f"{scope}{key}", x, y)
             elif only := x or y:
-                self.lines["added" if x is None else "removed"].append(f"{scope}{key} = {_call(only)}")
+                self.lines["added" if x is None else "removed"].append(
+                    f"{scope}{key} = {_call(only)}"
+                )
                 nested = (n for g in _nested(only) for n in every_node(g.node))
                 self.counts[x is None].update(operator(n) for n in nested)
         common = [[key for key in side if key in sides[0] and key in sides[1]] for side in sides]
         if common[0] != common[1]:
             first = next(key for key, other in zip(*common, strict=True) if key != other)
-            self.lines["order"].append(f"{scope or 'graph: '}the nodes are in another order, from {first} on")
+            self.lines["order"].append(
+                f"{scope or 'graph: '}the nodes are in another order, from {first} on"
+            )
 
     def _node(self, name: str, x: NodeProto, y: NodeProto) -> None:
         if (x.op_type, _domain(x), x.overload) != (y.op_type, _domain(y), y.overload):
@@ -120,9 +148,13 @@ class Comparison:
         attrs = [{a.name: a for a in n.attribute} for n in (x, y)]
         for attr in _both(*attrs):
             p, q = attrs[0].get(attr), attrs[1].get(attr)
-            if p != q and not (p is not None and q is not None and p.type == q.type and p.type in _GRAPHS):
+            if p != q and not (
+                p is not None and q is not None and p.type == q.type and p.type in _GRAPHS
+            ):
                 self.lines["attributes"].append(f"{name}: {operator(x)} {attr} {_change(p, q)}")
-        if sorted((p.key, p.value) for p in x.metadata_props) != sorted((p.key, p.value) for p in y.metadata_props):
+        if sorted((p.key, p.value) for p in x.metadata_props) != sorted(
+            (p.key, p.value) for p in y.metadata_props
+        ):
             self.lines["node_metadata"].append(name)
         done = {"input", "attribute", "metadata_props", "op_type", "domain", "overload"}
         self._fields(f"node {name}", x, y, skip=done)
@@ -136,7 +168,13 @@ def _mapping(a: Mapping[str, str], b: Mapping[str, str], empty: str = "''") -> l
     lines = []
     for key in _both(a, b):
         if a.get(key) != b.get(key):
-            what = "added" if key not in a else "removed" if key not in b else f"{_short(a[key])} -> {_short(b[key])}"
+            what = (
+                "added"
+                if key not in a
+                else "removed"
+                if key not in b
+                else f"{_short(a[key])} -> {_short(b[key])}"
+            )
             lines.append(f"{key or empty}: {what}{f' ({_short(b[key])})' if key not in a else ''}")
     return lines
 
@@ -153,7 +191,10 @@ def _values(kind: str, a: Iterable[ValueInfoProto], b: Iterable[ValueInfoProto])
             lines.append(f"{kind} {name} {'added' if name not in x else 'removed'}")
         elif x[name] != y[name]:
             before, after = (str(type_from_proto(v.type)) for v in (x[name], y[name]))
-            lines.append(f"{kind} {name}: " + (f"{before} -> {after}" if before != after else "its annotations differ"))
+            lines.append(
+                f"{kind} {name}: "
+                + (f"{before} -> {after}" if before != after else "its annotations differ")
+            )
     if not lines and list(x) != list(y):
         lines.append(f"the {kind}s are in another order")
     return lines
@@ -168,11 +209,15 @@ def _call(node: NodeProto) -> str:
 
 
 def _nested(node: NodeProto) -> list[GraphProto]:
-    return [g for a in node.attribute for g in ([a.g] if a.type == AttributeProto.GRAPH else a.graphs)]
+    return [
+        g for a in node.attribute for g in ([a.g] if a.type == AttributeProto.GRAPH else a.graphs)
+    ]
 
 
 def _graph_pairs(x: NodeProto, y: NodeProto) -> dict[str, tuple[GraphProto, GraphProto]]:
-    sides = [{a.name: list(a.graphs) or [a.g] for a in n.attribute if a.type in _GRAPHS} for n in (x, y)]
+    sides = [
+        {a.name: list(a.graphs) or [a.g] for a in n.attribute if a.type in _GRAPHS} for n in (x, y)
+    ]
     return {
         f"{name}[{i}]" if len(sides[0][name]) > 1 else name: pair
         for name in sides[0]
@@ -185,7 +230,9 @@ def _domain(part: NodeProto | OperatorSetIdProto) -> str:
 
 
 def _change(p: AttributeProto | None, q: AttributeProto | None) -> str:
-    return "added" if p is None else "removed" if q is None else f"{_attribute(p)} -> {_attribute(q)}"
+    return (
+        "added" if p is None else "removed" if q is None else f"{_attribute(p)} -> {_attribute(q)}"
+    )
 
 
 def _attribute(a: AttributeProto) -> str:
@@ -195,8 +242,14 @@ def _attribute(a: AttributeProto) -> str:
         return f"{dtype_name(a.t.data_type)}{list(a.t.dims)}"
     fields = {AttributeProto.INT: "i", AttributeProto.FLOAT: "f", AttributeProto.INTS: "ints"}
     fields |= {AttributeProto.FLOATS: "floats", AttributeProto.STRING: "s"}
-    value = getattr(a, fields[a.type]) if a.type in fields else AttributeProto.AttributeType.Name(a.type).lower()
-    return _short(str(list(value) if a.type in (AttributeProto.INTS, AttributeProto.FLOATS) else value))
+    value = (
+        getattr(a, fields[a.type])
+        if a.type in fields
+        else AttributeProto.AttributeType.Name(a.type).lower()
+    )
+    return _short(
+        str(list(value) if a.type in (AttributeProto.INTS, AttributeProto.FLOATS) else value)
+    )
 
 
 def _tensor(x: TensorProto | None, y: TensorProto | None, folders: Folders) -> str:
@@ -216,9 +269,15 @@ def _tensor(x: TensorProto | None, y: TensorProto | None, folders: Folders) -> s
 
 
 def _kind(tensor: TensorProto | None) -> str:
-    return "" if tensor is None else f"{dtype_name(tensor.data_type)}[{','.join(map(str, tensor.dims))}]"
+    return (
+        ""
+        if tensor is None
+        else f"{dtype_name(tensor.data_type)}[{','.join(map(str, tensor.dims))}]"
+    )
 
 
 def _content(tensor: TensorProto, folder: Path | None) -> bytes:
-    array = elements(internalize(tensor, folder) if tensor.data_location == TensorProto.EXTERNAL else tensor)
+    array = elements(
+        internalize(tensor, folder) if tensor.data_location == TensorProto.EXTERNAL else tensor
+    )
     return repr(array.tolist()).encode() if array.dtype == object else array.tobytes()

@@ -35,8 +35,8 @@ _MISSES = 20  # rows of near misses without -v
 
 @dataclass
 class Outcome(Rendered):
-    """What became of one model, which the user knows as `title`; filled in as the work goes on. `explain`: near misses
-    are shown too.
+    """What became of one model, which the user knows as `title`; filled in as the work goes on.
+    `explain`: near misses are shown too.
     """
 
     model: str
@@ -104,14 +104,24 @@ class Outcome(Rendered):
 def _passes_data(done: Optimized) -> list[dict[str, Any]]:
     did = _rules_by_pass(done)
     return [
-        {"name": p.name, "rewrites": p.firings, "rules": dict(did.get(p.name, {})), "seconds": round(p.seconds, 4)}
+        {
+            "name": p.name,
+            "rewrites": p.firings,
+            "rules": dict(did.get(p.name, {})),
+            "seconds": round(p.seconds, 4),
+        }
         for p in done.passes
     ]
 
 
 def _rules_data(done: Optimized) -> dict[str, Any]:
     return {
-        name: {"tried": c.tried, "matched": c.matched, "applied": c.applied, "seconds": round(c.seconds, 4)}
+        name: {
+            "tried": c.tried,
+            "matched": c.matched,
+            "applied": c.applied,
+            "seconds": round(c.seconds, 4),
+        }
         for name, c in done.trace.counts.items()
     }
 
@@ -127,7 +137,7 @@ def _rules_by_pass(done: Optimized) -> dict[str, Counter[str]]:
     return found
 
 
-# ---- one model -----------------------------------------------------------------------------------------------------
+# ---- one model -----------------------------------------------------------------------------------
 
 
 def _counts(before: Stats, after: Stats, verbose: bool) -> Table:
@@ -137,9 +147,15 @@ def _counts(before: Stats, after: Stats, verbose: bool) -> Table:
         ("parameters", before.parameters, after.parameters, number),
         ("file size", before.bytes, after.bytes, bytes_text),
     ):
-        made.add_row(what, shown(a), shown(b), _share(a, b) if shown is bytes_text else change(a, b))
+        made.add_row(
+            what, shown(a), shown(b), _share(a, b) if shown is bytes_text else change(a, b)
+        )
     made.add_section()
-    names = [n for n in {**before.operators, **after.operators} if before.operators[n] != after.operators[n]]
+    names = [
+        n
+        for n in {**before.operators, **after.operators}
+        if before.operators[n] != after.operators[n]
+    ]
     names.sort(key=lambda n: (-abs(after.operators[n] - before.operators[n]), n))
     for name in names if verbose else names[:_OPERATORS]:
         a, b = before.operators[name], after.operators[name]
@@ -155,8 +171,12 @@ def _passes(done: Optimized, verbose: bool) -> Iterator[Part]:
     idle = [p for p in done.passes if not p.firings]
     for p in done.passes:
         if p.firings or verbose:
-            rules = ", ".join(f"{rule} ×{count}" for rule, count in did.get(p.name, Counter()).most_common())
-            made.add_row(cell(p.name), number(p.firings), cell(rules, "dim"), seconds_text(p.seconds))
+            rules = ", ".join(
+                f"{rule} ×{count}" for rule, count in did.get(p.name, Counter()).most_common()
+            )
+            made.add_row(
+                cell(p.name), number(p.firings), cell(rules, "dim"), seconds_text(p.seconds)
+            )
     yield ""
     if made.rows:
         yield made
@@ -180,7 +200,13 @@ def _inexact(found: Sequence[Inexact]) -> Iterator[Text]:
 def _rules(done: Optimized) -> Table:
     made = table("rule", ">tried", ">matched", ">applied", ">time")
     for name, c in sorted(done.trace.counts.items(), key=lambda item: -item[1].seconds):
-        made.add_row(cell(name), number(c.tried), number(c.matched), number(c.applied), seconds_text(c.seconds))
+        made.add_row(
+            cell(name),
+            number(c.tried),
+            number(c.matched),
+            number(c.applied),
+            seconds_text(c.seconds),
+        )
     return made
 
 
@@ -203,13 +229,15 @@ def _misses(done: Optimized, verbose: bool) -> Iterator[Part]:
 def _last_line(outcome: Outcome) -> Text:
     words = {"read": "read", "rewrite": "rewritten", "prove": "proved", "write": "written"}
     shown = [k for k in words if k != "write" or outcome.written]
-    spent = ", ".join(f"{words[k]} in {seconds_text(s)}" for k, s in outcome.seconds.items() if k in shown)
+    spent = ", ".join(
+        f"{words[k]} in {seconds_text(s)}" for k, s in outcome.seconds.items() if k in shown
+    )
     if outcome.output is not None and outcome.written:
         return heading(outcome.output) + line(f"  {spent}", "dim")
     return line(f"{spent}{'' if outcome.written else '; dry run, no model written'}", "dim")
 
 
-# ---- several models ------------------------------------------------------------------------------------------------
+# ---- several models ------------------------------------------------------------------------------
 
 
 def summary(outcomes: Sequence[Outcome]) -> Table:
@@ -224,7 +252,15 @@ def summary(outcomes: Sequence[Outcome]) -> Table:
         worst = None if o.report is None else o.report.worst
         rel = "" if worst is None else share_text(worst.rel)
         allowed = "" if worst is None else share_text(worst.tolerance)
-        made.add_row(cell(o.model), nodes, size, _word(o), rel, allowed, seconds_text(sum(o.seconds.values())))
+        made.add_row(
+            cell(o.model),
+            nodes,
+            size,
+            _word(o),
+            rel,
+            allowed,
+            seconds_text(sum(o.seconds.values())),
+        )
     return made
 
 
@@ -234,13 +270,20 @@ def _style(before: int, after: int) -> str:
 
 def _share(before: int, after: int) -> Text:
     """What became of a size, in per cent."""
-    return line("=" if before == after else f"{100 * (after - before) / before:+.1f} %", _style(before, after))
+    return line(
+        "=" if before == after else f"{100 * (after - before) / before:+.1f} %",
+        _style(before, after),
+    )
 
 
 def _word(outcome: Outcome) -> Text:
     if outcome.report is not None:
         found = verdict(outcome.report)
-        return found + line(" in part", "yellow") if outcome.report.ok and outcome.report.gaps else found
+        return (
+            found + line(" in part", "yellow")
+            if outcome.report.ok and outcome.report.gaps
+            else found
+        )
     if outcome.error is not None:
         return line("refused" if outcome.exit_code == 2 else "failed", "red")
     return line("skipped", "yellow")

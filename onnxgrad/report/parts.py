@@ -1,6 +1,8 @@
-"""What a report is made of: lines and tables, whose styles say how a terminal shows them, and numbers as words.
+"""What a report is made of: lines and tables, whose styles say how a terminal shows them, and
+numbers as words.
 
-A style has rich's words (`bold`, `dim`, `red`, `bold green`); `report.rendering` makes text of the parts.
+A style has rich's words (`bold`, `dim`, `red`, `bold green`); `report.rendering` makes text of the
+parts.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 @dataclass(frozen=True)
 class Text:
-    """A line or a cell: pieces of text, each with its style; `indent` columns stay free on the left, wrapped or not."""
+    """A line or a cell: pieces of text, each with its style; `indent` columns stay free on the
+    left, wrapped or not.
+    """
 
     pieces: tuple[tuple[str, str], ...]
     indent: int = 0
@@ -29,7 +33,9 @@ class Text:
 
 @dataclass
 class Table:
-    """Rows of cells; a column whose name starts with `>` is right-aligned. Without `columns` it has no head."""
+    """Rows of cells; a column whose name starts with `>` is right-aligned. Without `columns` it
+    has no head.
+    """
 
     columns: tuple[str, ...] = ()
     title: str = ""
@@ -70,7 +76,9 @@ def cell(value: object, style: str = "") -> Text:
 
 
 def clean(text: str) -> str:
-    """`text` without control characters: names inside a model must not steer the reader's terminal."""
+    """`text` without control characters: names inside a model must not steer the reader's
+    terminal.
+    """
     return _CONTROL.sub(lambda m: f"\\x{ord(m[0]):02x}", text)
 
 
@@ -85,7 +93,13 @@ def bytes_text(size: int) -> str:
     while value >= 999.5 and len(units) > 1:
         value /= 1000
         units.pop(0)
-    return f"{size} B" if units[0] == "B" else f"{value:.3g} {units[0]}" if value < 99.95 else f"{value:.0f} {units[0]}"
+    return (
+        f"{size} B"
+        if units[0] == "B"
+        else f"{value:.3g} {units[0]}"
+        if value < 99.95
+        else f"{value:.0f} {units[0]}"
+    )
 
 
 def change(before: int, after: int) -> Text:

@@ -18,7 +18,9 @@ def verdict(report: Report) -> Text:
 
 
 def proof_lines(report: Report, verbose: bool) -> Iterator[Part]:
-    """The legs with their worst differences, the feeds, and what a reader should know about them."""
+    """The legs with their worst differences, the feeds, and what a reader should know about
+    them.
+    """
     cases = "; ".join(map(str, report.cases))
     ran = f"  {len(report.cases)} run{'s' * (len(report.cases) != 1)}: {cases}" if cases else ""
     # a leg that did not run is part of the verdict
@@ -31,7 +33,10 @@ def proof_lines(report: Report, verbose: bool) -> Iterator[Part]:
         yield made
     yield from _failing(report, verbose)
     for name in report.unstable:
-        yield cell(f"  {name}: the original disagrees with itself by {report.noise.get(name, 0.0):.1e}", "yellow")
+        yield cell(
+            f"  {name}: the original disagrees with itself by {report.noise.get(name, 0.0):.1e}",
+            "yellow",
+        )
     for name, count in report.compared.items() if verbose else ():
         yield cell(f"  {name}: {counted(count)}", "dim")
     for note in report.notes:
@@ -45,7 +50,9 @@ def _legs(report: Report) -> Table:
             made.add_row(leg.name, "0", "", "", "", cell(f"did not run: {leg.why}", "yellow"))
             continue
         found = leg.worst
-        place = cell("bit-identical" if found is None or found.rel == 0 else place_text(found), "dim")
+        place = cell(
+            "bit-identical" if found is None or found.rel == 0 else place_text(found), "dim"
+        )
         if leg.why:
             place += line(f" ({leg.why})", "yellow")
         made.add_row(leg.name, str(leg.cases), number(leg.compared), *_sizes(found), place)

@@ -1,6 +1,7 @@
 """The parts of a report as plain text, as Markdown, and as what rich prints on a terminal.
 
-rich is imported late: it takes a tenth of the time that the package does, and children that run models print nothing.
+rich is imported late: it takes a tenth of the time that the package does, and children that run
+models print nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +45,13 @@ def plain(parts: Iterable[Part]) -> str:
 
     file = io.StringIO()
     console = Console(
-        file=file, width=WIDTH, color_system=None, no_color=True, markup=False, emoji=False, highlight=False
+        file=file,
+        width=WIDTH,
+        color_system=None,
+        no_color=True,
+        markup=False,
+        emoji=False,
+        highlight=False,
     )
     for part in parts:
         console.print(rich_of(part))
@@ -73,21 +80,25 @@ def _rich_table(part: Table) -> rich.table.Table:
 
     if part.columns:
         made = RichTable(
-            box=box.SIMPLE_HEAD, title=clean(part.title) or None, title_justify="left", title_style="bold",
-            pad_edge=False, show_edge=False,
+            box=box.SIMPLE_HEAD, title=clean(part.title) or None, title_justify="left",
+            title_style="bold", pad_edge=False, show_edge=False,
         )  # fmt: skip
     else:
         made = RichTable.grid(padding=(0, 3, 0, 0))
     for name in part.columns:
         right = name.startswith(">")
-        made.add_column(name.lstrip(">"), justify="right" if right else "left", no_wrap=right, overflow="fold")
+        made.add_column(
+            name.lstrip(">"), justify="right" if right else "left", no_wrap=right, overflow="fold"
+        )
     for i, row in enumerate(part.rows, 1):
         made.add_row(*map(rich_of, row), end_section=i in part.sections)
     return made
 
 
 def markdown(parts: Iterable[Part]) -> str:
-    """The parts as Markdown: what is bold as headings, tables as tables, other lines as items of lists."""
+    """The parts as Markdown: what is bold as headings, tables as tables, other lines as items of
+    lists.
+    """
     blocks: list[str] = []
     for part in parts:
         if isinstance(part, Table):
@@ -105,7 +116,10 @@ def markdown(parts: Iterable[Part]) -> str:
 def _markdown_table(part: Table) -> str:
     width = max(map(len, part.rows), default=0)
     columns = part.columns or ("",) * width
-    rows = [[name.lstrip(">") for name in columns], ["--:" if name.startswith(">") else "---" for name in columns]]
+    rows = [
+        [name.lstrip(">") for name in columns],
+        ["--:" if name.startswith(">") else "---" for name in columns],
+    ]
     rows += [[_escaped(str(cell)) for cell in row] for row in part.rows]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 

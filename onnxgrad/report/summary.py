@@ -23,7 +23,9 @@ _SHORT = 80  # characters of a metadata value without -v
 
 @dataclass(frozen=True)
 class Value:
-    """An input or output: `type` as it is printed (`f32[N,4]`, `?` where unknown), and whether it has a default."""
+    """An input or output: `type` as it is printed (`f32[N,4]`, `?` where unknown), and whether
+    it has a default.
+    """
 
     name: str
     type: str
@@ -36,8 +38,9 @@ class Value:
 
 @dataclass(frozen=True)
 class Summary(Rendered):
-    """What is in a model. `model`: its path, else its graph's name; `functions`: domain, name and overload of each;
-    `nested`: how many graphs stand inside nodes; `external`: the files that hold weights.
+    """What is in a model. `model`: its path, else its graph's name; `functions`: domain, name and
+    overload of each; `nested`: how many graphs stand inside nodes; `external`: the files that hold
+    weights.
     """
 
     model: str
@@ -105,7 +108,9 @@ class Summary(Rendered):
             "nested graphs": number(self.nested) if self.nested else "",
             "functions": ", ".join(name for _, name, _ in self.functions),
             "weights in": ", ".join(self.external),
-            "opset": ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in self.opsets.items()),
+            "opset": ", ".join(
+                f"{domain or 'ai.onnx'} {version}" for domain, version in self.opsets.items()
+            ),
             "IR version": str(self.ir_version),
             "made by": self.producer,
         }
@@ -130,7 +135,8 @@ def _more(count: int, verbose: bool) -> Iterator[Part]:
 
 
 def inspect(model: ModelLike) -> Summary:
-    """What is in a model: interface, operators, parameters, metadata. Nothing is run, no external data read.
+    """What is in a model: interface, operators, parameters, metadata. Nothing is run, no external
+    data read.
 
     Raises InputError when the model cannot be read.
     """
@@ -160,4 +166,11 @@ def _value(var: Var, default: bool = False) -> Value:
 
 def _external(proto: ModelProto) -> list[str]:
     outside = [t for t in proto.graph.initializer if t.data_location == TensorProto.EXTERNAL]
-    return sorted({entry.value for tensor in outside for entry in tensor.external_data if entry.key == "location"})
+    return sorted(
+        {
+            entry.value
+            for tensor in outside
+            for entry in tensor.external_data
+            if entry.key == "location"
+        }
+    )

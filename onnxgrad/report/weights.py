@@ -37,7 +37,10 @@ class Weights(Rendered):
     def to_dict(self) -> dict[str, Any]:
         """JSON's types."""
         rows = {kind: [v for v in self.values if v.is_weight is kind] for kind in (True, False)}
-        listed = {kind: [{"name": v.name, "type": v.type, "why": v.why} for v in found] for kind, found in rows.items()}
+        listed = {
+            kind: [{"name": v.name, "type": v.type, "why": v.why} for v in found]
+            for kind, found in rows.items()
+        }
         return {"model": self.model, "weights": listed[True], "left_out": listed[False]}
 
     def parts(self, verbose: bool = False) -> Iterator[Part]:
@@ -67,8 +70,9 @@ def _first_of_each_reason(values: list[Weighed]) -> list[Weighed]:
 
 
 def weights(model: ModelLike) -> Weights:
-    """Which floating-point constants of the main graph and of nested ones are weights. Elements are read where operand
-    and name do not tell, nothing is run. Raises InputError when the model cannot be read.
+    """Which floating-point constants of the main graph and of nested ones are weights. Elements are
+    read where operand and name do not tell, nothing is run. Raises InputError when the model cannot
+    be read.
     """
     program = load_own(model)
     hoist(program, nested_constants(program))

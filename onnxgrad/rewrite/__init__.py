@@ -1,1 +1,3 @@
-"""Laws as patterns: the pattern language, the matcher, the worklist engine, families of parallel branches."""
+"""Laws as patterns: the pattern language, the matcher, the worklist engine, families of parallel
+branches.
+"""

@@ -1,4 +1,6 @@
-"""One try of a law, whoever drives it: build, decline or replace, and leave nothing behind that is not used."""
+"""One try of a law, whoever drives it: build, decline or replace, and leave nothing behind that
+is not used.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,8 @@ class Touched:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A law at one place. `where` names the place for people, and is put into words only when they are told of it; what
-    is emitted tells of `sources`.
+    """A law at one place. `where` names the place for people, and is put into words only when they
+    are told of it; what is emitted tells of `sources`.
 
     share: equal emissions become one. fault: the error for an answer that cannot be.
     """
@@ -44,13 +46,20 @@ class Attempt:
     share: bool = False
 
     def __call__(
-        self, trace: Trace, build: Callable[[], Any], mapping: Callable[[Any], Mapping[Var, Var]] = dict
+        self,
+        trace: Trace,
+        build: Callable[[], Any],
+        mapping: Callable[[Any], Mapping[Var, Var]] = dict,
     ) -> Touched | None:
-        """Build, and replace what `mapping` makes of the answer; None when the law declines or changes nothing.
+        """Build, and replace what `mapping` makes of the answer; None when the law declines or
+        changes nothing.
 
-        Both may return or raise a Decline. Raises `fault` for a replacement of another type or by a cycle.
+        Both may return or raise a Decline. Raises `fault` for a replacement of another type or by a
+        cycle.
         """
-        with emitting(self.block, share=self.share, sources=self.sources, made_by=self.law) as emitter:
+        with emitting(
+            self.block, share=self.share, sources=self.sources, made_by=self.law
+        ) as emitter:
             answer = _unless_declined(build)
         if answer is not None and not isinstance(answer, Decline):
             answer = _unless_declined(lambda: mapping(answer))
@@ -67,7 +76,9 @@ class Attempt:
 
 
 def _unless_declined(build: Callable[[], Any]) -> Any:
-    """What it answers: a Decline, too, for one that it raises, and where it writes a literal of unknown dtype."""
+    """What it answers: a Decline, too, for one that it raises, and where it writes a literal of
+    unknown dtype.
+    """
     try:
         return build()
     except Decline as declined:
@@ -89,9 +100,11 @@ def _parameters(build: Callable[..., Any]) -> tuple[str, ...]:
 def replacements(
     answer: Mapping[Any, Any], captured: Captured, rule: str, fault: type[OnnxgradError]
 ) -> dict[Var, Var]:
-    """What a rewriter answered as values for values; left out are those that stay themselves and those nobody reads.
+    """What a rewriter answered as values for values; left out are those that stay themselves and
+    those nobody reads.
 
-    A key is a value, the binding of one, or a pattern that stands for one. Raises `fault`, naming the rule.
+    A key is a value, the binding of one, or a pattern that stands for one. Raises `fault`, naming
+    the rule.
     """
     found: dict[Var, Var] = {}
     for key, new in answer.items():
@@ -100,16 +113,24 @@ def replacements(
             try:
                 old = value_of(key, captured)
             except KeyError:
-                raise fault(f"rule {rule} replaces a pattern that is no part of what it matches") from None
+                raise fault(
+                    f"rule {rule} replaces a pattern that is no part of what it matches"
+                ) from None
         if not isinstance(old, Var):
-            raise fault(f"rule {rule} replaces {type(old).__name__} {old!r}: only a value can be replaced")
+            raise fault(
+                f"rule {rule} replaces {type(old).__name__} {old!r}: only a value can be replaced"
+            )
         if not isinstance(new, Var):
             raise fault(
-                f"rule {rule} replaces {old.name} by {type(new).__name__} {str(new)[:60]}: return a value of the graph "
+                f"rule {rule} replaces {old.name} by {type(new).__name__} {str(new)[:60]}: return "
+                "a value of the graph "
                 "(emitted with op, or captured)"
             )
         if not _in_scope(new, old.block):
-            raise fault(f"rule {rule} replaces {old.name} by {new.name}, which is not in reach where that is read")
+            raise fault(
+                f"rule {rule} replaces {old.name} by {new.name}, which is not in reach "
+                "where that is read"
+            )
         if new is not old and old.use_count:
             found[old] = new
     return found
@@ -124,13 +145,20 @@ def _in_scope(v: Var, block: BindingBlock) -> bool:
 
 
 def fault_of(build: Callable[..., Any]) -> type[OnnxgradError]:
-    """The error for what a rewriter did wrong: a user's is the input, one of this package is our own fault."""
-    ours = (getattr(build, "__module__", None) or "").partition(".")[0] == __name__.partition(".")[0]
+    """The error for what a rewriter did wrong: a user's is the input, one of this package is our
+    own fault.
+    """
+    ours = (getattr(build, "__module__", None) or "").partition(".")[0] == __name__.partition(".")[
+        0
+    ]
     return InternalError if ours else InputError
 
 
-def substitute(mapping: Mapping[Var, Var], rule: str, fault: type[OnnxgradError] = InternalError) -> list[Binding]:
-    """Replace values at once, drop what became unused, and return the bindings whose surroundings changed.
+def substitute(
+    mapping: Mapping[Var, Var], rule: str, fault: type[OnnxgradError] = InternalError
+) -> list[Binding]:
+    """Replace values at once, drop what became unused, and return the bindings whose surroundings
+    changed.
 
     Raises `fault` when a replacement has another type or would close a cycle.
     """
@@ -140,13 +168,17 @@ def substitute(mapping: Mapping[Var, Var], rule: str, fault: type[OnnxgradError]
         _check_type(old, new, rule, fault)
         neighbours.update(dict.fromkeys(old.users))
     if len(mapping) > 1 and closes_cycle(mapping):
-        raise fault(f"rule {rule} builds on a value that it replaces, which would be a cycle, at {roots[0]}")
+        raise fault(
+            f"rule {rule} builds on a value that it replaces, which would be a cycle, at {roots[0]}"
+        )
     for old, new in mapping.items():
         if new.type is None or _says_less(new, old):
             new.type = old.type
         old.block.replace(old, new)
     for root in roots:
-        neighbours.update(dict.fromkeys(v.definition for v in root.reads() if v.definition is not None))
+        neighbours.update(
+            dict.fromkeys(v.definition for v in root.reads() if v.definition is not None)
+        )
         for v in root.reads():
             neighbours.update(dict.fromkeys(v.users))
         root.block.remove_unused([root])
@@ -175,14 +207,19 @@ def _says_less(new: Var, old: Var) -> bool:
     """The rewritten value is the same value, so what was known of its sizes stays known."""
     if old.shape is None:
         return False
-    return new.shape is None or any(n is None and o is not None for n, o in zip(new.shape, old.shape, strict=True))
+    return new.shape is None or any(
+        n is None and o is not None for n, o in zip(new.shape, old.shape, strict=True)
+    )
 
 
 def closes_cycle(mapping: Mapping[Var, Var]) -> bool:
-    """Whether a new value depends on one that is to be replaced: its own reader would then be its operand."""
+    """Whether a new value depends on one that is to be replaced: its own reader would then be
+    its operand.
+    """
     olds = {old.definition for old in mapping if old.definition is not None}
     news = {new.definition for new in mapping.values() if new.definition is not None} - olds
-    # what a binding reads does not depend on it, so the search for it stops there and need not climb the whole model
+    # what a binding reads does not depend on it, so the search for it stops there and need not
+    # climb the whole model
     return any(
         depends_on(new, {old}, [v.definition for v in old.reads() if v.definition is not None])
         for old in olds

@@ -7,7 +7,8 @@ from typing import Any
 
 from onnxgrad.rewrite.pattern import Both, Call, Capture, Each, Either, Pattern
 
-# captures by name, and the patterns of operators and alternatives by themselves: what each stands for
+# captures by name, and the patterns of operators and alternatives by themselves: what each stands
+# for
 Captured = Mapping[Any, Any]
 
 
@@ -50,7 +51,9 @@ def names_in(pattern: Pattern | None) -> Iterator[str]:
 def gather(
     answer: Captured, found: Captured, lists: dict[Any, list[Any]], common: set[str]
 ) -> tuple[Captured, dict[Any, list[Any]]]:
-    """Add one member's captures: those in `common` to what is found for all, the others to their lists."""
+    """Add one member's captures: those in `common` to what is found for all, the others to their
+    lists.
+    """
     for name, value in answer.items():
         if name not in found:
             if name in common:

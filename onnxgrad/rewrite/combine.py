@@ -1,7 +1,8 @@
 """Families: any number of parallel branches that share an operand, rewritten together.
 
-Branches are found by one pattern and put into buckets by a key. Members that depend on another member are left for
-a later group; that is decided on the graph as it is now, because every group rewritten before changed it.
+Branches are found by one pattern and put into buckets by a key. Members that depend on another
+member are left for a later group; that is decided on the graph as it is now, because every group
+rewritten before changed it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ Key = Callable[..., Hashable | Decline | None]
 
 @dataclass(frozen=True)
 class Family:
-    """A law over parallel branches: how one looks, which belong together (`by`), what replaces a whole group.
+    """A law over parallel branches: how one looks, which belong together (`by`), what replaces a
+    whole group.
 
     `accepts` may refuse a group, before anything is built.
     """
@@ -53,15 +55,20 @@ class Family:
 def combine(pattern: Pattern, *, by: Key) -> Callable[[Callable[..., Any]], Family]:
     """Make a family of a function that returns one replacement for each branch of a group.
 
-    The function receives the captures it names, each as a list over the branches, and `roots`, the matched bindings,
-    or `group`, the branches. `by` receives the captures by name (and `root`) and returns the group's key; None leaves
-    the branch out, and so does `decline("why")`, which says why. The function may decline too.
+    The function receives the captures it names, each as a list over the branches, and `roots`, the
+    matched bindings, or `group`, the branches. `by` receives the captures by name (and `root`) and
+    returns the group's key; None leaves the branch out, and so does `decline("why")`, which says
+    why. The function may decline too.
     """
     return lambda build: Family(build.__name__, pattern, by, build)
 
 
-def apply_family(block: BindingBlock, family: Family, trace: Trace, min_branches: int = 2) -> list[Binding]:
-    """Rewrite every group of at least `min_branches` in `block` and its nested blocks; what was emitted."""
+def apply_family(
+    block: BindingBlock, family: Family, trace: Trace, min_branches: int = 2
+) -> list[Binding]:
+    """Rewrite every group of at least `min_branches` in `block` and its nested blocks; what was
+    emitted.
+    """
     counts = trace.of(family.name)
     started = time.perf_counter()
     emitted: list[Binding] = []
@@ -119,7 +126,9 @@ def independent(roots: Sequence[Binding]) -> set[Binding]:
     dependencies = {root: _ancestors_among(root, set(roots)) for root in roots}
     taken: set[Binding] = set()
     for root in roots:
-        if not dependencies[root] & taken and not any(root in dependencies[other] for other in taken):
+        if not dependencies[root] & taken and not any(
+            root in dependencies[other] for other in taken
+        ):
             taken.add(root)
     return taken
 
@@ -127,9 +136,14 @@ def independent(roots: Sequence[Binding]) -> set[Binding]:
 def _ancestors_among(root: Binding, wanted: set[Binding]) -> set[Binding]:
     """Those of `wanted` that `root` depends on.
 
-    An operand that every one of `wanted` reads cannot depend on any of them, so the search does not go there.
+    An operand that every one of `wanted` reads cannot depend on any of them, so the search does not
+    go there.
     """
-    shared = set.intersection(*({v for v in b.inputs if v is not None} for b in wanted)) if wanted else set()
+    shared = (
+        set.intersection(*({v for v in b.inputs if v is not None} for b in wanted))
+        if wanted
+        else set()
+    )
     found: set[Binding] = set()
     seen: set[Var] = set(shared)
     work = [v for v in root.inputs if v is not None]
@@ -158,7 +172,9 @@ def _rewrite(family: Family, group: list[Branch], trace: Trace) -> list[Binding]
     def mapping(answer: Any) -> Mapping[Var, Var]:
         if not isinstance(answer, Sequence) or len(answer) != len(group):
             what = str(answer)[:60]
-            raise fault(f"{family.name} must return one value for each of {len(group)} branches, not {what}")
+            raise fault(
+                f"{family.name} must return one value for each of {len(group)} branches, not {what}"
+            )
         pairs = {branch[family.pattern]: new for branch, new in zip(group, answer, strict=True)}
         return replacements(pairs, {}, family.name, fault)
 
@@ -167,7 +183,11 @@ def _rewrite(family: Family, group: list[Branch], trace: Trace) -> list[Binding]
 
 
 def _gathered(group: Sequence[Branch]) -> dict[str, list[Any]]:
-    """Each capture's values over the branches, the branches' bindings as `roots`, and themselves as `group`."""
-    names = dict.fromkeys(name for branch in group for name in branch.captured if isinstance(name, str))
+    """Each capture's values over the branches, the branches' bindings as `roots`, and themselves
+    as `group`.
+    """
+    names = dict.fromkeys(
+        name for branch in group for name in branch.captured if isinstance(name, str)
+    )
     lists = {name: [branch.captured.get(name) for branch in group] for name in names}
     return {**lists, "roots": [branch.root for branch in group], "group": list(group)}

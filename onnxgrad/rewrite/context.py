@@ -1,8 +1,10 @@
-"""Block rewriting: a pattern over several bindings at once, with a mapping from matched values to new ones.
+"""Block rewriting: a pattern over several bindings at once, with a mapping from matched values to
+new ones.
 
-The roots of a `PatternContext` may share operands and need no common reader: a tree or DAG with several roots. The
-names (`PatternContext`, `rewrite_call`, `rewrite_bindings`) are those of TVM Relax, whose
-`relax.dpl` has the same two kinds of rewriting; its limits of enumerated arities do not apply here (`Each`).
+The roots of a `PatternContext` may share operands and need no common reader: a tree or DAG with
+several roots. The names (`PatternContext`, `rewrite_call`, `rewrite_bindings`) are those of TVM
+Relax, whose `relax.dpl` has the same two kinds of rewriting; its limits of enumerated arities do
+not apply here (`Each`).
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from onnxgrad.rewrite.worklist import Fuel, Measure, apply_rules, rewrite
 
 @dataclass(frozen=True)
 class Matched:
-    """What one match found: `m[pattern]` is the value of a root or of a pattern inside one, `m[capture]` a capture's.
+    """What one match found: `m[pattern]` is the value of a root or of a pattern inside one,
+    `m[capture]` a capture's.
 
     KeyError for a pattern that had no part in the match, such as the alternative not taken.
     """
@@ -47,10 +50,11 @@ class Matched:
 class PatternContext:
     """Several roots that match together, each a different value.
 
-    roots: patterns, or `Each(P.Op(x, w), same=(x,))` for every binding of that form with one common x.
+    roots: patterns, or `Each(P.Op(x, w), same=(x,))` for every binding of that form with one common
+    x.
 
-    Roots that differ in the names of captures only are interchangeable: a rewriter that leaves them alone in one order
-    is not asked again in another.
+    Roots that differ in the names of captures only are interchangeable: a rewriter that leaves them
+    alone in one order is not asked again in another.
     """
 
     def __init__(self, *roots: Pattern) -> None:
@@ -61,7 +65,9 @@ class PatternContext:
         self._tests: list[Callable[[Matched], bool]] = []
 
     def only_used_by(self, producer: Pattern, consumer: Pattern) -> PatternContext:
-        """The value of `producer` is read by the binding of `consumer` and by nothing else (roots or inside)."""
+        """The value of `producer` is read by the binding of `consumer` and by nothing else
+        (roots or inside).
+        """
         self._only.append((producer, consumer))
         return self
 
@@ -71,7 +77,9 @@ class PatternContext:
         return self
 
     def matches(self, block: BindingBlock, first: Binding | None = None) -> Iterator[Matched]:
-        """Every way to match all roots in one block, in the block's order; with `first`, those that start there."""
+        """Every way to match all roots in one block, in the block's order; with `first`, those
+        that start there.
+        """
         for captured, values in self._match(0, block, {}, {}, first):
             matched = Matched(captured, values)
             if self._holds(matched):
@@ -101,7 +109,9 @@ class PatternContext:
                     yield from self._match(index + 1, block, extended, {**values, root: value})
 
     def starts(self, block: BindingBlock) -> list[Binding | None]:
-        """Where the first root may be, as `first` for `matches`: [None] when that takes looking at everything."""
+        """Where the first root may be, as `first` for `matches`: [None] when that takes looking
+        at everything.
+        """
         first = self.roots[0]
         return [None] if isinstance(first, Each) else list(_candidates(first, block, {}))
 
@@ -123,9 +133,13 @@ class PatternContext:
 
 
 def _candidates(root: Pattern, block: BindingBlock, found: Captured) -> Iterable[Binding]:
-    """Bindings that may be `root`: readers of an operand that is known already, else all of the block."""
+    """Bindings that may be `root`: readers of an operand that is known already, else all of the
+    block.
+    """
     if isinstance(root, Either):
-        return dict.fromkeys(b for choice in root.choices for b in _candidates(choice, block, found))
+        return dict.fromkeys(
+            b for choice in root.choices for b in _candidates(choice, block, found)
+        )
     for operand in root.operands if isinstance(root, Call) else ():
         if isinstance(operand, Capture) and isinstance(found.get(operand.name), Var):
             return [b for b in found[operand.name].users if b.block is block]
@@ -136,8 +150,8 @@ def _candidates(root: Pattern, block: BindingBlock, found: Captured) -> Iterable
 def _families(
     each: Each, block: BindingBlock, found: Captured, taken_before: Sequence[Var]
 ) -> Iterator[tuple[Captured, list[Var]]]:
-    """The families of bindings that match `each.pattern` with their `same` captures in common, of which none depends
-    on another, and none is a root already.
+    """The families of bindings that match `each.pattern` with their `same` captures in common, of
+    which none depends on another, and none is a root already.
     """
     pattern = each.pattern
     common = {c.name for c in each.same}
@@ -168,12 +182,14 @@ Rewriter = Callable[[Matched], Mapping[Any, Var] | Decline | None]
 def rewrite_bindings(
     context: PatternContext, rewriter: Rewriter, model: ModelLike, *, trace: Trace | None = None
 ) -> Any:
-    """Rewrite every match of `context` until none is left; the model in the kind given (a block or Program in place).
+    """Rewrite every match of `context` until none is left; the model in the kind given (a block or
+    Program in place).
 
-    `rewriter(m)` emits with `op` and returns `{matched value (or its pattern): new value}`; None, `{}`, the matched
-    values themselves and `decline(...)` leave the match alone, anything else is an InputError that names the rewriter.
-    Values that the new bindings need from further down are hoisted by the schedule; a match whose replacement would
-    close a cycle is refused. Raises InternalError naming the rewriter when it does not terminate.
+    `rewriter(m)` emits with `op` and returns `{matched value (or its pattern): new value}`; None,
+    `{}`, the matched values themselves and `decline(...)` leave the match alone, anything else is
+    an InputError that names the rewriter. Values that the new bindings need from further down are
+    hoisted by the schedule; a match whose replacement would close a cycle is refused. Raises
+    InternalError naming the rewriter when it does not terminate.
     """
     trace = trace or Trace()
     return _over(model, lambda block: _rewrite_block(context, rewriter, block, trace))
@@ -187,7 +203,8 @@ def rewrite_call(
     shrinks: Measure | None = None,
     trace: Trace | None = None,
 ) -> Any:
-    """Rewrite every binding that is the root of `pattern`; the model in the kind given (a block or Program in place).
+    """Rewrite every binding that is the root of `pattern`; the model in the kind given (a block or
+    Program in place).
 
     `rewriter` is called as a `@rewrite` rule is: with the captures it names, and `root`.
     """
@@ -207,7 +224,9 @@ def _over(model: ModelLike, transform: Callable[[BindingBlock], object]) -> Any:
     return like(program, model)
 
 
-def _rewrite_block(context: PatternContext, rewriter: Rewriter, root: BindingBlock, trace: Trace) -> None:
+def _rewrite_block(
+    context: PatternContext, rewriter: Rewriter, root: BindingBlock, trace: Trace
+) -> None:
     name = getattr(rewriter, "__name__", "rewriter")
     fuel = Fuel(1000 + 20 * sum(1 for _ in root.walk()))
     for block in [root, *(nested for b in root.walk() for nested in b.blocks.values())]:
@@ -215,7 +234,8 @@ def _rewrite_block(context: PatternContext, rewriter: Rewriter, root: BindingBlo
         fired = True
         while fired:
             fired = False
-            for first in context.starts(block):  # sweep on from a firing, not from the beginning: models are long
+            # sweep on from a firing, not from the beginning: models are long
+            for first in context.starts(block):
                 if trace.stopped:
                     return
                 if first is not None and not first.is_live:
@@ -234,12 +254,17 @@ def _rewrite_first(
     refused: set[Hashable],
     first: Binding | None,
 ) -> bool:
-    """Rewrite the first match that the rewriter accepts; False when there is none. A refused one is not asked again."""
+    """Rewrite the first match that the rewriter accepts; False when there is none. A refused one
+    is not asked again.
+    """
     fault = fault_of(rewriter)
 
     def mapping(answer: Any, matched: Matched) -> Mapping[Var, Var]:
         if not isinstance(answer, Mapping):
-            raise fault(f"rule {name} must return a mapping of values to new ones, not {type(answer).__name__}")
+            raise fault(
+                f"rule {name} must return a mapping of values to new ones, not "
+                f"{type(answer).__name__}"
+            )
         found = replacements(answer, {**matched.captured, **matched.values}, name, fault)
         if closes_cycle(found):
             raise decline("the replacement needs a value that depends on what it replaces")
@@ -253,7 +278,10 @@ def _rewrite_first(
         trace.of(name).matched += 1
         sources = [v.definition for v in roots if v.definition is not None]
         attempt = Attempt(name, ", ".join(v.name for v in roots), block, sources, fault)
-        if attempt(trace, partial(rewriter, matched), partial(mapping, matched=matched)) is not None:
+        if (
+            attempt(trace, partial(rewriter, matched), partial(mapping, matched=matched))
+            is not None
+        ):
             return True
         refused.add(key)
     return False

@@ -1,4 +1,6 @@
-"""Which roots of a pattern over several bindings may change places: those that differ in the names of captures only."""
+"""Which roots of a pattern over several bindings may change places: those that differ in the
+names of captures only.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,13 @@ from onnxgrad.rewrite.pattern import Capture, Pattern
 
 
 def forms(roots: Sequence[Pattern], told_apart: Collection[Pattern]) -> list[Hashable]:
-    """One form for each root; equal ones are interchangeable. A root around one of `told_apart` is like no other."""
+    """One form for each root; equal ones are interchangeable. A root around one of `told_apart`
+    is like no other.
+    """
     parts = [list(_parts(root)) for root in roots]
     names = Counter(name for found in parts for name in {_name(p) for p in found})
-    # a capture that several roots have is the same for all, and so is a pattern that stands in several
+    # a capture that several roots have is the same for all, and so is a pattern that stands in
+    # several
     shared = {name for name, times in names.items() if times > 1}
     alike = [_form(root, shared, {}) for root in roots]
     return [
@@ -47,7 +52,11 @@ def _form(value: Any, shared: Collection[Hashable], own: dict[Hashable, int]) ->
         if name in shared and not isinstance(value, Capture):
             return name
         called = name if name in shared else own.setdefault(name, len(own))
-        inside = (_form(getattr(value, f.name), shared, own) for f in fields(value) if f.name not in ("name", "label"))
+        inside = (
+            _form(getattr(value, f.name), shared, own)
+            for f in fields(value)
+            if f.name not in ("name", "label")
+        )
         return (type(value).__name__, called, *inside)
     if isinstance(value, tuple):
         return tuple(_form(item, shared, own) for item in value)

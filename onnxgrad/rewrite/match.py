@@ -1,4 +1,6 @@
-"""Matching a pattern against the block: a search over alternatives and operand orders, first answer wins."""
+"""Matching a pattern against the block: a search over alternatives and operand orders, first
+answer wins.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,35 @@ import numpy as np
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.captures import Captured, gather, names_in, value_of
-from onnxgrad.rewrite.pattern import COMMUTATIVE, Both, Call, Capture, Each, Either, Literal, Not, Pattern
+from onnxgrad.rewrite.pattern import (
+    COMMUTATIVE,
+    Both,
+    Call,
+    Capture,
+    Each,
+    Either,
+    Literal,
+    Not,
+    Pattern,
+)
 
 # operands of a commutative operator that are tried in every order
 _PERMUTED = 5
 
 
-def match_binding(pattern: Pattern, binding: Binding, found: Captured | None = None) -> Iterator[Captured]:
-    """Every way in which `binding` computes the root of `pattern`, as captures that extend those `found` before."""
+def match_binding(
+    pattern: Pattern, binding: Binding, found: Captured | None = None
+) -> Iterator[Captured]:
+    """Every way in which `binding` computes the root of `pattern`, as captures that extend those
+    `found` before.
+    """
     found = found or {}
     if isinstance(pattern, Call):
-        if binding.op in pattern.ops and binding.domain == pattern.domain and binding.result(pattern.result):
+        if (
+            binding.op in pattern.ops
+            and binding.domain == pattern.domain
+            and binding.result(pattern.result)
+        ):
             yield from _call(pattern, binding, found)
     elif isinstance(pattern, Either):
         for choice in pattern.choices:
@@ -72,7 +92,12 @@ def _of_literal(pattern: Literal, var: Var, found: Captured) -> Iterator[Capture
 
 def _of_call(pattern: Call, var: Var, found: Captured) -> Iterator[Captured]:
     b = var.definition
-    if b is None or b.op not in pattern.ops or b.domain != pattern.domain or b.result(pattern.result) is not var:
+    if (
+        b is None
+        or b.op not in pattern.ops
+        or b.domain != pattern.domain
+        or b.result(pattern.result) is not var
+    ):
         return
     if not pattern.alone or _alone(var):
         yield from _call(pattern, b, found)
@@ -95,18 +120,24 @@ _KINDS: dict[type[Pattern], Callable[[Any, Var, Captured], Iterator[Captured]]] 
 
 
 def _alone(var: Var) -> bool:
-    """Read by one binding, in its own block: what a nested block reads may be wanted many times there."""
+    """Read by one binding, in its own block: what a nested block reads may be wanted many times
+    there.
+    """
     user = reader_of(var)
     return user is not None and user.block is var.block
 
 
 def reader_of(var: Var) -> Binding | None:
-    """The only binding that reads `var`, in however many operands; None when there are others or it is returned."""
+    """The only binding that reads `var`, in however many operands; None when there are others or
+    it is returned.
+    """
     return next(iter(var.users)) if len(var.users) == 1 and not var.returned else None
 
 
 def _is_value(var: Var, value: Any) -> bool:
-    """Whether `var` is a constant of this value; a number is a scalar or a vector of one, so that it widens nothing."""
+    """Whether `var` is a constant of this value; a number is a scalar or a vector of one, so
+    that it widens nothing.
+    """
     shapes: tuple[Any, ...] = ((), (1,)) if value.ndim == 0 else (value.shape,)
     array: Any = var.const if var.shape in shapes else None
     if array is None:
@@ -118,7 +149,9 @@ def _is_value(var: Var, value: Any) -> bool:
     with np.errstate(all="ignore"):
         own = value.astype(array.dtype)  # 0.1 is another number in each floating dtype
     kept = array.dtype.kind not in "iu" or np.array_equal(own, value)
-    return bool(kept and np.array_equal(array.reshape(own.shape).astype(np.float64), own.astype(np.float64)))
+    return bool(
+        kept and np.array_equal(array.reshape(own.shape).astype(np.float64), own.astype(np.float64))
+    )
 
 
 def _captured(pattern: Capture, value: Any, found: Captured) -> Captured | None:
@@ -150,7 +183,9 @@ def _call(pattern: Call, b: Binding, found: Captured) -> Iterator[Captured]:
 
 
 def _operators_fit(pattern: Call, b: Binding) -> bool:
-    """Where an operand must be the result of an operator, one is: the cheapest question, which most bindings fail."""
+    """Where an operand must be the result of an operator, one is: the cheapest question, which
+    most bindings fail.
+    """
     anywhere = b.op in COMMUTATIVE
     for i, operand in enumerate(pattern.operands):
         if type(operand) is not Call:
@@ -164,9 +199,16 @@ def _operators_fit(pattern: Call, b: Binding) -> bool:
 
 
 def _orders(b: Binding, width: int) -> Iterator[Sequence[Var | None]]:
-    """The operands as they stand, then in every other order in which they mean the same, for few of them."""
+    """The operands as they stand, then in every other order in which they mean the same, for few
+    of them.
+    """
     yield b.inputs
-    if b.op not in COMMUTATIVE or b.domain != "" or len(b.inputs) != width or not 2 <= width <= _PERMUTED:
+    if (
+        b.op not in COMMUTATIVE
+        or b.domain != ""
+        or len(b.inputs) != width
+        or not 2 <= width <= _PERMUTED
+    ):
         return
     seen = {tuple(b.inputs)}
     for order in permutations(b.inputs):
@@ -175,10 +217,14 @@ def _orders(b: Binding, width: int) -> Iterator[Sequence[Var | None]]:
             yield order
 
 
-def _operands(patterns: Sequence[Pattern | None], inputs: Sequence[Var | None], found: Captured) -> Iterator[Captured]:
+def _operands(
+    patterns: Sequence[Pattern | None], inputs: Sequence[Var | None], found: Captured
+) -> Iterator[Captured]:
     if patterns and isinstance(patterns[-1], Each):
         fixed = len(patterns) - 1
-        if not _alone_throughout([*patterns[:fixed], *[patterns[-1].pattern] * (len(inputs) - fixed)], inputs):
+        if not _alone_throughout(
+            [*patterns[:fixed], *[patterns[-1].pattern] * (len(inputs) - fixed)], inputs
+        ):
             return
         for answer in _fixed(patterns[:fixed], inputs[:fixed], found):
             gathered = _each(patterns[-1], inputs[fixed:], answer)
@@ -195,7 +241,9 @@ def _operands(patterns: Sequence[Pattern | None], inputs: Sequence[Var | None], 
 
 
 def _alone_throughout(patterns: Sequence[Pattern | None], inputs: Sequence[Var | None]) -> bool:
-    """A value read in several operands is used by nothing but the pattern when the pattern says so at each of them."""
+    """A value read in several operands is used by nothing but the pattern when the pattern says
+    so at each of them.
+    """
     if len(set(inputs)) == len(inputs):
         return True
     times = Counter(inputs)
@@ -204,7 +252,9 @@ def _alone_throughout(patterns: Sequence[Pattern | None], inputs: Sequence[Var |
     return all(isinstance(p, Call) and p.alone for p, v in slots if v in marked)
 
 
-def _fixed(patterns: Sequence[Pattern | None], inputs: Sequence[Var | None], found: Captured) -> Iterator[Captured]:
+def _fixed(
+    patterns: Sequence[Pattern | None], inputs: Sequence[Var | None], found: Captured
+) -> Iterator[Captured]:
     if len(inputs) < len(patterns):
         return
     for i, (pattern, var) in enumerate(zip(patterns, inputs, strict=False)):
@@ -220,12 +270,18 @@ def _fixed(patterns: Sequence[Pattern | None], inputs: Sequence[Var | None], fou
 
 
 def _at_most_one(pattern: Pattern | None, var: Var | None, found: Captured) -> Captured | None:
-    """The answer at an operand that is captured or left out: there is one at most, and nothing to come back to."""
+    """The answer at an operand that is captured or left out: there is one at most, and nothing
+    to come back to.
+    """
     if not isinstance(pattern, Capture):
         return found if pattern is None and var is None else None
     if var is not None:
         return _captured(pattern, var, found)
-    return {**found, pattern.name: None} if pattern.absent and found.get(pattern.name) is None else None
+    return (
+        {**found, pattern.name: None}
+        if pattern.absent and found.get(pattern.name) is None
+        else None
+    )
 
 
 def _each(each: Each, inputs: Sequence[Var | None], found: Captured) -> Captured | None:
@@ -237,7 +293,9 @@ def _each(each: Each, inputs: Sequence[Var | None], found: Captured) -> Captured
         {} if inputs else {n: [] for n in names_in(each.pattern) if n not in {*common, *found}}
     )
     # captures that another Each gathered: here they stand for the same lists, member by member
-    shared = {name: found[name] for name in names_in(each.pattern) if isinstance(found.get(name), list)}
+    shared = {
+        name: found[name] for name in names_in(each.pattern) if isinstance(found.get(name), list)
+    }
     if any(len(known) != len(inputs) for known in shared.values()):
         return None
     for i, var in enumerate(inputs):

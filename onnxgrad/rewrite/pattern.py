@@ -1,9 +1,11 @@
-"""The pattern language. `P.Transpose(P.Transpose(x, perm=p), perm=q)` describes values; captures are its variables.
+"""The pattern language. `P.Transpose(P.Transpose(x, perm=p), perm=q)` describes values; captures
+are its variables.
 
-A capture stands for a value where an operand is expected and for an attribute's value after `name=`. The same
-capture twice must stand for the same thing. Commutative operators match in both orders. A number or an array where an
-operand is expected stands for a constant of that value. `p | q`, `p & q` and `~p` are alternatives, both and not;
-`x.maybe` is an operand that may be left out, `Each(p)` any number of them.
+A capture stands for a value where an operand is expected and for an attribute's value after
+`name=`. The same capture twice must stand for the same thing. Commutative operators match in both
+orders. A number or an array where an operand is expected stands for a constant of that value. `p |
+q`, `p & q` and `~p` are alternatives, both and not; `x.maybe` is an operand that may be left out,
+`Each(p)` any number of them.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min", "And", "Or", "Xor", "Equal"
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """Describes one value. `p | q`: the first that matches; `p & q`: both; `~p`: whatever `p` does not match."""
+    """Describes one value. `p | q`: the first that matches; `p & q`: both; `~p`: whatever `p`
+    does not match.
+    """
 
     def __or__(self, other: Pattern) -> Either:
         return Either((self, other))
@@ -48,12 +52,16 @@ class Capture(Pattern):
     absent: bool = False
 
     def where(self, test: Callable[[Any], bool]) -> Capture:
-        """The same capture, only for what passes `test` (a rank, a dtype, a shape, being constant, ...)."""
+        """The same capture, only for what passes `test` (a rank, a dtype, a shape, being
+        constant, ...).
+        """
         return replace(self, test=test)
 
     @property
     def maybe(self) -> Capture:
-        """The same capture for an operand that may be left out: None then, whatever `where` says."""
+        """The same capture for an operand that may be left out: None then, whatever `where`
+        says.
+        """
         return replace(self, absent=True)
 
     @property
@@ -64,14 +72,18 @@ class Capture(Pattern):
 
 @dataclass(frozen=True, eq=False)
 class Literal(Pattern):
-    """A constant of this value in any dtype: a number may be a scalar or a vector of one, an array has its shape."""
+    """A constant of this value in any dtype: a number may be a scalar or a vector of one, an
+    array has its shape.
+    """
 
     value: Array
 
 
 @dataclass(frozen=True, eq=False)
 class Call(Pattern):
-    """The result of an operator. `alone`: read by nothing but the pattern. `label` captures the binding itself."""
+    """The result of an operator. `alone`: read by nothing but the pattern. `label` captures the
+    binding itself.
+    """
 
     ops: frozenset[str]
     domain: str
@@ -83,9 +95,11 @@ class Call(Pattern):
 
     @property
     def only(self) -> Call:
-        """The same call, used only by the binding that the pattern has above it, and in the same block.
+        """The same call, used only by the binding that the pattern has above it, and in the same
+        block.
 
-        A binding that reads it in several operands matches where the pattern says `only` at each of them.
+        A binding that reads it in several operands matches where the pattern says `only` at each of
+        them.
         """
         return replace(self, alone=True)
 
@@ -100,10 +114,11 @@ class Call(Pattern):
 
 @dataclass(frozen=True, eq=False)
 class Each(Pattern):
-    """Every one of the remaining operands (or, in a PatternContext, every such binding): captures gather lists.
+    """Every one of the remaining operands (or, in a PatternContext, every such binding): captures
+    gather lists.
 
-    Captures in `same` stand for one value that all have in common. A capture in two `Each` stands for one list.
-    at_least, at_most: how many there may be; None: any number.
+    Captures in `same` stand for one value that all have in common. A capture in two `Each` stands
+    for one list. at_least, at_most: how many there may be; None: any number.
     """
 
     pattern: Pattern
@@ -136,7 +151,9 @@ class Both(Pattern):
 
 @dataclass(frozen=True, eq=False)
 class Not(Pattern):
-    """A value that the pattern does not match, given the captures found before; it captures nothing."""
+    """A value that the pattern does not match, given the captures found before; it captures
+    nothing.
+    """
 
     pattern: Pattern
 
@@ -148,7 +165,9 @@ def capture(names: str) -> Any:
 
 
 class _Operators:
-    """`P.Op(operand patterns, attribute=value or capture)`; `P.any_of("Relu", "Tanh")(x)`; `P.domain("d").Op(...)`."""
+    """`P.Op(operand patterns, attribute=value or capture)`; `P.any_of("Relu", "Tanh")(x)`;
+    `P.domain("d").Op(...)`.
+    """
 
     def __init__(self, domain: str = "") -> None:
         self._domain = domain
@@ -164,7 +183,9 @@ class _Operators:
     def __getattr__(self, op: str) -> Callable[..., Call]:
         return lambda *operands, **attrs: self._call(frozenset({op}), operands, attrs)
 
-    def _call(self, ops: frozenset[str], operands: Sequence[Pattern | None], attrs: dict[str, Any]) -> Call:
+    def _call(
+        self, ops: frozenset[str], operands: Sequence[Pattern | None], attrs: dict[str, Any]
+    ) -> Call:
         if any(isinstance(o, Each) for o in operands[:-1]):
             raise InputError("Each(...) stands for all remaining operands, so it comes last")
         if self._domain == "":
@@ -175,17 +196,23 @@ class _Operators:
 
 
 def _check_attribute(ops: frozenset[str], name: str) -> None:
-    """Raises InputError when one of these operators of ONNX has no such attribute in any version."""
+    """Raises InputError when one of these operators of ONNX has no such attribute in any
+    version.
+    """
     for op in ops:
         if onnx.defs.has(op) and name not in onnx.defs.get_schema(op).attributes:
             known = _in_any_version()[op]
             if name not in known:
-                raise InputError(f"{op} has no attribute '{name}': it has {', '.join(sorted(known)) or 'none'}")
+                raise InputError(
+                    f"{op} has no attribute '{name}': it has {', '.join(sorted(known)) or 'none'}"
+                )
 
 
 @lru_cache(maxsize=1)
 def _in_any_version() -> dict[str, frozenset[str]]:
-    """The attributes of each operator of the default domain. Asked for old ones only: it takes a tenth of a second."""
+    """The attributes of each operator of the default domain. Asked for old ones only: it takes a
+    tenth of a second.
+    """
     found: dict[str, frozenset[str]] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
         if schema.domain == "":
@@ -198,7 +225,10 @@ def _operand(given: Any) -> Pattern | None:
         return given
     value = np.asarray(given)
     if value.dtype.kind not in "biufUS":
-        raise InputError(f"a pattern's operand is a pattern, None, a number or an array, not {type(given).__name__}")
+        raise InputError(
+            "a pattern's operand is a pattern, None, a number or an array, not "
+            f"{type(given).__name__}"
+        )
     return Literal(value)
 
 

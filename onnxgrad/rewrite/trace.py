@@ -1,4 +1,6 @@
-"""What rewriting did: every firing has a number, every rule its counts, every near miss its reason."""
+"""What rewriting did: every firing has a number, every rule its counts, every near miss its
+reason.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,17 @@ class Decline(Exception):
 
 
 def decline(reason: str) -> Decline:
-    """For a law that matched but must not fire, to return or to raise; `--explain` shows the reason."""
+    """For a law that matched but must not fire, to return or to raise; `--explain` shows the
+    reason.
+    """
     return Decline(reason)
 
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """One application of a rule: its number in the run, the pass and rule, the binding it rewrote (as text)."""
+    """One application of a rule: its number in the run, the pass and rule, the binding it
+    rewrote (as text).
+    """
 
     number: int
     pass_name: str
@@ -30,7 +36,9 @@ class Firing:
 
 @dataclass(slots=True)
 class RuleCounts:
-    """How often a rule was tried at a binding of its operator, matched, and fired; and the seconds it took."""
+    """How often a rule was tried at a binding of its operator, matched, and fired; and the
+    seconds it took.
+    """
 
     tried: int = 0
     matched: int = 0
@@ -40,7 +48,9 @@ class RuleCounts:
 
 @dataclass(frozen=True, slots=True)
 class Inexact:
-    """A rewrite whose result may be off for some feeds: by at most `error` (None: no bound is known), and why."""
+    """A rewrite whose result may be off for some feeds: by at most `error` (None: no bound is
+    known), and why.
+    """
 
     rule: str
     where: str
@@ -50,12 +60,14 @@ class Inexact:
 
 @dataclass
 class Trace:
-    """The record of one run. `limit` stops after that many firings; `explain` keeps the reasons of near misses.
+    """The record of one run. `limit` stops after that many firings; `explain` keeps the reasons of
+    near misses.
 
-    `rounded`: some firing computed new floating-point constants, which were rounded to their dtype. A proof in float64
-    must then allow for that; otherwise it may ask for equality to the last digits. `grown`: bytes that folded constants
-    added so far, for the cap that all passes of the run have in common. `inexact`: firings that are right only up to a
-    bound. `notes`: what was left undone for want of something, for the user to read.
+    `rounded`: some firing computed new floating-point constants, which were rounded to their dtype.
+    A proof in float64 must then allow for that; otherwise it may ask for equality to the last
+    digits. `grown`: bytes that folded constants added so far, for the cap that all passes of the
+    run have in common. `inexact`: firings that are right only up to a bound. `notes`: what was left
+    undone for want of something, for the user to read.
     """
 
     limit: int | None = None

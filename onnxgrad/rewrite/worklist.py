@@ -1,6 +1,7 @@
 """Rooted rules on a worklist: match, then guards, then build; one replacement last.
 
-A rule is one-shot or shrinks a declared measure, so rewriting ends; fuel is the backstop and names the rule.
+A rule is one-shot or shrinks a declared measure, so rewriting ends; fuel is the backstop and names
+the rule.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ _FUEL_FLOOR = 1000
 
 @dataclass(frozen=True)
 class Measure:
-    """A well-founded measure that each firing of a rule shrinks: a natural number computed from the block."""
+    """A well-founded measure that each firing of a rule shrinks: a natural number computed from
+    the block.
+    """
 
     name: str
     of: Callable[[BindingBlock], int]
@@ -47,7 +50,9 @@ def count(*ops: str) -> Measure:
 
 @dataclass(frozen=True)
 class Rule:
-    """A law: where it applies (`pattern`), what to build, and why it ends (`shrinks`, or None for one-shot)."""
+    """A law: where it applies (`pattern`), what to build, and why it ends (`shrinks`, or None
+    for one-shot).
+    """
 
     name: str
     pattern: Pattern
@@ -60,23 +65,34 @@ class Rule:
         return (inspect.getdoc(self.build) or "").split("\n")[0]
 
 
-def rewrite(pattern: Pattern, *, shrinks: Measure | None = None) -> Callable[[Callable[..., Any]], Rule]:
-    """Make a rule of a function that receives the captures by name, and `root`, the matched binding, if it asks.
+def rewrite(
+    pattern: Pattern, *, shrinks: Measure | None = None
+) -> Callable[[Callable[..., Any]], Rule]:
+    """Make a rule of a function that receives the captures by name, and `root`, the matched
+    binding, if it asks.
 
-    The function returns the value that replaces the one which the pattern stands for, a tuple replacing all outputs of
-    its binding, or a mapping of values to replacements. It leaves the match alone by returning None, that value itself,
-    an empty mapping, or `decline("why")`. Anything else is an InputError that names the function. Without `shrinks` the
-    rule is one-shot: it never fires on what it emitted itself.
+    The function returns the value that replaces the one which the pattern stands for, a tuple
+    replacing all outputs of its binding, or a mapping of values to replacements. It leaves the
+    match alone by returning None, that value itself, an empty mapping, or `decline("why")`.
+    Anything else is an InputError that names the function. Without `shrinks` the rule is one-shot:
+    it never fires on what it emitted itself.
     """
     if not isinstance(pattern, Pattern):
-        raise InputError(f"a rule's pattern is written with P, as in P.Relu(x), not as {type(pattern).__name__}")
+        raise InputError(
+            f"a rule's pattern is written with P, as in P.Relu(x), not as {type(pattern).__name__}"
+        )
     return lambda build: Rule(build.__name__, pattern, build, shrinks)
 
 
 def apply_rules(
-    block: BindingBlock, rules: Sequence[Rule], trace: Trace, *, where: Callable[[Binding], bool] | None = None
+    block: BindingBlock,
+    rules: Sequence[Rule],
+    trace: Trace,
+    *,
+    where: Callable[[Binding], bool] | None = None,
 ) -> int:
-    """Fire `rules` anywhere in `block` and its nested blocks until nothing matches; the number of firings.
+    """Fire `rules` anywhere in `block` and its nested blocks until nothing matches; the number of
+    firings.
 
     `where` limits the roots at which they may fire.
     """
@@ -98,8 +114,14 @@ def apply_rules(
                 continue
             fired += 1
             fuel.burn(rule.name)
-            if before is not None and rule.shrinks is not None and rule.shrinks.of(block.root) >= before:
-                raise InternalError(f"rule {rule.name} did not shrink its measure, the {rule.shrinks.name}")
+            if (
+                before is not None
+                and rule.shrinks is not None
+                and rule.shrinks.of(block.root) >= before
+            ):
+                raise InternalError(
+                    f"rule {rule.name} did not shrink its measure, the {rule.shrinks.name}"
+                )
             makers.update(dict.fromkeys(touched.emitted, rule.name))
             work.extend(b for b in (*touched.emitted, *touched.neighbours) if rules_at(b))
             break
@@ -111,7 +133,9 @@ def _by_operator(rules: Sequence[Rule]) -> Callable[[Binding], Sequence[Rule]]:
     known = [(rule, heads(rule.pattern)) for rule in rules]
     anywhere = [rule for rule, ops in known if ops is None]
     table = {
-        key: [rule for rule, ops in known if ops is None or key in ops] for _, named in known for key in named or ()
+        key: [rule for rule, ops in known if ops is None or key in ops]
+        for _, named in known
+        for key in named or ()
     }
     return lambda b: table.get((b.domain, b.op), anywhere)
 
@@ -126,7 +150,9 @@ def fire(rule: Rule, binding: Binding, trace: Trace) -> Touched | None:
             counts.matched += 1
             attempt = Attempt(rule.name, binding, binding.block, [binding], fault_of(rule.build))
             arguments = call_arguments(rule.build, {**captured, "root": binding})
-            mapping = partial(_as_mapping, root=value_of(rule.pattern, captured), captured=captured, rule=rule)
+            mapping = partial(
+                _as_mapping, root=value_of(rule.pattern, captured), captured=captured, rule=rule
+            )
             touched = attempt(trace, partial(rule.build, **arguments), mapping)
             if touched is not None:
                 return touched
@@ -170,7 +196,9 @@ class _Worklist:
 
 
 class Fuel:
-    """The backstop against endless rewriting: so many firings, then an error that names the rule."""
+    """The backstop against endless rewriting: so many firings, then an error that names the
+    rule.
+    """
 
     def __init__(self, amount: int) -> None:
         self.amount = amount
@@ -181,5 +209,6 @@ class Fuel:
         self.left -= 1
         if self.left < 0:
             raise InternalError(
-                f"rule {rule} fired until the fuel of {self.amount} was spent: it does not terminate on this graph"
+                f"rule {rule} fired until the fuel of {self.amount} was spent: it does not "
+                "terminate on this graph"
             )

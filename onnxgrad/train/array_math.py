@@ -1,7 +1,8 @@
-"""The operators that the formulas of training use, over numpy arrays: what `op` is to values of a graph.
+"""The operators that the formulas of training use, over numpy arrays: what `op` is to values of a
+graph.
 
-Names, operands and results are those of ONNX. As there, Python's numbers take the dtype of what they meet, so float32
-stays float32. Only what some formula uses is here.
+Names, operands and results are those of ONNX. As there, Python's numbers take the dtype of what
+they meet, so float32 stays float32. Only what some formula uses is here.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ def Cast(x: Any, *, to: int) -> Any:
 
 def element_type(x: Any) -> int:
     """The ONNX element type of an array, a number of numpy's or a Var."""
-    return int(x.dtype) if isinstance(x.dtype, int) else int(helper.np_dtype_to_tensor_dtype(x.dtype))
+    return (
+        int(x.dtype) if isinstance(x.dtype, int) else int(helper.np_dtype_to_tensor_dtype(x.dtype))
+    )
 
 
 def Abs(x: Any) -> Any:

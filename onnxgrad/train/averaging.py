@@ -16,12 +16,14 @@ from onnxgrad.train.optimizers.base import Moment, Tensor
 
 @dataclass(frozen=True)
 class ExponentialMovingAverage:
-    """a = decay a + (1 - decay) p after each update, the first a being p: torch.optim.swa_utils.get_ema_avg_fn.
+    """a = decay a + (1 - decay) p after each update, the first a being p:
+    torch.optim.swa_utils.get_ema_avg_fn.
 
-    A training step holds one more state per parameter, called `average`, and makes its new value of the parameter's
-    new one. Of parameters narrower than float32 the average is kept in float32, for it moves by less than they can
-    hold; with master weights give it those. Source: Polyak and Juditsky, "Acceleration of Stochastic Approximation by
-    Averaging", 1992. Raises InputError for a decay outside of 0 to 1.
+    A training step holds one more state per parameter, called `average`, and makes its new value of
+    the parameter's new one. Of parameters narrower than float32 the average is kept in float32, for
+    it moves by less than they can hold; with master weights give it those. Source: Polyak and
+    Juditsky, "Acceleration of Stochastic Approximation by Averaging", 1992. Raises InputError for a
+    decay outside of 0 to 1.
     """
 
     decay: float = 0.999
@@ -32,7 +34,11 @@ class ExponentialMovingAverage:
 
     def state(self, parameter: Array) -> Mapping[str, Array]:
         """The average before the first update: the parameter itself."""
-        return {"average": parameter.astype(parameter.dtype if parameter.dtype == np.float64 else np.float32)}
+        return {
+            "average": parameter.astype(
+                parameter.dtype if parameter.dtype == np.float64 else np.float32
+            )
+        }
 
     def update(self, average: Tensor, p: Tensor, at: Moment) -> Tensor:
         """The average with the parameter as it is after the update of that moment."""

@@ -1,4 +1,6 @@
-"""What watches training: a log as JSON lines, a plot of the loss, and the rule that ends it early."""
+"""What watches training: a log as JSON lines, a plot of the loss, and the rule that ends it
+early.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from onnxgrad.ir.files import write_whole
 class Event:
     """What a callback is told after each step, and once more after each evaluation.
 
-    step counts from 1 on, epoch from 0; evaluation: the loss and metrics on the held-out data, or None.
+    step counts from 1 on, epoch from 0; evaluation: the loss and metrics on the held-out data, or
+    None.
     """
 
     step: int
@@ -40,7 +43,12 @@ class JsonLines:
 
     def __call__(self, event: Event) -> None:
         """Write the line. Raises InputError when it cannot be written."""
-        line: dict[str, Any] = {"step": event.step, "epoch": event.epoch, "loss": event.loss, "rate": event.rate}
+        line: dict[str, Any] = {
+            "step": event.step,
+            "epoch": event.epoch,
+            "loss": event.loss,
+            "rate": event.rate,
+        }
         if event.evaluation is not None:
             line = {"step": event.step, "epoch": event.epoch, "evaluation": dict(event.evaluation)}
         try:
@@ -104,7 +112,12 @@ class History:
         axes.plot([e.step for e in steps], [e.loss for e in steps], linewidth=1, label="training")
         held = [e for e in self.events if e.evaluation is not None]
         if held:
-            axes.plot([e.step for e in held], [(e.evaluation or {})["loss"] for e in held], "o-", label="held out")
+            axes.plot(
+                [e.step for e in held],
+                [(e.evaluation or {})["loss"] for e in held],
+                "o-",
+                label="held out",
+            )
             axes.legend()
         axes.set_xlabel("step")
         axes.set_ylabel("loss")

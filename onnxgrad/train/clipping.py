@@ -1,8 +1,9 @@
 """Gradients made no larger than a limit: each element, or all of them by one factor.
 
-A training step clips between the gradients and the optimiser: what is unscaled (`train.loss_scaling`) or averaged over
-micro-batches comes first, and its factor can be given here, so that a gradient is multiplied once. As every update
-then waits for all gradients, parameters may be updated in place.
+A training step clips between the gradients and the optimiser: what is unscaled
+(`train.loss_scaling`) or averaged over micro-batches comes first, and its factor can be given here,
+so that a gradient is multiplied once. As every update then waits for all gradients, parameters may
+be updated in place.
 """
 
 from __future__ import annotations
@@ -30,13 +31,15 @@ def clip_by_value(gs: Sequence[Any], limit: float, math: Any = op) -> list[Any]:
 def clip_by_global_norm(
     gs: Sequence[Any], limit: float, math: Any = op, *, factor: Any = None
 ) -> tuple[list[Any], Any]:
-    """All gradients times min(limit / (norm + 1e-6), 1), and the norm: torch.nn.utils.clip_grad_norm_.
+    """All gradients times min(limit / (norm + 1e-6), 1), and the norm:
+    torch.nn.utils.clip_grad_norm_.
 
-    norm: of all of them together, as a scalar of float32, or of float64 where one of them is. factor: a scalar by
-    which they are multiplied before, such as 1 / scale or 1 / micro-batches; the norm is that of the products. Where
-    the norm is Inf or NaN all gradients become NaN, so that nothing passes for a step (PyTorch's error_if_nonfinite).
-    Source: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks", 2013. Raises
-    InputError for a limit that is not above 0, and without gradients.
+    norm: of all of them together, as a scalar of float32, or of float64 where one of them is.
+    factor: a scalar by which they are multiplied before, such as 1 / scale or 1 / micro-batches;
+    the norm is that of the products. Where the norm is Inf or NaN all gradients become NaN, so that
+    nothing passes for a step (PyTorch's error_if_nonfinite). Source: Pascanu, Mikolov and Bengio,
+    "On the difficulty of training recurrent neural networks", 2013. Raises InputError for a limit
+    that is not above 0, and without gradients.
     """
     limit = _limit(limit)
     if not gs:
@@ -63,6 +66,10 @@ def _times(g: Any, factor: Any, math: Any) -> Any:
 
 
 def _limit(limit: float) -> float:
-    if isinstance(limit, bool) or not isinstance(limit, (int, float, np.number)) or not 0 < limit < np.inf:
+    if (
+        isinstance(limit, bool)
+        or not isinstance(limit, (int, float, np.number))
+        or not 0 < limit < np.inf
+    ):
         raise InputError(f"the limit of clipping must be a number above 0, not {limit!r}")
     return float(limit)

@@ -1,4 +1,6 @@
-"""Batches: from arrays that are shuffled and cut, from files of them, or from any iterable of dicts."""
+"""Batches: from arrays that are shuffled and cut, from files of them, or from any iterable of
+dicts.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.types import Array
 
 Batch: TypeAlias = "Mapping[str, Array]"
-Given: TypeAlias = "Mapping[str, Array] | str | PathLike[str] | Iterable[Batch] | Callable[[], Iterable[Batch]]"
+Given: TypeAlias = (
+    "Mapping[str, Array] | str | PathLike[str] | Iterable[Batch] | Callable[[], Iterable[Batch]]"
+)
 
 
 class Data(ABC):
@@ -29,7 +33,8 @@ class Data(ABC):
 
 @dataclass(frozen=True)
 class Arrays(Data):
-    """Arrays with one first axis of examples, cut into batches; shuffled anew in each epoch where there is a seed.
+    """Arrays with one first axis of examples, cut into batches; shuffled anew in each epoch where
+    there is a seed.
 
     whole: leave out what is left at the end of an epoch and fills no batch.
     """
@@ -43,11 +48,16 @@ class Arrays(Data):
         counts = {name: len(a) if a.ndim else -1 for name, a in self.arrays.items()}
         if not counts or len(set(counts.values())) > 1 or min(counts.values()) < 0:
             listed = ", ".join(f"{name}: {n}" for name, n in counts.items()) or "none"
-            raise InputError(f"the arrays of the data need one number of examples on their first axis, not {listed}")
+            raise InputError(
+                "the arrays of the data need one number of examples on their first "
+                f"axis, not {listed}"
+            )
         if self.size < 1:
             raise InputError(f"the batch size must be at least 1, not {self.size}")
         if self.examples == 0 or (self.whole and self.examples < self.size):
-            raise InputError(f"the data has {self.examples} examples, not enough for a batch of {self.size}")
+            raise InputError(
+                f"the data has {self.examples} examples, not enough for a batch of {self.size}"
+            )
 
     @property
     def examples(self) -> int:
@@ -77,7 +87,9 @@ class Repeated(Data):
 
 
 def as_data(given: Given | Data, size: int, seed: int | None, *, whole: bool = False) -> Data:
-    """What `fit` takes as data. Raises InputError for what is none, and for a file that cannot be read."""
+    """What `fit` takes as data. Raises InputError for what is none, and for a file that cannot
+    be read.
+    """
     if isinstance(given, Data):
         return given
     if isinstance(given, (str, PathLike)):
@@ -87,7 +99,9 @@ def as_data(given: Given | Data, size: int, seed: int | None, *, whole: bool = F
     if callable(given):
         return Repeated(given)
     if iter(given) is given:
-        raise InputError("an iterator ends with its first epoch: give a list, or a function that makes one")
+        raise InputError(
+            "an iterator ends with its first epoch: give a list, or a function that makes one"
+        )
     batches: Any = given
     return Repeated(lambda: batches)
 
@@ -98,7 +112,10 @@ def read_npz(path: Path) -> dict[str, Array]:
         with open(path, "rb") as file:
             stored = np.load(file, allow_pickle=False)
             if isinstance(stored, np.ndarray):
-                raise InputError(f"{path}: one array without a name; the data is an .npz with one array per input")
+                raise InputError(
+                    f"{path}: one array without a name; the data is an .npz with one "
+                    "array per input"
+                )
             return {name: stored[name] for name in stored.files}
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None

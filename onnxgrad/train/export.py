@@ -19,16 +19,18 @@ from onnxgrad.ir.types import Array, numpy_dtype
 KEY = "onnxgrad.trained"
 # the fields of a tensor that hold its elements
 _DATA = (
-    "raw_data", "float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data",
-    "external_data", "data_location",
+    "raw_data", "float_data", "int32_data", "string_data", "int64_data", "double_data",
+    "uint64_data", "external_data", "data_location",
 )  # fmt: skip
 
 
-def export(model: ModelLike, values: Mapping[str, Array], how: Mapping[str, Any] | None = None) -> Program:
+def export(
+    model: ModelLike, values: Mapping[str, Array], how: Mapping[str, Any] | None = None
+) -> Program:
     """`model` with these values of weights; what was trained, and `how`, stands in its metadata.
 
-    Raises InputError for a name that is no weight of the file, one that several graphs of it have, and a value of
-    another shape.
+    Raises InputError for a name that is no weight of the file, one that several graphs of it have,
+    and a value of another shape.
     """
     before, folder = proto_of(model)
     proto = ModelProto()
@@ -55,29 +57,43 @@ def _named_tensors(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
         for a in node.attribute:
             if node.op_type == "Constant" and a.name == "value" and a.type == AttributeProto.TENSOR:
                 yield node.output[0], a.t
-            for nested in (a.g, *a.graphs) if a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) else ():
+            for nested in (
+                (a.g, *a.graphs) if a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) else ()
+            ):
                 yield from _named_tensors(nested)
 
 
 def _the_one(found: list[TensorProto], name: str) -> TensorProto:
     if not found:
-        raise InputError(f"'{name}' is no weight of the original model: was this trained from another file?")
+        raise InputError(
+            f"'{name}' is no weight of the original model: was this trained from another file?"
+        )
     if len(found) > 1:
-        raise InputError(f"'{name}' is a weight in {len(found)} graphs of the original model: nothing says in which")
+        raise InputError(
+            f"'{name}' is a weight in {len(found)} graphs of the original model: "
+            "nothing says in which"
+        )
     return found[0]
 
 
 def _replace(tensor: TensorProto, name: str, value: Array) -> None:
     if tuple(tensor.dims) != value.shape:
-        raise InputError(f"'{name}' has shape {list(value.shape)} after training, {list(tensor.dims)} in the model")
-    new = numpy_helper.from_array(np.require(value.astype(numpy_dtype(tensor.data_type)), requirements="C"))
+        raise InputError(
+            f"'{name}' has shape {list(value.shape)} after training, "
+            f"{list(tensor.dims)} in the model"
+        )
+    new = numpy_helper.from_array(
+        np.require(value.astype(numpy_dtype(tensor.data_type)), requirements="C")
+    )
     for field in _DATA:
         tensor.ClearField(field)
     tensor.raw_data = new.raw_data
 
 
 def changed_weights(before: ModelProto, after: ModelProto) -> list[str]:
-    """The names of values whose elements differ. Raises InternalError when the models differ in anything else."""
+    """The names of values whose elements differ. Raises InternalError when the models differ in
+    anything else.
+    """
     if _bare(before) != _bare(after):
         raise InternalError("the exported model differs from the original in more than weights")
     pairs = zip(_named_tensors(before.graph), _named_tensors(after.graph), strict=True)
@@ -88,7 +104,11 @@ def _elements(tensor: TensorProto) -> object:
     """What tells the elements: their bytes, or where they lie."""
     if tensor.data_location == TensorProto.EXTERNAL:
         return [(e.key, e.value) for e in tensor.external_data]
-    return elements(tensor).tobytes() if tensor.data_type != TensorProto.STRING else list(tensor.string_data)
+    return (
+        elements(tensor).tobytes()
+        if tensor.data_type != TensorProto.STRING
+        else list(tensor.string_data)
+    )
 
 
 def _bare(model: ModelProto) -> bytes:

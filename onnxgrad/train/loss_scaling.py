@@ -1,15 +1,17 @@
-"""Dynamic loss scaling: gradients in float16 that neither vanish nor overflow, and no update where one did.
+"""Dynamic loss scaling: gradients in float16 that neither vanish nor overflow, and no update where
+one did.
 
 A training step of a float16 model goes through it so, `s` being the state as inputs of the graph:
 
 1. differentiate `scaled(loss, s)` in place of the loss, which stays an output as it is;
 2. `gs = unscaled(gs, s)` in float32, and `finite = all_finite(gs)`; then clip;
-3. update with the optimiser over `Master` weights, at the moment whose step is `step - s["skipped"]`: updates that
-   were left out do not count;
+3. update with the optimiser over `Master` weights, at the moment whose step is `step -
+   s["skipped"]`: updates that were left out do not count;
 4. each new parameter, state and average is `kept(finite, new, old)`;
 5. `update(s, finite)` is the scaling's own next state.
 
-Source: Micikevicius et al., "Mixed Precision Training", 2018; the rule is that of torch.amp.GradScaler.
+Source: Micikevicius et al., "Mixed Precision Training", 2018; the rule is that of
+torch.amp.GradScaler.
 """
 
 from __future__ import annotations
@@ -30,10 +32,11 @@ State = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class LossScaling:
-    """The scale grows after growth_interval updates in a row without overflow, and shrinks after each with one.
+    """The scale grows after growth_interval updates in a row without overflow, and shrinks after
+    each with one.
 
-    Names and defaults are PyTorch's. Every function takes Vars, or arrays with `math=train.array_math`. Raises
-    InputError for numbers that make no scaling.
+    Names and defaults are PyTorch's. Every function takes Vars, or arrays with
+    `math=train.array_math`. Raises InputError for numbers that make no scaling.
     """
 
     init_scale: float = 65536.0
@@ -45,14 +48,24 @@ class LossScaling:
         if not 0 < self.init_scale < np.inf:
             raise InputError(f"loss scaling: init_scale must be above 0, not {self.init_scale}")
         if not 1 < self.growth_factor < np.inf or not 0 < self.backoff_factor < 1:
-            raise InputError("loss scaling: growth_factor must be above 1, backoff_factor between 0 and 1")
+            raise InputError(
+                "loss scaling: growth_factor must be above 1, backoff_factor between 0 and 1"
+            )
         if self.growth_interval < 1 or self.growth_interval != int(self.growth_interval):
-            raise InputError(f"loss scaling: growth_interval must be a whole number, not {self.growth_interval}")
+            raise InputError(
+                f"loss scaling: growth_interval must be a whole number, not {self.growth_interval}"
+            )
 
     def state(self) -> dict[str, Array]:
-        """The scale in float32; in int64 the updates since it changed last, and those left out: all scalars."""
+        """The scale in float32; in int64 the updates since it changed last, and those left out:
+        all scalars.
+        """
         zero = np.zeros((), np.int64)
-        return {"scale": np.array(self.init_scale, np.float32), "growth_tracker": zero, "skipped": zero.copy()}
+        return {
+            "scale": np.array(self.init_scale, np.float32),
+            "growth_tracker": zero,
+            "skipped": zero.copy(),
+        }
 
     def scaled(self, loss: Any, s: State, math: Any = op) -> Any:
         """loss scale, in float32, or in float64 where the loss is."""
@@ -65,7 +78,9 @@ class LossScaling:
         return [in_dtype(g, widest([g]), math) * in_dtype(inverse, widest([g]), math) for g in gs]
 
     def update(self, s: State, finite: Any, math: Any = op) -> dict[str, Any]:
-        """The state after a step whose gradients were all finite, or not. A scale does not grow to Inf."""
+        """The state after a step whose gradients were all finite, or not. A scale does not grow
+        to Inf.
+        """
         scale, count = s["scale"], s["growth_tracker"] + 1
         due = math.Equal(count, self.growth_interval)
         larger = scale * self.growth_factor
@@ -79,7 +94,8 @@ class LossScaling:
 
 
 def all_finite(gs: Sequence[Any], math: Any = op) -> Any:
-    """Whether no element is Inf or NaN, a bool scalar: 0 times a finite number is 0, of others it is NaN.
+    """Whether no element is Inf or NaN, a bool scalar: 0 times a finite number is 0, of others it
+    is NaN.
 
     Raises InputError without gradients.
     """

@@ -1,4 +1,6 @@
-"""`manifest.json`: which input of a training step is what, and which output becomes which input of the next one."""
+"""`manifest.json`: which input of a training step is what, and which output becomes which input
+of the next one.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,9 @@ Role = Literal["batch", "parameter", "state", "step", "learning_rate"]
 class Fed:
     """An input of the step.
 
-    next: the output that is its value in the next step. of: the parameter that a state belongs to. gradient: the value
-    of train.onnx that is a parameter's adjoint, as the optimiser gets it. classes, ignored: the labels of a loss are 0
-    to classes - 1, or `ignored`.
+    next: the output that is its value in the next step. of: the parameter that a state belongs to.
+    gradient: the value of train.onnx that is a parameter's adjoint, as the optimiser gets it.
+    classes, ignored: the labels of a loss are 0 to classes - 1, or `ignored`.
     """
 
     name: str
@@ -37,8 +39,8 @@ class Fed:
 class Manifest:
     """What a training step's files are and how to run them.
 
-    inputs: of train.onnx, in its order. loss, metrics: outputs of train.onnx. trained: the names of the parameters in
-    the original file. optimizer: its name and hyperparameters.
+    inputs: of train.onnx, in its order. loss, metrics: outputs of train.onnx. trained: the names of
+    the parameters in the original file. optimizer: its name and hyperparameters.
     """
 
     inputs: tuple[Fed, ...]
@@ -70,7 +72,8 @@ class Manifest:
             raise InputError(f"{where} is no manifest of a training step")
         if not isinstance(read.get("version"), int) or read["version"] > VERSION:
             raise InputError(
-                f"{where} is of version {read.get('version')}, this onnxgrad reads up to {VERSION}: install a newer one"
+                f"{where} is of version {read.get('version')}, this onnxgrad reads up to "
+                f"{VERSION}: install a newer one"
             )
         try:
             inputs = tuple(_fed(entry) for entry in read.pop("inputs"))

@@ -14,7 +14,9 @@ from onnxgrad.ir.types import Array
 Metric: TypeAlias = "Callable[[Mapping[str, Array], Mapping[str, Array]], tuple[float, int]]"
 
 
-def accuracy(output: str = "logits", target: str = "labels", *, axis: int = 1, ignore_index: int = -100) -> Metric:
+def accuracy(
+    output: str = "logits", target: str = "labels", *, axis: int = 1, ignore_index: int = -100
+) -> Metric:
     """The share of labels that the highest score along `axis` names."""
 
     def measure(outputs: Mapping[str, Array], batch: Mapping[str, Array]) -> tuple[float, int]:
@@ -28,7 +30,9 @@ def accuracy(output: str = "logits", target: str = "labels", *, axis: int = 1, i
 
 def _named(values: Mapping[str, Array], name: str) -> Array:
     if name not in values:
-        raise InputError(f"the metric reads '{name}', and there are {', '.join(values) or 'no values'}")
+        raise InputError(
+            f"the metric reads '{name}', and there are {', '.join(values) or 'no values'}"
+        )
     return np.asarray(values[name])
 
 

@@ -1,4 +1,6 @@
-"""Sums of squares that keep their digits however large a tensor is, and norms over several tensors."""
+"""Sums of squares that keep their digits however large a tensor is, and norms over several
+tensors.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,15 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import is_static
 from onnxgrad.train.array_math import element_type
 
-# onnxruntime adds a float32 reduction up in a few running sums: off by 1e-6 for as many elements of one size, by 6e-3
-# for 40 million
+# onnxruntime adds a float32 reduction up in a few running sums: off by 1e-6 for as many elements of
+# one size, by 6e-3 for 40 million
 _ACCURATE = 1 << 16
 
 
 def sum_of_squares(x: Any, math: Any = op) -> Any:
-    """The sum of the squares of all elements of a Var or array, a scalar; of a large one row by row."""
+    """The sum of the squares of all elements of a Var or array, a scalar; of a large one row by
+    row.
+    """
     shape = x.shape
     if not is_static(shape) or len(shape) < 2 or prod(shape) <= _ACCURATE:
         return math.ReduceSumSquare(x, keepdims=0)
@@ -39,7 +43,8 @@ def in_dtype(x: Any, dtype: int, math: Any = op) -> Any:
 
 
 def global_norm(xs: Sequence[Any], math: Any = op) -> Any:
-    """The root of the sum of all squares of all tensors: a scalar of float32, of float64 where one of them is.
+    """The root of the sum of all squares of all tensors: a scalar of float32, of float64 where one
+    of them is.
 
     Squares are formed in that dtype, so float16 does not overflow.
     """

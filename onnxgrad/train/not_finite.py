@@ -14,10 +14,11 @@ from onnxgrad.verify.running.run import run
 
 
 def first_not_finite(program: Program, feeds: Mapping[str, Array]) -> str | None:
-    """The name of the first value in the graph's order that is not finite on these feeds; None: all are.
+    """The name of the first value in the graph's order that is not finite on these feeds; None: all
+    are.
 
-    Inputs come first, then results, whose own operands were finite. Infinite constants of the model are none of its
-    doing.
+    Inputs come first, then results, whose own operands were finite. Infinite constants of the model
+    are none of its doing.
     """
     for name, array in feeds.items():
         if not _finite(array):
@@ -25,7 +26,9 @@ def first_not_finite(program: Program, feeds: Mapping[str, Array]) -> str | None
     seen = load_own(program)
     block = seen.main
     block.schedule()
-    results = [v for b in block.bindings for v in b.outputs if v is not None and v.dtype in FLOAT_DTYPES]
+    results = [
+        v for b in block.bindings for v in b.outputs if v is not None and v.dtype in FLOAT_DTYPES
+    ]
     for v in results:
         if not v.returned and not v.is_constant:
             block.add_output(v)

@@ -1,4 +1,5 @@
-"""`ai.onnx.preview.training`: Gradient, Adam, Adagrad and Momentum by standard operators, which onnxruntime runs.
+"""`ai.onnx.preview.training`: Gradient, Adam, Adagrad and Momentum by standard operators, which
+onnxruntime runs.
 
 The formulas of the three optimisers are in `train.optimizers.standard`.
 """
@@ -24,7 +25,12 @@ from onnxgrad.passes.base import Pass, register
 from onnxgrad.rewrite.attempt import substitute
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.train.optimizers.base import Moment
-from onnxgrad.train.optimizers.standard import Standard, StandardAdagrad, StandardAdam, StandardMomentum
+from onnxgrad.train.optimizers.standard import (
+    Standard,
+    StandardAdagrad,
+    StandardAdam,
+    StandardMomentum,
+)
 
 DOMAIN = "ai.onnx.preview.training"
 
@@ -32,12 +38,16 @@ DOMAIN = "ai.onnx.preview.training"
 @register
 @dataclass(frozen=True)
 class LowerTraining(Pass):
-    """Gradient, Adam, Adagrad, Momentum = what their definitions say, in operators of the default domain."""
+    """Gradient, Adam, Adagrad, Momentum = what their definitions say, in operators of the
+    default domain.
+    """
 
     name: ClassVar[str] = "lower-training"
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Replace each of these bindings in the main graph. Raises InputError for a Gradient that cannot be formed."""
+        """Replace each of these bindings in the main graph. Raises InputError for a Gradient
+        that cannot be formed.
+        """
         block = program.main
         block.schedule()
         found = [b for b in block.bindings if b.domain == DOMAIN and b.op in _LOWER]
@@ -51,18 +61,24 @@ class LowerTraining(Pass):
                 with emitting(block, share=True, sources=(b,), made_by="lower_training"):
                     results = _LOWER[b.op](b)
             except InternalError as e:
-                raise InputError(f"'{where}' cannot be expressed at opset {program.opset}: {e}") from e
+                raise InputError(
+                    f"'{where}' cannot be expressed at opset {program.opset}: {e}"
+                ) from e
             trace.of("lower_training").applied += 1
             trace.fired("lower_training", where)
             pairs = zip(b.outputs, results, strict=True)
             substitute({old: new for old, new in pairs if old is not None}, "lower_training")
-        if DOMAIN in program.opsets and not any(b.domain == DOMAIN for blk in program.blocks() for b in blk.bindings):
+        if DOMAIN in program.opsets and not any(
+            b.domain == DOMAIN for blk in program.blocks() for b in blk.bindings
+        ):
             del program.opsets[DOMAIN]
             block.touch()
 
 
 def _gradient(b: Binding) -> list[Var]:
-    """dy/dxs at the values that the operands give; the forward values are reused where operands are xs themselves."""
+    """dy/dxs at the values that the operands give; the forward values are reused where operands
+    are xs themselves.
+    """
     block = b.block
     values = {v.name: v for v in block.vars()}
     names = [*(b.attr("xs") or ()), *(b.attr("zs") or ())]
@@ -77,7 +93,11 @@ def _gradient(b: Binding) -> list[Var]:
         # the same graph from other values: a second copy of what lies between them and y
         between = reaching(block, [y])
         mapping: dict[Var, Var | None] = dict(given)
-        copied = [f for f in block.bindings if f is not b and any(v in between and v not in given for v in f.outputs)]
+        copied = [
+            f
+            for f in block.bindings
+            if f is not b and any(v in between and v not in given for v in f.outputs)
+        ]
         clone_bindings([f for f in copied if f.domain != DOMAIN], block, mapping, prefix="at_")
         y = mapping.get(y) or y
         xs = [mapping.get(v) or v for v in xs]
@@ -86,7 +106,9 @@ def _gradient(b: Binding) -> list[Var]:
 
 
 def _updated(rule: type[Standard], *slots: str) -> Callable[[Binding], list[Var]]:
-    """Operands (R, T, X1.., G1.., state1.., ...), a list of tensors each; results X1.., state1.., ... likewise."""
+    """Operands (R, T, X1.., G1.., state1.., ...), a list of tensors each; results X1..,
+    state1.., ... likewise.
+    """
 
     def lower(b: Binding) -> list[Var]:
         operands = [v for v in b.inputs if v is not None]
@@ -95,7 +117,9 @@ def _updated(rule: type[Standard], *slots: str) -> Callable[[Binding], list[Var]
         n = len(lists) // count
         if n * count != len(lists) or n == 0:
             raise InputError(f"'{b}' has {len(lists)} tensors, not {count} for each one to update")
-        optimizer = rule(**{f.name: b.attr(f.name, 0.0) for f in fields(rule) if f.name not in _NO_ATTRIBUTES})
+        optimizer = rule(
+            **{f.name: b.attr(f.name, 0.0) for f in fields(rule) if f.name not in _NO_ATTRIBUTES}
+        )
         new = []
         for i in range(n):
             x, g, *states = (lists[k * n + i] for k in range(count))

@@ -1,8 +1,9 @@
 """Schedules: the learning rate as a function of the step, by one formula in Python and in a graph.
 
-A step counts from 1, as the input `step` of a training step does: `schedule(1)` is the rate of the first update,
-PyTorch's at `last_epoch` 0. Classes and fields are called as in torch.optim.lr_scheduler, without "LR"; each has the
-rate that it scales as its first field. One of your own is a subclass with one method, `after`.
+A step counts from 1, as the input `step` of a training step does: `schedule(1)` is the rate of the
+first update, PyTorch's at `last_epoch` 0. Classes and fields are called as in
+torch.optim.lr_scheduler, without "LR"; each has the rate that it scales as its first field. One of
+your own is a subclass with one method, `after`.
 
     schedule = warm_up(Cosine(1e-3, T_max=900), steps=100)
     schedule(1), schedule(100)            # floats, for the input `learning_rate`
@@ -56,7 +57,9 @@ class Schedule(ABC):
 
     @abstractmethod
     def after(self, done: Number, math: Any) -> Number:
-        """The rate after so many updates, with + - * / and `math`, which is `op` or `train.array_math`."""
+        """The rate after so many updates, with + - * / and `math`, which is `op` or
+        `train.array_math`.
+        """
 
     def __call__(self, step: int) -> float:
         """The rate of the update of that number, from 1 on. Raises InputError for one below."""
@@ -65,7 +68,9 @@ class Schedule(ABC):
         return float(self.after(np.float64(step - 1), array_math))
 
     def emit(self, step: Var) -> Var:
-        """The same in the block emitted into: a float64 scalar, of the integer scalar that counts from 1."""
+        """The same in the block emitted into: a float64 scalar, of the integer scalar that
+        counts from 1.
+        """
         rate = self.after(op.Cast(step, to=TensorProto.DOUBLE) - 1.0, op)
         return rate if isinstance(rate, Var) else constant(np.float64(rate))
 
@@ -112,9 +117,11 @@ class Polynomial(Schedule):
 
 @dataclass(frozen=True)
 class Cosine(Schedule):
-    """From lr down to eta_min in T_max updates by half a wave of the cosine, and up again in as many.
+    """From lr down to eta_min in T_max updates by half a wave of the cosine, and up again in as
+    many.
 
-    Source: Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts", 2017, without restarts.
+    Source: Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts", 2017,
+    without restarts.
     """
 
     lr: float
@@ -170,12 +177,13 @@ class MultiStep(Schedule):
 
 @dataclass(frozen=True)
 class OneCycle(Schedule):
-    """From max_lr / div_factor up to max_lr in a part pct_start of total_steps, then down in the rest.
+    """From max_lr / div_factor up to max_lr in a part pct_start of total_steps, then down in the
+    rest.
 
-    The end is a final_div_factor-th of the beginning, and there it stays. three_phase: down to where it began in as
-    many steps as up, then to the end. The momentum is left alone, as by PyTorch's cycle_momentum=False.
-    Source: Smith and Topin, "Super-Convergence: Very Fast Training of Neural Networks Using Large Learning Rates",
-    2018.
+    The end is a final_div_factor-th of the beginning, and there it stays. three_phase: down to
+    where it began in as many steps as up, then to the end. The momentum is left alone, as by
+    PyTorch's cycle_momentum=False. Source: Smith and Topin, "Super-Convergence: Very Fast Training
+    of Neural Networks Using Large Learning Rates", 2018.
     """
 
     max_lr: float
@@ -189,7 +197,9 @@ class OneCycle(Schedule):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.pct_start > 1 or self.anneal_strategy not in ("cos", "linear"):
-            raise InputError("onecycle: pct_start is a part from 0 to 1, anneal_strategy is 'cos' or 'linear'")
+            raise InputError(
+                "onecycle: pct_start is a part from 0 to 1, anneal_strategy is 'cos' or 'linear'"
+            )
         if not self.div_factor or not self.final_div_factor:
             raise InputError("onecycle: div_factor and final_div_factor divide, so they are not 0")
 
@@ -204,7 +214,9 @@ class OneCycle(Schedule):
         return np.float64(self.max_lr / self.div_factor) if rate is None else rate
 
     def _phases(self) -> list[tuple[np.float64, np.float64, float, float]]:
-        """(its first update, its last, the rate there, the rate then) of each phase that has any."""
+        """(its first update, its last, the rate there, the rate then) of each phase that has
+        any.
+        """
         low, up = self.max_lr / self.div_factor, self.pct_start * self.total_steps
         turns = [(up - 1, low, self.max_lr)]
         if self.three_phase:
@@ -220,7 +232,9 @@ class OneCycle(Schedule):
 
 @dataclass(frozen=True)
 class Sequential(Schedule):
-    """One schedule after another: each counts anew from its milestone, the number of updates before it."""
+    """One schedule after another: each counts anew from its milestone, the number of updates
+    before it.
+    """
 
     schedules: Sequence[Schedule]
     milestones: Sequence[int]
@@ -229,7 +243,8 @@ class Sequential(Schedule):
         ends = [0, *self.milestones]
         if len(self.schedules) != len(ends) or any(a >= b for a, b in pairwise(ends)):
             raise InputError(
-                f"sequential: {len(self.schedules)} schedules need {len(self.schedules) - 1} milestones that rise "
+                f"sequential: {len(self.schedules)} schedules need {len(self.schedules) - 1} "
+                "milestones that rise "
                 f"from 1 on, not {list(self.milestones)}"
             )
 
@@ -248,7 +263,9 @@ class Sequential(Schedule):
 
 
 def warm_up(then: Schedule, steps: int, start_factor: float = 0.0) -> Schedule:
-    """From start_factor of the first rate of `then` up to it in so many updates, then `then` from its beginning."""
+    """From start_factor of the first rate of `then` up to it in so many updates, then `then`
+    from its beginning.
+    """
     return Sequential((Linear(then(1), start_factor, 1.0, steps), then), (steps,))
 
 

@@ -1,8 +1,8 @@
 """`training_step`: forward, backward and update of a model as one plain graph, in three acts.
 
-Behind the model's outputs comes its loss, behind that the gradient, and behind each adjoint the optimiser's formula.
-Parameters and their states are inputs, and what they become are outputs: the graph has no memory of its own, so that
-any runtime that can run the model can train it.
+Behind the model's outputs comes its loss, behind that the gradient, and behind each adjoint the
+optimiser's formula. Parameters and their states are inputs, and what they become are outputs: the
+graph has no memory of its own, so that any runtime that can run the model can train it.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from onnxgrad.train.optimizers.master import in_float32
 class TrainingStep:
     """A step's two graphs, and the values with which training begins.
 
-    train: batch, parameters, states, step and learning rate in; loss, metrics, new parameters and states out.
-    evaluation: batch and parameters in; the model's outputs and the loss out. initial: parameters and states by the
-    names of `train`'s inputs.
+    train: batch, parameters, states, step and learning rate in; loss, metrics, new parameters and
+    states out. evaluation: batch and parameters in; the model's outputs and the loss out. initial:
+    parameters and states by the names of `train`'s inputs.
     """
 
     train: Program
@@ -132,9 +132,14 @@ def _emit_loss(place: Place, loss: Loss) -> Var:
 
 
 def _parameter(v: Var) -> Var:
-    """A weight as an initializer of the main graph. Raises InputError for one that is not in the file as floats."""
+    """A weight as an initializer of the main graph. Raises InputError for one that is not in the
+    file as floats.
+    """
     if v.initializer is None:
-        raise InputError(f"'{v.name}' is no weight that the file holds as floating-point numbers: leave it out of wrt")
+        raise InputError(
+            f"'{v.name}' is no weight that the file holds as floating-point numbers: "
+            "leave it out of wrt"
+        )
     return v
 
 
@@ -145,7 +150,9 @@ def _update(
     adjoints: Sequence[Var],
     initial: dict[str, Array],
 ) -> list[Fed]:
-    """The optimiser's formula for each parameter; what it needs is asked for, what it gives is returned."""
+    """The optimiser's formula for each parameter; what it needs is asked for, what it gives is
+    returned.
+    """
     names = block.program.names
     rate = block.add_input(names.fresh("learning_rate"), TensorType(TensorProto.FLOAT, ()))
     step = block.add_input(names.fresh("step"), TensorType(TensorProto.INT64, ()))
@@ -177,7 +184,13 @@ def _return(block: BindingBlock, v: Var, name: str) -> str:
     return name
 
 
-def _fed(v: Var, role: Role, following: str | None = None, of: str | None = None, gradient: str | None = None) -> Fed:
+def _fed(
+    v: Var,
+    role: Role,
+    following: str | None = None,
+    of: str | None = None,
+    gradient: str | None = None,
+) -> Fed:
     return Fed(v.name, role, numpy_dtype(v.dtype).name, v.shape, following, of, gradient)
 
 

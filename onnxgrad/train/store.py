@@ -1,4 +1,6 @@
-"""A training step as a folder: `train.onnx`, `eval.onnx`, `state.safetensors`; `manifest.json` comes last."""
+"""A training step as a folder: `train.onnx`, `eval.onnx`, `state.safetensors`; `manifest.json`
+comes last.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ MANIFEST = "manifest.json"
 
 
 def save_step(step: TrainingStep, folder: str | PathLike[str]) -> None:
-    """Write a step into a folder, which is made where it is missing; each file appears whole or not at all.
+    """Write a step into a folder, which is made where it is missing; each file appears whole or not
+    at all.
 
     Raises InputError when something cannot be written.
     """
@@ -34,7 +37,9 @@ def save_step(step: TrainingStep, folder: str | PathLike[str]) -> None:
 
 
 def read_step(folder: str | PathLike[str]) -> TrainingStep:
-    """The step that `save_step` wrote. Raises InputError for a folder that holds none, or parts of several."""
+    """The step that `save_step` wrote. Raises InputError for a folder that holds none, or parts
+    of several.
+    """
     folder = Path(folder)
     path = folder / MANIFEST
     try:
@@ -44,21 +49,30 @@ def read_step(folder: str | PathLike[str]) -> TrainingStep:
     manifest = Manifest.from_json(text, str(path))
     values, said = tensors.read(folder / manifest.state)
     check_values(values, manifest, said.get("model", ""), str(folder / manifest.state))
-    return TrainingStep(load(folder / manifest.train), load(folder / manifest.eval), values, manifest)
+    return TrainingStep(
+        load(folder / manifest.train), load(folder / manifest.eval), values, manifest
+    )
 
 
 def check_values(values: tensors.Arrays, manifest: Manifest, model: str, where: str) -> None:
-    """Raises InputError when these are not the parameters and states of the step, or of another model's."""
+    """Raises InputError when these are not the parameters and states of the step, or of another
+    model's.
+    """
     if model != manifest.model:
-        raise InputError(f"{where} is of another model than this training step: use the folder that it came from")
+        raise InputError(
+            f"{where} is of another model than this training step: use the folder that it came from"
+        )
     for fed in manifest.inputs:
         if fed.next is None:
             continue
         if fed.name not in values:
-            raise InputError(f"{where} lacks '{fed.name}': it is damaged, or of another training step")
+            raise InputError(
+                f"{where} lacks '{fed.name}': it is damaged, or of another training step"
+            )
         array = values[fed.name]
         if array.shape != fed.shape or array.dtype.name != fed.dtype:
             raise InputError(
-                f"{where} has {array.dtype}{list(array.shape)} for '{fed.name}', the step takes {fed.dtype}"
+                f"{where} has {array.dtype}{list(array.shape)} for '{fed.name}', the step takes "
+                f"{fed.dtype}"
                 f"{list(fed.shape or ())}"
             )

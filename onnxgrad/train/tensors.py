@@ -21,8 +21,9 @@ _KEY = "onnxgrad"
 
 # the format's names of dtypes, where numpy's own reader does not know them all
 _DTYPES = {
-    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool", "I64": "int64",
-    "I32": "int32", "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8",
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool",
+    "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32",
+    "U16": "uint16", "U8": "uint8",
 }  # fmt: skip
 
 
@@ -35,16 +36,22 @@ def _library() -> Any:
 
 
 def to_bytes(arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> bytes:
-    """A safetensors file; its bytes do not depend on the order of the names. InputError without the library."""
+    """A safetensors file; its bytes do not depend on the order of the names. InputError without
+    the library.
+    """
     # strides would be ignored silently: the library writes memory as it lies
     contiguous = {name: np.require(array, requirements="C") for name, array in arrays.items()}
     # one entry: the library writes several in any order
-    data: bytes = _library().numpy.save(contiguous, {_KEY: json.dumps(dict(metadata or {}), sort_keys=True)})
+    data: bytes = _library().numpy.save(
+        contiguous, {_KEY: json.dumps(dict(metadata or {}), sort_keys=True)}
+    )
     return data
 
 
 def from_bytes(data: bytes, where: str) -> tuple[dict[str, Array], dict[str, str]]:
-    """The arrays and the metadata of a safetensors file. Raises InputError for what is none, naming `where`."""
+    """The arrays and the metadata of a safetensors file. Raises InputError for what is none,
+    naming `where`.
+    """
     library = _library()
     try:
         return {name: _array(**told) for name, told in library.deserialize(data)}, _metadata(data)
@@ -64,7 +71,9 @@ def _metadata(data: bytes) -> dict[str, str]:
     return found
 
 
-def write(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> None:
+def write(
+    path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None
+) -> None:
     """Write the file whole or not at all."""
     write_whole(path, to_bytes(arrays, metadata))
 

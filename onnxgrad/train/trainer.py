@@ -1,7 +1,8 @@
 """`Trainer`: a training step over stock onnxruntime, from the first batch to the trained model.
 
-Where a run stands is one file, written whole or not at all: values, the number of the next step, and how far the epoch
-is. Data is the same in each epoch of that number, so a run that was killed and taken up again ends with the same bytes.
+Where a run stands is one file, written whole or not at all: values, the number of the next step,
+and how far the epoch is. Data is the same in each epoch of that number, so a run that was killed
+and taken up again ends with the same bytes.
 """
 
 from __future__ import annotations
@@ -56,10 +57,10 @@ class Progress:
 class Trainer:
     """Trains with a step from `training_step`, or from the folder that it was saved in.
 
-    rate: the learning rate, or a function of the step's number. threads: of onnxruntime. engine: "graph" runs the step
-    as it is, "blocks" the update beside its gradient, on the CPU, for our elementwise optimisers; "auto" the latter
-    where it can. Both give the same numbers. Raises InputError for a rate that is not finite, and an engine that cannot
-    run this step.
+    rate: the learning rate, or a function of the step's number. threads: of onnxruntime. engine:
+    "graph" runs the step as it is, "blocks" the update beside its gradient, on the CPU, for our
+    elementwise optimisers; "auto" the latter where it can. Both give the same numbers. Raises
+    InputError for a rate that is not finite, and an engine that cannot run this step.
     """
 
     def __init__(
@@ -76,17 +77,19 @@ class Trainer:
         self.progress = Progress()
         self._engine = _engine(self.task, engine, provider, threads)
         self._evaluation: Any = None
-        self._open: Callable[[], Any] = partial(open_session, self.task.evaluation, provider, threads)
+        self._open: Callable[[], Any] = partial(
+            open_session, self.task.evaluation, provider, threads
+        )
         if not callable(rate):
             _finite_rate(rate)
 
-    # ---- steps -----------------------------------------------------------------------------------------------
+    # ---- steps -----------------------------------------------------------------------------------
 
     def step(self, batch: Mapping[str, Array]) -> float:
         """One step; the loss before it.
 
-        Raises InputError for a batch that does not fit, and Diverged, naming the first value that is not finite, when
-        the loss is not; `parameters` are then those of before.
+        Raises InputError for a batch that does not fit, and Diverged, naming the first value that
+        is not finite, when the loss is not; `parameters` are then those of before.
         """
         number = self.progress.steps + 1
         rate = self.rate_at(number)
@@ -104,10 +107,16 @@ class Trainer:
     def _what_diverged(self, number: int, loss: float, batch: Mapping[str, Array]) -> str:
         feeds = {**checked(batch, self.task.manifest.of_role("batch")), **self.parameters}
         first = first_not_finite(self.task.evaluation, feeds)
-        where = f"the first value that is not finite is '{first}'" if first else "all values of the model are finite"
-        return f"step {number}: the loss is {loss}; {where}. The parameters are those before this step"
+        where = (
+            f"the first value that is not finite is '{first}'"
+            if first
+            else "all values of the model are finite"
+        )
+        return (
+            f"step {number}: the loss is {loss}; {where}. The parameters are those before this step"
+        )
 
-    # ---- epochs ----------------------------------------------------------------------------------------------
+    # ---- epochs ----------------------------------------------------------------------------------
 
     def fit(
         self,
@@ -127,19 +136,23 @@ class Trainer:
     ) -> History:
         """Train for some epochs, or until so many steps were taken.
 
-        data: arrays by name (an .npz of them), which are shuffled by `seed` and cut into batches; a list of batches;
-        or a function that makes them. validation: held-out data, evaluated after each epoch with `metrics`; with
-        `patience` training ends when its loss was not smaller for so many epochs. log: a file for JSON lines. folder:
-        where `save` writes after each epoch, and after each `every` steps; a run that finds its own file there goes on
-        from it.
-        Raises InputError and Diverged as `step` does; the file in `folder` is then the last good one.
+        data: arrays by name (an .npz of them), which are shuffled by `seed` and cut into batches; a
+        list of batches; or a function that makes them. validation: held-out data, evaluated after
+        each epoch with `metrics`; with `patience` training ends when its loss was not smaller for
+        so many epochs. log: a file for JSON lines. folder: where `save` writes after each epoch,
+        and after each `every` steps; a run that finds its own file there goes on from it. Raises
+        InputError and Diverged as `step` does; the file in `folder` is then the last good one.
         """
         source = as_data(data, batch_size, seed, whole=self._fixed_batch)
         place = None if folder is None else Path(folder) / CHECKPOINT
         if place is not None and place.exists():
             self.restore(place)
         history, stopping = History(), self._stopping(patience)
-        watching: list[Callback] = [history, *([JsonLines(log)] if log is not None else []), *callbacks]
+        watching: list[Callback] = [
+            history,
+            *([JsonLines(log)] if log is not None else []),
+            *callbacks,
+        ]
         if steps is not None:
             epochs = 1 << 62
         while self.progress.epoch < epochs and not self._done(steps):
@@ -149,7 +162,9 @@ class Trainer:
             self.progress = replace(self.progress, epoch=self.progress.epoch + 1, batches=0)
             if validation is not None:
                 found = self.evaluate(validation, batch_size=batch_size, metrics=metrics)
-                event = Event(self.progress.steps, self.progress.epoch - 1, found["loss"], 0.0, found)
+                event = Event(
+                    self.progress.steps, self.progress.epoch - 1, found["loss"], 0.0, found
+                )
                 stop = _tell(event, [*watching, *([stopping] if stopping else [])])
                 if stopping is not None:
                     self.progress = replace(self.progress, best=stopping.best, stale=stopping.stale)
@@ -169,7 +184,12 @@ class Trainer:
         return steps is not None and self.progress.steps >= steps
 
     def _epoch(
-        self, source: Data, steps: int | None, watching: Iterable[Callback], place: Path | None, every: int | None
+        self,
+        source: Data,
+        steps: int | None,
+        watching: Iterable[Callback],
+        place: Path | None,
+        every: int | None,
     ) -> bool:
         """The rest of the present epoch; whether somebody wants to stop."""
         done = self.progress.batches
@@ -193,7 +213,10 @@ class Trainer:
     @property
     def _fixed_batch(self) -> bool:
         """The model takes batches of one size only."""
-        return any(fed.shape and isinstance(fed.shape[0], int) for fed in self.task.manifest.of_role("batch"))
+        return any(
+            fed.shape and isinstance(fed.shape[0], int)
+            for fed in self.task.manifest.of_role("batch")
+        )
 
     def evaluate(
         self, data: Given | Data, *, batch_size: int = 32, metrics: Mapping[str, Metric] = {}
@@ -207,7 +230,9 @@ class Trainer:
         counts: dict[str, int] = {}
         for batch in as_data(data, batch_size, None, whole=self._fixed_batch).epoch(0):
             feeds = checked(batch, inputs)
-            outputs = dict(zip(names, self._evaluation.run(names, {**feeds, **parameters}), strict=True))
+            outputs = dict(
+                zip(names, self._evaluation.run(names, {**feeds, **parameters}), strict=True)
+            )
             size = len(next(iter(feeds.values()))) if next(iter(feeds.values())).ndim else 1
             found = {"loss": (float(outputs[self.task.manifest.loss]), size)}
             found |= {name: metric(outputs, feeds) for name, metric in metrics.items()}
@@ -218,7 +243,7 @@ class Trainer:
             raise InputError("the data to evaluate on gave no batch")
         return {name: sums[name] / max(counts[name], 1) for name in sums}
 
-    # ---- values ----------------------------------------------------------------------------------------------
+    # ---- values ----------------------------------------------------------------------------------
 
     @property
     def parameters(self) -> dict[str, Array]:
@@ -237,13 +262,17 @@ class Trainer:
             self.save(place)
 
     def restore(self, path: str | PathLike[str]) -> None:
-        """Go on from what `save` wrote. Raises InputError for a file that is damaged or of another model."""
+        """Go on from what `save` wrote. Raises InputError for a file that is damaged or of
+        another model.
+        """
         values, said = tensors.read(Path(path))
         check_values(values, self.task.manifest, said.get("model", ""), str(path))
         try:
             progress = Progress(**json.loads(said["progress"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{path} does not say where training stands ({error!r}): it is no checkpoint") from None
+            raise InputError(
+                f"{path} does not say where training stands ({error!r}): it is no checkpoint"
+            ) from None
         self._engine.put(values)
         self.progress = progress
 
@@ -257,7 +286,8 @@ def _engine(step: TrainingStep, name: EngineName, provider: str, threads: int | 
     can = provider == "cpu" and fits(step)
     if name == "blocks" and not can:
         raise InputError(
-            'engine="blocks" runs on the CPU, with an optimiser of this package that works element by element and one '
+            'engine="blocks" runs on the CPU, with an optimiser of this package that works element '
+            "by element and one "
             'dtype for all parameters: choose engine="graph"'
         )
     if name not in ("auto", "graph", "blocks"):

@@ -1,4 +1,5 @@
-"""Proof by running: both graphs in onnxruntime and in a float64 reference, on feeds that make sense.
+"""Proof by running: both graphs in onnxruntime and in a float64 reference, on feeds that make
+sense.
 
 Nothing here uses the package's own IR: the proof shares no code with what it proves.
 """
@@ -17,7 +18,7 @@ from onnxgrad.verify.running.run import run, run_many
 from onnxgrad.verify.running.session import Session, open_session
 
 __all__ = [
-    "Case", "Difference", "Leg", "Report", "RunFailed", "Session", "Unsupported", "bisect", "compare",
-    "dim_plans", "doctor_report", "feeds_for", "load_inputs", "open_session", "run", "run_many",
-    "runtime_limits", "verify",
+    "Case", "Difference", "Leg", "Report", "RunFailed", "Session", "Unsupported", "bisect",
+    "compare", "dim_plans", "doctor_report", "feeds_for", "load_inputs", "open_session", "run",
+    "run_many", "runtime_limits", "verify",
 ]  # fmt: skip

@@ -1,4 +1,6 @@
-"""What accumulates during one proof: what is known of the original on each feed, and what was found to differ."""
+"""What accumulates during one proof: what is known of the original on each feed, and what was
+found to differ.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ class Trial:
 
     case: Case
     feeds: Results
-    expected: Results  # of onnxruntime with optimisations off; of the reference where that leg alone runs
+    # of onnxruntime with optimisations off; of the reference where that leg alone runs
+    expected: Results
     exact: Results | None = None  # of the float64 reference
     noise: dict[str, float] = field(default_factory=dict)
 
@@ -33,15 +36,22 @@ class Trial:
 
 @dataclass
 class Found:
-    """The worst difference of every output in every leg, how much was compared, and what a reader should know."""
+    """The worst difference of every output in every leg, how much was compared, and what a
+    reader should know.
+    """
 
     differences: dict[tuple[str, str], Difference] = field(default_factory=dict)
-    counts: dict[tuple[str, str, str], int] = field(default_factory=dict)  # (leg, which pass over the feeds, output)
+    # (leg, which pass over the feeds, output)
+    counts: dict[tuple[str, str, str], int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     unproved: list[str] = field(default_factory=list)
 
-    def add(self, leg: str, found: Iterable[Difference], outputs: Results | None = None, over: str = "") -> None:
-        """Take the differences of one case; `over` tells passes over the same feeds apart, which count once."""
+    def add(
+        self, leg: str, found: Iterable[Difference], outputs: Results | None = None, over: str = ""
+    ) -> None:
+        """Take the differences of one case; `over` tells passes over the same feeds apart, which
+        count once.
+        """
         for difference in found:
             key = (leg, difference.output)
             chosen = worst([self.differences.get(key, difference), difference])

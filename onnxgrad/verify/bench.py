@@ -1,8 +1,9 @@
 """Latency of one or more models of the same interface, measured so that a ratio means something.
 
-All sessions live in one child process and take turns: in every round each model runs a burst, and the round starts with
-another model than the one before, so that a busy machine or a changing clock hits all alike. Ratios are taken within a
-round. CPU time stands beside wall time: it is what the models cost where other work waits for the cores.
+All sessions live in one child process and take turns: in every round each model runs a burst, and
+the round starts with another model than the one before, so that a busy machine or a changing clock
+hits all alike. Ratios are taken within a round. CPU time stands beside wall time: it is what the
+models cost where other work waits for the cores.
 """
 
 from __future__ import annotations
@@ -83,12 +84,16 @@ class BenchReport:
 
     def __str__(self) -> str:
         width = max(len(name) for name in (*(t.name for t in self.timings), *self.refused, "model"))
-        lines = [f"{'model':<{width}}  {'wall ms':>17}  {'CPU ms':>17}  {'wall ratio':>16}  {'CPU ratio':>16}  runs"]
+        lines = [
+            f"{'model':<{width}}  {'wall ms':>17}  {'CPU ms':>17}  {'wall ratio':>16}  "
+            f"{'CPU ratio':>16}  runs"
+        ]
         for t in self.timings:
             cells = [_cell(t.wall, 1e3), _cell(t.cpu, 1e3)]
             ratios = [_cell(t.wall_ratio, 1), _cell(t.cpu_ratio, 1)]
             lines.append(
-                f"{t.name:<{width}}  {cells[0]:>17}  {cells[1]:>17}  {ratios[0]:>16}  {ratios[1]:>16}  {t.runs:4d}"
+                f"{t.name:<{width}}  {cells[0]:>17}  {cells[1]:>17}  {ratios[0]:>16}  "
+                f"{ratios[1]:>16}  {t.runs:4d}"
             )
         lines += [f"{name:<{width}}  does not run: {why}" for name, why in self.refused.items()]
         return "\n".join(lines)
@@ -114,11 +119,12 @@ def bench(
     timeout: float | None = None,
     max_memory: int | str | None = None,
 ) -> BenchReport:
-    """Measure models, by label, on one set of inputs; `seconds` for each, over `rounds` rounds; ratios to the first.
+    """Measure models, by label, on one set of inputs; `seconds` for each, over `rounds` rounds;
+    ratios to the first.
 
-    Feeds as for `verify`: the user's own or generated from `seed`. On a GPU a time includes the copies of inputs and
-    outputs. `timeout` and `max_memory` as for `verify`. Raises InputError when there is no model, when the first does
-    not run, or another has other inputs.
+    Feeds as for `verify`: the user's own or generated from `seed`. On a GPU a time includes the
+    copies of inputs and outputs. `timeout` and `max_memory` as for `verify`. Raises InputError when
+    there is no model, when the first does not run, or another has other inputs.
     """
     if not models or rounds < 1 or seconds <= 0:
         raise InputError("bench needs at least one model, one round and a time above 0")
@@ -131,9 +137,9 @@ def bench(
     }
     first = next(iter(subjects))
     sessions = {first: _open_first(subjects[first], options)}
-    chosen = choose_cases(subjects[first].proto, inputs, dims, (seed,), lambda f: sessions[first].run(f), edges=False)[
-        0
-    ]
+    chosen = choose_cases(
+        subjects[first].proto, inputs, dims, (seed,), lambda f: sessions[first].run(f), edges=False
+    )[0]
     feeds = chosen.feeds
     refused: dict[str, str] = {}
     for name, other in subjects.items():
@@ -150,7 +156,14 @@ def bench(
     wall = {name: [[w for w, _ in burst] for burst in found] for name, found in bursts.items()}
     cpu = {name: [[c for _, c in burst] for burst in found] for name, found in bursts.items()}
     timings = tuple(
-        Timing(name, _all(wall[name]), _all(cpu[name]), _ratio(wall, name, first), _ratio(cpu, name, first), _count(b))
+        Timing(
+            name,
+            _all(wall[name]),
+            _all(cpu[name]),
+            _ratio(wall, name, first),
+            _ratio(cpu, name, first),
+            _count(b),
+        )
         for name, b in bursts.items()
     )
     return BenchReport(timings, refused, provider, threads, chosen.case.dims)
@@ -169,7 +182,8 @@ def _same_inputs(first: str, a: onnx.ModelProto, name: str, b: onnx.ModelProto) 
     needed = [_required(a), _required(b)]
     if needed[0] != needed[1]:
         raise InputError(
-            f"{name} has inputs {sorted(needed[1])}, {first} has {sorted(needed[0])}: they cannot share feeds"
+            f"{name} has inputs {sorted(needed[1])}, {first} has {sorted(needed[0])}: they cannot "
+            "share feeds"
         )
 
 
@@ -181,7 +195,9 @@ def _required(model: onnx.ModelProto) -> set[str]:
 _Bursts = dict[str, list[list[tuple[float, float]]]]
 
 
-def _bursts(sessions: Mapping[str, Session], feeds: Results, rounds: int, seconds: float) -> _Bursts:
+def _bursts(
+    sessions: Mapping[str, Session], feeds: Results, rounds: int, seconds: float
+) -> _Bursts:
     """(wall, CPU) seconds of every run, by model and round."""
     names = list(sessions)
     counts = {}
@@ -205,7 +221,9 @@ def _all(bursts: Sequence[Sequence[float]]) -> Spread:
 
 def _ratio(times: Mapping[str, Sequence[Sequence[float]]], name: str, first: str) -> Spread:
     """Ratio of burst medians, round by round. A burst of no measurable CPU time counts as equal."""
-    pairs = [(statistics.median(a), statistics.median(b)) for a, b in zip(times[name], times[first])]
+    pairs = [
+        (statistics.median(a), statistics.median(b)) for a, b in zip(times[name], times[first])
+    ]
     return Spread.of([a / b if b > 0 else 1.0 for a, b in pairs])
 
 

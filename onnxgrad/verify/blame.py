@@ -1,5 +1,5 @@
-"""Whose fault is an exception that nobody expected? The model's, where onnxruntime does not load or run it either, or
-finds other shapes than it declares.
+"""Whose fault is an exception that nobody expected? The model's, where onnxruntime does not load or
+run it either, or finds other shapes than it declares.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _SHOWN = 600  # characters of what it leads to here
 
 
 def blamed(models: Iterable[str], error: Exception) -> InputError | None:
-    """What is wrong with one of these models; None where onnxruntime runs them all, or cannot be asked. What is no file
-    is passed over.
+    """What is wrong with one of these models; None where onnxruntime runs them all, or cannot be
+    asked. What is no file is passed over.
     """
     for name in models:
         if not Path(name).is_file():
@@ -39,13 +39,19 @@ def blamed(models: Iterable[str], error: Exception) -> InputError | None:
         except Exception:  # noqa: BLE001  # no runtime, no feeds: the first error is the one to report
             return None
         if reason is not None:
-            what = str(error) if isinstance(error, OnnxgradError) else f"{type(error).__name__}: {error}"
+            what = (
+                str(error)
+                if isinstance(error, OnnxgradError)
+                else f"{type(error).__name__}: {error}"
+            )
             return InputError(f"{name}: {reason}, and here it leads to {what[:_SHOWN]}")
     return None
 
 
 def _fault(path: Path) -> str | None:
-    """Why the model cannot be worked on: it does not load, does not run, declares what it does not compute."""
+    """Why the model cannot be worked on: it does not load, does not run, declares what it does
+    not compute.
+    """
     proto = subject(path).proto
     try:
         check_model(proto, "the model")
@@ -60,7 +66,10 @@ def _fault(path: Path) -> str | None:
     except RunFailed as refused:
         if refused.limit:
             return f"onnxruntime does not get through this model ({refused.reason})"
-        return f"onnxruntime does not {'load' if refused.stage == 'load' else 'run'} this model ({refused.reason})"
+        return (
+            f"onnxruntime does not {'load' if refused.stage == 'load' else 'run'} this model "
+            f"({refused.reason})"
+        )
     return next(_lies(proto, found), None)
 
 
@@ -70,12 +79,19 @@ def _lies(proto: ModelProto, found: dict[str, Value]) -> Iterator[str]:
         declared = _sizes(value)
         if not isinstance(array, np.ndarray) or declared is None:
             continue
-        if len(declared) != array.ndim or any(d is not None and d != n for d, n in zip(declared, array.shape)):
+        if len(declared) != array.ndim or any(
+            d is not None and d != n for d, n in zip(declared, array.shape)
+        ):
             shown = ", ".join("?" if d is None else str(d) for d in declared)
-            yield f"output '{value.name}' is declared of shape [{shown}] and has {list(array.shape)} when it runs"
+            yield (
+                f"output '{value.name}' is declared of shape [{shown}] and has "
+                f"{list(array.shape)} when it runs"
+            )
 
 
 def _sizes(value: ValueInfoProto) -> list[int | None] | None:
     if not value.type.tensor_type.HasField("shape"):
         return None
-    return [d.dim_value if d.HasField("dim_value") else None for d in value.type.tensor_type.shape.dim]
+    return [
+        d.dim_value if d.HasField("dim_value") else None for d in value.type.tensor_type.shape.dim
+    ]

@@ -1,7 +1,9 @@
-"""Cutting out what changed between two graphs of one model, to run both forms of it on its boundary.
+"""Cutting out what changed between two graphs of one model, to run both forms of it on its
+boundary.
 
-The boundary consists of values. Those that both graphs call alike are the same value. A node that is the same but reads
-another value in the place of one that went away says that the two are equal: such claims are what a region proves.
+The boundary consists of values. Those that both graphs call alike are the same value. A node that
+is the same but reads another value in the place of one that went away says that the two are equal:
+such claims are what a region proves.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from onnxgrad.ir.random_draws import RANDOM_OPS
 _INSTRUCTIONS = frozenset({("Reshape", 1)})
 
 TypeOf = Callable[[str], "TypeProto | None"]
-Same = Callable[[str], bool]  # whether the node with this first output is one and the same before and after
+# whether the node with this first output is one and the same before and after
+Same = Callable[[str], bool]
 
 
 class NoRegion(Exception):
@@ -49,7 +52,9 @@ class Scope:
 
 
 def scopes(before: ModelProto, after: ModelProto, same: Same) -> list[Scope]:
-    """The graphs whose own nodes or constants differ. Calls of a function that changed count as changed."""
+    """The graphs whose own nodes or constants differ. Calls of a function that changed count as
+    changed.
+    """
     finder = _Finder(_changed_functions(before, after), same)
     finder.compare((before.graph,), (after.graph,))
     return [scope for scope in finder.found if scope.claims]
@@ -63,14 +68,22 @@ class _Finder:
         self.same = same
         self.found: list[Scope] = []
 
-    def compare(self, a: tuple[GraphProto, ...], b: tuple[GraphProto, ...]) -> list[tuple[str, str]]:
+    def compare(
+        self, a: tuple[GraphProto, ...], b: tuple[GraphProto, ...]
+    ) -> list[tuple[str, str]]:
         """Find the scopes here and below; the claims about values of the graphs around."""
-        scope = Scope(a, b, _changes(a[-1], b[-1], self.functions), _changes(b[-1], a[-1], self.functions))
+        scope = Scope(
+            a, b, _changes(a[-1], b[-1], self.functions), _changes(b[-1], a[-1], self.functions)
+        )
         claims, inner = [], []
         twins = {n.output[0]: (i, n) for i, n in scope.new.items() if n.output}
         for i, n in list(scope.old.items()):
             j, twin = twins.get(n.output[0] if n.output else "", (-1, None))
-            if twin is None or (n.domain, n.op_type) in self.functions or not self._is_same(n, twin):
+            if (
+                twin is None
+                or (n.domain, n.op_type) in self.functions
+                or not self._is_same(n, twin)
+            ):
                 continue
             exchanged = [(p, q) for p, q in zip(n.input, twin.input) if p != q]
             if not all(p and q and _computed(p, a) for p, q in exchanged):
@@ -89,23 +102,40 @@ class _Finder:
 
     def _is_same(self, a: NodeProto, b: NodeProto) -> bool:
         """One node before and after, whatever it reads now, and whatever stands in its bodies."""
-        if (a.op_type, a.domain, a.overload) != (b.op_type, b.domain, b.overload) or not self.same(a.output[0]):
+        if (a.op_type, a.domain, a.overload) != (b.op_type, b.domain, b.overload) or not self.same(
+            a.output[0]
+        ):
             return False
-        if list(a.output) != list(b.output) or len(a.input) != len(b.input) or len(graphs_of(a)) != len(graphs_of(b)):
+        if (
+            list(a.output) != list(b.output)
+            or len(a.input) != len(b.input)
+            or len(graphs_of(a)) != len(graphs_of(b))
+        ):
             return False
-        if any((a.op_type, i) in _INSTRUCTIONS for i, (p, q) in enumerate(zip(a.input, b.input)) if p != q):
+        if any(
+            (a.op_type, i) in _INSTRUCTIONS
+            for i, (p, q) in enumerate(zip(a.input, b.input))
+            if p != q
+        ):
             return False
         plain = [
-            [t for t in n.attribute if t.type not in (AttributeProto.GRAPH, AttributeProto.GRAPHS)] for n in (a, b)
+            [t for t in n.attribute if t.type not in (AttributeProto.GRAPH, AttributeProto.GRAPHS)]
+            for n in (a, b)
         ]
-        return plain[0] == plain[1] and all(_arity(g) == _arity(h) for g, h in zip(graphs_of(a), graphs_of(b)))
+        return plain[0] == plain[1] and all(
+            _arity(g) == _arity(h) for g, h in zip(graphs_of(a), graphs_of(b))
+        )
 
     def _kept(self, scope: Scope) -> list[str]:
-        """Values that are computed otherwise now and that something unchanged reads, or the graph returns."""
+        """Values that are computed otherwise now and that something unchanged reads, or the
+        graph returns.
+        """
         made = {name for n in scope.old.values() for name in n.output} & {
             name for n in scope.new.values() for name in n.output
         }
-        made |= {name for n in scope.old.values() for name in n.output} & {t.name for t in scope.after[-1].initializer}
+        made |= {name for n in scope.old.values() for name in n.output} & {
+            t.name for t in scope.after[-1].initializer
+        }
         read: dict[str, None] = dict.fromkeys(v.name for v in scope.after[-1].output)
         for i, n in enumerate(scope.after[-1].node):
             if i not in scope.new:
@@ -117,8 +147,12 @@ def _computed(name: str, graphs: Iterable[GraphProto]) -> bool:
     return any(name in n.output for graph in graphs for n in graph.node)
 
 
-def _changes(graph: GraphProto, other: GraphProto, functions: set[tuple[str, str]]) -> dict[int, NodeProto]:
-    """The nodes of `graph`, by position, that `other` does not have, reads other constants with or calls otherwise."""
+def _changes(
+    graph: GraphProto, other: GraphProto, functions: set[tuple[str, str]]
+) -> dict[int, NodeProto]:
+    """The nodes of `graph`, by position, that `other` does not have, reads other constants with
+    or calls otherwise.
+    """
     known = {n.SerializeToString(deterministic=True) for n in other.node}
     theirs = {t.name: t for t in other.initializer}
     moved = {t.name for t in graph.initializer if t.name in theirs and t != theirs[t.name]}
@@ -142,7 +176,11 @@ def _changed_functions(a: ModelProto, b: ModelProto) -> set[tuple[str, str]]:
     new = {(f.domain, f.name, f.overload): f for f in b.functions}
     found = {key[:2] for key in old.keys() & new.keys() if old[key] != new[key]}
     while True:
-        more = {key[:2] for key, f in {**old, **new}.items() if key[:2] not in found and _calls(f, found)}
+        more = {
+            key[:2]
+            for key, f in {**old, **new}.items()
+            if key[:2] not in found and _calls(f, found)
+        }
         if not more:
             return found
         found |= more
@@ -164,7 +202,9 @@ def reads(node: NodeProto) -> set[str]:
 
 @dataclass
 class _Side:
-    """One form of a scope: what defines each name there, which nodes changed, what is to come out."""
+    """One form of a scope: what defines each name there, which nodes changed, what is to come
+    out.
+    """
 
     model: ModelProto
     graphs: tuple[GraphProto, ...]
@@ -179,7 +219,9 @@ class _Side:
             self.tensors.update({t.name: t for t in graph.initializer})
 
     def inside(self, taken: set[str]) -> tuple[list[NodeProto], list[str], set[str]]:
-        """(nodes, constants, inputs): from the results back to what did not change and is not taken in."""
+        """(nodes, constants, inputs): from the results back to what did not change and is not
+        taken in.
+        """
         wanted, seen = list(self.results), set(self.results)
         nodes: dict[int, NodeProto] = {}
         constants, inputs = [], set()
@@ -189,7 +231,9 @@ class _Side:
             node = self.nodes.get(name)
             if name in self.tensors:
                 constants.append(name)
-            elif node is not None and (id(node) in changed or name in taken or (not reads(node) and not _draws(node))):
+            elif node is not None and (
+                id(node) in changed or name in taken or (not reads(node) and not _draws(node))
+            ):
                 if id(node) not in nodes:
                     nodes[id(node)] = node
                     more = reads(node) - seen
@@ -197,24 +241,39 @@ class _Side:
                     wanted += sorted(more)
             else:
                 inputs.add(name)
-        return [n for graph in self.graphs for n in graph.node if id(n) in nodes], sorted(constants), inputs
+        return (
+            [n for graph in self.graphs for n in graph.node if id(n) in nodes],
+            sorted(constants),
+            inputs,
+        )
 
 
 class Region:
-    """What differs in one scope. `cut` gives both forms as models, `widen` takes in what computes their inputs."""
+    """What differs in one scope. `cut` gives both forms as models, `widen` takes in what
+    computes their inputs.
+    """
 
-    def __init__(self, before: ModelProto, after: ModelProto, scope: Scope, type_of: TypeOf) -> None:
+    def __init__(
+        self, before: ModelProto, after: ModelProto, scope: Scope, type_of: TypeOf
+    ) -> None:
         self.sides = (
             _Side(before, scope.before, list(scope.old.values()), [p for p, _ in scope.claims]),
             _Side(after, scope.after, list(scope.new.values()), [q for _, q in scope.claims]),
         )
         self.type_of = type_of
-        self.taken: set[str] = set()  # values whose producers, the same in both forms, were taken in
-        if any(n.op_type in RANDOM_OPS for side in self.sides for n in every_node(side.inside(self.taken)[0])):
+        # values whose producers, the same in both forms, were taken in
+        self.taken: set[str] = set()
+        if any(
+            n.op_type in RANDOM_OPS
+            for side in self.sides
+            for n in every_node(side.inside(self.taken)[0])
+        ):
             raise NoRegion("it draws random numbers")
 
     def inputs(self) -> list[str]:
-        """The names that the boundary feeds, of both forms. Raises NoRegion for one whose type nobody knows."""
+        """The names that the boundary feeds, of both forms. Raises NoRegion for one whose type
+        nobody knows.
+        """
         while True:
             names = {name for side in self.sides for name in side.inside(self.taken)[2]}
             untyped = {name for name in names if self.type_of(name) is None}
@@ -233,7 +292,9 @@ class Region:
 
     def _take(self, names: set[str]) -> bool:
         a, b = (side.nodes for side in self.sides)
-        found = {name for name in names if name in a and name in b and not _draws(b[name])} - self.taken
+        found = {
+            name for name in names if name in a and name in b and not _draws(b[name])
+        } - self.taken
         self.taken |= found
         return bool(found)
 
@@ -254,7 +315,9 @@ class Region:
         for i, name in enumerate(side.results):
             result = f"region:result {i}"  # the two forms may call it otherwise
             graph.node.append(NodeProto(op_type="Identity", input=[name], output=[result]))
-            graph.output.append(ValueInfoProto(name=result, type=self.type_of(self.sides[1].results[i])))
+            graph.output.append(
+                ValueInfoProto(name=result, type=self.type_of(self.sides[1].results[i]))
+            )
         return model
 
 

@@ -1,8 +1,9 @@
-"""Comparing two sets of results: structure first (names, dtypes, shapes, NaN and Inf), then numbers.
+"""Comparing two sets of results: structure first (names, dtypes, shapes, NaN and Inf), then
+numbers.
 
-A float difference is max|a - b| over the largest magnitude of the two tensors, so it lies in [0, 2]. The difference of
-anything exact (integers, booleans, strings) is the fraction of elements that differ. A broken structure counts as
-infinite.
+A float difference is max|a - b| over the largest magnitude of the two tensors, so it lies in [0,
+2]. The difference of anything exact (integers, booleans, strings) is the fraction of elements that
+differ. A broken structure counts as infinite.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from onnxgrad.verify.tolerance import floor
 
 @dataclass(frozen=True)
 class Difference:
-    """How one output differs: the worst element, or what is structurally wrong (`reason`). `compared`: how many finite
-    elements were held against each other under a finite tolerance; exact dtypes count every element.
+    """How one output differs: the worst element, or what is structurally wrong (`reason`).
+    `compared`: how many finite elements were held against each other under a finite tolerance;
+    exact dtypes count every element.
     """
 
     output: str
@@ -47,7 +49,8 @@ class Difference:
         index = None if self.index is None else list(self.index)
         return {
             "output": self.output, "index": index, "a": _jsonable(self.a), "b": _jsonable(self.b),
-            "rel": _jsonable(self.rel), "tolerance": _jsonable(self.tolerance), "reason": self.reason, "ok": self.ok,
+            "rel": _jsonable(self.rel), "tolerance": _jsonable(self.tolerance),
+            "reason": self.reason, "ok": self.ok,
             "compared": self.compared,
         }  # fmt: skip
 
@@ -67,7 +70,9 @@ def is_float(array: np.ndarray[Any, Any]) -> bool:
 
 
 def has_finite(value: Any) -> bool:
-    """Whether there is anything to compare in a value: an element that is finite, or of an exact dtype."""
+    """Whether there is anything to compare in a value: an element that is finite, or of an exact
+    dtype.
+    """
     if isinstance(value, (list, dict)):
         return any(map(has_finite, value.values() if isinstance(value, dict) else value))
     array = np.asarray(value)
@@ -80,9 +85,12 @@ def _finite(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def compare(
-    expected: Mapping[str, Any], actual: Mapping[str, Any], tolerance: Mapping[str, float] | float | None = None
+    expected: Mapping[str, Any],
+    actual: Mapping[str, Any],
+    tolerance: Mapping[str, float] | float | None = None,
 ) -> list[Difference]:
-    """The worst difference of every output (sequence elements are named `y[0]`), structural ones included.
+    """The worst difference of every output (sequence elements are named `y[0]`), structural ones
+    included.
 
     `tolerance`: by output name, one for all, or None for the floor of each dtype.
     """
@@ -93,7 +101,11 @@ def compare(
             found.append(_broken(name, "is missing from the second model's outputs"))
             continue
         found.extend(_compare_value(name, value, actual[name], limit))
-    found.extend(_broken(name, "is not an output of the first model") for name in actual if name not in expected)
+    found.extend(
+        _broken(name, "is not an output of the first model")
+        for name in actual
+        if name not in expected
+    )
     return found
 
 
@@ -103,7 +115,11 @@ def worst(differences: Iterable[Difference]) -> Difference | None:
 
 
 def _excess(difference: Difference) -> tuple[bool, float, float]:
-    ratio = difference.rel / difference.tolerance if difference.tolerance else (math.inf if difference.rel else 0.0)
+    ratio = (
+        difference.rel / difference.tolerance
+        if difference.tolerance
+        else (math.inf if difference.rel else 0.0)
+    )
     return not difference.ok, ratio, difference.rel
 
 
@@ -118,17 +134,23 @@ def _compare_value(name: str, a: Any, b: Any, limit: float | None) -> list[Diffe
         if len(a) != len(b):
             return [_broken(name, f"had {len(a)} elements, has {len(b)}")]
         found = [
-            d for i, (x, y) in enumerate(zip(a, b, strict=True)) for d in _compare_value(f"{name}[{i}]", x, y, limit)
+            d
+            for i, (x, y) in enumerate(zip(a, b, strict=True))
+            for d in _compare_value(f"{name}[{i}]", x, y, limit)
         ]
         return found or [Difference(name, None, None, None, 0.0, 0.0)]
     if isinstance(a, dict) and isinstance(b, dict):
         if list(a) != list(b):
             return [_broken(name, "has other map keys")]
-        return _compare_value(name, np.asarray(list(a.values())), np.asarray(list(b.values())), limit)
+        return _compare_value(
+            name, np.asarray(list(a.values())), np.asarray(list(b.values())), limit
+        )
     if a is None or b is None:
         same = a is None and b is None
         return [
-            Difference(name, None, None, None, 0.0, 0.0) if same else _broken(name, f"was {_kind(a)}, is {_kind(b)}")
+            Difference(name, None, None, None, 0.0, 0.0)
+            if same
+            else _broken(name, f"was {_kind(a)}, is {_kind(b)}")
         ]
     return [compare_tensor(name, np.asarray(a), np.asarray(b), limit)]
 
@@ -139,15 +161,20 @@ def _kind(value: Any) -> str:
     return "sequence" if isinstance(value, list) else "map" if isinstance(value, dict) else "tensor"
 
 
-def compare_tensor(name: str, a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], limit: float | None) -> Difference:
+def compare_tensor(
+    name: str, a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], limit: float | None
+) -> Difference:
     """Two tensors of any dtype and shape; `limit` None takes the floor of the dtype."""
     limit = floor(a.dtype) if limit is None else limit
     if _dtype_name(a) != _dtype_name(b):
         return _broken(name, f"dtype was {_dtype_name(a)}, is {_dtype_name(b)}")
     if a.shape != b.shape:
-        # an infinite limit says that the original's own runs disagree about the shape: nothing is left to compare
+        # an infinite limit says that the original's own runs disagree about the shape: nothing is
+        # left to compare
         reason = f"shape was {list(a.shape)}, is {list(b.shape)}"
-        return Difference(name, None, None, None, math.inf, limit if math.isinf(limit) else 0.0, reason)
+        return Difference(
+            name, None, None, None, math.inf, limit if math.isinf(limit) else 0.0, reason
+        )
     if a.size == 0:
         return Difference(name, None, None, None, 0.0, limit)
     compared = int(_finite(a).sum())
@@ -157,15 +184,22 @@ def compare_tensor(name: str, a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], 
         wrong = np.asarray(a != b, bool)
         return _at(name, a, b, wrong, float(wrong.mean()), limit, compared)
     x, y = a.astype(np.float64), b.astype(np.float64)
-    for what, mask in (("NaN", np.isnan(x) != np.isnan(y)), ("infinity", _infinite(x) != _infinite(y))):
+    for what, mask in (
+        ("NaN", np.isnan(x) != np.isnan(y)),
+        ("infinity", _infinite(x) != _infinite(y)),
+    ):
         if mask.any():
             where = _at(name, x, y, mask, math.inf, limit)
             count = f"{int(mask.sum())} of {x.size} elements"
-            reason = f"{what} at {list(where.index or ())} of one only: {where.a} -> {where.b} ({count})"
+            reason = (
+                f"{what} at {list(where.index or ())} of one only: {where.a} -> {where.b} ({count})"
+            )
             return Difference(name, where.index, where.a, where.b, math.inf, limit, reason)
     finite = np.isfinite(x)
     gap = np.abs(np.subtract(x, y, where=finite, out=np.zeros_like(x)))
-    scale = max(np.max(np.abs(x), where=finite, initial=0.0), np.max(np.abs(y), where=finite, initial=0.0))
+    scale = max(
+        np.max(np.abs(x), where=finite, initial=0.0), np.max(np.abs(y), where=finite, initial=0.0)
+    )
     rel = float(gap.max() / scale) if scale else 0.0
     return _at(name, x, y, gap, rel, limit, compared)
 
@@ -183,17 +217,26 @@ def _infinite(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _at(
-    name: str, a: Any, b: Any, badness: np.ndarray[Any, Any], rel: float, limit: float, compared: int = 0
+    name: str,
+    a: Any,
+    b: Any,
+    badness: np.ndarray[Any, Any],
+    rel: float,
+    limit: float,
+    compared: int = 0,
 ) -> Difference:
     index = tuple(int(i) for i in np.unravel_index(int(np.argmax(badness)), badness.shape))
     x, y = (v.item() if isinstance(v, np.generic) else v for v in (a[index], b[index]))
-    # under an infinite limit (the original's own runs disagree about shape, NaN or infinity) nothing was compared
-    return Difference(name, index, x, y, rel, limit, compared=compared if math.isfinite(limit) else 0)
+    # under an infinite limit (the original's own runs disagree about shape, NaN or infinity)
+    # nothing was compared
+    return Difference(
+        name, index, x, y, rel, limit, compared=compared if math.isfinite(limit) else 0
+    )
 
 
 def noise(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Per output the largest difference between the first of several legal runs of one model and the others (inf: other
-    shapes).
+    """Per output the largest difference between the first of several legal runs of one model and
+    the others (inf: other shapes).
     """
     found: dict[str, float] = {}
     for other in runs[1:]:

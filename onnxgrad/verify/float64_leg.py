@@ -17,7 +17,13 @@ from onnxgrad.verify.reference.in_child import Float64
 from onnxgrad.verify.report import Leg
 from onnxgrad.verify.running.pool import pooled
 from onnxgrad.verify.subject import Subject
-from onnxgrad.verify.tolerance import EXACT_LIMIT, ROUNDED_FACTOR, for_condition, in_float64, rounded
+from onnxgrad.verify.tolerance import (
+    EXACT_LIMIT,
+    ROUNDED_FACTOR,
+    for_condition,
+    in_float64,
+    rounded,
+)
 
 _JITTER = 2.0**-51
 _PERTURBED_RUNS = 3
@@ -35,14 +41,18 @@ class Oracle:
         pooled("float64")  # which starts while onnxruntime loads the original
 
     def original(self, feeds: Results, jitter: float = 0.0, seed: int = 0) -> Results | None:
-        """The original's outputs; with `jitter` under another order of summation, chosen by `seed`."""
+        """The original's outputs; with `jitter` under another order of summation, chosen by
+        `seed`.
+        """
         return self._run("original", feeds, jitter, seed)
 
     def candidate(self, feeds: Results) -> Results | None:
         """The candidate's outputs."""
         return self._run("candidate", feeds)
 
-    def _run(self, which: str, feeds: Results, jitter: float = 0.0, seed: int = 0) -> Results | None:
+    def _run(
+        self, which: str, feeds: Results, jitter: float = 0.0, seed: int = 0
+    ) -> Results | None:
         if self.left <= 0:
             return None
         started = time.monotonic()
@@ -66,15 +76,19 @@ class Oracle:
             memory = current().memory
             if needed > memory:
                 raise Unsupported(
-                    f"the weights would need {size_text(needed)} in float64, more than {size_text(memory)} "
+                    f"the weights would need {size_text(needed)} in float64, more than "
+                    f"{size_text(memory)} "
                     "(--max-memory)"
                 )
             self._made[which] = Float64(subject.source)
         return self._made[which]
 
 
-def float64_leg(oracle: Oracle, trials: Sequence[Trial], found: Found, computed: Collection[int]) -> Leg:
-    """Compare the candidate's float64 results with the original's; as many cases as the budget allows.
+def float64_leg(
+    oracle: Oracle, trials: Sequence[Trial], found: Found, computed: Collection[int]
+) -> Leg:
+    """Compare the candidate's float64 results with the original's; as many cases as the budget
+    allows.
 
     `computed`: the float types in which weights were recomputed; empty asks for EXACT.
     """
@@ -87,23 +101,31 @@ def float64_leg(oracle: Oracle, trials: Sequence[Trial], found: Found, computed:
         limits = in_float64(trial.exact, trial.noise, computed)
         differences = compare(trial.exact, got, limits)
         if not all(difference.ok for difference in differences):
-            differences = _allow_for_condition(oracle, trial, trial.exact, got, limits, found) or differences
+            differences = (
+                _allow_for_condition(oracle, trial, trial.exact, got, limits, found) or differences
+            )
         found.add("float64", differences, trial.exact)
         count += 1
     if most and count:
         names = ", ".join(sorted(TensorProto.DataType.Name(dtype).lower() for dtype in computed))
         found.notes.append(
-            f"weights were recomputed and rounded to their dtype ({names}), so the float64 leg asks for {most:g} "
+            f"weights were recomputed and rounded to their dtype ({names}), so the float64 leg "
+            f"asks for {most:g} "
             f"of max, or {ROUNDED_FACTOR:g} times what the original's own arithmetic costs"
         )
     return found.leg("float64", count, oracle.why if count < len(trials) else "")
 
 
 def _allow_for_condition(
-    oracle: Oracle, trial: Trial, expected: Results, got: Results, limits: Mapping[str, float], found: Found
+    oracle: Oracle,
+    trial: Trial,
+    expected: Results,
+    got: Results,
+    limits: Mapping[str, float],
+    found: Found,
 ) -> list[Difference] | None:
-    """Rerun the original with the last bits of every sum perturbed: what that moves is rounding, not a change, and is
-    noted where it is much. None where the budget does not allow the runs.
+    """Rerun the original with the last bits of every sum perturbed: what that moves is rounding,
+    not a change, and is noted where it is much. None where the budget does not allow the runs.
     """
     runs = [expected]
     for seed in range(_PERTURBED_RUNS):
@@ -115,5 +137,7 @@ def _allow_for_condition(
     for name in limits:
         moved = own.get(name, 0.0)
         if moved > EXACT_LIMIT:
-            found.notes.append(f"one bit of rounding moves {name!r} of the original by {moved:.1e} even in float64")
+            found.notes.append(
+                f"one bit of rounding moves {name!r} of the original by {moved:.1e} even in float64"
+            )
     return compare(expected, got, for_condition(limits, own))

@@ -11,8 +11,8 @@ from onnxgrad.verify.feeds.dims import required_inputs, shape_of, tensor_types
 
 
 def interface_differences(a: onnx.ModelProto, b: onnx.ModelProto) -> list[Difference]:
-    """Inputs and outputs of b that are not those of a: names, order, types, what may be omitted, and input sizes that
-    became narrower.
+    """Inputs and outputs of b that are not those of a: names, order, types, what may be omitted,
+    and input sizes that became narrower.
 
     Symbols may be renamed, and an output's shape may be refined: its values are compared anyway.
     """
@@ -27,13 +27,17 @@ def interface_differences(a: onnx.ModelProto, b: onnx.ModelProto) -> list[Differ
             for v in required_inputs(b.graph)
             if v.name not in required
         ]
-        problems += [p for x, y in zip(a.graph.input, b.graph.input, strict=True) for p in _input(x, y)]
+        problems += [
+            p for x, y in zip(a.graph.input, b.graph.input, strict=True) for p in _input(x, y)
+        ]
         problems += [
             p
             for x, y in zip(a.graph.output, b.graph.output, strict=True)
             for p in _type(f"output {x.name!r}", x.type, y.type)
         ]
-    return [Difference("(interface)", None, None, None, math.inf, 0.0, problem) for problem in problems]
+    return [
+        Difference("(interface)", None, None, None, math.inf, 0.0, problem) for problem in problems
+    ]
 
 
 def _names(what: str, a: list[str], b: list[str]) -> list[str]:
@@ -42,7 +46,8 @@ def _names(what: str, a: list[str], b: list[str]) -> list[str]:
     lost, new = [n for n in a if n not in b], [n for n in b if n not in a]
     if lost or new:
         return [
-            f"the {what} changed: " + ", ".join([f"{n!r} is missing" for n in lost] + [f"{n!r} is new" for n in new])
+            f"the {what} changed: "
+            + ", ".join([f"{n!r} is missing" for n in lost] + [f"{n!r} is new" for n in new])
         ]
     return [f"the {what} changed their order: {a} -> {b}"]
 

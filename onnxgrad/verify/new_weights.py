@@ -1,4 +1,6 @@
-"""Did someone compute with a model's weights? What was computed was rounded, and a proof must allow for that."""
+"""Did someone compute with a model's weights? What was computed was rounded, and a proof must
+allow for that.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,13 @@ _ELEMENTS = 1 << 26  # beyond this the search costs more than it is worth
 
 
 def new_weights(a: Subject, b: Subject, *, claimed: bool = False) -> set[int]:
-    """The float types (TensorProto.DataType) of b's constants that hold a value, other than 0 and 1, of none of a's.
+    """The float types (TensorProto.DataType) of b's constants that hold a value, other than 0 and
+    1, of none of a's.
 
-    Moved, merged, split or transposed weights are old values, and beside all of a's weights nothing counts as new. With
-    very many elements, or where new values are `claimed` and only their types are asked for, every tensor counts whose
-    contents are not those of one of a's.
-    Raises InputError when data is damaged or missing.
+    Moved, merged, split or transposed weights are old values, and beside all of a's weights nothing
+    counts as new. With very many elements, or where new values are `claimed` and only their types
+    are asked for, every tensor counts whose contents are not those of one of a's. Raises InputError
+    when data is damaged or missing.
     """
     if sum(math.prod(t.dims) for s in (a, b) for t in _tensors(s.proto)) > _ELEMENTS:
         return {t.data_type for t in _tensors(b.proto)}
@@ -45,7 +48,9 @@ def _all_among(values: np.ndarray[Any, Any], known: np.ndarray[Any, Any]) -> boo
 
 
 def _content(tensor: TensorProto) -> tuple[int, bytes]:
-    return tensor.data_type, hashlib.blake2b(tensor.raw_data or elements(tensor).tobytes(), digest_size=16).digest()
+    return tensor.data_type, hashlib.blake2b(
+        tensor.raw_data or elements(tensor).tobytes(), digest_size=16
+    ).digest()
 
 
 def _values(tensor: TensorProto) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
@@ -73,11 +78,21 @@ def _of_nodes(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
                 yield from _of_graph(graph)
             if attribute.type == AttributeProto.TENSOR and attribute.t.data_type in _FLOATS:
                 yield attribute.t
-            elif attribute.type == AttributeProto.SPARSE_TENSOR and attribute.sparse_tensor.values.data_type in _FLOATS:
+            elif (
+                attribute.type == AttributeProto.SPARSE_TENSOR
+                and attribute.sparse_tensor.values.data_type in _FLOATS
+            ):
                 yield attribute.sparse_tensor.values
-            elif node.op_type == "Constant" and attribute.type in (AttributeProto.FLOAT, AttributeProto.FLOATS):
-                values = attribute.floats if attribute.type == AttributeProto.FLOATS else [attribute.f]
-                yield TensorProto(data_type=TensorProto.FLOAT, dims=[len(values)], float_data=values)
+            elif node.op_type == "Constant" and attribute.type in (
+                AttributeProto.FLOAT,
+                AttributeProto.FLOATS,
+            ):
+                values = (
+                    attribute.floats if attribute.type == AttributeProto.FLOATS else [attribute.f]
+                )
+                yield TensorProto(
+                    data_type=TensorProto.FLOAT, dims=[len(values)], float_data=values
+                )
 
 
 def _holds_graphs(attribute: AttributeProto) -> bool:

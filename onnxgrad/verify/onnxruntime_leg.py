@@ -1,4 +1,6 @@
-"""The onnxruntime leg of a proof: both models as deployed, within what the original differs by from itself."""
+"""The onnxruntime leg of a proof: both models as deployed, within what the original differs by
+from itself.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +41,17 @@ def limit_reached(what: str, error: RunFailed) -> str:
 
 
 def open_original(original: Subject, settings: Settings) -> Session:
-    """The original with optimisations off. Raises InputError when it does not load, RunFailed at a limit."""
+    """The original with optimisations off. Raises InputError when it does not load, RunFailed at
+    a limit.
+    """
     try:
         return settings.open(original.source, optimize=False)
     except RunFailed as error:
         if error.limit:
             raise
         raise InputError(
-            f"the original model does not load in onnxruntime: {error.reason}; skip the proof with --no-verify"
+            f"the original model does not load in onnxruntime: {error.reason}; skip the proof with "
+            "--no-verify"
         ) from error
 
 
@@ -68,7 +73,9 @@ def onnxruntime_leg(
                 found.unproved.append(limit_reached(f"the second model {how}", error))
                 continue
             reason = f"the second model does not run {how}: {error.reason}"
-            found.add("onnxruntime", [Difference("(model)", None, None, None, math.inf, 0.0, reason)])
+            found.add(
+                "onnxruntime", [Difference("(model)", None, None, None, math.inf, 0.0, reason)]
+            )
             continue
         if session.placement:
             placed = ", ".join(f"{count} on {name}" for name, count in session.placement.items())
@@ -80,7 +87,9 @@ def onnxruntime_leg(
 
 
 def _calibrate(original: Subject, trials: Sequence[Trial], settings: Settings) -> str:
-    """Widen the noise by the original's other legal runs; why not, where it does not run with optimisations on."""
+    """Widen the noise by the original's other legal runs; why not, where it does not run with
+    optimisations on.
+    """
     other_threads = 2 if settings.threads == 1 else 1
     legal = [(settings, True), (Settings(settings.provider, other_threads), True)]
     if settings.provider != "cpu":
@@ -93,7 +102,10 @@ def _calibrate(original: Subject, trials: Sequence[Trial], settings: Settings) -
         except RunFailed as error:
             if setting.provider != settings.provider:
                 continue  # a model may need its provider's own operators
-            return f"the original does not run with optimisations on ({error.reason}): compared with optimisations off"
+            return (
+                f"the original does not run with optimisations on ({error.reason}): compared with "
+                "optimisations off"
+            )
     return ""
 
 

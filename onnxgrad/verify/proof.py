@@ -1,8 +1,9 @@
 """`verify`: does model b compute what model a computes?
 
-Two legs. In the float64 leg both graphs run in our float64 reference, where reordered arithmetic costs about 1e-15 and
-a real change shows. In the onnxruntime leg both run as deployed, against a tolerance calibrated on the original's own
-noise: what it differs by between optimisations on and off, one and two threads, and from the float64 reference.
+Two legs. In the float64 leg both graphs run in our float64 reference, where reordered arithmetic
+costs about 1e-15 and a real change shows. In the onnxruntime leg both run as deployed, against a
+tolerance calibrated on the original's own noise: what it differs by between optimisations on and
+off, one and two threads, and from the float64 reference.
 """
 
 from __future__ import annotations
@@ -49,28 +50,41 @@ def verify(
     max_memory: int | str | None = None,
     allow_empty: Collection[str] = (),
 ) -> Report:
-    """Compare model `b` with the original `a` by running both. That they differ is in the report, not an exception;
-    so is that nothing is known: an output without one finite element to compare, or a limit that was reached.
+    """Compare model `b` with the original `a` by running both. That they differ is in the report,
+    not an exception; so is that nothing is known: an output without one finite element to compare,
+    or a limit that was reached.
 
-    inputs: one or several sets of arrays by input name, or files (.npz, .npy, .pb); None generates feeds from `seeds`,
-    at two sizes of every symbolic dimension where the original runs at two. dims: symbol -> size, fixed.
-    float64_exact: no arithmetic was done on weights, so the float64 leg may ask for 1e-9 of max|y|; otherwise what
-    rounding to the weights' dtype costs (1e-6 in float32), or 3 times the original's own error; None looks at the
-    weights. float64_budget: seconds for that leg. allow_empty: outputs that may have nothing to compare.
-    timeout: seconds for everything (300); max_memory: bytes, or such as "4GB", for each process that runs a model
+    inputs: one or several sets of arrays by input name, or files (.npz, .npy, .pb); None generates
+    feeds from `seeds`, at two sizes of every symbolic dimension where the original runs at two.
+    dims: symbol -> size, fixed. float64_exact: no arithmetic was done on weights, so the float64
+    leg may ask for 1e-9 of max|y|; otherwise what rounding to the weights' dtype costs (1e-6 in
+    float32), or 3 times the original's own error; None looks at the weights. float64_budget:
+    seconds for that leg. allow_empty: outputs that may have nothing to compare. timeout: seconds
+    for everything (300); max_memory: bytes, or such as "4GB", for each process that runs a model
     (half of what there is).
 
-    Raises InputError when the original cannot be run or fed, or the provider is missing, LimitReached.
+    Raises InputError when the original cannot be run or fed, or the provider is missing,
+    LimitReached.
     """
     start = time.monotonic()
     original, candidate = subject(a), subject(b)
     outputs = [value.name for value in original.proto.graph.output]
     _check_request(legs, allow_empty, outputs)
 
-    def nothing_ran(why: str, differences: Sequence[Difference] = (), unproved: Sequence[str] = ()) -> Report:
+    def nothing_ran(
+        why: str, differences: Sequence[Difference] = (), unproved: Sequence[str] = ()
+    ) -> Report:
         skipped = {name: Leg(name, False, why) for name in legs}
         seconds = time.monotonic() - start
-        return Report(False, tuple(differences), skipped, (), provider, seconds=seconds, unproved=tuple(unproved))
+        return Report(
+            False,
+            tuple(differences),
+            skipped,
+            (),
+            provider,
+            seconds=seconds,
+            unproved=tuple(unproved),
+        )
 
     broken = interface_differences(original.proto, candidate.proto)
     if broken:
@@ -86,21 +100,29 @@ def verify(
         if cause is None:
             raise
         unproved = f"the float64 leg could not run ({cause.reason})"
-        return nothing_ran(cause.reason, (), [limit_reached("the original model", cause) if cause.limit else unproved])
+        return nothing_ran(
+            cause.reason,
+            (),
+            [limit_reached("the original model", cause) if cause.limit else unproved],
+        )
     trials = [_trial(case, session, oracle) for case in chosen]
     found = Found()
     ran: dict[str, Leg] = {}
     if session is not None:
         ran["onnxruntime"] = onnxruntime_leg(original, candidate, trials, found, settings)
     if oracle is not None:
-        ran["float64"] = float64_leg(oracle, trials, found, _recomputed(original, candidate, float64_exact))
+        ran["float64"] = float64_leg(
+            oracle, trials, found, _recomputed(original, candidate, float64_exact)
+        )
     if not any(leg.ran for leg in ran.values()):
         found.unproved.append(f"the float64 leg could not run ({ran['float64'].why})")
     found.unproved += _empty(found, outputs, allow_empty)
     return _report(found, ran, trials, provider, time.monotonic() - start)
 
 
-def _check_request(legs: Sequence[str], allow_empty: Collection[str], outputs: Sequence[str]) -> None:
+def _check_request(
+    legs: Sequence[str], allow_empty: Collection[str], outputs: Sequence[str]
+) -> None:
     """Raises InputError for a leg or an output that there is not."""
     unknown = [leg for leg in legs if leg not in LEGS]
     if unknown:
@@ -109,13 +131,22 @@ def _check_request(legs: Sequence[str], allow_empty: Collection[str], outputs: S
         raise InputError("no leg was asked for")
     strange = [name for name in allow_empty if name not in outputs]
     if strange:
-        raise InputError(f"--allow-empty {strange[0]}: the model has no such output (outputs: {', '.join(outputs)})")
+        raise InputError(
+            f"--allow-empty {strange[0]}: the model has no such output (outputs: "
+            f"{', '.join(outputs)})"
+        )
 
 
 def _unproved(error: RunFailed | InputError) -> RunFailed | None:
-    """The failure to run the original that leaves everything open: a limit, or our reference's; None: the model's."""
+    """The failure to run the original that leaves everything open: a limit, or our reference's;
+    None: the model's.
+    """
     cause = error if isinstance(error, RunFailed) else error.__cause__
-    return cause if isinstance(cause, RunFailed) and (cause.limit or cause.stage == _REFERENCE) else None
+    return (
+        cause
+        if isinstance(cause, RunFailed) and (cause.limit or cause.stage == _REFERENCE)
+        else None
+    )
 
 
 def _trial(chosen: Chosen, session: Session | None, oracle: Oracle | None) -> Trial:
@@ -135,7 +166,9 @@ def _recomputed(original: Subject, candidate: Subject, float64_exact: bool | Non
 
 
 def _attempt(session: Session | None, oracle: Oracle | None) -> Attempt:
-    """A run of the original, in onnxruntime where that leg was asked for: it shows whether it takes some feeds."""
+    """A run of the original, in onnxruntime where that leg was asked for: it shows whether it
+    takes some feeds.
+    """
 
     def attempt(feeds: Results) -> Results:
         if session is not None:
@@ -155,10 +188,15 @@ def _empty(found: Found, outputs: Sequence[str], allowed: Collection[str]) -> li
     if not empty or found.unproved or not all(d.ok for d in found.differences.values()):
         return []
     option = " ".join(f"--allow-empty {name}" for name in empty)
-    return [f"nothing finite to compare in {', '.join(empty)} (give inputs with --input, or accept it: {option})"]
+    return [
+        f"nothing finite to compare in {', '.join(empty)} (give inputs with --input, or accept "
+        f"it: {option})"
+    ]
 
 
-def _report(found: Found, ran: Mapping[str, Leg], trials: Sequence[Trial], provider: str, seconds: float) -> Report:
+def _report(
+    found: Found, ran: Mapping[str, Leg], trials: Sequence[Trial], provider: str, seconds: float
+) -> Report:
     own: dict[str, float] = {}
     for trial in trials:
         own |= {name: max(value, own.get(name, 0.0)) for name, value in trial.noise.items()}

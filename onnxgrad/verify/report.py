@@ -13,8 +13,8 @@ EQUAL, DIFFERENT, NOT_PROVED = "equal", "different", "not proved"
 
 @dataclass(frozen=True)
 class Leg:
-    """One way of comparing: whether it ran, and if not (or only in part) why. `compared`: finite elements of all
-    outputs, over all feeds.
+    """One way of comparing: whether it ran, and if not (or only in part) why. `compared`: finite
+    elements of all outputs, over all feeds.
     """
 
     name: str
@@ -26,7 +26,13 @@ class Leg:
 
     def to_dict(self) -> dict[str, Any]:
         found = None if self.worst is None else self.worst.to_dict()
-        return {"ran": self.ran, "why": self.why, "cases": self.cases, "compared": self.compared, "worst": found}
+        return {
+            "ran": self.ran,
+            "why": self.why,
+            "cases": self.cases,
+            "compared": self.compared,
+            "worst": found,
+        }
 
     @property
     def gap(self) -> str:
@@ -38,7 +44,9 @@ class Leg:
     def __str__(self) -> str:
         if not self.ran:
             return f"{self.name} leg: did not run ({self.why})"
-        result = "bit-identical" if self.worst is None or self.worst.rel == 0 else f"worst {self.worst}"
+        result = (
+            "bit-identical" if self.worst is None or self.worst.rel == 0 else f"worst {self.worst}"
+        )
         cases = f"{self.cases} case{'s' * (self.cases != 1)}, {counted(self.compared)}"
         return f"{self.name} leg: {cases}, {result}" + (f" ({self.why})" if self.why else "")
 
@@ -50,7 +58,8 @@ def counted(compared: int) -> str:
 
 @dataclass(frozen=True)
 class Case:
-    """One set of feeds: what was chosen for the symbolic dimensions, and the seed (None: the user's own inputs).
+    """One set of feeds: what was chosen for the symbolic dimensions, and the seed (None: the user's
+    own inputs).
 
     `edges`: zeros, ties, the other side of comparisons and of switches, masks the other way round.
     """
@@ -62,14 +71,16 @@ class Case:
     def __str__(self) -> str:
         sizes = ", ".join(f"{name}={size}" for name, size in self.dims.items())
         seed = "given inputs" if self.seed is None else f"seed {self.seed}"
-        return f"{seed}{' with zeros and ties' if self.edges else ''}{f', {sizes}' if sizes else ''}"
+        return (
+            f"{seed}{' with zeros and ties' if self.edges else ''}{f', {sizes}' if sizes else ''}"
+        )
 
 
 @dataclass(frozen=True)
 class Report:
-    """`ok` is the verdict, and what the report is as a truth value; `differences` holds the worst difference of every
-    output and leg, `compared` the finite elements of each output over all feeds, `unproved` why nothing is known,
-    `unstable` the outputs whose own noise hides a lot.
+    """`ok` is the verdict, and what the report is as a truth value; `differences` holds the worst
+    difference of every output and leg, `compared` the finite elements of each output over all
+    feeds, `unproved` why nothing is known, `unstable` the outputs whose own noise hides a lot.
     """
 
     ok: bool
@@ -114,7 +125,10 @@ class Report:
         found = self.worst
         seen = 0 if found is None else self.compared.get(found.output, found.compared)
         return (
-            f"DIFFERENT on {self.provider}" + (f": {found}" if found else "") + (f"; {counted(seen)}" if seen else "")
+            "DIFFERENT on "
+            f"{self.provider}"
+            + (f": {found}" if found else "")
+            + (f"; {counted(seen)}" if seen else "")
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -129,11 +143,17 @@ class Report:
             "worst": None if found is None else found.to_dict(),
             "compared": dict(self.compared),
             "legs": {name: leg.to_dict() for name, leg in self.legs.items()},
-            "cases": [{"dims": dict(case.dims), "seed": case.seed, "edges": case.edges} for case in self.cases],
+            "cases": [
+                {"dims": dict(case.dims), "seed": case.seed, "edges": case.edges}
+                for case in self.cases
+            ],
             "differences": [difference.to_dict() for difference in self.differences],
             "unstable": list(self.unstable),
             "notes": list(self.notes),
-            "noise": {name: str(value) if value == float("inf") else value for name, value in self.noise.items()},
+            "noise": {
+                name: str(value) if value == float("inf") else value
+                for name, value in self.noise.items()
+            },
             "seconds": round(self.seconds, 3),
         }
 
@@ -142,7 +162,8 @@ class Report:
         lines += [f"  {leg}" for leg in self.legs.values()]
         lines += [f"  ran with {case}" for case in self.cases]
         lines += [
-            f"  unstable output {name}: the original disagrees with itself by {self.noise.get(name, 0.0):.1e}"
+            f"  unstable output {name}: the original disagrees with itself by "
+            f"{self.noise.get(name, 0.0):.1e}"
             for name in self.unstable
         ]
         lines += [f"  note: {note}" for note in self.notes]

@@ -1,6 +1,7 @@
 """A model under proof, in the two forms that a proof needs.
 
-What users hold in their hands becomes a protobuf here, by the package's own conversion; nothing else is shared.
+What users hold in their hands becomes a protobuf here, by the package's own conversion; nothing
+else is shared.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from onnxgrad.verify.running.model_source import TWO_GB, Model
 
 @dataclass(frozen=True)
 class Subject:
-    """`source`: what onnxruntime loads; `proto`: the file without external weights; `weights`: with them."""
+    """`source`: what onnxruntime loads; `proto`: the file without external weights; `weights`:
+    with them.
+    """
 
     source: Model
     proto: onnx.ModelProto
@@ -31,14 +34,20 @@ class Subject:
 
 
 def subject(model: Any) -> Subject:
-    """The protobuf of a model of any kind that `ir.load` takes. Raises InputError for what is no ONNX model."""
+    """The protobuf of a model of any kind that `ir.load` takes. Raises InputError for what is no
+    ONNX model.
+    """
     model = settled(model)
     if isinstance(model, Program):
         model = to_proto(model, weights=True)
     if isinstance(model, onnx.ModelProto):
         small = model.ByteSize() <= TWO_GB
         return Subject(model.SerializeToString() if small else model, model, lambda: model)
-    if not isinstance(model, bytes) and os.path.exists(model) and not (os.path.isfile(model) or os.path.isdir(model)):
+    if (
+        not isinstance(model, bytes)
+        and os.path.exists(model)
+        and not (os.path.isfile(model) or os.path.isdir(model))
+    ):
         raise InputError(f"{model}: is a device or a pipe, which is not read twice: give its bytes")
     name = "the model" if isinstance(model, bytes) else str(model)
     try:
@@ -49,12 +58,17 @@ def subject(model: Any) -> Subject:
         return Subject(path, onnx.load(path, load_external_data=False), lambda: _with_weights(path))
     except OSError as error:
         raise InputError(f"cannot read {name}: {error.strerror}") from error
-    except Exception as error:  # protobuf's DecodeError (its module differs between versions), ValueError, TypeError
-        raise InputError(f"{name} is no ONNX model: {' '.join(str(error).split())[:300]}") from error
+    # protobuf's DecodeError (its module differs between versions), ValueError, TypeError
+    except Exception as error:
+        raise InputError(
+            f"{name} is no ONNX model: {' '.join(str(error).split())[:300]}"
+        ) from error
 
 
 def _with_weights(path: Path) -> onnx.ModelProto:
-    """The model with its external data, of any size. InputError when that is missing, damaged or outside the folder."""
+    """The model with its external data, of any size. InputError when that is missing, damaged or
+    outside the folder.
+    """
     proto = onnx.load(path, load_external_data=False)
     try:
         for tensor in outside(proto):

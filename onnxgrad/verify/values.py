@@ -1,4 +1,6 @@
-"""ONNX values as the float64 reference holds them, and nodes with the attributes of a function call filled in."""
+"""ONNX values as the float64 reference holds them, and nodes with the attributes of a function
+call filled in.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ import onnx
 
 from onnxgrad.ir.tensor_data import elements
 
-Value: TypeAlias = "np.ndarray[Any, Any] | list[Any] | None"  # a tensor, a sequence, an absent optional
+# a tensor, a sequence, an absent optional
+Value: TypeAlias = "np.ndarray[Any, Any] | list[Any] | None"
 Feeds: TypeAlias = Mapping[str, Value]
 
 _NARROW = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
@@ -19,7 +22,9 @@ _A = onnx.AttributeProto
 
 
 def widen(value: Any) -> Any:
-    """float32, float16 and bfloat16 arrays as float64; anything else as it is. Elements of sequences too."""
+    """float32, float16 and bfloat16 arrays as float64; anything else as it is. Elements of
+    sequences too.
+    """
     if isinstance(value, np.ndarray):
         return value.astype(np.float64) if value.dtype in _NARROW else value
     if isinstance(value, list):
@@ -28,7 +33,9 @@ def widen(value: Any) -> Any:
 
 
 def attribute_value(attribute: onnx.AttributeProto) -> Any:
-    """An attribute that is no subgraph as a Python value: tensors as widened arrays, strings decoded."""
+    """An attribute that is no subgraph as a Python value: tensors as widened arrays, strings
+    decoded.
+    """
     if attribute.type == _A.TENSOR:
         return widen(elements(attribute.t))
     if attribute.type == _A.SPARSE_TENSOR:
@@ -42,7 +49,9 @@ def attribute_value(attribute: onnx.AttributeProto) -> Any:
 
 
 def dense(sparse: onnx.SparseTensorProto) -> np.ndarray[Any, Any]:
-    """A sparse tensor as a widened dense one; its indices are linear (n,) or coordinates (n, rank)."""
+    """A sparse tensor as a widened dense one; its indices are linear (n,) or coordinates (n,
+    rank).
+    """
     values, indices = elements(sparse.values), elements(sparse.indices)
     full = np.zeros(tuple(sparse.dims), values.dtype)
     if indices.ndim == 1:
@@ -53,7 +62,9 @@ def dense(sparse: onnx.SparseTensorProto) -> np.ndarray[Any, Any]:
 
 
 def bind(node: onnx.NodeProto, bound: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
-    """A node of a function body with references to the function's attributes replaced by `bound`; unset ones go."""
+    """A node of a function body with references to the function's attributes replaced by
+    `bound`; unset ones go.
+    """
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
     del copy.attribute[:]
@@ -77,4 +88,6 @@ def type_of(value: Any) -> onnx.TypeProto:
     """The ONNX type of a value as it is held here; an empty one for what is no tensor."""
     if not isinstance(value, np.ndarray):
         return onnx.TypeProto()
-    return onnx.helper.make_tensor_type_proto(onnx.helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+    return onnx.helper.make_tensor_type_proto(
+        onnx.helper.np_dtype_to_tensor_dtype(value.dtype), value.shape
+    )

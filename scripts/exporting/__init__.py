@@ -1,1 +1,3 @@
-"""Shared parts of the export scripts: building, randomising, exporting and checking PyTorch models."""
+"""Shared parts of the export scripts: building, randomising, exporting and checking PyTorch
+models.
+"""

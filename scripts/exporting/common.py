@@ -1,4 +1,6 @@
-"""Turn a PyTorch module into a checked, path-free ONNX file with its inputs and PyTorch's own outputs beside it."""
+"""Turn a PyTorch module into a checked, path-free ONNX file with its inputs and PyTorch's own
+outputs beside it.
+"""
 
 from __future__ import annotations
 
@@ -19,29 +21,40 @@ import torch
 OPTIMIZED, RAW = ".onnx", ".raw.onnx"  # optimize=True and optimize=False
 STACK_TRACE = "pkg.torch.onnx.stack_trace"
 FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<where>\S+)')
-# Nothing committed may say on which machine it was made: no absolute path of a source file, none of these folders.
+# Nothing committed may say on which machine it was made: no absolute path of a source file, none of
+# these folders.
 SOURCE_PATH = re.compile(rb"(?<![\w.])/(?:[\w.+-]+/)+[\w-]+\.py\b|site-packages")
-MACHINE_FOLDERS = tuple(str(p).encode() for p in (sys.prefix, Path.home(), Path(__file__).resolve().parents[2]))
+MACHINE_FOLDERS = tuple(
+    str(p).encode() for p in (sys.prefix, Path.home(), Path(__file__).resolve().parents[2])
+)
 
 
 @dataclass(frozen=True)
 class Spec:
-    """One topology: how to build it, what to feed it, and what the exported file is expected to count."""
+    """One topology: how to build it, what to feed it, and what the exported file is expected to
+    count.
+    """
 
     name: str
     build: Callable[[], tuple[torch.nn.Module, dict[str, torch.Tensor]]]
     what: str
     outputs: tuple[str, ...]
-    counts: Mapping[str, int] = field(default_factory=dict)  # operator group ("MatMul+Gemm", "Conv") -> count
-    dynamic: Mapping[str, Mapping[int, str]] = field(default_factory=dict)  # input -> axis -> symbol
+    counts: Mapping[str, int] = field(
+        default_factory=dict
+    )  # operator group ("MatMul+Gemm", "Conv") -> count
+    dynamic: Mapping[str, Mapping[int, str]] = field(
+        default_factory=dict
+    )  # input -> axis -> symbol
     files: tuple[str, ...] = (OPTIMIZED,)  # the exports that are committed
     script: bool = False  # through TorchScript, the exporter before dynamo
 
 
 def randomise(model: torch.nn.Module) -> None:
-    """Give biases and norm parameters random values as after training; zeros make passes look better than they are.
+    """Give biases and norm parameters random values as after training; zeros make passes look
+    better than they are.
 
-    biases ~ N(0, .1), norm weights ~ U(.5, 1.5), running_mean ~ N(0, .2), running_var ~ U(.5, 1.5); in place.
+    biases ~ N(0, .1), norm weights ~ U(.5, 1.5), running_mean ~ N(0, .2), running_var ~ U(.5, 1.5);
+    in place.
     """
     with torch.no_grad():
         for module in model.modules():
@@ -61,8 +74,9 @@ def randomise(model: torch.nn.Module) -> None:
 def keep_variance(model: torch.nn.Module) -> torch.nn.Module:
     """Normal Conv weights of variance 2 / fan_in, in place; returns the model.
 
-    The libraries' own initialisation makes a deep CNN with random norm statistics forget its input (the output moved by
-    3e-7 of its maximum between two images), and then no comparison of outputs could see a wrong rewrite.
+    The libraries' own initialisation makes a deep CNN with random norm statistics forget its input
+    (the output moved by 3e-7 of its maximum between two images), and then no comparison of outputs
+    could see a wrong rewrite.
     """
     for module in model.modules():
         if isinstance(module, torch.nn.Conv2d):
@@ -71,12 +85,16 @@ def keep_variance(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def image(*shape: int) -> torch.Tensor:
-    """A random normal image in steps of 1/16: like a real one it has few distinct values, so it compresses well."""
+    """A random normal image in steps of 1/16: like a real one it has few distinct values, so it
+    compresses well.
+    """
     return (torch.randn(*shape) * 16).round() / 16
 
 
 def one_line(trace: str) -> str:
-    """The innermost frame of a Python stack trace as `package/file.py:LINE in FUNCTION`, without machine paths."""
+    """The innermost frame of a Python stack trace as `package/file.py:LINE in FUNCTION`, without
+    machine paths.
+    """
     frames = list(FRAME.finditer(trace))
     if not frames:
         return "unknown"
@@ -102,7 +120,8 @@ def every_node(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
 
 
 def scrub(model: onnx.ModelProto) -> None:
-    """Replace the value of every stack trace by one neutral line; all other metadata stays. In place.
+    """Replace the value of every stack trace by one neutral line; all other metadata stays. In
+    place.
 
     Raises ValueError if any machine path is left anywhere in the model.
     """
@@ -117,7 +136,9 @@ def scrub(model: onnx.ModelProto) -> None:
 
 
 def operator_counts(model: onnx.ModelProto) -> collections.Counter[str]:
-    """How often each operator occurs, nested graphs and functions included; plus the group MatMul+Gemm."""
+    """How often each operator occurs, nested graphs and functions included; plus the group
+    MatMul+Gemm.
+    """
     counts = collections.Counter(node.op_type for node in every_node(model))
     counts["MatMul+Gemm"] = counts["MatMul"] + counts["Gemm"]
     return counts
@@ -137,12 +158,16 @@ def flat(result: Any) -> list[torch.Tensor]:
     return [t for value in result for t in flat(value)]
 
 
-def run_onnxruntime(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def run_onnxruntime(
+    model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
     """Run on CPU with default graph optimisation, as deployed."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(feeds)), strict=True))
 
@@ -152,22 +177,42 @@ def worst_difference(got: Mapping[str, np.ndarray], want: Mapping[str, np.ndarra
     worst = 0.0
     for name, value in want.items():
         if got[name].shape != value.shape:
-            raise ValueError(f"output {name} has shape {got[name].shape}, PyTorch says {value.shape}")
+            raise ValueError(
+                f"output {name} has shape {got[name].shape}, PyTorch says {value.shape}"
+            )
         scale = max(float(np.abs(value).max()), 1e-30)
         worst = max(worst, float(np.abs(got[name] - value).max()) / scale)
     return worst
 
 
-def to_onnx(spec: Spec, model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, optimize: bool) -> onnx.ModelProto:
-    """Export with the dynamo exporter; inputs are passed by keyword, so their names are the file's input names."""
+def to_onnx(
+    spec: Spec, model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, optimize: bool
+) -> onnx.ModelProto:
+    """Export with the dynamo exporter; inputs are passed by keyword, so their names are the
+    file's input names.
+    """
     dynamic: dict[str, dict[int, Any] | None] | None = None
     if spec.dynamic:
-        symbols = {s: torch.export.Dim(s, min=1, max=512) for axes in spec.dynamic.values() for s in axes.values()}
-        dynamic = {name: {axis: symbols[s] for axis, s in spec.dynamic.get(name, {}).items()} for name in inputs}
+        symbols = {
+            s: torch.export.Dim(s, min=1, max=512)
+            for axes in spec.dynamic.values()
+            for s in axes.values()
+        }
+        dynamic = {
+            name: {axis: symbols[s] for axis, s in spec.dynamic.get(name, {}).items()}
+            for name in inputs
+        }
     program = torch.onnx.export(
-        model, (), kwargs=inputs, dynamo=True, optimize=optimize, dynamic_shapes=dynamic,
-        input_names=list(inputs), output_names=list(spec.outputs), verbose=False,
-    )  # fmt: skip
+        model,
+        (),
+        kwargs=inputs,
+        dynamo=True,
+        optimize=optimize,
+        dynamic_shapes=dynamic,
+        input_names=list(inputs),
+        output_names=list(spec.outputs),
+        verbose=False,
+    )
     if program is None:
         raise RuntimeError(f"{spec.name}: the exporter returned nothing")
     proto = program.model_proto
@@ -175,24 +220,34 @@ def to_onnx(spec: Spec, model: torch.nn.Module, inputs: dict[str, torch.Tensor],
     return proto
 
 
-def to_onnx_by_script(spec: Spec, model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> onnx.ModelProto:
+def to_onnx_by_script(
+    spec: Spec, model: torch.nn.Module, inputs: dict[str, torch.Tensor]
+) -> onnx.ModelProto:
     """Export through TorchScript, constants not folded; inputs are passed in order."""
     buffer = io.BytesIO()
     torch.onnx.export(
-        model, tuple(inputs.values()), buffer, dynamo=False, opset_version=17, do_constant_folding=False,
-        input_names=list(inputs), output_names=list(spec.outputs),
+        model,
+        tuple(inputs.values()),
+        buffer,
+        dynamo=False,
+        opset_version=17,
+        do_constant_folding=False,
+        input_names=list(inputs),
+        output_names=list(spec.outputs),
         dynamic_axes={name: dict(axes) for name, axes in spec.dynamic.items()},
-    )  # fmt: skip
+    )
     proto = onnx.load_from_string(buffer.getvalue())
     scrub(proto)
     return proto
 
 
 def export(spec: Spec, folder: Path, files: tuple[str, ...]) -> dict[str, Any]:
-    """Write NAME.npz and the named `files` (OPTIMIZED, RAW) into `folder`; return one summary row per file.
+    """Write NAME.npz and the named `files` (OPTIMIZED, RAW) into `folder`; return one summary row
+    per file.
 
-    Every file passes onnx.checker, runs in onnxruntime and agrees with PyTorch to 1e-4 of each output's maximum.
-    Raises ValueError when it does not, or when the operator counts are not the expected ones.
+    Every file passes onnx.checker, runs in onnxruntime and agrees with PyTorch to 1e-4 of each
+    output's maximum. Raises ValueError when it does not, or when the operator counts are not the
+    expected ones.
     """
     torch.manual_seed(0)
     model, inputs = spec.build()
@@ -212,16 +267,23 @@ def export(spec: Spec, folder: Path, files: tuple[str, ...]) -> dict[str, Any]:
         used = {i.name: feeds[i.name] for i in proto.graph.input}
         worst = worst_difference(run_onnxruntime(proto, used), expected)
         if not worst <= 1e-4:
-            raise ValueError(f"{spec.name}{suffix}: differs from PyTorch by {worst:.1e} of the maximum")
+            raise ValueError(
+                f"{spec.name}{suffix}: differs from PyTorch by {worst:.1e} of the maximum"
+            )
         counts = operator_counts(proto)
         wrong = {k: counts[k] for k, v in spec.counts.items() if counts[k] != v}
         if wrong:
             raise ValueError(f"{spec.name}{suffix}: counts {wrong}, expected {dict(spec.counts)}")
         target = folder / f"{spec.name}{suffix}"
         target.write_bytes(proto.SerializeToString(deterministic=True))
-        rows[target.name] = {"bytes": target.stat().st_size, "nodes": sum(1 for _ in every_node(proto)),
-                             "worst": worst, "ir": proto.ir_version, "opset": proto.opset_import[0].version,
-                             "counts": counts}  # fmt: skip
+        rows[target.name] = {
+            "bytes": target.stat().st_size,
+            "nodes": sum(1 for _ in every_node(proto)),
+            "worst": worst,
+            "ir": proto.ir_version,
+            "opset": proto.opset_import[0].version,
+            "counts": counts,
+        }
     arrays = {f"in:{k}": v for k, v in feeds.items()} | {f"out:{k}": v for k, v in expected.items()}
     np.savez_compressed(folder / f"{spec.name}.npz", allow_pickle=False, **arrays)
     return rows

@@ -1,7 +1,8 @@
 """Training models: each is a module whose forward takes the inputs and returns the scalar loss.
 
-The parameters of the wrapped network carry the prefix `model.`, which the exported file drops again.
-Every builder takes `full`: MODELS' own configuration if true, a narrow one of the same structure if false.
+The parameters of the wrapped network carry the prefix `model.`, which the exported file drops
+again. Every builder takes `full`: MODELS' own configuration if true, a narrow one of the same
+structure if false.
 """
 
 from __future__ import annotations
@@ -24,10 +25,16 @@ class Training:
 
     name: str
     build: Callable[[bool], Built]
-    nodes: int | None = None  # of the full-size forward graph, loss included (masks fold away in the small ones)
+    nodes: int | None = (
+        None  # of the full-size forward graph, loss included (masks fold away in the small ones)
+    )
     train: bool = False  # train() instead of eval(): BatchNormalization uses the batch's statistics
-    seed: int = 0  # another one where float32 and float64 disagree about the sign of some ReLU's input
-    classic: bool = False  # the TorchScript exporter, which writes LSTM and GRU as one operator each
+    seed: int = (
+        0  # another one where float32 and float64 disagree about the sign of some ReLU's input
+    )
+    classic: bool = (
+        False  # the TorchScript exporter, which writes LSTM and GRU as one operator each
+    )
     full_only: bool = False  # too large to keep a small one
 
 
@@ -82,7 +89,13 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 def mlp(full: bool) -> Built:
     """Linear, ReLU, Linear, GELU, Linear, mean squared error."""
     first, hidden, last, batch = (256, 512, 64, 64) if full else (16, 24, 8, 4)
-    layers = nn.Linear(first, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, last)
+    layers = (
+        nn.Linear(first, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, hidden),
+        nn.GELU(),
+        nn.Linear(hidden, last),
+    )
     model = MeanSquares(nn.Sequential(*layers))
     return model, {"x": torch.randn(batch, first), "target": torch.randn(batch, last)}
 
@@ -90,8 +103,13 @@ def mlp(full: bool) -> Built:
 def _transformer(config: str, full: bool, **rest: Any) -> Any:
     hf = importlib.import_module("transformers")
     hidden, vocabulary = (256, 2000) if full else (16, 60)
-    made = getattr(hf, config)(vocab_size=vocabulary, attn_implementation="eager", bos_token_id=1, eos_token_id=2,
-                               **{k: hidden if v == "hidden" else v for k, v in rest.items()})  # fmt: skip
+    made = getattr(hf, config)(
+        vocab_size=vocabulary,
+        attn_implementation="eager",
+        bos_token_id=1,
+        eos_token_id=2,
+        **{k: hidden if v == "hidden" else v for k, v in rest.items()},
+    )
     return hf, made
 
 
@@ -101,9 +119,16 @@ def _tokens(full: bool, batch: int) -> Tensor:
 
 def bert(full: bool) -> Built:
     """BertForSequenceClassification, 4 layers, 4 heads, 8 labels; the last sequence is padded."""
-    hf, config = _transformer("BertConfig", full, hidden_size="hidden", num_hidden_layers=4, num_attention_heads=4,
-                              intermediate_size=1024 if full else 32, num_labels=8,
-                              max_position_embeddings=512 if full else 8)  # fmt: skip
+    hf, config = _transformer(
+        "BertConfig",
+        full,
+        hidden_size="hidden",
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        intermediate_size=1024 if full else 32,
+        num_labels=8,
+        max_position_embeddings=512 if full else 8,
+    )
     ids = _tokens(full, 8)
     mask = torch.ones_like(ids)
     mask[-1, 5:] = 0
@@ -113,25 +138,41 @@ def bert(full: bool) -> Built:
 
 def gpt2(full: bool) -> Built:
     """GPT2LMHeadModel, 4 layers, 4 heads, tied head."""
-    hf, config = _transformer("GPT2Config", full, n_embd="hidden", n_layer=4, n_head=4, n_positions=128 if full else 8)
+    hf, config = _transformer(
+        "GPT2Config", full, n_embd="hidden", n_layer=4, n_head=4, n_positions=128 if full else 8
+    )
     ids = _tokens(full, 4)
     return LanguageModel(hf.GPT2LMHeadModel(config)), {"ids": ids, "labels": torch.roll(ids, -1, 1)}
 
 
 def gpt2_deep(full: bool) -> Built:
-    """GPT2LMHeadModel, 12 layers, 16 sequences of 128 tokens: activations outweigh weights (for checkpointing)."""
-    hf, config = _transformer("GPT2Config", full, n_embd="hidden", n_layer=12, n_head=4, n_positions=128)
+    """GPT2LMHeadModel, 12 layers, 16 sequences of 128 tokens: activations outweigh weights (for
+    checkpointing).
+    """
+    hf, config = _transformer(
+        "GPT2Config", full, n_embd="hidden", n_layer=12, n_head=4, n_positions=128
+    )
     ids = torch.randint(3, 2000 if full else 60, (16, 128))
     return LanguageModel(hf.GPT2LMHeadModel(config)), {"ids": ids, "labels": torch.roll(ids, -1, 1)}
 
 
 def llama(full: bool) -> Built:
     """LlamaForCausalLM, 4 layers, 4 heads, 2 key/value heads."""
-    hf, config = _transformer("LlamaConfig", full, hidden_size="hidden", num_hidden_layers=4, num_attention_heads=4,
-                              num_key_value_heads=2, intermediate_size=688 if full else 24,
-                              max_position_embeddings=128)  # fmt: skip
+    hf, config = _transformer(
+        "LlamaConfig",
+        full,
+        hidden_size="hidden",
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=688 if full else 24,
+        max_position_embeddings=128,
+    )
     ids = _tokens(full, 4)
-    return LanguageModel(hf.LlamaForCausalLM(config)), {"ids": ids, "labels": torch.roll(ids, -1, 1)}
+    return LanguageModel(hf.LlamaForCausalLM(config)), {
+        "ids": ids,
+        "labels": torch.roll(ids, -1, 1),
+    }
 
 
 def _images(full: bool, classes: int, small: int) -> dict[str, Tensor]:
@@ -145,7 +186,9 @@ def resnet18(full: bool) -> Built:
     classes = 100 if full else 10
     with vision.narrow(1 if full else 16, classes):
         network = vision.tv.resnet18(num_classes=classes)
-    return CrossEntropy(network), _images(full, classes, 48)  # 48: the last stage is 2x2, enough for batch statistics
+    return CrossEntropy(network), _images(
+        full, classes, 48
+    )  # 48: the last stage is 2x2, enough for batch statistics
 
 
 def vit(full: bool) -> Built:
@@ -153,7 +196,9 @@ def vit(full: bool) -> Built:
     importlib.import_module("timm.layers").set_fused_attn(False)
     transformer = importlib.import_module("timm.models.vision_transformer").VisionTransformer
     classes, size, width = (100, 64, 192) if full else (10, 32, 12)
-    network = transformer(img_size=size, patch_size=8, embed_dim=width, depth=6, num_heads=3, num_classes=classes)
+    network = transformer(
+        img_size=size, patch_size=8, embed_dim=width, depth=6, num_heads=3, num_classes=classes
+    )
     return CrossEntropy(network), _images(full, classes, 32)
 
 
@@ -162,7 +207,8 @@ def _own(kind: str, **sizes: tuple[int, int]) -> Callable[[bool], Built]:
 
     def build(full: bool) -> Built:
         made: Built = getattr(importlib.import_module("exporting.small"), kind)(
-            **{k: v[0] if full else v[1] for k, v in sizes.items()})  # fmt: skip
+            **{k: v[0] if full else v[1] for k, v in sizes.items()}
+        )
         return made
 
     return build

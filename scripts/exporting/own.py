@@ -1,4 +1,6 @@
-"""Topologies that no library provides, as plain modules: an unrolled LSTM cell and a YOLOX-like detector."""
+"""Topologies that no library provides, as plain modules: an unrolled LSTM cell and a YOLOX-like
+detector.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from exporting.common import image, keep_variance
 
 
 class LstmCells(nn.Module):
-    """16 unrolled LSTM steps; the four gates are separate Linears on x (features wide) and on h (hidden wide)."""
+    """16 unrolled LSTM steps; the four gates are separate Linears on x (features wide) and on h
+    (hidden wide).
+    """
 
     def __init__(self, features: int, hidden: int, steps: int) -> None:
         super().__init__()
@@ -20,7 +24,9 @@ class LstmCells(nn.Module):
         self.hidden, self.steps = hidden, steps
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """x (batch, steps, features) -> all hidden states (batch, steps, hidden), last cell state (batch, hidden)."""
+        """x (batch, steps, features) -> all hidden states (batch, steps, hidden), last cell
+        state (batch, hidden).
+        """
         h = c = x.new_zeros(x.shape[0], self.hidden)
         states = []
         for step in range(self.steps):
@@ -39,14 +45,18 @@ def lstmcell() -> tuple[nn.Module, dict[str, Tensor]]:
 
 
 class Lstm(nn.Module):
-    """nn.LSTM, batch first, whose initial states are zeros of the batch's size: shape arithmetic in the export."""
+    """nn.LSTM, batch first, whose initial states are zeros of the batch's size: shape arithmetic
+    in the export.
+    """
 
     def __init__(self, features: int, hidden: int) -> None:
         super().__init__()
         self.lstm = nn.LSTM(features, hidden, num_layers=2, bidirectional=True, batch_first=True)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """x (batch, steps, features) -> states (batch, steps, 2 hidden), last hidden and cell states."""
+        """x (batch, steps, features) -> states (batch, steps, 2 hidden), last hidden and cell
+        states.
+        """
         states, (hidden, cell) = self.lstm(x)
         return states, hidden, cell
 
@@ -65,13 +75,17 @@ class ConvBnSilu(nn.Sequential):
 
 
 class Csp(nn.Module):
-    """Cross-stage-partial layer: two 1x1 branches of one input, residual blocks on the first, a 1x1 over both."""
+    """Cross-stage-partial layer: two 1x1 branches of one input, residual blocks on the first, a
+    1x1 over both.
+    """
 
     def __init__(self, inputs: int, outputs: int, blocks: int) -> None:
         super().__init__()
         half = outputs // 2
         self.main, self.skip = ConvBnSilu(inputs, half), ConvBnSilu(inputs, half)
-        steps = (nn.Sequential(ConvBnSilu(half, half), ConvBnSilu(half, half, 3)) for _ in range(blocks))
+        steps = (
+            nn.Sequential(ConvBnSilu(half, half), ConvBnSilu(half, half, 3)) for _ in range(blocks)
+        )
         self.blocks = nn.ModuleList(steps)
         self.out = ConvBnSilu(outputs, outputs)
 
@@ -85,20 +99,30 @@ class Csp(nn.Module):
 
 
 class Head(nn.Module):
-    """Decoupled head: a class tower and a box tower of two 3x3 each; objectness shares the box tower."""
+    """Decoupled head: a class tower and a box tower of two 3x3 each; objectness shares the box
+    tower.
+    """
 
     def __init__(self, inputs: int, width: int, classes: int) -> None:
         super().__init__()
         self.stem = ConvBnSilu(inputs, width)
         self.cls_tower = nn.Sequential(ConvBnSilu(width, width, 3), ConvBnSilu(width, width, 3))
         self.box_tower = nn.Sequential(ConvBnSilu(width, width, 3), ConvBnSilu(width, width, 3))
-        self.cls, self.box, self.obj = nn.Conv2d(width, classes, 1), nn.Conv2d(width, 4, 1), nn.Conv2d(width, 1, 1)
+        self.cls, self.box, self.obj = (
+            nn.Conv2d(width, classes, 1),
+            nn.Conv2d(width, 4, 1),
+            nn.Conv2d(width, 1, 1),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """x (n, inputs, h, w) -> (n, h * w, 4 + 1 + classes)."""
         x = self.stem(x)
         box = self.box_tower(x)
-        parts = [self.box(box), torch.sigmoid(self.obj(box)), torch.sigmoid(self.cls(self.cls_tower(x)))]
+        parts = [
+            self.box(box),
+            torch.sigmoid(self.obj(box)),
+            torch.sigmoid(self.cls(self.cls_tower(x))),
+        ]
         return torch.cat(parts, dim=1).flatten(2).permute(0, 2, 1)
 
 
@@ -109,11 +133,16 @@ class Yolox(nn.Module):
         super().__init__()
         widths = [width, 2 * width, 4 * width, 8 * width, 16 * width]
         self.stem = ConvBnSilu(12, width, 3)
-        self.stages = nn.ModuleList(nn.Sequential(ConvBnSilu(a, b, 3, 2), Csp(b, b, 1)) for a, b in pairwise(widths))
+        self.stages = nn.ModuleList(
+            nn.Sequential(ConvBnSilu(a, b, 3, 2), Csp(b, b, 1)) for a, b in pairwise(widths)
+        )
         _, _, small, middle, large = widths
         self.reduce_large, self.reduce_middle = ConvBnSilu(large, middle), ConvBnSilu(middle, small)
         self.down_middle, self.down_small = Csp(2 * middle, middle, 0), Csp(2 * small, small, 0)
-        self.stride_small, self.stride_middle = ConvBnSilu(small, small, 3, 2), ConvBnSilu(middle, middle, 3, 2)
+        self.stride_small, self.stride_middle = (
+            ConvBnSilu(small, small, 3, 2),
+            ConvBnSilu(middle, middle, 3, 2),
+        )
         self.up_middle, self.up_large = Csp(2 * small, middle, 0), Csp(2 * middle, large, 0)
         self.heads = nn.ModuleList(Head(w, head, classes) for w in (small, middle, large))
 
@@ -127,12 +156,18 @@ class Yolox(nn.Module):
             levels.append(x)
         _, c3, c4, c5 = levels
         top = self.reduce_large(c5)
-        p4 = self.down_middle(torch.cat([nn.functional.interpolate(top, scale_factor=2.0), c4], dim=1))
+        p4 = self.down_middle(
+            torch.cat([nn.functional.interpolate(top, scale_factor=2.0), c4], dim=1)
+        )
         mid = self.reduce_middle(p4)
-        p3 = self.down_small(torch.cat([nn.functional.interpolate(mid, scale_factor=2.0), c3], dim=1))
+        p3 = self.down_small(
+            torch.cat([nn.functional.interpolate(mid, scale_factor=2.0), c3], dim=1)
+        )
         n4 = self.up_middle(torch.cat([self.stride_small(p3), mid], dim=1))
         n5 = self.up_large(torch.cat([self.stride_middle(n4), top], dim=1))
-        return torch.cat([head(level) for head, level in zip(self.heads, (p3, n4, n5), strict=True)], dim=1)
+        return torch.cat(
+            [head(level) for head, level in zip(self.heads, (p3, n4, n5), strict=True)], dim=1
+        )
 
 
 def yolox() -> tuple[nn.Module, dict[str, Tensor]]:

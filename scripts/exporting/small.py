@@ -1,4 +1,6 @@
-"""Training models that no library provides: LSTM and GRU taggers, a UNet with GroupNorm, a CNN of odd convolutions."""
+"""Training models that no library provides: LSTM and GRU taggers, a UNet with GroupNorm, a CNN
+of odd convolutions.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from exporting.losses import Built, CrossEntropy, MeanSquares
 class Tagger(nn.Module):
     """Embedding, two recurrent layers (the first bidirectional), a Linear per position."""
 
-    def __init__(self, kind: type[nn.LSTM] | type[nn.GRU], words: int, width: int, tags: int) -> None:
+    def __init__(
+        self, kind: type[nn.LSTM] | type[nn.GRU], words: int, width: int, tags: int
+    ) -> None:
         super().__init__()
         self.embed = nn.Embedding(words, width)
         self.both = kind(width, width, batch_first=True, bidirectional=True)
@@ -55,12 +59,21 @@ class Block(nn.Module):
 
 
 class Unet(nn.Module):
-    """Two levels down by strided Conv, up by nearest and by bilinear resampling and by ConvTranspose, with skips."""
+    """Two levels down by strided Conv, up by nearest and by bilinear resampling and by
+    ConvTranspose, with skips.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.first, self.down1, self.down2 = Block(3, width), Block(width, 2 * width, 2), Block(2 * width, 2 * width, 2)
-        self.down3, self.up3 = Block(2 * width, 2 * width, 2), nn.ConvTranspose2d(2 * width, 2 * width, 3, 2, 1, 1)
+        self.first, self.down1, self.down2 = (
+            Block(3, width),
+            Block(width, 2 * width, 2),
+            Block(2 * width, 2 * width, 2),
+        )
+        self.down3, self.up3 = (
+            Block(2 * width, 2 * width, 2),
+            nn.ConvTranspose2d(2 * width, 2 * width, 3, 2, 1, 1),
+        )
         self.up2, self.up1 = Block(4 * width, 2 * width), Block(4 * width, width)
         self.last = nn.Conv2d(2 * width, 3, 1)
 
@@ -79,15 +92,22 @@ class Unet(nn.Module):
 
 def unet(width: int, size: int) -> Built:
     """Denoising by mean squared error, batch 2."""
-    return MeanSquares(Unet(width)), {"x": torch.randn(2, 3, size, size), "target": torch.randn(2, 3, size, size)}
+    return MeanSquares(Unet(width)), {
+        "x": torch.randn(2, 3, size, size),
+        "target": torch.randn(2, 3, size, size),
+    }
 
 
 class Cnn(nn.Module):
-    """Grouped, depthwise, dilated, strided and asymmetrically padded Convs, max and average pooling with ceil_mode."""
+    """Grouped, depthwise, dilated, strided and asymmetrically padded Convs, max and average
+    pooling with ceil_mode.
+    """
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
-        self.stem = nn.Conv2d(3, width, (3, 4), padding="same")  # an even kernel: one more pixel on one side
+        self.stem = nn.Conv2d(
+            3, width, (3, 4), padding="same"
+        )  # an even kernel: one more pixel on one side
         self.grouped = nn.Conv2d(width, 2 * width, 3, padding=1, groups=4)
         self.depthwise = nn.Conv2d(2 * width, 2 * width, (5, 3), (2, 1), (2, 1), groups=2 * width)
         self.dilated = nn.Conv2d(2 * width, width, 3, dilation=(2, 3), padding=(2, 3))
@@ -99,7 +119,9 @@ class Cnn(nn.Module):
         x = torch.tanh(self.stem(x))
         x = F.max_pool2d(F.leaky_relu(self.grouped(x), 0.1), 3, 2, 1, ceil_mode=True)
         x = F.elu(self.depthwise(x))
-        x = F.avg_pool2d(F.hardswish(self.dilated(x)), 2, 2, ceil_mode=True, count_include_pad=False)
+        x = F.avg_pool2d(
+            F.hardswish(self.dilated(x)), 2, 2, ceil_mode=True, count_include_pad=False
+        )
         x = F.softplus(self.odd(F.pad(x, (2, 0, 0, 1))))
         result: Tensor = self.out(x.mean(dim=(2, 3)))
         return result
@@ -107,4 +129,7 @@ class Cnn(nn.Module):
 
 def cnn(width: int, size: int) -> Built:
     """5 classes, batch 2."""
-    return CrossEntropy(Cnn(width, 5)), {"x": torch.randn(2, 3, size, size), "labels": torch.randint(0, 5, (2,))}
+    return CrossEntropy(Cnn(width, 5)), {
+        "x": torch.randn(2, 3, size, size),
+        "labels": torch.randint(0, 5, (2,)),
+    }

@@ -20,8 +20,9 @@ CLASSES = 100
 def narrow(divisor: int, classes: int = CLASSES) -> Iterator[None]:
     """While active, Conv2d, BatchNorm2d and Linear are built with every width divided by `divisor`.
 
-    The image's 3 channels and the `classes` outputs keep their size. For libraries that fix the width: the module tree,
-    the branches and the forward code stay the library's own. ValueError when a width is not divisible.
+    The image's 3 channels and the `classes` outputs keep their size. For libraries that fix the
+    width: the module tree, the branches and the forward code stay the library's own. ValueError
+    when a width is not divisible.
     """
 
     def scaled(width: int) -> int:
@@ -47,7 +48,9 @@ def narrow(divisor: int, classes: int = CLASSES) -> Iterator[None]:
 
 def mobilenet_v2() -> Built:
     """MobileNetV2 at width 0.35 with 100 classes; 224x224 images."""
-    return keep_variance(tv.mobilenet_v2(width_mult=0.35, num_classes=CLASSES)), {"x": image(1, 3, 224, 224)}
+    return keep_variance(tv.mobilenet_v2(width_mult=0.35, num_classes=CLASSES)), {
+        "x": image(1, 3, 224, 224)
+    }
 
 
 def resnet18() -> Built:

@@ -1,6 +1,8 @@
-"""Running tests against a changed tree: which tests enter which function, and one forked pytest per change.
+"""Running tests against a changed tree: which tests enter which function, and one forked pytest per
+change.
 
-The parent has the heavy packages imported and the project not, so a fork starts at once and reads the changed source.
+The parent has the heavy packages imported and the project not, so a fork starts at once and reads
+the changed source.
 """
 
 from __future__ import annotations
@@ -26,12 +28,23 @@ import pytest
 from scripts.mutation.sites import Site
 
 _NEAR = 12  # test files of the modules that import a changed one
-QUIET = ("-q", "-x", "-p", "no:cacheprovider", "--no-header", "--assert=plain", "-p", "no:faulthandler")
+QUIET = (
+    "-q",
+    "-x",
+    "-p",
+    "no:cacheprovider",
+    "--no-header",
+    "--assert=plain",
+    "-p",
+    "no:faulthandler",
+)
 
 
 def copied(root: Path, folder: Path) -> Path:
     """What git knows of the working tree, in a folder of its own."""
-    names = subprocess.run(["git", "ls-files", "-z"], cwd=root, check=True, capture_output=True, text=True).stdout
+    names = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=root, check=True, capture_output=True, text=True
+    ).stdout
     for name in filter(None, names.split("\0")):
         if (root / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -41,24 +54,34 @@ def copied(root: Path, folder: Path) -> Path:
 
 @dataclass
 class Reach:
-    """What each default test enters and how long it takes: learnt from one run of the default suite."""
+    """What each default test enters and how long it takes: learnt from one run of the default
+    suite.
+    """
 
     seconds: dict[str, float] = field(default_factory=dict)
-    functions: dict[str, list[str]] = field(default_factory=dict)  # "path::qualified.name" -> test ids
+    # "path::qualified.name" -> test ids
+    functions: dict[str, list[str]] = field(default_factory=dict)
 
     def tests_of(self, path: str, function: str) -> list[str]:
-        """The tests that enter a function, or for the module's own level any function of the file; the likeliest first.
+        """The tests that enter a function, or for the module's own level any function of the file;
+        the likeliest first.
 
         Likely are tests in the file that mirrors the changed one, then quick ones.
         """
-        keys = [f"{path}::{function}"] if function else [k for k in self.functions if k.startswith(f"{path}::")]
+        keys = (
+            [f"{path}::{function}"]
+            if function
+            else [k for k in self.functions if k.startswith(f"{path}::")]
+        )
         found = {test for key in keys for test in self.functions.get(key, ())}
         parts = Path(path).with_suffix("").parts[1:]
         mirror = "/".join(("tests", *parts[:-1], f"test_{parts[-1].lstrip('_')}"))
         return sorted(found, key=lambda t: (not t.startswith(mirror), self.seconds.get(t, 0.0), t))
 
     def plan(self, tree: Path, site: Site) -> list[Sequence[str]]:
-        """The tests that enter the changed function, a few likely ones first, since most changes die there."""
+        """The tests that enter the changed function, a few likely ones first, since most changes
+        die there.
+        """
         # of a new function, or one that only a child process enters, what stands beside it
         tests = self.tests_of(site.path, site.function) or self.tests_of(site.path, "")
         return [part for part in (tests[:12], tests[12:72], tests[72:]) if part]
@@ -72,7 +95,9 @@ class Reach:
 
 
 class Near:
-    """Test files by their names: those that mirror the changed file, those of what imports it, then the rest."""
+    """Test files by their names: those that mirror the changed file, those of what imports it,
+    then the rest.
+    """
 
     def __init__(self, rest: bool, mirrors: bool = False) -> None:
         self.rest, self.mirrors = rest, mirrors
@@ -85,7 +110,11 @@ class Near:
         near = _mirrors_of_readers(tree, module)
         every = sorted((tree / "tests").rglob("test_*.py"), key=lambda p: (p.stat().st_size, p))
         stem = module.rpartition(".")[2].lstrip("_")
-        near += [str(p.relative_to(tree)) for p in every if f"{module} " in p.read_text() or stem in p.stem]
+        near += [
+            str(p.relative_to(tree))
+            for p in every
+            if f"{module} " in p.read_text() or stem in p.stem
+        ]
         if not mirrors:  # its neighbours' tests
             folder = tree.joinpath("tests", *Path(site.path).parts[1:-1])
             near += [str(p.relative_to(tree)) for p in every if p.parent == folder]
@@ -106,8 +135,12 @@ def _mirrors_of_readers(tree: Path, module: str) -> list[str]:
     }
     asked, seen = [module], {module}
     while asked:
-        names = [n for m in asked for n in (f"{m} import", "from {} import {}".format(*m.rsplit(".", 1)))]
-        asked = [m for m, text in sources.items() if m not in seen and any(n in text for n in names)]
+        names = [
+            n for m in asked for n in (f"{m} import", "from {} import {}".format(*m.rsplit(".", 1)))
+        ]
+        asked = [
+            m for m, text in sources.items() if m not in seen and any(n in text for n in names)
+        ]
         seen.update(asked)
         found = [mirror for m in asked for mirror in _mirrors(tree, f"{m.replace('.', '/')}.py")]
         if found:
@@ -162,12 +195,16 @@ class Learn:
 
 
 def _named(code: CodeType) -> str:
-    """The qualified name of the innermost `def` or class around a piece of code, as `sites` says it."""
+    """The qualified name of the innermost `def` or class around a piece of code, as `sites` says
+    it.
+    """
     return ".".join(p for p in code.co_qualname.split(".") if not p.startswith("<"))
 
 
 class Only:
-    """A pytest plugin that runs these tests in this order (or whole files), and remembers the first that fails."""
+    """A pytest plugin that runs these tests in this order (or whole files), and remembers the
+    first that fails.
+    """
 
     def __init__(self, tests: Sequence[str], without: set[str]) -> None:
         self.without = without
@@ -178,7 +215,9 @@ class Only:
         items[:] = [i for i in items if i.nodeid not in self.without]
         if not any("::" in test for test in self.order):
             return
-        items[:] = sorted((i for i in items if i.nodeid in self.order), key=lambda i: self.order[i.nodeid])
+        items[:] = sorted(
+            (i for i in items if i.nodeid in self.order), key=lambda i: self.order[i.nodeid]
+        )
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed and not self.failed:
@@ -186,7 +225,9 @@ class Only:
 
 
 def in_fork(work: Any, limit: float) -> Any:
-    """What `work()` answers (JSON's types) in a process of its own; None when that dies or exceeds `limit` seconds."""
+    """What `work()` answers (JSON's types) in a process of its own; None when that dies or
+    exceeds `limit` seconds.
+    """
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -221,7 +262,9 @@ def in_fork(work: Any, limit: float) -> Any:
     return json.loads(answer) if answer else None
 
 
-def run_tests(tree: Path, tests: Sequence[str], limit: float, without: Iterable[str] = ()) -> tuple[str, str]:
+def run_tests(
+    tree: Path, tests: Sequence[str], limit: float, without: Iterable[str] = ()
+) -> tuple[str, str]:
     """("passed" | "failed" | "died" | "timeout", the test that failed) of some tests in `tree`."""
     started = time.monotonic()
 
@@ -229,7 +272,8 @@ def run_tests(tree: Path, tests: Sequence[str], limit: float, without: Iterable[
         os.chdir(tree)
         root = str(Path(__file__).resolve().parents[2])
         sys.path[:] = [str(tree), *(p for p in sys.path if p != root)]
-        os.environ.update(PYTHONPATH=str(tree), PYTHONDONTWRITEBYTECODE="1")  # of the commands that tests start
+        # of the commands that tests start
+        os.environ.update(PYTHONPATH=str(tree), PYTHONDONTWRITEBYTECODE="1")
         sys.dont_write_bytecode = True
         plugin = Only(tests, set(without))
         files = list(dict.fromkeys(t.split("::")[0] for t in tests))

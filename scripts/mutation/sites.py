@@ -1,4 +1,6 @@
-"""Small changes of Python source: each site is one expression or guard and what stands there instead."""
+"""Small changes of Python source: each site is one expression or guard and what stands there
+instead.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,27 @@ from pathlib import Path
 from typing import Any
 
 _COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
 }  # fmt: skip
 _COMPUTED: dict[type[ast.operator], type[ast.operator]] = {
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
-    ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.MatMult: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
-    ast.LShift: ast.RShift, ast.RShift: ast.LShift,
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.MatMult: ast.Mult,
+    ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.LShift: ast.RShift, ast.RShift: ast.LShift,
 }  # fmt: skip
 _ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 # what they are called with says how much is kept or shown, not what comes out
-_IGNORED_CALLS = {"lru_cache", "cache", "field", "dataclass", "TypeVar", "NewType", "cast", "isinstance", "range_of"}
+_IGNORED_CALLS = {
+    "lru_cache",
+    "cache",
+    "field",
+    "dataclass",
+    "TypeVar",
+    "NewType",
+    "cast",
+    "isinstance",
+    "range_of",
+}
 
 
 @dataclass(frozen=True)
@@ -61,7 +73,9 @@ def sites(source: str, path: str) -> list[Site]:
         end = place(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
         for kind, new in _changes(node):
             after = (
-                f"({ast.unparse(new)})" if isinstance(node, (ast.BinOp, ast.BoolOp, ast.Compare)) else ast.unparse(new)
+                f"({ast.unparse(new)})"
+                if isinstance(node, (ast.BinOp, ast.BoolOp, ast.Compare))
+                else ast.unparse(new)
             )
             found.append(
                 Site(path, function, node.lineno, kind, start, end, source[start:end], after)  # type: ignore[attr-defined]
@@ -76,7 +90,9 @@ def sites(source: str, path: str) -> list[Site]:
 
 
 def _walk(node: ast.AST, function: str) -> Iterator[tuple[ast.AST, str]]:
-    """Nodes that may change, with the function around them: not annotations, words, or what builds an error."""
+    """Nodes that may change, with the function around them: not annotations, words, or what
+    builds an error.
+    """
     for name, child in _children(node):
         if name in ("annotation", "returns", "decorator_list", "type_params") or isinstance(
             child, (ast.JoinedStr, ast.Raise)
@@ -137,7 +153,11 @@ def _compared(node: ast.Compare) -> ast.AST | None:
 
 def _computed(node: ast.BinOp) -> ast.AST | None:
     other = _COMPUTED.get(type(node.op))
-    texts = [s for s in (node.left, node.right) if isinstance(s, ast.Constant) and isinstance(s.value, str)]
+    texts = [
+        s
+        for s in (node.left, node.right)
+        if isinstance(s, ast.Constant) and isinstance(s.value, str)
+    ]
     if other is None or texts:
         return None
     new = copy.deepcopy(node)
@@ -163,7 +183,11 @@ def _another(node: ast.Constant) -> ast.AST | None:
 
 def _swapped(node: ast.Call) -> ast.AST | None:
     first = node.args[:2]
-    if len(first) < 2 or any(isinstance(a, ast.Starred) for a in first) or ast.dump(first[0]) == ast.dump(first[1]):
+    if (
+        len(first) < 2
+        or any(isinstance(a, ast.Starred) for a in first)
+        or ast.dump(first[0]) == ast.dump(first[1])
+    ):
         return None
     new = copy.deepcopy(node)
     new.args[:2] = new.args[1::-1]
@@ -176,7 +200,10 @@ _CHANGES: dict[type[ast.AST], tuple[str, Callable[[Any], ast.AST | None]]] = {
     ast.Compare: ("comparison", _compared),
     ast.BinOp: ("operator", _computed),
     ast.BoolOp: ("and/or", _joined),
-    ast.UnaryOp: ("not", lambda node: copy.deepcopy(node.operand) if isinstance(node.op, ast.Not) else None),
+    ast.UnaryOp: (
+        "not",
+        lambda node: copy.deepcopy(node.operand) if isinstance(node.op, ast.Not) else None,
+    ),
     ast.Constant: ("constant", _another),
     ast.Call: ("swapped arguments", _swapped),
 }
@@ -191,7 +218,9 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
 
 
 def choose(root: Path, folders: list[str], count: int, seed: int) -> list[Site]:
-    """`count` sites of all files below `folders`, by chance; the same for the same sources and seed."""
+    """`count` sites of all files below `folders`, by chance; the same for the same sources and
+    seed.
+    """
     every = []
     for path in sorted(p for folder in folders for p in (root / folder).rglob("*.py")):
         every += sites(path.read_text(encoding="utf-8"), str(path.relative_to(root)))

@@ -14,8 +14,12 @@ def command(sweep: Callable[..., tuple[Mapping[str, int], Sequence[Any]]], doc: 
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--models", type=int, default=1_000_000, help="stop after so many")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--save", type=Path, default=Path("failures"), help="folder for failures made small")
+    parser.add_argument(
+        "--save", type=Path, default=Path("failures"), help="folder for failures made small"
+    )
     given = parser.parse_args()
-    counts, failures = sweep(given.seed, models=given.models, minutes=given.minutes, save=given.save)
+    counts, failures = sweep(
+        given.seed, models=given.models, minutes=given.minutes, save=given.save
+    )
     print(", ".join(f"{n} {what}" for what, n in counts.items()))
     return 1 if failures else 0

@@ -1,7 +1,9 @@
-"""A graph that grows node by node from random choices; sizes that depend on data are followed by symbols.
+"""A graph that grows node by node from random choices; sizes that depend on data are followed by
+symbols.
 
-Inputs and weights are small multiples of a half, so that sums and products are exact in every dtype and comparisons do
-not flip with the order of summation. What is rounded (Tanh, Softmax) is marked and decides nothing.
+Inputs and weights are small multiples of a half, so that sums and products are exact in every dtype
+and comparisons do not flip with the order of summation. What is rounded (Tanh, Softmax) is marked
+and decides nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +47,13 @@ class Names:
     def array(self, dims: Sequence[int], dtype: int) -> np.ndarray[Any, Any]:
         kind = helper.tensor_dtype_to_np_dtype(dtype)
         size = int(np.prod(dims, dtype=int))
-        pool = [0, 1] if dtype == BOOL else [-1, 0, 1, 1, 2] if dtype == INT else [-1, -0.5, 0, 0.5, 0.5, 1, 1, 2]
+        pool = (
+            [0, 1]
+            if dtype == BOOL
+            else [-1, 0, 1, 1, 2]
+            if dtype == INT
+            else [-1, -0.5, 0, 0.5, 0.5, 1, 1, 2]
+        )
         return np.array(self.rng.choices(pool, k=size), kind).reshape(dims)
 
     def weight(self, dims: Sequence[int], dtype: int) -> Value:
@@ -72,10 +80,12 @@ class Block:
         self.values: list[Value] = []
         self.outer = list(outer)
 
-    # ---- choosing --------------------------------------------------------------------------------------------
+    # ---- choosing --------------------------------------------------------------------------------
 
     def pick(self, test: Callable[[Value], bool] = lambda v: True) -> Value | None:
-        """A value that passes; late ones and the first few more often, so that branches share and chains grow."""
+        """A value that passes; late ones and the first few more often, so that branches share
+        and chains grow.
+        """
         pool = [v for v in [*self.outer, *self.values] if test(v)]
         if not pool:
             return None
@@ -84,11 +94,17 @@ class Block:
 
     def floating(self, rank: int | None = None, exact: bool = False) -> Value | None:
         return self.pick(
-            lambda v: v.dtype == self.names.dtype and (rank is None or len(v.dims) == rank) and (v.exact or not exact)
+            lambda v: (
+                v.dtype == self.names.dtype
+                and (rank is None or len(v.dims) == rank)
+                and (v.exact or not exact)
+            )
         )
 
     def beside(self, v: Value) -> Value:
-        """Something to combine with `v` elementwise: of its very sizes, a constant row or column, or a scalar."""
+        """Something to combine with `v` elementwise: of its very sizes, a constant row or
+        column, or a scalar.
+        """
         same = self.pick(lambda u: u.dtype == v.dtype and u.dims == v.dims)
         known = [d if isinstance(d, int) and self.rng.random() < 0.6 else 1 for d in v.dims]
         roll = self.rng.random()
@@ -96,22 +112,40 @@ class Block:
             return same
         return self.names.weight([] if roll < 0.7 else known, v.dtype)
 
-    # ---- growing ---------------------------------------------------------------------------------------------
+    # ---- growing ---------------------------------------------------------------------------------
 
-    def add(self, op: str, operands: Sequence[Value | None], like: Value, *, keep: bool = True, **attrs: Any) -> Value:
+    def add(
+        self,
+        op: str,
+        operands: Sequence[Value | None],
+        like: Value,
+        *,
+        keep: bool = True,
+        **attrs: Any,
+    ) -> Value:
         """One node of one result; its exactness is that of its operands."""
-        out = replace(like, name=self.names.new(), exact=like.exact and all(v is None or v.exact for v in operands))
+        out = replace(
+            like,
+            name=self.names.new(),
+            exact=like.exact and all(v is None or v.exact for v in operands),
+        )
         inputs = ["" if v is None else v.name for v in operands]
-        self.nodes.append(helper.make_node(op, inputs, [out.name], name=self.names.new("n"), **attrs))
+        self.nodes.append(
+            helper.make_node(op, inputs, [out.name], name=self.names.new("n"), **attrs)
+        )
         if keep:
             self.values.append(out)
         return out
 
-    def several(self, op: str, operands: Sequence[Value | None], like: Sequence[Value], **attrs: Any) -> list[Value]:
+    def several(
+        self, op: str, operands: Sequence[Value | None], like: Sequence[Value], **attrs: Any
+    ) -> list[Value]:
         """One node of several results."""
         outs = [replace(v, name=self.names.new()) for v in like]
         inputs = ["" if v is None else v.name for v in operands]
-        node = helper.make_node(op, inputs, [v.name for v in outs], name=self.names.new("n"), **attrs)
+        node = helper.make_node(
+            op, inputs, [v.name for v in outs], name=self.names.new("n"), **attrs
+        )
         self.nodes.append(node)
         self.values += outs
         return outs
@@ -121,12 +155,19 @@ class Block:
 
     def bounded(self, v: Value) -> Value:
         """Small again, and a multiple of a half where it was one."""
-        low, high = (self.names.constant(np.array(b, helper.tensor_dtype_to_np_dtype(v.dtype))) for b in (-4, 4))
+        low, high = (
+            self.names.constant(np.array(b, helper.tensor_dtype_to_np_dtype(v.dtype)))
+            for b in (-4, 4)
+        )
         return self.add("Clip", [v, low, high], v)
 
     def again(self) -> None:
         """A node of before once more: equal computations are there to be merged."""
-        plain = [n for n in self.nodes if len(n.output) == 1 and not any(a.HasField("g") for a in n.attribute)]
+        plain = [
+            n
+            for n in self.nodes
+            if len(n.output) == 1 and not any(a.HasField("g") for a in n.attribute)
+        ]
         if plain:
             node = self.rng.choice(plain)
             known = next((v for v in self.values if v.name == node.output[0]), None)

@@ -1,4 +1,6 @@
-"""Whole random models: control flow, functions, overridable weights, every opset from 13 to 25; and feeds for them."""
+"""Whole random models: control flow, functions, overridable weights, every opset from 13 to 25;
+and feeds for them.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,22 @@ from scripts.sweeping.graphs import BOOL, INT, Block, Names, Value
 from scripts.sweeping.steps import STEPS, step
 
 OPSETS = range(13, 26)
-INPUTS: tuple[tuple[int | str, ...], ...] = (("N", 3), (2, 3), (3,), (1, 2, 3, 3), ("N", 2, 3, 3), (2, 2))
+INPUTS: tuple[tuple[int | str, ...], ...] = (
+    ("N", 3),
+    (2, 3),
+    (3,),
+    (1, 2, 3, 3),
+    ("N", 2, 3, 3),
+    (2, 2),
+)
 
 
 def random_model(rng: Random) -> ModelProto:
     """A model of 3 to 14 steps; it may fail on some feeds, or on all."""
     opset = rng.choice(OPSETS)
-    names = Names(rng, opset, rng.choice([TensorProto.FLOAT] * 3 + [TensorProto.DOUBLE, TensorProto.FLOAT16]))
+    names = Names(
+        rng, opset, rng.choice([TensorProto.FLOAT] * 3 + [TensorProto.DOUBLE, TensorProto.FLOAT16])
+    )
     main = Block(names)
     inputs = [Value(f"x{i}", names.dtype, rng.choice(INPUTS)) for i in range(rng.randint(1, 3))]
     main.values += inputs
@@ -30,19 +41,33 @@ def random_model(rng: Random) -> ModelProto:
     if rng.random() < 0.8 and made[-1] not in outputs:
         outputs.append(made[-1])
     graph = helper.make_graph(
-        main.nodes, "g", [_info(v) for v in inputs], [_info(v, rng) for v in outputs], [t for _, t in names.weights]
+        main.nodes,
+        "g",
+        [_info(v) for v in inputs],
+        [_info(v, rng) for v in outputs],
+        [t for _, t in names.weights],
     )
-    if rng.random() < 0.2:  # a caller may override these; with other axes or sizes the declared outputs would be wrong
-        graph.input.extend(_info(v) for v, _ in names.weights if v.dtype == names.dtype and rng.random() < 0.4)
+    # a caller may override these; with other axes or sizes the declared outputs would be wrong
+    if rng.random() < 0.2:
+        graph.input.extend(
+            _info(v) for v, _ in names.weights if v.dtype == names.dtype and rng.random() < 0.4
+        )
     if rng.random() < 0.2:  # a file's own names for sizes are anything, those that onnx invents too
         graph.value_info.extend(_info(v, rng, {"N": "unk__0"}) for v in made if rng.random() < 0.5)
-    imports = [helper.make_opsetid("", opset), *([helper.make_opsetid("f", 1)] if names.functions else [])]
+    imports = [
+        helper.make_opsetid("", opset),
+        *([helper.make_opsetid("f", 1)] if names.functions else []),
+    ]
     functions = [function for _, function in names.functions]
-    return helper.make_model(graph, ir_version=8 if opset < 19 else 10, opset_imports=imports, functions=functions)
+    return helper.make_model(
+        graph, ir_version=8 if opset < 19 else 10, opset_imports=imports, functions=functions
+    )
 
 
 def _info(v: Value, rng: Random | None = None, renamed: dict[str, str] | None = None) -> Any:
-    """Sizes that depend on data are unknown, have a name of their own, or there are no sizes at all."""
+    """Sizes that depend on data are unknown, have a name of their own, or there are no sizes at
+    all.
+    """
     if rng is not None and rng.random() < 0.3:
         return helper.make_tensor_value_info(v.name, v.dtype, None)
     dims = [(renamed or {}).get(d, d) if isinstance(d, str) else d for d in v.dims]
@@ -50,7 +75,9 @@ def _info(v: Value, rng: Random | None = None, renamed: dict[str, str] | None = 
 
 
 def random_feeds(rng: Random, model: ModelProto) -> list[dict[str, np.ndarray[Any, Any]]]:
-    """Zeros, ties, and repeated values twice, at two sizes; overridable weights now and then given."""
+    """Zeros, ties, and repeated values twice, at two sizes; overridable weights now and then
+    given.
+    """
     given = {t.name for t in model.graph.initializer}
     feeds = []
     for i, pool in enumerate(([0], [1], [-1, 0, 0, 1, 2], [-2, -1, -0.5, 0.5, 1, 1, 2])):
@@ -61,12 +88,14 @@ def random_feeds(rng: Random, model: ModelProto) -> list[dict[str, np.ndarray[An
             tensor = value.type.tensor_type
             dims = [d.dim_value or (1, 3)[i % 2] for d in tensor.shape.dim]
             kind = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-            feed[value.name] = np.array(rng.choices(pool, k=int(np.prod(dims, dtype=int))), kind).reshape(dims)
+            feed[value.name] = np.array(
+                rng.choices(pool, k=int(np.prod(dims, dtype=int))), kind
+            ).reshape(dims)
         feeds.append(feed)
     return feeds
 
 
-# ---- control flow and functions --------------------------------------------------------------------------------
+# ---- control flow and functions ------------------------------------------------------------------
 
 
 def _grown(g: Block, start: Value | None, steps: int, inputs: list[Value]) -> Block:
@@ -81,7 +110,10 @@ def _grown(g: Block, start: Value | None, steps: int, inputs: list[Value]) -> Bl
 
 def _graph(inner: Block, name: str, inputs: list[Any], outputs: list[Value]) -> GraphProto:
     return helper.make_graph(
-        inner.nodes, name, inputs, [helper.make_tensor_value_info(v.name, v.dtype, None) for v in outputs]
+        inner.nodes,
+        name,
+        inputs,
+        [helper.make_tensor_value_info(v.name, v.dtype, None) for v in outputs],
     )
 
 
@@ -117,7 +149,11 @@ def looping(g: Block) -> None:
     v = g.floating()
     if v is None or len(g.nodes) > 60:
         return
-    i, k, state = Value(g.names.new("i"), INT, ()), Value(g.names.new("k"), BOOL, ()), replace(v, name=g.names.new("s"))
+    i, k, state = (
+        Value(g.names.new("i"), INT, ()),
+        Value(g.names.new("k"), BOOL, ()),
+        replace(v, name=g.names.new("s")),
+    )
     inner = _grown(g, None, g.rng.randint(0, 2), [state])
     end = inner.bounded(_ending(inner, state))
     more = inner.add("Identity", [k], k)
@@ -128,7 +164,8 @@ def looping(g: Block) -> None:
         [_info(i), _info(k), helper.make_tensor_value_info(state.name, v.dtype, None)],
         [more, end, scanned],
     )
-    # of no iteration, onnxruntime makes an empty result whose other sizes are those that inference happens to know
+    # of no iteration, onnxruntime makes an empty result whose other sizes are those that inference
+    # happens to know
     count = g.names.constant(np.int64(g.rng.randint(1, 3)))
     g.several(
         "Loop",
@@ -146,7 +183,10 @@ def scanning(g: Block) -> None:
     row = Value(g.names.new("r"), v.dtype, v.dims[1:], v.exact)
     inner = _grown(g, None, g.rng.randint(0, 2), [row])
     body = _graph(
-        inner, g.names.new("b"), [helper.make_tensor_value_info(row.name, v.dtype, None)], [_ending(inner, row)]
+        inner,
+        g.names.new("b"),
+        [helper.make_tensor_value_info(row.name, v.dtype, None)],
+        [_ending(inner, row)],
     )
     g.add("Scan", [v], replace(v, exact=False), num_scan_inputs=1, body=body)
 
@@ -162,14 +202,26 @@ def calling(g: Block) -> None:
         name = g.names.new("F")
         inner, a = Block(g.names), Value("a", v.dtype, ("A",))
         inner.values.append(a)
-        for op in g.rng.choices(["Neg", "Relu", "Tanh", "Abs", "Identity", "square", "double"], k=g.rng.randint(1, 4)):
+        for op in g.rng.choices(
+            ["Neg", "Relu", "Tanh", "Abs", "Identity", "square", "double"], k=g.rng.randint(1, 4)
+        ):
             last = inner.values[-1]
             two = {"square": ("Mul", last), "double": ("Add", inner.values[0])}.get(op)
             inner.add(*((two[0], [last, two[1]]) if two else (op, [last])), last)
-        imports = [helper.make_opsetid("", g.names.opset), *([helper.make_opsetid("f", 1)] if functions else [])]
+        imports = [
+            helper.make_opsetid("", g.names.opset),
+            *([helper.make_opsetid("f", 1)] if functions else []),
+        ]
         if functions and g.rng.random() < 0.5:
             last, called = inner.values[-1], g.rng.choice(functions)[0]
             inner.add(called, [last], last, domain="f")
-        functions.append((name, helper.make_function("f", name, ["a"], [inner.values[-1].name], inner.nodes, imports)))
+        functions.append(
+            (
+                name,
+                helper.make_function(
+                    "f", name, ["a"], [inner.values[-1].name], inner.nodes, imports
+                ),
+            )
+        )
     for _ in range(g.rng.randint(1, 2)):
         g.add(g.rng.choice(functions)[0], [v], replace(v, exact=False), domain="f")

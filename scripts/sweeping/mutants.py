@@ -12,7 +12,21 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 # operators that take each other's place
 _FAMILIES = (
-    ("Relu", "Sigmoid", "Tanh", "Neg", "Abs", "Exp", "Erf", "Sin", "Identity", "Softplus", "Floor", "Sqrt", "Sign"),
+    (
+        "Relu",
+        "Sigmoid",
+        "Tanh",
+        "Neg",
+        "Abs",
+        "Exp",
+        "Erf",
+        "Sin",
+        "Identity",
+        "Softplus",
+        "Floor",
+        "Sqrt",
+        "Sign",
+    ),
     ("Add", "Sub", "Mul", "Div", "Max", "Min"),
     ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal"),
     ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2"),
@@ -37,7 +51,11 @@ def mutant(rng: Random, model: ModelProto) -> Mutant | None:
     copy.CopyFrom(model)
     kind, computed = rng.choice(_KINDS)
     what = kind(rng, copy)
-    return None if what is None or copy == model else Mutant(copy, f"{kind.__name__.strip('_')}: {what}", computed)
+    return (
+        None
+        if what is None or copy == model
+        else Mutant(copy, f"{kind.__name__.strip('_')}: {what}", computed)
+    )
 
 
 def _nodes(model: ModelProto) -> list[NodeProto]:
@@ -52,7 +70,9 @@ def _walk(nodes: object) -> Iterator[NodeProto]:
     for node in nodes:  # type: ignore[attr-defined]
         yield node
         for attribute in node.attribute:
-            graphs: tuple[GraphProto, ...] = (attribute.g, *attribute.graphs) if attribute.type in (5, 10) else ()
+            graphs: tuple[GraphProto, ...] = (
+                (attribute.g, *attribute.graphs) if attribute.type in (5, 10) else ()
+            )
             for graph in graphs:
                 yield from _walk(graph.node)
 
@@ -89,7 +109,9 @@ def _results(rng: Random, model: ModelProto) -> str | None:
 
 def _attribute(rng: Random, model: ModelProto) -> str | None:
     kinds = (AttributeProto.INT, AttributeProto.INTS, AttributeProto.FLOAT)
-    places = [(n, a) for n in _nodes(model) for a in n.attribute if a.type in kinds and a.name != "to"]
+    places = [
+        (n, a) for n in _nodes(model) for a in n.attribute if a.type in kinds and a.name != "to"
+    ]
     if not places:
         return None
     node, a = rng.choice(places)
@@ -99,13 +121,17 @@ def _attribute(rng: Random, model: ModelProto) -> str | None:
         a.f = float(np.float32(a.f * (1 + 10 ** -rng.uniform(0, 6)) + rng.choice((0, 1e-6))))
     elif a.ints:
         i = rng.randrange(len(a.ints))
-        a.ints[i], a.ints[0] = (a.ints[0], a.ints[i]) if rng.random() < 0.5 else (a.ints[i] + rng.choice((-1, 1)), 0)
+        a.ints[i], a.ints[0] = (
+            (a.ints[0], a.ints[i]) if rng.random() < 0.5 else (a.ints[i] + rng.choice((-1, 1)), 0)
+        )
     return f"{a.name} of {node.op_type} ({node.output[0]})"
 
 
 def _bypass(rng: Random, model: ModelProto) -> str | None:
     nodes = list(model.graph.node)
-    readers = [n for n in nodes if any(name in {o for m in nodes for o in m.output} for name in n.input)]
+    readers = [
+        n for n in nodes if any(name in {o for m in nodes for o in m.output} for name in n.input)
+    ]
     if not readers:
         return None
     reader = rng.choice(readers)

@@ -28,7 +28,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "canonical": {"preset": "canonical"},
     "training-safe": {"preset": "training-safe"},
     "scalars": {
-        "passes": "backward-fold-scale-axis{scalars=true},forward-fold-scale-axis{scalars=true},fold-constant,fold-bias"
+        "passes": "backward-fold-scale-axis{scalars=true},forward-fold-scale-axis{scalars=true},"
+        "fold-constant,fold-bias"
     },
     "runtime": {"passes": "fold-scale-axis{runtime=true,scalars=true},fold-bias"},
     "outline": {"passes": "outline"},
@@ -52,7 +53,9 @@ class Failure:
 
 
 class Judge:
-    """A model's own results on the feeds on which it runs, against which rewritten forms are held."""
+    """A model's own results on the feeds on which it runs, against which rewritten forms are
+    held.
+    """
 
     def __init__(self, model: ModelProto, feeds: Sequence[Feeds]) -> None:
         self.model = model
@@ -98,7 +101,11 @@ class Judge:
         """onnxruntime's optimiser does to the original what it does to the result."""
         optimised = _opened(self.model, optimize=True)
         want, got = _results(self.plain, feeds), _results(optimised, feeds)
-        return want is None or got is None or any(difference(v, got[name]) is not None for name, v in want.items())
+        return (
+            want is None
+            or got is None
+            or any(difference(v, got[name]) is not None for name, v in want.items())
+        )
 
 
 def _opened(model: ModelProto, *, optimize: bool) -> Session | None:
@@ -118,7 +125,10 @@ def _results(session: Session | None, feeds: Feeds) -> Mapping[str, Any] | None:
 def difference(want: Any, got: Any) -> str | None:
     """Why two results are not the same, None when they are."""
     if not isinstance(got, np.ndarray) or want.dtype != got.dtype or want.shape != got.shape:
-        return f"{want.dtype}{list(want.shape)} became {getattr(got, 'dtype', '?')}{list(getattr(got, 'shape', ()))}"
+        return (
+            f"{want.dtype}{list(want.shape)} became "
+            f"{getattr(got, 'dtype', '?')}{list(getattr(got, 'shape', ()))}"
+        )
     if want.dtype.kind != "f":
         return None if np.array_equal(want, got) else "other values"
     with np.errstate(all="ignore"):
@@ -128,4 +138,8 @@ def difference(want: Any, got: Any) -> str | None:
             return "NaN or infinity elsewhere"
         worst = np.max(np.abs(wide[finite] - other[finite]), initial=0.0)
         largest = np.max(np.abs(wide[finite]), initial=1.0)
-    return None if worst <= _TOLERANCE[want.dtype.name] * largest else f"off by {worst:g} of {largest:g}"
+    return (
+        None
+        if worst <= _TOLERANCE[want.dtype.name] * largest
+        else f"off by {worst:g} of {largest:g}"
+    )

@@ -11,8 +11,12 @@ import numpy as np
 from onnx import ModelProto, NodeProto, save
 
 
-def shrink(model: ModelProto, fails: Callable[[ModelProto], bool], seconds: float = 60.0) -> ModelProto:
-    """The smallest model found within `seconds` that still `fails`: fewer outputs, fewer nodes, no functions."""
+def shrink(
+    model: ModelProto, fails: Callable[[ModelProto], bool], seconds: float = 60.0
+) -> ModelProto:
+    """The smallest model found within `seconds` that still `fails`: fewer outputs, fewer nodes,
+    no functions.
+    """
     deadline = time.monotonic() + seconds
     smaller = True
     while smaller and time.monotonic() < deadline:
@@ -63,7 +67,9 @@ def _changed(model: ModelProto, change: Callable[[Any], None]) -> ModelProto:
 
 
 def _bypass(model: ModelProto, index: int, operand: str) -> None:
-    """Let the readers of a node's first result read one of its operands; an output becomes an Identity."""
+    """Let the readers of a node's first result read one of its operands; an output becomes an
+    Identity.
+    """
     node = model.graph.node[index]
     result = node.output[0]
     if any(o.name == result for o in model.graph.output):
@@ -89,7 +95,9 @@ def _all_nodes(model: ModelProto) -> Iterator[NodeProto]:
 def _dead_ends_gone(model: ModelProto) -> ModelProto:
     """Without nodes, weights and functions that nothing reads."""
     while True:
-        read = {name for n in _all_nodes(model) for name in n.input} | {o.name for o in model.graph.output}
+        read = {name for n in _all_nodes(model) for name in n.input} | {
+            o.name for o in model.graph.output
+        }
         read |= {o.name for n in _all_nodes(model) for a in n.attribute for o in a.g.output}
         dead = [i for i, n in enumerate(model.graph.node) if not read & set(n.output)]
         if not dead:
@@ -99,13 +107,17 @@ def _dead_ends_gone(model: ModelProto) -> ModelProto:
     for part in (model.graph.initializer, model.graph.input):
         for i in reversed([i for i, v in enumerate(part) if v.name not in read]):
             del part[i]
-    called = {n.op_type for n in _all_nodes(model)} | {n.op_type for f in model.functions for n in f.node}
+    called = {n.op_type for n in _all_nodes(model)} | {
+        n.op_type for f in model.functions for n in f.node
+    }
     for i in reversed([i for i, f in enumerate(model.functions) if f.name not in called]):
         del model.functions[i]
     return model
 
 
-def save_failure(folder: Path, name: str, model: ModelProto, feeds: Mapping[str, Any], words: str) -> Path:
+def save_failure(
+    folder: Path, name: str, model: ModelProto, feeds: Mapping[str, Any], words: str
+) -> Path:
     """Write NAME.onnx, NAME.npz and NAME.txt into `folder`; returns the model's path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.onnx"

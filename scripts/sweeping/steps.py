@@ -25,14 +25,16 @@ def step(times: int = 1) -> Callable[[Step], Step]:
     return register
 
 
-# ---- arithmetic ------------------------------------------------------------------------------------------------
+# ---- arithmetic ----------------------------------------------------------------------------------
 
 
 @step(3)
 def unary(g: Block) -> None:
     v = g.floating()
     if v is not None:
-        op = g.rng.choice(["Neg", "Abs", "Identity", "Relu", "Sign", "Floor", "Tanh", "Sigmoid", "Sqrt"])
+        op = g.rng.choice(
+            ["Neg", "Abs", "Identity", "Relu", "Sign", "Floor", "Tanh", "Sigmoid", "Sqrt"]
+        )
         if op in ("Sign", "Floor") and not v.exact:
             op = "Neg"
         if op == "Sqrt":
@@ -68,7 +70,12 @@ def cast_and_back(g: Block) -> None:
         there = g.add("Cast", [v], replace(v, dtype=wide), keep=False, to=wide)
         kind = helper.tensor_dtype_to_np_dtype(wide)
         for op in g.rng.choice([["Mul", "Div"], ["Mul"], ["Div", "Mul"], []]):
-            there = g.add(op, [there, g.names.constant(np.array(g.rng.choice([2, 4, 0.5]), kind))], there, keep=False)
+            there = g.add(
+                op,
+                [there, g.names.constant(np.array(g.rng.choice([2, 4, 0.5]), kind))],
+                there,
+                keep=False,
+            )
         g.add("Cast", [there], v, to=v.dtype)
 
 
@@ -92,7 +99,12 @@ def chosen(g: Block) -> None:
 def softmax(g: Block) -> None:
     v = g.floating()
     if v is not None and v.dims:
-        g.add(g.rng.choice(["Softmax", "LogSoftmax"]), [v], replace(v, exact=False), axis=g.rng.choice([-1, 0]))
+        g.add(
+            g.rng.choice(["Softmax", "LogSoftmax"]),
+            [v],
+            replace(v, exact=False),
+            axis=g.rng.choice([-1, 0]),
+        )
 
 
 @step(2)
@@ -111,7 +123,7 @@ def reduced(g: Block) -> None:
     g.add(op, operands, replace(v, dims=dims, exact=v.exact and op != "ReduceMean"), **given)
 
 
-# ---- products --------------------------------------------------------------------------------------------------
+# ---- products ------------------------------------------------------------------------------------
 
 
 @step(5)
@@ -124,8 +136,17 @@ def dense(g: Block) -> None:
     if len(v.dims) == 2 and g.rng.random() < 0.4:
         flip = g.rng.randrange(2)
         w = g.names.weight((n, v.dims[-1]), v.dtype) if flip else w
-        c = g.names.weight(g.rng.choice([(n,), (1, n), ()]), v.dtype) if g.rng.random() < 0.7 else None
-        out = g.add("Gemm", [v, w, *([] if c is None else [c])], replace(v, dims=(v.dims[0], n)), transB=flip)
+        c = (
+            g.names.weight(g.rng.choice([(n,), (1, n), ()]), v.dtype)
+            if g.rng.random() < 0.7
+            else None
+        )
+        out = g.add(
+            "Gemm",
+            [v, w, *([] if c is None else [c])],
+            replace(v, dims=(v.dims[0], n)),
+            transB=flip,
+        )
     else:
         out = g.add("MatMul", [v, w], replace(v, dims=(*v.dims[:-1], n)))
     if g.rng.random() < 0.5:
@@ -161,7 +182,9 @@ def parallel(g: Block) -> None:
     conv = len(v.dims) == 4 and g.rng.random() < 0.7
     channels = int(v.dims[1 if conv else -1])
     groups = g.rng.choice([1, channels]) if conv else 1
-    behind = g.rng.choices(["Add", "Mul", "Sub", "Div", "PRelu", "Relu", "Tanh", "Neg"], k=g.rng.randint(1, 3))
+    behind = g.rng.choices(
+        ["Add", "Mul", "Sub", "Div", "PRelu", "Relu", "Tanh", "Neg"], k=g.rng.randint(1, 3)
+    )
     fixed, same = g.rng.random() < 0.5, g.rng.random() < 0.5
     for _ in range(g.rng.randint(2, 3)):
         n = channels if same else groups * g.rng.randint(1, 3)
@@ -169,7 +192,11 @@ def parallel(g: Block) -> None:
             w = g.names.weight((n, channels // groups, 1, 1), v.dtype)
             out = g.add("Conv", [v, w], replace(v, dims=(v.dims[0], n, *v.dims[2:])), group=groups)
         else:
-            out = g.add("MatMul", [v, g.names.weight((channels, n), v.dtype)], replace(v, dims=(*v.dims[:-1], n)))
+            out = g.add(
+                "MatMul",
+                [v, g.names.weight((channels, n), v.dtype)],
+                replace(v, dims=(*v.dims[:-1], n)),
+            )
         row = (n, 1, 1) if conv else (n,)
         for op in behind:
             if g.rng.random() < 0.1:
@@ -180,7 +207,9 @@ def parallel(g: Block) -> None:
 
 
 def _factors(g: Block, row: tuple[int, ...], v: Value, fixed: bool) -> Value:
-    """Numbers of this shape, none of them zero, that the file fixes or that a first value of the model scales."""
+    """Numbers of this shape, none of them zero, that the file fixes or that a first value of the
+    model scales.
+    """
     factors = _row(g, row[0], v.dtype)
     if len(row) > 1:
         factors = g.add("Reshape", [factors, g.ints(*row)], replace(factors, dims=row), keep=False)
@@ -202,7 +231,12 @@ def _normalised(g: Block, v: Value) -> None:
     gamma, beta, mean = (g.names.weight((n,), v.dtype) for _ in range(3))
     kind = helper.tensor_dtype_to_np_dtype(v.dtype)
     variance = g.names.constant(np.array(g.rng.choices([0, 0.25, 1, 4], k=n), kind))
-    g.add("BatchNormalization", [v, gamma, beta, mean, variance], replace(v, exact=False), epsilon=0.25)
+    g.add(
+        "BatchNormalization",
+        [v, gamma, beta, mean, variance],
+        replace(v, exact=False),
+        epsilon=0.25,
+    )
 
 
 @step()
@@ -212,7 +246,7 @@ def dropout(g: Block) -> None:
         g.add("Dropout", [v], v)
 
 
-# ---- layout ----------------------------------------------------------------------------------------------------
+# ---- layout --------------------------------------------------------------------------------------
 
 
 @step(3)
@@ -230,7 +264,13 @@ def joined(g: Block) -> None:
     if v is None:
         return
     axis = g.rng.randrange(len(v.dims))
-    parts = [v, *(g.pick(lambda u: u.dtype == v.dtype and u.dims == v.dims) or v for _ in range(g.rng.randint(1, 2)))]
+    parts = [
+        v,
+        *(
+            g.pick(lambda u: u.dtype == v.dtype and u.dims == v.dims) or v
+            for _ in range(g.rng.randint(1, 2))
+        ),
+    ]
     total = len(parts) * v.dims[axis] if isinstance(v.dims[axis], int) else g.names.new("u")
     dims = tuple(total if i == axis else d for i, d in enumerate(v.dims))
     out = g.add("Concat", parts, replace(v, dims=dims), axis=axis)
@@ -256,7 +296,9 @@ def axes(g: Block) -> None:
     v = g.pick(lambda u: len(u.dims) < 4)
     if v is not None:
         at = g.rng.randint(0, len(v.dims))
-        wider = g.add("Unsqueeze", [v, g.ints(at)], replace(v, dims=(*v.dims[:at], 1, *v.dims[at:])))
+        wider = g.add(
+            "Unsqueeze", [v, g.ints(at)], replace(v, dims=(*v.dims[:at], 1, *v.dims[at:]))
+        )
         if g.rng.random() < 0.5:
             g.add("Squeeze", [wider, g.ints(at)], v)
 
@@ -270,7 +312,7 @@ def padded(g: Block) -> None:
         g.add("Pad", [v, g.ints(*pads), fill], replace(v, dims=(*v.dims[:-1], v.dims[-1] + 1)))
 
 
-# ---- sizes that depend on data ---------------------------------------------------------------------------------
+# ---- sizes that depend on data -------------------------------------------------------------------
 
 
 @step(2)
@@ -278,7 +320,12 @@ def non_zero(g: Block) -> None:
     v = g.pick(lambda u: u.exact and bool(u.dims))
     if v is not None:
         found = g.add("NonZero", [v], Value("", INT, (len(v.dims), g.names.new("u"))))
-        row = g.add("Gather", [found, g.names.constant(np.int64(0))], replace(found, dims=found.dims[1:]), axis=0)
+        row = g.add(
+            "Gather",
+            [found, g.names.constant(np.int64(0))],
+            replace(found, dims=found.dims[1:]),
+            axis=0,
+        )
         g.add("Gather", [v, row], replace(v, dims=(row.dims[0], *v.dims[1:])), axis=0)
 
 
@@ -297,7 +344,12 @@ def unique(g: Block) -> None:
     if v is not None and g.names.dtype != TensorProto.FLOAT16:
         n = g.names.new("u")
         made = replace(v, dims=(n,))
-        g.several("Unique", [v], [made, Value("", INT, (n,)), Value("", INT, (g.names.new("u"),))], sorted=1)
+        g.several(
+            "Unique",
+            [v],
+            [made, Value("", INT, (n,)), Value("", INT, (g.names.new("u"),))],
+            sorted=1,
+        )
 
 
 @step(2)
@@ -308,7 +360,13 @@ def expanded(g: Block) -> None:
         # of a size that only happens to go with it: fails on some feeds, in the original as well
         size = g.add(
             "Shape",
-            [g.add("Gather", [source, g.names.constant(np.int64(0))], replace(source, dims=source.dims[1:]))],
+            [
+                g.add(
+                    "Gather",
+                    [source, g.names.constant(np.int64(0))],
+                    replace(source, dims=source.dims[1:]),
+                )
+            ],
             Value("", INT, (1,)),
         )
         g.add("Expand", [v, size], replace(v, dims=(g.names.new("u"),)))
@@ -332,7 +390,11 @@ def sliced(g: Block) -> None:
         if source is not None and g.rng.random() < 0.6:
             ends = _count(g, source)
         dims = tuple(g.names.new("u") if i == axis else d for i, d in enumerate(v.dims))
-        g.add("Slice", [v, g.ints(0), ends, g.ints(axis), g.ints(g.rng.choice([1, 1, 2]))], replace(v, dims=dims))
+        g.add(
+            "Slice",
+            [v, g.ints(0), ends, g.ints(axis), g.ints(g.rng.choice([1, 1, 2]))],
+            replace(v, dims=dims),
+        )
 
 
 def _count(g: Block, v: Value) -> Value:

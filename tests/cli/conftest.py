@@ -59,7 +59,9 @@ def branches(tmp_path: Path) -> Path:
     """A file with BRANCHES."""
     path = tmp_path / "branches.onnx"
     model = parse(BRANCHES)
-    for tensor in model.graph.initializer:  # as exporters write them, and as can be moved to external files
+    for (
+        tensor
+    ) in model.graph.initializer:  # as exporters write them, and as can be moved to external files
         tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
     onnx.save(model, path)
     return path

@@ -41,7 +41,9 @@ def test_help_and_version(run: Run) -> None:
         assert run(name, "--help").code == 0
 
 
-@pytest.mark.parametrize("words", [[], ["nonsense"], ["inspect"], ["inspect", "a", "b"], ["--nonsense"]])
+@pytest.mark.parametrize(
+    "words", [[], ["nonsense"], ["inspect"], ["inspect", "a", "b"], ["--nonsense"]]
+)
 def test_bad_words(run: Run, words: list[str]) -> None:
     done = run(*words)
     assert done.code == 2 and len(done.lines) == 1 and done.out == ""
@@ -52,7 +54,11 @@ def test_bad_words(run: Run, words: list[str]) -> None:
     [
         (RuntimeError("a\nb"), 3, "internal error: RuntimeError: a b; please report"),
         (MemoryError(), 1, "not proved: the work needs more memory than this process may have"),
-        (InternalError("rule x does not end"), 3, "internal error: rule x does not end; please report"),
+        (
+            InternalError("rule x does not end"),
+            3,
+            "internal error: rule x does not end; please report",
+        ),
         (KeyboardInterrupt(), 130, "interrupted"),
         (OSError(28, "No space left on device", "f"), 2, "f: No space left on device"),
     ],
@@ -74,7 +80,11 @@ def test_a_closed_pipe_is_no_error() -> None:
     command = f"{sys.executable} -m onnxgrad inspect --text models/unet.onnx"
     script = f"{command} | head -n 1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", script], capture_output=True, timeout=120, cwd=ROOT)
-    assert done.returncode in (0, app.PIPE_CLOSED) and done.stderr == b"" and done.stdout.count(b"\n") == 1
+    assert (
+        done.returncode in (0, app.PIPE_CLOSED)
+        and done.stderr == b""
+        and done.stdout.count(b"\n") == 1
+    )
 
 
 def test_stdin_to_stdout(branches: Path) -> None:
@@ -87,7 +97,12 @@ def test_stdin_to_stdout(branches: Path) -> None:
 
 def test_bad_stdin() -> None:
     for command in ("inspect", "optimize"):
-        done = process(command, "-", *(["--dry-run"] if command == "optimize" else []), stdin=b"no model at all")
+        done = process(
+            command,
+            "-",
+            *(["--dry-run"] if command == "optimize" else []),
+            stdin=b"no model at all",
+        )
         assert done.returncode == 2 and done.stderr.count(b"\n") == 1 and b"stdin" in done.stderr
 
 
@@ -119,7 +134,16 @@ def test_without_onnxruntime(without_onnxruntime: Path, branches: Path, tmp_path
     refused = process("optimize", branches, "-o", out, path=without_onnxruntime)
     assert refused.returncode == 2 and refused.stderr.count(b"\n") == 1 and not out.exists()
     assert b"pip install 'onnxgrad[cpu]'" in refused.stderr and b"--no-verify" in refused.stderr
-    done = process("optimize", branches, "-o", out, "--no-verify", "--merge", "always", path=without_onnxruntime)
+    done = process(
+        "optimize",
+        branches,
+        "-o",
+        out,
+        "--no-verify",
+        "--merge",
+        "always",
+        path=without_onnxruntime,
+    )
     assert done.returncode == 0 and done.stderr == b""
     assert [n.op_type for n in onnx.load(out).graph.node].count("MatMul") == 1
     assert process("inspect", out, path=without_onnxruntime).returncode == 0
@@ -131,13 +155,20 @@ NOT_BY_NUMPY = ("bert.raw", "llama.raw", "lstmcell", "whisper.raw")
 
 @pytest.mark.parametrize("which", ["lstmcell", pytest.param("*", marks=pytest.mark.slow)])
 def test_what_numpy_cannot_fold_stays_without_onnxruntime(
-    which: str, run: Run, without_onnxruntime: Path, models_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    which: str,
+    run: Run,
+    without_onnxruntime: Path,
+    models_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     close()
     monkeypatch.syspath_prepend(str(without_onnxruntime))  # for the child, which is given our path
     try:
         for name in [p.stem for p in sorted(models_dir.glob(f"{which}.onnx"))]:
-            done = run("optimize", models_dir / f"{name}.onnx", "-o", tmp_path / "o.onnx", "--no-verify")
+            done = run(
+                "optimize", models_dir / f"{name}.onnx", "-o", tmp_path / "o.onnx", "--no-verify"
+            )
             said = "some constants stay as they are: onnxruntime is not installed" in done.err
             assert (done.code, said) == (0, name in NOT_BY_NUMPY), (name, done.err)
             assert done.err.count("\n") == said
@@ -153,8 +184,18 @@ def test_doctor_without_onnxruntime(without_onnxruntime: Path) -> None:
 
 @pytest.mark.slow
 def test_real_models_by_glob(tmp_path: Path, models_dir: Path) -> None:
-    done = process("optimize", models_dir / "bert.*onnx", models_dir / "mobilenet_v2.raw.onnx", "--out-dir", tmp_path)
+    done = process(
+        "optimize",
+        models_dir / "bert.*onnx",
+        models_dir / "mobilenet_v2.raw.onnx",
+        "--out-dir",
+        tmp_path,
+    )
     assert done.returncode == 0, done.stderr
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["bert.onnx", "bert.raw.onnx", "mobilenet_v2.raw.onnx"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "bert.onnx",
+        "bert.raw.onnx",
+        "mobilenet_v2.raw.onnx",
+    ]
     ops = [n.op_type for n in onnx.load(tmp_path / "mobilenet_v2.raw.onnx").graph.node]
     assert "BatchNormalization" not in ops and "CastLike" not in ops

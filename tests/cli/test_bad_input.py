@@ -42,13 +42,25 @@ FILES: dict[str, tuple[bytes, str]] = {
     "truncated": (good()[:-40], "not an ONNX model"),
     "text": (b"Dear reader, this is no model.\n" * 20, "not an ONNX model"),
     "png": (PNG, "not an ONNX model"),
-    "random protobuf": (onnx.TensorProto(name="t", dims=[3]).SerializeToString(), "not an ONNX model"),
+    "random protobuf": (
+        onnx.TensorProto(name="t", dims=[3]).SerializeToString(),
+        "not an ONNX model",
+    ),
     "no opset": (edited(lambda m: m.ClearField("opset_import")), "imports no operator set"),
-    "unknown operator": (edited(lambda m: setattr(m.graph.node[0], "op_type", "Frobnicate")), "operator Frobnicate"),
-    "unknown opset": (edited(lambda m: setattr(m.opset_import[0], "version", 9999)), "unknown opset 9999"),
+    "unknown operator": (
+        edited(lambda m: setattr(m.graph.node[0], "op_type", "Frobnicate")),
+        "operator Frobnicate",
+    ),
+    "unknown opset": (
+        edited(lambda m: setattr(m.opset_import[0], "version", 9999)),
+        "unknown opset 9999",
+    ),
     "newer IR version": (edited(lambda m: setattr(m, "ir_version", 99)), "IR version 99"),
     "undefined name": (edited(lambda m: m.graph.node[1].input.__setitem__(0, "ghost")), "'ghost'"),
-    "name twice": (edited(lambda m: m.graph.node[1].output.__setitem__(0, "q")), "'q' is defined twice"),
+    "name twice": (
+        edited(lambda m: m.graph.node[1].output.__setitem__(0, "q")),
+        "'q' is defined twice",
+    ),
     "cycle": (edited(lambda m: m.graph.node[0].input.__setitem__(0, "y")), "cycle"),
     "damaged weight": (edited(lambda m: m.graph.initializer[0].float_data.pop()), "a"),
     "external data missing": (edited(external), "missing.bin"),
@@ -61,7 +73,9 @@ def files_below(folder: Path) -> dict[str, bytes]:
 
 def check(done: Result, code: int, words: str) -> None:
     assert done.code == code, done
-    assert len(done.lines) == 1 and done.err.startswith("onnxgrad: ") and done.err.endswith("\n"), done.err
+    assert len(done.lines) == 1 and done.err.startswith("onnxgrad: ") and done.err.endswith("\n"), (
+        done.err
+    )
     assert words in done.err and "Traceback" not in done.err
 
 
@@ -82,7 +96,12 @@ def test_bad_models(run: Run, tmp_path: Path, what: str, command: str) -> None:
 
 
 def test_missing_model(run: Run, tmp_path: Path) -> None:
-    for words in (["optimize", "--dry-run"], ["inspect"], ["diff", tmp_path / "x"], ["verify", tmp_path / "x"]):
+    for words in (
+        ["optimize", "--dry-run"],
+        ["inspect"],
+        ["diff", tmp_path / "x"],
+        ["verify", tmp_path / "x"],
+    ):
         check(run(words[0], tmp_path / "no such.onnx", *words[1:]), 2, "no such.onnx: No such file")
     check(run("optimize", tmp_path, "--dry-run"), 2, "Is a directory")
     check(run("optimize", tmp_path / "*.onnx", "--dry-run"), 2, "no file matches")
@@ -101,9 +120,18 @@ USAGE: dict[str, tuple[list[str], str]] = {
     "two outputs": (["-o", "{}/o.onnx", "--out-dir", "{}/out"], "not allowed with"),
     "unknown preset": (["--dry-run", "--preset", "fast"], "invalid choice: 'fast'"),
     "unknown pass": (["--dry-run", "--passes", "shrink"], "unknown pass 'shrink'"),
-    "unknown option of a pass": (["--dry-run", "--passes", "fold-constant{depth=3}"], "unknown option 'depth=3'"),
-    "bad value of an option": (["--dry-run", "--passes", "fold-constant{max_growth=x}"], "max_growth"),
-    "unreadable list of passes": (["--dry-run", "--passes", "fold-constant{"], "cannot read the list"),
+    "unknown option of a pass": (
+        ["--dry-run", "--passes", "fold-constant{depth=3}"],
+        "unknown option 'depth=3'",
+    ),
+    "bad value of an option": (
+        ["--dry-run", "--passes", "fold-constant{max_growth=x}"],
+        "max_growth",
+    ),
+    "unreadable list of passes": (
+        ["--dry-run", "--passes", "fold-constant{"],
+        "cannot read the list",
+    ),
     "empty list of passes": (["--dry-run", "--passes", ""], "empty"),
     "unknown merge rule": (["--dry-run", "--merge", "sometimes"], "invalid choice"),
     "bad --dim": (["--dry-run", "--dim", "N"], "--dim N"),
@@ -142,7 +170,8 @@ def test_bad_usage(run: Run, tmp_path: Path, what: str) -> None:
 
 
 @pytest.mark.skipif(
-    "CUDAExecutionProvider" in onnxruntime.get_available_providers(), reason="this onnxruntime has CUDA"
+    "CUDAExecutionProvider" in onnxruntime.get_available_providers(),
+    reason="this onnxruntime has CUDA",
 )
 @pytest.mark.parametrize("command", ["optimize", "verify"])
 def test_cuda_on_a_cpu_build(run: Run, branches: Path, tmp_path: Path, command: str) -> None:
@@ -151,19 +180,31 @@ def test_cuda_on_a_cpu_build(run: Run, branches: Path, tmp_path: Path, command: 
     assert not (tmp_path / "o.onnx").exists()
 
 
-def test_cuda_rules_need_no_cuda_without_the_proof(run: Run, branches: Path, tmp_path: Path) -> None:
-    assert run("optimize", branches, "-o", tmp_path / "o.onnx", "--provider", "cuda", "--no-verify").code == 0
+def test_cuda_rules_need_no_cuda_without_the_proof(
+    run: Run, branches: Path, tmp_path: Path
+) -> None:
+    assert (
+        run(
+            "optimize", branches, "-o", tmp_path / "o.onnx", "--provider", "cuda", "--no-verify"
+        ).code
+        == 0
+    )
 
 
 def test_what_onnxruntime_refuses_needs_no_verify(run: Run, tmp_path: Path) -> None:
     model = helper.make_model(
-        parse(BRANCHES).graph, ir_version=onnx.IR_VERSION, opset_imports=[helper.make_opsetid("", 20)]
+        parse(BRANCHES).graph,
+        ir_version=onnx.IR_VERSION,
+        opset_imports=[helper.make_opsetid("", 20)],
     )
     path, out = tmp_path / "new.onnx", tmp_path / "out.onnx"
     onnx.save(model, path)
     check(run("optimize", path, "-o", out), 2, "--no-verify")
     assert not out.exists()
-    assert run("optimize", path, "-o", out, "--no-verify", "--merge", "always").code == 0 and out.exists()
+    assert (
+        run("optimize", path, "-o", out, "--no-verify", "--merge", "always").code == 0
+        and out.exists()
+    )
 
 
 def test_a_model_of_an_unknown_domain(run: Run, tmp_path: Path) -> None:
@@ -178,10 +219,14 @@ def test_a_model_of_an_unknown_domain(run: Run, tmp_path: Path) -> None:
     assert [n.op_type for n in onnx.load(out).graph.node] == ["Secret"]
 
 
-def test_json_goes_into_a_device_or_through_a_link(run: Run, branches: Path, tmp_path: Path) -> None:
+def test_json_goes_into_a_device_or_through_a_link(
+    run: Run, branches: Path, tmp_path: Path
+) -> None:
     (tmp_path / "link.json").symlink_to("real.json")
     assert run("inspect", branches, "--json", tmp_path / "link.json").code == 0
-    assert (tmp_path / "link.json").is_symlink() and b'"inputs"' in (tmp_path / "real.json").read_bytes()
+    assert (tmp_path / "link.json").is_symlink() and b'"inputs"' in (
+        tmp_path / "real.json"
+    ).read_bytes()
     pipe, got = tmp_path / "pipe", []
     os.mkfifo(pipe)
     reader = threading.Thread(target=lambda: got.append(pipe.read_bytes()))
@@ -198,7 +243,11 @@ def test_no_file_that_is_read_is_written(run: Run, branches: Path, tmp_path: Pat
     for words in (["--config", recipe], ["--input", f"x={values}"]):
         for option in ("-o", "--json"):
             rest = [] if option == "-o" else ["--dry-run"]
-            check(run("optimize", branches, *words, *rest, option, str(words[1]).removeprefix("x=")), 2, "same file")
+            check(
+                run("optimize", branches, *words, *rest, option, str(words[1]).removeprefix("x=")),
+                2,
+                "same file",
+            )
 
 
 @pytest.mark.parametrize("command", ["inspect", "optimize", "verify", "grad", "diff", "bench"])
@@ -249,7 +298,9 @@ def test_a_rule_that_stumbles_over_an_ill_typed_model(run: Run, tmp_path: Path, 
 def test_a_rank_that_numpy_lacks(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     axes = ",".join("1" * 65)
-    path.write_bytes(parse(f"g (float[{axes}] x) => (float[{axes}] y) {{ y = Relu(x) }}").SerializeToString())
+    path.write_bytes(
+        parse(f"g (float[{axes}] x) => (float[{axes}] y) {{ y = Relu(x) }}").SerializeToString()
+    )
     done = run("bench", path, "--rounds", "1", "--seconds", "0.01")
     assert (done.code, len(done.lines)) == (2, 1)
     assert "65 axes" in done.err
@@ -261,7 +312,10 @@ def test_names_that_are_no_text(run: Run, tmp_path: Path, command: str) -> None:
     model = parse("g (float[2] xx) => (float[2] y) { h = f.p(xx) y = Neg(h) }")
     path = tmp_path / "model.onnx"
     path.write_bytes(model.SerializeToString().replace(b"xx", b"\xff\xfe").replace(b"p", b"\xff"))
-    words = {"bench": ("--rounds", "1"), "reduce": ("-o", tmp_path / "out.onnx", "--check", "false")}[command]
+    words = {
+        "bench": ("--rounds", "1"),
+        "reduce": ("-o", tmp_path / "out.onnx", "--check", "false"),
+    }[command]
     done = run(command, path, *words)
     assert (done.code, len(done.lines)) == (2, 1), done.err
     assert list(tmp_path.iterdir()) == [path]
@@ -270,6 +324,8 @@ def test_names_that_are_no_text(run: Run, tmp_path: Path, command: str) -> None:
 def test_a_weight_of_more_axes_than_numpys_iterators_know(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     model = parse("g (float[2] x) => (float y) { t = Add(x, w) y = ReduceSum<keepdims = 0>(t) }")
-    model.graph.initializer.append(onnx.TensorProto(name="w", data_type=1, dims=[1] * 33, raw_data=bytes(4)))
+    model.graph.initializer.append(
+        onnx.TensorProto(name="w", data_type=1, dims=[1] * 33, raw_data=bytes(4))
+    )
     path.write_bytes(model.SerializeToString())
     assert run("bench", path, "--rounds", "1", "--seconds", "0.01").code == 0

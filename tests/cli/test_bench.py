@@ -26,20 +26,26 @@ def another(folder: Path, text: str, name: str = "other.onnx") -> str:
 
 
 def test_a_table_and_json(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    other = another(tmp_path / "b", "g (float[N,3] x) => (float[N,3] y) { y = Neg(x) }", "small.onnx")
+    other = another(
+        tmp_path / "b", "g (float[N,3] x) => (float[N,3] y) { y = Neg(x) }", "small.onnx"
+    )
     target = tmp_path / "bench.json"
     assert main(["bench", model, other, *QUICK, "--dim", "N=4", "--json", str(target)]) == 0
     printed = capsys.readouterr().out
     assert "wall ratio" in printed and "N=4" in printed
     found = json.loads(target.read_text())
-    assert [t["name"] for t in found["timings"]] == [model, other], "two files of one name go by their paths"
+    assert [t["name"] for t in found["timings"]] == [model, other], (
+        "two files of one name go by their paths"
+    )
     assert found["timings"][0]["wall_ratio"]["median"] == 1.0
     assert found["exit_code"] == 0
 
 
 def test_the_answer_is_no(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     chain = "  ".join(f"v{i + 1} = Tanh(v{i})" for i in range(200))
-    slow = another(tmp_path, f"g (float[N,3] x) => (float[N,3] y) {{ v0 = Relu(x)  {chain}  y = Neg(v200) }}")
+    slow = another(
+        tmp_path, f"g (float[N,3] x) => (float[N,3] y) {{ v0 = Relu(x)  {chain}  y = Neg(v200) }}"
+    )
     assert main(["bench", model, slow, *QUICK, "--require", "1.5"]) == 1
     assert "longer than 1.5 x small.onnx" in capsys.readouterr().err
     broken = another(tmp_path, "g (float[N,3] x) => (float[N,3] y) { y = NoSuchOperator(x) }")
@@ -49,9 +55,15 @@ def test_the_answer_is_no(model: str, tmp_path: Path, capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize(
     ("words", "complaint"),
-    [(["--rounds", "0"], "--rounds"), (["--dim", "N"], "--dim"), (["--seconds", "0"], "positive number")],
+    [
+        (["--rounds", "0"], "--rounds"),
+        (["--dim", "N"], "--dim"),
+        (["--seconds", "0"], "positive number"),
+    ],
 )
-def test_bad_usage(model: str, words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_usage(
+    model: str, words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["bench", model, *words]) == 2
     assert complaint in capsys.readouterr().err
 

@@ -29,20 +29,28 @@ def test_the_same(run: Run, branches: Path) -> None:
 
 def test_where_weights_lie_is_no_difference(run: Run, branches: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside.onnx"
-    onnx.save(onnx.load(branches), outside, save_as_external_data=True, location="w", size_threshold=0)
+    onnx.save(
+        onnx.load(branches), outside, save_as_external_data=True, location="w", size_threshold=0
+    )
     assert run("diff", branches, outside).code == 0
 
 
 # kind of difference -> (an edit, a word of the line that reports it)
 EDITS: dict[str, tuple[Callable[[onnx.ModelProto], object], str]] = {
     "model": (lambda m: m.metadata_props.add(key="k", value="v"), "metadata k: added (v)"),
-    "interface": (lambda m: setattr(m.graph.input[0].type.tensor_type.shape.dim[1], "dim_value", 5), "f32[N,5]"),
+    "interface": (
+        lambda m: setattr(m.graph.input[0].type.tensor_type.shape.dim[1], "dim_value", 5),
+        "f32[N,5]",
+    ),
     "operators": (lambda m: setattr(m.graph.node[5], "op_type", "Sin"), ""),
     "replaced": (lambda m: setattr(m.graph.node[5], "op_type", "Sin"), "z: Tanh(r) -> Sin(r)"),
     "added": (lambda m: m.graph.node.append(helper.make_node("Neg", ["x"], ["n"])), "n = Neg(x)"),
     "removed": (lambda m: m.graph.node.pop(5), "z = Tanh(r)"),
     "rewired": (lambda m: m.graph.node[5].input.__setitem__(0, "p"), "z: Tanh(r) -> Tanh(p)"),
-    "attributes": (lambda m: m.graph.node[5].attribute.append(helper.make_attribute("__k", 2)), "Tanh __k added"),
+    "attributes": (
+        lambda m: m.graph.node[5].attribute.append(helper.make_attribute("__k", 2)),
+        "Tanh __k added",
+    ),
     "node_metadata": (lambda m: m.graph.node[5].metadata_props.add(key="k", value="v"), "z"),
     "order": (lambda m: m.graph.node.insert(0, m.graph.node.pop(1)), "another order"),
     "initializers": (lambda m: m.graph.initializer.pop(3), "unused: removed (f32[2])"),
@@ -67,7 +75,9 @@ def test_values_of_a_weight(run: Run, branches: Path) -> None:
     assert done.code == 1 and "a: other values" in done.out
 
 
-def test_inside_nested_graphs(run: Run, tmp_path: Path, parse: Callable[..., onnx.ModelProto]) -> None:
+def test_inside_nested_graphs(
+    run: Run, tmp_path: Path, parse: Callable[..., onnx.ModelProto]
+) -> None:
     text = """g (bool c, float[2] x) => (float[2] y) {{
         y = If (c) <then_branch = t () => (float[2] a) {{ a = {}(x) }},
                     else_branch = e () => (float[2] b) {{ b = Exp(x) }}>
@@ -80,7 +90,11 @@ def test_inside_nested_graphs(run: Run, tmp_path: Path, parse: Callable[..., onn
     assert data["operators"] == {"Neg": [0, 1], "Tanh": [1, 0]}
 
 
-def test_it_prints_what_the_function_gives(run: Run, branches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_prints_what_the_function_gives(
+    run: Run, branches: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    other = changed(branches, lambda m: m.graph.node.append(helper.make_node("Neg", ["x"], ["n" * 300])))
+    other = changed(
+        branches, lambda m: m.graph.node.append(helper.make_node("Neg", ["x"], ["n" * 300]))
+    )
     assert run("diff", branches, other).out == f"{onnxgrad.diff(branches, other)}\n"

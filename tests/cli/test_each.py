@@ -22,16 +22,35 @@ Run = Callable[..., Result]
 @pytest.mark.parametrize("proof", [[], ["--no-verify"]])
 def test_counts(run: Run, branches: Path, tmp_path: Path, proof: list[str]) -> None:
     out, record = tmp_path / "out.onnx", tmp_path / "out.json"
-    done = run("optimize", branches, "-o", out, "--verify", "each", "--merge", "always", "--json", record, *proof)
+    done = run(
+        "optimize",
+        branches,
+        "-o",
+        out,
+        "--verify",
+        "each",
+        "--merge",
+        "always",
+        "--json",
+        record,
+        *proof,
+    )
     assert done.code == 0 and out.exists(), done.err
     found = json.loads(record.read_text())["models"][0]["each"]
-    assert f"each one: {found['alone'] + found['in_context']} rewrites equal on their own" in done.out
+    assert (
+        f"each one: {found['alone'] + found['in_context']} rewrites equal on their own" in done.out
+    )
     assert found["alone"] >= 2 and ("not proved" in done.out) == bool(proof)
-    assert json.loads(run("optimize", branches, "--dry-run", "--json", "-").out)["models"][0]["each"] is None
+    assert (
+        json.loads(run("optimize", branches, "--dry-run", "--json", "-").out)["models"][0]["each"]
+        is None
+    )
 
 
 @pytest.mark.parametrize("proof", [[], ["--no-verify"]])
-def test_a_wrong_law(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proof: list[str]) -> None:
+def test_a_wrong_law(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proof: list[str]
+) -> None:
     """Hidden by a factor of 0: the whole-model proof alone writes the model."""
 
     @rewrite(P.Tanh(capture("x")))
@@ -45,5 +64,8 @@ def test_a_wrong_law(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     done = run("optimize", path, "-o", out, "--verify", "each", *proof)
     assert done.code == 1 and not out.exists()
     (line,) = done.lines
-    assert "the first rewrite whose two forms differ is number 1, tanh_is_relu (pass remove-noops) at: t" in line
+    assert (
+        "the first rewrite whose two forms differ is number 1, tanh_is_relu (pass remove-noops) at: t"
+        in line
+    )
     assert run("optimize", path, "-o", out).code == 0 and out.exists()

@@ -35,7 +35,9 @@ def model(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_writes_a_graph_that_onnxruntime_runs(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_writes_a_graph_that_onnxruntime_runs(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before, out, report = Path(model).read_bytes(), tmp_path / "grad.onnx", tmp_path / "report.json"
     assert main(["grad", model, "-o", str(out), "--json", str(report)]) == 0
     assert "gradient agrees with differences" in capsys.readouterr().out
@@ -50,19 +52,32 @@ def test_writes_a_graph_that_onnxruntime_runs(model: str, tmp_path: Path, capsys
 def test_params_of_a_real_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "grad.onnx"
     source = MODELS_DIR / "training" / "mlp.onnx"
-    assert main(["grad", str(source), "--wrt", "params", "--checkpoint", "auto", "-o", str(out)]) == 0
+    assert (
+        main(["grad", str(source), "--wrt", "params", "--checkpoint", "auto", "-o", str(out)]) == 0
+    )
     assert "with respect to 6 values" in capsys.readouterr().out
     added = [v.name for v in onnx.load(out).graph.output][1:]
     assert added == [f"{layer}.{kind}_grad" for layer in (0, 2, 4) for kind in ("weight", "bias")]
 
 
-def test_weights_of_branches_that_are_called_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_of_branches_that_are_called_alike(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The proof asks for them by the names that they get in the main graph."""
     text = """g (float[2,3] x, bool c) => (float[2,3] y) {
       y = If (c) <then_branch = t () => (float[2,3] p) <float[3] w = {1,2,3}> { p = Mul (x, w) },
                   else_branch = e () => (float[2,3] q) <float[3] w = {2,1,1}> { q = Sub (w, x) }> }"""
     onnx.save(parse(text), tmp_path / "m.onnx")
-    words = ["grad", str(tmp_path / "m.onnx"), "--wrt", "params", "--seed", "input", "-o", str(tmp_path / "g.onnx")]
+    words = [
+        "grad",
+        str(tmp_path / "m.onnx"),
+        "--wrt",
+        "params",
+        "--seed",
+        "input",
+        "-o",
+        str(tmp_path / "g.onnx"),
+    ]
     assert main(words) == 0, capsys.readouterr().err
     assert "gradient agrees with differences: 2 values" in capsys.readouterr().out
 
@@ -98,7 +113,17 @@ def test_params_but_some(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_the_same_call_writes_the_same_bytes(model: str, tmp_path: Path) -> None:
     outs = [tmp_path / "a.onnx", tmp_path / "b.onnx"]
     for out in outs:
-        words = [sys.executable, "-m", "onnxgrad", "grad", model, "-o", str(out), "-q", "--no-verify"]
+        words = [
+            sys.executable,
+            "-m",
+            "onnxgrad",
+            "grad",
+            model,
+            "-o",
+            str(out),
+            "-q",
+            "--no-verify",
+        ]
         subprocess.run(words, check=True, timeout=60)
     assert outs[0].read_bytes() == outs[1].read_bytes()
 
@@ -109,7 +134,9 @@ def test_check_grad(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "2 values" in printed
 
 
-def test_a_wrong_rule_is_found_and_nothing_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_rule_is_found_and_nothing_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = parse(LOSS.replace("t = Tanh (x)", "t = my.domain.Halve (x)"))
     body = onnx.parser.parse_function(
         '<opset_import: ["" : 20], domain: "my.domain"> Halve (a) => (b) '
@@ -119,7 +146,9 @@ def test_a_wrong_rule_is_found_and_nothing_written(tmp_path: Path, capsys: pytes
     model.opset_import.add(domain="my.domain", version=1)
     path, rules, out = tmp_path / "m.onnx", tmp_path / "rules.py", tmp_path / "g.onnx"
     onnx.save(model, path)
-    rules.write_text('import onnxgrad\nonnxgrad.vjp("my.domain::Halve", lambda g, y, x: g * 0.7, replace=True)\n')
+    rules.write_text(
+        'import onnxgrad\nonnxgrad.vjp("my.domain::Halve", lambda g, y, x: g * 0.7, replace=True)\n'
+    )
     assert main(["grad", str(path), "-o", str(out), "--plugin", str(rules), "--wrt", "x"]) == 1
     assert "DIFFERS" in capsys.readouterr().err
     assert not out.exists()
@@ -184,7 +213,9 @@ def test_ops(capsys: pytest.CaptureFixture[str]) -> None:
     assert "NoSuchOp" in capsys.readouterr().err
 
 
-def test_a_file_that_onnxruntime_optimised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_onnxruntime_optimised(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     options.optimized_model_filepath = str(tmp_path / "fused.onnx")
@@ -193,7 +224,19 @@ def test_a_file_that_onnxruntime_optimised(tmp_path: Path, capsys: pytest.Captur
     onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     fused = tmp_path / "fused.onnx"
     assert {n.domain for n in onnx.load(fused).graph.node} == {"", "com.microsoft"}
-    assert main(["grad", str(fused), "--wrt", "bert.encoder.layer.1.*", "-o", str(tmp_path / "grad.onnx")]) == 0
+    assert (
+        main(
+            [
+                "grad",
+                str(fused),
+                "--wrt",
+                "bert.encoder.layer.1.*",
+                "-o",
+                str(tmp_path / "grad.onnx"),
+            ]
+        )
+        == 0
+    )
     assert "gradient agrees with differences" in capsys.readouterr().out
     onnx.checker.check_model(onnx.load(tmp_path / "grad.onnx"))
 
@@ -203,7 +246,10 @@ def test_zero_against_zero_is_not_proved(run: Callable[..., Result], tmp_path: P
     text = "g (float[4] x) => (float y) { a = Abs(x) z = Neg(a) r = Relu(z) y = ReduceSum <keepdims = 0> (r) }"
     onnx.save(parse(text), path)
     done = run("grad", path, "-o", out)
-    assert done.code == 1 and "gradient not proved: every gradient and every difference is 0 (x)" in done.err
+    assert (
+        done.code == 1
+        and "gradient not proved: every gradient and every difference is 0 (x)" in done.err
+    )
     assert "0 = 0" in done.out and not out.exists()
     assert run("check-grad", path).code == 1
     assert run("grad", path, "-o", out, "--allow-empty", "x").code == 0 and out.exists()
@@ -211,9 +257,13 @@ def test_zero_against_zero_is_not_proved(run: Callable[..., Result], tmp_path: P
     assert run("grad", path, "-o", out, "--allow-empty", "q").code == 2
 
 
-def test_a_name_of_megabytes_is_not_printed_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_of_megabytes_is_not_printed_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "m.onnx"
     name = "x" * 3_000_000
-    onnx.save(parse(f"g (float[2] {name}) => (float y) {{ y = ReduceSum <keepdims = 0> ({name}) }}"), path)
+    onnx.save(
+        parse(f"g (float[2] {name}) => (float y) {{ y = ReduceSum <keepdims = 0> ({name}) }}"), path
+    )
     assert main(["grad", str(path), "-o", str(tmp_path / "o.onnx"), "--no-verify"]) == 0
     assert len(capsys.readouterr().out) < 20_000

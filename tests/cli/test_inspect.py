@@ -28,7 +28,10 @@ def test_text_is_the_block(run: Run, branches: Path) -> None:
 
 def test_json(run: Run, branches: Path) -> None:
     data = json.loads(run("inspect", branches, "--json", "-").out)
-    assert data["operators"] == {"Add": 1, "Identity": 1, "MatMul": 3, "Tanh": 1} and data["parameters"] == 38
+    assert (
+        data["operators"] == {"Add": 1, "Identity": 1, "MatMul": 3, "Tanh": 1}
+        and data["parameters"] == 38
+    )
     assert data["inputs"] == [{"name": "x", "type": "f32[N,4]"}] and data["opsets"] == {"": 20}
 
 
@@ -36,7 +39,11 @@ def test_weights_and_what_is_none(run: Run) -> None:
     model = MODELS_DIR / "training" / "gpt2.onnx"
     done = run("inspect", model, "--weights")
     assert (done.code, done.err) == (0, "")
-    assert "weight (52)" in done.out and "more (-v)" in done.out and "a mask: huge negative numbers hide" in done.out
+    assert (
+        "weight (52)" in done.out
+        and "more (-v)" in done.out
+        and "a mask: huge negative numbers hide" in done.out
+    )
     every = run("inspect", model, "--weights", "-v").out
     assert "transformer.h.3.mlp.c_proj.bias" in every and "more (-v)" not in every
     data = json.loads(run("inspect", model, "--weights", "--json", "-").out)
@@ -54,7 +61,9 @@ def test_names_cannot_steer_the_terminal(run: Run, branches: Path) -> None:
         assert "evil" in out and not any(c in out for c in "\x1b\x07\x9b\r")
 
 
-def test_nested_graphs_are_counted(run: Run, tmp_path: Path, parse: Callable[..., onnx.ModelProto]) -> None:
+def test_nested_graphs_are_counted(
+    run: Run, tmp_path: Path, parse: Callable[..., onnx.ModelProto]
+) -> None:
     path = tmp_path / "if.onnx"
     onnx.save(
         parse("""g (bool c, float[2] x) => (float[2] y) {
@@ -68,7 +77,9 @@ def test_nested_graphs_are_counted(run: Run, tmp_path: Path, parse: Callable[...
     assert "nested graphs" in run("inspect", path).out
 
 
-def test_it_prints_what_the_function_gives(run: Run, branches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_prints_what_the_function_gives(
+    run: Run, branches: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     assert run("inspect", branches).out == f"{onnxgrad.inspect(branches)}\n"
     data = json.loads(run("inspect", branches, "--json", "-").out)

@@ -58,8 +58,12 @@ class Disk:
         return io.BufferedWriter(File(descriptor, "w"))
 
 
-def test_a_disk_that_is_full_at_each_write(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old, new = (model_with_weights(tmp_path / name, 1, seed) for seed, name in enumerate(("old", "new")))
+def test_a_disk_that_is_full_at_each_write(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = (
+        model_with_weights(tmp_path / name, 1, seed) for seed, name in enumerate(("old", "new"))
+    )
     out = tmp_path / "out"
     out.mkdir()
     assert run("optimize", old, "-o", out / "o.onnx", "--no-verify").code == 0
@@ -82,14 +86,18 @@ def test_a_disk_that_is_full_at_each_write(run: Run, tmp_path: Path, monkeypatch
             done = run("optimize", new, "-o", out / "o.onnx", "--no-verify")
         code, full_at = done.code, full_at + 1
         if code == 2:
-            assert done.err.endswith(f"{out / 'o.onnx'}: cannot be written: No space left on device\n")
+            assert done.err.endswith(
+                f"{out / 'o.onnx'}: cannot be written: No space left on device\n"
+            )
             assert {p.name: p.read_bytes() for p in out.iterdir()} == before
         assert {p: p.read_bytes() for p in new.parent.iterdir()} == inputs
     assert code == 0 and full_at > 6, "two files: written, synced, renamed"
     assert len(list(out.iterdir())) == 2 and onnx.load(out / "o.onnx").graph.initializer
 
 
-@pytest.mark.parametrize("limit", [1, pytest.param(0, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "limit", [1, pytest.param(0, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.slow)]
+)
 def test_a_file_that_may_not_grow(tmp_path: Path, limit: int) -> None:
     """RLIMIT_FSIZE in 64 KiB: the kernel refuses a write in the middle of the weights."""
     model = model_with_weights(tmp_path / "in", 1, 0)
@@ -98,5 +106,9 @@ def test_a_file_that_may_not_grow(tmp_path: Path, limit: int) -> None:
         cwd=ROOT, capture_output=True, timeout=120, env={**os.environ, "PYTHONPATH": str(ROOT)},
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit << 16, limit << 16)),
     )  # fmt: skip
-    assert done.returncode == 2 and done.stderr.count(b"\n") == 1 and b"cannot be written" in done.stderr
+    assert (
+        done.returncode == 2
+        and done.stderr.count(b"\n") == 1
+        and b"cannot be written" in done.stderr
+    )
     assert [p.name for p in tmp_path.iterdir()] == ["in"]

@@ -26,7 +26,11 @@ def giant(folder: Path) -> Path:
     for i in range(LAYERS):
         tensor = TensorProto(name=f"w{i}", data_type=TensorProto.FLOAT, dims=[SIDE, SIDE])
         tensor.data_location = TensorProto.EXTERNAL
-        for key, value in (("location", "weights.bin"), ("offset", str(i * size)), ("length", str(size))):
+        for key, value in (
+            ("location", "weights.bin"),
+            ("offset", str(i * size)),
+            ("length", str(size)),
+        ):
             tensor.external_data.add(key=key, value=value)
         tensors.append(tensor)
         out = "y" if i == LAYERS - 1 else f"r{i}"
@@ -42,7 +46,9 @@ def giant(folder: Path) -> Path:
     )  # fmt: skip
     path = folder / "giant.onnx"
     path.write_bytes(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10).SerializeToString()
+        helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10
+        ).SerializeToString()
     )
     return path
 
@@ -50,7 +56,17 @@ def giant(folder: Path) -> Path:
 @pytest.mark.slow
 def test_a_model_of_3_gb_is_optimised_in_a_tenth_of_its_size(tmp_path: Path) -> None:
     model, out = giant(tmp_path), tmp_path / "out.onnx"
-    command = [sys.executable, "-m", "onnxgrad", "optimize", str(model), "--no-verify", "-q", "-o", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "onnxgrad",
+        "optimize",
+        str(model),
+        "--no-verify",
+        "-q",
+        "-o",
+        str(out),
+    ]
     child = subprocess.Popen(command)
     _, status, usage = os.wait4(child.pid, 0)  # the peak of this child alone
     child.returncode = os.waitstatus_to_exitcode(status)
@@ -95,7 +111,11 @@ def test_the_gradient_of_a_model_of_2_gb_is_written_in_a_tenth_of_its_size(tmp_p
         str(out),
     ]
     refused = subprocess.run(command, capture_output=True, text=True)
-    assert refused.returncode == 2 and "--no-verify` writes the gradient" in refused.stderr and not out.exists()
+    assert (
+        refused.returncode == 2
+        and "--no-verify` writes the gradient" in refused.stderr
+        and not out.exists()
+    )
     child = subprocess.Popen([*command, "--no-verify"])
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
@@ -103,6 +123,8 @@ def test_the_gradient_of_a_model_of_2_gb_is_written_in_a_tenth_of_its_size(tmp_p
     peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     assert peak < (tmp_path / "weights.bin").stat().st_size / 10
     written = onnx.load(out, load_external_data=False)
-    assert [o.name for o in written.graph.output] == ["loss", "w0_grad"] and written.opset_import[0].version == 18
+    assert [o.name for o in written.graph.output] == ["loss", "w0_grad"] and written.opset_import[
+        0
+    ].version == 18
     for path in [*tmp_path.glob("out.onnx.*.data"), tmp_path / "weights.bin"]:
         path.unlink()  # pytest keeps its folders

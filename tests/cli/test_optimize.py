@@ -30,7 +30,15 @@ def test_one_model(run: Run, branches: Path, tmp_path: Path) -> None:
     done = run("optimize", branches, "-o", out, "--merge", "always")
     assert (done.code, done.err) == (0, "")
     assert sorted(ops(out)) == ["Add", "MatMul", "Split", "Tanh"]
-    for word in ("MatMul", "nodes", "parameters", "file size", "combine_parallel_matmul ×1", "equal on cpu", "float64"):
+    for word in (
+        "MatMul",
+        "nodes",
+        "parameters",
+        "file size",
+        "combine_parallel_matmul ×1",
+        "equal on cpu",
+        "float64",
+    ):
         assert word in done.out
     assert branches.read_bytes() == before
 
@@ -63,9 +71,25 @@ def test_max_rewrites(run: Run, branches: Path, tmp_path: Path) -> None:
 
 def test_passes_and_their_options(run: Run, branches: Path, tmp_path: Path) -> None:
     out = tmp_path / "o.onnx"
-    done = run("optimize", branches, "-o", out, "--passes", "combine-parallel-matmul{merge=always,min_branches=3}")
-    assert done.code == 0 and ops(out).count("MatMul") == 3 and "Identity" in ops(out)  # q reads the Identity
-    done = run("optimize", branches, "-o", out, "--passes", "remove-noops,combine-parallel-matmul{merge=always}")
+    done = run(
+        "optimize",
+        branches,
+        "-o",
+        out,
+        "--passes",
+        "combine-parallel-matmul{merge=always,min_branches=3}",
+    )
+    assert (
+        done.code == 0 and ops(out).count("MatMul") == 3 and "Identity" in ops(out)
+    )  # q reads the Identity
+    done = run(
+        "optimize",
+        branches,
+        "-o",
+        out,
+        "--passes",
+        "remove-noops,combine-parallel-matmul{merge=always}",
+    )
     assert done.code == 0 and ops(out).count("MatMul") == 1
 
 
@@ -82,7 +106,11 @@ def test_verbose_shows_rules(run: Run, branches: Path) -> None:
 
 def test_no_verify_says_so(run: Run, branches: Path, tmp_path: Path) -> None:
     done = run("optimize", branches, "-o", tmp_path / "o.onnx", "--no-verify")
-    assert done.code == 0 and "not proved" in done.out and "equal" not in done.out.replace("merge-equal", "")
+    assert (
+        done.code == 0
+        and "not proved" in done.out
+        and "equal" not in done.out.replace("merge-equal", "")
+    )
 
 
 def test_json_file_and_stdout(run: Run, branches: Path, tmp_path: Path) -> None:
@@ -91,7 +119,9 @@ def test_json_file_and_stdout(run: Run, branches: Path, tmp_path: Path) -> None:
     data = json.loads(report.read_text(encoding="utf-8"))
     model = data["models"][0]
     assert data["exit_code"] == 0 and model["output"] == str(out) and model["proof"]["ok"] is True
-    assert model["before"]["operators"]["MatMul"] == 3 and model["after"]["operators"]["MatMul"] == 1
+    assert (
+        model["before"]["operators"]["MatMul"] == 3 and model["after"]["operators"]["MatMul"] == 1
+    )
     assert model["rules"]["combine_parallel_matmul"]["applied"] == 1
     done = run("optimize", branches, "--dry-run", "--json", "-")
     assert json.loads(done.out)["models"][0]["output"] is None
@@ -103,11 +133,16 @@ def test_given_inputs_and_sizes(run: Run, branches: Path, tmp_path: Path) -> Non
     values = tmp_path / "x.npy"
     np.save(values, np.ones((5, 4), np.float32))
     report = tmp_path / "r.json"
-    assert run("optimize", branches, "--dry-run", "--input", f"x={values}", "--json", report).code == 0
+    assert (
+        run("optimize", branches, "--dry-run", "--input", f"x={values}", "--json", report).code == 0
+    )
     assert json.loads(report.read_text())["models"][0]["proof"]["cases"] == [
         {"dims": {"N": 5}, "seed": None, "edges": False}
     ]
-    assert run("optimize", branches, "--dry-run", "--dim", "N=7", "--seed", 3, "--json", report).code == 0
+    assert (
+        run("optimize", branches, "--dry-run", "--dim", "N=7", "--seed", 3, "--json", report).code
+        == 0
+    )
     cases = json.loads(report.read_text())["models"][0]["proof"]["cases"]
     assert cases == [{"dims": {"N": 7}, "seed": 3, "edges": edges} for edges in (False, True)]
 
@@ -122,14 +157,21 @@ def test_several_models(run: Run, branches: Path, tmp_path: Path) -> None:
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["a.onnx", "b.onnx"]
     (folder / "c.onnx").write_bytes(b"")
     again = run("optimize", folder / "*.onnx", "--out-dir", tmp_path / "out2")
-    assert again.code == 2 and len(again.lines) == 1 and "c.onnx" in again.err and "refused" in again.out
+    assert (
+        again.code == 2
+        and len(again.lines) == 1
+        and "c.onnx" in again.err
+        and "refused" in again.out
+    )
     assert sorted(p.name for p in (tmp_path / "out2").iterdir()) == ["a.onnx", "b.onnx"]
 
 
 def test_models_of_one_name_are_refused(run: Run, branches: Path, tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     shutil.copy(branches, tmp_path / "sub" / branches.name)
-    done = run("optimize", branches, tmp_path / "sub" / branches.name, "--out-dir", tmp_path / "out")
+    done = run(
+        "optimize", branches, tmp_path / "sub" / branches.name, "--out-dir", tmp_path / "out"
+    )
     assert done.code == 2 and "branches.onnx" in done.err and not (tmp_path / "out").exists()
 
 
@@ -168,7 +210,9 @@ def wrong() -> None:
 
 
 @pytest.mark.usefixtures("wrong")
-def test_a_wrong_rewrite_is_named_and_nothing_written(run: Run, branches: Path, tmp_path: Path) -> None:
+def test_a_wrong_rewrite_is_named_and_nothing_written(
+    run: Run, branches: Path, tmp_path: Path
+) -> None:
     out, report = tmp_path / "o.onnx", tmp_path / "r.json"
     done = run("optimize", branches, "-o", out, "--passes", "remove-noops,wrong", "--json", report)
     assert done.code == 1 and len(done.lines) == 1
@@ -198,14 +242,23 @@ def test_the_error_bound_of_legalize_is_in_the_summary(run: Run, tmp_path: Path)
 
     def said(length: int) -> str:
         done = run(
-            "optimize", integers(length), "--dry-run", "--passes", "legalize{to=float}", "--json", tmp_path / "j"
+            "optimize",
+            integers(length),
+            "--dry-run",
+            "--passes",
+            "legalize{to=float}",
+            "--json",
+            tmp_path / "j",
         )
         assert done.code == 0
         return " ".join(done.out.split())
 
     assert "not exact" not in said(257)
     assert json.loads((tmp_path / "j").read_text(encoding="utf-8"))["models"][0]["inexact"] == []
-    assert "1 rewrite is not exact for every feed; worst: sums may reach 16841475, above 2^24" in said(259)
+    assert (
+        "1 rewrite is not exact for every feed; worst: sums may reach 16841475, above 2^24"
+        in said(259)
+    )
     (found,) = json.loads((tmp_path / "j").read_text(encoding="utf-8"))["models"][0]["inexact"]
     assert found["rule"] == "legalize_MatMulInteger" and 0 < found["error"] < 1000
 
@@ -214,6 +267,22 @@ def test_an_inlining_that_the_opset_forbids_is_explained(run: Run, tmp_path: Pat
     text = """<ir_version: 10, opset_import: ["" : 20, "local" : 1]> main (float[3] x) => (float[3] y) { y = local.g(x) }
       <domain: "local", opset_import: ["" : 12]> g (x) => (y) { t = ReduceSum <axes = [0]> (x)  y = Add(x, t) }"""
     onnx.save(parse(text), tmp_path / "m.onnx")
-    done = run("optimize", tmp_path / "m.onnx", "--dry-run", "--passes", "inline{names=g}", "--explain", "--no-verify")
+    done = run(
+        "optimize",
+        tmp_path / "m.onnx",
+        "--dry-run",
+        "--passes",
+        "inline{names=g}",
+        "--explain",
+        "--no-verify",
+    )
     words = "".join(c if c.isalnum() or c in "':," else " " for c in done.out).split()
-    assert done.code == 0 and {"inline", "call", "opset", "12", "20,", "ReduceSum", "changed"} <= set(words)
+    assert done.code == 0 and {
+        "inline",
+        "call",
+        "opset",
+        "12",
+        "20,",
+        "ReduceSum",
+        "changed",
+    } <= set(words)

@@ -8,7 +8,9 @@ from onnxgrad.cli import output
 from onnxgrad.cli.output import Output
 
 
-def test_a_bar_for_long_work_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bar_for_long_work_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = Output(color="always")
     with out.progress("m", 4) as advance:
         advance("short", 1)
@@ -24,7 +26,9 @@ def test_a_bar_for_long_work_only(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert shown.err.endswith("\x1b[2K")  # the line is gone
 
 
-def test_no_bar_in_a_pipe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_bar_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(output, "_PATIENCE", 0.0)
     with Output().progress("m", 4) as advance:
         advance("fold", 1)

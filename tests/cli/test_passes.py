@@ -20,7 +20,11 @@ def test_every_pass_and_preset_is_listed(run: Run) -> None:
 
 def test_a_preset_gives_its_reasons(run: Run) -> None:
     done = run("passes", "default")
-    assert done.code == 0 and "first, so that nothing below works" in done.out and "canonical" not in done.out
+    assert (
+        done.code == 0
+        and "first, so that nothing below works" in done.out
+        and "canonical" not in done.out
+    )
 
 
 def test_json_can_be_given_back(run: Run) -> None:

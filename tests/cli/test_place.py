@@ -17,9 +17,25 @@ def model(tmp_path: Path) -> str:
     return str(tmp_path / "m.onnx")
 
 
-def test_the_example_of_the_specification(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_of_the_specification(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = str(tmp_path / "out.onnx")
-    assert main(["place", model, "--device", "cuda=Sqrt,Exp", "-o", out, "--json", str(tmp_path / "j.json")]) == 0
+    assert (
+        main(
+            [
+                "place",
+                model,
+                "--device",
+                "cuda=Sqrt,Exp",
+                "-o",
+                out,
+                "--json",
+                str(tmp_path / "j.json"),
+            ]
+        )
+        == 0
+    )
     text = capsys.readouterr().out
     assert "3 copies between devices, 240 B" in text
     assert "session.layer_assignment_settings = cpu(=cpu);cuda(=cuda)" in text
@@ -46,6 +62,8 @@ def test_ir_configurations(model: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda=NoSuch", "a;b=Sqrt"])
-def test_bad_rules_are_one_line(model: str, device: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_rules_are_one_line(
+    model: str, device: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["place", model, "--device", device]) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1

@@ -66,12 +66,17 @@ def test_rules_and_families_run_behind_the_preset(run: Run, given: tuple[Path, P
     assert operators(out) == ["Abs", "Add", "Add", "Concat", "Div", "MatMul", "Split"]
     (found,) = json.loads(done.out)["models"]
     (own,) = [p for p in found["passes"] if p["name"] == "my-laws"]
-    assert own["rules"] == {"softsign": 1, "side_by_side": 1} and found["proof"]["verdict"] == "equal"
+    assert (
+        own["rules"] == {"softsign": 1, "side_by_side": 1} and found["proof"]["verdict"] == "equal"
+    )
 
 
 def test_a_pass_of_ones_own_is_called_by_its_name(run: Run, given: tuple[Path, Path, Path]) -> None:
     model, plugin, out = given
-    assert run("optimize", model, "-o", out, "--plugin", plugin, "--passes", "my-laws,by-name").code == 0
+    assert (
+        run("optimize", model, "-o", out, "--plugin", plugin, "--passes", "my-laws,by-name").code
+        == 0
+    )
     assert operators(out) == ["Abs", "Concat", "Div", "MatMul", "Neg", "Neg", "Split", "Sub", "Sub"]
     assert "by-name" in run("passes", "by-name", "--plugin", plugin).out
     assert run("optimize", model, "-o", out, "--passes", "no-such", "--plugin", plugin).code == 2
@@ -104,4 +109,7 @@ def test_what_a_plugin_may_do_wrong(run: Run, given: tuple[Path, Path, Path]) ->
     assert run("optimize", model, "-o", out, "--plugin", "nowhere.py").code == 2
     own = plugin.with_name("fold_bias.py")
     own.write_text(OWN)
-    assert "there is a pass of this name" in run("optimize", model, "-o", out, "--plugin", own).lines[-1]
+    assert (
+        "there is a pass of this name"
+        in run("optimize", model, "-o", out, "--plugin", own).lines[-1]
+    )

@@ -21,7 +21,9 @@ from tests.cli.conftest import Result
 from tests.helpers import ROOT
 
 Run = Callable[..., Result]
-SLOW = pytest.mark.slow  # the same with another signal or command: one of each is in the default run
+SLOW = (
+    pytest.mark.slow
+)  # the same with another signal or command: one of each is in the default run
 ONNXGRAD = [sys.executable, "-m", "onnxgrad"]
 
 
@@ -51,7 +53,12 @@ def started(*words: object, **options: object) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=SLOW), pytest.param(signal.SIGHUP, marks=SLOW)]
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGINT, marks=SLOW),
+        pytest.param(signal.SIGHUP, marks=SLOW),
+    ],
 )
 def test_a_signal_leaves_nothing_behind(tmp_path: Path, number: int) -> None:
     model, out = big(tmp_path), tmp_path / "out"
@@ -69,7 +76,9 @@ def test_a_signal_leaves_nothing_behind(tmp_path: Path, number: int) -> None:
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks into /proc")
-@pytest.mark.parametrize("pause", [0.1, pytest.param(0.0, marks=SLOW), pytest.param(0.25, marks=SLOW)])
+@pytest.mark.parametrize(
+    "pause", [0.1, pytest.param(0.0, marks=SLOW), pytest.param(0.25, marks=SLOW)]
+)
 def test_an_interrupt_during_start_up_gives_no_traceback(pause: float) -> None:
     def catches() -> bool:
         lines = Path(f"/proc/{running.pid}/status").read_text().splitlines()
@@ -101,7 +110,9 @@ def test_an_interrupt_during_start_up_gives_no_traceback(pause: float) -> None:
 def test_a_reader_that_leaves_early(branches: Path, tmp_path: Path, words: str, end: str) -> None:
     """`| head -1`; here the reader is gone before the first line, which is what head becomes."""
     words = words.replace("MODEL", str(branches)).replace("OUT", str(tmp_path / "o.onnx"))
-    script = f"{{ sleep 0.1; {' '.join(ONNXGRAD)} {words} {end}; echo $? >{tmp_path}/code; }} | true"
+    script = (
+        f"{{ sleep 0.1; {' '.join(ONNXGRAD)} {words} {end}; echo $? >{tmp_path}/code; }} | true"
+    )
     done = subprocess.run(["bash", "-c", script], capture_output=True, cwd=ROOT, timeout=60)
     codes = ("0", "141") if "--help" in words else ("141",)
     assert (tmp_path / "code").read_text().strip() in codes and done.stderr == b""
@@ -114,16 +125,27 @@ def test_a_reader_that_leaves_early(branches: Path, tmp_path: Path, words: str, 
         ("optimize MODEL --no-verify -o - >&-", 2, "onnxgrad: -o -: stdout is closed\n"),
         ("inspect - <&-", 2, "onnxgrad: stdin: is closed\n"),
         ("inspect MODEL >/dev/full", 2, "onnxgrad: No space left on device\n"),
-        pytest.param("inspect MODEL --json - >&-", 2, "onnxgrad: --json -: stdout is closed\n", marks=SLOW),
+        pytest.param(
+            "inspect MODEL --json - >&-", 2, "onnxgrad: --json -: stdout is closed\n", marks=SLOW
+        ),
         pytest.param("optimize MODEL -o OUT <&- >&-", 0, "", marks=SLOW),
         pytest.param("inspect MODEL <&- >&-", 0, "", marks=SLOW),
         pytest.param("inspect none.onnx <&- >&- 2>&-", 2, "", marks=SLOW),
-        pytest.param("inspect MODEL --json - >/dev/full", 2, "onnxgrad: No space left on device\n", marks=SLOW),
+        pytest.param(
+            "inspect MODEL --json - >/dev/full",
+            2,
+            "onnxgrad: No space left on device\n",
+            marks=SLOW,
+        ),
     ],
 )
-def test_streams_that_are_closed_or_full(branches: Path, tmp_path: Path, words: str, code: int, said: str) -> None:
+def test_streams_that_are_closed_or_full(
+    branches: Path, tmp_path: Path, words: str, code: int, said: str
+) -> None:
     words = words.replace("MODEL", str(branches)).replace("OUT", str(tmp_path / "o.onnx"))
-    done = subprocess.run(["bash", "-c", f"{' '.join(ONNXGRAD)} {words}"], capture_output=True, cwd=ROOT, timeout=60)
+    done = subprocess.run(
+        ["bash", "-c", f"{' '.join(ONNXGRAD)} {words}"], capture_output=True, cwd=ROOT, timeout=60
+    )
     assert (done.returncode, done.stderr.decode()) == (code, said)
     if "optimize" in words and code == 0:
         assert onnx.load(tmp_path / "o.onnx").graph.node

@@ -40,16 +40,22 @@ def test_every_key_is_an_option_of_optimize() -> None:
 
 def test_what_the_user_wrote_wins() -> None:
     args = argparse.Namespace(no_verify=True, dim=["N=1"], merge="auto")
-    recipe = Recipe("r.toml", {"verify.run": True, "verify.dims": {"N": 2}, "merge": "never", "require": {}})
+    recipe = Recipe(
+        "r.toml", {"verify.run": True, "verify.dims": {"N": 2}, "merge": "never", "require": {}}
+    )
     made = with_recipe(args, recipe, "m.onnx", ["--no-verify", "--merge=auto"])
-    assert vars(made) == {"no_verify": True, "dim": ["N=2"], "merge": "auto"} and args.dim == ["N=1"]
+    assert vars(made) == {"no_verify": True, "dim": ["N=2"], "merge": "auto"} and args.dim == [
+        "N=1"
+    ]
 
 
 def optimize(*words: str) -> int:
     return main(["optimize", "m.onnx", "-q", *words])
 
 
-def test_a_requirement_that_holds_and_one_that_does_not(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_requirement_that_holds_and_one_that_does_not(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     recipe = '[models."*.onnx"]\nrequire = { MatMul = "<=2", nodes = 3, "MatMul+Relu" = "==3" }\n'
     (folder / "ok.toml").write_text(recipe)
     assert optimize("--config", "ok.toml", "-o", "out.onnx") == 0
@@ -68,7 +74,9 @@ def test_pyproject_of_the_current_folder(folder: Path) -> None:
     assert len(onnx.load(folder / "two.onnx").graph.node) == 3
 
 
-def test_a_pyproject_that_turns_the_proof_off_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pyproject_that_turns_the_proof_off_says_so(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "pyproject.toml").write_text("[tool.onnxgrad.verify]\nrun = false\n")
     for quiet in ([], ["-q"]):
         assert optimize("--dry-run", *quiet) == 0
@@ -87,7 +95,9 @@ def test_verification_options_reach_the_proof(folder: Path) -> None:
     assert '"seed": 7' in text and '"N": 3' in text and '"seed": 0' not in text
 
 
-def test_a_tolerance_below_the_noise_fails(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tolerance_below_the_noise_fails(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = """g (float[4,64] x) => (float[4,64] y) { b = BatchNormalization(x, s, s, s, s)  c = MatMul(b, w)  y = MatMul(c, w) }"""
     from tests.rewriting import model_of, weights
 
@@ -100,12 +110,21 @@ def test_a_tolerance_below_the_noise_fails(folder: Path, capsys: pytest.CaptureF
 
 def test_several_models_have_their_own_options(folder: Path) -> None:
     onnx.save(helpers.parse(TEXT), folder / "n.onnx")
-    (folder / "r.toml").write_text('passes = "remove-unused"\n[models."n.onnx"]\npasses = "remove-noops"\n')
-    assert main(["optimize", "m.onnx", "n.onnx", "-q", "--config", "r.toml", "--out-dir", "out"]) == 0
-    assert [len(onnx.load(folder / "out" / name).graph.node) for name in ("m.onnx", "n.onnx")] == [4, 3]
+    (folder / "r.toml").write_text(
+        'passes = "remove-unused"\n[models."n.onnx"]\npasses = "remove-noops"\n'
+    )
+    assert (
+        main(["optimize", "m.onnx", "n.onnx", "-q", "--config", "r.toml", "--out-dir", "out"]) == 0
+    )
+    assert [len(onnx.load(folder / "out" / name).graph.node) for name in ("m.onnx", "n.onnx")] == [
+        4,
+        3,
+    ]
 
 
-def test_a_missing_file_and_a_wrong_preset(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file_and_a_wrong_preset(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert optimize("--config", "none.toml", "--dry-run") == 2
     (folder / "r.toml").write_text('preset = "fastest"\n')
     assert optimize("--config", "r.toml", "--dry-run") == 2
@@ -124,11 +143,15 @@ def test_a_missing_file_and_a_wrong_preset(folder: Path, capsys: pytest.CaptureF
         ("com.acme::Thing", 2),
     ],
 )
-def test_only_operators_can_be_required(folder: Path, capsys: pytest.CaptureFixture[str], name: str, code: int) -> None:
+def test_only_operators_can_be_required(
+    folder: Path, capsys: pytest.CaptureFixture[str], name: str, code: int
+) -> None:
     (folder / "r.toml").write_text(f'require = {{ "{name}" = "<=2" }}\n')
     assert optimize("--config", "r.toml", "-o", "out.onnx") == code
     error = capsys.readouterr().err
-    assert (folder / "out.onnx").exists() == (code == 0) and ("is no operator" in error) == (code == 2)
+    assert (folder / "out.onnx").exists() == (code == 0) and ("is no operator" in error) == (
+        code == 2
+    )
     assert "did you mean 'Conv'" in error or name != "Convv"
 
 
@@ -140,12 +163,17 @@ def test_a_custom_operator_of_the_model_can_be_required(folder: Path) -> None:
     assert optimize("--config", "r.toml", "-o", "out.onnx") == 0
 
 
-def test_a_glob_that_means_no_model_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_glob_that_means_no_model_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "r.toml").write_text(
         '[models."m.onnx"]\nmerge = "auto"\n[models."resnet*.onnx"]\nrequire = { Conv = 0 }\n'
     )
     assert optimize("--config", "r.toml", "-o", "out.onnx") == 0
-    assert capsys.readouterr().err == 'onnxgrad: r.toml: models."resnet*.onnx" means none of the models given\n'
+    assert (
+        capsys.readouterr().err
+        == 'onnxgrad: r.toml: models."resnet*.onnx" means none of the models given\n'
+    )
 
 
 def test_an_output_that_may_be_empty(folder: Path) -> None:

@@ -17,9 +17,7 @@ Run = Callable[..., Result]
 TEXT = """g (float[N,4] x) => (float[N,4] y, float[N,4] z) <float zero = {0}> {
   a = Neg(x) b = Tanh(a) c = Exp(b) d = Erf(c) y = Abs(d) z = Mul(c, zero) }"""
 # fails with 7 where there is a Tanh, 0 otherwise
-HAS_TANH = (
-    "import sys; d = open(sys.argv[1], 'rb').read(); print('sees it' * (b'Tanh' in d)); sys.exit(7 * (b'Tanh' in d))"
-)
+HAS_TANH = "import sys; d = open(sys.argv[1], 'rb').read(); print('sees it' * (b'Tanh' in d)); sys.exit(7 * (b'Tanh' in d))"
 
 
 @pytest.fixture
@@ -45,10 +43,16 @@ def test_a_command(run: Run, model: Path, tmp_path: Path, check: str, options: l
     before, out, record = model.read_bytes(), tmp_path / "out.onnx", tmp_path / "r.json"
     done = run("reduce", model, "--check", check, "-o", out, "--json", record, *options)
     assert done.code == 0, done.err
-    assert [n.op_type for n in onnx.load(out).graph.node] == ["Tanh"] and model.read_bytes() == before
+    assert [n.op_type for n in onnx.load(out).graph.node] == [
+        "Tanh"
+    ] and model.read_bytes() == before
     onnx.checker.check_model(out, full_check=True)
     found = json.loads(record.read_text())
-    assert found["nodes"] == {"before": 6, "after": 1} and found["finished"] and "candidates checked" in done.out
+    assert (
+        found["nodes"] == {"before": 6, "after": 1}
+        and found["finished"]
+        and "candidates checked" in done.out
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,14 +63,22 @@ def test_a_command(run: Run, model: Path, tmp_path: Path, check: str, options: l
             "the check does not fail on it, so there is nothing to reduce: it ends with 0",
         ),
         (["--check", command(HAS_TANH), "--interesting-exit", "1"], "it ends with 7"),
-        (["--check", command(HAS_TANH), "--says", "other words"], "it ends with 7 and says: sees it"),
+        (
+            ["--check", command(HAS_TANH), "--says", "other words"],
+            "it ends with 7 and says: sees it",
+        ),
         (["--check", "no-such-program-here"], "cannot run no-such-program-here"),
         (["--check", "'open"], "cannot read the command"),
         (["--check", ""], "the command is empty"),
-        (["--check", command("import time; time.sleep(20)"), "--check-timeout", "0.5"], "took longer than 0.5 s"),
+        (
+            ["--check", command("import time; time.sleep(20)"), "--check-timeout", "0.5"],
+            "took longer than 0.5 s",
+        ),
     ],
 )
-def test_nothing_to_reduce(run: Run, model: Path, tmp_path: Path, options: list[str], words: str) -> None:
+def test_nothing_to_reduce(
+    run: Run, model: Path, tmp_path: Path, options: list[str], words: str
+) -> None:
     out = tmp_path / "out.onnx"
     done = run("reduce", model, "-o", out, *options)
     assert done.code == 2 and words in done.err and not out.exists() and len(done.lines) == 1
@@ -75,7 +87,10 @@ def test_nothing_to_reduce(run: Run, model: Path, tmp_path: Path, options: list[
 def test_a_crash_counts_as_128_and_the_signal(run: Run, model: Path, tmp_path: Path) -> None:
     crash = "import os, sys; b'Erf' in open(sys.argv[1], 'rb').read() and os.kill(os.getpid(), 11)"
     out = tmp_path / "out.onnx"
-    assert run("reduce", model, "--check", command(crash), "--interesting-exit", "139", "-o", out).code == 0
+    assert (
+        run("reduce", model, "--check", command(crash), "--interesting-exit", "139", "-o", out).code
+        == 0
+    )
     assert [n.op_type for n in onnx.load(out).graph.node] == ["Erf"]
 
 
@@ -95,8 +110,16 @@ def test_the_input_is_never_the_output(run: Run, model: Path) -> None:
 def test_a_command_of_ours(run: Run, tmp_path: Path) -> None:
     """All results NaN: `optimize` ends with 1, for nothing was compared, and the smallest model that does so is sought."""
     path, out = tmp_path / "m.onnx", tmp_path / "out.onnx"
-    onnx.save(parse("g (float[4] x) => (float[4] y) <float[1] far = {-9}> { a = Sqrt(far) y = Add(x, a) }"), path)
-    assert run("reduce", path, "--fails", "optimize --preset nonsense", "-o", out).code == 2 and not out.exists()
+    onnx.save(
+        parse(
+            "g (float[4] x) => (float[4] y) <float[1] far = {-9}> { a = Sqrt(far) y = Add(x, a) }"
+        ),
+        path,
+    )
+    assert (
+        run("reduce", path, "--fails", "optimize --preset nonsense", "-o", out).code == 2
+        and not out.exists()
+    )
     done = run("reduce", path, "--fails", "optimize", "-o", out)
     assert done.code == 0, done.err
     assert [n.op_type for n in onnx.load(out).graph.node] == ["Sqrt"]

@@ -21,7 +21,11 @@ def scaled(path: Path, factor: float) -> Path:
     model = onnx.load(path)
     for tensor in model.graph.initializer:
         if tensor.name == "a":
-            tensor.CopyFrom(numpy_helper.from_array((numpy_helper.to_array(tensor) * factor).astype(np.float32), "a"))
+            tensor.CopyFrom(
+                numpy_helper.from_array(
+                    (numpy_helper.to_array(tensor) * factor).astype(np.float32), "a"
+                )
+            )
     out = path.with_name(f"scaled{factor}.onnx")
     onnx.save(model, out)
     return out
@@ -29,7 +33,11 @@ def scaled(path: Path, factor: float) -> Path:
 
 def test_equal(run: Run, branches: Path) -> None:
     done = run("verify", branches, branches)
-    assert (done.code, done.err) == (0, "") and "equal on cpu" in done.out and "bit-identical" in done.out
+    assert (
+        (done.code, done.err) == (0, "")
+        and "equal on cpu" in done.out
+        and "bit-identical" in done.out
+    )
 
 
 def test_different(run: Run, branches: Path) -> None:
@@ -59,7 +67,12 @@ def test_no_advice_of_another_command(run: Run, branches: Path) -> None:
     new = branches.with_name("new.onnx")
     onnx.save(model, new)
     done = run("verify", new, new)
-    assert done.code == 2 and len(done.lines) == 1 and "--no-verify" not in done.err and "new.onnx" in done.err
+    assert (
+        done.code == 2
+        and len(done.lines) == 1
+        and "--no-verify" not in done.err
+        and "new.onnx" in done.err
+    )
 
 
 def test_one_leg(run: Run, branches: Path) -> None:
@@ -69,7 +82,10 @@ def test_one_leg(run: Run, branches: Path) -> None:
 
 def test_nothing_to_compare_is_not_proved(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "nan.onnx"
-    onnx.save(parse("g (float[3] x) => (float[3] y) { n = Abs(x) e = Exp(n) m = Neg(e) y = Log(m) }"), path)
+    onnx.save(
+        parse("g (float[3] x) => (float[3] y) { n = Abs(x) e = Exp(n) m = Neg(e) y = Log(m) }"),
+        path,
+    )
     done = run("verify", path, path, "--json", tmp_path / "r.json")
     assert (done.code, done.err) == (1, "") and "not proved on cpu" in done.out
     assert "nothing finite to compare in y" in done.out

@@ -31,7 +31,11 @@ def numbers(dtype: Any, *shape: int) -> Any:
     if np.dtype(dtype) == bool:
         return RNG.integers(0, 2, shape).astype(bool)
     info = np.iinfo(dtype)
-    values = RNG.integers(-50, 50, shape).astype(dtype) if info.min < 0 else RNG.integers(0, 50, shape).astype(dtype)
+    values = (
+        RNG.integers(-50, 50, shape).astype(dtype)
+        if info.min < 0
+        else RNG.integers(0, 50, shape).astype(dtype)
+    )
     if values.size > 1:
         values.reshape(-1)[:2] = info.min, info.max
     return values
@@ -43,8 +47,12 @@ def answers(op: str, operands: list[Any], opset: int = 20, **attrs: Any) -> tupl
     node = helper.make_node(op, names, ["y"], **attrs)
     constants = [numpy_helper.from_array(np.asarray(o), n) for o, n in zip(operands, names) if n]
     out = helper.make_empty_tensor_value_info("z")
-    graph = helper.make_graph([node, helper.make_node("Identity", ["y"], ["z"])], "g", [], [out], constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8 if opset < 19 else 10)
+    graph = helper.make_graph(
+        [node, helper.make_node("Identity", ["y"], ["z"])], "g", [], [out], constants
+    )
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8 if opset < 19 else 10
+    )
     block = load(model).main
     got = evaluate(next(iter(block.bindings)))
     out.type.tensor_type.elem_type = block.outputs[0].dtype
@@ -62,7 +70,10 @@ def same(got: Any, want: Any) -> None:
     assert got.dtype == want.dtype and got.shape == want.shape
     if got.dtype.kind == "f":  # a NaN's sign and payload are the processor's business
         np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
-        got, want = np.where(np.isnan(got), got.dtype.type(0), got), np.where(np.isnan(want), got.dtype.type(0), want)
+        got, want = (
+            np.where(np.isnan(got), got.dtype.type(0), got),
+            np.where(np.isnan(want), got.dtype.type(0), want),
+        )
     assert got.tobytes() == want.tobytes()
 
 
@@ -95,7 +106,9 @@ def cases() -> list[tuple[str, list[Any], dict[str, Any], int]]:
         add("Gather", a, np.array([[0, 2]], np.int64), axis=-2)
         add("Expand", numbers(t, 3, 1), i64(2, 1, 4))
         add("Expand", numbers(t, 3, 1), i64(1))
-        if t is not bool:  # onnxruntime has no such kernel, and makes 0.0 of -0.0, where ONNX says to choose
+        if (
+            t is not bool
+        ):  # onnxruntime has no such kernel, and makes 0.0 of -0.0, where ONNX says to choose
             add("Where", np.array([[True], [False]]), numbers(t, 2, 3) + t(0), numbers(t, 3) + t(0))
         add("ConstantOfShape", i64(2, 3), value=numpy_helper.from_array(numbers(t, 1)))
     add("ConstantOfShape", i64(0, 3))
@@ -141,7 +154,9 @@ def cases() -> list[tuple[str, list[Any], dict[str, Any], int]]:
 CASES = cases()
 
 
-@pytest.mark.parametrize(("op", "operands", "attrs", "opset"), CASES, ids=[f"{i}-{c[0]}" for i, c in enumerate(CASES)])
+@pytest.mark.parametrize(
+    ("op", "operands", "attrs", "opset"), CASES, ids=[f"{i}-{c[0]}" for i, c in enumerate(CASES)]
+)
 def test_as_onnxruntime(op: str, operands: list[Any], attrs: dict[str, Any], opset: int) -> None:
     same(*answers(op, operands, opset, **attrs))
 
@@ -159,7 +174,9 @@ def test_every_rule_has_a_case() -> None:
         ("Range", [np.int64(0), np.int64(5), np.int64(0)], {}),
     ],
 )
-def test_what_fails_at_run_time_has_no_value(op: str, operands: list[Any], attrs: dict[str, Any]) -> None:
+def test_what_fails_at_run_time_has_no_value(
+    op: str, operands: list[Any], attrs: dict[str, Any]
+) -> None:
     got, want = answers(op, operands, **attrs)
     assert got is None and want is None
 

@@ -47,7 +47,11 @@ def _graph(graph: onnx.GraphProto, dtype: int) -> None:
                 _tensor(a.t, dtype)
             elif a.type == AttributeProto.GRAPH:
                 _graph(a.g, dtype)
-            elif a.name in ("to", "dtype", "stash_type") and a.i == TensorProto.FLOAT and a.name != "stash_type":
+            elif (
+                a.name in ("to", "dtype", "stash_type")
+                and a.i == TensorProto.FLOAT
+                and a.name != "stash_type"
+            ):
                 a.i = dtype
 
 
@@ -63,7 +67,11 @@ def _type(type_: onnx.TypeProto, dtype: int) -> None:
 
 def _tensor(tensor: TensorProto, dtype: int) -> None:
     if tensor.data_type == TensorProto.FLOAT:
-        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(DTYPES[dtype]), tensor.name))
+        tensor.CopyFrom(
+            numpy_helper.from_array(
+                numpy_helper.to_array(tensor).astype(DTYPES[dtype]), tensor.name
+            )
+        )
 
 
 def _value(value: Any, dtype: int) -> Any:
@@ -80,7 +88,9 @@ def judge(case: Case, dtype: int) -> str:
     operand = WRT.get(model.graph.node[0].op_type)
     wrt = None if operand is None else [model.graph.node[0].input[operand]]
     model = converted(model, dtype)
-    if all(v.type.tensor_type.elem_type != dtype for v in (*model.graph.input, *model.graph.output)):
+    if all(
+        v.type.tensor_type.elem_type != dtype for v in (*model.graph.input, *model.graph.output)
+    ):
         return "no float32 in it"
     try:
         load(model)
@@ -97,7 +107,10 @@ def judge(case: Case, dtype: int) -> str:
     rng = np.random.default_rng(0)
     kinds = {v.name: v.type.tensor_type.elem_type for v in model.graph.output}
     u = {
-        f"{t}_grad": rng.standard_normal(np.shape(forward[t])).astype(DTYPES.get(kinds[t], np.float32)) for t in targets
+        f"{t}_grad": rng.standard_normal(np.shape(forward[t])).astype(
+            DTYPES.get(kinds[t], np.float32)
+        )
+        for t in targets
     }
     graph = gradient(model, wrt, targets, seed="input")
     found = run(graph, {**feeds, **u})
@@ -107,11 +120,15 @@ def judge(case: Case, dtype: int) -> str:
     except Unsupported:
         return "the reference does not run"
     pairs = [(n, np.asarray(found[n], np.float64), np.asarray(exact[n], np.float64)) for n in names]
-    scale = max((float(np.abs(b[np.isfinite(b)]).max(initial=0.0)) for _, _, b in pairs), default=0.0)
+    scale = max(
+        (float(np.abs(b[np.isfinite(b)]).max(initial=0.0)) for _, _, b in pairs), default=0.0
+    )
     for name, a, b in pairs:
         assert a.shape == b.shape, f"{name}: shapes {a.shape} and {b.shape}"
         off = float(np.abs((a - b)[np.isfinite(a) & np.isfinite(b)]).max(initial=0.0))
-        assert off <= TOLERANCES[dtype] * scale, f"{name}: {off:.2e} off, the largest is {scale:.2e}"
+        assert off <= TOLERANCES[dtype] * scale, (
+            f"{name}: {off:.2e} off, the largest is {scale:.2e}"
+        )
     return "right"
 
 
@@ -127,6 +144,8 @@ def sweep(cases: Iterable[Case], dtypes: Iterable[int]) -> tuple[Counter[str], l
                 answer = judge(case, dtype)
             except Exception as error:  # noqa: BLE001  # a crash is a finding
                 answer = "FAILED"
-                failures.append(f"{case.name} in {name}: {type(error).__name__}: {str(error).splitlines()[0][:300]}")
+                failures.append(
+                    f"{case.name} in {name}: {type(error).__name__}: {str(error).splitlines()[0][:300]}"
+                )
             counts[f"{name}: {answer}"] += 1
     return counts, failures

@@ -15,7 +15,9 @@ from onnxgrad.verify.running.run import run
 from tests.grad.random_models import Drawn
 
 
-def differentiated(model: ModelProto, drawn: Drawn, wrt: list[str] | None = None, **options: Any) -> ModelProto:
+def differentiated(
+    model: ModelProto, drawn: Drawn, wrt: list[str] | None = None, **options: Any
+) -> ModelProto:
     seed = "ones" if drawn.scalar else "input"
     return gradient(model, drawn.wrt if wrt is None else wrt, drawn.targets, seed=seed, **options)
 
@@ -25,7 +27,10 @@ def seeds(drawn: Drawn, shapes: Mapping[str, Any]) -> dict[str, np.ndarray]:
     if drawn.scalar:
         return {}
     rng = np.random.default_rng(5)
-    return {f"{t}_grad": rng.standard_normal(np.shape(shapes[t])).astype(np.float32) for t in drawn.targets}
+    return {
+        f"{t}_grad": rng.standard_normal(np.shape(shapes[t])).astype(np.float32)
+        for t in drawn.targets
+    }
 
 
 def numbers(graph: ModelProto, wrt: list[str], values: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -85,14 +90,19 @@ def check_differences(drawn: Drawn, **options: Any) -> int | None:
         assert not all(np.isfinite(v).all() for v in base.values()), "a gradient that is not finite"
         return None
     rng = np.random.default_rng(6)
-    middle = sum(float(np.sum((np.float64(u[f"{t}_grad"]) if u else 1.0) * base[t])) for t in drawn.targets)
+    middle = sum(
+        float(np.sum((np.float64(u[f"{t}_grad"]) if u else 1.0) * base[t])) for t in drawn.targets
+    )
     judged = 0
     for w, g in exact.items():
         v = rng.standard_normal(g.shape)
 
         def at(h: float, w: str = w, v: np.ndarray = v) -> float:
             found = along.run({**drawn.feeds, **still, f"{w}_delta": h * v})
-            return sum(float(np.sum((np.float64(u[f"{t}_grad"]) if u else 1.0) * found[n])) for t, n in names.items())
+            return sum(
+                float(np.sum((np.float64(u[f"{t}_grad"]) if u else 1.0) * found[n]))
+                for t, n in names.items()
+            )
 
         h = 1e-5
         plus, minus, plus2, minus2 = at(h), at(-h), at(2 * h), at(-2 * h)

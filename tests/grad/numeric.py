@@ -52,7 +52,9 @@ def distinct(*shape: int, seed: int = 0) -> np.ndarray:
     """Float32 numbers that differ by at least 0.1, in random order: no ties, away from 0."""
     size = int(np.prod(shape))
     values = (np.arange(size) - size // 2) * 0.1 + 0.05
-    return np.random.default_rng([seed, *shape]).permutation(values).astype(np.float32).reshape(shape)
+    return (
+        np.random.default_rng([seed, *shape]).permutation(values).astype(np.float32).reshape(shape)
+    )
 
 
 def op_model(
@@ -70,7 +72,9 @@ def op_model(
     `symbolic`: every dimension of every input is a symbol of its own, equal sizes sharing one.
     """
     nodes = (
-        [node] if isinstance(node, onnx.NodeProto) else list(onnx.parser.parse_graph(f"g () => () {{ {node} }}").node)
+        [node]
+        if isinstance(node, onnx.NodeProto)
+        else list(onnx.parser.parse_graph(f"g () => () {{ {node} }}").node)
     )
     sizes: dict[int, str] = {}
 
@@ -78,7 +82,9 @@ def op_model(
         return sizes.setdefault(d, f"{_SYMBOLS[len(sizes)]}") if symbolic else d
 
     inputs = [
-        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), [dim(d) for d in v.shape])
+        helper.make_tensor_value_info(
+            n, helper.np_dtype_to_tensor_dtype(v.dtype), [dim(d) for d in v.shape]
+        )
         for n, v in feeds.items()
     ]
     names = list(outputs) if outputs is not None else [n for n in nodes[-1].output if n]
@@ -89,23 +95,38 @@ def op_model(
         [onnx.ValueInfoProto(name=n) for n in names],
         [numpy_helper.from_array(np.asarray(v), n) for n, v in (constants or {}).items()],
     )
-    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, v) for d, v in (domains or {}).items())]
+    imports = [
+        helper.make_opsetid("", opset),
+        *(helper.make_opsetid(d, v) for d, v in (domains or {}).items()),
+    ]
     model = helper.make_model(graph, opset_imports=imports, ir_version=10)
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    known = (v for v in (*inferred.graph.output, *inferred.graph.value_info) if v.type.HasField("tensor_type"))
+    known = (
+        v
+        for v in (*inferred.graph.output, *inferred.graph.value_info)
+        if v.type.HasField("tensor_type")
+    )
     types = {v.name: v for v in known}
     found = {} if all(n in types for n in names) else reference(model, feeds)
     for i, name in enumerate(names):
         # onnx infers nothing for some operators; a file would declare what the author knows
         value = types.get(name)
-        model.graph.output[i].CopyFrom(value if value is not None else _declared(name, found[name], symbolic))
+        model.graph.output[i].CopyFrom(
+            value if value is not None else _declared(name, found[name], symbolic)
+        )
     return model
 
 
 def _declared(name: str, value: Any, symbolic: bool) -> onnx.ValueInfoProto:
     array = np.asarray(value)
-    dtype = TensorProto.FLOAT if array.dtype == np.float64 else helper.np_dtype_to_tensor_dtype(array.dtype)
-    return helper.make_tensor_value_info(name, dtype, [None if symbolic else d for d in array.shape])
+    dtype = (
+        TensorProto.FLOAT
+        if array.dtype == np.float64
+        else helper.np_dtype_to_tensor_dtype(array.dtype)
+    )
+    return helper.make_tensor_value_info(
+        name, dtype, [None if symbolic else d for d in array.shape]
+    )
 
 
 def check_op(
@@ -122,7 +143,15 @@ def check_op(
 ) -> None:
     """`check_model` of a one-node model, with fixed sizes and with symbolic ones (`symbolic` chooses one of them)."""
     for sym in (False, True) if symbolic is None else (symbolic,):
-        model = op_model(node, feeds, constants=constants, outputs=outputs, opset=opset, symbolic=sym, domains=domains)
+        model = op_model(
+            node,
+            feeds,
+            constants=constants,
+            outputs=outputs,
+            opset=opset,
+            symbolic=sym,
+            domains=domains,
+        )
         check_model(model, feeds, wrt, **options)
 
 
@@ -144,7 +173,11 @@ def check_model(
     wrt = list(wrt) if wrt is not None else [v.name for v in model.graph.input if _is_float(v)]
     graph = gradient(model, wrt, targets, seed="input")
     assert without_rule(emitted(model, graph)) == set(), "emitted, and no second derivative of it"
-    if all(v.type.tensor_type.HasField("shape") for v in model.graph.output if v.type.HasField("tensor_type")):
+    if all(
+        v.type.tensor_type.HasField("shape")
+        for v in model.graph.output
+        if v.type.HasField("tensor_type")
+    ):
         onnx.checker.check_model(graph)  # it refuses outputs of unknown rank, which are legal
     for seed in seeds:
         rng = np.random.default_rng(seed)
@@ -157,16 +190,28 @@ def check_model(
         if onnxruntime:
             found["onnxruntime"] = run(graph, given, optimize=optimize)
         names = _gradient_names(model, graph, wrt, targets)
-        scale = max(1e-30, *(float(np.linalg.norm(np.asarray(found["float64"][names[w]], np.float64))) for w in wrt))
+        scale = max(
+            1e-30,
+            *(
+                float(np.linalg.norm(np.asarray(found["float64"][names[w]], np.float64)))
+                for w in wrt
+            ),
+        )
         for w in wrt:
             x = _value(model, feeds, w)
             v = rng.standard_normal(x.shape)
             expected = _difference(model, feeds, w, x, v, u, step)
             for leg, values in found.items():
                 g = np.asarray(values[names[w]], np.float64)
-                assert g.shape == x.shape, f"{leg}: gradient of {w} has shape {g.shape}, not {x.shape}"
+                assert g.shape == x.shape, (
+                    f"{leg}: gradient of {w} has shape {g.shape}, not {x.shape}"
+                )
                 got = float(np.sum(g * v))
-                limit = (reference_rtol if leg == "float64" else rtol) * scale * max(1.0, np.sqrt(x.size) / 4)
+                limit = (
+                    (reference_rtol if leg == "float64" else rtol)
+                    * scale
+                    * max(1.0, np.sqrt(x.size) / 4)
+                )
                 assert abs(got - expected) <= limit, (
                     f"{leg}, seed {seed}: gradient of {w}: <g, v> = {got:.9g}, differences give {expected:.9g} "
                     f"(scale {scale:.3g})\n{onnx.printer.to_text(graph.graph)}"
@@ -193,7 +238,11 @@ def emitted(given: onnx.ModelProto, graph: onnx.ModelProto) -> set[str]:
 
 def without_rule(names: Iterable[str]) -> set[str]:
     """Those that cannot be differentiated: neither a rule nor a body in ONNX's schema."""
-    return {n for n in names if find(n) is None and not (onnx.defs.has(n) and onnx.defs.get_schema(n).has_function)}
+    return {
+        n
+        for n in names
+        if find(n) is None and not (onnx.defs.has(n) and onnx.defs.get_schema(n).has_function)
+    }
 
 
 def _targets(model: onnx.ModelProto, target: Any) -> list[str]:
@@ -217,14 +266,18 @@ def _gradient_names(
     added = [v.name for v in graph.graph.output[len(model.graph.output) :]]
     assert len(added) == len(wrt)
     before = {v.name for v in model.graph.input}
-    assert [v.name for v in graph.graph.input if v.name not in before] == [f"{t}_grad" for t in targets]
+    assert [v.name for v in graph.graph.input if v.name not in before] == [
+        f"{t}_grad" for t in targets
+    ]
     return dict(zip(wrt, added, strict=True))
 
 
 def _value(model: onnx.ModelProto, feeds: Mapping[str, Any], name: str) -> np.ndarray:
     if name in feeds:
         return np.asarray(feeds[name], np.float64)
-    return numpy_helper.to_array(next(t for t in model.graph.initializer if t.name == name)).astype(np.float64)
+    return numpy_helper.to_array(next(t for t in model.graph.initializer if t.name == name)).astype(
+        np.float64
+    )
 
 
 def _difference(
@@ -246,7 +299,9 @@ def _difference(
     return (4 * central(h) - central(2 * h)) / 3
 
 
-def _forward(model: onnx.ModelProto, feeds: Mapping[str, Any], w: str, x: np.ndarray) -> dict[str, Any]:
+def _forward(
+    model: onnx.ModelProto, feeds: Mapping[str, Any], w: str, x: np.ndarray
+) -> dict[str, Any]:
     if w in feeds:
         return reference(model, {**feeds, w: x})
     copy = onnx.ModelProto()

@@ -114,7 +114,9 @@ class FromRandom:
         return self.rng.randint(low, high)
 
     def some(self, options: list[Any], least: int, most: int) -> list[Any]:
-        return self.rng.sample(options, self.rng.randint(min(least, len(options)), min(most, len(options))))
+        return self.rng.sample(
+            options, self.rng.randint(min(least, len(options)), min(most, len(options)))
+        )
 
 
 class Builder:
@@ -151,14 +153,18 @@ class Builder:
 
     def add_input(self, name: str, shape: Shape, array: np.ndarray | None = None) -> None:
         self.inputs[name] = shape
-        array = self.rng.standard_normal(concrete(shape)).astype(np.float32) if array is None else array
+        array = (
+            self.rng.standard_normal(concrete(shape)).astype(np.float32) if array is None else array
+        )
         self.feeds[name] = array
         if array.dtype == np.float32:
             self.shapes[name] = shape
 
     def weight(self, *shape: int) -> str:
         """A new initializer, or one there is (shared weights)."""
-        same = [n for n, a in self.initializers.items() if a.shape == shape and a.dtype == np.float32]
+        same = [
+            n for n, a in self.initializers.items() if a.shape == shape and a.dtype == np.float32
+        ]
         if same and self.flag():
             return str(self.choose(same))
         name = self.fresh("w")
@@ -170,7 +176,14 @@ class Builder:
         self.initializers[name] = np.array(values, np.int64)
         return name
 
-    def emit(self, op: str, *operands: str, shape: Shape | None = None, domain: str = "", **attributes: Any) -> str:
+    def emit(
+        self,
+        op: str,
+        *operands: str,
+        shape: Shape | None = None,
+        domain: str = "",
+        **attributes: Any,
+    ) -> str:
         """One node with one result, of `shape` when it is to be picked up again."""
         name = self.fresh()
         self.nodes.append(helper.make_node(op, operands, [name], domain=domain, **attributes))
@@ -203,7 +216,10 @@ class Builder:
         x = self.pick()
         if not x:
             return
-        shape, kind = self.shapes[x], self.choose(["Sqrt", "Log", "Reciprocal", "Pow", "Exp", "Cast", "Clip", "PRelu"])
+        shape, kind = (
+            self.shapes[x],
+            self.choose(["Sqrt", "Log", "Reciprocal", "Pow", "Exp", "Cast", "Clip", "PRelu"]),
+        )
         if kind == "Pow":
             exponent = self.weight()
             self.emit("Pow", self.at_least_one(x), self.emit("Tanh", exponent), shape=shape)
@@ -267,7 +283,12 @@ class Builder:
             if kind == "vector":
                 self.bounded("MatMul", x, self.weight(k), shape=lead)
             elif kind == "Transposed":
-                self.bounded("MatMul", x, self.emit("Transpose", self.weight(m, k), perm=[1, 0]), shape=(*lead, m))
+                self.bounded(
+                    "MatMul",
+                    x,
+                    self.emit("Transpose", self.weight(m, k), perm=[1, 0]),
+                    shape=(*lead, m),
+                )
             elif kind == "Gemm" and len(lead) == 1:
                 bias = self.choose([None, (), (1,), (m,), (1, m)])
                 operands = [x, self.weight(m, k), *([] if bias is None else [self.weight(*bias)])]
@@ -295,17 +316,29 @@ class Builder:
         if not x:
             return
         shape = self.shapes[x]
-        kind = self.choose(["Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "SumSquare", "LogSumExp", "LogSum"])
-        axes = self.choose([None, *[[i] for i in range(-len(shape), len(shape))], list(range(len(shape)))])
+        kind = self.choose(
+            ["Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "SumSquare", "LogSumExp", "LogSum"]
+        )
+        axes = self.choose(
+            [None, *[[i] for i in range(-len(shape), len(shape))], list(range(len(shape)))]
+        )
         keep = int(self.flag())
         gone = set(range(len(shape))) if axes is None else {a % len(shape) for a in axes}
         left = tuple(1 if i in gone else d for i, d in enumerate(shape) if keep or i not in gone)
-        operand = self.emit("Sin", x) if kind == "Prod" else self.at_least_one(x) if kind == "LogSum" else x
+        operand = (
+            self.emit("Sin", x)
+            if kind == "Prod"
+            else self.at_least_one(x)
+            if kind == "LogSum"
+            else x
+        )
         if kind == "L2":  # no kink at 0
             operand = self.at_least_one(x)
         self.emit("Tanh", self.reduced(f"Reduce{kind}", operand, axes, keep), shape=left)
 
-    def reduced(self, op: str, x: str, axes: list[int] | None, keepdims: int, shape: Shape | None = None) -> str:
+    def reduced(
+        self, op: str, x: str, axes: list[int] | None, keepdims: int, shape: Shape | None = None
+    ) -> str:
         """A reduction: its axes are an operand from opset 18 on, those of ReduceSum from 13 on."""
         if axes is None:
             return self.emit(op, x, keepdims=keepdims, shape=shape)
@@ -344,11 +377,18 @@ class Builder:
         elif kind == "expand":
             y = self.pick(lambda s: _small(broadcast(shape, s)))
             if y and self.flag():
-                self.emit("Expand", x, self.emit("Shape", y), shape=broadcast(shape, self.shapes[y]))
+                self.emit(
+                    "Expand", x, self.emit("Shape", y), shape=broadcast(shape, self.shapes[y])
+                )
             elif rank < 4 and size(shape) * 2 <= LARGEST:
                 self.emit("Expand", x, self.ints(2, *(1,) * rank), shape=(2, *shape))
         elif kind == "tile" and d != N and size(shape) * 2 <= LARGEST:
-            self.emit("Tile", x, self.ints(*(2 if i == axis else 1 for i in range(rank))), shape=with_axis(d * 2))
+            self.emit(
+                "Tile",
+                x,
+                self.ints(*(2 if i == axis else 1 for i in range(rank))),
+                shape=with_axis(d * 2),
+            )
         elif kind == "pad" and d != N and size(shape) * 3 <= LARGEST:
             mode = self.choose(["constant", "edge", "reflect"] if d > 1 else ["constant", "edge"])
             pads = [int(i == axis) for i in range(rank)] + [0] * rank
@@ -367,7 +407,9 @@ class Builder:
             count = self.choose([0, 1, 2, 3])  # 0: one index of rank 0
             places = self.rng.integers(-limit, limit, count or 1)
             name = self.ints(*places)
-            self.initializers[name] = self.initializers[name].reshape(() if count == 0 else (count,))
+            self.initializers[name] = self.initializers[name].reshape(
+                () if count == 0 else (count,)
+            )
             result = with_axis(count) if count else (*shape[:axis], *shape[axis + 1 :])
             if size(result) <= LARGEST:
                 self.emit("Gather", x, name, axis=negative, shape=result)
@@ -379,10 +421,22 @@ class Builder:
             name = self.fresh("i")
             self.initializers[name] = self.rng.permutation(d)[:1].reshape((1,) * rank)
             how = self.choose(
-                ["none", *(["add", "mul"] if self.opset >= 16 else []), *(["max"] if self.opset >= 18 else [])]
+                [
+                    "none",
+                    *(["add", "mul"] if self.opset >= 16 else []),
+                    *(["max"] if self.opset >= 18 else []),
+                ]
             )
             extra = {} if self.opset < 16 else {"reduction": how}
-            self.emit("ScatterElements", x, name, self.weight(*(1,) * rank), axis=negative, shape=shape, **extra)
+            self.emit(
+                "ScatterElements",
+                x,
+                name,
+                self.weight(*(1,) * rank),
+                axis=negative,
+                shape=shape,
+                **extra,
+            )
         elif kind == "cumsum":
             flags = {"exclusive": int(self.flag()), "reverse": int(self.flag())}
             axis_name = self.ints(negative)
@@ -392,7 +446,9 @@ class Builder:
             self.emit("Trilu", x, upper=int(self.flag()), shape=shape)
         elif kind == "topk" and d != N:
             name, places = self.fresh(), self.fresh()
-            self.nodes.append(helper.make_node("TopK", [x, self.ints(1)], [name, places], axis=negative))
+            self.nodes.append(
+                helper.make_node("TopK", [x, self.ints(1)], [name, places], axis=negative)
+            )
             self.shapes[name] = with_axis(1)
 
     def concat(self) -> None:
@@ -413,7 +469,9 @@ class Builder:
         total = sum(self.shapes[p][axis] for p in parts)
         joined = (*shape[:axis], total, *shape[axis + 1 :])
         if size(joined) <= LARGEST:
-            self.emit("Concat", *parts, axis=axis - len(shape) if self.flag() else axis, shape=joined)
+            self.emit(
+                "Concat", *parts, axis=axis - len(shape) if self.flag() else axis, shape=joined
+            )
 
     def split(self) -> None:
         x = self.pick(lambda s: any(d != N and d > 1 for d in s))
@@ -425,13 +483,17 @@ class Builder:
         first = self.choose(list(range(1, d)))
         names = [self.fresh(), self.fresh()]
         if self.flag():
-            self.nodes.append(helper.make_node("Split", [x, self.ints(first, d - first)], names, axis=axis))
+            self.nodes.append(
+                helper.make_node("Split", [x, self.ints(first, d - first)], names, axis=axis)
+            )
         else:
             first = -(-d // 2)
             if self.opset >= 18:
                 self.nodes.append(helper.make_node("Split", [x], names, axis=axis, num_outputs=2))
             else:  # equal parts
-                self.nodes.append(helper.make_node("Split", [x, self.ints(first, d - first)], names, axis=axis))
+                self.nodes.append(
+                    helper.make_node("Split", [x, self.ints(first, d - first)], names, axis=axis)
+                )
         for name, part in zip(names, (first, d - first)):
             self.shapes[name] = (*shape[:axis], part, *shape[axis + 1 :])
 
@@ -440,7 +502,9 @@ class Builder:
         if not x:
             return
         shape = self.shapes[x]
-        kind = self.choose(["Softmax", "LogSoftmax", "LayerNormalization", "LpNormalization", "BatchNormalization"])
+        kind = self.choose(
+            ["Softmax", "LogSoftmax", "LayerNormalization", "LpNormalization", "BatchNormalization"]
+        )
         axis = self.choose(list(range(-len(shape), len(shape))))
         if kind == "LayerNormalization":
             if shape[-1] not in (N, 1) and self.opset >= 17:
@@ -450,9 +514,16 @@ class Builder:
             if len(shape) >= 2 and shape[1] != N:
                 channels = shape[1]
                 variance = self.emit(
-                    "Add", self.emit("Softplus", self.weight(channels)), self.emit("Softplus", self.weight(channels))
+                    "Add",
+                    self.emit("Softplus", self.weight(channels)),
+                    self.emit("Softplus", self.weight(channels)),
                 )
-                operands = (self.weight(channels), self.weight(channels), self.weight(channels), variance)
+                operands = (
+                    self.weight(channels),
+                    self.weight(channels),
+                    self.weight(channels),
+                    variance,
+                )
                 self.emit(kind, x, *operands, epsilon=0.5, shape=shape)
         elif kind == "LpNormalization":
             self.emit(kind, self.at_least_one(x), axis=axis, p=self.choose([1, 2]), shape=shape)
@@ -461,11 +532,17 @@ class Builder:
 
     def window(self) -> None:
         """Conv, ConvTranspose and pooling of (N, C, H, W)."""
-        x = self.pick(lambda s: len(s) == 4 and s[1] != N and all(isinstance(d, int) and d >= 2 for d in s[2:]))
+        x = self.pick(
+            lambda s: (
+                len(s) == 4 and s[1] != N and all(isinstance(d, int) and d >= 2 for d in s[2:])
+            )
+        )
         if not x:
             return
         batch, channels, height, width = self.shapes[x]
-        kind = self.choose(["Conv", "Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool"])
+        kind = self.choose(
+            ["Conv", "Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool"]
+        )
         stride = self.choose([1, 2])
         pads = self.choose([[0, 0, 0, 0], [1, 0, 0, 1], [1, 1, 1, 1]])
         if kind == "GlobalAveragePool":
@@ -475,10 +552,16 @@ class Builder:
             sizes = [(d - 1) * stride + 2 for d in (height, width)]
             if 2 * np.prod(sizes) * BATCH <= LARGEST:
                 self.bounded(
-                    kind, x, self.weight(channels, 2, 2, 2), strides=[stride, stride], shape=(batch, 2, *sizes)
+                    kind,
+                    x,
+                    self.weight(channels, 2, 2, 2),
+                    strides=[stride, stride],
+                    shape=(batch, 2, *sizes),
                 )
             return
-        sizes = [(d + pads[i] + pads[i + 2] - 2) // stride + 1 for i, d in enumerate((height, width))]
+        sizes = [
+            (d + pads[i] + pads[i + 2] - 2) // stride + 1 for i, d in enumerate((height, width))
+        ]
         if kind == "Conv":
             depthwise = self.flag()
             kernel = self.weight(channels, 1, 2, 2) if depthwise else self.weight(2, channels, 2, 2)
@@ -500,7 +583,9 @@ class Builder:
             other = self.pick(lambda s: broadcast(shape, s) == shape)
             kind = self.choose(["Sin", "Tanh", "Mul", "Add", "Sub", "MatMul", "Relu", "If"])
             if kind == "MatMul" and shape and shape[-1] != N:
-                value = self.bounded("MatMul", value, self.weight(shape[-1], shape[-1]), shape=shape)
+                value = self.bounded(
+                    "MatMul", value, self.weight(shape[-1], shape[-1]), shape=shape
+                )
             elif kind == "my" and other:
                 value = self.emit("gate", other, value, domain="my", shape=shape)
             elif kind == "If" and other:
@@ -543,7 +628,10 @@ class Builder:
         shape = self.shapes[x]
         state, turn, go, on, kept = (self.fresh(n) for n in ("s", "turn", "go", "on", "kept"))
         nodes, value = self._body(state, shape)
-        nodes += [helper.make_node("Identity", [go], [on]), helper.make_node("Cos", [value], [kept])]
+        nodes += [
+            helper.make_node("Identity", [go], [on]),
+            helper.make_node("Cos", [value], [kept]),
+        ]
         body = helper.make_graph(
             nodes,
             "body",
@@ -575,11 +663,17 @@ class Builder:
         state, element, kept = (self.fresh(n) for n in ("s", "element", "kept"))
         nodes, value = self._body(state, shape)
         new = self.fresh()
-        nodes += [helper.make_node("Mul", [value, element], [new]), helper.make_node("Cos", [new], [kept])]
+        nodes += [
+            helper.make_node("Mul", [value, element], [new]),
+            helper.make_node("Cos", [new], [kept]),
+        ]
         body = helper.make_graph(
             nodes,
             "body",
-            [helper.make_tensor_value_info(n, TensorProto.FLOAT, list(shape)) for n in (state, element)],
+            [
+                helper.make_tensor_value_info(n, TensorProto.FLOAT, list(shape))
+                for n in (state, element)
+            ],
             [helper.make_tensor_value_info(n, TensorProto.FLOAT, list(shape)) for n in (new, kept)],
         )
         last, all_states = self.fresh(), self.fresh()
@@ -613,7 +707,9 @@ class Builder:
     def _model(self, outputs: Sequence[str], symbolic: bool) -> ModelProto:
         def info(name: str, shape: Shape, dtype: Any = np.float32) -> onnx.ValueInfoProto:
             kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-            return helper.make_tensor_value_info(name, kind, list(shape) if symbolic else concrete(shape))
+            return helper.make_tensor_value_info(
+                name, kind, list(shape) if symbolic else concrete(shape)
+            )
 
         # the loops' states are declared inside their bodies
         nodes = [_with_batch(n, symbolic) for n in self.nodes]
@@ -625,7 +721,9 @@ class Builder:
             [numpy_helper.from_array(np.asarray(a), n) for n, a in self.initializers.items()],
         )
         imports = [helper.make_opsetid("", self.opset), helper.make_opsetid("my", 1)]
-        functions = [onnx.parser.parse_function(f.replace("OPSET", str(self.opset))) for f in FUNCTIONS]
+        functions = [
+            onnx.parser.parse_function(f.replace("OPSET", str(self.opset))) for f in FUNCTIONS
+        ]
         return helper.make_model(graph, ir_version=10, opset_imports=imports, functions=functions)
 
 

@@ -16,9 +16,13 @@ from onnxgrad.ir.load import load
 from onnxgrad.pipeline.optimize import optimize
 
 SPARSE = helper.make_sparse_tensor(
-    numpy_helper.from_array(np.float32([2, 3]), "s"), numpy_helper.from_array(np.array([0, 2]), "i"), [3]
+    numpy_helper.from_array(np.float32([2, 3]), "s"),
+    numpy_helper.from_array(np.array([0, 2]), "i"),
+    [3],
 )
-BRANCH = onnx.parser.parse_graph("b () => (float[3] bb) { bb = Constant <value = float[3] {1, 2, 3}> () }")
+BRANCH = onnx.parser.parse_graph(
+    "b () => (float[3] bb) { bb = Constant <value = float[3] {1, 2, 3}> () }"
+)
 # each kind of Constant, by the attribute that it takes from the call
 CONSTANTS: dict[str, Any] = {
     "value_float": 2.0,
@@ -32,7 +36,9 @@ CONSTANTS: dict[str, Any] = {
 }
 
 
-def model(body: str, refers: dict[int, str], value: Any, *, default: bool, opset: int = 18) -> onnx.ModelProto:
+def model(
+    body: str, refers: dict[int, str], value: Any, *, default: bool, opset: int = 18
+) -> onnx.ModelProto:
     """l = sum(F(x)), F with `body`, in which the nodes at these places take the named attribute from the call's `a`."""
     a = helper.make_attribute("a", value)
     nodes = list(onnx.parser.parse_graph(f"g (float[3] x) => (float[3] y) {{ {body} }}").node)
@@ -42,7 +48,9 @@ def model(body: str, refers: dict[int, str], value: Any, *, default: bool, opset
     f = helper.make_function(
         "my", "F", ["x"], ["y"], nodes, opsets[:1], [] if default else ["a"], [a] if default else []
     )
-    graph = onnx.parser.parse_graph("g (float[3] x) => (float l) { k = my.F (x) l = ReduceSum <keepdims = 0> (k) }")
+    graph = onnx.parser.parse_graph(
+        "g (float[3] x) => (float l) { k = my.F (x) l = ReduceSum <keepdims = 0> (k) }"
+    )
     if not default:
         graph.node[0].attribute.append(a)
     return helper.make_model(graph, functions=[f], ir_version=8, opset_imports=opsets)
@@ -85,15 +93,22 @@ def test_a_branch_from_an_attribute(opset: int, default: bool) -> None:
     given = model(body, {2: "then_branch"}, BRANCH, default=default, opset=opset)
     a = given.functions[0].node[2].attribute.add(name="else_branch", ref_attr_name="a")
     a.type = AttributeProto.GRAPH
-    assert [n.op_type for n in optimize(given, passes=["inline{names=F}"]).graph.node] == ["F", "ReduceSum"]
+    assert [n.op_type for n in optimize(given, passes=["inline{names=F}"]).graph.node] == [
+        "F",
+        "ReduceSum",
+    ]
     assert load(given).functions
-    with pytest.raises(InputError, match="the then_branch of its If is a graph that calls give as an attribute"):
+    with pytest.raises(
+        InputError, match="the then_branch of its If is a graph that calls give as an attribute"
+    ):
         gradient(given)
 
 
 def test_a_sparse_attribute_of_a_call_stays_below_opset_18() -> None:
     """onnx.version_converter knows none: "Sparse tensors not supported"."""
-    given = model("c = Constant () y = Mul (x, c)", {0: "sparse_value"}, SPARSE, default=False, opset=15)
+    given = model(
+        "c = Constant () y = Mul (x, c)", {0: "sparse_value"}, SPARSE, default=False, opset=15
+    )
     given.graph.input.append(helper.make_tensor_value_info("z", 1, [3]))
     given.graph.node.append(helper.make_node("Tanh", ["z"], ["t"]))
     given.graph.output.append(helper.make_tensor_value_info("t", 1, [3]))

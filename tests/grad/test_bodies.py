@@ -26,13 +26,17 @@ def ops_of(model: onnx.ModelProto) -> list[str]:
 
 
 def test_a_registered_body_is_differentiated_in_the_operators_place() -> None:
-    def weighted(x: Var, other: Var | None, *, weight: float = 3.0, power: int = 2, binding: Binding) -> Var:
+    def weighted(
+        x: Var, other: Var | None, *, weight: float = 3.0, power: int = 2, binding: Binding
+    ) -> Var:
         assert binding.op == "Weighted"
         y = x * weight if power == 1 else x * x * weight
         return y if other is None else y + other
 
     body("my::Weighted", weighted)
-    model = parse("g (float[2] x, float[2] z) => (float[2] y) { y = my.Weighted <weight = 5.0> (x, z) }")
+    model = parse(
+        "g (float[2] x, float[2] z) => (float[2] y) { y = my.Weighted <weight = 5.0> (x, z) }"
+    )
     graph = gradient(model, seed="input")
     assert "Weighted" not in ops_of(graph)
     x, seed = np.array([1.0, -2.0], np.float32), np.array([1.0, 10.0], np.float32)
@@ -41,16 +45,23 @@ def test_a_registered_body_is_differentiated_in_the_operators_place() -> None:
     np.testing.assert_allclose(found["x_grad"], 10 * x * seed)
     np.testing.assert_allclose(found["z_grad"], seed)
     model = parse("g (float[2] x) => (float[2] y) { y = my.Weighted <power = 1> (x) }")
-    np.testing.assert_allclose(run(gradient(model, seed="input"), {"x": x, "y_grad": seed})["x_grad"], 3 * seed)
+    np.testing.assert_allclose(
+        run(gradient(model, seed="input"), {"x": x, "y_grad": seed})["x_grad"], 3 * seed
+    )
 
 
 def test_a_call_that_no_gradient_passes_stays() -> None:
     graph = gradient(
-        parse("g (float[2] x, float[2] c) => (float[2] y) { d = com.microsoft.Gelu (c) y = Mul (x, d) }"),
+        parse(
+            "g (float[2] x, float[2] c) => (float[2] y) { d = com.microsoft.Gelu (c) y = Mul (x, d) }"
+        ),
         ["x"],
         seed="input",
     )
-    assert ops_of(graph).count("Gelu") == 1 and next(n for n in graph.graph.node if n.op_type == "Gelu").domain
+    assert (
+        ops_of(graph).count("Gelu") == 1
+        and next(n for n in graph.graph.node if n.op_type == "Gelu").domain
+    )
 
 
 def test_an_output_that_the_body_does_not_compute() -> None:
@@ -73,7 +84,9 @@ def test_a_body_that_returns_its_operand() -> None:
 def test_the_models_own_function_goes_first() -> None:
     body("my::Same", lambda x: op.Neg(x))
     function = '<domain: "my", opset_import: ["": 21]> Same (x) => (y) { y = Exp (x) }'
-    graph = gradient(parse("g (float[2] x) => (float[2] y) { y = my.Same (x) }", function), seed="input")
+    graph = gradient(
+        parse("g (float[2] x) => (float[2] y) { y = my.Same (x) }", function), seed="input"
+    )
     assert "Exp" in ops_of(graph) and "Neg" not in ops_of(graph)
 
 
@@ -95,5 +108,7 @@ def test_a_name_is_taken_once() -> None:
     with pytest.raises(InputError, match=r"com.microsoft::Gelu has a gradient rule already"):
         body("com.microsoft::Gelu", lambda x: x)
     body("com.microsoft::Gelu", lambda x: op.Neg(x), replace=True)
-    graph = gradient(parse("g (float[2] x) => (float[2] y) { y = com.microsoft.Gelu (x) }"), seed="input")
+    graph = gradient(
+        parse("g (float[2] x) => (float[2] y) { y = com.microsoft.Gelu (x) }"), seed="input"
+    )
     assert set(ops_of(graph)) == {"Neg"}

@@ -20,7 +20,9 @@ def test_a_wrong_number_of_partials_names_the_rule() -> None:
 def test_a_cotangent_of_the_wrong_shape_names_rule_and_binding() -> None:
     vjp("Tanh", lambda g, y, x: op.Concat(g, g, axis=0), replace=True)
     model = parse("m (float[2] x) => (float[2] y) { y = Tanh (x) }")
-    with pytest.raises(InputError, match=r"rule of Tanh answered f32\[4\] for operand 0 of type f32\[2\] at 'y:"):
+    with pytest.raises(
+        InputError, match=r"rule of Tanh answered f32\[4\] for operand 0 of type f32\[2\] at 'y:"
+    ):
         gradient(model, seed="input")
 
 
@@ -39,5 +41,7 @@ def test_a_rule_may_answer_none() -> None:
 
 
 def test_an_output_nobody_used_contributes_zeros() -> None:
-    model = parse("m (float[5] x) => (float[2] y) { z, y = Split <axis = 0> (x, s) }", s=np.array([3, 2]))
+    model = parse(
+        "m (float[5] x) => (float[2] y) { z, y = Split <axis = 0> (x, s) }", s=np.array([3, 2])
+    )
     check_model(model, {"x": normal(5)}, ["x"])

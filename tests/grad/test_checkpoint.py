@@ -69,7 +69,9 @@ def test_start_on_every_use_recomputes_all_readers() -> None:
 def again(model: onnx.ModelProto) -> list[str]:
     """The values that are computed a second time."""
     prefix = "again_"
-    return sorted(n.output[0].removeprefix(prefix) for n in model.graph.node if n.output[0].startswith(prefix))
+    return sorted(
+        n.output[0].removeprefix(prefix) for n in model.graph.node if n.output[0].startswith(prefix)
+    )
 
 
 def test_start_marked_values_are_read_never_computed_again() -> None:
@@ -80,7 +82,9 @@ def test_start_marked_values_are_read_never_computed_again() -> None:
     )
     graph, marked = grads(chain, ["h0", "h1"], {"x": normal(4)})
     assert again(graph) == ["h2", "h3"]
-    np.testing.assert_array_equal(marked["x_grad"], grads(chain, None, {"x": normal(4)})[1]["x_grad"])
+    np.testing.assert_array_equal(
+        marked["x_grad"], grads(chain, None, {"x": normal(4)})[1]["x_grad"]
+    )
     steps = " ".join(f"h{i + 1} = Tanh (h{i})" for i in range(64))
     deep = parse(f"g (float[4] h0) => (float l) {{ {steps} l = ReduceSum <keepdims = 0> (h64) }}")
     marks = [f"h{i}" for i in range(8, 64, 8)]
@@ -98,7 +102,9 @@ def test_one_use_closes_a_segment_and_opens_the_next() -> None:
     graph, marked = grads(model, marks, {"x": normal(4)})
     assert again(graph) == ["b", "d", "e"]
     assert [n.op_type for n in graph.graph.node].count("IsNaN") == 2  # one wait for each segment
-    np.testing.assert_array_equal(marked["x_grad"], grads(model, None, {"x": normal(4)})[1]["x_grad"])
+    np.testing.assert_array_equal(
+        marked["x_grad"], grads(model, None, {"x": normal(4)})[1]["x_grad"]
+    )
 
 
 def test_a_result_kept_beside_one_that_is_not() -> None:
@@ -108,7 +114,9 @@ def test_a_result_kept_beside_one_that_is_not() -> None:
         "s = Sin (q) t = Mul (r, s) l = ReduceSum <keepdims = 0> (t) }"
     )
     _, marked = grads(model, Checkpoint(start=["a", "p"]), {"x": normal(4, 4)})
-    np.testing.assert_array_equal(marked["x_grad"], grads(model, None, {"x": normal(4, 4)})[1]["x_grad"])
+    np.testing.assert_array_equal(
+        marked["x_grad"], grads(model, None, {"x": normal(4, 4)})[1]["x_grad"]
+    )
 
 
 def test_no_marks_no_copies() -> None:
@@ -134,12 +142,16 @@ def test_nan_and_infinity_pass_unchanged(value: float) -> None:
 
 
 def test_rank_0_and_empty_values() -> None:
-    scalar = parse("g (float x) => (float y) { a = Exp (x) b = Tanh (a) c = Sin (b) y = Mul (c, b) }")
+    scalar = parse(
+        "g (float x) => (float y) { a = Exp (x) b = Tanh (a) c = Sin (b) y = Mul (c, b) }"
+    )
     _, marked = grads(scalar, ["a"], {"x": np.float32(0.3)})
     _, plain = grads(scalar, None, {"x": np.float32(0.3)})
     np.testing.assert_array_equal(marked["x_grad"], plain["x_grad"])
     empty = parse(GOLDEN.replace("float[4]", "float[N]"))
-    assert run(gradient(empty, checkpoint=["a"]), {"x": np.zeros(0, np.float32)})["x_grad"].shape == (0,)
+    assert run(gradient(empty, checkpoint=["a"]), {"x": np.zeros(0, np.float32)})[
+        "x_grad"
+    ].shape == (0,)
 
 
 def test_random_draws_are_reused() -> None:
@@ -185,7 +197,9 @@ def test_a_loop_is_one_opaque_binding() -> None:
 
 CHAIN = (
     "g (float[8,8] x, float[8,8] w) => (float loss) { h0 = MatMul (x, w) "
-    + " ".join(f"p{i} = MatMul (h{i}, w) t{i} = Tanh (p{i}) h{i + 1} = Add (t{i}, h{i})" for i in range(12))
+    + " ".join(
+        f"p{i} = MatMul (h{i}, w) t{i} = Tanh (p{i}) h{i + 1} = Add (t{i}, h{i})" for i in range(12)
+    )
     + " loss = ReduceSum <keepdims = 0> (h12) }"
 )
 
@@ -197,7 +211,10 @@ def test_operands_of_every_dtype_wait_for_the_adjoint(dtype: type) -> None:
     model = parse(
         f"g (float[4] x, {name}[4] n) => (float loss) {{ c = Cast <to = 1> (n) p = Mul (x, c) t = Tanh (p) q = Mul (t, t) loss = ReduceSum <keepdims = 0> (q) }}"
     )
-    feeds = {"x": normal(4), "n": np.array([0, 1, 100, 60000 if name.startswith("uint") else 3]).astype(dtype)}
+    feeds = {
+        "x": normal(4),
+        "n": np.array([0, 1, 100, 60000 if name.startswith("uint") else 3]).astype(dtype),
+    }
     graph, marked = grads(model, Checkpoint(start=["n", "x"]), feeds, ["x"])
     assert "Cast" in recomputed(graph)
     _, plain = grads(model, None, feeds, ["x"])
@@ -219,7 +236,9 @@ def test_second_derivative_of_a_checkpointed_gradient() -> None:
     first = gradient(model, checkpoint=["a"])
     plain = gradient(model)
     feeds = {"x": normal(4), "x_grad_grad": normal(4, seed=1)}
-    twice = [run(gradient(m, ["x"], "x_grad", seed="input"), feeds)["x_grad_2"] for m in (first, plain)]
+    twice = [
+        run(gradient(m, ["x"], "x_grad", seed="input"), feeds)["x_grad_2"] for m in (first, plain)
+    ]
     np.testing.assert_allclose(*twice, rtol=1e-5)
 
 
@@ -267,7 +286,9 @@ def test_a_maximum_is_compared_with_operands_of_its_own_computation(nodes: str) 
     for choice in (Checkpoint(start=["x"], end=ends), "auto"):
         _, found = grads(model, choice, feeds, ["x", "s"])
         for name in ("x_grad", "s_grad"):
-            np.testing.assert_allclose(found[name], plain[name], atol=1e-3 * np.abs(plain[name]).max())
+            np.testing.assert_allclose(
+                found[name], plain[name], atol=1e-3 * np.abs(plain[name]).max()
+            )
 
 
 class Nearby:
@@ -276,12 +297,18 @@ class Nearby:
     originals: Mapping[Var, Var] = {}
 
     def __call__(self, b: Binding, g: Sequence[object]) -> Binding:
-        return b if b.blocks else Binding(b.node, b.block, [v and self.moved(v) for v in b.inputs], b.outputs)
+        return (
+            b
+            if b.blocks
+            else Binding(b.node, b.block, [v and self.moved(v) for v in b.inputs], b.outputs)
+        )
 
     def moved(self, v: Var) -> Var:
         if v.dtype not in FLOAT_DTYPES or v.is_constant:
             return v
-        result = op.CastLike(op.Mul(op.Cast(v, to=onnx.TensorProto.DOUBLE), np.float64(1 + 1e-9)), v)
+        result = op.CastLike(
+            op.Mul(op.Cast(v, to=onnx.TensorProto.DOUBLE), np.float64(1 + 1e-9)), v
+        )
         result.type = v.type
         return result
 
@@ -297,12 +324,18 @@ def test_the_rules_that_compare_operands_with_results(monkeypatch: pytest.Monkey
         rule = find(node.op_type)
         if rule is None or rule.kind == "body" or (i % 6 and node.op_type not in compare):
             continue
-        if name in suite.MASKED or name.startswith(suite.WITH_INFINITIES) or len(model.graph.node) != 1:
+        if (
+            name in suite.MASKED
+            or name.startswith(suite.WITH_INFINITIES)
+            or len(model.graph.node) != 1
+        ):
             continue
         operand = suite.WRT.get(node.op_type)
         wrt = None if operand is None else [node.input[operand]]
         base = reference(model, found.inputs)
-        targets = [v.name for v in model.graph.output if v.type.tensor_type.elem_type in FLOAT_DTYPES]
+        targets = [
+            v.name for v in model.graph.output if v.type.tensor_type.elem_type in FLOAT_DTYPES
+        ]
         feeds = {**found.inputs, **{f"{t}_grad": np.ones_like(base[t]) for t in targets}}
         exact = reference(gradient(model, wrt, targets, seed="input", simplify=False), feeds)
         with monkeypatch.context() as patch:
@@ -310,7 +343,9 @@ def test_the_rules_that_compare_operands_with_results(monkeypatch: pytest.Monkey
             near = reference(gradient(model, wrt, targets, seed="input", simplify=False), feeds)
         adjoints = list(exact)[len(model.graph.output) :]
         scale = max(float(np.abs(exact[n]).max(initial=0.0)) for n in adjoints)
-        if not all(float(np.abs(exact[n] - near[n]).max(initial=0.0)) <= 1e-4 * scale for n in adjoints):
+        if not all(
+            float(np.abs(exact[n] - near[n]).max(initial=0.0)) <= 1e-4 * scale for n in adjoints
+        ):
             moved.add(node.op_type)
     assert moved == compare
 
@@ -334,7 +369,9 @@ LOOPED = """g (float[1000] x, int64 m) => (float loss) {{
 def test_a_budget_counts_the_tape_of_a_loop() -> None:
     """24 states of 4000 bytes, held one by one and then stacked: it was left out, and a budget below it was accepted."""
     model, feeds = parse(LOOPED.format(steps="n")), {"x": normal(1000), "m": np.array(24)}
-    with pytest.raises(InputError, match="no choice of segments fits 150000 bytes; the least found needs about 2") as e:
+    with pytest.raises(
+        InputError, match="no choice of segments fits 150000 bytes; the least found needs about 2"
+    ) as e:
         gradient(model, checkpoint=150_000)
     least = int(str(e.value).rsplit(" ", 1)[1])
     assert 24 * 4000 * 2 < least < 24 * 4000 * 2 + 15 * 4000

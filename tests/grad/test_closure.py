@@ -113,11 +113,22 @@ def test_every_operator_that_a_rule_emits_has_a_rule(every: bool) -> None:
     assert without_rule(found) == set()
     assert len(found) > 70, found
     # by the operators of values, by getattr, by nested blocks, and inside of them
-    assert {"Add", "MatMul", "Pow", "Transpose", "Softplus", "Scan", "If", "SequenceInsert"} <= found, found
+    assert {
+        "Add",
+        "MatMul",
+        "Pow",
+        "Transpose",
+        "Softplus",
+        "Scan",
+        "If",
+        "SequenceInsert",
+    } <= found, found
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:no requested value reaches")  # nothing is left of a linear operator
+@pytest.mark.filterwarnings(
+    "ignore:no requested value reaches"
+)  # nothing is left of a linear operator
 def test_what_a_rule_emits_can_be_differentiated() -> None:
     """The gradient of the gradient, and the tangents, are there for one model of each operator."""
     done, refused = 0, set()
@@ -125,7 +136,9 @@ def test_what_a_rule_emits_can_be_differentiated() -> None:
         results = floats(model.graph.output)
         first = gradient(model, wrt, results, seed="input")
         try:
-            gradient(first, None, floats(first.graph.output[len(model.graph.output) :]), seed="input")
+            gradient(
+                first, None, floats(first.graph.output[len(model.graph.output) :]), seed="input"
+            )
             jvp(model, wrt, results)
             done += 1
         except InputError as error:
@@ -155,7 +168,11 @@ SECOND = {
     "y = Pow (x, e)": {"x": positive(2, 3), "e": positive(3, seed=1)},
     "y = MatMul (x, w)": {"x": normal(2, 3, 4), "w": normal(4, 5)},
     "y = Softmax (x)": {"x": normal(2, 3)},
-    "y = LayerNormalization (x, s, b)": {"x": normal(2, 3, 4), "s": normal(4), "b": normal(4, seed=1)},
+    "y = LayerNormalization (x, s, b)": {
+        "x": normal(2, 3, 4),
+        "s": normal(4),
+        "b": normal(4, seed=1),
+    },
     "y = Conv <kernel_shape = [3, 2], strides = [2, 2], pads = [1, 0, 0, 1]> (x, w)": {
         "x": normal(1, 2, 5, 6),
         "w": normal(3, 2, 3, 2),
@@ -183,4 +200,6 @@ def output_shape(node: str, feeds: dict[str, object]) -> tuple[int, ...]:
 
 def test_numeric_checks_can_fail() -> None:
     with pytest.raises(AssertionError, match="differences give"):
-        check_op("y = Abs (x)", {"x": normal(2, 3) * 1e-9}, symbolic=False)  # a kink within the step
+        check_op(
+            "y = Abs (x)", {"x": normal(2, 3) * 1e-9}, symbolic=False
+        )  # a kink within the step

@@ -54,7 +54,10 @@ SCAN = """g (float[2] h, float[5,3] x, float[3,2] w) => (float[2] y, float[{shap
         (", scan_input_directions = [1]", "5,2"),
         (", scan_output_directions = [1]", "5,2"),
         (", scan_output_axes = [1]", "2,5"),
-        (", scan_output_axes = [-1], scan_input_directions = [1], scan_output_directions = [1]", "2,5"),
+        (
+            ", scan_output_axes = [-1], scan_input_directions = [1], scan_output_directions = [1]",
+            "2,5",
+        ),
     ],
 )
 def test_scan(more: str, shape: str) -> None:

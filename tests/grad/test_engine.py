@@ -14,7 +14,9 @@ from onnxgrad.verify.running.run import run
 from tests.grad.numeric import check_model, normal, positive
 
 
-def parse(body: str, *, opset: str = '"" : 18', functions: str = "", **values: np.ndarray) -> onnx.ModelProto:
+def parse(
+    body: str, *, opset: str = '"" : 18', functions: str = "", **values: np.ndarray
+) -> onnx.ModelProto:
     model = onnx.parser.parse_model(f"<ir_version: 10, opset_import: [{opset}]> {body} {functions}")
     model.graph.initializer.extend(numpy_helper.from_array(v, n) for n, v in values.items())
     return model
@@ -52,7 +54,9 @@ def test_transposes_cancel_as_in_the_table(case: str) -> None:
     left, right = PRODUCTS[case]
     a = "ta = Transpose <perm = [1, 0]> (a)" if left else "ta = Identity (a)"
     b = "tb = Transpose <perm = [1, 0]> (b)" if right else "tb = Identity (b)"
-    model = parse(f"m (float[3,3] a, float[3,3] b) => (float[3,3] out) {{ {a} {b} out = MatMul (ta, tb) }}")
+    model = parse(
+        f"m (float[3,3] a, float[3,3] b) => (float[3,3] out) {{ {a} {b} out = MatMul (ta, tb) }}"
+    )
     graph = gradient(model, seed="input")
     known = {"out_grad": "g", "a": "a", "b": "b"}
     assert (expression(graph, "a_grad", known), expression(graph, "b_grad", known)) == AFTER[case]
@@ -72,7 +76,9 @@ def test_the_sum_of_the_four_products() -> None:
     found = run(graph, feeds)
     expected = ones @ y.T + y @ ones + ones @ y + y.T @ ones
     np.testing.assert_allclose(found["x_grad"], expected, rtol=1e-5)
-    np.testing.assert_allclose(found["y_grad"], x.T @ ones + x @ ones + ones @ x + ones @ x.T, rtol=1e-5)
+    np.testing.assert_allclose(
+        found["y_grad"], x.T @ ones + x @ ones + ones @ x + ones @ x.T, rtol=1e-5
+    )
 
 
 # ---- the walk -------------------------------------------------------------------------------------------------------
@@ -130,7 +136,9 @@ def test_several_targets_add_up() -> None:
 
 
 def test_taken_names_get_a_number() -> None:
-    model = parse("m (float[2] x) => (float s) { x_grad = Exp (x) s = ReduceSum <keepdims = 0> (x_grad) }")
+    model = parse(
+        "m (float[2] x) => (float s) { x_grad = Exp (x) s = ReduceSum <keepdims = 0> (x_grad) }"
+    )
     found = differentiate(load(model))
     assert found.adjoints == {"x": "x_grad_2"}
     assert any("'x_grad' is taken" in note for note in found.notes)
@@ -150,7 +158,8 @@ def test_second_derivative_with_a_symbolic_batch() -> None:
 def test_other_float_types(kind: str, rtol: float) -> None:
     dtype = {"float16": np.float16, "double": np.float64}[kind]
     model = parse(
-        f"m ({kind}[2,3] x) => ({kind}[2,4] y) {{ h = MatMul (x, w) y = Tanh (h) }}", w=normal(3, 4).astype(dtype)
+        f"m ({kind}[2,3] x) => ({kind}[2,4] y) {{ h = MatMul (x, w) y = Tanh (h) }}",
+        w=normal(3, 4).astype(dtype),
     )
     # Richardson's step leaves 1e-8 in float64; the half-precision cotangent is exact in both legs
     check_model(model, {"x": normal(2, 3).astype(dtype)}, ["x", "w"], rtol=max(rtol, 1e-7))
@@ -190,7 +199,9 @@ def test_an_old_model_is_raised_with_a_note() -> None:
     assert found.notes == ("opset raised from 11 to 18: the gradient needs its operators",)
     graph = gradient(model)
     assert graph.metadata_props[0].value == "v"
-    np.testing.assert_allclose(run(graph, {"x": normal(2, 3)})["x_grad"], np.full((2, 3), 1 / 3), rtol=1e-6)
+    np.testing.assert_allclose(
+        run(graph, {"x": normal(2, 3)})["x_grad"], np.full((2, 3), 1 / 3), rtol=1e-6
+    )
 
 
 # ---- bodies ---------------------------------------------------------------------------------------------------------
@@ -210,12 +221,18 @@ def test_local_functions_are_opened() -> None:
     found = run(gradient(model), feeds)
     np.testing.assert_allclose(found["z"], run(model, feeds)["z"], rtol=1e-6)
     np.testing.assert_allclose(found["x_grad"], 3.5 * 2 * x * w.sum(1), rtol=1e-5)
-    np.testing.assert_allclose(found["w_grad"], 3.5 * np.repeat((x**2).sum(0)[:, None], 4, 1), rtol=1e-5)
+    np.testing.assert_allclose(
+        found["w_grad"], 3.5 * np.repeat((x**2).sum(0)[:, None], 4, 1), rtol=1e-5
+    )
 
 
 def test_a_recursive_function_is_refused() -> None:
     functions = '<domain: "my", opset_import: ["" : 18, "my" : 1]> f (x) => (y) { h = Exp (x) y = my.f (h) }'
-    model = parse("m (float[2] x) => (float[2] y) { y = my.f (x) }", opset='"" : 18, "my" : 1', functions=functions)
+    model = parse(
+        "m (float[2] x) => (float[2] y) { y = my.f (x) }",
+        opset='"" : 18, "my" : 1',
+        functions=functions,
+    )
     with pytest.raises(InputError, match="my::f calls itself"):
         gradient(model, seed="input")
 

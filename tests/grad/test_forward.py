@@ -48,7 +48,9 @@ def test_jvp_agrees_with_differences_and_with_the_vjp(name: str) -> None:
     u = normal(*tangent.shape, seed=9)
     pulled = run(gradient(model, seed="input"), {**feeds, "y_grad": u})
     expected = sum(float((pulled[f"{w}_grad"].astype(np.float64) * v[w]).sum()) for w in wrt)
-    assert float((u.astype(np.float64) * tangent).sum()) == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    assert float((u.astype(np.float64) * tangent).sum()) == pytest.approx(
+        expected, rel=1e-4, abs=1e-4
+    )
 
 
 def test_nothing_of_the_first_vjp_is_left() -> None:

@@ -45,9 +45,13 @@ def test_a_function_beside_the_function(opset: int) -> None:
         calling = onnx.ModelProto()
         calling.CopyFrom(made)
         shape = before[target].shape
-        calling.graph.input.append(helper.make_tensor_value_info("seed", onnx.TensorProto.FLOAT, shape))
+        calling.graph.input.append(
+            helper.make_tensor_value_info("seed", onnx.TensorProto.FLOAT, shape)
+        )
         grads = [f"{n}_of_call" for n in operands]
-        calling.graph.node.append(helper.make_node("layer_grad", [*operands, "seed"], grads, domain="my"))
+        calling.graph.node.append(
+            helper.make_node("layer_grad", [*operands, "seed"], grads, domain="my")
+        )
         calling.graph.output.extend(onnx.ValueInfoProto(name=n) for n in grads)
         for o, n in zip(calling.graph.output[2:], operands, strict=True):
             o.type.CopyFrom(next(v.type for v in made.graph.input if v.name == n))
@@ -56,11 +60,19 @@ def test_a_function_beside_the_function(opset: int) -> None:
         graph = onnxgrad.gradient(model(opset), operands, target, seed="input")
         expected = run(graph, {**feeds(), f"{target}_grad": seed})
         for n in operands:
-            np.testing.assert_allclose(found[f"{n}_of_call"], expected[f"{n}_grad"], rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(
+                found[f"{n}_of_call"], expected[f"{n}_grad"], rtol=1e-5, atol=1e-6
+            )
 
 
 def feeds() -> dict[str, np.ndarray]:
-    return {"x": normal(4, 3), "w": normal(3, 2), "b": normal(2), "z": normal(5, 2), "v": normal(2, 2)}
+    return {
+        "x": normal(4, 3),
+        "w": normal(3, 2),
+        "b": normal(2),
+        "z": normal(5, 2),
+        "v": normal(2, 2),
+    }
 
 
 def test_the_command_line_proves_it_at_a_call(tmp_path: Path) -> None:

@@ -29,7 +29,8 @@ FEEDS = {"x": normal(4, 3), "w": normal(3, 2, seed=1)}
 def test_between_other_passes() -> None:
     """What is before it cleans the model up, what is after it the gradient; both are proved."""
     found = onnxgrad.optimize(
-        parse(MODEL), passes="remove-noops,merge-equal,gradient{target=loss,wrt=w x},merge-equal,remove-unused"
+        parse(MODEL),
+        passes="remove-noops,merge-equal,gradient{target=loss,wrt=w x},merge-equal,remove-unused",
     )
     assert [v.name for v in found.graph.output] == ["loss", "w_grad", "x_grad"]
     ops = [n.op_type for n in found.graph.node]
@@ -45,7 +46,10 @@ def test_the_command_line(tmp_path: object, capsys: pytest.CaptureFixture[str]) 
 
     source, target = f"{tmp_path}/m.onnx", f"{tmp_path}/g.onnx"
     onnx.save(parse(MODEL), source)
-    assert main(["optimize", source, "--passes", "gradient{target=loss;seed=input}", "-o", target]) == 0
+    assert (
+        main(["optimize", source, "--passes", "gradient{target=loss;seed=input}", "-o", target])
+        == 0
+    )
     found = onnx.load(target)
     assert [v.name for v in found.graph.input] == ["x", "w", "loss_grad"]
     assert [v.name for v in found.graph.output] == ["loss", "x_grad", "w_grad"]

@@ -41,12 +41,16 @@ PAIRS = """
     m = QuantizeLinear (mm, vs, yz)
     y = DequantizeLinear (m, vs, yz)"""
 ON_INTEGERS = f"c = QuantizeLinear (k, ys, yz) {MOVES} fd = DequantizeLinear (f, ys, yz)"
-ON_FLOATS = f"i = QuantizeLinear (k, ys, yz) c = DequantizeLinear (i, ys, yz) {MOVES} fd = Identity (f)"
+ON_FLOATS = (
+    f"i = QuantizeLinear (k, ys, yz) c = DequantizeLinear (i, ys, yz) {MOVES} fd = Identity (f)"
+)
 
 
 def quantised(nodes: str) -> onnx.ModelProto:
     graph = onnx.parser.parse_graph(f"g (float[2,3,8,8] x) => (float[2,5] y) {{ {nodes} }}")
-    graph.initializer.extend(numpy_helper.from_array(np.asarray(a), n) for n, a in CONSTANTS.items())
+    graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(a), n) for n, a in CONSTANTS.items()
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
@@ -65,7 +69,9 @@ def test_the_note_says_which_pass_to_run(ste: bool) -> None:
 def test_straight_through_after_legalize() -> None:
     legal = onnxgrad.optimize(quantised(INTEGERS), passes="legalize", verify=False)
     found = run(gradient(legal, ["x"], seed="input", ste=True), FEEDS)
-    by_hand = run(gradient(quantised(PAIRS.format(between=ON_FLOATS)), ["x"], seed="input", ste=True), FEEDS)
+    by_hand = run(
+        gradient(quantised(PAIRS.format(between=ON_FLOATS)), ["x"], seed="input", ste=True), FEEDS
+    )
     np.testing.assert_allclose(found["x_grad"], by_hand["x_grad"], rtol=1e-4, atol=1e-5)
     assert np.count_nonzero(found["x_grad"]) > 50
 
@@ -91,8 +97,13 @@ def test_params_are_the_dequantised_weights() -> None:
         gradient(model, "params", seed="input")
     weights_only = quantised("wd = DequantizeLinear (w, ws, wz) k = Conv <pads = [1, 1, 1, 1]> (x, wd) "
                              "h = GlobalAveragePool (k) y = Flatten (h)")  # fmt: skip
-    weights_only.graph.output[0].type.CopyFrom(helper.make_tensor_type_proto(TensorProto.FLOAT, [2, 4]))
-    assert [v.name for v in gradient(weights_only, "params", seed="input").graph.output] == ["y", "wd_grad"]
+    weights_only.graph.output[0].type.CopyFrom(
+        helper.make_tensor_type_proto(TensorProto.FLOAT, [2, 4])
+    )
+    assert [v.name for v in gradient(weights_only, "params", seed="input").graph.output] == [
+        "y",
+        "wd_grad",
+    ]
 
 
 def test_the_true_stop_is_named() -> None:
@@ -117,7 +128,9 @@ def test_a_dynamically_quantised_lstm_is_declined_with_the_reason() -> None:
         model.graph.initializer.append(numpy_helper.from_array(weight, name))
     assert run(model, {"x": normal(5, 4, 8)})["y"].shape == (5, 1, 4, 16)
     for ste in (False, True):
-        with pytest.raises(InputError, match=r"DynamicQuantizeLSTM.*number of threads.*take the float model"):
+        with pytest.raises(
+            InputError, match=r"DynamicQuantizeLSTM.*number of threads.*take the float model"
+        ):
             gradient(model, "x", seed="input", ste=ste)
     trace = Trace(explain=True)
     legalized = load(model)

@@ -70,13 +70,17 @@ def test_what_is_not_selected_passes_nothing() -> None:
         {"x": x},
         constants={"z": np.float32(0)},
     )
-    found = run(gradient(model, ["x"], seed="input"), {"x": x, "y_grad": np.ones(2, np.float32)})["x_grad"]
+    found = run(gradient(model, ["x"], seed="input"), {"x": x, "y_grad": np.ones(2, np.float32)})[
+        "x_grad"
+    ]
     # PyTorch gives NaN at 0 as well: 0 * inf in IEEE arithmetic, the derivative of sqrt and log there
     assert np.isnan(found[0]) and found[1] == pytest.approx(0.5)
     branches = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
     g (float x, bool c) => (float y) { y = If (c) <then_branch: graph = t () => (float p) { p = Log (x) },
                                                    else_branch: graph = e () => (float q) { q = Neg (x) }> }""")
-    found = run(gradient(branches, ["x"]), {"x": np.float32(0).reshape(()), "c": np.array(False)})["x_grad"]
+    found = run(gradient(branches, ["x"]), {"x": np.float32(0).reshape(()), "c": np.array(False)})[
+        "x_grad"
+    ]
     assert found == -1
 
 
@@ -84,7 +88,8 @@ def test_infinite_logits_are_masked() -> None:
     """Softmax over a row with -inf: those entries receive 0, nothing becomes NaN."""
     x = np.float32([[0.5, -np.inf, 1.0]])
     found = run(
-        gradient(op_model("y = Softmax (x)", {"x": x}), seed="input"), {"x": x, "y_grad": np.float32([[1, 2, 3]])}
+        gradient(op_model("y = Softmax (x)", {"x": x}), seed="input"),
+        {"x": x, "y_grad": np.float32([[1, 2, 3]])},
     )
     y = np.exp(x) / np.exp(x).sum()
     g = np.float32([[1, 2, 3]])

@@ -26,7 +26,9 @@ LOOP = """g (float[3] x, float[3] w, int64 n) => (float[3] y, float[K,3] s) {
 def test_loop_with_state_capture_and_scan_output(n: int) -> None:
     # the shape of no steps stacked is not the oracle's to know
     target = None if n else "y"
-    check_model(parse(LOOP), {"x": normal(3), "w": normal(3, seed=1), "n": np.array(n)}, target=target)
+    check_model(
+        parse(LOOP), {"x": normal(3), "w": normal(3, seed=1), "n": np.array(n)}, target=target
+    )
 
 
 def test_loop_that_ends_by_its_condition() -> None:

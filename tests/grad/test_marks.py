@@ -35,7 +35,8 @@ def test_golden_with_its_marks_in_the_file() -> None:
     assert again(graph) == again(gradient(parse(GOLDEN), checkpoint=MARKS)) == ["b", "c"]
     assert not any("checkpoint" in key for key in metadata(graph))
     np.testing.assert_array_equal(
-        run(graph, {"x": normal(4)})["x_grad"], run(gradient(parse(GOLDEN)), {"x": normal(4)})["x_grad"]
+        run(graph, {"x": normal(4)})["x_grad"],
+        run(gradient(parse(GOLDEN)), {"x": normal(4)})["x_grad"],
     )
     # marks given count instead of those in the file, which go all the same
     plain = gradient(marked, checkpoint=Checkpoint())
@@ -47,7 +48,9 @@ def test_automatic_marks_are_written_and_read(tmp_path: Path) -> None:
     onnx.save(parse(CHAIN), source)
     assert main(["grad", source, "--mark", "--checkpoint", "auto", "-o", target]) == 0
     marked = onnx.load(target)
-    assert [n.op_type for n in marked.graph.node] == [n.op_type for n in onnx.load(source).graph.node]
+    assert [n.op_type for n in marked.graph.node] == [
+        n.op_type for n in onnx.load(source).graph.node
+    ]
     assert list(marked.graph.output) == list(onnx.load(source).graph.output)
     assert main(["grad", target, "-o", result]) == 0
     assert again(onnx.load(result)) == again(gradient(parse(CHAIN), checkpoint="auto")) != []
@@ -65,7 +68,9 @@ def test_a_marked_call_that_is_opened() -> None:
     copies = [n.op_type for n in graph.graph.node if n.output[0].startswith("again_")]
     assert sorted(copies) == ["Sigmoid", "Tanh"]
     expected = run(gradient(model), {"x": normal(4)})
-    np.testing.assert_allclose(run(graph, {"x": normal(4)})["x_grad"], expected["x_grad"], rtol=1e-6)
+    np.testing.assert_allclose(
+        run(graph, {"x": normal(4)})["x_grad"], expected["x_grad"], rtol=1e-6
+    )
 
 
 def test_a_value_that_only_a_branch_reads_is_marked_by_name() -> None:
@@ -78,11 +83,15 @@ def test_a_value_that_only_a_branch_reads_is_marked_by_name() -> None:
     assert metadata(marked) == {f"y {START}": '["b"]'}
     feeds = {"x": normal(3), "c": np.array(True)}
     np.testing.assert_allclose(
-        run(gradient(marked, ["x"]), feeds)["x_grad"], run(gradient(model, ["x"]), feeds)["x_grad"], rtol=1e-6
+        run(gradient(marked, ["x"]), feeds)["x_grad"],
+        run(gradient(model, ["x"]), feeds)["x_grad"],
+        rtol=1e-6,
     )
 
 
-@pytest.mark.parametrize("text", ["nonsense", '{"a": 1}', "[7]", '["elsewhere"]', "[-1]", "[" * 5000])
+@pytest.mark.parametrize(
+    "text", ["nonsense", '{"a": 1}', "[7]", '["elsewhere"]', "[-1]", "[" * 5000]
+)
 def test_a_damaged_mark_is_named(text: str) -> None:
     model = onnxgrad.mark_checkpoints(parse(GOLDEN), checkpoint=["a"])
     next(e for n in model.graph.node for e in n.metadata_props if e.key == START).value = text

@@ -74,7 +74,9 @@ def sweep(count: int, seed: int) -> tuple[int, int]:
         read += 1
         wrt, checkpoint = rng.choice([None, ["*"], "params"]), rng.choice([None, None, "auto"])
         try:
-            found = differentiate(load(data), wrt, rng.choice([None, 0]), seed="input", checkpoint=checkpoint)
+            found = differentiate(
+                load(data), wrt, rng.choice([None, 0]), seed="input", checkpoint=checkpoint
+            )
             to_proto(found.program).SerializeToString()
             formed += 1
         except InputError:
@@ -103,16 +105,24 @@ def test_many_mutants() -> None:
 def test_names_that_are_no_text() -> None:
     """protobuf hands out bytes where a string is not UTF-8."""
     data = parse("g (float[3] x) => (float[3] y) { y = Tanh (x) }").SerializeToString()
-    for old, new in ((b"Tanh", b"Ta\xffh"), (b"\n\x01x", b"\n\x01\xff"), (b"\x12\x01y", b"\x12\x01\xff")):
+    for old, new in (
+        (b"Tanh", b"Ta\xffh"),
+        (b"\n\x01x", b"\n\x01\xff"),
+        (b"\x12\x01y", b"\x12\x01\xff"),
+    ):
         assert old in data, old
         with pytest.raises(InputError):
             gradient(data.replace(old, new), seed="input")
 
 
-@pytest.mark.parametrize("types", [("bfloat16", "float"), ("float", "bfloat16"), ("bfloat16", "bfloat16")])
+@pytest.mark.parametrize(
+    "types", [("bfloat16", "float"), ("float", "bfloat16"), ("bfloat16", "bfloat16")]
+)
 def test_a_convolution_of_types_that_it_does_not_take(types: tuple[str, str]) -> None:
     x, w = types
-    model = parse(f"g ({x}[1,2,4,4] x, {w}[2,2,3,3] w) => (bfloat16[1,2,2,2] y) {{ y = Conv (x, w) }}")
+    model = parse(
+        f"g ({x}[1,2,4,4] x, {w}[2,2,3,3] w) => (bfloat16[1,2,2,2] y) {{ y = Conv (x, w) }}"
+    )
     for wrt in ("x", "w"):
         with pytest.raises(InputError, match=r"this is no valid ONNX model: .*Conv"):
             gradient(model, wrt, seed="input")
@@ -120,13 +130,17 @@ def test_a_convolution_of_types_that_it_does_not_take(types: tuple[str, str]) ->
 
 def test_an_axis_beyond_32_bits() -> None:
     """onnx's inference looks at its last 32 bits."""
-    model = parse(f"g (float[2,3] x) => (float[2,3] y) {{ y = Softmax <axis = {-(2**40) - 1}> (x) }}")
+    model = parse(
+        f"g (float[2,3] x) => (float[2,3] y) {{ y = Softmax <axis = {-(2**40) - 1}> (x) }}"
+    )
     with pytest.raises(InputError, match=r"Softmax '': the attribute 'axis' is \[-1099511627777\]"):
         gradient(model, seed="input")
 
 
 def test_a_pool_without_windows() -> None:
-    model = parse("g (float[1,1,1,4] x) => (float[1,1,0,3] y) { y = AveragePool <kernel_shape = [2, 2]> (x) }")
+    model = parse(
+        "g (float[1,1,1,4] x) => (float[1,1,0,3] y) { y = AveragePool <kernel_shape = [2, 2]> (x) }"
+    )
     with pytest.warns(UserWarning, match="no requested value reaches"):
         graph = gradient(model, seed="input")
     assert [v.name for v in graph.graph.output] == ["y", "x_grad"]
@@ -159,7 +173,9 @@ def test_sparse_weights(kind: str, wrt: list[str] | None) -> None:
     plain = parse("g (float[2,3] x) => (float[2,4] y) { y = MatMul (x, w) }")
     plain.graph.initializer.append(numpy_helper.from_array(dense.reshape(3, 4), "w"))
     x, u = np.ones((2, 3), np.float32), np.ones((2, 4), np.float32)
-    found, expected = (run(gradient(m, wrt, seed="input"), {"x": x, "y_grad": u}) for m in (model, plain))
+    found, expected = (
+        run(gradient(m, wrt, seed="input"), {"x": x, "y_grad": u}) for m in (model, plain)
+    )
     for name in expected:
         np.testing.assert_allclose(found[name], expected[name])
 

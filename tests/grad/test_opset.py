@@ -40,7 +40,9 @@ def test_weights_below_ir_4_stay_constants() -> None:
     assert [v.name for v in graph.graph.output] == ["y", "w_grad"]
     feeds = {"x": normal(2, 3), "y_grad": normal(4, seed=1)}
     found = run(graph, feeds)
-    np.testing.assert_allclose(found["w_grad"], feeds["x"].T @ feeds["y_grad"].reshape(2, 2), rtol=1e-5)
+    np.testing.assert_allclose(
+        found["w_grad"], feeds["x"].T @ feeds["y_grad"].reshape(2, 2), rtol=1e-5
+    )
 
 
 SCAN = (
@@ -88,10 +90,14 @@ m (float[2,3] x, float[2,3] u, bool c) => (float[2,3] y, float[2,3] z) {{
 <domain: "my", opset_import: ["" : {own}]> off (v) => (w) {{ w = Exp (v) }}"""
 
 
-@pytest.mark.parametrize(("opset", "own"), [*((v, v) for v in range(13, 26)), (13, 15), (17, 15), (17, 19), (24, 22)])
+@pytest.mark.parametrize(
+    ("opset", "own"), [*((v, v) for v in range(13, 26)), (13, 15), (17, 15), (17, 19), (24, 22)]
+)
 def test_functions_stay_at_every_opset(opset: int, own: int) -> None:
     """onnx.version_converter drops them: the calls had no rule, or were written without their functions."""
-    text = FUNCTIONS.format(opset=opset, own=own).replace("LeakyRelu", "Elu" if own != opset else "LeakyRelu")
+    text = FUNCTIONS.format(opset=opset, own=own).replace(
+        "LeakyRelu", "Elu" if own != opset else "LeakyRelu"
+    )
     model = onnx.parser.parse_model(text)
     feeds = {"x": normal(2, 3), "u": normal(2, 3, seed=1), "c": np.array(True)}
     check_model(model, feeds, ["x"], target="y", seeds=(0,))
@@ -104,7 +110,9 @@ def test_functions_stay_at_every_opset(opset: int, own: int) -> None:
     asked = gradient(model, ["u"], "z", seed="input")
     assert {f.name for f in asked.functions} == {"f", "h"}
     found = run(asked, {**feeds, "z_grad": normal(2, 3, seed=2)})
-    np.testing.assert_allclose(found["u_grad"], np.exp(feeds["u"]) * normal(2, 3, seed=2), rtol=1e-5)
+    np.testing.assert_allclose(
+        found["u_grad"], np.exp(feeds["u"]) * normal(2, 3, seed=2), rtol=1e-5
+    )
 
 
 CHANGED = """<ir_version: 8, opset_import: ["" : {opset}, "my" : 1]>
@@ -144,7 +152,9 @@ def test_a_bomb_of_calls_is_refused_before_it_is_opened(opset: int) -> None:
     model = onnx.parser.parse_model(text + "{ y = my.f0 (x) z = Tanh (u) }" + calls + last)
     with pytest.raises(InputError, match=f"{2**20 + 1} nodes, more than {MAX_BINDINGS}"):
         gradient(model, ["x"], "y", seed="input")
-    assert len(gradient(model, ["u"], "z", seed="input").functions) == 21  # what is not passed is not opened
+    assert (
+        len(gradient(model, ["u"], "z", seed="input").functions) == 21
+    )  # what is not passed is not opened
 
 
 def test_large_weights_in_external_files_stay_there(tmp_path: Path) -> None:
@@ -154,7 +164,9 @@ def test_large_weights_in_external_files_stay_there(tmp_path: Path) -> None:
     model.graph.initializer.append(numpy_helper.from_array(normal(512, 256), "w"))
     model.graph.initializer.append(numpy_helper.from_array(np.array([4, 128]), "s"))
     inside = gradient(model, "params")
-    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    onnx.save(
+        model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0
+    )
     (tmp_path / "out").mkdir()
     program = gradient(load(tmp_path / "m.onnx"), "params")
     assert [t.name for t in outside(program.proto)] == ["w"] and program.opset == 18

@@ -57,12 +57,18 @@ def weights_of_both(a: onnx.ModelProto, b: onnx.ModelProto) -> list[str]:
     """Float weights (no lone numbers, such as exponents) that are the same in both: onnxruntime folds the transpose of
     a tied one into a second weight.
     """
-    mine, other = ({t.name: t for t in m.graph.initializer if t.data_type == 1 and t.dims} for m in (a, b))
+    mine, other = (
+        {t.name: t for t in m.graph.initializer if t.data_type == 1 and t.dims} for m in (a, b)
+    )
     uses = readers(a), readers(b)
-    return [n for n in mine if n in other and mine[n].dims == other[n].dims and uses[0][n] == uses[1][n]]
+    return [
+        n for n in mine if n in other and mine[n].dims == other[n].dims and uses[0][n] == uses[1][n]
+    ]
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in FUSED])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in FUSED]
+)
 def test_gradients_are_those_of_the_original(name: str, tmp_path: Path) -> None:
     path = MODELS / f"{name}.onnx"
     original, fused = onnx.load(path), optimized(path, tmp_path / "fused.onnx")
@@ -71,12 +77,18 @@ def test_gradients_are_those_of_the_original(name: str, tmp_path: Path) -> None:
     feeds = {k.removeprefix("in:"): data[k] for k in data.files if k.startswith("in:")}
     target = original.graph.output[0].name
     wrt = weights_of_both(original, fused)
-    wrt += [v.name for v in original.graph.input if v.type.tensor_type.elem_type == onnx.TensorProto.FLOAT]
+    wrt += [
+        v.name
+        for v in original.graph.input
+        if v.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    ]
     assert len(wrt) >= 6
     shape = run(original, feeds)[target].shape
     feeds[f"{target}_grad"] = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     wanted, got = (run(gradient(m, wrt, target, seed="input"), feeds) for m in (original, fused))
-    scale = max(np.linalg.norm(wanted[f"{w}_grad"]) for w in wrt)  # a true gradient may be zero: attention's key bias
+    scale = max(
+        np.linalg.norm(wanted[f"{w}_grad"]) for w in wrt
+    )  # a true gradient may be zero: attention's key bias
     for w in wrt:
         assert np.linalg.norm(got[f"{w}_grad"] - wanted[f"{w}_grad"]) <= 1e-5 * scale, w
 
@@ -96,15 +108,23 @@ OLD = {
 
 
 @pytest.mark.parametrize("name", OLD)
-def test_old_opsets_hold_onnxruntimes_normalisation_in_the_default_domain(name: str, tmp_path: Path) -> None:
+def test_old_opsets_hold_onnxruntimes_normalisation_in_the_default_domain(
+    name: str, tmp_path: Path
+) -> None:
     model = onnx.parser.parse_model(OLD[name])
     fused = optimized(model, tmp_path / "fused.onnx")
-    assert [n.op_type for n in fused.graph.node if not n.domain] == [name] and len(fused.graph.node) == 2
+    assert [n.op_type for n in fused.graph.node if not n.domain] == [name] and len(
+        fused.graph.node
+    ) == 2
     rng = np.random.default_rng(0)
     feeds = {
-        v.name: rng.standard_normal([d.dim_value for d in v.type.tensor_type.shape.dim]) for v in model.graph.input
+        v.name: rng.standard_normal([d.dim_value for d in v.type.tensor_type.shape.dim])
+        for v in model.graph.input
     }
-    feeds = {n: v.astype(np.float32) for n, v in {**feeds, "y_grad": rng.standard_normal((2, 3, 8))}.items()}
+    feeds = {
+        n: v.astype(np.float32)
+        for n, v in {**feeds, "y_grad": rng.standard_normal((2, 3, 8))}.items()
+    }
     wanted, got = (run(gradient(m, seed="input"), feeds) for m in (model, fused))
     for key, value in wanted.items():
         np.testing.assert_allclose(got[key], value, rtol=1e-4, atol=1e-5)
@@ -115,5 +135,7 @@ def test_files_in_the_layout_of_one_machine_are_refused_with_advice(tmp_path: Pa
     fused = optimized(path, tmp_path / "fused.onnx", Level.ORT_ENABLE_ALL)
     if not any(n.domain == "com.microsoft.nchwc" for n in fused.graph.node):
         pytest.skip("onnxruntime blocks no channels on this processor")
-    with pytest.raises(InputError, match=r"no gradient rule for com.microsoft.nchwc::.*ORT_ENABLE_EXTENDED"):
+    with pytest.raises(
+        InputError, match=r"no gradient rule for com.microsoft.nchwc::.*ORT_ENABLE_EXTENDED"
+    ):
         gradient(fused, "params")

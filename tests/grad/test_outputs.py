@@ -53,13 +53,24 @@ def test_a_loop_state_twice() -> None:
 
 
 def test_forward_mode_of_a_sum() -> None:
-    model = parse("g (float[3] x, float[3] b) => (float[3] y, float[3] z) { y = Add (x, b) z = Sub (x, b) }")
-    feeds = {"x": normal(3), "b": normal(3), "x_tangent": normal(3, seed=1), "b_tangent": normal(3, seed=2)}
+    model = parse(
+        "g (float[3] x, float[3] b) => (float[3] y, float[3] z) { y = Add (x, b) z = Sub (x, b) }"
+    )
+    feeds = {
+        "x": normal(3),
+        "b": normal(3),
+        "x_tangent": normal(3, seed=1),
+        "b_tangent": normal(3, seed=2),
+    }
     graph = jvp(model, target=["y", "z"])
     assert [v.name for v in graph.graph.output] == ["y", "z", "y_tangent", "z_tangent"]
     found = Reference(graph).run(feeds)
-    np.testing.assert_allclose(found["y_tangent"], feeds["x_tangent"] + feeds["b_tangent"], rtol=1e-6)
-    np.testing.assert_allclose(found["z_tangent"], feeds["x_tangent"] - feeds["b_tangent"], rtol=1e-6)
+    np.testing.assert_allclose(
+        found["y_tangent"], feeds["x_tangent"] + feeds["b_tangent"], rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        found["z_tangent"], feeds["x_tangent"] - feeds["b_tangent"], rtol=1e-6
+    )
 
 
 def test_a_name_that_is_taken_is_said() -> None:
@@ -90,7 +101,9 @@ def refuse(monkeypatch: pytest.MonkeyPatch, outputs: set[int], stage: str = "run
 def test_our_result_that_does_not_run_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     model = parse("g (float[3] x) => (float[3] y) { y = Sin (x) }")
     refuse(monkeypatch, {2})
-    with pytest.raises(NotProved, match="our result, does not run in onnxruntime, though the model does: no kernel"):
+    with pytest.raises(
+        NotProved, match="our result, does not run in onnxruntime, though the model does: no kernel"
+    ):
         check_gradient(model)
     refuse(monkeypatch, {2}, "timeout")
     with pytest.raises(RunFailed, match="gave no answer"):
@@ -100,18 +113,27 @@ def test_our_result_that_does_not_run_is_ours(monkeypatch: pytest.MonkeyPatch) -
 def test_a_model_that_does_not_run_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     model = parse("g (float[3] x) => (float[3] y) { y = Sin (x) }")
     refuse(monkeypatch, {1, 2})
-    with pytest.raises(InputError, match="the model itself does not run on these inputs: no kernel"):
+    with pytest.raises(
+        InputError, match="the model itself does not run on these inputs: no kernel"
+    ):
         check_gradient(model, inputs={"x": normal(3)})
 
 
-def test_a_reference_that_computes_something_else_judges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reference_that_computes_something_else_judges_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Differences and gradient of the one agree with each other, and say nothing about what onnxruntime computes."""
     model = parse("g (float[3] x) => (float[3] y) { y = Sin (x) }")
 
     class Wrong(Float64):
         def run(self, feeds: Feeds, **options: Any) -> dict[str, Any]:
-            return {n: v + feeds["x"] if n == "y" else v for n, v in super().run(feeds, **options).items()}
+            return {
+                n: v + feeds["x"] if n == "y" else v
+                for n, v in super().run(feeds, **options).items()
+            }
 
     monkeypatch.setattr(check, "Float64", Wrong)
-    with pytest.raises(NotProved, match="onnxruntime and the float64 reference compute another 'y'"):
+    with pytest.raises(
+        NotProved, match="onnxruntime and the float64 reference compute another 'y'"
+    ):
         check_gradient(model)

@@ -23,17 +23,23 @@ from tests.grad.judge import check_differences, differentiated, numbers, seeds
 from tests.grad.random_models import Drawn, models
 
 # the same examples in every run: a rare near-tie of float32 is not to fail somebody else's change
-FEW = settings(max_examples=40, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(
+    max_examples=40, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)
+)
 MANY = settings(FEW, max_examples=400)
 
 
 # ---- the optimiser, and a symbolic batch --------------------------------------------------------------------------
 
 
-def unequal(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray], tolerance: float) -> list[str]:
+def unequal(
+    a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray], tolerance: float
+) -> list[str]:
     """The values whose adjoints differ by more than `tolerance` of the largest entry of all."""
     scale = max(float(np.max(np.abs(g), initial=0.0)) for g in a.values())
-    return [w for w, g in a.items() if np.max(np.abs(g - b[w]), initial=0.0) > tolerance * scale + 1e-12]
+    return [
+        w for w, g in a.items() if np.max(np.abs(g - b[w]), initial=0.0) > tolerance * scale + 1e-12
+    ]
 
 
 def optimized(model: ModelProto) -> ModelProto:
@@ -57,18 +63,28 @@ def check_optimized(drawn: Drawn) -> None:
 
     symbolic = differentiated(drawn.symbolic, drawn)
     found = numbers(symbolic, drawn.wrt, Reference(symbolic).run(given))
-    assert not unequal(expected, found, 1e-6), f"symbolic batch: {unequal(expected, found, 1e-6)}\n{text}"
+    assert not unequal(expected, found, 1e-6), (
+        f"symbolic batch: {unequal(expected, found, 1e-6)}\n{text}"
+    )
     program = load(symbolic)
     Pipeline.of(merge="always").run(program, Trace())
     found = numbers(symbolic, drawn.wrt, Reference(to_proto(program)).run(given))
-    assert not unequal(expected, found, 1e-5), f"optimised: {unequal(expected, found, 1e-5)}\n{text}"
+    assert not unequal(expected, found, 1e-5), (
+        f"optimised: {unequal(expected, found, 1e-5)}\n{text}"
+    )
     better = optimized(drawn.symbolic)
     # weights that no output depends on are gone, and a value between may now stand for an equal one too
     wrt = [w for w in drawn.wrt if w in parameters(better)]
     before = differentiated(better, drawn, wrt)
     found = numbers(before, wrt, Reference(before).run(given))
-    gone = {w: np.zeros_like(g) for w, g in expected.items() if w not in wrt and w in parameters(drawn.fixed)}
-    assert not unequal(expected, {**expected, **gone, **found}, 1e-6), f"of the optimised: {wrt}\n{text}"
+    gone = {
+        w: np.zeros_like(g)
+        for w, g in expected.items()
+        if w not in wrt and w in parameters(drawn.fixed)
+    }
+    assert not unequal(expected, {**expected, **gone, **found}, 1e-6), (
+        f"of the optimised: {wrt}\n{text}"
+    )
 
 
 # ---- tests --------------------------------------------------------------------------------------------------------

@@ -25,7 +25,9 @@ def some_parameters(path: Path, count: int) -> list[str]:
     hoist_requested(program, "params")
     program.main.schedule()
     values = {v.name: v for v in program.main.vars()}
-    found = parameters(program.main, [v for v in program.main.outputs if v.dtype in FLOAT_DTYPES], values)
+    found = parameters(
+        program.main, [v for v in program.main.outputs if v.dtype in FLOAT_DTYPES], values
+    )
     return [v.name for v in found[:: max(1, -(-len(found) // count))]]
 
 

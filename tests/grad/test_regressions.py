@@ -31,7 +31,9 @@ def test_a_branch_that_returns_one_adjoint_for_two_values() -> None:
     }"""
     model = parsed(text)
     for c in (True, False):
-        check_model(model, {"a": normal(3, 4), "b": normal(3, 4, seed=1), "c": np.array(c)}, wrt=["a", "b"])
+        check_model(
+            model, {"a": normal(3, 4), "b": normal(3, 4, seed=1), "c": np.array(c)}, wrt=["a", "b"]
+        )
     graph = gradient(model, ["a", "b"], seed="input")
     for node in graph.graph.node:
         for attribute in node.attribute:
@@ -123,7 +125,9 @@ def test_neighbouring_rows_of_an_inner_axis() -> None:
     """onnxruntime 1.31 moves a Transpose through a Pad of some axes as if it were one of all: the graph fails to run."""
     check_model(
         op_model(
-            "v = Gather <axis = -2> (x, i)\n y = Sin (v)", {"x": normal(3, 2, 4, 5)}, constants={"i": np.array([2, 3])}
+            "v = Gather <axis = -2> (x, i)\n y = Sin (v)",
+            {"x": normal(3, 2, 4, 5)},
+            constants={"i": np.array([2, 3])},
         ),
         {"x": normal(3, 2, 4, 5)},
         wrt=["x"],

@@ -57,7 +57,11 @@ def test_globs_prefer_inputs_and_weights() -> None:
 def test_globs_add_and_take_away() -> None:
     """Entry by entry: what is taken away may be added again."""
     everything = ["b_grad", "scale_grad", "w_grad", "c_grad"]
-    assert asked(wrt="params,!s*") == asked(wrt=["params", "!s*"]) == [n for n in everything if n != "scale_grad"]
+    assert (
+        asked(wrt="params,!s*")
+        == asked(wrt=["params", "!s*"])
+        == [n for n in everything if n != "scale_grad"]
+    )
     assert asked(wrt="params, !?, b") == ["scale_grad", "b_grad"]
     assert asked(wrt="[w,b],!b") == ["w_grad"]
     assert asked(wrt="params,x,!scale") == ["b_grad", "w_grad", "c_grad", "x_grad"]
@@ -68,7 +72,11 @@ def test_a_name_with_a_comma_or_an_exclamation_mark_is_a_name() -> None:
     found.graph.input[0].name = found.graph.node[0].input[0] = "a,!b"
     assert [v.name for v in gradient(found, "a,!b").graph.output] == ["y", "a,!b_grad"]
     found.graph.input[1].name = found.graph.node[0].input[1] = "!z"
-    assert [v.name for v in gradient(found, ["a,!b", "!z"]).graph.output] == ["y", "a,!b_grad", "!z_grad"]
+    assert [v.name for v in gradient(found, ["a,!b", "!z"]).graph.output] == [
+        "y",
+        "a,!b_grad",
+        "!z_grad",
+    ]
 
 
 def test_targets_by_name_index_and_value() -> None:
@@ -85,7 +93,10 @@ def test_batch_normalization_statistics_are_no_parameters() -> None:
 
 
 ERRORS = [
-    ({"target": None}, "the model has 3 outputs (h: f32[2,4], s: f32[], k: i64[2]): choose the target"),
+    (
+        {"target": None},
+        "the model has 3 outputs (h: f32[2,4], s: f32[], k: i64[2]): choose the target",
+    ),
     ({"target": "sum"}, "target 'sum' is no value of the model"),
     ({"target": 3}, "target index 3 is out of range"),
     ({"target": -4}, "target index -4 is out of range"),
@@ -127,7 +138,9 @@ def test_no_float_input() -> None:
     text = """<ir_version: 10, opset_import: ["" : 18]> m (int64[2] x) => (float s) <float[3] w = {1, 2, 3}>
     { y = Gather (w, x) s = ReduceSum <keepdims = 0> (y) }"""
     parsed = onnx.parser.parse_model(text)
-    with pytest.raises(InputError, match=r"no floating-point input \(inputs: x: i64\[2\]\).*--wrt params"):
+    with pytest.raises(
+        InputError, match=r"no floating-point input \(inputs: x: i64\[2\]\).*--wrt params"
+    ):
         gradient(parsed)
     assert [v.name for v in gradient(parsed, "params").graph.output] == ["s", "w_grad"]
 

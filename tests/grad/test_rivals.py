@@ -121,7 +121,9 @@ def test_convolution_with_dynamic_height_and_width() -> None:
 
 def test_weights_and_values_between() -> None:
     """Gradients by initializers and by intermediate values."""
-    model = op_model("h = MatMul (x, w)\n y = Tanh (h)", {"x": normal(2, 3)}, constants={"w": normal(3, 4)})
+    model = op_model(
+        "h = MatMul (x, w)\n y = Tanh (h)", {"x": normal(2, 3)}, constants={"w": normal(3, 4)}
+    )
     x, w, u = normal(2, 3), normal(3, 4), normal(2, 4, seed=1)
     found = run(gradient(model, ["x", "w", "h"], seed="input"), {"x": x, "y_grad": u})
     h = u * (1 - np.tanh(x @ w) ** 2)
@@ -142,12 +144,17 @@ def test_norm_at_zero() -> None:
     """0, as in PyTorch: the subgradient of the smallest norm."""
     x = np.zeros((2, 3), np.float32)
     x[1] = 3, 0, 4
-    graph = gradient(op_model("y = ReduceL2 <keepdims = 0> (x, a)", {"x": x}, constants={"a": ints(1)}), seed="input")
+    graph = gradient(
+        op_model("y = ReduceL2 <keepdims = 0> (x, a)", {"x": x}, constants={"a": ints(1)}),
+        seed="input",
+    )
     found = run(graph, {"x": x, "y_grad": np.ones(2, np.float32)})
     np.testing.assert_allclose(found["x_grad"], [[0, 0, 0], [0.6, 0, 0.8]], rtol=1e-6)
 
 
-@pytest.mark.parametrize(("x", "g"), [([0, 2, 3], [6, 0, 0]), ([0, 2, 0], [0, 0, 0]), ([4, 2, 3], [6, 12, 8])])
+@pytest.mark.parametrize(
+    ("x", "g"), [([0, 2, 3], [6, 0, 0]), ([0, 2, 0], [0, 0, 0]), ([4, 2, 3], [6, 12, 8])]
+)
 def test_product_with_zeros(x: list[float], g: list[float]) -> None:
     graph = gradient(op_model("y = ReduceProd <keepdims = 0> (x)", {"x": np.float32(x)}), ["x"])
     np.testing.assert_allclose(run(graph, {"x": np.float32(x)})["x_grad"], g)
@@ -176,13 +183,18 @@ def test_other_floats(dtype: int) -> None:
     def model(of: int) -> onnx.ModelProto:
         text = """<ir_version: 10, opset_import: ["" : 21]>
         g (T[2,3] x, T[3,3] w) => (T y) { h = MatMul (x, w) s = Softmax (h) t = Mul (s, x) y = ReduceSum <keepdims = 0> (t) }"""
-        return onnx.parser.parse_model(text.replace("T[", f"{NAMES[of]}[").replace("T y", f"{NAMES[of]} y"))
+        return onnx.parser.parse_model(
+            text.replace("T[", f"{NAMES[of]}[").replace("T y", f"{NAMES[of]} y")
+        )
 
     x, w = normal(2, 3), normal(3, 3, seed=1)
     graph = gradient(model(dtype), ["x", "w"])
     onnx.checker.check_model(graph, full_check=True)
     assert {v.type.tensor_type.elem_type for v in graph.graph.output} == {dtype}
-    found, expected = reference(graph, {"x": x, "w": w}), reference(gradient(model(1), ["x", "w"]), {"x": x, "w": w})
+    found, expected = (
+        reference(graph, {"x": x, "w": w}),
+        reference(gradient(model(1), ["x", "w"]), {"x": x, "w": w}),
+    )
     for name in ("x_grad", "w_grad"):
         np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=0.02)
 

@@ -14,7 +14,9 @@ def test_hessian_vector_product_of_a_quadratic_form() -> None:
     """y = sum(x (A x)): the seed of the gradient's gradient is the vector, and the Hessian is A + A^T."""
     a, x, v = normal(4, 4), normal(4), normal(4, seed=1)
     model = op_model(
-        "p = MatMul (A, x)\n q = Mul (x, p)\n y = ReduceSum <keepdims = 0> (q)", {"x": x}, constants={"A": a}
+        "p = MatMul (A, x)\n q = Mul (x, p)\n y = ReduceSum <keepdims = 0> (q)",
+        {"x": x},
+        constants={"A": a},
     )
     second = gradient(gradient(model, ["x"], "y"), ["x"], "x_grad", seed="input")
     assert [o.name for o in second.graph.output] == ["y", "x_grad", "x_grad_2"]
@@ -35,7 +37,9 @@ def test_a_network_with_a_symbolic_batch(checkpoint: str | None) -> None:
     model = op_model(NETWORK, {"x": normal(2, 3)}, constants=weights, symbolic=True)
     first = gradient(model, ["x", "w", "s"], "y", checkpoint=checkpoint)
     for batch in (1, 4):
-        check_model(first, {"x": normal(batch, 3)}, ["x", "w", "s"], target=["x_grad", "w_grad", "s_grad"])
+        check_model(
+            first, {"x": normal(batch, 3)}, ["x", "w", "s"], target=["x_grad", "w_grad", "s_grad"]
+        )
 
 
 def test_third_order() -> None:

@@ -80,7 +80,9 @@ def test_law(law: str) -> None:
     model.graph.output[0].type.tensor_type.ClearField("shape")
     rng = np.random.default_rng(0)
     feeds = {
-        v.name: rng.standard_normal([d.dim_value for d in v.type.tensor_type.shape.dim]).astype(np.float32)
+        v.name: rng.standard_normal([d.dim_value for d in v.type.tensor_type.shape.dim]).astype(
+            np.float32
+        )
         for v in model.graph.input
     }
     program = load(model)
@@ -105,7 +107,13 @@ def test_every_firing_shrinks_its_measure(name: str) -> None:
 
 def test_every_law_is_tested() -> None:
     untested = {r.name for r in RULES} - set(LAWS)
-    assert untested <= {"left_of_expand", "neg_of_neg", "times_one", "mul_of_neg_number", "neg_times_number"}
+    assert untested <= {
+        "left_of_expand",
+        "neg_of_neg",
+        "times_one",
+        "mul_of_neg_number",
+        "neg_times_number",
+    }
 
 
 def test_the_forward_part_stays_as_it_is() -> None:

@@ -24,7 +24,11 @@ def weight() -> onnx.SparseTensorProto:
 
 def product(constant: bool, name: str = "y") -> onnx.GraphProto:
     """y = x @ w."""
-    nodes = [helper.make_node("Constant", [], ["w"], "k", "said", sparse_value=weight())] if constant else []
+    nodes = (
+        [helper.make_node("Constant", [], ["w"], "k", "said", sparse_value=weight())]
+        if constant
+        else []
+    )
     nodes.append(helper.make_node("MatMul", ["x", "w"], [name]))
     y = helper.make_tensor_value_info(name, 1, [4, 2])
     return helper.make_graph(nodes, "g", [], [y], sparse_initializer=[] if constant else [weight()])
@@ -43,7 +47,9 @@ def in_a_branch(constant: bool) -> onnx.GraphProto:
 def model(graph: onnx.GraphProto, opset: int) -> onnx.ModelProto:
     if not graph.input:
         graph.input.append(helper.make_tensor_value_info("x", 1, [4, 3]))
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=6 if opset < 12 else 8)
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=6 if opset < 12 else 8
+    )
 
 
 def answers(model: onnx.ModelProto, wrt: str) -> dict[str, np.ndarray]:
@@ -64,7 +70,9 @@ def test_every_opset(opset: int, constant: bool) -> None:
         assert found.graph.node[0] == given.graph.node[0]
     else:
         assert found.graph.sparse_initializer == given.graph.sparse_initializer
-    np.testing.assert_allclose(answers(given, "w*")["w_grad"], FEEDS["x"].T @ FEEDS["y_grad"], rtol=1e-5)
+    np.testing.assert_allclose(
+        answers(given, "w*")["w_grad"], FEEDS["x"].T @ FEEDS["y_grad"], rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("constant", [True, False], ids=["Constant", "initializer"])
@@ -101,5 +109,7 @@ def test_constants_of_a_function_that_raising_opens(value: str) -> None:
     if not value:
         given.functions[0].node[0].attribute.append(helper.make_attribute("sparse_value", weight()))
     assert check_gradient(given, "x").ok
-    with pytest.raises(InputError, match="no float initializer or Constant that reaches the target"):
+    with pytest.raises(
+        InputError, match="no float initializer or Constant that reaches the target"
+    ):
         check_gradient(given, "params")

@@ -31,7 +31,9 @@ def straight_through(
 def test_one_scale(dtype: type, low: int, high: int) -> None:
     x = np.array([[-20.0, -1.03, 0.47, 0.2, 30.0]], np.float32)
     s, z = np.float32(0.1), dtype(3)
-    graph = gradient(op_model(PAIR.format("", ""), {"x": x, "s": s}, constants={"z": z}), seed="input", ste=True)
+    graph = gradient(
+        op_model(PAIR.format("", ""), {"x": x, "s": s}, constants={"z": z}), seed="input", ste=True
+    )
     onnx.checker.check_model(graph)
     found = run(graph, {"x": x, "s": s, "y_grad": np.ones_like(x)})
     d = (np.clip(np.round(x / s) + 3, low, high) - 3) * s
@@ -57,7 +59,9 @@ def test_the_forward_is_untouched() -> None:
     x, s = normal(2, 3), np.float32(0.1)
     model = op_model(PAIR.format("", ""), {"x": x}, constants={"s": s, "z": np.int8(0)})
     graph = gradient(model, seed="input", ste=True)
-    assert [n.SerializeToString() for n in graph.graph.node[:3]] == [n.SerializeToString() for n in model.graph.node]
+    assert [n.SerializeToString() for n in graph.graph.node[:3]] == [
+        n.SerializeToString() for n in model.graph.node
+    ]
     assert all(n.domain == "" for n in graph.graph.node)
     assert [o.domain for o in graph.opset_import] == [""]
 
@@ -86,25 +90,33 @@ def test_dynamic_quantisation() -> None:
 def test_different_scales_are_not_a_pair() -> None:
     x = normal(3)
     text = "q = QuantizeLinear (x, s, z)\n y = DequantizeLinear (q, t, z)"
-    model = op_model(text, {"x": x}, constants={"s": np.float32(0.1), "t": np.float32(0.2), "z": np.int8(0)})
+    model = op_model(
+        text, {"x": x}, constants={"s": np.float32(0.1), "t": np.float32(0.2), "z": np.int8(0)}
+    )
     with pytest.warns(UserWarning, match="all gradients are zero"):
         gradient(model, seed="input", ste=True)
 
 
 def test_without_it_the_zero_is_explained() -> None:
     x = normal(3)
-    model = op_model(PAIR.format("", ""), {"x": x}, constants={"s": np.float32(0.1), "z": np.int8(0)})
+    model = op_model(
+        PAIR.format("", ""), {"x": x}, constants={"s": np.float32(0.1), "z": np.int8(0)}
+    )
     with pytest.warns(UserWarning, match=r"QuantizeLinear\(x, s, z\)' rounds; ste=True, --ste"):
         gradient(model, seed="input")
 
 
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     x = normal(3)
-    model = op_model(PAIR.format("", ""), {"x": x}, constants={"s": np.float32(0.1), "z": np.int8(0)})
+    model = op_model(
+        PAIR.format("", ""), {"x": x}, constants={"s": np.float32(0.1), "z": np.int8(0)}
+    )
     onnx.save(model, tmp_path / "m.onnx")
     words = ["grad", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "g.onnx"), "--seed", "input"]
     assert main([*words, "--ste", "--json", str(tmp_path / "r.json")]) == 0
     assert "straight through 1 quantisation" in capsys.readouterr().out
     assert json.loads((tmp_path / "r.json").read_text())["check"] is None
     found = run(tmp_path / "g.onnx", {"x": x, "y_grad": np.ones_like(x)})
-    np.testing.assert_allclose(found["x_grad"], 2 * np.round(x / np.float32(0.1)) * np.float32(0.1), rtol=1e-5)
+    np.testing.assert_allclose(
+        found["x_grad"], 2 * np.round(x / np.float32(0.1)) * np.float32(0.1), rtol=1e-5
+    )

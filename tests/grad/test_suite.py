@@ -99,9 +99,9 @@ def check(name: str, *, onnxruntime: bool) -> None:
     model, feeds = clamp_ir(found.model), found.inputs
     if name.startswith(WITH_INFINITIES):
         feeds = {
-            k: np.where(np.isfinite(v) & (v > 0.01 if "pow" in name else True) & (np.abs(v) < 6e4), v, 0.75).astype(
-                v.dtype
-            )
+            k: np.where(
+                np.isfinite(v) & (v > 0.01 if "pow" in name else True) & (np.abs(v) < 6e4), v, 0.75
+            ).astype(v.dtype)
             for k, v in feeds.items()
         }
     operand = WRT.get(model.graph.node[0].op_type)
@@ -109,7 +109,11 @@ def check(name: str, *, onnxruntime: bool) -> None:
     target = None
     if name in MASKED:
         wrt = [k for k, v in feeds.items() if v.dtype.kind == "f" and np.isfinite(v).all()]
-        target = [v.name for v, out in zip(model.graph.output, found.outputs, strict=True) if np.isfinite(out).all()]
+        target = [
+            v.name
+            for v, out in zip(model.graph.output, found.outputs, strict=True)
+            if np.isfinite(out).all()
+        ]
     rtol = CANCELS.get(name, _resolution(model))
     check_model(model, feeds, wrt, target=target, onnxruntime=onnxruntime, rtol=rtol)
 
@@ -117,7 +121,13 @@ def check(name: str, *, onnxruntime: bool) -> None:
 def _resolution(model: onnx.ModelProto) -> float:
     """1e-4, or what the coarsest float type on the way can tell apart."""
     types = {v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output)}
-    return 3e-2 if onnx.TensorProto.BFLOAT16 in types else 4e-3 if onnx.TensorProto.FLOAT16 in types else 1e-4
+    return (
+        3e-2
+        if onnx.TensorProto.BFLOAT16 in types
+        else 4e-3
+        if onnx.TensorProto.FLOAT16 in types
+        else 1e-4
+    )
 
 
 def cases(names: Sequence[str]) -> list[str]:

@@ -23,12 +23,20 @@ def test_against_pytorch(name: str, optimize: bool) -> None:
     wrt = [k.removeprefix("grad:") for k in expected if k.startswith("grad:")]
     graph = gradient(model, wrt)
     onnx.checker.check_model(graph)
-    found = run(graph, {k.removeprefix("in:"): expected[k] for k in expected if k.startswith("in:")}, optimize=optimize)
+    found = run(
+        graph,
+        {k.removeprefix("in:"): expected[k] for k in expected if k.startswith("in:")},
+        optimize=optimize,
+    )
     scale = max(float(np.abs(expected[f"grad:{w}"]).max()) for w in wrt)
     pytorch = max(float(expected[f"error32:{w}"]) for w in wrt) / scale
-    errors = {w: float(np.abs(found[f"{w}_grad"] - expected[f"grad:{w}"]).max()) / scale for w in wrt}
+    errors = {
+        w: float(np.abs(found[f"{w}_grad"] - expected[f"grad:{w}"]).max()) / scale for w in wrt
+    }
     worst = max(errors, key=lambda w: errors[w])
-    assert errors[worst] <= max(5e-6, 3 * pytorch), f"{worst}: {errors[worst]:.2e} (PyTorch's float32: {pytorch:.2e})"
+    assert errors[worst] <= max(5e-6, 3 * pytorch), (
+        f"{worst}: {errors[worst]:.2e} (PyTorch's float32: {pytorch:.2e})"
+    )
     np.testing.assert_allclose(found[graph.graph.output[0].name], expected["loss64"], rtol=1e-5)
 
 
@@ -38,7 +46,8 @@ def test_size(name: str) -> None:
         pytest.skip(f"models/training/{name}.onnx is made by scripts/export_training.py")
     expected = np.load(FOLDER / f"{name}.npz")
     graph = gradient(
-        onnx.load(FOLDER / f"{name}.onnx"), [k.removeprefix("grad:") for k in expected if k.startswith("grad:")]
+        onnx.load(FOLDER / f"{name}.onnx"),
+        [k.removeprefix("grad:") for k in expected if k.startswith("grad:")],
     )
     counts = Counter(n.op_type for n in graph.graph.node)
     nodes = sum(counts.values()) - counts["Constant"] - counts["Identity"]

@@ -44,7 +44,9 @@ def test_the_axes_to_sum_over(source: Any, wanted: Any, axes: Any) -> None:
     assert reduced_axes(source, wanted) == axes
 
 
-def fitted(partial: str, operand: str, feeds: dict[str, Any], *, broadcasts: bool = True) -> tuple[Any, list[str]]:
+def fitted(
+    partial: str, operand: str, feeds: dict[str, Any], *, broadcasts: bool = True
+) -> tuple[Any, list[str]]:
     """The partial made to fit the operand, and the operators that it took."""
     model = parse(f"g ({partial} p, {operand} x) => (float[] y) {{ y = Add(p, x) }}")
     ops: list[str] = []
@@ -106,7 +108,9 @@ def test_decided_at_run_time(partial: str, operand: str, cases: list[Any]) -> No
 
 
 def test_another_float_type_is_cast() -> None:
-    found, ops = fitted("double[2]", "float[2]", {"p": np.array([1.5, 2.5]), "x": np.zeros(2, np.float32)})
+    found, ops = fitted(
+        "double[2]", "float[2]", {"p": np.array([1.5, 2.5]), "x": np.zeros(2, np.float32)}
+    )
     assert ops == ["Cast"] and found.tolist() == [1.5, 2.5]
 
 
@@ -119,7 +123,9 @@ def test_another_float_type_is_cast() -> None:
         ("float[2]", "float[1]", False, "the shapes must be equal"),
     ],
 )
-def test_what_cannot_fit_names_the_rule(partial: str, operand: str, broadcasts: bool, reason: str) -> None:
+def test_what_cannot_fit_names_the_rule(
+    partial: str, operand: str, broadcasts: bool, reason: str
+) -> None:
     block = load(parse(f"g ({partial} p, {operand} x) => (float[] y) {{ y = Neg(x) }}")).main
     binding = block.outputs[0].definition
     assert binding is not None
@@ -128,7 +134,9 @@ def test_what_cannot_fit_names_the_rule(partial: str, operand: str, broadcasts: 
 
 
 def test_without_broadcasting_unknown_sizes_are_believed() -> None:
-    _, ops = fitted("float[N,3]", "float[M,3]", {"p": np.ones((2, 3)), "x": np.ones((2, 3))}, broadcasts=False)
+    _, ops = fitted(
+        "float[N,3]", "float[M,3]", {"p": np.ones((2, 3)), "x": np.ones((2, 3))}, broadcasts=False
+    )
     assert ops == []
 
 

@@ -39,12 +39,16 @@ def weights(model: onnx.ModelProto) -> set[str]:
     return {name for name, d in decided(model).items() if d.is_weight}
 
 
-def model_of(body: str, constants: Mapping[str, Any], inputs: str = "float[2,8,6] x") -> onnx.ModelProto:
+def model_of(
+    body: str, constants: Mapping[str, Any], inputs: str = "float[2,8,6] x"
+) -> onnx.ModelProto:
     """A model of a body and the float arrays that it names; a name may be one that onnx's text format cannot spell."""
     spelled = {re.sub(r"\W", "__", name).lstrip("_"): name for name in constants}
     for spelling, name in spelled.items():
         body = body.replace(name, spelling)
-    found = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> m ({inputs}) => (float y) {{ {body} }}')
+    found = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["" : 20]> m ({inputs}) => (float y) {{ {body} }}'
+    )
     for node in found.graph.node:
         node.input[:] = [spelled.get(name, name) for name in node.input]
     arrays = {name: np.asarray(a, np.float32) for name, a in constants.items()}
@@ -74,7 +78,9 @@ def test_exactly_the_parameters_of_pytorch(path: Any, style: str) -> None:
     """Under names that say nothing, or say that all are constants, the same: the graph itself tells."""
     model = onnx.load(path)
     inputs = {v.name for v in model.graph.input}
-    expected = {k.removeprefix("grad:") for k in np.load(path.with_suffix(".npz")) if k.startswith("grad:")} - inputs
+    expected = {
+        k.removeprefix("grad:") for k in np.load(path.with_suffix(".npz")) if k.startswith("grad:")
+    } - inputs
     back = named(model, style) if style else {}
     assert {back.get(name, name) for name in weights(model)} == expected
 
@@ -82,15 +88,25 @@ def test_exactly_the_parameters_of_pytorch(path: Any, style: str) -> None:
 LEFT_OUT = {
     "gpt2": {"where": "a mask"},
     "llama": {"where": "a mask", "unsqueeze_14": "rotary", "unsqueeze_15": "rotary"},
-    "unet": {"val_8": "a normalisation whose scale comes behind", "val_11": "a normalisation whose scale comes behind"},
-    "lstm_tagger": {"/model/both/Expand_output_0": "initial state", "/model/forth/Expand_output_0": "initial state"},
+    "unet": {
+        "val_8": "a normalisation whose scale comes behind",
+        "val_11": "a normalisation whose scale comes behind",
+    },
+    "lstm_tagger": {
+        "/model/both/Expand_output_0": "initial state",
+        "/model/forth/Expand_output_0": "initial state",
+    },
 }
 
 
 @pytest.mark.parametrize("name", LEFT_OUT)
 def test_the_reason_is_told(name: str) -> None:
     found = decided(onnx.load(MODELS_DIR / "training" / f"{name}.onnx"))
-    arrays = {n: d.why for n, d in found.items() if not d.is_weight and "number of the formula" not in d.why}
+    arrays = {
+        n: d.why
+        for n, d in found.items()
+        if not d.is_weight and "number of the formula" not in d.why
+    }
     assert arrays.keys() == LEFT_OUT[name].keys()
     assert all(why in arrays[n] for n, why in LEFT_OUT[name].items())
 
@@ -119,7 +135,11 @@ def test_what_real_models_leave_out(name: str) -> None:
     arrays = {t.name for t in model.graph.initializer if np.prod(t.dims) > 1}
     found = {n for n, d in decided(model).items() if not d.is_weight and n in arrays}
     expected = JUDGED[name]
-    assert found == expected if isinstance(expected, set) else found and all(expected in n for n in found)
+    assert (
+        found == expected
+        if isinstance(expected, set)
+        else found and all(expected in n for n in found)
+    )
 
 
 # ---- one element -------------------------------------------------------------------------------------------------------
@@ -140,11 +160,27 @@ def test_numbers_that_are_weights() -> None:
 
 @pytest.mark.parametrize(
     "number",
-    [0.5, 2**-0.5, 0.044715, 1e-5, 8**0.5, 1 / 15**0.5, 1.702, (2 / np.pi) ** 0.5, 100.0, np.log(10000.0), 0.0],
+    [
+        0.5,
+        2**-0.5,
+        0.044715,
+        1e-5,
+        8**0.5,
+        1 / 15**0.5,
+        1.702,
+        (2 / np.pi) ** 0.5,
+        100.0,
+        np.log(10000.0),
+        0.0,
+    ],
 )
-@pytest.mark.parametrize("name", ["k", "val_12", "/layer/Constant_5_output_0", "_to_copy", "mul_7", "Const_8:0"])
+@pytest.mark.parametrize(
+    "name", ["k", "val_12", "/layer/Constant_5_output_0", "_to_copy", "mul_7", "Const_8:0"]
+)
 def test_numbers_of_formulas(number: float, name: str) -> None:
-    found = decided(model_of(f"a = Mul (x, {name}) y = ReduceSum <keepdims = 0> (a)", {name: number}))
+    found = decided(
+        model_of(f"a = Mul (x, {name}) y = ReduceSum <keepdims = 0> (a)", {name: number})
+    )
     assert not found[name].is_weight and "number of the formula" in found[name].why
 
 
@@ -169,7 +205,11 @@ SINES = np.concatenate([np.sin(POSITIONS), np.cos(POSITIONS)], 1)
         (SCORES, CAUSAL[None], "mask"),
         (SCORES, np.where(np.tri(8), 0, -10000.0)[None], "mask"),
         (SCORES, np.zeros((1, 8, 8)), "in front of a Softmax, all 0"),
-        (SCORES, -0.25 * np.abs(np.arange(8)[:, None] - np.arange(8))[None] + 0.1, "numbers of few digits"),
+        (
+            SCORES,
+            -0.25 * np.abs(np.arange(8)[:, None] - np.arange(8))[None] + 0.1,
+            "numbers of few digits",
+        ),
         (SCORES, -0.3 * np.broadcast_to(np.arange(8.0), (1, 8, 8)) - 0.123456, "evenly spaced"),
         (SCORES, trained(1, 8, 8), ""),
         (ADDED, SINES[None], "sines of the position"),
@@ -177,12 +217,27 @@ SINES = np.concatenate([np.sin(POSITIONS), np.cos(POSITIONS)], 1)
         (ADDED, trained(1, 8, 6), ""),
         (ADDED, [0.0] * 6, ""),
     ],
-    ids=["causal", "finite", "nothing", "distances", "alibi", "learned", "sines", "grid", "positions", "zero bias"],
+    ids=[
+        "causal",
+        "finite",
+        "nothing",
+        "distances",
+        "alibi",
+        "learned",
+        "sines",
+        "grid",
+        "positions",
+        "zero bias",
+    ],
 )
 def test_tables(body: str, table: Any, why: str) -> None:
     found = decided(model_of(body, {"w": trained(6, 6), "table": table}))
     assert found["w"].is_weight
-    assert (why in found["table"].why and not found["table"].is_weight) if why else found["table"].is_weight
+    assert (
+        (why in found["table"].why and not found["table"].is_weight)
+        if why
+        else found["table"].is_weight
+    )
 
 
 @pytest.mark.parametrize("swap", [False, True])
@@ -223,7 +278,13 @@ def test_a_decomposed_batch_normalisation() -> None:
     """Scale and bias are weights, the mean that is subtracted and the variance under the root are none."""
     body = """d = Sub (x, m) v1 = Add (v, eps) r = Sqrt (v1) n = Div (d, r) s = Mul (n, g) o = Add (s, b)
         y = ReduceSum <keepdims = 0> (o)"""
-    constants = {"m": trained(6), "v": np.exp(trained(6)), "eps": 1e-5, "g": np.ones(6), "b": np.zeros(6) + 1e-9}
+    constants = {
+        "m": trained(6),
+        "v": np.exp(trained(6)),
+        "eps": 1e-5,
+        "g": np.ones(6),
+        "b": np.zeros(6) + 1e-9,
+    }
     found = decided(model_of(body, constants))
     assert {n for n, d in found.items() if d.is_weight} >= {"b"}
     assert not any(found[n].is_weight for n in ("m", "v", "eps"))
@@ -243,7 +304,13 @@ def test_moves_are_looked_through() -> None:
         e = Expand (token, shape) j = Concat <axis = 1> (e, c) z = Expand (zeros, shape) k = Concat <axis = 1> (z, j)
         y = ReduceSum <keepdims = 0> (k)"""
     found = model_of(
-        body, {"w": trained(6, 6), "b": trained(6), "token": trained(1, 1, 6), "zeros": np.zeros((1, 1, 6))}
+        body,
+        {
+            "w": trained(6, 6),
+            "b": trained(6),
+            "token": trained(1, 1, 6),
+            "zeros": np.zeros((1, 1, 6)),
+        },
     )
     for name, value in {"at": [0], "shape": [2, 1, 6]}.items():
         found.graph.initializer.append(numpy_helper.from_array(np.array(value), name))
@@ -272,10 +339,18 @@ def test_the_state_of_a_loop_is_told_from_what_it_carries_unchanged() -> None:
 
 
 def test_what_a_function_reads() -> None:
-    model = model_of("h = f.Linear (x, w, b) y = ReduceSum <keepdims = 0> (h)", {"w": trained(6, 6), "b": np.zeros(6)})
-    nodes = [helper.make_node("MatMul", ["a", "m"], ["p"]), helper.make_node("Add", ["p", "c"], ["o"])]
+    model = model_of(
+        "h = f.Linear (x, w, b) y = ReduceSum <keepdims = 0> (h)",
+        {"w": trained(6, 6), "b": np.zeros(6)},
+    )
+    nodes = [
+        helper.make_node("MatMul", ["a", "m"], ["p"]),
+        helper.make_node("Add", ["p", "c"], ["o"]),
+    ]
     opsets = [helper.make_opsetid("", 20)]
-    model.functions.append(helper.make_function("f", "Linear", ["a", "m", "c"], ["o"], nodes, opsets))
+    model.functions.append(
+        helper.make_function("f", "Linear", ["a", "m", "c"], ["o"], nodes, opsets)
+    )
     model.opset_import.add(domain="f", version=1)
     assert {"w"} <= weights(model)
     assert [v.name for v in gradient(model, "params").graph.output][1] == "w_grad"
@@ -293,14 +368,20 @@ def test_the_exporter_s_word_counts_more() -> None:
     assert found["c"].why == "buffer of the module that was exported"
 
 
-@pytest.mark.parametrize("name", ["stft.forward_basis_buffer", "rotary_emb.inv_freq", "attn.causal_mask"])
+@pytest.mark.parametrize(
+    "name", ["stft.forward_basis_buffer", "rotary_emb.inv_freq", "attn.causal_mask"]
+)
 def test_buffers_by_name(name: str) -> None:
-    assert not weights(model_of(f"h = MatMul (x, {name}) y = ReduceSum <keepdims = 0> (h)", {name: trained(6, 6)}))
+    assert not weights(
+        model_of(f"h = MatMul (x, {name}) y = ReduceSum <keepdims = 0> (h)", {name: trained(6, 6)})
+    )
 
 
 def test_statistics_by_name_but_not_in_products() -> None:
     body = "a = Add (x, norm.mean) h = MatMul (a, w_mean) y = ReduceSum <keepdims = 0> (h)"
-    assert weights(model_of(body, {"norm.mean": trained(8, 6), "w_mean": trained(6, 6)})) == {"w_mean"}
+    assert weights(model_of(body, {"norm.mean": trained(8, 6), "w_mean": trained(6, 6)})) == {
+        "w_mean"
+    }
 
 
 def test_only_what_reaches_the_target() -> None:

@@ -49,7 +49,9 @@ def test_the_gradient_of_a_sequence_is_one() -> None:
 def test_every_float_input_means_sequences_too_and_zero_is_a_sequence_of_zeros() -> None:
     graph = gradient(parse(MODEL))
     assert [v.name for v in graph.graph.output] == ["l", "s_grad", "x_grad"]
-    cut = MODEL.replace("SequenceAt (s, i)", "Identity (c)").replace("SequenceAt (s, j)", "Identity (c)")
+    cut = MODEL.replace("SequenceAt (s, i)", "Identity (c)").replace(
+        "SequenceAt (s, j)", "Identity (c)"
+    )
     cut = cut.replace("{", "{ c = Constant <value_floats = [1.0, 2.0, 3.0]> ()", 1)
     with pytest.warns(UserWarning, match="no requested value reaches"):
         unreached = gradient(parse(cut), ["s"])

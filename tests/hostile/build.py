@@ -12,7 +12,9 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 
 
-def value(name: str, shape: Sequence[int | str | None] | None = (2, 3), dtype: int = FLOAT) -> onnx.ValueInfoProto:
+def value(
+    name: str, shape: Sequence[int | str | None] | None = (2, 3), dtype: int = FLOAT
+) -> onnx.ValueInfoProto:
     """A declared value; the shape may lie."""
     return helper.make_tensor_value_info(name, dtype, shape)
 
@@ -30,7 +32,9 @@ def raw(name: str, dims: Iterable[int], data: bytes = b"", dtype: int = FLOAT) -
 def node(op: str, inputs: str, outputs: str, **attributes: Any) -> NodeProto:
     """A node; names separated by spaces."""
     domain = attributes.pop("domain", "")
-    return helper.make_node(op, inputs.split(" ") if inputs else [], outputs.split(" "), domain=domain, **attributes)
+    return helper.make_node(
+        op, inputs.split(" ") if inputs else [], outputs.split(" "), domain=domain, **attributes
+    )
 
 
 def graph(
@@ -59,7 +63,9 @@ def model(
     return helper.make_model(made, opset_imports=opsets, ir_version=10, functions=list(functions))
 
 
-def function(name: str, nodes: Iterable[NodeProto], attributes: Sequence[str] = (), domain: str = "f") -> Any:
+def function(
+    name: str, nodes: Iterable[NodeProto], attributes: Sequence[str] = (), domain: str = "f"
+) -> Any:
     """A local function a -> b."""
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("f", 1)]
     return helper.make_function(domain, name, ["a"], ["b"], list(nodes), opsets, list(attributes))
@@ -67,7 +73,9 @@ def function(name: str, nodes: Iterable[NodeProto], attributes: Sequence[str] = 
 
 def external(name: str, dims: Iterable[int], dtype: int = FLOAT, **entries: str) -> TensorProto:
     """An initializer in an external file, by the entries given."""
-    made = TensorProto(name=name, data_type=dtype, dims=list(dims), data_location=TensorProto.EXTERNAL)
+    made = TensorProto(
+        name=name, data_type=dtype, dims=list(dims), data_location=TensorProto.EXTERNAL
+    )
     for key, text in entries.items():
         made.external_data.add(key=key, value=text)
     return made

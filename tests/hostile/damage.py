@@ -7,7 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 # varints: 0, 1, 127, 255, 2^31 - 1, -1, 2^63
-_EXTREME = (b"\0", b"\1", b"\x7f", b"\xff\1", b"\xff\xff\xff\xff\7", b"\xff" * 9 + b"\1", b"\x80" * 9 + b"\1")
+_EXTREME = (
+    b"\0",
+    b"\1",
+    b"\x7f",
+    b"\xff\1",
+    b"\xff\xff\xff\xff\7",
+    b"\xff" * 9 + b"\1",
+    b"\x80" * 9 + b"\1",
+)
 
 
 @dataclass(frozen=True)

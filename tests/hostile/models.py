@@ -39,7 +39,10 @@ def dtypes() -> Iterator[tuple[str, ModelProto]]:
         weight = TensorProto(name="w", data_type=code, dims=[3], raw_data=bytes(12))
         yield f"weight of dtype {code}", model([node("Add", "x w", "y")], [weight])
         yield f"Cast to {code}", model([node("Cast", "x", "y", to=code)])
-        yield f"Constant of dtype {code}", model([node("Constant", "", "c", value=weight), node("Add", "x c", "y")])
+        yield (
+            f"Constant of dtype {code}",
+            model([node("Constant", "", "c", value=weight), node("Add", "x c", "y")]),
+        )
         yield f"output of dtype {code}", relu(y=value("y", (2, 3), code))
         yield f"EyeLike of dtype {code}", model([node("EyeLike", "x", "y", dtype=code)])
 
@@ -70,11 +73,17 @@ def lying_shapes() -> Iterator[tuple[str, ModelProto]]:
         yield f"between of shape {shape}", made
     yield (
         "int64 input of 2^40 sizes",
-        model([node("Add", "x x", "h"), node("ConstantOfShape", "h", "y")], x=value("x", (2**40,), INT64)),
+        model(
+            [node("Add", "x x", "h"), node("ConstantOfShape", "h", "y")],
+            x=value("x", (2**40,), INT64),
+        ),
     )
     yield (
         "sizes computed from a long vector",
-        model([node("Mul", "x x", "h"), node("Reshape", "h h", "y")], x=value("x", (50_000_000,), INT64)),
+        model(
+            [node("Mul", "x x", "h"), node("Reshape", "h h", "y")],
+            x=value("x", (50_000_000,), INT64),
+        ),
     )
 
 
@@ -112,42 +121,75 @@ def attributes_out_of_range() -> Iterator[tuple[str, ModelProto]]:
         yield f"Conv with {what}", model([node(conv, "x w", "y", **attributes)], [kernel], x=image)  # type: ignore[arg-type]
     for op in ("MaxPool", "AveragePool", "LpPool"):
         for size in (0, -1, 2**31, 2**40, 2**62):
-            yield f"{op} of kernel {size}", model([node(op, "x", "y", kernel_shape=[size, size])], x=image)
+            yield (
+                f"{op} of kernel {size}",
+                model([node(op, "x", "y", kernel_shape=[size, size])], x=image),
+            )
             attributes = {"kernel_shape": [2, 2], "strides": [size, size]}
             yield f"{op} of stride {size}", model([node(op, "x", "y", **attributes)], x=image)  # type: ignore[arg-type]
-        yield f"{op} of pads", model([node(op, "x", "y", kernel_shape=[2, 2], pads=[2**40] * 4)], x=image)
+        yield (
+            f"{op} of pads",
+            model([node(op, "x", "y", kernel_shape=[2, 2], pads=[2**40] * 4)], x=image),
+        )
     for axis in (2, -3, 5, 2**31, 2**62, -(2**63)):
-        for op in ("Concat", "Softmax", "Flatten", "ArgMax", "LayerNormalization", "Hardmax", "Split", "CumSum"):
-            inputs, weights = {"LayerNormalization": ("x s", [tensor("s", [1, 1, 1], np.float32)])}.get(op, ("x", []))
+        for op in (
+            "Concat",
+            "Softmax",
+            "Flatten",
+            "ArgMax",
+            "LayerNormalization",
+            "Hardmax",
+            "Split",
+            "CumSum",
+        ):
+            inputs, weights = {
+                "LayerNormalization": ("x s", [tensor("s", [1, 1, 1], np.float32)])
+            }.get(op, ("x", []))
             attributes = {"axis": axis} if op != "CumSum" else {}
             if op == "CumSum":
                 inputs, weights = "x a", [tensor("a", axis, np.int64)]
             yield f"{op} along axis {axis}", model([node(op, inputs, "y", **attributes)], weights)  # type: ignore[arg-type]
     for axes in ([9], [-9], [0, 0], [2**62], list(range(100))):
         for op in ("Squeeze", "Unsqueeze", "ReduceSum"):
-            yield f"{op} of axes {axes[:2]}", model([node(op, "x a", "y")], [tensor("a", axes, np.int64)])
+            yield (
+                f"{op} of axes {axes[:2]}",
+                model([node(op, "x a", "y")], [tensor("a", axes, np.int64)]),
+            )
         yield f"ReduceMax of axes {axes[:2]}", model([node("ReduceMax", "x", "y", axes=axes)])
     for perm in ([0], [0, 0], [1, 2], [-1, 0], [2**62, 0], list(range(50))):
         yield f"Transpose by {perm[:3]}", model([node("Transpose", "x", "y", perm=perm)])
     for block in (0, -1, 2**31, 3):
-        yield f"DepthToSpace by {block}", model([node("DepthToSpace", "x", "y", blocksize=block)], x=image)
-        yield f"SpaceToDepth by {block}", model([node("SpaceToDepth", "x", "y", blocksize=block)], x=image)
+        yield (
+            f"DepthToSpace by {block}",
+            model([node("DepthToSpace", "x", "y", blocksize=block)], x=image),
+        )
+        yield (
+            f"SpaceToDepth by {block}",
+            model([node("SpaceToDepth", "x", "y", blocksize=block)], x=image),
+        )
     yield "Gemm of nan", model([node("Gemm", "x x", "y", alpha=float("nan"), transB=2**40)])
     yield "TopK of 2^62", model([node("TopK", "x k", "y i")], [tensor("k", [2**62])])
     yield "Split into 2^31", model([node("Split", "x", "y z", num_outputs=2**31)], opset=18)
     yield (
         "OneHot of depth 2^62",
         model(
-            [node("Cast", "x", "i", to=7), node("OneHot", "i d v", "y")], [tensor("d", 2**62), tensor("v", [0.0, 1.0])]
+            [node("Cast", "x", "i", to=7), node("OneHot", "i d v", "y")],
+            [tensor("d", 2**62), tensor("v", [0.0, 1.0])],
         ),
     )
     yield "attribute of another type", model([node("Concat", "x x", "y", axis=1.5)])
     yield "attribute given twice", _twice()
     yield "attribute without a type", _untyped()
     yield "Einsum of nonsense", model([node("Einsum", "x x", "y", equation="ij,jk" * 2000 + "->")])
-    yield "perm by reference outside a function", _reference(node("Transpose", "x", "y", perm=[1, 0]))
+    yield (
+        "perm by reference outside a function",
+        _reference(node("Transpose", "x", "y", perm=[1, 0])),
+    )
     yield "axis by reference outside a function", _reference(node("Concat", "x x", "y", axis=1))
-    yield "Constant by reference outside a function", _reference(node("Constant", "", "y", value_float=1.0))
+    yield (
+        "Constant by reference outside a function",
+        _reference(node("Constant", "", "y", value_float=1.0)),
+    )
 
 
 def _twice() -> ModelProto:
@@ -175,38 +217,80 @@ def ranks() -> Iterator[tuple[str, ModelProto]]:
     for rank in (9, 33, 65, 300):
         shape = (1,) * rank
         yield f"input of rank {rank}", relu(x=value("x", shape))
-        yield f"weight of rank {rank}", model([node("Add", "x w", "y")], [raw("w", shape, bytes(4))])
+        yield (
+            f"weight of rank {rank}",
+            model([node("Add", "x w", "y")], [raw("w", shape, bytes(4))]),
+        )
         target = tensor("s", [1] * (rank - 2) + [2, 3])
-        yield f"Reshape to rank {rank}", model([node("Reshape", "x s", "h"), node("Relu", "h", "y")], [target])
-        yield f"Expand to rank {rank}", model([node("Expand", "x s", "h"), node("Relu", "h", "y")], [target])
+        yield (
+            f"Reshape to rank {rank}",
+            model([node("Reshape", "x s", "h"), node("Relu", "h", "y")], [target]),
+        )
+        yield (
+            f"Expand to rank {rank}",
+            model([node("Expand", "x s", "h"), node("Relu", "h", "y")], [target]),
+        )
         axes = tensor("a", list(range(rank - 2)))
-        yield f"Unsqueeze to rank {rank}", model([node("Unsqueeze", "x a", "h"), node("Exp", "h", "y")], [axes])
+        yield (
+            f"Unsqueeze to rank {rank}",
+            model([node("Unsqueeze", "x a", "h"), node("Exp", "h", "y")], [axes]),
+        )
 
 
 def size_bombs() -> Iterator[tuple[str, ModelProto]]:
     """Small files that ask folding, inference or a run for huge values."""
     for n in (2**28, *_HUGE):
-        tail = [node("ReduceMax", "h", "m", keepdims=0), node("Cast", "m", "f", to=1), node("Add", "x f", "y")]
+        tail = [
+            node("ReduceMax", "h", "m", keepdims=0),
+            node("Cast", "m", "f", to=1),
+            node("Add", "x f", "y"),
+        ]
         size, two = tensor("n", [n]), tensor("t", [n, n])
         yield (
             f"Range of {n}",
-            model([node("Range", "a n b", "h"), *tail], [tensor("a", 0), tensor("n", n), tensor("b", 1)]),
+            model(
+                [node("Range", "a n b", "h"), *tail],
+                [tensor("a", 0), tensor("n", n), tensor("b", 1)],
+            ),
         )
         yield f"ConstantOfShape of {n}", model([node("ConstantOfShape", "n", "h"), *tail], [size])
-        yield f"ConstantOfShape of {n} squared", model([node("ConstantOfShape", "t", "h"), *tail], [two])
-        yield f"Expand to {n}", model([node("Expand", "o n", "h"), *tail], [size, tensor("o", [1.0], np.float32)])
-        yield f"Tile by {n}", model([node("Tile", "o n", "h"), *tail], [size, tensor("o", [1.0], np.float32)])
+        yield (
+            f"ConstantOfShape of {n} squared",
+            model([node("ConstantOfShape", "t", "h"), *tail], [two]),
+        )
+        yield (
+            f"Expand to {n}",
+            model([node("Expand", "o n", "h"), *tail], [size, tensor("o", [1.0], np.float32)]),
+        )
+        yield (
+            f"Tile by {n}",
+            model([node("Tile", "o n", "h"), *tail], [size, tensor("o", [1.0], np.float32)]),
+        )
         yield (
             f"Pad by {n}",
-            model([node("Pad", "o p", "h"), *tail], [tensor("p", [n, n]), tensor("o", [1.0], np.float32)]),
+            model(
+                [node("Pad", "o p", "h"), *tail],
+                [tensor("p", [n, n]), tensor("o", [1.0], np.float32)],
+            ),
         )
         yield (
             f"Resize to {n}",
-            model([node("Resize", "o  r", "h"), *tail], [tensor("r", [n], np.float32), tensor("o", [1.0], np.float32)]),
+            model(
+                [node("Resize", "o  r", "h"), *tail],
+                [tensor("r", [n], np.float32), tensor("o", [1.0], np.float32)],
+            ),
         )
         yield (
             f"ConstantOfShape of a run-time {n}",
-            model([node("Shape", "x", "s"), node("Mul", "s n", "k"), node("ConstantOfShape", "k", "h"), *tail], [size]),
+            model(
+                [
+                    node("Shape", "x", "s"),
+                    node("Mul", "s n", "k"),
+                    node("ConstantOfShape", "k", "h"),
+                    *tail,
+                ],
+                [size],
+            ),
         )
         yield (
             f"Upsampled Concat of Range {n}",
@@ -216,7 +300,10 @@ def size_bombs() -> Iterator[tuple[str, ModelProto]]:
             ),
         )
     chain = [node("Concat", f"h{i} h{i}", f"h{i + 1}", axis=0) for i in range(60)]
-    yield "doubled sixty times", model([node("Relu", "x", "h0"), *chain, node("ReduceMax", "h60", "y")])
+    yield (
+        "doubled sixty times",
+        model([node("Relu", "x", "h0"), *chain, node("ReduceMax", "h60", "y")]),
+    )
     ones = tensor("h0", np.ones(64), np.float32)
     yield (
         "a constant doubled sixty times",
@@ -225,7 +312,14 @@ def size_bombs() -> Iterator[tuple[str, ModelProto]]:
     powers = [node("Mul", f"p{i} p{i}", f"p{i + 1}") for i in range(70)]
     yield (
         "shape arithmetic past int64",
-        model([node("Shape", "x", "p0"), *powers, node("ConstantOfShape", "p70", "c"), node("ReduceMax", "c", "y")]),
+        model(
+            [
+                node("Shape", "x", "p0"),
+                *powers,
+                node("ConstantOfShape", "p70", "c"),
+                node("ReduceMax", "c", "y"),
+            ]
+        ),
     )
     outer = [node("MatMul", f"c{i} d", f"c{i + 1}") for i in range(30)]
     big = [tensor("s", [3000, 3000])]
@@ -258,13 +352,20 @@ def size_bombs() -> Iterator[tuple[str, ModelProto]]:
 
 def reference_bombs() -> Iterator[tuple[str, ModelProto]]:
     """Quick in onnxruntime, slow or large in numpy."""
-    weights = [tensor("w", np.ones((1, 1, 1)), np.float32), tensor("r", np.ones((1, 1, 1)), np.float32)]
+    weights = [
+        tensor("w", np.ones((1, 1, 1)), np.float32),
+        tensor("r", np.ones((1, 1, 1)), np.float32),
+    ]
     for n in (10**5, 3 * 10**6):
         shape = tensor("s", [n, 1, 1])
         body = [node("Expand", "x s", "h"), node("RNN", "h w r", "all last", hidden_size=1)]
         yield (
             f"RNN of {n} steps",
-            model([*body, node("ReduceMax", "last", "y", keepdims=0)], [shape, *weights], x=value("x", (1, 1, 1))),
+            model(
+                [*body, node("ReduceMax", "last", "y", keepdims=0)],
+                [shape, *weights],
+                x=value("x", (1, 1, 1)),
+            ),
         )
         yield (
             f"NonZero of {n}",
@@ -290,7 +391,9 @@ def nested() -> Iterator[tuple[str, ModelProto]]:
         inner = graph([node("Relu", "x", "y0")], outputs=[value("y0", None)])
         for i in range(depth):
             other = inner if i < 3 else _leaf(i)
-            choice = helper.make_node("If", ["c"], [f"y{i + 1}"], then_branch=inner, else_branch=other)
+            choice = helper.make_node(
+                "If", ["c"], [f"y{i + 1}"], then_branch=inner, else_branch=other
+            )
             inner = graph([choice], outputs=[value(f"y{i + 1}", None)])
         body = [node("ReduceMax", "x", "m", keepdims=0), node("Cast", "m", "c", to=9), *inner.node]
         yield f"If nested {depth} deep", model([*body, node("Identity", f"y{depth}", "y")])
@@ -306,7 +409,10 @@ def nested() -> Iterator[tuple[str, ModelProto]]:
         yield f"a sequence of sequences, {depth} deep", made
     yield (
         "chain of 20 000",
-        model([node("Relu", f"h{i}" if i else "x", f"h{i + 1}") for i in range(20_000)], y=value("h20000", None)),
+        model(
+            [node("Relu", f"h{i}" if i else "x", f"h{i + 1}") for i in range(20_000)],
+            y=value("h20000", None),
+        ),
     )
 
 
@@ -321,7 +427,11 @@ def functions() -> Iterator[tuple[str, ModelProto]]:
         line = [function("f0", [node("Relu", "a", "b")])]
         for i in range(depth):
             call = {"domain": f}
-            bomb.append(function(f"f{i + 1}", [node(f"f{i}", "a", "h", **call), node(f"f{i}", "h", "b", **call)]))
+            bomb.append(
+                function(
+                    f"f{i + 1}", [node(f"f{i}", "a", "h", **call), node(f"f{i}", "h", "b", **call)]
+                )
+            )
             line.append(function(f"f{i + 1}", [node(f"f{i}", "a", "b", **call)]))
         last = [node(f"f{depth}", "x", "y", domain=f)]
         yield f"calls doubled {depth} times", model(last, functions=bomb, imports=imports)
@@ -329,34 +439,58 @@ def functions() -> Iterator[tuple[str, ModelProto]]:
     yield (
         "calls itself",
         model(
-            [node("r", "x", "y", domain=f)], functions=[function("r", [node("r", "a", "b", domain=f)])], imports=imports
+            [node("r", "x", "y", domain=f)],
+            functions=[function("r", [node("r", "a", "b", domain=f)])],
+            imports=imports,
         ),
     )
-    two = [function("p", [node("q", "a", "b", domain=f)]), function("q", [node("p", "a", "b", domain=f)])]
+    two = [
+        function("p", [node("q", "a", "b", domain=f)]),
+        function("q", [node("p", "a", "b", domain=f)]),
+    ]
     yield "call each other", model([node("p", "x", "y", domain=f)], functions=two, imports=imports)
     same = [function("p", [node("Relu", "a", "b")])] * 2
     yield "defined twice", model([node("p", "x", "y", domain=f)], functions=same, imports=imports)
-    yield "of no nodes", model([node("p", "x", "y", domain=f)], functions=[function("p", [])], imports=imports)
+    yield (
+        "of no nodes",
+        model([node("p", "x", "y", domain=f)], functions=[function("p", [])], imports=imports),
+    )
     yield (
         "called with too many operands",
         model(
-            [node("p", "x x x", "y z", domain=f)], functions=[function("p", [node("Relu", "a", "b")])], imports=imports
+            [node("p", "x x x", "y z", domain=f)],
+            functions=[function("p", [node("Relu", "a", "b")])],
+            imports=imports,
         ),
     )
     yield (
         "domain that is not imported",
-        model([node("p", "x", "y", domain="g")], functions=[function("p", [node("Relu", "a", "b")], domain="g")]),
+        model(
+            [node("p", "x", "y", domain="g")],
+            functions=[function("p", [node("Relu", "a", "b")], domain="g")],
+        ),
     )
     unset = node("Concat", "a a", "b", axis=0)
     unset.attribute[0].Clear()
-    unset.attribute[0].name, unset.attribute[0].type, unset.attribute[0].ref_attr_name = "axis", 2, "missing"
+    unset.attribute[0].name, unset.attribute[0].type, unset.attribute[0].ref_attr_name = (
+        "axis",
+        2,
+        "missing",
+    )
     yield (
         "attribute that no call gives",
-        model([node("p", "x", "y", domain=f)], functions=[function("p", [unset], ["missing"])], imports=imports),
+        model(
+            [node("p", "x", "y", domain=f)],
+            functions=[function("p", [unset], ["missing"])],
+            imports=imports,
+        ),
     )
     yield (
         "named as an operator",
-        model([node("Relu", "x", "y")], functions=[function("Relu", [node("Neg", "a", "b")], domain="")]),
+        model(
+            [node("Relu", "x", "y")],
+            functions=[function("Relu", [node("Neg", "a", "b")], domain="")],
+        ),
     )
 
 
@@ -397,19 +531,31 @@ def names() -> Iterator[tuple[str, ModelProto]]:
     yield "one result twice", model([node("Split", "x s", "y y")], [tensor("s", [1, 1])])
     yield (
         "a weight twice",
-        model([node("Add", "x w", "y")], [tensor("w", [1.0], np.float32), tensor("w", [2.0], np.float32)]),
+        model(
+            [node("Add", "x w", "y")],
+            [tensor("w", [1.0], np.float32), tensor("w", [2.0], np.float32)],
+        ),
     )
     yield "an output twice", _output_twice()
     yield "an input twice", _input_twice()
     yield "reads itself", model([node("Add", "x y", "y")])
     yield "reads what comes later", model([node("Neg", "h", "y"), node("Relu", "x", "h")])
-    yield "a circle", model([node("Add", "x b", "a"), node("Relu", "a", "b"), node("Neg", "b", "y")])
+    yield (
+        "a circle",
+        model([node("Add", "x b", "a"), node("Relu", "a", "b"), node("Neg", "b", "y")]),
+    )
     yield "nothing returned", _nothing()
     yield "only an output, no nodes", model([])
-    yield "a gradient's own name", model([node("Relu", "x", "x_grad"), node("ReduceSum", "x_grad", "y", keepdims=0)])
+    yield (
+        "a gradient's own name",
+        model([node("Relu", "x", "x_grad"), node("ReduceSum", "x_grad", "y", keepdims=0)]),
+    )
     yield (
         "a name of onnx's making",
-        model([node("NonZero", "x", "unk__0"), node("Cast", "unk__0", "y", to=1)], y=value("y", ("unk__0", "unk__1"))),
+        model(
+            [node("NonZero", "x", "unk__0"), node("Cast", "unk__0", "y", to=1)],
+            y=value("y", ("unk__0", "unk__1")),
+        ),
     )
 
 
@@ -442,31 +588,51 @@ def external_data() -> Iterator[tuple[str, ModelProto]]:
     for place in places:
         yield f"at {place[:30]!r}", model(add, [external("w", (2, 3), location=place)])
     for key, text in itertools.product(
-        ("offset", "length"), ("-1", "0", "1", "23", "25", "9" * 19, "9" * 5000, "1e3", "", " 8", "٣", "0x10")
+        ("offset", "length"),
+        ("-1", "0", "1", "23", "25", "9" * 19, "9" * 5000, "1e3", "", " 8", "٣", "0x10"),
     ):
-        yield f"{key} {text[:20]!r}", model(add, [external("w", (2, 3), location="good.bin", **{key: text})])
+        yield (
+            f"{key} {text[:20]!r}",
+            model(add, [external("w", (2, 3), location="good.bin", **{key: text})]),
+        )
     yield "without a location", model(add, [external("w", (2, 3))])
     yield (
         "16 GiB in a sparse file",
-        model([node("ReduceMax", "w", "m"), node("Add", "x m", "y")], [external("w", (2**32,), location="sparse.bin")]),
+        model(
+            [node("ReduceMax", "w", "m"), node("Add", "x m", "y")],
+            [external("w", (2**32,), location="sparse.bin")],
+        ),
     )
     yield "2^62 elements", model(add, [external("w", (2**62,), location="good.bin")])
     yield "checksum", model(add, [external("w", (2, 3), location="good.bin", checksum="0" * 5000)])
-    yield "unknown keys", model(add, [external("w", (2, 3), location="good.bin", basepath="/etc", key="x" * 5000)])
+    yield (
+        "unknown keys",
+        model(add, [external("w", (2, 3), location="good.bin", basepath="/etc", key="x" * 5000)]),
+    )
     both = external("w", (2, 3), location="good.bin")
     both.raw_data = bytes(24)
     yield "data inside and outside", model(add, [both])
     inside = node("Constant", "", "w", value=external("c", (2, 3), location="../secret.bin"))
     yield "a Constant outside", model([inside, *add])
     many = [external(f"w{i}", (2, 3), location="good.bin") for i in range(50)]
-    yield "fifty in one place", model([node("Sum", " ".join(["x", *(f"w{i}" for i in range(50))]), "y")], many)
+    yield (
+        "fifty in one place",
+        model([node("Sum", " ".join(["x", *(f"w{i}" for i in range(50))]), "y")], many),
+    )
     yield (
         "text outside",
-        model([node("Identity", "w", "y")], [external("w", (2,), TensorProto.STRING, location="good.bin")]),
+        model(
+            [node("Identity", "w", "y")],
+            [external("w", (2,), TensorProto.STRING, location="good.bin")],
+        ),
     )
     yield (
         "int4 outside",
-        model([node("Cast", "w", "y", to=1)], [external("w", (3,), TensorProto.INT4, location="good.bin")], opset=21),
+        model(
+            [node("Cast", "w", "y", to=1)],
+            [external("w", (3,), TensorProto.INT4, location="good.bin")],
+            opset=21,
+        ),
     )
 
 
@@ -480,7 +646,10 @@ def text_in_names() -> Iterator[tuple[str, ModelProto]]:
     made.graph.output[0].name = made.graph.node[0].output[0] = ESCAPE + "y"
     yield "in inputs and outputs", made
     yield "in an operator", model([node(ESCAPE, "x", "y")])
-    yield "in an operator of a domain", model([node(ESCAPE, "x", "y", domain=ESCAPE)], imports=[(ESCAPE, 1)])
+    yield (
+        "in an operator of a domain",
+        model([node(ESCAPE, "x", "y", domain=ESCAPE)], imports=[(ESCAPE, 1)]),
+    )
     yield "in a function", model(
         [node(ESCAPE, "x", "y", domain=ESCAPE)], functions=[function(ESCAPE, [node("Relu", "a", "b")], domain=ESCAPE)],
         imports=[(ESCAPE, 1)],
@@ -492,10 +661,16 @@ def text_in_names() -> Iterator[tuple[str, ModelProto]]:
     yield "in metadata", made
     yield (
         "in a weight",
-        model([node("MatMul", f"x {ESCAPE}w", "y")], [tensor(ESCAPE + "w", np.ones((3, 3)), np.float32)]),
+        model(
+            [node("MatMul", f"x {ESCAPE}w", "y")],
+            [tensor(ESCAPE + "w", np.ones((3, 3)), np.float32)],
+        ),
     )
     yield "in an operand that is missing", model([node("Relu", ESCAPE, "y")])
-    yield "in a location", model([node("Add", "x w", "y")], [external("w", (2, 3), location=ESCAPE)])
+    yield (
+        "in a location",
+        model([node("Add", "x w", "y")], [external("w", (2, 3), location=ESCAPE)]),
+    )
     yield "in an attribute", model([node("Relu", "x", "y", **{ESCAPE: ESCAPE})])
     made = relu()
     made.graph.node[0].metadata_props.add(key=ESCAPE, value=ESCAPE)
@@ -521,17 +696,24 @@ def protobuf() -> Iterator[tuple[str, bytes]]:
     yield "not UTF-8 everywhere", good.replace(b"Relu", b"\xff\xfe\xfd\xfc")
     yield (
         "a name that is not UTF-8",
-        model([node("Relu", "x", "hh"), node("Neg", "hh", "y")]).SerializeToString().replace(b"hh", b"\xff\xfe"),
+        model([node("Relu", "x", "hh"), node("Neg", "hh", "y")])
+        .SerializeToString()
+        .replace(b"hh", b"\xff\xfe"),
     )
     yield (
         "a function name that is not UTF-8",
         model(
-            [node("ff", "x", "y", domain="f")], functions=[function("ff", [node("Relu", "a", "b")])], imports=[("f", 1)]
+            [node("ff", "x", "y", domain="f")],
+            functions=[function("ff", [node("Relu", "a", "b")])],
+            imports=[("f", 1)],
         )
         .SerializeToString()
         .replace(b"ff", b"\xff\xfe"),
     )
-    yield "a symbol that is not UTF-8", relu(x=value("x", ("NN", 3))).SerializeToString().replace(b"NN", b"\xff\xfe")
+    yield (
+        "a symbol that is not UTF-8",
+        relu(x=value("x", ("NN", 3))).SerializeToString().replace(b"NN", b"\xff\xfe"),
+    )
     yield "a zip bomb's name", b"PK\x03\x04" + bytes(100)
     yield "text", b"ir_version: 8\n" * 100
     yield "a hundred thousand metadata entries", _metadata(100_000)
@@ -564,10 +746,20 @@ def _metadata(count: int) -> bytes:
 
 def constants() -> Iterator[tuple[str, ModelProto]]:
     for count in (0, 2, 3):
-        kinds = dict(itertools.islice({"value_float": 1.0, "value_int": 1, "value_string": "a"}.items(), count))
-        yield f"Constant with {count} values", model([node("Constant", "", "c", **kinds), node("Add", "x c", "y")])  # type: ignore[arg-type]
+        kinds = dict(
+            itertools.islice(
+                {"value_float": 1.0, "value_int": 1, "value_string": "a"}.items(), count
+            )
+        )
+        yield (
+            f"Constant with {count} values",
+            model([node("Constant", "", "c", **kinds), node("Add", "x c", "y")]),
+        )  # type: ignore[arg-type]
     yield "Constant with operands", model([node("Constant", "x", "y", value_float=1.0)])
-    yield "Constant of 10^6 strings", model([node("Constant", "", "y", value_strings=["a"] * 10**6)])
+    yield (
+        "Constant of 10^6 strings",
+        model([node("Constant", "", "y", value_strings=["a"] * 10**6)]),
+    )
     yield "Concat of 20 000", model([node("Concat", " ".join(["x"] * 20_000), "y", axis=0)])
     yield "Sum of 20 000", model([node("Sum", " ".join(["x"] * 20_000), "y")])
     yield "no operands", model([node("Relu", "", "y")])
@@ -595,7 +787,9 @@ def sparse() -> Iterator[tuple[str, ModelProto]]:
         one.indices.CopyFrom(tensor("", indices, np.int64))
         yield f"weight: {what}", made
         constant = helper.make_node("Constant", [], ["w"])
-        attribute = constant.attribute.add(name="sparse_value", type=onnx.AttributeProto.SPARSE_TENSOR)
+        attribute = constant.attribute.add(
+            name="sparse_value", type=onnx.AttributeProto.SPARSE_TENSOR
+        )
         attribute.sparse_tensor.CopyFrom(one)
         yield f"Constant: {what}", model([constant, node("Add", "x w", "y")])
 
@@ -623,9 +817,17 @@ def control_flow() -> Iterator[tuple[str, ModelProto]]:
     yield "If of no branches", model([node("Cast", "x", "c", to=9), node("If", "c", "y")])
     yield (
         "If on a matrix",
-        model([node("Cast", "x", "c", to=9), node("If", "c", "y", then_branch=_leaf(0), else_branch=_leaf(1))]),
+        model(
+            [
+                node("Cast", "x", "c", to=9),
+                node("If", "c", "y", then_branch=_leaf(0), else_branch=_leaf(1)),
+            ]
+        ),
     )
-    yield "Scan of more inputs than there are", model([node("Scan", "x x", "y", body=body, num_scan_inputs=2**31)])
+    yield (
+        "Scan of more inputs than there are",
+        model([node("Scan", "x x", "y", body=body, num_scan_inputs=2**31)]),
+    )
     yield "Scan of -1 inputs", model([node("Scan", "x x", "y", body=body, num_scan_inputs=-1)])
     yield (
         "SequenceAt of an empty sequence",
@@ -633,7 +835,10 @@ def control_flow() -> Iterator[tuple[str, ModelProto]]:
     )
     yield (
         "SplitToSequence by 0",
-        model([node("SplitToSequence", "x k", "s"), node("ConcatFromSequence", "s", "y", axis=0)], [tensor("k", 0)]),
+        model(
+            [node("SplitToSequence", "x k", "s"), node("ConcatFromSequence", "s", "y", axis=0)],
+            [tensor("k", 0)],
+        ),
     )
 
 
@@ -642,12 +847,21 @@ def quantized() -> Iterator[tuple[str, ModelProto]]:
         weights = [tensor("s", scale, np.float32), tensor("z", 3, np.int8)]
         yield (
             f"scale {scale}",
-            model([node("QuantizeLinear", "x s z", "q"), node("DequantizeLinear", "q s z", "y")], weights),
+            model(
+                [node("QuantizeLinear", "x s z", "q"), node("DequantizeLinear", "q s z", "y")],
+                weights,
+            ),
         )
     weights = [tensor("s", [1.0] * 7, np.float32), tensor("z", [0] * 5, np.int8)]
     yield (
         "scales of another length",
-        model([node("QuantizeLinear", "x s z", "q", axis=9), node("DequantizeLinear", "q s z", "y", axis=-9)], weights),
+        model(
+            [
+                node("QuantizeLinear", "x s z", "q", axis=9),
+                node("DequantizeLinear", "q s z", "y", axis=-9),
+            ],
+            weights,
+        ),
     )
 
 
@@ -669,8 +883,16 @@ def opsets() -> Iterator[tuple[str, ModelProto]]:
     made = relu()
     made.opset_import[0].domain = "ai.onnx"
     yield "the default domain by its name", made
-    for domain in ("com.microsoft", "ai.onnx.ml", "ai.onnx.preview.training", "com.ms.internal.nhwc"):
-        yield f"nonsense of {domain}", model([node("Nonsense", "x", "y", domain=domain)], imports=[(domain, 1)])
+    for domain in (
+        "com.microsoft",
+        "ai.onnx.ml",
+        "ai.onnx.preview.training",
+        "com.ms.internal.nhwc",
+    ):
+        yield (
+            f"nonsense of {domain}",
+            model([node("Nonsense", "x", "y", domain=domain)], imports=[(domain, 1)]),
+        )
         yield f"unimported {domain}", model([node("Gelu", "x", "y", domain=domain)])
 
 
@@ -709,7 +931,10 @@ def recipes() -> Iterator[tuple[str, bytes]]:
     yield "not UTF-8", b"\xff\xfe"
     yield "zeros", bytes(100)
     yield "a megabyte of keys", b"".join(b"k%d = 1\n" % i for i in range(60_000))
-    yield "a pass with an option of 5000 digits", b'passes = "fold-constant{max_growth=' + b"9" * 5000 + b'}"'
+    yield (
+        "a pass with an option of 5000 digits",
+        b'passes = "fold-constant{max_growth=' + b"9" * 5000 + b'}"',
+    )
     yield "a pass with an option of nothing", b'passes = "fold-constant{max_growth=}"'
     yield "a glob of stars", b'[models."' + b"*" * 3000 + b'x"]\npreset = "default"'
 

@@ -13,7 +13,17 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, num
 
 from tests.backend_suite import usable
 
-_DTYPES = (np.float32, np.float32, np.float64, np.float16, np.int64, np.int32, np.int8, np.uint8, np.bool_)
+_DTYPES = (
+    np.float32,
+    np.float32,
+    np.float64,
+    np.float16,
+    np.int64,
+    np.int32,
+    np.int8,
+    np.uint8,
+    np.bool_,
+)
 _NUMBERS = (0.0, 1.0, -1.0, 2.0, 0.5, 3.0, 1e30, -1e30, float("nan"), float("inf"))
 
 
@@ -54,7 +64,9 @@ def mutant(rng: random.Random, seed: Seed) -> bytes:
 
 
 def _change(rng: random.Random, operands: list[Any], node: NodeProto) -> None:
-    present = [i for i, v in enumerate(operands) if isinstance(v, np.ndarray) and v.dtype.kind in "fiub"]
+    present = [
+        i for i, v in enumerate(operands) if isinstance(v, np.ndarray) and v.dtype.kind in "fiub"
+    ]
     kind = rng.randrange(7)
     if kind == 0 and len(operands) > 1:
         i, k = rng.sample(range(len(operands)), 2)
@@ -79,7 +91,9 @@ def _other(rng: random.Random, kind: int, value: np.ndarray[Any, Any]) -> np.nda
     if kind == 5 and value.ndim:
         axis = rng.randrange(value.ndim)
         length = rng.choice((0, 1, value.shape[axis] + 1, 2 * value.shape[axis]))
-        return np.resize(np.moveaxis(value, axis, 0), (length, *np.delete(value.shape, axis))).swapaxes(0, axis)
+        return np.resize(
+            np.moveaxis(value, axis, 0), (length, *np.delete(value.shape, axis))
+        ).swapaxes(0, axis)
     return np.full(value.shape, rng.choice(_NUMBERS)).astype(value.dtype)
 
 
@@ -89,16 +103,28 @@ def _shake(rng: random.Random, node: NodeProto) -> None:
         a.i = rng.choice((0, 1, -1, 2, 5, a.i + 1, a.i - 1))
     elif a.type == onnx.AttributeProto.INTS:
         values = list(a.ints)
-        longer = [values[:-1], [*values, 1], [v + 1 for v in values], [0 for _ in values], values[::-1]]
+        longer = [
+            values[:-1],
+            [*values, 1],
+            [v + 1 for v in values],
+            [0 for _ in values],
+            values[::-1],
+        ]
         a.ints[:] = rng.choice(longer)
     elif a.type == onnx.AttributeProto.FLOAT:
         a.f = rng.choice(_NUMBERS)
     elif a.type == onnx.AttributeProto.STRING:
-        a.s = rng.choice((b"", b"nonsense", b"SAME_UPPER", b"linear", b"cubic", b"nearest", b"reflect"))
+        a.s = rng.choice(
+            (b"", b"nonsense", b"SAME_UPPER", b"linear", b"cubic", b"nearest", b"reflect")
+        )
 
 
 def _model(
-    rng: random.Random, node: NodeProto, operands: Sequence[Any], constant: Sequence[bool], opset: int
+    rng: random.Random,
+    node: NodeProto,
+    operands: Sequence[Any],
+    constant: Sequence[bool],
+    opset: int,
 ) -> ModelProto:
     inputs: list[ValueInfoProto] = []
     weights: list[TensorProto] = []
@@ -112,12 +138,20 @@ def _model(
         if constant[i] and array.dtype != object:
             weights.append(numpy_helper.from_array(array, name))
         else:
-            dtype = TensorProto.STRING if array.dtype == object else helper.np_dtype_to_tensor_dtype(array.dtype)
+            dtype = (
+                TensorProto.STRING
+                if array.dtype == object
+                else helper.np_dtype_to_tensor_dtype(array.dtype)
+            )
             inputs.append(helper.make_tensor_value_info(name, dtype, _declared(rng, array.shape)))
     node.input[:] = names
     # a single output, which needs no --target
-    dtype = rng.choice((TensorProto.FLOAT,) * 6 + (TensorProto.INT64, TensorProto.DOUBLE, TensorProto.UNDEFINED))
-    shape = rng.choice((None, None, None, (), (1,), (2, 3), ("a", "b"), ("a", "b", "c", "d"), (1, 1, 4, 4)))
+    dtype = rng.choice(
+        (TensorProto.FLOAT,) * 6 + (TensorProto.INT64, TensorProto.DOUBLE, TensorProto.UNDEFINED)
+    )
+    shape = rng.choice(
+        (None, None, None, (), (1,), (2, 3), ("a", "b"), ("a", "b", "c", "d"), (1, 1, 4, 4))
+    )
     output = helper.make_tensor_value_info(next(n for n in node.output if n), dtype, shape)
     graph = helper.make_graph([node], "g", inputs, [output], weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)

@@ -96,19 +96,30 @@ class _Worker:
         shell = f"ulimit -v {ADDRESS_SPACE}; exec {sys.executable} -m tests.hostile.running"
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the worker
         self.process = subprocess.Popen(
-            ["bash", "-c", shell], cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors
+            ["bash", "-c", shell],
+            cwd=ROOT,
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
         )
 
     def ask(self, job: Job, command: str) -> str:
         """What went wrong; empty where nothing did."""
         assert self.process.stdin is not None and self.process.stdout is not None
         with tempfile.TemporaryDirectory(prefix="hostile-") as folder:
-            words, written = COMMANDS.get(command, (list(job.words), set(_OUTPUT).intersection(job.words)))
+            words, written = COMMANDS.get(
+                command, (list(job.words), set(_OUTPUT).intersection(job.words))
+            )
             words = [*words, "--config", "recipe.toml"] if job.config is not None else words
             if not any(word.startswith("--timeout") for word in words):
                 words = [*words, "--timeout", str(TIMEOUT)]
             before = _furnish(Path(folder), job)
-            request = {"folder": str(Path(folder) / "room"), "words": words, "written": sorted(written)}
+            request = {
+                "folder": str(Path(folder) / "room"),
+                "words": words,
+                "written": sorted(written),
+            }
             try:
                 self.process.stdin.write(json.dumps(request).encode() + b"\n")
                 self.process.stdin.flush()
@@ -153,7 +164,9 @@ def _furnish(folder: Path, job: Job) -> dict[str, bytes]:
     room = folder / "room"
     (room / "folder").mkdir(parents=True)
     (folder / "secret.bin").write_bytes(SECRET)
-    (room / "model.onnx").write_bytes(job.content.replace(b"{secret}", str(folder / "secret.bin").encode()[:8]))
+    (room / "model.onnx").write_bytes(
+        job.content.replace(b"{secret}", str(folder / "secret.bin").encode()[:8])
+    )
     (room / "good.bin").write_bytes(bytes(24))
     (room / "folder" / "inner.bin").write_bytes(bytes(24))
     (room / "link").symlink_to("../secret.bin")
@@ -176,7 +189,9 @@ def _files(folder: Path) -> dict[str, bytes]:
     return found
 
 
-def _judge(answer: dict[str, Any], before: dict[str, bytes], folder: Path, written: set[str]) -> str:
+def _judge(
+    answer: dict[str, Any], before: dict[str, bytes], folder: Path, written: set[str]
+) -> str:
     code, out, err = answer["code"], answer["out"], answer["err"]
     lines = err.splitlines()
     if code not in (0, 1, 2):
@@ -190,7 +205,9 @@ def _judge(answer: dict[str, Any], before: dict[str, bytes], folder: Path, writt
         return f"a line of {len(complaints[0])} characters"
     if code == 1 and not complaints and not out:
         return "exit 1 without a word"
-    if _CONTROL.search(out.replace("\n", "").replace("\t", "")) or _CONTROL.search(err.replace("\n", "")):
+    if _CONTROL.search(out.replace("\n", "").replace("\t", "")) or _CONTROL.search(
+        err.replace("\n", "")
+    ):
         return f"control characters: {(_CONTROL.search(out + err) or [''])[0]!r}"
     after = _files(folder)
     for name, content in before.items():
@@ -200,7 +217,10 @@ def _judge(answer: dict[str, Any], before: dict[str, bytes], folder: Path, writt
     extra = [name for name in after if name not in allowed and not (code == 0 and ".onnx." in name)]
     if extra:
         return f"left behind: {extra}"
-    if any(SECRET[:20] in content for content in after.values()) or SECRET[:20].decode() in out + err:
+    if (
+        any(SECRET[:20] in content for content in after.values())
+        or SECRET[:20].decode() in out + err
+    ):
         return "the secret was read"
     return "no output" if code == 0 and written and not after else ""
 
@@ -220,8 +240,15 @@ def _serve() -> None:
             except BaseException as error:  # noqa: BLE001  # what main lets through is what we look for
                 code = f"{type(error).__name__}: {error}"
         os.chdir("/")
-        answer = {"code": code, "out": out.getvalue(), "err": err.getvalue(), "words": request["words"]}
-        channel.write(json.dumps({**answer, "seconds": time.monotonic() - started}).encode() + b"\n")
+        answer = {
+            "code": code,
+            "out": out.getvalue(),
+            "err": err.getvalue(),
+            "words": request["words"],
+        }
+        channel.write(
+            json.dumps({**answer, "seconds": time.monotonic() - started}).encode() + b"\n"
+        )
         channel.flush()
 
 

@@ -33,7 +33,9 @@ def seeds() -> Iterator[tuple[str, bytes]]:
     )  # fmt: skip
     yield (
         "loop",
-        model([node("Loop", "n g x", "y", body=body)], [tensor("n", 3), tensor("g", True)]).SerializeToString(),
+        model(
+            [node("Loop", "n g x", "y", body=body)], [tensor("n", 3), tensor("g", True)]
+        ).SerializeToString(),
     )
     branch = [graph([node(op, "x", "o")], outputs=[value("o", None)]) for op in ("Neg", "Exp")]
     yield "if", model(
@@ -48,7 +50,11 @@ def seeds() -> Iterator[tuple[str, bytes]]:
     yield (
         "quantized",
         model(
-            [node("QuantizeLinear", "x s z", "q"), node("DequantizeLinear", "q s z", "d"), node("MatMul", "d w", "y")],
+            [
+                node("QuantizeLinear", "x s z", "q"),
+                node("DequantizeLinear", "q s z", "d"),
+                node("MatMul", "d w", "y"),
+            ],
             [*scale, tensor("w", np.ones((3, 2)), np.float32)],
         ).SerializeToString(),
     )

@@ -48,7 +48,13 @@ def test_damaged_models(commands: dict[str, object]) -> None:
     jobs = []
     for i in range(300 if commands is QUICK else 60):
         name, data = models[i % len(models)]
-        jobs.append(Job(f"{name} {i}", mutant(data, edits(rng, data)), (names[i // len(models) % len(names)],)))
+        jobs.append(
+            Job(
+                f"{name} {i}",
+                mutant(data, edits(rng, data)),
+                (names[i // len(models) % len(names)],),
+            )
+        )
     assert failures(jobs) == []
 
 
@@ -59,7 +65,13 @@ def test_operands_that_are_not_what_the_operator_takes() -> None:
     jobs = []
     for i in range(300):
         seed = rng.choice(nodes)
-        jobs.append(Job(f"{seed.name} {i}", mutant_operands(rng, seed), ("params" if i % 4 == 0 else "grad",)))
+        jobs.append(
+            Job(
+                f"{seed.name} {i}",
+                mutant_operands(rng, seed),
+                ("params" if i % 4 == 0 else "grad",),
+            )
+        )
     assert failures(jobs) == []
 
 

@@ -62,14 +62,18 @@ def edit(block: BindingBlock, choose: random.Random) -> None:
     if not values:
         return
     old = choose.choice(values)
-    kind = choose.choice(["replace", "wrap one operand", "copy", "sweep", "rename", "share", "add then remove"])
+    kind = choose.choice(
+        ["replace", "wrap one operand", "copy", "sweep", "rename", "share", "add then remove"]
+    )
     if kind == "replace":  # every reader of old reads old + 0, the addition itself excepted
         with emitting(here) as at:
             new = old + 0.0
         here.replace(old, new)
         (added,) = (b for b in at.emitted if b.op == "Add")
         here.set_operand(added, 0, old)
-        if old.returned:  # the names were swapped, so `old` must not be returned by the sum's own name
+        if (
+            old.returned
+        ):  # the names were swapped, so `old` must not be returned by the sum's own name
             assert old.block is here
     elif kind == "wrap one operand":
         readers = [b for b in old.users if b.is_live]
@@ -78,7 +82,12 @@ def edit(block: BindingBlock, choose: random.Random) -> None:
             with emitting(here):
                 wrapped = op.Identity(old)
             here.set_operand(reader, reader.inputs.index(old), wrapped)
-    elif kind == "copy" and old.definition is not None and not old.definition.blocks and here.owner is None:
+    elif (
+        kind == "copy"
+        and old.definition is not None
+        and not old.definition.blocks
+        and here.owner is None
+    ):
         with emitting(here):
             copy = op.Identity(op.Identity(old))
         assert copy.use_count == 0
@@ -157,7 +166,9 @@ def test_bindings_of_a_removed_binding_are_not_live() -> None:
 
 
 def test_an_omitted_output_can_be_named_later() -> None:
-    block = load(parse("g (float[1,1,4,4] x) => (float[1,1,2,2] y) { y = MaxPool<kernel_shape=[3,3]>(x) }")).main
+    block = load(
+        parse("g (float[1,1,4,4] x) => (float[1,1,2,2] y) { y = MaxPool<kernel_shape=[3,3]>(x) }")
+    ).main
     pool = definition(block, "y")
     indices = block.add_result(pool, 1, block.program.names.fresh("indices"), None)
     block.add_output(indices)

@@ -35,7 +35,9 @@ for path in sys.argv[1:]:
 def chain(op: str, count: int, before: str, **attributes: object) -> ModelProto:
     """`count` nodes, each of which reads the one before it twice, behind `before`, which makes v0."""
     model = parse(f"g (float[3] x) => (float[n] y) {{ {before} y = Cast<to = 1>(v0) }}")
-    nodes = [helper.make_node(op, [f"v{i}", f"v{i}"], [f"v{i + 1}"], **attributes) for i in range(count)]
+    nodes = [
+        helper.make_node(op, [f"v{i}", f"v{i}"], [f"v{i + 1}"], **attributes) for i in range(count)
+    ]
     last = model.graph.node[-1]
     last.input[0] = f"v{count}"
     del model.graph.node[-1]
@@ -47,7 +49,9 @@ def from_length(op: str) -> ModelProto:
     """A rank of 2^40, from the length of a vector."""
     operands = {"ConstantOfShape": "s", "Resize": "x, , , s"}.get(op, "x, s")
     return parse(
-        f"g (float[3] x, int64[1099511627776] s) => (float[...] y) {{ y = {op}({operands}) }}".replace("[...]", "")
+        f"g (float[3] x, int64[1099511627776] s) => (float[...] y) {{ y = {op}({operands}) }}".replace(
+            "[...]", ""
+        )
     )
 
 
@@ -61,7 +65,11 @@ def nested_ifs(depth: int) -> ModelProto:
         node = helper.make_node("If", ["c"], [f"y{i}"])
         for branch in ("then_branch", "else_branch"):
             graph = onnx.GraphProto(name=f"{branch}{i}")
-            graph.node.append(body if branch == "then_branch" else helper.make_node("Abs", ["x"], [body.output[0]]))
+            graph.node.append(
+                body
+                if branch == "then_branch"
+                else helper.make_node("Abs", ["x"], [body.output[0]])
+            )
             graph.output.add(name=body.output[0]).type.tensor_type.elem_type = TensorProto.FLOAT
             node.attribute.append(helper.make_attribute(branch, graph))
         body = node
@@ -76,12 +84,19 @@ def calls(depth: int) -> ModelProto:
     imports = [helper.make_opsetid("", 20), helper.make_opsetid("f", 1)]
     functions = [
         helper.make_function(
-            "f", f"F{i}", ["x"], ["y"], [helper.make_node(f"F{i + 1}", ["x"], ["y"], domain="f")], imports
+            "f",
+            f"F{i}",
+            ["x"],
+            ["y"],
+            [helper.make_node(f"F{i + 1}", ["x"], ["y"], domain="f")],
+            imports,
         )
         for i in range(depth)
     ]
     functions.append(
-        helper.make_function("f", f"F{depth}", ["x"], ["y"], [helper.make_node("Neg", ["x"], ["y"])], imports)
+        helper.make_function(
+            "f", f"F{depth}", ["x"], ["y"], [helper.make_node("Neg", ["x"], ["y"])], imports
+        )
     )
     model = parse("g (float[3] x) => (float[3] y) { y = Neg(x) }")
     model.opset_import.append(imports[1])
@@ -92,7 +107,9 @@ def calls(depth: int) -> ModelProto:
 
 def rank(count: int) -> ModelProto:
     dims = ",".join(["1"] * count)
-    return parse(f"g (float[{dims}] x) => (float[{dims}] y) {{ s = Shape(x) t = Neg(x) y = Reshape(t, s) }}")
+    return parse(
+        f"g (float[{dims}] x) => (float[{dims}] y) {{ s = Shape(x) t = Neg(x) y = Reshape(t, s) }}"
+    )
 
 
 RANGE = "a = Constant<value_int = 0>() b = Constant<value_int = 4611686018427387904>() c = Constant<value_int = 1>()"
@@ -101,7 +118,9 @@ PARTS = """<ir_version: 8, opset_import: ["": 18, "f": 1]>
 g (float[4] x) => (float[N] y) { y = f.parts<n = 1>(x) }
 <domain: "f", opset_import: ["": 18]> parts <n>(a) => (b) { b, c = Split<num_outputs: int = @n>(a) }"""
 BOMBS: dict[str, Callable[[], ModelProto]] = {
-    "Range": lambda: parse(f"g (float[N] x) => (float[N] y) {{ {RANGE} r = Range(a, b, c) y = Cast<to = 1>(r) }}"),
+    "Range": lambda: parse(
+        f"g (float[N] x) => (float[N] y) {{ {RANGE} r = Range(a, b, c) y = Cast<to = 1>(r) }}"
+    ),
     "ConstantOfShape": lambda: parse(
         "g (float[N] x) => (float[N] y) { s = Constant<value_ints = [1099511627776]>() v = ConstantOfShape(s) y = Add(v, v) }"
     ),
@@ -119,7 +138,9 @@ BOMBS: dict[str, Callable[[], ModelProto]] = {
         f"rank of {op}": (lambda op=op: from_length(op))
         for op in ("ConstantOfShape", "Reshape", "Expand", "Tile", "Resize")
     },
-    "parts": lambda: parse("g (float[8] x) => (float[N] y) { y = Split<num_outputs = 4294967296>(x) }"),
+    "parts": lambda: parse(
+        "g (float[8] x) => (float[N] y) { y = Split<num_outputs = 4294967296>(x) }"
+    ),
     "parts of a function": lambda: parse(PARTS),
     "step": lambda: parse(
         """g (float[8] x) => (float[N] y) { s = Shape(x) a = Constant<value_ints = [0]>() z = Slice(s, a, a, a, a)
@@ -132,10 +153,14 @@ BOMBS: dict[str, Callable[[], ModelProto]] = {
 }
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="measures memory as Linux tells it")
+@pytest.mark.skipif(
+    not Path("/proc/self/statm").exists(), reason="measures memory as Linux tells it"
+)
 def test_reading_is_bounded(tmp_path: Path) -> None:
     for name, make in BOMBS.items():
         onnx.save(make(), tmp_path / name)
     paths = sorted(map(str, tmp_path.iterdir()))
-    found = subprocess.run([sys.executable, "-c", READ, *paths], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        [sys.executable, "-c", READ, *paths], capture_output=True, text=True, check=False
+    )
     assert (found.stdout, found.stderr) == ("", "")

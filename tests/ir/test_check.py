@@ -37,6 +37,8 @@ def test_check_finds_damage(damage: str, message: str) -> None:
     elif damage == "names":
         a.name = "b"
     else:
-        next(nested.vars()).name = "a"  # the nested reader of the outer `a` would read this in the file
+        next(
+            nested.vars()
+        ).name = "a"  # the nested reader of the outer `a` would read this in the file
     with pytest.raises(InternalError, match=message):
         block.check()

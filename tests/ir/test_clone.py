@@ -45,7 +45,14 @@ def test_a_binding_with_bodies() -> None:
 
 
 def test_an_operand_left_out() -> None:
-    program = load(parse("g (float[3] x, float lo, float hi) => (float[3] y) { y = Clip(x, lo, hi) }"))
+    program = load(
+        parse("g (float[3] x, float lo, float hi) => (float[3] y) { y = Clip(x, lo, hi) }")
+    )
     clip = next(iter(program.main.bindings))
-    (copy,) = clone_bindings([clip], program.main, {clip.inputs[2]: None} if clip.inputs[2] is not None else {})
-    assert [v is not None for v in copy.inputs] == [True, True] and list(copy.node.input) == ["x", "lo"]
+    (copy,) = clone_bindings(
+        [clip], program.main, {clip.inputs[2]: None} if clip.inputs[2] is not None else {}
+    )
+    assert [v is not None for v in copy.inputs] == [True, True] and list(copy.node.input) == [
+        "x",
+        "lo",
+    ]

@@ -39,7 +39,9 @@ def finish(block: BindingBlock, *results: Var) -> onnx.ModelProto:
     return model
 
 
-@pytest.mark.parametrize("dtype", ["float", "float16", "bfloat16", "double", "int64", "int32", "uint8"])
+@pytest.mark.parametrize(
+    "dtype", ["float", "float16", "bfloat16", "double", "int64", "int32", "uint8"]
+)
 def test_literals_take_the_dtype_of_the_type_variable(dtype: str) -> None:
     block = block_of(f"{dtype}[N,3] g, bool[N,3] c, int64[N] i")
     g, c, i = block.inputs
@@ -52,7 +54,9 @@ def test_literals_take_the_dtype_of_the_type_variable(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float", "float16", "double"])
-def test_a_float_literal_that_alone_decides_its_variable_follows_the_first_float(dtype: str) -> None:
+def test_a_float_literal_that_alone_decides_its_variable_follows_the_first_float(
+    dtype: str,
+) -> None:
     block = block_of(f"{dtype}[N] g")
     (g,) = block.inputs
     with emitting(block):
@@ -63,10 +67,16 @@ def test_a_float_literal_that_alone_decides_its_variable_follows_the_first_float
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda x, i: x @ np.ones((4, 2), np.float32), r"inner sizes differ: f32\[N,3\] @ f32\[4,2\]"),
+        (
+            lambda x, i: x @ np.ones((4, 2), np.float32),
+            r"inner sizes differ: f32\[N,3\] @ f32\[4,2\]",
+        ),
         (lambda x, i: x + np.ones(4, np.float32), r"do not broadcast: f32\[N,3\] and f32\[4\]"),
         (lambda x, i: x + i, "must have the dtype of|may not be"),
-        (lambda x, i: op.Sum(i, i), r"Sum\(i: i64\[N\], i: i64\[N\]\): operand 'data_0' may not be i64"),
+        (
+            lambda x, i: op.Sum(i, i),
+            r"Sum\(i: i64\[N\], i: i64\[N\]\): operand 'data_0' may not be i64",
+        ),
         (lambda x, i: i * 0.5, r"i64 cannot hold the constant 0.5"),
         (lambda x, i: op.Cast(x, to=10) + 1e9, r"f16 cannot hold the constant 1000000000"),
         (lambda x, i: op.Transpose(x, perm=[0, 2]), r"perm \[0, 2\] does not fit f32\[N,3\]"),
@@ -135,7 +145,10 @@ def test_operands_that_were_attributes_must_be_constant() -> None:
         with pytest.raises(InternalError, match="'axes' as an attribute"):
             op.ReduceSum(x, axes)
         assert op.ReduceSum(x, constant([1])).definition.attrs["axes"] == (1,)
-    with emitting(block_of("float[2,3] x", opset=9)) as at, pytest.raises(InternalError, match="2 operands"):
+    with (
+        emitting(block_of("float[2,3] x", opset=9)) as at,
+        pytest.raises(InternalError, match="2 operands"),
+    ):
         op.Slice(at.block.inputs[0], [0], [2], [1], [2])  # steps came later
 
 
@@ -163,7 +176,10 @@ UNION = {"a": "1 | 2", "b": "3", "onnxgrad.made_by": "law"}
 
 @pytest.mark.parametrize(("ir_version", "expected"), [(9, {}), (10, UNION)])
 def test_provenance_is_the_union(ir_version: int, expected: dict[str, str]) -> None:
-    model = parse("g (float[2] x) => (float[2] y) { t = Neg(x) u = Abs(x) y = Add(t, u) }", ir_version=ir_version)
+    model = parse(
+        "g (float[2] x) => (float[2] y) { t = Neg(x) u = Abs(x) y = Add(t, u) }",
+        ir_version=ir_version,
+    )
     for node, props in zip(model.graph.node, ({"a": "1"}, {"a": "2", "b": "3"})):
         for key, value in props.items():
             node.metadata_props.add(key=key, value=value)
@@ -200,7 +216,10 @@ def test_a_scan_body_has_typed_inputs() -> None:
     (x,) = block.inputs
     with emitting(block):
         body = nested_block("body")
-        state, step = (body.add_input(block.program.names.fresh(n), TensorType(1, (2,))) for n in ("state", "step"))
+        state, step = (
+            body.add_input(block.program.names.fresh(n), TensorType(1, (2,)))
+            for n in ("state", "step")
+        )
         with emitting(body):
             total = state + step
             body.add_output(total)
@@ -210,7 +229,9 @@ def test_a_scan_body_has_typed_inputs() -> None:
         last, sums = emit_with_blocks("Scan", [start, x], {"body": body}, types, num_scan_inputs=1)
     model = finish(block, last, sums)
     value = np.arange(10, dtype=np.float32).reshape(5, 2)
-    np.testing.assert_array_equal(ReferenceEvaluator(model).run(None, {"x": value})[2], np.cumsum(value, axis=0))
+    np.testing.assert_array_equal(
+        ReferenceEvaluator(model).run(None, {"x": value})[2], np.cumsum(value, axis=0)
+    )
 
 
 def test_literals_in_function_bodies_follow_an_operand_only_where_the_schema_says_so() -> None:
@@ -254,6 +275,8 @@ def test_other_domains_and_unknown_schemas() -> None:
     model = parse(f"{header} g (float[2] x) => (float[2] y) {{ y = Neg(x) }}")
     block = load(model).main
     with emitting(block):
-        out = op.domain("com.microsoft").FusedThing(block.inputs[0], 1.0, alpha=2, kind="a", sizes=[1, 2])
+        out = op.domain("com.microsoft").FusedThing(
+            block.inputs[0], 1.0, alpha=2, kind="a", sizes=[1, 2]
+        )
     assert out.type is None and out.definition.attrs == {"alpha": 2, "kind": "a", "sizes": (1, 2)}
     assert out.definition.inputs[1].dtype == TensorProto.FLOAT

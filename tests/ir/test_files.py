@@ -59,7 +59,9 @@ def test_a_pipe_gets_the_model_in_one_piece(tmp_path: Path, external: bool) -> N
     reader.join()
     model = onnx.load_model_from_string(got[0])
     assert pipe.is_fifo() and not any(t.external_data for t in model.graph.initializer)
-    assert [t.name for t in model.graph.initializer] == (["w", "tied", "unused"] if external else [])
+    assert [t.name for t in model.graph.initializer] == (
+        ["w", "tied", "unused"] if external else []
+    )
 
 
 @pytest.mark.parametrize("target", ["real.onnx", "missing.onnx", "sub/real.onnx"])
@@ -84,7 +86,9 @@ def test_a_link_and_weights_outside(tmp_path: Path) -> None:
     away.symlink_to("sub/there.onnx")
     save(program, here)
     assert here.is_symlink() and len(values(here)) == 3, "the weights lie beside both names"
-    with pytest.raises(InputError, match=r"is a link into another folder.*write to .*sub/there.onnx"):
+    with pytest.raises(
+        InputError, match=r"is a link into another folder.*write to .*sub/there.onnx"
+    ):
         save(program, away)
     assert list((tmp_path / "sub").iterdir()) == []
 
@@ -94,7 +98,11 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "b").symlink_to("a")
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "s"))
-        for name, words in (("a", "symbolic links"), ("s", "it is a socket"), ("", "it is a folder")):
+        for name, words in (
+            ("a", "symbolic links"),
+            ("s", "it is a socket"),
+            ("", "it is a folder"),
+        ):
             with pytest.raises(InputError, match=words):
                 save(load(parse(TEXT)), tmp_path / name)
     assert (tmp_path / "s").is_socket()

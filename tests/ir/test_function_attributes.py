@@ -21,7 +21,12 @@ KINDS: list[tuple[str, str, int, Any]] = [
     ("Constant", "value_int", AttributeProto.INT, 2),
     ("Constant", "value_floats", AttributeProto.FLOATS, [1.0, 2.0, 3.0]),
     ("Constant", "value_ints", AttributeProto.INTS, [1, 2, 3]),
-    ("Constant", "value", AttributeProto.TENSOR, numpy_helper.from_array(np.array([1, 2, 3], np.float32))),
+    (
+        "Constant",
+        "value",
+        AttributeProto.TENSOR,
+        numpy_helper.from_array(np.array([1, 2, 3], np.float32)),
+    ),
     ("LeakyRelu", "alpha", AttributeProto.FLOAT, 0.5),
     ("Softmax", "axis", AttributeProto.INT, 0),
     ("Transpose", "perm", AttributeProto.INTS, [0]),
@@ -32,10 +37,17 @@ def calling(kind: str, name: str, type_: int, value: Any) -> ModelProto:
     """x * F's attribute, or F's operator with it, twice with other values where that is a number."""
     inner = helper.make_node(kind, [] if kind == "Constant" else ["x"], ["c"])
     inner.attribute.add(name=name, ref_attr_name="a", type=type_)  # type: ignore[arg-type]  # the stub wants the enum
-    nodes = [inner, helper.make_node("Cast", ["c"], ["d"], to=1), helper.make_node("Mul", ["x", "d"], ["y"])]
-    body = helper.make_function("my", "F", ["x"], ["y"], nodes, [helper.make_opsetid("", 21)], ["a"])
+    nodes = [
+        inner,
+        helper.make_node("Cast", ["c"], ["d"], to=1),
+        helper.make_node("Mul", ["x", "d"], ["y"]),
+    ]
+    body = helper.make_function(
+        "my", "F", ["x"], ["y"], nodes, [helper.make_opsetid("", 21)], ["a"]
+    )
     model = parse(
-        "g (float[3] x) => (float l) { k = Neg(x) m = Neg(x) s = Add(k, m) l = ReduceSum<keepdims = 0>(s) }", opset=21
+        "g (float[3] x) => (float l) { k = Neg(x) m = Neg(x) s = Add(k, m) l = ReduceSum<keepdims = 0>(s) }",
+        opset=21,
     )
     other = value + 1 if isinstance(value, float) else value
     model.graph.node[0].CopyFrom(helper.make_node("F", ["x"], ["k"], domain="my", a=value))
@@ -45,8 +57,12 @@ def calling(kind: str, name: str, type_: int, value: Any) -> ModelProto:
     return model
 
 
-@pytest.mark.parametrize(("kind", "name", "type_", "value"), KINDS, ids=[f"{k[0]}-{k[1]}" for k in KINDS])
-def test_everything_takes_a_referred_attribute(kind: str, name: str, type_: int, value: Any) -> None:
+@pytest.mark.parametrize(
+    ("kind", "name", "type_", "value"), KINDS, ids=[f"{k[0]}-{k[1]}" for k in KINDS]
+)
+def test_everything_takes_a_referred_attribute(
+    kind: str, name: str, type_: int, value: Any
+) -> None:
     model = calling(kind, name, type_, value)
     assert onnxgrad.verify(model, model)
     for passes in (None, "inline"):
@@ -58,7 +74,10 @@ def test_everything_takes_a_referred_attribute(kind: str, name: str, type_: int,
 def test_a_reference_outside_a_function_is_refused() -> None:
     model = parse("g (float[3] x) => (float[3] y) { y = LeakyRelu(x) }")
     model.graph.node[0].attribute.add(name="alpha", ref_attr_name="a", type=AttributeProto.FLOAT)
-    with pytest.raises(InputError, match="LeakyRelu '': the attribute 'alpha' refers to a function's, outside of any"):
+    with pytest.raises(
+        InputError,
+        match="LeakyRelu '': the attribute 'alpha' refers to a function's, outside of any",
+    ):
         onnxgrad.load(model)
 
 

@@ -40,7 +40,9 @@ def doubled(program: Program) -> Program:
 
 def run(model: onnx.ModelProto) -> Any:
     x = np.array([[1, -2], [3, 4]], np.float32)
-    return [ReferenceEvaluator(model).run(None, {"x": x, "c": np.array(c)})[0] for c in (True, False)]
+    return [
+        ReferenceEvaluator(model).run(None, {"x": x, "c": np.array(c)})[0] for c in (True, False)
+    ]
 
 
 @pytest.fixture
@@ -66,7 +68,9 @@ def test_to_graphsurgeon(model: onnx.ModelProto) -> None:
         assert isinstance(graph, gs.Graph)
         graph.outputs[0].name = "renamed"
         again = load(graph).main
-        assert [v.name for v in again.outputs] == ["renamed"] and [v.name for v in program.main.outputs] == ["y"]
+        assert [v.name for v in again.outputs] == ["renamed"] and [
+            v.name for v in program.main.outputs
+        ] == ["y"]
 
 
 def test_onnx_ir(model: onnx.ModelProto) -> None:
@@ -78,7 +82,9 @@ def test_onnx_ir(model: onnx.ModelProto) -> None:
     np.testing.assert_allclose(run(onnx_ir.to_proto(found)), 2 * np.array(run(model)))
 
 
-def test_model_proto_path_and_bytes_give_a_model_proto(model: onnx.ModelProto, tmp_path: Path) -> None:
+def test_model_proto_path_and_bytes_give_a_model_proto(
+    model: onnx.ModelProto, tmp_path: Path
+) -> None:
     before = model.SerializeToString()
     path = tmp_path / "m.onnx"
     onnx.save(model, path, save_as_external_data=True, size_threshold=0, convert_attribute=True)
@@ -86,7 +92,9 @@ def test_model_proto_path_and_bytes_give_a_model_proto(model: onnx.ModelProto, t
         found = like(doubled(load(given)), given)
         assert isinstance(found, onnx.ModelProto)
         np.testing.assert_allclose(run(found), 2 * np.array(run(parse(TEXT))))
-    assert all(t.data_location == onnx.TensorProto.DEFAULT for t in found.graph.initializer), "weights are loaded"
+    assert all(t.data_location == onnx.TensorProto.DEFAULT for t in found.graph.initializer), (
+        "weights are loaded"
+    )
     again = parse(TEXT)
     doubled(load(again))
     assert again.SerializeToString() == before

@@ -21,7 +21,9 @@ from tests.helpers import parse
     ],
 )
 def test_fills(opset: int, dtype: str, operators: list[str]) -> None:
-    block = load(parse(f"g ({dtype}[2,3] x) => ({dtype}[2,3] y) {{ y = Identity (x) }}", opset=opset)).main
+    block = load(
+        parse(f"g ({dtype}[2,3] x) => ({dtype}[2,3] y) {{ y = Identity (x) }}", opset=opset)
+    ).main
     with emitting(block) as at:
         twos = filled_like(block.inputs[0], 2.0)
     assert [b.op for b in at.emitted] == operators

@@ -29,10 +29,17 @@ RELU = "g (float[2] x) => (float[2] y) { y = Relu(x) }"
 
 def _png() -> bytes:
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     header = struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0\0")) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(b"\0\0"))
+        + chunk(b"IEND", b"")
+    )
 
 
 def _zip() -> bytes:
@@ -68,28 +75,58 @@ BAD: dict[str, tuple[bytes, str]] = {
     "a tensor": (onnx.numpy_helper.from_array(np.ones(3)).SerializeToString(), "not an ONNX model"),
     "no graph": (_edited(lambda m: m.ClearField("graph")), "no graph"),
     "no opset": (_edited(lambda m: m.ClearField("opset_import")), "imports no operator set"),
-    "future IR": (_edited(lambda m: setattr(m, "ir_version", 99)), "IR version 99 is newer .* upgrade onnx"),
-    "future opset": (_edited(lambda m: setattr(m.opset_import[0], "version", 9999)), "unknown opset 9999"),
+    "future IR": (
+        _edited(lambda m: setattr(m, "ir_version", 99)),
+        "IR version 99 is newer .* upgrade onnx",
+    ),
+    "future opset": (
+        _edited(lambda m: setattr(m.opset_import[0], "version", 9999)),
+        "unknown opset 9999",
+    ),
     "opset 0": (_edited(lambda m: setattr(m.opset_import[0], "version", 0)), "unknown opset 0"),
     "unknown operator": (
         _edited(lambda m: setattr(m.graph.node[0], "op_type", "Frob")),
         "unknown operator Frob at opset 20",
     ),
     "operator of another opset": (
-        _edited(lambda m: setattr(m.opset_import[0], "version", 8), "g (float[2] x) => (float[2] y) { y = Mish(x) }"),
+        _edited(
+            lambda m: setattr(m.opset_import[0], "version", 8),
+            "g (float[2] x) => (float[2] y) { y = Mish(x) }",
+        ),
         "unknown operator Mish at opset 8",
     ),
-    "default opset missing": (_edited(lambda m: setattr(m.opset_import[0], "domain", "d")), "default opset"),
-    "undefined operand": (_edited(lambda m: m.graph.node[0].input.__setitem__(0, "q")), "'q' of Relu .* nowhere"),
-    "undefined output": (_edited(lambda m: setattr(m.graph.output[0], "name", "q")), "'q', output .* nowhere"),
-    "defined twice": (_edited(lambda m: m.graph.node.add().CopyFrom(m.graph.node[0])), "'y' is defined twice"),
-    "result named like an input": (_edited(lambda m: m.graph.node[0].output.__setitem__(0, "x")), "'x' is defined tw"),
+    "default opset missing": (
+        _edited(lambda m: setattr(m.opset_import[0], "domain", "d")),
+        "default opset",
+    ),
+    "undefined operand": (
+        _edited(lambda m: m.graph.node[0].input.__setitem__(0, "q")),
+        "'q' of Relu .* nowhere",
+    ),
+    "undefined output": (
+        _edited(lambda m: setattr(m.graph.output[0], "name", "q")),
+        "'q', output .* nowhere",
+    ),
+    "defined twice": (
+        _edited(lambda m: m.graph.node.add().CopyFrom(m.graph.node[0])),
+        "'y' is defined twice",
+    ),
+    "result named like an input": (
+        _edited(lambda m: m.graph.node[0].output.__setitem__(0, "x")),
+        "'x' is defined tw",
+    ),
     "two initializers of a name": (
-        _edited(lambda m: m.graph.initializer.extend([TensorProto(name="w", data_type=1, float_data=[1.0])] * 2)),
+        _edited(
+            lambda m: m.graph.initializer.extend(
+                [TensorProto(name="w", data_type=1, float_data=[1.0])] * 2
+            )
+        ),
         "'w' is defined twice",
     ),
     "cycle": (
-        _edited(lambda m: None, "g (float[2] x) => (float[2] y) { a = Add(x, b) b = Neg(a) y = Neg(b) }"),
+        _edited(
+            lambda m: None, "g (float[2] x) => (float[2] y) { a = Add(x, b) b = Neg(a) y = Neg(b) }"
+        ),
         "cycle: a -> b -> a",
     ),
     "cycle through a capture": (
@@ -109,7 +146,9 @@ BAD: dict[str, tuple[bytes, str]] = {
         "d::F calls itself",
     ),
     "functions that call each other": (
-        _edited(lambda m: m.functions.extend([_function(_call("G")), _function(_call("F"), name="G")])),
+        _edited(
+            lambda m: m.functions.extend([_function(_call("G")), _function(_call("F"), name="G")])
+        ),
         "calls itself",
     ),
     "function defined twice": (
@@ -164,7 +203,11 @@ def test_many_calls_of_functions_do_not_blow_up() -> None:
     model.graph.node[0].CopyFrom(_call("F19"))
     for i in range(30):
         inner = f"F{i - 1}"
-        nodes = [_call(inner, "x", "a"), _call(inner, "a", "y")] if i else [helper.make_node("Relu", ["x"], ["y"])]
+        nodes = (
+            [_call(inner, "x", "a"), _call(inner, "a", "y")]
+            if i
+            else [helper.make_node("Relu", ["x"], ["y"])]
+        )
         if i < 20:
             model.functions.append(_function(*nodes, name=f"F{i}"))
         else:
@@ -244,7 +287,14 @@ def _rich() -> ModelProto:
     )
     graph, function = model.graph, model.functions[0]
     graph.doc_string = "graph"
-    for holder in (graph, graph.node[0], graph.input[0], graph.output[0], function, function.node[0]):
+    for holder in (
+        graph,
+        graph.node[0],
+        graph.input[0],
+        graph.output[0],
+        function,
+        function.node[0],
+    ):
         holder.metadata_props.add(key="pkg.torch", value="there")
     graph.node[0].doc_string, graph.node[1].name, graph.node[0].overload = "node", "named", "second"
     function.overload, function.doc_string = "second", "function"
@@ -256,14 +306,22 @@ def _rich() -> ModelProto:
     graph.input[0].type.tensor_type.shape.dim[0].denotation = "DATA_BATCH"
     graph.value_info.add(name="t").type.tensor_type.elem_type = 1
     graph.value_info.add(name="never").type.tensor_type.elem_type = 1
-    graph.quantization_annotation.add(tensor_name="t").quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="s")
+    graph.quantization_annotation.add(tensor_name="t").quant_parameter_tensor_names.add(
+        key="SCALE_TENSOR", value="s"
+    )
     device = model.configuration.add(name="two")
     device.num_devices = 2
     device.device.extend(["a", "b"])
-    spec = graph.node[1].device_configurations.add(configuration_id="two").sharding_spec.add(tensor_name="y")
+    spec = (
+        graph.node[1]
+        .device_configurations.add(configuration_id="two")
+        .sharding_spec.add(tensor_name="y")
+    )
     spec.device.append(0)
     values = helper.make_tensor("s", TensorProto.FLOAT, [1], [5.0])
-    graph.sparse_initializer.add(values=values, indices=helper.make_tensor("", TensorProto.INT64, [1], [1]), dims=[3])
+    graph.sparse_initializer.add(
+        values=values, indices=helper.make_tensor("", TensorProto.INT64, [1], [1]), dims=[3]
+    )
     info = model.training_info.add()
     info.algorithm.CopyFrom(parse("step (float[2] g) => (float[2] n) { n = Neg(g) }").graph)
     info.update_binding.add(key="s", value="n")
@@ -271,11 +329,15 @@ def _rich() -> ModelProto:
         number = TensorProto.DataType.Value(name.upper())
         array = np.ones(5).astype(helper.tensor_dtype_to_np_dtype(number))
         graph.initializer.append(onnx.numpy_helper.from_array(array, f"w_{name}"))
-    graph.initializer.append(helper.make_tensor("w_string", TensorProto.STRING, [2], [b"a", b"\xff"]))
+    graph.initializer.append(
+        helper.make_tensor("w_string", TensorProto.STRING, [2], [b"a", b"\xff"])
+    )
     graph.initializer.append(helper.make_tensor("w_float_data", TensorProto.FLOAT, [2], [1.0, 2.0]))
     graph.initializer.append(TensorProto(name="w_empty", data_type=1, dims=[0], doc_string="empty"))
     for kind in ("INTS", "FLOATS", "STRINGS", "TENSORS", "TYPE_PROTOS"):  # empty lists
-        graph.node[0].attribute.add(name=f"no_{kind}", type=onnx.AttributeProto.AttributeType.Value(kind))
+        graph.node[0].attribute.add(
+            name=f"no_{kind}", type=onnx.AttributeProto.AttributeType.Value(kind)
+        )
     return model
 
 
@@ -285,7 +347,10 @@ def test_what_no_rewrite_looks_at_survives() -> None:
     program = load(model)
     arrays = {name: v.const for name, v in program.main.initializers.items()}
     others = {"w_empty": 0, "w_string": 2, "w_float_data": 2}
-    assert {name: None if a is None else a.size for name, a in arrays.items()} == {**dict.fromkeys(arrays, 5), **others}
+    assert {name: None if a is None else a.size for name, a in arrays.items()} == {
+        **dict.fromkeys(arrays, 5),
+        **others,
+    }
     strings = arrays["w_string"]
     assert strings is not None and strings.tolist() == ["a", b"\xff"], "no text, but legal"
     # a change in one place leaves the rest as it was
@@ -296,13 +361,16 @@ def test_what_no_rewrite_looks_at_survives() -> None:
     expected.CopyFrom(model)
     expected.graph.node[0].output[0] = expected.graph.node[1].input[0] = "u"
     del expected.graph.value_info[0]
-    assert after.graph.value_info[-1].name == "u", "a new value is declared where the file declares its own"
+    assert after.graph.value_info[-1].name == "u", (
+        "a new value is declared where the file declares its own"
+    )
     del after.graph.value_info[-1]
     assert after == expected
 
 
 @pytest.mark.parametrize(
-    ("ir_version", "overridable", "constant"), [(3, False, True), (4, True, False), (10, True, False)]
+    ("ir_version", "overridable", "constant"),
+    [(3, False, True), (4, True, False), (10, True, False)],
 )
 def test_initializers_that_are_inputs(ir_version: int, overridable: bool, constant: bool) -> None:
     text = LEGAL["initializer that is an input"]
@@ -319,7 +387,13 @@ def test_constant_nodes_are_constants() -> None:
     a, b, c, d, e = (b.out for b in load(parse(text)).main.bindings)
     assert [v.is_constant for v in (a, b, c, d, e)] == [True] * 5
     assert (b.ints, e.ints, a.ints) == ((3,), (4, 5), None)
-    assert [str(v.type) for v in (a, b, c, d, e)] == ["f32[2]", "i64[]", "f32[2]", "str[]", "i64[2]"]
+    assert [str(v.type) for v in (a, b, c, d, e)] == [
+        "f32[2]",
+        "i64[]",
+        "f32[2]",
+        "str[]",
+        "i64[2]",
+    ]
     assert d.const is not None and d.const.item() == "s"
 
 

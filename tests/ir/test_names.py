@@ -41,7 +41,12 @@ g (float[2] x) => (float[2] y, float[2] z, float[2] k) <float[2] k = {5, 6}, flo
 @pytest.mark.parametrize(
     ("old", "new", "identity", "expected"),
     [
-        ("y", "u", False, {"y": "exp", "z": "exp+k", "k": "k"}),  # a new result takes over the output's name
+        (
+            "y",
+            "u",
+            False,
+            {"y": "exp", "z": "exp+k", "k": "k"},
+        ),  # a new result takes over the output's name
         ("y", "x", True, {"y": "x", "z": "x+k", "k": "k"}),  # a graph input
         ("y", "m", True, {"y": "m", "z": "m+k", "k": "k"}),  # an initializer
         ("y", "z", True, None),  # an output already, which reads y: a cycle, reported
@@ -51,7 +56,9 @@ g (float[2] x) => (float[2] y, float[2] z, float[2] k) <float[2] k = {5, 6}, flo
         ("t", "u", False, {"y": "exp", "z": "exp+k", "k": "k"}),  # no output at all
     ],
 )
-def test_replace_keeps_output_names(old: str, new: str, identity: bool, expected: dict[str, str] | None) -> None:
+def test_replace_keeps_output_names(
+    old: str, new: str, identity: bool, expected: dict[str, str] | None
+) -> None:
     block = load(parse(REPLACE)).main
     block.replace(find(block, old), find(block, new))
     if expected is None:
@@ -62,15 +69,29 @@ def test_replace_keeps_output_names(old: str, new: str, identity: bool, expected
     assert any(b.op == "Identity" for b in block.bindings) is identity
     model = to_proto(block.program)
     onnx.checker.check_model(model, full_check=True)
-    x, k, m = np.array([1, -2], np.float32), np.array([5, 6], np.float32), np.array([7, 8], np.float32)
+    x, k, m = (
+        np.array([1, -2], np.float32),
+        np.array([5, 6], np.float32),
+        np.array([7, 8], np.float32),
+    )
     values = {"exp": np.exp(x), "k": k, "m": m, "x": x, "abs": np.abs(x)}
-    found = dict(zip([o.name for o in model.graph.output], ReferenceEvaluator(model).run(None, {"x": x}), strict=True))
+    found = dict(
+        zip(
+            [o.name for o in model.graph.output],
+            ReferenceEvaluator(model).run(None, {"x": x}),
+            strict=True,
+        )
+    )
     for name, text in expected.items():
-        np.testing.assert_allclose(found[name], sum(values[part] for part in text.split("+")), rtol=1e-6)
+        np.testing.assert_allclose(
+            found[name], sum(values[part] for part in text.split("+")), rtol=1e-6
+        )
 
 
 def test_replace_of_an_input_that_is_an_output_keeps_both_names() -> None:
-    block = load(parse("g (float[2] x, float[2] v) => (float[2] x, float[2] y) { y = Neg(x) }")).main
+    block = load(
+        parse("g (float[2] x, float[2] v) => (float[2] x, float[2] y) { y = Neg(x) }")
+    ).main
     x, v = block.inputs
     block.replace(x, v)
     block.check()
@@ -95,7 +116,9 @@ def test_replace_of_a_value_that_nested_blocks_return_directly() -> None:
 
 
 def test_pinned_values_keep_their_names() -> None:
-    model = parse("g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { t = Mul(x, w) d = Mul(w, x) y = Neg(t) }")
+    model = parse(
+        "g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { t = Mul(x, w) d = Mul(w, x) y = Neg(t) }"
+    )
     info = model.training_info.add()
     info.update_binding.add(key="w", value="t")
     info.algorithm.name = "step"

@@ -20,7 +20,13 @@ def test_the_stub_is_current() -> None:
 
 def test_help_shows_the_schema() -> None:
     shown = pydoc.plain(pydoc.render_doc(op.Softmax))
-    for words in ("Softmax(input, /, *, axis: int = -1)", "normalized exponential", "Operands:", "input (T)", "axis:"):
+    for words in (
+        "Softmax(input, /, *, axis: int = -1)",
+        "normalized exponential",
+        "Operands:",
+        "input (T)",
+        "axis:",
+    ):
         assert words in shown, words
     assert str(inspect.signature(op.Concat)) == "(*inputs, axis: int)"
     assert "No schema." in pydoc.render_doc(op.domain("my.domain").Cube)
@@ -32,5 +38,8 @@ def test_the_operators_are_listed() -> None:
 
 
 def test_what_onnx_does_not_know_is_said_when_it_is_called() -> None:
-    with emitting(block_of("float[2] x")), pytest.raises(InternalError, match="Cube does not exist at opset"):
+    with (
+        emitting(block_of("float[2] x")),
+        pytest.raises(InternalError, match="Cube does not exist at opset"),
+    ):
         op.Cube(1.0)

@@ -20,7 +20,9 @@ IMAGE = value("x", (1, 2, 8, 8))
 def nested(depth: int) -> onnx.ModelProto:
     inner = graph([node("Relu", "x", "y0")], outputs=[value("y0", None)])
     for i in range(depth):
-        choice = helper.make_node("If", ["c"], [f"y{i + 1}"], then_branch=inner, else_branch=graph([]))
+        choice = helper.make_node(
+            "If", ["c"], [f"y{i + 1}"], then_branch=inner, else_branch=graph([])
+        )
         inner = graph([choice], outputs=[value(f"y{i + 1}", None)])
     return model([node("Cast", "x", "c", to=9), *inner.node, node("Identity", f"y{depth}", "y")])
 

@@ -33,8 +33,6 @@ def test_draws(opset: int, binding: str, drawn: bool) -> None:
 
 
 def test_anothers_operator_of_that_name_is_not_known_to_draw() -> None:
-    text = (
-        """<ir_version: 10, opset_import: ["" : 20, "my" : 1]> g (float[2] x) => (float[2] y) { y = my.Bernoulli(x) }"""
-    )
+    text = """<ir_version: 10, opset_import: ["" : 20, "my" : 1]> g (float[2] x) => (float[2] y) { y = my.Bernoulli(x) }"""
     (b,) = load(parse(text)).main.bindings
     assert not draws(b)

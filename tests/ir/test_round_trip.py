@@ -39,7 +39,9 @@ def test_cases_of_the_backend_suite(step: int) -> None:
     assert found == {}
 
 
-@pytest.mark.parametrize("path", MODELS, ids=lambda p: str(p.relative_to(MODELS_DIR).with_suffix("")))
+@pytest.mark.parametrize(
+    "path", MODELS, ids=lambda p: str(p.relative_to(MODELS_DIR).with_suffix(""))
+)
 def test_committed_models(path: Path) -> None:
     assert difference(onnx.load(path)) == ""
 

@@ -44,7 +44,9 @@ def external_model(folder: Path, location: str = "weights.bin") -> Path:
     model.graph.initializer.append(numpy_helper.from_array(B, "unused"))
     data = W.tobytes()
     (folder / "weights.bin").write_bytes(b"\0" * 64 + data + B.tobytes())
-    for tensor, offset, size in zip(model.graph.initializer, (64, 64, 64 + len(data)), (len(data), len(data), 16)):
+    for tensor, offset, size in zip(
+        model.graph.initializer, (64, 64, 64 + len(data)), (len(data), len(data), 16)
+    ):
         onnx.external_data_helper.set_external_data(tensor, location, offset, size)
         tensor.ClearField("raw_data")
     path = folder / "model.onnx"
@@ -117,7 +119,9 @@ def test_weights_are_not_read_until_asked_for(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]
 
 
-@pytest.mark.parametrize("how", ["parent", "absolute", "link", "linked folder", "short", "empty", "folder", "nul"])
+@pytest.mark.parametrize(
+    "how", ["parent", "absolute", "link", "linked folder", "short", "empty", "folder", "nul"]
+)
 def test_external_data_may_not_leave_the_folder(tmp_path: Path, how: str) -> None:
     secret = tmp_path / "secret.bin"
     secret.write_bytes(b"\0" * 10_000)
@@ -197,7 +201,9 @@ def test_weights_that_the_input_reads_stay(tmp_path: Path, changed: bool) -> Non
         program.main.remove_initializer(program.main.initializers["unused"])
     save(program, tmp_path / "out.onnx")
     after = contents(tmp_path)
-    assert {n: after[n] for n in before if n != "out.onnx"} == {n: before[n] for n in before if n != "out.onnx"}
+    assert {n: after[n] for n in before if n != "out.onnx"} == {
+        n: before[n] for n in before if n != "out.onnx"
+    }
     assert len(after) == len(before) + changed
     np.testing.assert_array_equal(values(tmp_path / "in.onnx")["w"], W)
 
@@ -241,7 +247,10 @@ def test_two_versions_never_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     np.testing.assert_array_equal(values(out / "m.onnx")["w"], W)
     save(load(tmp_path / "model.onnx"), out / "m.onnx")
     np.testing.assert_array_equal(values(out / "m.onnx")["w"], changed)
-    assert {p.name for p in out.iterdir() if p.suffix != ".part"} == {"m.onnx", weights_of(out / "m.onnx").name}
+    assert {p.name for p in out.iterdir() if p.suffix != ".part"} == {
+        "m.onnx",
+        weights_of(out / "m.onnx").name,
+    }
 
 
 def test_only_a_data_file_of_its_own_goes_with_the_model(tmp_path: Path) -> None:
@@ -265,7 +274,11 @@ def test_only_a_data_file_of_its_own_goes_with_the_model(tmp_path: Path) -> None
     assert {p.name for p in out.iterdir()} == {"m.onnx", *others}
     # the data of a model that others wrote stays
     onnx.save(
-        onnx.load(tmp_path / "model.onnx"), out / "m.onnx", save_as_external_data=True, location="w", size_threshold=0
+        onnx.load(tmp_path / "model.onnx"),
+        out / "m.onnx",
+        save_as_external_data=True,
+        location="w",
+        size_threshold=0,
     )
     save(source, out / "m.onnx")
     assert (out / "w").is_file()
@@ -292,7 +305,9 @@ def _fail(error: OSError) -> Any:
 
 
 @pytest.mark.parametrize("where", ["write", "rename", "sync"])
-def test_nothing_is_left_when_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+def test_nothing_is_left_when_writing_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
     source = external_model(tmp_path)
     out = tmp_path / "out"
     out.mkdir()
@@ -320,7 +335,12 @@ def test_where_nothing_can_be_written(tmp_path: Path, target: str) -> None:
     with pytest.raises(InputError, match="cannot be written") as error:
         save(load(external_model(tmp_path)), tmp_path / target)
     assert "\n" not in str(error.value)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder", "model.onnx", "weights.bin"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "file",
+        "folder",
+        "model.onnx",
+        "weights.bin",
+    ]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
@@ -362,15 +382,23 @@ def test_raised_versions_are_written_in_place() -> None:
     program = load(model)
     program.opsets[""], program.opsets["com.microsoft"], program.ir_version = 21, 1, 10
     after = to_proto(program)
-    assert [(o.domain, o.version) for o in after.opset_import] == [("d", 1), ("ai.onnx", 21), ("com.microsoft", 1)]
+    assert [(o.domain, o.version) for o in after.opset_import] == [
+        ("d", 1),
+        ("ai.onnx", 21),
+        ("com.microsoft", 1),
+    ]
     assert after.ir_version == 10 and after.graph == model.graph
 
 
 @pytest.mark.slow
 def test_models_over_two_gigabytes(tmp_path: Path) -> None:
     count = 9 << 28  # 2.25 GB of int8, sparse on disk
-    model = parse("g (int64 i) => (int8 y, int64 j) { y = Gather(w, i) t = Identity(i) j = Neg(t) }")
-    tensor = TensorProto(name="w", data_type=TensorProto.INT8, dims=[count], data_location=TensorProto.EXTERNAL)
+    model = parse(
+        "g (int64 i) => (int8 y, int64 j) { y = Gather(w, i) t = Identity(i) j = Neg(t) }"
+    )
+    tensor = TensorProto(
+        name="w", data_type=TensorProto.INT8, dims=[count], data_location=TensorProto.EXTERNAL
+    )
     tensor.external_data.add(key="location", value="w.bin")
     model.graph.initializer.append(tensor)
     with (tmp_path / "w.bin").open("wb") as file:
@@ -380,7 +408,9 @@ def test_models_over_two_gigabytes(tmp_path: Path) -> None:
     block = program.main
     block.replace(next(b.out for b in block.bindings if b.op == "Identity"), block.inputs[0])
     block.remove_unused()
-    with pytest.raises(InputError, match=r"pass 2 GB, more than a ModelProto .* onnxgrad.load\(path\)"):
+    with pytest.raises(
+        InputError, match=r"pass 2 GB, more than a ModelProto .* onnxgrad.load\(path\)"
+    ):
         to_proto(program, weights=True)
     out = tmp_path / "out"
     out.mkdir()
@@ -417,5 +447,8 @@ def test_external_data_is_as_long_as_its_sizes_ask_for(tmp_path: Path) -> None:
         del tensor.external_data[1:]
         tensor.external_data.add(key="length", value=str(wrong))
         onnx.save(model, path)
-        with pytest.raises(InputError, match=f"said to be {wrong} bytes long, and its sizes ask for {expected.nbytes}"):
+        with pytest.raises(
+            InputError,
+            match=f"said to be {wrong} bytes long, and its sizes ask for {expected.nbytes}",
+        ):
             save(load(path), tmp_path / "out.onnx")

@@ -49,7 +49,9 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
 
 def test_attributes_omitted_operands_and_constants(golden: Callable[[str, str], None]) -> None:
     model = MODELS["attention"]()
-    model.graph.initializer.extend(helper.make_tensor(w, TensorProto.FLOAT, [4, 6], [0.0] * 24) for w in ("wq", "wk"))
+    model.graph.initializer.extend(
+        helper.make_tensor(w, TensorProto.FLOAT, [4, 6], [0.0] * 24) for w in ("wq", "wk")
+    )
     golden("ir_attention", str(load(model).main))
 
 
@@ -96,7 +98,9 @@ def test_every_binding_is_one_line() -> None:
     model = parse("g (float[2] x) => (float[2] y) { y = Neg(x) }")
     value = helper.make_tensor_type_proto(TensorProto.FLOAT, [2])
     sparse = helper.make_sparse_tensor(
-        helper.make_tensor("", TensorProto.FLOAT, [1], [5.0]), helper.make_tensor("", TensorProto.INT64, [1], [1]), [3]
+        helper.make_tensor("", TensorProto.FLOAT, [1], [5.0]),
+        helper.make_tensor("", TensorProto.INT64, [1], [1]),
+        [3],
     )
     model.graph.node.append(helper.make_node("Optional", [], ["none"], type=value))
     model.graph.node.append(helper.make_node("Constant", [], ["sparse"], sparse_value=sparse))

@@ -30,8 +30,14 @@ DIAMOND = """g (float[2] x, bool q) => (float[2] y) {
 def chain(length: int) -> bytes:
     """Neg and Relu in turn, `length` of them."""
     operators = ("Neg", "Relu")
-    nodes = [helper.make_node(operators[i % 2], [f"v{i}"], [f"v{i + 1}"], name=f"n{i}") for i in range(length)]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 4]) for name in ("v0", f"v{length}")]
+    nodes = [
+        helper.make_node(operators[i % 2], [f"v{i}"], [f"v{i + 1}"], name=f"n{i}")
+        for i in range(length)
+    ]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 4])
+        for name in ("v0", f"v{length}")
+    ]
     graph = helper.make_graph(nodes, "chain", ends[:1], ends[1:])
     model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
     return bytes(model.SerializeToString())
@@ -59,7 +65,9 @@ def test_any_order_becomes_legal_and_stays(order: list[str]) -> None:
     block.bindings = {find(block, n): None for n in order}
     block.schedule()
     found = names(block)
-    assert all(found.index(first) < found.index(then) for first, then in ("ab", "ac", "bd", "cd", "dy"))
+    assert all(
+        found.index(first) < found.index(then) for first, then in ("ab", "ac", "bd", "cd", "dy")
+    )
     block.schedule()
     assert names(block) == found
 
@@ -77,7 +85,9 @@ def test_a_binding_ahead_of_its_operand_pulls_only_what_it_needs() -> None:
 def test_a_cycle_is_named() -> None:
     block = load(parse(DIAMOND)).main
     block.set_operand(find(block, "a"), 0, find(block, "d").out)  # d captures b and c, which read a
-    with pytest.raises(InternalError, match=r"cycle: a -> d -> c -> a; first: a: f32\[2\] = Neg\(d\)"):
+    with pytest.raises(
+        InternalError, match=r"cycle: a -> d -> c -> a; first: a: f32\[2\] = Neg\(d\)"
+    ):
         block.schedule()
 
 

@@ -30,8 +30,12 @@ from onnxgrad.ir.types import (
 
 DTYPES = [d for d in TensorProto.DataType.values() if d]
 dims = st.one_of(st.none(), st.integers(0, 1 << 40), st.sampled_from(["N", "batch size", "unk__3"]))
-tensors = st.builds(TensorType, st.sampled_from(DTYPES), st.none() | st.lists(dims, max_size=5).map(tuple))
-types = st.recursive(tensors, lambda t: st.builds(SequenceType, t) | st.builds(OptionalType, t), max_leaves=3)
+tensors = st.builds(
+    TensorType, st.sampled_from(DTYPES), st.none() | st.lists(dims, max_size=5).map(tuple)
+)
+types = st.recursive(
+    tensors, lambda t: st.builds(SequenceType, t) | st.builds(OptionalType, t), max_leaves=3
+)
 
 
 def test_every_dtype_has_a_short_name_of_its_own_and_a_numpy_dtype() -> None:
@@ -52,7 +56,9 @@ def test_types_we_do_not_look_into_survive_too() -> None:
     proto.map_type.key_type = TensorProto.STRING
     proto.map_type.value_type.tensor_type.elem_type = TensorProto.FLOAT
     found = type_from_proto(proto)
-    assert isinstance(found, OpaqueType) and str(found) == "map_type" and type_to_proto(found) == proto
+    assert (
+        isinstance(found, OpaqueType) and str(found) == "map_type" and type_to_proto(found) == proto
+    )
     assert type_from_proto(TypeProto()) is None and type_to_proto(None) == TypeProto()
 
 
@@ -86,7 +92,8 @@ def test_same_shape(a: Shape | None, b: Shape | None, same: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "count"), [((), 1), ((2, 3), 6), ((0, 5), 0), ((2, "N"), None), ((2, None), None), (None, None)]
+    ("shape", "count"),
+    [((), 1), ((2, 3), 6), ((0, 5), 0), ((2, "N"), None), ((2, None), None), (None, None)],
 )
 def test_element_count(shape: Shape | None, count: int | None) -> None:
     assert element_count(shape) == count and is_static(shape) is (count is not None)

@@ -8,9 +8,21 @@ import numpy as np
 import pytest
 
 from onnxgrad.pipeline.optimize import optimize
-from tests.rewriting import apply, assert_same_bits, assert_same_results, model_of, rewritten, special
+from tests.rewriting import (
+    apply,
+    assert_same_bits,
+    assert_same_results,
+    model_of,
+    rewritten,
+    special,
+)
 
-NUMBERS = {"two": np.float32(2), "three": np.float32([3]), "one": np.float32(1), "big": np.float32(1e30)}
+NUMBERS = {
+    "two": np.float32(2),
+    "three": np.float32([3]),
+    "one": np.float32(1),
+    "big": np.float32(1e30),
+}
 NUMBERS |= {"small": np.float32(1e-30), "row": np.float32([1, 2, 3])}
 EXACT = [
     ("t = Neg(x) y = Neg(t)", []),
@@ -38,7 +50,9 @@ SAME = [
 ]
 
 
-def simplified(body: str, type_: str = "float[2,3]", options: str = "{exact=false}", constants: Any = NUMBERS) -> Any:
+def simplified(
+    body: str, type_: str = "float[2,3]", options: str = "{exact=false}", constants: Any = NUMBERS
+) -> Any:
     text = f"g ({type_} x, {type_} z, {type_} w) => ({type_} o) {{ {body} o = Identity(y) }}"
     return rewritten(text, f"simplify-arithmetic{options}", constants)
 
@@ -56,7 +70,9 @@ def test_signs_are_exact(body: str, left: list[str]) -> None:
     assert done.ops == [*left, "Identity"]
     edges = np.array([[-0.0, 0.0, np.inf], [-np.inf, 3e38, 1e-45]], np.float32)
     for z in (edges, edges[::-1].copy(), np.roll(edges, 1, axis=1)):
-        assert_same_bits(done, x=edges, z=z, w=edges) if not _nan(edges, z) else assert_same_results(done)
+        assert_same_bits(done, x=edges, z=z, w=edges) if not _nan(
+            edges, z
+        ) else assert_same_results(done)
 
 
 def _nan(x: Any, z: Any) -> bool:
@@ -73,21 +89,31 @@ def test_what_rounds_waits_for_exact_false(body: str, left: list[str]) -> None:
 @pytest.mark.parametrize("preset", ["clean", "default", "inference", "canonical"])
 @pytest.mark.parametrize(
     ("body", "op"),
-    [("t = Neg(x) y = Neg(t)", "Relu"), ("t = Neg(x) y = Add(z, t)", "Sub"), ("t = Neg(x) y = Sub(z, t)", "Add")],
+    [
+        ("t = Neg(x) y = Neg(t)", "Relu"),
+        ("t = Neg(x) y = Add(z, t)", "Sub"),
+        ("t = Neg(x) y = Sub(z, t)", "Add"),
+    ],
 )
-def test_signs_are_never_rounded_so_every_preset_but_training_has_them(body: str, op: str, preset: str) -> None:
+def test_signs_are_never_rounded_so_every_preset_but_training_has_them(
+    body: str, op: str, preset: str
+) -> None:
     text = f"g (float[2,N] x, float[2,N] z) => (float[2,N] o, float[2,N] p) {{ {body} o = Relu(y) p = Abs(z) }}"
     done = apply(text, preset=preset)
     assert op in done.ops and "Neg" not in done.ops
     # of a NaN alone the sign is another
-    x, z = (np.nan_to_num(special(2, 30, seed=seed), posinf=np.inf, neginf=-np.inf) for seed in (0, 1))
+    x, z = (
+        np.nan_to_num(special(2, 30, seed=seed), posinf=np.inf, neginf=-np.inf) for seed in (0, 1)
+    )
     assert_same_bits(done, x=x, z=np.where(np.isinf(x), np.float32(2), z))
 
 
 def test_signs_before_opset_7_where_an_attribute_broadcasts() -> None:
     text = "g (float[2,3] x, float[3] z) => (float[2,3] o) { t = Neg(z) y = Add<broadcast=1>(x, t) o = Relu(y) }"
     assert rewritten(text, "merge-consecutive", opset=6, ir_version=3).ops == ["Neg", "Add", "Relu"]
-    same = "g (float[2,3] x, float[2,3] z) => (float[2,3] o) { t = Neg(z) y = Add(x, t) o = Relu(y) }"
+    same = (
+        "g (float[2,3] x, float[2,3] z) => (float[2,3] o) { t = Neg(z) y = Add(x, t) o = Relu(y) }"
+    )
     assert rewritten(same, "merge-consecutive", opset=6, ir_version=3).ops == ["Sub", "Relu"]
 
 
@@ -97,9 +123,15 @@ def test_same(body: str) -> None:
     assert len(done.ops) == body.count(" = ") + 1
 
 
-@pytest.mark.parametrize("body", ["t = Div(one, z) y = Mul(x, t)", "t = Mul(x, two) y = Div(t, three)"])
+@pytest.mark.parametrize(
+    "body", ["t = Div(one, z) y = Mul(x, t)", "t = Mul(x, two) y = Div(t, three)"]
+)
 def test_integer_division_rounds_on_the_way(body: str) -> None:
-    done = simplified(body, "int32[2,3]", constants={k: np.int32(v) for k, v in (("one", 1), ("two", 2), ("three", 3))})
+    done = simplified(
+        body,
+        "int32[2,3]",
+        constants={k: np.int32(v) for k, v in (("one", 1), ("two", 2), ("three", 3))},
+    )
     assert len(done.ops) == 3
 
 
@@ -119,7 +151,9 @@ def test_integers_wrap_the_same_way() -> None:
 ROW, COLUMN, WHOLE = np.ones(3), np.full((2, 1), 0.5), np.arange(1, 7).reshape(2, 3)
 
 
-@pytest.mark.parametrize(("c", "d"), [(ROW, ROW), (ROW, WHOLE), (WHOLE, COLUMN), (COLUMN, np.float64(2))])
+@pytest.mark.parametrize(
+    ("c", "d"), [(ROW, ROW), (ROW, WHOLE), (WHOLE, COLUMN), (COLUMN, np.float64(2))]
+)
 @pytest.mark.parametrize("dtype", ["float16", "float", "double", "int32", "int64"])
 def test_constants_added_in_a_row_are_added_at_once(c: Any, d: Any, dtype: str) -> None:
     kind = {"float": "float32", "double": "float64"}.get(dtype, dtype)
@@ -148,11 +182,18 @@ def test_constants_that_are_not_added_at_once(c: Any, d: Any, more: str) -> None
 
 
 @pytest.mark.parametrize(
-    "body", ["t = Neg(x) y = Mul(t, three)", "t = Neg(three) y = Mul(x, t)", "t = Add(x, two) y = Add(t, three)"]
+    "body",
+    [
+        "t = Neg(x) y = Mul(t, three)",
+        "t = Neg(three) y = Mul(x, t)",
+        "t = Add(x, two) y = Add(t, three)",
+    ],
 )
 def test_a_number_with_an_axis_beside_a_scalar(body: str) -> None:
     done = rewritten(
-        f"g (float x) => (float[1] o) {{ {body} o = Identity(y) }}", "simplify-arithmetic{exact=false}", NUMBERS
+        f"g (float x) => (float[1] o) {{ {body} o = Identity(y) }}",
+        "simplify-arithmetic{exact=false}",
+        NUMBERS,
     )
     assert len(done.ops) == 3
     assert_same_results(done)
@@ -160,7 +201,11 @@ def test_a_number_with_an_axis_beside_a_scalar(body: str) -> None:
 
 def test_equal_computations_get_equal_graphs() -> None:
     text = "g (float[2,3] x) => (float[2,3] o) {{ {} o = Relu(u) }}"
-    forms = ("t = Mul(x, two) u = Mul(t, three)", "t = Mul(x, three) u = Mul(two, t)", "u = Mul(six, x)")
+    forms = (
+        "t = Mul(x, two) u = Mul(t, three)",
+        "t = Mul(x, three) u = Mul(two, t)",
+        "u = Mul(six, x)",
+    )
     models = [model_of(text.format(form), {**NUMBERS, "six": np.float32(6)}) for form in forms]
     found = [optimize(model, preset="canonical", verify=False) for model in models]
     assert [[n.op_type for n in m.graph.node] for m in found] == [["Mul", "Relu"]] * 3

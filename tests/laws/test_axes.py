@@ -14,7 +14,9 @@ def i64(*values: int) -> np.ndarray:
 
 @pytest.mark.parametrize(("first", "second"), [((0, 2), (2, 0)), ((-1,), (2,)), ((1,), (-2,))])
 def test_squeeze_of_unsqueeze(first: tuple[int, ...], second: tuple[int, ...]) -> None:
-    text = "g (float[2,N] x) => (float[2,N] o) { y = Unsqueeze(x, a) z = Squeeze(y, b) o = Relu(z) }"
+    text = (
+        "g (float[2,N] x) => (float[2,N] o) { y = Unsqueeze(x, a) z = Squeeze(y, b) o = Relu(z) }"
+    )
     done = rewritten(text, "remove-noops", {"a": i64(*first), "b": i64(*second)})
     assert done.ops == ["Relu"]
     assert_same_bits(done, x=special(2, 3))
@@ -46,7 +48,11 @@ def test_between_input_and_output_an_identity_is_enough(dtype: str) -> None:
 
 def test_the_inner_one_stays_for_its_other_reader() -> None:
     text = "g (float[2,N] x) => (float[2,N] o, float[2,1,N] p) { y = Unsqueeze(x, a) z = Squeeze(y, a) o = Relu(z) p = Neg(y) }"
-    assert sorted(rewritten(text, "remove-noops", {"a": i64(1)}).ops) == ["Neg", "Relu", "Unsqueeze"]
+    assert sorted(rewritten(text, "remove-noops", {"a": i64(1)}).ops) == [
+        "Neg",
+        "Relu",
+        "Unsqueeze",
+    ]
 
 
 STAYS = [
@@ -60,7 +66,9 @@ STAYS = [
 @pytest.mark.parametrize(("first", "second", "a", "b"), STAYS)
 def test_other_axes_stay(first: str, second: str, a: np.ndarray, b: np.ndarray) -> None:
     done = rewritten(
-        f"g (float[1,N] x) => (float[] o) {{ y = {first} z = {second} o = Relu(z) }}", "remove-noops", {"a": a, "b": b}
+        f"g (float[1,N] x) => (float[] o) {{ y = {first} z = {second} o = Relu(z) }}",
+        "remove-noops",
+        {"a": a, "b": b},
     )
     assert len(done.ops) == 3
 

@@ -21,7 +21,8 @@ TWO = """g (float[N] x) => (float[N] o, float[N] q) {
 
 @pytest.mark.parametrize("opset", [11, 12, 13, 16, 20])
 @pytest.mark.parametrize(
-    ("says", "left"), [(True, ["Neg", "Abs", "Relu", "Neg", "Sqrt"]), (False, ["Neg", "Sin", "Cos", "Relu", "Sqrt"])]
+    ("says", "left"),
+    [(True, ["Neg", "Abs", "Relu", "Neg", "Sqrt"]), (False, ["Neg", "Sin", "Cos", "Relu", "Sqrt"])],
 )
 def test_the_branch_is_opened(says: bool, left: list[str], opset: int) -> None:
     for condition in (np.array(says), np.array([says])):

@@ -9,7 +9,17 @@ import pytest
 
 from tests.rewriting import NUMPY, assert_same_bits, rewritten, special
 
-BOUNDS = {"z": 0.0, "c": 6.0, "m": -2.0, "p": 1.0, "q": 5.0, "n": -0.0, "nan": np.nan, "inf": np.inf, "two": -1.0}
+BOUNDS = {
+    "z": 0.0,
+    "c": 6.0,
+    "m": -2.0,
+    "p": 1.0,
+    "q": 5.0,
+    "n": -0.0,
+    "nan": np.nan,
+    "inf": np.inf,
+    "two": -1.0,
+}
 
 ONE = [
     ("Relu(x)", "Relu(y)", ["Relu"]),
@@ -42,7 +52,9 @@ TWO = [
 def clipped(first: str, second: str, dtype: str = "float", **options: Any) -> Any:
     kind = NUMPY[dtype]
     text = f"g ({dtype}[N] x, {dtype} s) => ({dtype}[N] o) {{ y = {first} o = {second} }}"
-    return rewritten(text, "remove-noops,merge-consecutive", {k: kind(v) for k, v in BOUNDS.items()}, **options)
+    return rewritten(
+        text, "remove-noops,merge-consecutive", {k: kind(v) for k, v in BOUNDS.items()}, **options
+    )
 
 
 @pytest.mark.parametrize("opset", [14, 20])
@@ -53,7 +65,9 @@ def test_one_is_left(first: str, second: str, left: list[str], dtype: str, opset
     assert done.ops == left
     for size in (1, 3, 8, 16, 33, 61):
         for seed in range(2):
-            assert_same_bits(done, x=special(size, dtype=NUMPY[dtype], seed=seed), s=NUMPY[dtype](0))
+            assert_same_bits(
+                done, x=special(size, dtype=NUMPY[dtype], seed=seed), s=NUMPY[dtype](0)
+            )
 
 
 @pytest.mark.parametrize(("first", "second"), TWO)
@@ -69,7 +83,9 @@ def test_bounds_as_attributes(opset: int) -> None:
         ("Clip<max=6.0>(x)", "Relu(y)"),
     ):
         done = rewritten(
-            f"g (float[N] x) => (float[N] o) {{ y = {first} o = {second} }}", "merge-consecutive", opset=opset
+            f"g (float[N] x) => (float[N] o) {{ y = {first} o = {second} }}",
+            "merge-consecutive",
+            opset=opset,
         )
         assert done.ops == ["Clip"]
         for size in (3, 8, 33):
@@ -88,7 +104,9 @@ def test_another_reader_keeps_both() -> None:
     done = rewritten(text, "merge-consecutive", {"z": np.float32(0), "c": np.float32(6)})
     assert sorted(done.ops) == ["Clip", "Neg", "Relu"]
     text = "g (float[N] x) => (float[N] o, float[N] y) { y = Relu(x) o = Clip(y, z, c) }"
-    assert sorted(rewritten(text, "merge-consecutive", {"z": np.float32(0), "c": np.float32(6)}).ops) == [
+    assert sorted(
+        rewritten(text, "merge-consecutive", {"z": np.float32(0), "c": np.float32(6)}).ops
+    ) == [
         "Clip",
         "Relu",
     ]

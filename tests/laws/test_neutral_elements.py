@@ -9,7 +9,13 @@ import pytest
 
 from tests.rewriting import NUMPY, assert_same_bits, rewritten, special
 
-GONE = [("Mul(x, c)", 1.0), ("Mul(c, x)", 1.0), ("Div(x, c)", 1.0), ("Sub(x, c)", 0.0), ("Add(x, c)", -0.0)]
+GONE = [
+    ("Mul(x, c)", 1.0),
+    ("Mul(c, x)", 1.0),
+    ("Div(x, c)", 1.0),
+    ("Sub(x, c)", 0.0),
+    ("Add(x, c)", -0.0),
+]
 GONE += [("Add(c, x)", -0.0), ("Pow(x, c)", 1.0)]
 
 
@@ -56,7 +62,9 @@ STAYS = [
 def test_stays(type_: str, binding: str, constant: Any) -> None:
     dtype = type_.split("[")[0]
     done = rewritten(
-        f"g ({type_} x) => ({dtype}[] o) {{ y = {binding} o = Identity(y) }}", "remove-noops", {"c": constant}
+        f"g ({type_} x) => ({dtype}[] o) {{ y = {binding} o = Identity(y) }}",
+        "remove-noops",
+        {"c": constant},
     )
     assert done.ops[0] == binding.split("(")[0]
 
@@ -68,17 +76,25 @@ def test_a_number_that_a_caller_may_replace_stays() -> None:
 
 def test_an_output_that_would_need_an_identity_stays() -> None:
     one = {"c": np.float32(1)}
-    assert rewritten("g (float[3] x) => (float[3] o) { o = Mul(x, c) }", "remove-noops", one).ops == ["Mul"]
-    done = rewritten("g (float[3] x) => (float[3] o) { y = Relu(x) o = Mul(y, c) }", "remove-noops", one)
+    assert rewritten(
+        "g (float[3] x) => (float[3] o) { o = Mul(x, c) }", "remove-noops", one
+    ).ops == ["Mul"]
+    done = rewritten(
+        "g (float[3] x) => (float[3] o) { y = Relu(x) o = Mul(y, c) }", "remove-noops", one
+    )
     assert done.ops == ["Relu"]
     assert done.after.graph.output[0].name == "o"
     assert rewritten(
-        "g (float[3] x) => (float[3] y, float[3] o) { y = Relu(x) o = Mul(y, c) }", "remove-noops", one
+        "g (float[3] x) => (float[3] y, float[3] o) { y = Relu(x) o = Mul(y, c) }",
+        "remove-noops",
+        one,
     ).ops[1:]
 
 
 def test_a_number_that_may_be_trained_stays() -> None:
-    text = "g (float[3] x, bool[3] b) => (float[3] o) { y = Mul(x, c) z = Where(t, y, x) o = Relu(z) }"
+    text = (
+        "g (float[3] x, bool[3] b) => (float[3] o) { y = Mul(x, c) z = Where(t, y, x) o = Relu(z) }"
+    )
     done = rewritten(text, "remove-noops{floats=false}", {"c": np.float32(1), "t": np.array(True)})
     assert done.ops == ["Mul", "Where", "Relu"]
 
@@ -87,4 +103,8 @@ def test_before_opset_7_only_where_the_result_is_known_to_have_the_shape() -> No
     text = "g (float[2,3] x) => (float[2,3] o) { y = Mul<broadcast=1>(x, c) o = Relu(y) }"
     assert rewritten(text, "remove-noops", {"c": np.float32([1])}, opset=6).ops == ["Relu"]
     text = "g (float[N,3] x, int64[2] s) => (float[] o) { w = Reshape(x, s) y = Sub<broadcast=1>(w, c) o = Relu(y) }"
-    assert rewritten(text, "remove-noops", {"c": np.float32([0])}, opset=6).ops == ["Reshape", "Sub", "Relu"]
+    assert rewritten(text, "remove-noops", {"c": np.float32([0])}, opset=6).ops == [
+        "Reshape",
+        "Sub",
+        "Relu",
+    ]

@@ -19,7 +19,10 @@ def padded(reader: str, pads: list[int], value: float | None = None, **options: 
         constants["v"] = np.float32(value)
     pad = f"Pad(x, p{', v' if value is not None else ''})"
     return rewritten(
-        f"g (float[1,2,6,5] x) => (float[] o) {{ y = {pad} o = {reader} }}", "merge-consecutive", constants, **options
+        f"g (float[1,2,6,5] x) => (float[] o) {{ y = {pad} o = {reader} }}",
+        "merge-consecutive",
+        constants,
+        **options,
     )
 
 
@@ -29,7 +32,11 @@ SPATIAL = [0, 0, 1, 2, 0, 0, 0, 1]
 @pytest.mark.parametrize("opset", [11, 13, 18, 20])
 @pytest.mark.parametrize(
     "reader",
-    ["Conv(y, w)", "Conv<pads=[1,0,0,1], strides=[2,2]>(y, w)", "Conv<dilations=[2,1], kernel_shape=[3,3]>(y, w)"],
+    [
+        "Conv(y, w)",
+        "Conv<pads=[1,0,0,1], strides=[2,2]>(y, w)",
+        "Conv<dilations=[2,1], kernel_shape=[3,3]>(y, w)",
+    ],
 )
 def test_into_conv(reader: str, opset: int) -> None:
     for value in (None, 0.0):
@@ -39,7 +46,9 @@ def test_into_conv(reader: str, opset: int) -> None:
 
 
 def test_into_conv_by_attributes_before_opset_11() -> None:
-    text = "g (float[1,2,6,5] x) => (float[] o) { y = Pad<pads=[0,0,1,2,0,0,0,1]>(x) o = Conv(y, w) }"
+    text = (
+        "g (float[1,2,6,5] x) => (float[] o) { y = Pad<pads=[0,0,1,2,0,0,0,1]>(x) o = Conv(y, w) }"
+    )
     for opset in (2, 10):
         done = rewritten(text, "merge-consecutive", {"w": W}, opset=opset)
         assert done.ops == ["Conv"]
@@ -48,7 +57,9 @@ def test_into_conv_by_attributes_before_opset_11() -> None:
 
 def test_into_conv_by_axes() -> None:
     text = "g (float[1,2,6,5] x) => (float[] o) { y = Pad(x, p, , a) o = Conv(y, w) }"
-    done = rewritten(text, "merge-consecutive", {"w": W, "p": np.array([1, 0, 2, 3]), "a": np.array([-1, 2])})
+    done = rewritten(
+        text, "merge-consecutive", {"w": W, "p": np.array([1, 0, 2, 3]), "a": np.array([-1, 2])}
+    )
     assert done.ops == ["Conv"]
     assert_same_bits(done, x=X)
 
@@ -61,7 +72,11 @@ def test_into_conv_by_axes() -> None:
         ("Conv(y, w)", [0, 0, -1, 2, 0, 0, 0, 1], None),
         ("Conv(y, w)", [1, 0, 1, 2, 0, 0, 0, 1], None),
         ('Conv<auto_pad="SAME_UPPER">(y, w)', SPATIAL, None),
-        ("AveragePool<kernel_shape=[3,3], pads=[1,1,1,1]>(y)", SPATIAL, None),  # its own do not count
+        (
+            "AveragePool<kernel_shape=[3,3], pads=[1,1,1,1]>(y)",
+            SPATIAL,
+            None,
+        ),  # its own do not count
         ("AveragePool<kernel_shape=[3,3], ceil_mode=1>(y)", SPATIAL, None),
         ("AveragePool<kernel_shape=[2,2]>(y)", SPATIAL, None),  # a window in the padding
         ("MaxPool<kernel_shape=[3,3]>(y)", SPATIAL, None),
@@ -88,7 +103,9 @@ def test_into_pooling(opset: int) -> None:
     assert done.ops == ["AveragePool"]
     assert_same_bits(done, x=X)
     done = padded(
-        "AveragePool<kernel_shape=[3,3], pads=[1,0,0,1], count_include_pad=1, strides=[2,1]>(y)", SPATIAL, opset=opset
+        "AveragePool<kernel_shape=[3,3], pads=[1,0,0,1], count_include_pad=1, strides=[2,1]>(y)",
+        SPATIAL,
+        opset=opset,
     )
     assert done.ops == ["AveragePool"]
     assert_same_bits(done, x=X)

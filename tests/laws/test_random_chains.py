@@ -42,7 +42,11 @@ class Chains:
         value = np.float32(self.rng.choice(NUMBERS))
         if self.rng.random() < 0.2:
             shape = self.rng.choice(((3,), (3, 1), (3, 3)))
-            return self.constant(np.array(self.rng.choices(NUMBERS, k=int(np.prod(shape))), np.float32).reshape(shape))
+            return self.constant(
+                np.array(self.rng.choices(NUMBERS, k=int(np.prod(shape))), np.float32).reshape(
+                    shape
+                )
+            )
         return self.constant(value if self.rng.random() < 0.7 else value.reshape(1))
 
     def number_op(self, v: str) -> str:
@@ -53,8 +57,12 @@ class Chains:
     def clip(self, v: str) -> str:
         if self.rng.random() < 0.4:
             return self.emit("Relu", v)
-        low, high = self.rng.choice(((0.0, 6.0), (-1.0, 6.0), (1.0, 2.0), (None, 6.0), (-2.0, None), (-0.0, 5.0)))
-        return self.emit("Clip", v, *("" if b is None else self.constant(np.float32(b)) for b in (low, high)))
+        low, high = self.rng.choice(
+            ((0.0, 6.0), (-1.0, 6.0), (1.0, 2.0), (None, 6.0), (-2.0, None), (-0.0, 5.0))
+        )
+        return self.emit(
+            "Clip", v, *("" if b is None else self.constant(np.float32(b)) for b in (low, high))
+        )
 
     def axes(self, v: str) -> str:
         k = self.rng.randrange(3)
@@ -65,12 +73,18 @@ class Chains:
         inner = self.emit("Transpose", v, perm=[1, 0])
         beside = self.emit("Transpose", self.pick(), perm=[1, 0])
         between = self.rng.choice(
-            (self.signs, self.number_op, lambda u: self.emit(self.rng.choice(("Add", "Sub", "Mul")), beside, u))
+            (
+                self.signs,
+                self.number_op,
+                lambda u: self.emit(self.rng.choice(("Add", "Sub", "Mul")), beside, u),
+            )
         )
         return self.emit("Transpose", between(inner), perm=[1, 0])
 
     def select(self, v: str) -> str:
-        rows = self.emit("Concat", v, self.emit("Concat", self.pick(), v, axis=0), axis=self.rng.choice((0, -2)))
+        rows = self.emit(
+            "Concat", v, self.emit("Concat", self.pick(), v, axis=0), axis=self.rng.choice((0, -2))
+        )
         i = self.constant(np.array([self.rng.randrange(-9, 9) for _ in range(5)]))
         j = self.constant(np.array([self.rng.randrange(-5, 5) for _ in range(3)]))
         return self.emit("Gather", self.emit("Gather", rows, i, axis=0), j, axis=-2)
@@ -96,10 +110,16 @@ class Chains:
     def model(self) -> ModelProto:
         outputs = list(dict.fromkeys([self.values[-1], self.rng.choice(self.values[2:])]))
         graph = helper.make_graph(
-            self.nodes, "g", [_typed("x"), _typed("z")], [_typed(v) for v in outputs], self.constants
+            self.nodes,
+            "g",
+            [_typed("x"), _typed("z")],
+            [_typed(v) for v in outputs],
+            self.constants,
         )
         return helper.make_model(
-            graph, ir_version=10, opset_imports=[helper.make_opsetid("", self.rng.choice((15, 18, 20)))]
+            graph,
+            ir_version=10,
+            opset_imports=[helper.make_opsetid("", self.rng.choice((15, 18, 20)))],
         )
 
 
@@ -134,7 +154,9 @@ def test_exact(seed: int) -> None:
     for name, w in want.items():
         np.testing.assert_array_equal(got[name], w, err_msg=name)
         known = ~np.isnan(w)
-        np.testing.assert_array_equal(np.signbit(got[name])[known], np.signbit(w)[known], err_msg=name)
+        np.testing.assert_array_equal(
+            np.signbit(got[name])[known], np.signbit(w)[known], err_msg=name
+        )
 
 
 @pytest.mark.parametrize("seed", range(1000, 1100))
@@ -145,4 +167,6 @@ def test_in_another_order(seed: int) -> None:
     want, got = (run(m, feeds, optimize=False) for m in (done.before, done.after))
     for name, w in want.items():
         if np.isfinite(w).all() and np.abs(w).max() < 1e4:
-            np.testing.assert_allclose(got[name], w, rtol=1e-3, atol=1e-4 * max(1, np.abs(w).max()), err_msg=name)
+            np.testing.assert_allclose(
+                got[name], w, rtol=1e-3, atol=1e-4 * max(1, np.abs(w).max()), err_msg=name
+            )

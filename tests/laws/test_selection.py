@@ -35,7 +35,13 @@ def test_gather_of_gather(first: Any, second: Any, axes: tuple[int, int], opset:
 
 @pytest.mark.parametrize(
     ("first", "second", "axes"),
-    [([1, 0], [1], (0, 1)), (1, [1], (0, 0)), ([1, 0], [2], (0, 0)), ([[1, 0]], [0], (0, 0)), ([1, 0], [-3], (0, 0))],
+    [
+        ([1, 0], [1], (0, 1)),
+        (1, [1], (0, 0)),
+        ([1, 0], [2], (0, 0)),
+        ([[1, 0]], [0], (0, 0)),
+        ([1, 0], [-3], (0, 0)),
+    ],
 )
 def test_two_gathers_stay(first: Any, second: Any, axes: tuple[int, int]) -> None:
     text = f"g (float[5,4,3] x) => (float[] o) {{ y = Gather<axis={axes[0]}>(x, i) o = Gather<axis={axes[1]}>(y, j) }}"

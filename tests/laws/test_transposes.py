@@ -29,7 +29,9 @@ def test_both_go(first: Any, second: Any, between: str, opset: int) -> None:
 @pytest.mark.parametrize("opset", [7, 13, 22])
 @pytest.mark.parametrize("shape", [(3,), (1, 3), (5, 1, 3), (5, 2, 3), (2, 1)])
 @pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div"])
-def test_a_constant_beside_it_is_transposed_at_once(op: str, shape: tuple[int, ...], opset: int) -> None:
+def test_a_constant_beside_it_is_transposed_at_once(
+    op: str, shape: tuple[int, ...], opset: int
+) -> None:
     text = f"""g (float[2,3,5] x) => (float[2,3,5] o, float[2,3,5] p) {{
         y = Transpose<perm=[2,0,1]>(x) z = {op}(y, c) o = Transpose<perm=[1,2,0]>(z)
         t = Transpose<perm=[2,0,1]>(x) u = {op}(d, t) p = Transpose<perm=[1,2,0]>(u)
@@ -46,9 +48,13 @@ def test_two_transposed_operands(dtype: str) -> None:
         s = Transpose(x) t = Transpose(z) y = Mul(s, t) o = Transpose(y) e = Neg(s)
       }}"""
     done = rewritten(text, "simplify-transpose")
-    assert sorted(done.ops) == ["Mul", "Neg", "Transpose"], "one is read elsewhere and stays for that"
+    assert sorted(done.ops) == ["Mul", "Neg", "Transpose"], (
+        "one is read elsewhere and stays for that"
+    )
     kind = {"float": "float32", "double": "float64"}.get(dtype, dtype)
-    assert_same_bits(done, x=np.arange(6).reshape(2, 3).astype(kind), z=np.arange(3).reshape(1, 3).astype(kind))
+    assert_same_bits(
+        done, x=np.arange(6).reshape(2, 3).astype(kind), z=np.arange(3).reshape(1, 3).astype(kind)
+    )
 
 
 def test_a_weight_to_be_trained_is_not_transposed() -> None:
@@ -65,13 +71,18 @@ def test_transposes_by_other_permutations_stay() -> None:
 
 
 def test_between_input_and_output_an_identity_is_enough() -> None:
-    done = rewritten("g (float[2,N] x) => (float[2,N] o) { y = Transpose(x) o = Transpose(y) }", "simplify-transpose")
+    done = rewritten(
+        "g (float[2,N] x) => (float[2,N] o) { y = Transpose(x) o = Transpose(y) }",
+        "simplify-transpose",
+    )
     assert done.ops == ["Identity"]
     assert_same_bits(done, x=special(2, 3))
 
 
 def test_a_cast_and_no_perm_written() -> None:
-    text = "g (float[2,N] x) => (int32[2,N] o) { y = Transpose(x) z = Cast<to=6>(y) o = Transpose(z) }"
+    text = (
+        "g (float[2,N] x) => (int32[2,N] o) { y = Transpose(x) z = Cast<to=6>(y) o = Transpose(z) }"
+    )
     done = rewritten(text, "simplify-transpose")
     assert done.ops == ["Cast"]
     assert_same_bits(done, x=np.arange(6, dtype=np.float32).reshape(2, 3))
@@ -90,7 +101,11 @@ def test_a_cast_and_no_perm_written() -> None:
 )
 def test_stays(body: str) -> None:
     constants = {"v": np.ones(3, np.float32), "w": np.ones((3, 3), np.float32)}
-    done = rewritten(f"g (float[3,3] x, float[3] u) => (float[3,3] o) {{ {body} }}", "simplify-transpose", constants)
+    done = rewritten(
+        f"g (float[3,3] x, float[3] u) => (float[3,3] o) {{ {body} }}",
+        "simplify-transpose",
+        constants,
+    )
     assert done.count("Transpose") >= 1
 
 

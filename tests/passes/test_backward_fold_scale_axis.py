@@ -14,7 +14,9 @@ PASS = "backward-fold-scale-axis"
 FOLDED = f"{PASS},fold-constant,fold-bias,remove-unused"
 
 
-def conv(body: str, channels: int = 2, out: str = "1,2,10,10", **sizes: tuple[int, ...]) -> ModelProto:
+def conv(
+    body: str, channels: int = 2, out: str = "1,2,10,10", **sizes: tuple[int, ...]
+) -> ModelProto:
     text = f"g (float[1,1,10,10] x) => (float[{out}] y) {{ c = Conv <pads = [1,1,1,1]> (x, w)  {body} }}"
     shapes = {"w": (channels, 1, 3, 3), "s": (channels, 1, 1), **sizes}
     return model_of(text, weights(shapes, positive="p"))
@@ -82,7 +84,9 @@ BEHIND: list[tuple[str, str, str, tuple[int, ...], tuple[int, ...]]] = [
 
 
 @pytest.mark.parametrize(("head", "x", "y", "w", "s"), BEHIND)
-def test_every_product_takes_a_scale(head: str, x: str, y: str, w: tuple[int, ...], s: tuple[int, ...]) -> None:
+def test_every_product_takes_a_scale(
+    head: str, x: str, y: str, w: tuple[int, ...], s: tuple[int, ...]
+) -> None:
     text = f"g (float[{x}] x) => (float[{y}] y) {{ c = {head}  y = Mul(c, s) }}"
     sizes = {"w": w, "s": s, **({"b": (4,)} if ", b)" in head else {})}
     fold(text, sizes, [head.split("(")[0].split(" ")[0]])
@@ -104,11 +108,19 @@ def test_every_bias_of_gemm(bias: tuple[int, ...]) -> None:
         ("d = Clip(c, zero, six)  y = Mul(d, same)", "1,2,10,10", ["Clip"]),
         ("d = AveragePool <kernel_shape = [2, 2]> (c)  y = Mul(d, s)", "1,2,9,9", ["AveragePool"]),
         ("d = GlobalAveragePool(c)  y = Mul(d, s)", "1,2,1,1", ["GlobalAveragePool"]),
-        ("d = MaxPool <kernel_shape = [2, 2], pads = [1,1,1,1]> (c)  y = Mul(d, p)", "1,2,11,11", ["MaxPool"]),
+        (
+            "d = MaxPool <kernel_shape = [2, 2], pads = [1,1,1,1]> (c)  y = Mul(d, p)",
+            "1,2,11,11",
+            ["MaxPool"],
+        ),
         ("d = ReduceMean <keepdims = 0> (c, axes)  y = Mul(d, flat)", "1,2", ["ReduceMean"]),
         ("d = Transpose <perm = [0, 2, 3, 1]> (c)  y = Mul(d, flat)", "1,10,10,2", ["Transpose"]),
         ("d = Reshape(c, shape)  y = Mul(d, s2)", "1,2,100", ["Reshape"]),
-        ("g0 = GlobalAveragePool(c)  d = Flatten(g0)  y = Mul(d, flat)", "1,2", ["GlobalAveragePool", "Flatten"]),
+        (
+            "g0 = GlobalAveragePool(c)  d = Flatten(g0)  y = Mul(d, flat)",
+            "1,2",
+            ["GlobalAveragePool", "Flatten"],
+        ),
         ("d = Pad(c, pads)  y = Mul(d, s)", "1,2,12,12", ["Pad"]),
         ("d = Neg(c)  y = Mul(d, s)", "1,2,10,10", ["Neg"]),
         ("d = Mul(c, full)  y = Mul(d, s)", "1,2,10,10", ["Mul"]),
@@ -119,7 +131,14 @@ def test_what_a_scale_passes(between: str, out: str, kept: list[str]) -> None:
     constants = """<float zero = {0}, float six = {6}, int64[2] axes = {2, 3}, int64[3] shape = {1, 2, 100},
       int64[8] pads = {0, 0, 1, 1, 0, 0, 1, 1}, float[2,1,1] same = {0.7, 0.7}>"""
     text = f"g (float[1,1,10,10] x) => (float[{out}] y) {constants} {{ c = Conv <pads = [1,1,1,1]> (x, w)  {between} }}"
-    sizes = {"w": (2, 1, 3, 3), "s": (2, 1, 1), "p": (2, 1, 1), "slope": (2, 1, 1), "flat": (2,), "s2": (2, 1)}
+    sizes = {
+        "w": (2, 1, 3, 3),
+        "s": (2, 1, 1),
+        "p": (2, 1, 1),
+        "slope": (2, 1, 1),
+        "flat": (2,),
+        "s2": (2, 1),
+    }
     fold(text, {**sizes, "full": (2, 10, 10)}, ["Conv", *kept])
 
 
@@ -146,7 +165,11 @@ def test_one_branch_that_cannot_keeps_the_scale_where_it_is() -> None:
 def test_concat_along_the_channels_parts_the_scale() -> None:
     text = """g (float[1,3,8,8] x) => (float[1,5,8,8] y)
       { a = Conv(x, w1)  b = Conv(x, w2, b2)  t = Concat <axis = 1> (a, b)  y = Mul(t, s) }"""
-    fold(text, {"w1": (2, 3, 1, 1), "w2": (3, 3, 1, 1), "b2": (3,), "s": (5, 1, 1)}, ["Conv", "Conv", "Concat"])
+    fold(
+        text,
+        {"w1": (2, 3, 1, 1), "w2": (3, 3, 1, 1), "b2": (3,), "s": (5, 1, 1)},
+        ["Conv", "Conv", "Concat"],
+    )
 
 
 def test_concat_along_another_axis() -> None:
@@ -194,7 +217,10 @@ def test_inside_a_branch_of_if() -> None:
         ("d = AveragePool <kernel_shape = [1, 1]> (c)  y = Mul(d, width)", "mixes the axis"),
         ("y = Mul(c, huge)", "not finite"),
         ("y = Div(c, null)", "not finite"),
-        ("d = Reshape(c, shape)  e = Mul(d, s5)  y = Reshape(e, back)", "does not keep the channel axis"),
+        (
+            "d = Reshape(c, shape)  e = Mul(d, s5)  y = Reshape(e, back)",
+            "does not keep the channel axis",
+        ),
     ],
 )
 def test_what_keeps_a_scale_in_place(body: str, reason: str) -> None:
@@ -205,9 +231,13 @@ def test_what_keeps_a_scale_in_place(body: str, reason: str) -> None:
     sizes = {"w": (2, 1, 3, 3), "s": (2, 1, 1), "p": (2, 1, 1), "width": (10,), "s5": (5, 1, 1)}
     model = model_of(text, weights(sizes, positive="p"))
     # one factor of each sign, and a weight that overflows under a factor of 3e38
-    next(t for t in model.graph.initializer if t.name == "s").raw_data = np.array([-2, 3], np.float32).tobytes()
+    next(t for t in model.graph.initializer if t.name == "s").raw_data = np.array(
+        [-2, 3], np.float32
+    ).tobytes()
     if "huge" in body:
-        next(t for t in model.graph.initializer if t.name == "w").raw_data = np.full(18, 9, np.float32).tobytes()
+        next(t for t in model.graph.initializer if t.name == "w").raw_data = np.full(
+            18, 9, np.float32
+        ).tobytes()
     done = apply(model, PASS)
     assert done.trace.firings == []
     assert reason in done.declined
@@ -228,7 +258,10 @@ def test_a_scale_known_only_at_run_time_is_no_scale() -> None:
 
 def test_a_scale_that_widens_the_result_is_no_scale() -> None:
     text = "g (float[1,1,8,8] x) => (float[3,1,6,6] y) { c = Conv(x, w)  y = Mul(c, s) }"
-    assert apply(model_of(text, weights({"w": (1, 1, 3, 3), "s": (3, 1, 1, 1)})), PASS).trace.firings == []
+    assert (
+        apply(model_of(text, weights({"w": (1, 1, 3, 3), "s": (3, 1, 1, 1)})), PASS).trace.firings
+        == []
+    )
 
 
 def test_scalars_only_on_request() -> None:
@@ -245,7 +278,10 @@ def test_scalars_only_on_request() -> None:
 def test_a_weight_in_a_constant_node_is_replaced_and_not_added() -> None:
     text = """g (float[1,1,4,4] x) => (float[1,2,4,4] y)
       { w = Constant <value = float[2,1,1,1] {1, 2}> ()  c = Conv(x, w)  y = Mul(c, s) }"""
-    done = apply(model_of(text, weights({"s": (2, 1, 1)})), f"{PASS},fold-constant{{max_growth=0}},remove-unused")
+    done = apply(
+        model_of(text, weights({"s": (2, 1, 1)})),
+        f"{PASS},fold-constant{{max_growth=0}},remove-unused",
+    )
     assert done.ops == ["Conv"] and done.counts["Constant"] == 0
     done.prove()
 
@@ -255,7 +291,12 @@ def test_a_reduction_without_axes_is_over_all_of_them_or_none(noop: int, kept: s
     """An empty list of axes names no axis that the scale could lie beside."""
     text = f"""g (float[1,1,10,10] x) => (float[1,2,8,8] y) <float[2,1,1] p, int64[0] axes = {{}}> {{
       c = Conv(x, w) d = ReduceMean <noop_with_empty_axes = {noop}> (c, axes) y = Mul(d, p) }}"""
-    done = apply(model_of(text.replace("<float[2,1,1] p, ", "<"), weights({"w": (2, 1, 3, 3), "p": (2, 1, 1)})), FOLDED)
+    done = apply(
+        model_of(
+            text.replace("<float[2,1,1] p, ", "<"), weights({"w": (2, 1, 3, 3), "p": (2, 1, 1)})
+        ),
+        FOLDED,
+    )
     assert done.ops in (["Conv", "ReduceMean", "Mul"], ["Conv", "Mul"] if noop else [])
     done.prove()
 
@@ -275,8 +316,12 @@ def test_factors_that_cancel_stay() -> None:
 
 
 @pytest.mark.parametrize(("between", "folded"), [(2, True), (3, False)])
-def test_how_far_a_scale_is_carried(between: int, folded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onnxgrad.laws.scales.backward.REACH", 3)  # operators, the product among them
+def test_how_far_a_scale_is_carried(
+    between: int, folded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "onnxgrad.laws.scales.backward.REACH", 3
+    )  # operators, the product among them
     chain = "".join(f"n{i + 1} = Neg(n{i})  " for i in range(between))
     text = f"g (float[1,1,8,8] x) => (float[1,2,6,6] y) {{ n0 = Conv(x, w)  {chain}y = Mul(n{between}, s) }}"
     done = apply(model_of(text, weights({"w": (2, 1, 3, 3), "s": (2, 1, 1)})), PASS)
@@ -287,7 +332,9 @@ def test_how_far_a_scale_is_carried(between: int, folded: bool, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("channels", "shape", "folded"), [(1, (1, 1, 1), True), (2, (1, 1, 1), False), (1, (1,), False)]
 )
-def test_one_number_is_a_vector_where_there_is_one_channel(channels: int, shape: tuple[int, ...], folded: bool) -> None:
+def test_one_number_is_a_vector_where_there_is_one_channel(
+    channels: int, shape: tuple[int, ...], folded: bool
+) -> None:
     done = apply(conv("y = Mul(c, one)", channels, f"1,{channels},10,10", one=shape), PASS)
     assert bool(done.trace.firings) is folded
     done.prove()

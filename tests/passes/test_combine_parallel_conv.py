@@ -34,13 +34,20 @@ def test_the_example_of_the_specification() -> None:
         }
     """)
     (merged,) = [v.const for v in done.program.main.initializers.values() if v.rank == 4]
-    np.testing.assert_array_equal(merged, np.concatenate([initializer(model, "w1"), initializer(model, "w2")]))
+    np.testing.assert_array_equal(
+        merged, np.concatenate([initializer(model, "w1"), initializer(model, "w2")])
+    )
     done.prove()
 
 
 @pytest.mark.parametrize(
     ("x", "kernel", "out"),
-    [("2,3,9", (3,), "7"), ("2,3,6,5", (3, 2), "4,4"), ("1,3,4,5,6", (2, 2, 2), "3,4,5"), ("N,3,H,W", (1, 1), "H,W")],
+    [
+        ("2,3,9", (3,), "7"),
+        ("2,3,6,5", (3, 2), "4,4"),
+        ("1,3,4,5,6", (2, 2, 2), "3,4,5"),
+        ("N,3,H,W", (1, 1), "H,W"),
+    ],
 )
 def test_any_dimensions_and_any_output_channels(x: str, kernel: tuple[int, ...], out: str) -> None:
     n = x.split(",")[0]
@@ -55,21 +62,33 @@ def test_any_dimensions_and_any_output_channels(x: str, kernel: tuple[int, ...],
 def test_bias_on_some() -> None:
     text = """g (float[1,3,6,6] x) => (float[1,2,6,6] a, float[1,3,6,6] b)
       { a = Conv(x, w1)  b = Conv(x, w2, c2) }"""
-    done = apply(model_of(text, weights({"w1": (2, 3, 1, 1), "w2": (3, 3, 1, 1), "c2": (3,)})), PASS)
+    done = apply(
+        model_of(text, weights({"w1": (2, 3, 1, 1), "w2": (3, 3, 1, 1), "c2": (3,)})), PASS
+    )
     assert done.counts == {"Conv": 1, "Split": 1}
-    (bias,) = [v.const for v in done.program.main.initializers.values() if v.rank == 1 and v.dtype == 1]
-    assert bias is not None and np.signbit(np.asarray(bias)[:2]).all(), "y + (-0.0) is y, -0.0 included"
+    (bias,) = [
+        v.const for v in done.program.main.initializers.values() if v.rank == 1 and v.dtype == 1
+    ]
+    assert bias is not None and np.signbit(np.asarray(bias)[:2]).all(), (
+        "y + (-0.0) is y, -0.0 included"
+    )
     done.prove()
 
 
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        ("", "<kernel_shape = [3, 3], strides = [1, 1], dilations = [1, 1], group = 1, pads = [0, 0, 0, 0]>"),
+        (
+            "",
+            "<kernel_shape = [3, 3], strides = [1, 1], dilations = [1, 1], group = 1, pads = [0, 0, 0, 0]>",
+        ),
         ('<auto_pad = "VALID">', ""),
         ('<auto_pad = "SAME_UPPER">', "<pads = [1, 1, 1, 1]>"),
         ('<auto_pad = "SAME_LOWER">', '<auto_pad = "SAME_UPPER">'),
-        ('<auto_pad = "SAME_LOWER", strides = [2, 2]>', '<strides = [2, 2], auto_pad = "SAME_LOWER">'),
+        (
+            '<auto_pad = "SAME_LOWER", strides = [2, 2]>',
+            '<strides = [2, 2], auto_pad = "SAME_LOWER">',
+        ),
     ],
 )
 def test_attributes_that_mean_the_same(one: str, other: str) -> None:
@@ -87,7 +106,10 @@ def test_attributes_that_mean_the_same(one: str, other: str) -> None:
         ("", "<dilations = [2, 2]>"),
         ("", "<pads = [1, 1, 1, 1]>"),
         ("<pads = [0, 0, 1, 1]>", "<pads = [1, 1, 0, 0]>"),
-        ('<auto_pad = "SAME_UPPER", strides = [2, 2]>', '<auto_pad = "SAME_LOWER", strides = [2, 2]>'),
+        (
+            '<auto_pad = "SAME_UPPER", strides = [2, 2]>',
+            '<auto_pad = "SAME_LOWER", strides = [2, 2]>',
+        ),
     ],
 )
 def test_attributes_that_differ(one: str, other: str) -> None:
@@ -125,14 +147,24 @@ def test_kernels_and_inputs_that_differ() -> None:
 
 @pytest.mark.parametrize(("groups", "outs"), [(2, (2, 4)), (4, (4, 8, 4)), (2, (6, 2))])
 @pytest.mark.parametrize("constant", [True, False])
-def test_groups_are_concatenated_group_by_group(groups: int, outs: tuple[int, ...], constant: bool) -> None:
+def test_groups_are_concatenated_group_by_group(
+    groups: int, outs: tuple[int, ...], constant: bool
+) -> None:
     shapes = {f"w{i}": (n, 4 // groups, 3, 3) for i, n in enumerate(outs)}
     biases = {f"b{i}": (n,) for i, n in enumerate(outs) if i != 1}
-    given = "" if constant else "".join(f", float[{','.join(map(str, s))}] {k}" for k, s in shapes.items())
-    body = "  ".join(f"y{i} = Conv <group = {groups}> (x, w{i}{f', b{i}' if i != 1 else ''})" for i in range(len(outs)))
+    given = (
+        ""
+        if constant
+        else "".join(f", float[{','.join(map(str, s))}] {k}" for k, s in shapes.items())
+    )
+    body = "  ".join(
+        f"y{i} = Conv <group = {groups}> (x, w{i}{f', b{i}' if i != 1 else ''})"
+        for i in range(len(outs))
+    )
     declared = ", ".join(f"float[1,{n},4,4] y{i}" for i, n in enumerate(outs))
     model = model_of(
-        f"g (float[1,4,6,6] x{given}) => ({declared}) {{ {body} }}", weights({**(shapes if constant else {}), **biases})
+        f"g (float[1,4,6,6] x{given}) => ({declared}) {{ {body} }}",
+        weights({**(shapes if constant else {}), **biases}),
     )
     done = apply(model, PASS)
     assert done.counts["Conv"] == 1 and done.counts["Gather"] == len(outs)
@@ -157,7 +189,12 @@ def test_a_common_activation_moves_in_front_of_the_split() -> None:
 
 
 def _behind(
-    a: str, b: str, inputs: str = "", group: int = 1, sizes: dict[str, tuple[int, ...]] | None = None, opset: int = 20
+    a: str,
+    b: str,
+    inputs: str = "",
+    group: int = 1,
+    sizes: dict[str, tuple[int, ...]] | None = None,
+    opset: int = 20,
 ) -> Done:
     """Two Convs p (2 channels) and q (4) with a and b behind them."""
     text = f"""g (float[2,4,5,6] x{inputs}) => (float[2,2,5,6] a, float[2,4,5,6] b)
@@ -185,8 +222,18 @@ def test_scale_then_bias_then_activation() -> None:
       { p = Conv(x, w1)  p2 = Mul(s, p)  p3 = Add(p2, c)  a = Relu(p3)
         q = Conv(x, w2)  q2 = Mul(q, t)  q3 = Add(d, q2)  b = Relu(q3) }"""
     c, d = np.split(np.arange(6, dtype=np.float32).reshape(6, 1, 1), [2])
-    done = apply(model_of(text, {**weights(w1=(2, 4, 1, 1), w2=(4, 4, 1, 1)), "c": c, "d": d}), PASS)
-    assert Counter(done.ops) == {"Reshape": 1, "Concat": 1, "Conv": 1, "Mul": 1, "Add": 1, "Relu": 1, "Split": 1}
+    done = apply(
+        model_of(text, {**weights(w1=(2, 4, 1, 1), w2=(4, 4, 1, 1)), "c": c, "d": d}), PASS
+    )
+    assert Counter(done.ops) == {
+        "Reshape": 1,
+        "Concat": 1,
+        "Conv": 1,
+        "Mul": 1,
+        "Add": 1,
+        "Relu": 1,
+        "Split": 1,
+    }
     assert done.text == unindented("""
         g(x: f32[2,4,5,6], s: f32[2,1,1], t: f32[1,4,1,1], w1_merged: f32[6,4,1,1] const, const: i64[2] const = [2, 4], const_2: i64[3] const = [-1, 1, 1], c_row_merged: f32[6,1,1] const = [[[0]], [[1]], [[2]], [[3]], [[4]], [[5]]]) {
           conv: f32[2,6,5,6] = Conv(x, w1_merged, dilations=[1, 1], group=1, kernel_shape=[1, 1], pads=[0, 0, 0, 0], strides=[1, 1])
@@ -204,14 +251,20 @@ def test_scale_then_bias_then_activation() -> None:
 
 @pytest.mark.parametrize("op", ["Add", "Mul"])
 def test_grouped_channels_take_their_own_scale(op: str) -> None:
-    at_run_time = _behind(f"Relu(p2)  p2 = {op}(p, s)", f"Relu(q2)  q2 = {op}(q, t)", RUN_TIME, group=2)
+    at_run_time = _behind(
+        f"Relu(p2)  p2 = {op}(p, s)", f"Relu(q2)  q2 = {op}(q, t)", RUN_TIME, group=2
+    )
     assert at_run_time.counts == {"Concat": 1, "Gather": 3, "Conv": 1, op: 1, "Relu": 1}
-    constant = _behind(f"{op}(p, s)", f"{op}(q, t)", group=2, sizes={"s": (2, 1, 1), "t": (1, 4, 1, 1)})
+    constant = _behind(
+        f"{op}(p, s)", f"{op}(q, t)", group=2, sizes={"s": (2, 1, 1), "t": (1, 4, 1, 1)}
+    )
     assert constant.counts == {"Gather": 2, "Conv": 1, op: 1}
 
 
 def test_a_bias_on_one_branch_and_a_scale_on_one() -> None:
-    assert _behind("Add(p, s)", "Relu(q)", ", float[2,1,1] s").counts["Concat"] == 1, "the other adds -0.0"
+    assert _behind("Add(p, s)", "Relu(q)", ", float[2,1,1] s").counts["Concat"] == 1, (
+        "the other adds -0.0"
+    )
     alone = _behind("Mul(p, s)", "Relu(q)", ", float[2,1,1] s")
     assert alone.counts == {"Conv": 1, "Split": 1, "Mul": 1, "Relu": 1}
 
@@ -321,4 +374,6 @@ def test_counts_on_trained_models(fetched: Callable[[str], Path], name: str, gro
 def test_the_merged_weight_is_one_initializer() -> None:
     text = "g (float[1,3,8,8] x) => (float[1,2,8,8] a, float[1,4,8,8] b) { a = Conv(x, w1)  b = Conv(x, w2) }"
     done = apply(model_of(text, weights({"w1": (2, 3, 1, 1), "w2": (4, 3, 1, 1)})), PASS)
-    assert [numpy_helper.to_array(t).shape for t in done.after.graph.initializer if t.dims[1:]] == [(6, 3, 1, 1)]
+    assert [numpy_helper.to_array(t).shape for t in done.after.graph.initializer if t.dims[1:]] == [
+        (6, 3, 1, 1)
+    ]

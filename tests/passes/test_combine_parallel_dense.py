@@ -32,7 +32,9 @@ def test_constant_weights_are_stacked_now() -> None:
 @pytest.mark.parametrize("opset", [9, 12, 13, 20])
 def test_batched_products(opset: int) -> None:
     text = """g (float[2,3,4] x) => (float[2,3,5] y, float[2,3,5] z) { y = MatMul(x, a)  z = MatMul(x, b) }"""
-    done = apply(model_of(text, weights({"a": (2, 4, 5), "b": (2, 4, 5)}), opset=opset, ir_version=8), PASS)
+    done = apply(
+        model_of(text, weights({"a": (2, 4, 5), "b": (2, 4, 5)}), opset=opset, ir_version=8), PASS
+    )
     assert done.counts["MatMul"] == 1
     done.prove()
 
@@ -120,11 +122,16 @@ def test_a_bias_on_one_branch_and_run_time_scales_on_all() -> None:
 )
 def test_what_differs_or_depends_on_a_branch_stays_behind(a: str, b: str, inputs: str) -> None:
     done = _behind(a, b, inputs)
-    assert {n.op_type for n in done.after.graph.node if set(n.output) & set("ab")} == {a.split("(")[0], b.split("(")[0]}
+    assert {n.op_type for n in done.after.graph.node if set(n.output) & set("ab")} == {
+        a.split("(")[0],
+        b.split("(")[0],
+    }
 
 
 def test_the_softmax_of_each_stays_and_a_branch_that_is_an_output() -> None:
-    assert _behind("Softmax(p)", "Softmax(q)").counts["Softmax"] == 2, "it is no elementwise operator"
+    assert _behind("Softmax(p)", "Softmax(q)").counts["Softmax"] == 2, (
+        "it is no elementwise operator"
+    )
     text = """g (float[3,4] x) => (float[3,5] a, float[3,5] b, float[3,5] p)
       { p = MatMul(x, w1)  q = MatMul(x, w2)  a = Relu(p)  b = Relu(q) }"""
     done = apply(model_of(text, weights({"w1": (4, 5), "w2": (4, 5)})), PASS)
@@ -134,7 +141,10 @@ def test_the_softmax_of_each_stays_and_a_branch_that_is_an_output() -> None:
 
 def test_different_left_operands_on_request() -> None:
     text = """g (float[3,4] x) => (float[3,5] y, float[3,5] z) { n = Neg(x)  y = MatMul(x, a)  z = MatMul(n, b) }"""
-    done = apply(model_of(text, weights({"a": (4, 5), "b": (4, 5)})), "combine-parallel-dense{share_left=false}")
+    done = apply(
+        model_of(text, weights({"a": (4, 5), "b": (4, 5)})),
+        "combine-parallel-dense{share_left=false}",
+    )
     assert done.counts["MatMul"] == 1
     done.prove()
 
@@ -142,7 +152,10 @@ def test_different_left_operands_on_request() -> None:
 def test_dependent_products_are_left_out() -> None:
     text = """g (float[3,4] x) => (float[3,4] y, float[3,4] z, float[3,4] u)
       { y = MatMul(x, a)  z = MatMul(x, b)  t = MatMul(y, a)  u = MatMul(t, b) }"""
-    done = apply(model_of(text, weights({"a": (4, 4), "b": (4, 4)})), "combine-parallel-dense{share_left=false}")
+    done = apply(
+        model_of(text, weights({"a": (4, 4), "b": (4, 4)})),
+        "combine-parallel-dense{share_left=false}",
+    )
     done.prove()
 
 

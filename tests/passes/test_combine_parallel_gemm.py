@@ -39,10 +39,14 @@ def test_what_is_left_of_a_graph() -> None:
 
 @pytest.mark.parametrize("opset", [9, 11, 13, 18, 20])
 @pytest.mark.parametrize(("trans_b", "shapes"), [(0, ((4, 2), (4, 5))), (1, ((2, 4), (5, 4)))])
-def test_every_opset_and_transposed_weights(opset: int, trans_b: int, shapes: tuple[tuple[int, int], ...]) -> None:
+def test_every_opset_and_transposed_weights(
+    opset: int, trans_b: int, shapes: tuple[tuple[int, int], ...]
+) -> None:
     text = f"""g ({X}) => (float[3,2] a, float[3,5] b) {{
       a = Gemm<transB={trans_b}, alpha=0.5, beta=2.0>(x, w1, c1) b = Gemm<alpha=0.5, beta=2.0, transB={trans_b}>(x, w2, c2) }}"""
-    done = merged(text, weights(w1=shapes[0], w2=shapes[1], c1=(2,), c2=(5,)), opset=opset, ir_version=8)
+    done = merged(
+        text, weights(w1=shapes[0], w2=shapes[1], c1=(2,), c2=(5,)), opset=opset, ir_version=8
+    )
     assert (done.count("Gemm"), done.count("Split")) == (1, 1)
 
 
@@ -66,14 +70,18 @@ def test_biases_that_are_rows(shape: tuple[int, ...], constant: bool) -> None:
     text = f"g ({inputs}) => (float[3,2] a, float[3,5] b, float[3,5] d) {{ a = Gemm(x, w1, c1) b = Gemm(x, w2, c2) d = Gemm(x, w2) }}"
     done = merged(text, constants)
     assert done.count("Gemm") == 1
-    assert done.count("Expand") == (not constant and shape in [(), (1,), (1, 1)])  # N values need none
+    assert done.count("Expand") == (
+        not constant and shape in [(), (1,), (1, 1)]
+    )  # N values need none
 
 
 @pytest.mark.parametrize("shape", [(3, 1), (3, 2)])
 def test_a_bias_with_rows_of_its_own_stays(shape: tuple[int, int]) -> None:
     text = f"g ({X}) => (float[3,2] a, float[3,2] b) {{ a = Gemm(x, w1, c1) b = Gemm(x, w2) }}"
     done = merged(text, weights(w1=(4, 2), w2=(4, 2), c1=shape))
-    assert done.count("Gemm") == 2 and "the bias is not one row of N values" in done.reasons("combine_parallel_gemm")
+    assert done.count("Gemm") == 2 and "the bias is not one row of N values" in done.reasons(
+        "combine_parallel_gemm"
+    )
 
 
 @pytest.mark.parametrize("other", ["alpha=0.5", "beta=0.5", "transB=1", "transA=1"])
@@ -99,9 +107,14 @@ def test_widths_unknown_until_run_time() -> None:
     done = merged(text)
     assert (done.count("Gemm"), done.count("Shape")) == (1, 2)
     biased = merged(
-        text.replace("u)", "u, c)").replace("float[4,N] u, c)", "float[4,N] u)").replace("v) =>", "v, float[N] c) =>")
+        text.replace("u)", "u, c)")
+        .replace("float[4,N] u, c)", "float[4,N] u)")
+        .replace("v) =>", "v, float[N] c) =>")
     )
-    assert biased.count("Gemm") == 2 and "unknown number of columns" in biased.reasons("combine_parallel_gemm")[0]
+    assert (
+        biased.count("Gemm") == 2
+        and "unknown number of columns" in biased.reasons("combine_parallel_gemm")[0]
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float16", "double"])
@@ -122,7 +135,9 @@ def test_a_common_activation_and_dependent_branches() -> None:
 
 def test_before_opset_7_gemm_broadcasts_by_an_attribute() -> None:
     text = "g (float[1,4] x) => (float[1,2] a, float[1,2] b) { a = Gemm<broadcast=1>(x, w1, c) b = Gemm<broadcast=1>(x, w2, c) }"
-    done = apply(model_of(text, weights(w1=(4, 2), w2=(4, 2), c=(2,)), opset=6, ir_version=7), MERGE)
+    done = apply(
+        model_of(text, weights(w1=(4, 2), w2=(4, 2), c=(2,)), opset=6, ir_version=7), MERGE
+    )
     assert done.count("Gemm") == 2
 
 
@@ -130,7 +145,12 @@ def test_the_check_and_the_merge_rule() -> None:
     model = parse(
         "g (float[3,4] x, float[4,2] u, float[4,2] v) => (float[3,2] a, float[3,2] b) { a = Gemm(x, u) b = Gemm(x, v) }"
     )
-    assert apply(model, CombineParallelGemm(merge="always", check=lambda group: False)).count("Gemm") == 2
+    assert (
+        apply(model, CombineParallelGemm(merge="always", check=lambda group: False)).count("Gemm")
+        == 2
+    )
     assert apply(model, CombineParallelGemm(merge="auto")).count("Gemm") == 2
     assert apply(model, CombineParallelGemm(merge="auto", provider="cuda")).count("Gemm") == 1
-    assert np.all([b.op != "Split" for b in apply(model, CombineParallelGemm(merge="never")).block.bindings])
+    assert np.all(
+        [b.op != "Split" for b in apply(model, CombineParallelGemm(merge="never")).block.bindings]
+    )

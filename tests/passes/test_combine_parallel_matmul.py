@@ -55,14 +55,18 @@ def test_unequal_widths_at_every_opset(opset: int) -> None:
         opset=opset,
         ir_version=8,
     )
-    assert (done.count("MatMul"), done.count("Split")) == (1, 1) and len(done.block.initializers) <= 2
+    assert (done.count("MatMul"), done.count("Split")) == (1, 1) and len(
+        done.block.initializers
+    ) <= 2
 
 
 @pytest.mark.parametrize("n", [2, 12, 13, 40])
 def test_any_number_of_branches(n: int) -> None:
     outs = ", ".join(f"float[3,2] y{i}" for i in range(n))
     body = " ".join(f"y{i} = MatMul(x, w{i})" for i in range(n))
-    done = merged(f"g (float[3,4] x) => ({outs}) {{ {body} }}", weights(**{f"w{i}": (4, 2) for i in range(n)}))
+    done = merged(
+        f"g (float[3,4] x) => ({outs}) {{ {body} }}", weights(**{f"w{i}": (4, 2) for i in range(n)})
+    )
     assert done.count("MatMul") == 1 and len(done.after.graph.node) == 2
 
 
@@ -80,13 +84,19 @@ def test_widths_unknown_until_run_time() -> None:
       a = MatMul(x, u) b = MatMul(x, v) }"""
     done = merged(text)
     assert (done.count("MatMul"), done.count("Shape")) == (1, 2)
-    assert merged(text, opset=13, ir_version=8).count("MatMul") == 1, "Shape has no start and end before opset 15"
+    assert merged(text, opset=13, ir_version=8).count("MatMul") == 1, (
+        "Shape has no start and end before opset 15"
+    )
     old = merged(text, opset=12, ir_version=7)
-    assert old.count("MatMul") == 2 and "before opset 13" in old.reasons("combine_parallel_matmul")[0]
+    assert (
+        old.count("MatMul") == 2 and "before opset 13" in old.reasons("combine_parallel_matmul")[0]
+    )
 
 
 def test_batched_and_broadcast_batch_axes() -> None:
-    batched = "g (float[B,3,4] x, float[B,4,2] u, float[B,4,5] v) => (float[B,3,2] a, float[B,3,5] b)"
+    batched = (
+        "g (float[B,3,4] x, float[B,4,2] u, float[B,4,5] v) => (float[B,3,2] a, float[B,3,5] b)"
+    )
     assert merged(f"{batched} {{ a = MatMul(x, u) b = MatMul(x, v) }}").count("MatMul") == 1
     broadcast = "g (float[3,4] x, float[2,1,4,2] u, float[2,1,4,5] v) => (float[2,1,3,2] a, float[2,1,3,5] b)"
     assert merged(f"{broadcast} {{ a = MatMul(x, u) b = MatMul(x, v) }}").count("MatMul") == 1
@@ -128,19 +138,29 @@ def test_the_shared_operand_may_be_an_input_and_a_matched_value_an_output() -> N
         " a = MatMul(x, w1) b = MatMul(x, w2) r = Relu(a) }",
         weights(w1=(4, 2), w2=(4, 2)),
     )
-    assert done.count("MatMul") == 1 and [o.name for o in done.after.graph.output] == ["a", "b", "r", "x"]
+    assert done.count("MatMul") == 1 and [o.name for o in done.after.graph.output] == [
+        "a",
+        "b",
+        "r",
+        "x",
+    ]
 
 
 def test_weights_that_others_read_stay_for_them() -> None:
     text = "g (float[3,4] x) => (float[3,4] a, float[3,4] b, float[4,4] c) { a = MatMul(x, w1) b = MatMul(x, w2) c = Relu(w1) }"
     done = merged(text, weights(w1=(4, 4), w2=(4, 4)))
-    assert done.count("MatMul") == 1 and "w1" in done.block.initializers and "w2" not in done.block.initializers
+    assert (
+        done.count("MatMul") == 1
+        and "w1" in done.block.initializers
+        and "w2" not in done.block.initializers
+    )
 
 
 def test_dependent_branches_stay_apart() -> None:
     """The published bug: `a = x @ w; b = x @ relu(a)` must not merge."""
     done = merged(
-        "g (float[4,4] x) => (float[4,4] b) { a = MatMul(x, w) r = Relu(a) b = MatMul(x, r) }", weights(w=(4, 4))
+        "g (float[4,4] x) => (float[4,4] b) { a = MatMul(x, w) r = Relu(a) b = MatMul(x, r) }",
+        weights(w=(4, 4)),
     )
     assert done.count("MatMul") == 2
 
@@ -199,12 +219,36 @@ def test_inside_a_nested_block_and_a_local_function() -> None:
 @pytest.mark.parametrize(
     ("header", "body", "reason"),
     [
-        ("float[2,3,4] x, float[1,4,5] u, float[2,4,5] v => float[2,3,5] a, float[2,3,5] b", "", None),
-        ("float[3,4] x, float[4] u, float[4] v => float[3] a, float[3] b", "", "the right operand has rank 1"),
-        ("float[3,4] x, float[4] u, float[4,2] v => float[3] a, float[3,2] b", "", "the right operand has rank 1"),
-        ("float[3,4] x, float[] u, float[4,2] v => float[] a, float[3,2] b", "", "the right operand's rank is unknown"),
-        ("float[B,3,4] x, float[B,4,5] u, float[C,4,5] v => float[B,3,5] a, float[D,3,5] b", "", None),
-        ("float[3,4] x, float[?,4,5] u, float[?,4,5] v => float[?,3,5] a, float[?,3,5] b", "", "a batch or inner size"),
+        (
+            "float[2,3,4] x, float[1,4,5] u, float[2,4,5] v => float[2,3,5] a, float[2,3,5] b",
+            "",
+            None,
+        ),
+        (
+            "float[3,4] x, float[4] u, float[4] v => float[3] a, float[3] b",
+            "",
+            "the right operand has rank 1",
+        ),
+        (
+            "float[3,4] x, float[4] u, float[4,2] v => float[3] a, float[3,2] b",
+            "",
+            "the right operand has rank 1",
+        ),
+        (
+            "float[3,4] x, float[] u, float[4,2] v => float[] a, float[3,2] b",
+            "",
+            "the right operand's rank is unknown",
+        ),
+        (
+            "float[B,3,4] x, float[B,4,5] u, float[C,4,5] v => float[B,3,5] a, float[D,3,5] b",
+            "",
+            None,
+        ),
+        (
+            "float[3,4] x, float[?,4,5] u, float[?,4,5] v => float[?,3,5] a, float[?,3,5] b",
+            "",
+            "a batch or inner size",
+        ),
     ],
 )
 def test_shapes_that_do_not_concatenate(header: str, body: str, reason: str | None) -> None:
@@ -254,7 +298,11 @@ def test_merge_rules() -> None:
 
 def test_a_shared_weight_is_not_stored_twice_by_default() -> None:
     text = "g (float[1,512] x) => (float[1,512] a, float[1,512] b, float[512,512] c) { a = MatMul(x, w1) b = MatMul(x, w2) c = Relu(w1) }"
-    done = apply(model_of(text, weights(w1=(512, 512), w2=(512, 512))), "combine-parallel-matmul", merge="auto")
+    done = apply(
+        model_of(text, weights(w1=(512, 512), w2=(512, 512))),
+        "combine-parallel-matmul",
+        merge="auto",
+    )
     assert done.count("MatMul") == 2 and "twice" in done.reasons("combine_parallel_matmul")[0]
 
 
@@ -264,7 +312,9 @@ THREE = "g (float[2,3,4] x{inputs}) => (float[2,3,5] a, float[2,3,2] b, float[2,
 W3 = weights(w1=(4, 5), w2=(4, 2), w3=(4, 1))
 
 
-def three(a: str, b: str, c: str, inputs: str = "", constants: dict[str, Any] | None = None) -> Done:
+def three(
+    a: str, b: str, c: str, inputs: str = "", constants: dict[str, Any] | None = None
+) -> Done:
     body = f"p = MatMul(x, w1) q = MatMul(x, w2) r = MatMul(x, w3) {a} {b} {c}"
     return merged(f"{THREE.format(inputs=inputs)} {{ {body} }}", {**W3, **(constants or {})})
 
@@ -296,7 +346,11 @@ def test_negative_zero_is_what_a_missing_bias_adds() -> None:
         MERGE,
     )
     assert done.fired("add_of_split") == 1
-    added = [v.const for v in done.block.initializers.values() if v.const is not None and v.const.shape == (3,)]
+    added = [
+        v.const
+        for v in done.block.initializers.values()
+        if v.const is not None and v.const.shape == (3,)
+    ]
     assert np.signbit(added[0][0]) and added[0][0] == 0
 
 
@@ -307,8 +361,18 @@ def test_a_bias_that_is_computed() -> None:
 
 def test_a_constant_scalar_is_a_bias_and_an_unknown_one_stays() -> None:
     scalar = {"c1": np.float32(0.5)}
-    assert three("a = Add(p, c1)", "b = Relu(q)", "c = Relu(r)", constants=scalar).fired("add_of_split") == 1
-    assert three("a = Add(p, k)", "b = Relu(q)", "c = Relu(r)", inputs=", float k").fired("add_of_split") == 0
+    assert (
+        three("a = Add(p, c1)", "b = Relu(q)", "c = Relu(r)", constants=scalar).fired(
+            "add_of_split"
+        )
+        == 1
+    )
+    assert (
+        three("a = Add(p, k)", "b = Relu(q)", "c = Relu(r)", inputs=", float k").fired(
+            "add_of_split"
+        )
+        == 0
+    )
 
 
 def test_biases_and_scales_of_sizes_known_at_run_time() -> None:
@@ -319,10 +383,18 @@ def test_biases_and_scales_of_sizes_known_at_run_time() -> None:
           p = MatMul(x, u) q = MatMul(x, v) p2 = Mul(p, s) q2 = Mul(t, q) p3 = Add(p2, c) q3 = Add(q2, d)
           a = Tanh(p3) b = Tanh(q3) }"""
     )
-    assert (done.count("MatMul"), done.count("Mul"), done.count("Add"), done.count("Tanh")) == (1, 1, 1, 1)
+    assert (done.count("MatMul"), done.count("Mul"), done.count("Add"), done.count("Tanh")) == (
+        1,
+        1,
+        1,
+        1,
+    )
     one = "g (float[3,4] x, float[4,N] u, float[4,M] v, float[N] s) => (float[3,N] a, float[3,M] b)"
     some = merged(f"{one} {{ p = MatMul(x, u) b = MatMul(x, v) a = Add(p, s) }}")
-    assert some.fired("add_of_split") == 0 and "would have to be known" in some.reasons("add_of_split")[0]
+    assert (
+        some.fired("add_of_split") == 0
+        and "would have to be known" in some.reasons("add_of_split")[0]
+    )
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (2, 1, 5), (2, 3, 1), (1, 2, 3, 5)])
@@ -368,7 +440,8 @@ def test_a_bias_behind_the_door_of_a_nested_block_stays_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "f", ["Relu", "Tanh", "Sigmoid", "LeakyRelu<alpha=0.2>", "Elu", 'Gelu<approximate="tanh">', "Neg"]
+    "f",
+    ["Relu", "Tanh", "Sigmoid", "LeakyRelu<alpha=0.2>", "Elu", 'Gelu<approximate="tanh">', "Neg"],
 )
 def test_a_common_activation_moves_above_the_split(f: str) -> None:
     done = three(f"s = Add(p, c1) a = {f}(s)", f"b = {f}(q)", f"c = {f}(r)", constants=BIAS)
@@ -377,12 +450,21 @@ def test_a_common_activation_moves_above_the_split(f: str) -> None:
 
 def test_clip_moves_with_its_bounds_when_they_are_the_same() -> None:
     bounds = {"lo": np.float32(-0.5), "hi": np.float32(0.5), "hi2": np.float32(0.25)}
-    same = three("a = Clip(p, lo, hi)", "b = Clip(q, lo, hi)", "c = Clip(r, lo, hi)", constants=bounds)
+    same = three(
+        "a = Clip(p, lo, hi)", "b = Clip(q, lo, hi)", "c = Clip(r, lo, hi)", constants=bounds
+    )
     assert same.count("Clip") == 1
-    half = three('a = Clip(p, "", hi)', 'b = Clip(q, "", hi)', 'c = Clip(r, "", hi)', constants=bounds)
+    half = three(
+        'a = Clip(p, "", hi)', 'b = Clip(q, "", hi)', 'c = Clip(r, "", hi)', constants=bounds
+    )
     assert half.count("Clip") == 1
     for other in ("Clip(r, lo, hi2)", "Clip(r, lo)"):
-        assert three("a = Clip(p, lo, hi)", "b = Clip(q, lo, hi)", f"c = {other}", constants=bounds).count("Clip") == 3
+        assert (
+            three(
+                "a = Clip(p, lo, hi)", "b = Clip(q, lo, hi)", f"c = {other}", constants=bounds
+            ).count("Clip")
+            == 3
+        )
     at_run_time = three("a = Clip(p, k)", "b = Clip(q, k)", "c = Clip(r, k)", inputs=", float k")
     assert at_run_time.count("Clip") == 3
 
@@ -393,7 +475,11 @@ def test_clip_moves_with_its_bounds_when_they_are_the_same() -> None:
         ("a = Softmax(p)", "b = Softmax(q)", "c = Softmax(r)"),
         ("a = LogSoftmax(p)", "b = LogSoftmax(q)", "c = LogSoftmax(r)"),
         ("a = Relu(p)", "b = Tanh(q)", "c = Relu(r)"),
-        ("a = LeakyRelu<alpha=0.1>(p)", "b = LeakyRelu<alpha=0.2>(q)", "c = LeakyRelu<alpha=0.1>(r)"),
+        (
+            "a = LeakyRelu<alpha=0.1>(p)",
+            "b = LeakyRelu<alpha=0.2>(q)",
+            "c = LeakyRelu<alpha=0.1>(r)",
+        ),
         ("a = Relu(p)", "b = Relu(q)", "c = Identity(r)"),
     ],
 )
@@ -419,16 +505,25 @@ def right(text: str, constants: dict[str, Any]) -> Done:
 def test_products_that_share_the_right_operand() -> None:
     body = "{ a = MatMul(x, w) b = MatMul(z, w) }"
     assert (
-        right(f"g (float[3,4] x, float[5,4] z) => (float[3,2] a, float[5,2] b) {body}", weights(w=(4, 2))).count(
-            "MatMul"
-        )
+        right(
+            f"g (float[3,4] x, float[5,4] z) => (float[3,2] a, float[5,2] b) {body}",
+            weights(w=(4, 2)),
+        ).count("MatMul")
         == 1
     )
-    rows = right(f"g (float[N,4] x, float[M,4] z) => (float[N,2] a, float[M,2] b) {body}", weights(w=(4, 2)))
+    rows = right(
+        f"g (float[N,4] x, float[M,4] z) => (float[N,2] a, float[M,2] b) {body}", weights(w=(4, 2))
+    )
     assert (rows.count("MatMul"), rows.count("Shape")) == (1, 2)
-    batch = right(f"g (float[B,3,4] x, float[B,5,4] z) => (float[B,3,2] a, float[B,5,2] b) {body}", weights(w=(4, 2)))
+    batch = right(
+        f"g (float[B,3,4] x, float[B,5,4] z) => (float[B,3,2] a, float[B,5,2] b) {body}",
+        weights(w=(4, 2)),
+    )
     assert batch.count("MatMul") == 1
-    wide = right(f"g (float[3,4] x, float[5,4] z) => (float[6,3,2] a, float[6,5,2] b) {body}", weights(w=(6, 4, 2)))
+    wide = right(
+        f"g (float[3,4] x, float[5,4] z) => (float[6,3,2] a, float[6,5,2] b) {body}",
+        weights(w=(6, 4, 2)),
+    )
     assert wide.count("MatMul") == 1
 
 

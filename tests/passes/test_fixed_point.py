@@ -47,7 +47,9 @@ def test_every_preset_on_every_model(name: str, preset: str) -> None:
     assert_fixed(MODELS_DIR / f"{name}.onnx", preset)
 
 
-@pytest.mark.parametrize(("name", "nodes"), [("lstm_script", 22), ("bert_script", 227), ("yolox_script", 228)])
+@pytest.mark.parametrize(
+    ("name", "nodes"), [("lstm_script", 22), ("bert_script", 227), ("yolox_script", 228)]
+)
 def test_exports_through_torchscript(name: str, nodes: int) -> None:
     """Their shape arithmetic goes, and PyTorch's own results stay."""
     once, _ = optimized(MODELS_DIR / f"{name}.onnx", "default")
@@ -57,7 +59,10 @@ def test_exports_through_torchscript(name: str, nodes: int) -> None:
     feeds = {key.removeprefix("in:"): v for key, v in given.items() if key.startswith("in:")}
     for key, value in run(once, feeds).items():
         want = given[f"out:{key}"]
-        assert isinstance(value, np.ndarray) and np.abs(value - want).max() <= 1e-5 * np.abs(want).max()
+        assert (
+            isinstance(value, np.ndarray)
+            and np.abs(value - want).max() <= 1e-5 * np.abs(want).max()
+        )
 
 
 def test_the_exports_through_torchscript_are_there() -> None:

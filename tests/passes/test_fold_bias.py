@@ -24,7 +24,9 @@ def test_an_addend_becomes_the_bias(body: str, op: str, shape: str) -> None:
     done.prove()
 
 
-@pytest.mark.parametrize("head", ["Gemm(x, v)", "Gemm(x, v, e)", "Gemm <alpha = 2.0, beta = 0.5> (x, v)"])
+@pytest.mark.parametrize(
+    "head", ["Gemm(x, v)", "Gemm(x, v, e)", "Gemm <alpha = 2.0, beta = 0.5> (x, v)"]
+)
 def test_gemm(head: str) -> None:
     text = f"g (float[N,3] x) => (float[N,4] y) {{ c = {head}  y = Add(c, e) }}"
     done = apply(model_of(text, weights(SIZES)), "fold-bias,remove-unused")

@@ -48,17 +48,21 @@ def test_what_is_left_of_a_graph() -> None:
 
 def test_numpy_and_onnxruntime_each_do_their_part() -> None:
     done = folded(
-        "g (float[2] x) => (float[2] o) { a = Add(w, w) b = Exp(a) c = Neg(b) o = Mul(x, c) }", weights(w=(2,))
+        "g (float[2] x) => (float[2] o) { a = Add(w, w) b = Exp(a) c = Neg(b) o = Mul(x, c) }",
+        weights(w=(2,)),
     )
     assert done.ops == ["Mul"] and done.trace.rounded
 
 
 def test_moving_elements_rounds_nothing() -> None:
     """The proof in float64 may then ask for the last digits."""
-    done = folded("g (float[2,3] x) => (float[2,3] o) { t = Transpose(w) o = Add(x, t) }", weights(w=(3, 2)))
+    done = folded(
+        "g (float[2,3] x) => (float[2,3] o) { t = Transpose(w) o = Add(x, t) }", weights(w=(3, 2))
+    )
     assert done.ops == ["Add"] and not done.trace.rounded
     scaled = folded(
-        "g (float[2,3] x) => (float[2,3] o) { s = Exp(w) t = Transpose(s) o = Add(x, t) }", weights(w=(3, 2))
+        "g (float[2,3] x) => (float[2,3] o) { s = Exp(w) t = Transpose(s) o = Add(x, t) }",
+        weights(w=(3, 2)),
     )
     assert scaled.ops == ["Add"] and scaled.trace.rounded, "though the last step only moves"
 
@@ -74,7 +78,12 @@ def test_sizes_that_are_known_though_the_tensor_is_not() -> None:
     text = """g (float[N,6] x, float[4] z) => (float[] o) {
       s = Shape(x) k = Gather(s, one) p = Concat<axis=0>(minus, two, three)
       y = Reshape(x, p) t = Cast<to=1>(k) q = Mul(y, t) o = Identity(q) }"""
-    constants = {"one": np.array([1]), "minus": np.array([-1]), "two": np.array([2]), "three": np.array([3])}
+    constants = {
+        "one": np.array([1]),
+        "minus": np.array([-1]),
+        "two": np.array([2]),
+        "three": np.array([3]),
+    }
     assert folded(text, constants).ops == ["Reshape", "Mul", "Identity"]
 
 
@@ -99,7 +108,8 @@ def test_sizes_that_are_known_though_the_tensor_is_not() -> None:
 )  # fmt: skip
 def test_never_folded(body: str, kept: str) -> None:
     model = model_of(
-        f"g (float[2] x) => (float[2] o) {{ {body} }}", {**weights(w=(2,)), "h": np.full(2, 0.5, np.float32)}
+        f"g (float[2] x) => (float[2] o) {{ {body} }}",
+        {**weights(w=(2,)), "h": np.full(2, 0.5, np.float32)},
     )
     assert kept in apply(model, PASSES).ops
 
@@ -114,7 +124,9 @@ def test_an_overridable_initializer_is_not_folded() -> None:
 
 
 def test_an_output_stays_computed() -> None:
-    assert folded("g (float[2] x) => (float[2] n, float[2] o) { n = Neg(w) o = Add(x, n) }", weights(w=(2,))).ops == [
+    assert folded(
+        "g (float[2] x) => (float[2] n, float[2] o) { n = Neg(w) o = Add(x, n) }", weights(w=(2,))
+    ).ops == [
         "Neg",
         "Add",
     ]
@@ -155,7 +167,10 @@ def test_the_cap_is_for_all_foldings_of_a_run_together() -> None:
 
 def test_a_weight_that_only_the_folding_needs_does_not_count() -> None:
     done = apply(
-        model_of("g (float[3,600] x) => (float[3,500] o) { t = Transpose(w) o = MatMul(x, t) }", weights(w=(500, 600))),
+        model_of(
+            "g (float[3,600] x) => (float[3,500] o) { t = Transpose(w) o = MatMul(x, t) }",
+            weights(w=(500, 600)),
+        ),
         PASSES,
     )
     assert done.ops == ["MatMul"] and size(done.after) <= size(done.before)
@@ -238,7 +253,12 @@ def test_sizes_through_floats_and_booleans() -> None:
 def test_a_backward_slice_that_starts_before_the_beginning() -> None:
     text = """g (float[2,3] x, float[2] y) => (float[] o) {
       s = Shape(x) t = Slice(s, a, b, c, d) o = Expand(y, t) }"""
-    constants = {"a": np.array([-9]), "b": np.array([-(2**62) - 1]), "c": np.array([0]), "d": np.array([-1])}
+    constants = {
+        "a": np.array([-9]),
+        "b": np.array([-(2**62) - 1]),
+        "c": np.array([0]),
+        "d": np.array([-1]),
+    }
     folded(text, constants)
 
 
@@ -251,7 +271,9 @@ def test_a_function_body_with_its_own_constants_and_references() -> None:
     done = apply(parse(text), PASSES)
     assert_same_results(done)
     (function,) = done.program.functions.values()
-    assert "Neg" not in [b.op for b in function.bindings] and "Cast" in [b.op for b in function.bindings]
+    assert "Neg" not in [b.op for b in function.bindings] and "Cast" in [
+        b.op for b in function.bindings
+    ]
 
 
 def test_the_constants_of_a_branch_fold_in_the_branch() -> None:
@@ -270,7 +292,9 @@ FLATTEN = """g (float[N,3,M] x) => (float[N,K] y) <int64[1] i = {0}, int64[1] si
     ("sizes", "settled"),
     [("n, six", [-1, 6]), ("six, n", [6, -1]), ("n, open", None), ("n, n", None), ("six, k", None)],
 )
-def test_a_reshape_with_one_open_size_needs_no_shape_arithmetic(sizes: str, settled: list[int] | None) -> None:
+def test_a_reshape_with_one_open_size_needs_no_shape_arithmetic(
+    sizes: str, settled: list[int] | None
+) -> None:
     text = FLATTEN.replace("SIZES", sizes)
     if "k" in sizes:  # a size that the caller gives may be 0 or -1
         text = text.replace("x) =>", "x, int64[1] k) =>")

@@ -15,12 +15,17 @@ RUNTIME = "fold-scale-axis{runtime=true},remove-unused"
 
 def test_backward_forward_and_constants() -> None:
     text = "g (float[2,3] x) => (float[2,5] y) { a = Mul(x, s)  b = MatMul(a, w)  y = Mul(b, t) }"
-    done = apply(model_of(text, weights({"s": (3,), "w": (3, 5), "t": (5,)})), "fold-scale-axis,remove-unused")
+    done = apply(
+        model_of(text, weights({"s": (3,), "w": (3, 5), "t": (5,)})),
+        "fold-scale-axis,remove-unused",
+    )
     assert done.ops == ["MatMul"]
     done.prove()
 
 
-def at_run_time(text: str, sizes: dict[str, tuple[int, ...]], s: tuple[int, ...], passes: str = RUNTIME) -> Done:
+def at_run_time(
+    text: str, sizes: dict[str, tuple[int, ...]], s: tuple[int, ...], passes: str = RUNTIME
+) -> Done:
     """`text`, whose scale s is an input too, after the pass, with the same results."""
     given = f"float[{','.join(map(str, s))}] s" if s else "float s"
     done = apply(model_of(text.replace("g (", f"g ({given}, ", 1), weights(sizes)), passes)
@@ -42,12 +47,16 @@ def test_every_product_takes_a_scale_behind_it(
     assert nothing_behind(done, head.split("(")[0].split(" ")[0]), done.declined
 
 
-@pytest.mark.parametrize(("tail", "x", "y", "w", "s"), [case for case in IN_FRONT if case[1] != "3"])
+@pytest.mark.parametrize(
+    ("tail", "x", "y", "w", "s"), [case for case in IN_FRONT if case[1] != "3"]
+)
 def test_every_product_takes_a_scale_in_front_of_it(
     tail: str, x: str, y: str, w: tuple[int, ...], s: tuple[int, ...]
 ) -> None:
     text = f"g (float[{x}] x) => (float[{y}] y) {{ m = Mul(x, s)  y = {tail} }}"
-    bias: dict[str, tuple[int, ...]] = {"b8": (8,)} if "b8" in tail else {"b": (6,)} if ", b)" in tail else {}
+    bias: dict[str, tuple[int, ...]] = (
+        {"b8": (8,)} if "b8" in tail else {"b": (6,)} if ", b)" in tail else {}
+    )
     done = at_run_time(text, {"w": w, **bias}, s)
     (product,) = [n for n in done.after.graph.node if "y" in n.output]
     assert "x" in product.input and "Mul" in done.counts, done.declined
@@ -74,11 +83,19 @@ def test_weight_and_bias_are_scaled_in_every_run() -> None:
         ("c = Conv(x, w)  p = Neg(c)  y = Mul(p, s)", ["Conv", "Neg"]),
         ("c = Conv(x, w)  p = Add(c, k)  y = Mul(p, s)", ["Conv", "Add"]),
         ("c = Conv(x, w)  e = Conv(x, v)  p = Add(c, e)  y = Mul(p, s)", ["Conv", "Conv", "Add"]),
-        ("c = Conv(x, v1)  e = Conv(x, v1)  p = Concat<axis=1>(c, e)  y = Mul(p, s)", ["Conv", "Conv", "Concat"]),
+        (
+            "c = Conv(x, v1)  e = Conv(x, v1)  p = Concat<axis=1>(c, e)  y = Mul(p, s)",
+            ["Conv", "Conv", "Concat"],
+        ),
     ],
 )
 def test_what_a_scale_passes(body: str, ops: list[str]) -> None:
-    sizes: dict[str, tuple[int, ...]] = {"w": (2, 1, 3, 3), "v": (2, 1, 3, 3), "v1": (1, 1, 3, 3), "k": (2, 1, 1)}
+    sizes: dict[str, tuple[int, ...]] = {
+        "w": (2, 1, 3, 3),
+        "v": (2, 1, 3, 3),
+        "v1": (1, 1, 3, 3),
+        "k": (2, 1, 1),
+    }
     done = at_run_time(f"g (float[1,1,8,8] x) => (float[1,2,6,6] y) {{ {body} }}", sizes, (2, 1, 1))
     assert [op for op in done.ops if op in ops] == ops
     assert nothing_behind(done, ops[-1]), done.declined
@@ -86,7 +103,9 @@ def test_what_a_scale_passes(body: str, ops: list[str]) -> None:
 
 def test_parts_of_a_split_and_of_a_concat() -> None:
     split = "c = Conv(x, w)  p, q = Split<axis=1, num_outputs=2>(c)  r = Relu(q)  m = Mul(p, s)  y = Add(m, r)"
-    done = at_run_time(f"g (float[1,1,8,8] x) => (float[1,2,6,6] y) {{ {split} }}", {"w": (4, 1, 3, 3)}, (2, 1, 1))
+    done = at_run_time(
+        f"g (float[1,1,8,8] x) => (float[1,2,6,6] y) {{ {split} }}", {"w": (4, 1, 3, 3)}, (2, 1, 1)
+    )
     assert done.counts["Concat"] == 1, done.declined
     concat = "m = Mul(x, s)  c = Concat<axis=1>(m, z)  y = Conv(c, w)"
     text = f"g (float[1,2,8,8] x, float[1,1,8,8] z) => (float[1,2,6,6] y) {{ {concat} }}"
@@ -97,8 +116,16 @@ def test_parts_of_a_split_and_of_a_concat() -> None:
 @pytest.mark.parametrize(
     ("body", "s", "reason"),
     [
-        ("c = Conv(x, w)  r = Relu(c)  y = Mul(r, s)", (2, 1, 1), "not positive, so it does not pass Relu"),
-        ("c = Conv(x, w)  r = Clip(c, zero)  y = Mul(r, s)", (2, 1, 1), "not positive, so it does not pass Clip"),
+        (
+            "c = Conv(x, w)  r = Relu(c)  y = Mul(r, s)",
+            (2, 1, 1),
+            "not positive, so it does not pass Relu",
+        ),
+        (
+            "c = Conv(x, w)  r = Clip(c, zero)  y = Mul(r, s)",
+            (2, 1, 1),
+            "not positive, so it does not pass Clip",
+        ),
         ("c = Conv(x, w)  y = Div(c, s)", (2, 1, 1), "may be zero"),
         ("c = Conv(x, w)  y = Mul(c, s)", (6, 1), "along axis 2 of Conv"),
         ("c = Conv(x, w)  y = Mul(c, s)", (2, 6, 1), ""),
@@ -141,7 +168,9 @@ def test_every_opset_and_dtype(opset: int, dtype: str) -> None:
     done = apply(model_of(text, constants, opset=opset, ir_version=8), RUNTIME)
     (product,) = [n for n in done.after.graph.node if "y" in n.output]
     assert len(done.trace.firings) == 2 and product.op_type == "MatMul" and product.input[0] == "x"
-    shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in done.before.graph.input}
+    shapes = {
+        v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in done.before.graph.input
+    }
     feeds = {name: array.astype(NUMPY[dtype]) for name, array in weights(shapes).items()}
     assert_close("y", run(done.before, feeds)["y"], run(done.after, feeds)["y"])
 

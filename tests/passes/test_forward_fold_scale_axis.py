@@ -57,9 +57,13 @@ IN_FRONT: list[tuple[str, str, str, tuple[int, ...], tuple[int, ...]]] = [
 
 
 @pytest.mark.parametrize(("tail", "x", "y", "w", "s"), IN_FRONT)
-def test_every_product_takes_a_scale(tail: str, x: str, y: str, w: tuple[int, ...], s: tuple[int, ...]) -> None:
+def test_every_product_takes_a_scale(
+    tail: str, x: str, y: str, w: tuple[int, ...], s: tuple[int, ...]
+) -> None:
     text = f"g (float[{x}] x) => (float[{y}] y) {{ m = Mul(x, s)  y = {tail} }}"
-    bias: dict[str, tuple[int, ...]] = {"b8": (8,)} if "b8" in tail else {"b": (6,)} if ", b)" in tail else {}
+    bias: dict[str, tuple[int, ...]] = (
+        {"b8": (8,)} if "b8" in tail else {"b": (6,)} if ", b)" in tail else {}
+    )
     fold(text, {"w": w, "s": s, **bias}, [tail.split("(")[0].split(" ")[0]])
 
 
@@ -78,9 +82,15 @@ def test_every_product_takes_a_scale(tail: str, x: str, y: str, w: tuple[int, ..
     ],
 )
 def test_what_a_scale_passes(between: str, kept: list[str]) -> None:
-    constants = "<float low = {-1}, float high = {2}, float one = {1}, float[2,1,1] same = {0.7, 0.7}>"
+    constants = (
+        "<float low = {-1}, float high = {2}, float one = {1}, float[2,1,1] same = {0.7, 0.7}>"
+    )
     text = f"g (float[1,2,6,6] x) => (float[1,3,4,4] y) {constants} {{ {between}  y = Conv(d, w) }}"
-    fold(text, {"w": (3, 2, 3, 3), "p": (2, 1, 1), "s": (2, 1, 1), "c": (1, 2, 1, 1)}, [*kept, "Conv"])
+    fold(
+        text,
+        {"w": (3, 2, 3, 3), "p": (2, 1, 1), "s": (2, 1, 1), "c": (1, 2, 1, 1)},
+        [*kept, "Conv"],
+    )
 
 
 def test_pre_activation_batch_norm_folds_where_gamma_is_positive() -> None:
@@ -91,7 +101,10 @@ def test_pre_activation_batch_norm_folds_where_gamma_is_positive() -> None:
     done = apply(model_of(text, weights(sizes, positive="gp vp")), passes)
     assert done.ops == ["Add", "Relu", "Conv"]
     done.prove()
-    blocked = apply(model_of(text.replace("gp", "gamma"), weights({**sizes, "gamma": (4,)}, positive="vp")), passes)
+    blocked = apply(
+        model_of(text.replace("gp", "gamma"), weights({**sizes, "gamma": (4,)}, positive="vp")),
+        passes,
+    )
     assert blocked.ops == ["Mul", "Add", "Relu", "Conv"]
     assert "not positive, so it does not pass Relu" in blocked.declined
 

@@ -14,17 +14,25 @@ from tests.rewriting import model_of
 
 
 @pytest.mark.parametrize("n", [4, 64])
-@pytest.mark.parametrize("body", ["a = MatMul (x, w) y = Mul (a, s)", "a = Gemm (x, w, c) y = Add (a, s)"])
+@pytest.mark.parametrize(
+    "body", ["a = MatMul (x, w) y = Mul (a, s)", "a = Gemm (x, w, c) y = Add (a, s)"]
+)
 def test_recomputed_float16_weights_pass_and_a_change_does_not(n: int, body: str) -> None:
     random = np.random.default_rng(0)
-    arrays = {"w": random.standard_normal((n, 8)) * 0.1, "s": random.standard_normal(8) + 2, "c": np.ones(8)}
+    arrays = {
+        "w": random.standard_normal((n, 8)) * 0.1,
+        "s": random.standard_normal(8) + 2,
+        "c": np.ones(8),
+    }
     text = f"g (float16[N,{n}] x) => (float16[N,8] y) {{ {body} }}"
     used = {k: v.astype(np.float16) for k, v in arrays.items() if f", {k}" in body}
     given = model_of(text, used)
     found = optimize(given)
     assert len(found.graph.node) == 1
     for t in found.graph.initializer:
-        t.CopyFrom(numpy_helper.from_array((numpy_helper.to_array(t) * 1.02).astype(np.float16), t.name))
+        t.CopyFrom(
+            numpy_helper.from_array((numpy_helper.to_array(t) * 1.02).astype(np.float16), t.name)
+        )
     assert not verify(given, found).ok
 
 

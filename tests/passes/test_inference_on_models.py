@@ -32,11 +32,18 @@ def proved(path: Path, passes: str) -> Counter[str]:
 
 def test_every_batch_norm_of_mobilenet_is_folded(models_dir: Path) -> None:
     after = proved(models_dir / "mobilenet_v2.raw.onnx", BACKWARD)
-    assert (after["Conv"], after["BatchNormalization"], after["Mul"], after.total()) == (52, 0, 0, 103)
+    assert (after["Conv"], after["BatchNormalization"], after["Mul"], after.total()) == (
+        52,
+        0,
+        0,
+        103,
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "convs", "folded"), [("rapidocr_cls", 53, 35), ("rapidocr_rec", 38, 6)])
+@pytest.mark.parametrize(
+    ("name", "convs", "folded"), [("rapidocr_cls", 53, 35), ("rapidocr_rec", 38, 6)]
+)
 def test_batch_norms_of_trained_models_are_folded(
     fetched: Callable[[str], Path], name: str, convs: int, folded: int
 ) -> None:
@@ -64,7 +71,9 @@ def test_densenet_pre_activations_fold_forward_and_the_rest_is_explained(models_
 
 def test_default_leaves_alone_what_would_get_slower(models_dir: Path) -> None:
     """DenseNet's BatchNormalizations stand in front of a Relu: taken apart they would be two kernels each."""
-    done = optimize_program(models_dir / "densenet121.onnx", Pipeline.of("default"), prove=False, explain=True)
+    done = optimize_program(
+        models_dir / "densenet121.onnx", Pipeline.of("default"), prove=False, explain=True
+    )
     assert count(done.program)["BatchNormalization"] == 62
     assert any("no product" in reason for _, _, reason in done.trace.declined)
 
@@ -100,7 +109,12 @@ def test_parallel_heads_of_trained_models(
 ) -> None:
     path = fetched(name)
     assert sum(n.op_type == op for n in onnx.load(path).graph.node) == before
-    assert proved(path, f"{CLEAN},combine-parallel-matmul,combine-parallel-gemm,combine-parallel-conv")[op] == after
+    assert (
+        proved(
+            path, f"{CLEAN},combine-parallel-matmul,combine-parallel-gemm,combine-parallel-conv"
+        )[op]
+        == after
+    )
 
 
 TRAINING = """g (float[2,3,6,6] x) => (float[2,4,4,4] y) <float ratio = {0.5}, bool t = {1}, bool f = {0}>

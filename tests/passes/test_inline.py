@@ -26,7 +26,9 @@ def left(done: Done) -> list[str]:
 
 
 def test_the_example_of_the_specification() -> None:
-    given = model("a = local.g1(x)  y = local.g2(a)", function("g1", "t = Abs(x) y = Sqrt(t)"), function("g2"))
+    given = model(
+        "a = local.g1(x)  y = local.g2(a)", function("g1", "t = Abs(x) y = Sqrt(t)"), function("g2")
+    )
     done = apply(marked(given, "g1"), "inline")
     assert done.ops == ["Abs", "Sqrt", "g2"] and left(done) == ["g2"]
     assert done.text == unindented("""
@@ -41,8 +43,14 @@ def test_the_example_of_the_specification() -> None:
 
 
 def test_by_name_callees_first() -> None:
-    functions = [function("outer", "t = local.inner(x) y = local.inner(t)"), function("inner", "t = Abs(x) y = Neg(t)")]
-    done = apply(model("a = local.outer(x) y = local.outer(a)", *functions), "inline{names=outer local::inner}")
+    functions = [
+        function("outer", "t = local.inner(x) y = local.inner(t)"),
+        function("inner", "t = Abs(x) y = Neg(t)"),
+    ]
+    done = apply(
+        model("a = local.outer(x) y = local.outer(a)", *functions),
+        "inline{names=outer local::inner}",
+    )
     assert done.ops == ["Abs", "Neg"] * 4 and left(done) == []
     assert [o.domain for o in done.after.opset_import] == [""]
     done.prove()
@@ -72,7 +80,10 @@ def test_attributes_inside_nested_graphs_of_the_body() -> None:
         y = If (c) <then_branch = t () => (a) { a = LeakyRelu <alpha: float = @alpha> (x) },
                     else_branch = e () => (b) { b = Identity(x) }> }"""
     done = apply(model("a = local.f <alpha = 0.25> (x)  y = local.f(a)", body), "inline{names=f}")
-    assert sorted(b.attrs["alpha"] for b in done.program.main.walk() if b.op == "LeakyRelu") == [0.25, 0.5]
+    assert sorted(b.attrs["alpha"] for b in done.program.main.walk() if b.op == "LeakyRelu") == [
+        0.25,
+        0.5,
+    ]
     done.prove()
 
 
@@ -80,7 +91,10 @@ def test_omitted_optional_inputs() -> None:
     body = """<domain: "local", opset_import: ["" : 20]> f (x, lo, hi) => (y) { y = Clip(x, lo, hi) }"""
     text = '<ir_version: 10, opset_import: ["" : 20, "local" : 1]> main (float[3] x, float h) => (float[3] y, float[3] z) { y = local.f(x, "", h) z = local.f(x) }'
     done = apply(parse(f"{text}\n{body}"), "inline{names=f}")
-    assert [[v is not None for v in b.inputs] for b in done.program.main.bindings] == [[True, False, True], [True]]
+    assert [[v is not None for v in b.inputs] for b in done.program.main.bindings] == [
+        [True, False, True],
+        [True],
+    ]
     done.prove()
 
 
@@ -95,7 +109,9 @@ def test_an_operand_that_is_returned() -> None:
     done = apply(model("a, b = local.f(x)  y = Add(a, b)", body), "inline{names=f}")
     assert done.ops == ["Neg", "Add"]
     # onnxruntime reads no function that returns its operand, so there is nothing to compare with
-    np.testing.assert_array_equal(run(done.after, {"x": np.ones(3, np.float32)})["y"], np.zeros(3, np.float32))
+    np.testing.assert_array_equal(
+        run(done.after, {"x": np.ones(3, np.float32)})["y"], np.zeros(3, np.float32)
+    )
 
 
 def test_another_opset_with_the_same_operators_is_merged_else_declined() -> None:
@@ -108,16 +124,25 @@ def test_another_opset_with_the_same_operators_is_merged_else_declined() -> None
 
 def test_imports_of_the_body_are_added() -> None:
     body = '<domain: "local", opset_import: ["" : 20, "com.microsoft" : 1]> f (x) => (y) { y = com.microsoft.QuickGelu(x) }'
-    caller = '<domain: "local", opset_import: ["" : 20, "local" : 1]> h (x) => (y) { y = local.f(x) }'
+    caller = (
+        '<domain: "local", opset_import: ["" : 20, "local" : 1]> h (x) => (y) { y = local.f(x) }'
+    )
     done = apply(model("a = local.f(x)  y = local.h(a)", body, caller), "inline{names=f}")
     assert {o.domain for o in done.after.opset_import} == {"", "local", "com.microsoft"}
-    assert {o.domain for o in done.after.functions[0].opset_import} == {"", "local", "com.microsoft"}
+    assert {o.domain for o in done.after.functions[0].opset_import} == {
+        "",
+        "local",
+        "com.microsoft",
+    }
     load(done.after)
     done.prove()
 
 
 def test_names_stay_unique_and_results_keep_theirs() -> None:
-    done = apply(model("t = local.f(x)  y = local.f(t)", function("f", "t = Abs(x)  y = Sqrt(t)")), "inline{names=f}")
+    done = apply(
+        model("t = local.f(x)  y = local.f(t)", function("f", "t = Abs(x)  y = Sqrt(t)")),
+        "inline{names=f}",
+    )
     names = [n for node in done.after.graph.node for n in (*node.output, node.name) if n]
     assert len(names) == len(set(names)) and {"t", "y"} <= set(names)
     done.prove()
@@ -128,11 +153,16 @@ def test_metadata_of_the_call_reaches_the_body() -> None:
     given.graph.node[0].metadata_props.add(key="layer_ann", value="gpu")
     given.functions[0].node[0].metadata_props.add(key="layer_ann", value="cpu")
     done = apply(given, "inline{names=f}")
-    assert [[e.value for e in n.metadata_props] for n in done.after.graph.node] == [["cpu"], ["gpu"]]
+    assert [[e.value for e in n.metadata_props] for n in done.after.graph.node] == [
+        ["cpu"],
+        ["gpu"],
+    ]
 
 
 def doubling(levels: int) -> ModelProto:
-    functions = [function(f"f{i}", f"t = local.f{i + 1}(x)  y = local.f{i + 1}(t)") for i in range(levels)]
+    functions = [
+        function(f"f{i}", f"t = local.f{i + 1}(x)  y = local.f{i + 1}(t)") for i in range(levels)
+    ]
     return model("y = local.f0(x)", *functions, function(f"f{levels}"))
 
 
@@ -168,8 +198,14 @@ def test_unmarked_functions_stay_and_nothing_changes() -> None:
         ('main (float[2,6] x) => (float[2,6] y) { y = Gelu <approximate = "tanh"> (x) }', "Gelu"),
         ("main (float[2,6] x) => (float[2,6] y) { y = HardSwish(x) }", "HardSw*"),
         ("main (float[2,6] x) => (float[2,6] y) { y = Softmax <axis = 1> (x) }", "Softmax"),
-        ("main (float[2,6] x, float[6] s) => (float[2,6] y) { y = LayerNormalization(x, s) }", "LayerNormalization"),
-        ("main (float[N,6] x) => (float[N,6] y) { a = Celu <alpha = 2.0> (x)  y = Selu(a) }", "Celu"),
+        (
+            "main (float[2,6] x, float[6] s) => (float[2,6] y) { y = LayerNormalization(x, s) }",
+            "LayerNormalization",
+        ),
+        (
+            "main (float[N,6] x) => (float[N,6] y) { a = Celu <alpha = 2.0> (x)  y = Selu(a) }",
+            "Celu",
+        ),
     ],
 )
 def test_operators_with_a_schema_body(text: str, names: str) -> None:
@@ -204,14 +240,18 @@ def test_a_body_that_depends_on_unknown_types_declines() -> None:
     again = apply(model("y = local.f(x)", body), "inline{names=Gelu f}")
     assert "Gelu" not in again.ops and "f" not in again.ops
     x = np.linspace(-1, 1, 3, dtype=np.float32)
-    np.testing.assert_allclose(run(again.after, {"x": x})["y"], run(again.before, {"x": x})["y"], rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(
+        run(again.after, {"x": x})["y"], run(again.before, {"x": x})["y"], rtol=1e-6, atol=1e-7
+    )
 
 
 def test_attributes_handed_on_by_reference() -> None:
     inner = '<domain: "local", opset_import: ["" : 20]> f <alpha: float = 0.5> (x) => (y) { y = LeakyRelu <alpha: float = @alpha> (x) }'
     safe = '<domain: "local", opset_import: ["" : 20, "local" : 1]> g <a: float = 0.1> (x) => (y) { y = local.f <alpha: float = @a> (x) }'
     open_ = '<domain: "local", opset_import: ["" : 20, "local" : 1]> h <a> (x) => (y) { y = local.f <alpha: float = @a> (x) }'
-    done = apply(model("b = local.g <a = 0.25> (x)  y = local.h(b)", inner, safe, open_), "inline{names=f}")
+    done = apply(
+        model("b = local.g <a = 0.25> (x)  y = local.h(b)", inner, safe, open_), "inline{names=f}"
+    )
     g, h = (next(iter(done.program.functions["local", n, ""].bindings)) for n in "gh")
     assert g.op == "LeakyRelu" and h.op == "f"
     assert "has a default of its own" in done.declined

@@ -29,18 +29,26 @@ def f32(*values: float) -> Any:
     return np.array(values[0] if len(values) == 1 else values, np.float32)
 
 
-def model_of(op: str, operands: Arrays, outs: int = 1, inputs: str = "x", domain: str = "", **attrs: Any) -> ModelProto:
+def model_of(
+    op: str, operands: Arrays, outs: int = 1, inputs: str = "x", domain: str = "", **attrs: Any
+) -> ModelProto:
     """One node; operands called in `inputs` are graph inputs, the rest initializers; None leaves one out."""
     fed = inputs.split()
     names = [n if v is not None else "" for n, v in operands.items()]
     node = helper.make_node(op, names, [f"y{i}" for i in range(outs)], domain=domain, **attrs)
-    types = {n: helper.np_dtype_to_tensor_dtype(v.dtype) for n, v in operands.items() if v is not None}
+    types = {
+        n: helper.np_dtype_to_tensor_dtype(v.dtype) for n, v in operands.items() if v is not None
+    }
     graph = helper.make_graph(
         [node],
         "g",
         [helper.make_tensor_value_info(n, types[n], operands[n].shape) for n in fed],
         [helper.make_empty_tensor_value_info(f"y{i}") for i in range(outs)],
-        [numpy_helper.from_array(v, n) for n, v in operands.items() if v is not None and n not in fed],
+        [
+            numpy_helper.from_array(v, n)
+            for n, v in operands.items()
+            if v is not None and n not in fed
+        ],
     )
     imports = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=imports, ir_version=10)
@@ -53,7 +61,9 @@ def conv(**changes: Any) -> tuple[ModelProto, Arrays]:
         "zy": np.uint8(120).reshape(()), "B": RNG.integers(-999, 999, 4).astype(np.int32),
     }  # fmt: skip
     operands.update(changes)
-    return model_of("QLinearConv", operands, pads=[1, 1, 1, 1], strides=[2, 2]), {"x": operands["x"]}
+    return model_of("QLinearConv", operands, pads=[1, 1, 1, 1], strides=[2, 2]), {
+        "x": operands["x"]
+    }
 
 
 def matmul(**changes: Any) -> tuple[ModelProto, Arrays]:
@@ -65,7 +75,9 @@ def matmul(**changes: Any) -> tuple[ModelProto, Arrays]:
     return model_of("QLinearMatMul", operands, inputs="a"), {"a": operands["a"]}
 
 
-def contrib(op: str, operands: Arrays, inputs: str = "a", **attrs: Any) -> tuple[ModelProto, Arrays]:
+def contrib(
+    op: str, operands: Arrays, inputs: str = "a", **attrs: Any
+) -> tuple[ModelProto, Arrays]:
     return model_of(op, operands, inputs=inputs, domain="com.microsoft", **attrs), {
         n: operands[n] for n in inputs.split()
     }
@@ -76,7 +88,11 @@ def pair(name: str, data: Any, zero: int) -> Arrays:
 
 
 OUT = {"sy": f32(0.05), "zy": np.uint8(100).reshape(())}
-GEMM = {**pair("a", u8(4, 7), 120), **pair("b", i8(7, 5), 2), "c": RNG.integers(-500, 500, 5).astype(np.int32)}
+GEMM = {
+    **pair("a", u8(4, 7), 120),
+    **pair("b", i8(7, 5), 2),
+    "c": RNG.integers(-500, 500, 5).astype(np.int32),
+}
 CASES: dict[str, tuple[ModelProto, Arrays]] = {
     "conv": conv(),
     "conv per tensor": conv(sw=f32(0.01), zw=np.int8(0).reshape(()), B=None),
@@ -126,7 +142,9 @@ def distances(done: Done, feeds: Arrays) -> list[float]:
     want, got = run(done.before, feeds, optimize=False), run(done.after, feeds, optimize=False)
     assert [v.dtype for v in want.values()] == [v.dtype for v in got.values()]
     assert [v.shape for v in want.values()] == [v.shape for v in got.values()]
-    return [float(np.abs(w.astype(np.float64) - g).max()) for w, g in zip(want.values(), got.values())]
+    return [
+        float(np.abs(w.astype(np.float64) - g).max()) for w, g in zip(want.values(), got.values())
+    ]
 
 
 @pytest.mark.parametrize("form", ["qdq", "float"])
@@ -191,7 +209,9 @@ def test_an_unknown_length_is_reported() -> None:
 
 
 def test_a_channels_last_convolution_is_left_alone() -> None:
-    model = contrib("QLinearGlobalAveragePool", {**pair("a", u8(1, 6, 6, 2), 128), **OUT}, channels_last=1)[0]
+    model = contrib(
+        "QLinearGlobalAveragePool", {**pair("a", u8(1, 6, 6, 2), 128), **OUT}, channels_last=1
+    )[0]
     done = apply(model, "legalize{to=float}")
     assert done.after == model and "channels_last" in done.declined
 
@@ -206,9 +226,7 @@ def test_per_channel_in_qdq_form_needs_opset_13() -> None:
 
 
 def test_unused_outputs_of_dynamic_quantization() -> None:
-    text = (
-        """g (float[3,4] x) => (float[3,4] y) { q, s, z = DynamicQuantizeLinear(x)  y = DequantizeLinear(q, s, z) }"""
-    )
+    text = """g (float[3,4] x) => (float[3,4] y) { q, s, z = DynamicQuantizeLinear(x)  y = DequantizeLinear(q, s, z) }"""
     done = apply(parse(text), "legalize{to=float}")
     assert not any("uantize" in b.op for b in done.program.main.bindings)
     done.prove(legs=["onnxruntime"])

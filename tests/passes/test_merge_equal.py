@@ -38,8 +38,16 @@ def test_what_is_left_of_a_graph() -> None:
 
 
 def test_chains_collapse_in_one_go() -> None:
-    body = "".join(f"{p}1 = Relu(x) {p}2 = Exp({p}1) {p}3 = Neg({p}2) " for p in "abc") + "o = Sum(a3, b3, c3)"
-    assert merged(f"g (float[2] x) => (float[2] o) {{ {body} }}").ops == ["Relu", "Exp", "Neg", "Sum"]
+    body = (
+        "".join(f"{p}1 = Relu(x) {p}2 = Exp({p}1) {p}3 = Neg({p}2) " for p in "abc")
+        + "o = Sum(a3, b3, c3)"
+    )
+    assert merged(f"g (float[2] x) => (float[2] o) {{ {body} }}").ops == [
+        "Relu",
+        "Exp",
+        "Neg",
+        "Sum",
+    ]
 
 
 def test_several_results() -> None:
@@ -104,7 +112,9 @@ def test_two_outputs_keep_both_names() -> None:
         "g (float[2] x) => (float[2] a, float[2] b, float[2] c) { a = Relu(x) b = Relu(x) d = Relu(x) c = Neg(d) }"
     )
     assert done.ops == ["Relu", "Relu", "Neg"]
-    one = merged("g (float[2] x) => (float[2] b, float[2] c) { a = Relu(x) b = Relu(x) c = Neg(a) }")
+    one = merged(
+        "g (float[2] x) => (float[2] b, float[2] c) { a = Relu(x) b = Relu(x) c = Neg(a) }"
+    )
     assert one.ops == ["Relu", "Neg"] and [v.name for v in one.block.outputs] == ["b", "c"]
 
 
@@ -123,10 +133,14 @@ def test_equal_initializers_whichever_field_holds_them() -> None:
     model = parse(
         "g (float[2] x) => (float[2] o) <float[2] u = {1, 2}, float[2] v = {1, 2}> { a = Mul(x, u) b = Add(a, v) o = Add(b, w) }"
     )
-    model.graph.initializer.append(model_of("g () => () {}", {"w": np.array([1, 2], np.float32)}).graph.initializer[0])
+    model.graph.initializer.append(
+        model_of("g () => () {}", {"w": np.array([1, 2], np.float32)}).graph.initializer[0]
+    )
     done = apply(model, PASSES)
     assert_same_results(done)
-    assert len(done.block.initializers) == 2, "as floats and as raw bytes: two, not one, and never wrong"
+    assert len(done.block.initializers) == 2, (
+        "as floats and as raw bytes: two, not one, and never wrong"
+    )
 
 
 @pytest.mark.parametrize(
@@ -161,9 +175,7 @@ def test_defaults_and_outputs_are_interface() -> None:
 
 
 def test_strings() -> None:
-    text = (
-        "g (string[2] x) => (bool[2] o) { a = Equal(x, u) b = Equal(x, v) c = Equal(x, w) d = And(a, b) o = And(c, d) }"
-    )
+    text = "g (string[2] x) => (bool[2] o) { a = Equal(x, u) b = Equal(x, v) c = Equal(x, w) d = And(a, b) o = And(c, d) }"
     constants = {
         "u": np.array(["a", "b"], object),
         "v": np.array(["a", "b"], object),
@@ -187,7 +199,8 @@ def test_the_binding_that_stays_says_where_both_came_from() -> None:
 
 def test_merging_reaches_a_fixpoint() -> None:
     done = merged(
-        "g (float[2,2] x) => (float[2,2] o) { a = MatMul(x, w) b = MatMul(x, w) o = Add(a, b) }", weights(w=(2, 2))
+        "g (float[2,2] x) => (float[2,2] o) { a = MatMul(x, w) b = MatMul(x, w) o = Add(a, b) }",
+        weights(w=(2, 2)),
     )
     assert not apply(done.after, PASSES).trace.firings
 

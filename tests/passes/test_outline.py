@@ -76,7 +76,10 @@ def test_a_reduction_ends_a_group() -> None:
     [
         # elementwise work follows a product in its loop, through a diamond as well
         ("a = MatMul(x, x)  b = Relu(a)  y = Tanh(b)", [["MatMul", "Relu", "Tanh"]]),
-        ("a = MatMul(x, x)  b = Relu(a)  c = Tanh(a)  y = Add(b, c)", [["MatMul", "Relu", "Tanh", "Add"]]),
+        (
+            "a = MatMul(x, x)  b = Relu(a)  c = Tanh(a)  y = Add(b, c)",
+            [["MatMul", "Relu", "Tanh", "Add"]],
+        ),
         # one product to a group
         ("a = MatMul(x, x)  b = MatMul(a, x)  y = Neg(b)", [["MatMul"], ["MatMul", "Neg"]]),
         ("a = MatMul(x, x)  b = MatMul(x, x)  y = Add(a, b)", [["MatMul", "Add"], ["MatMul"]]),
@@ -127,13 +130,18 @@ def test_bindings_of_different_devices_do_not_share_a_group() -> None:
     given.graph.node[2].metadata_props.add(key="layer_ann", value="gpu")
     done = apply(given, "outline")
     assert done.ops == ["fused_neg_abs", "fused_exp"]
-    assert [e.value for e in done.after.graph.node[1].metadata_props if e.key == "layer_ann"] == ["gpu"]
+    assert [e.value for e in done.after.graph.node[1].metadata_props if e.key == "layer_ann"] == [
+        "gpu"
+    ]
 
 
 def test_equal_groups_share_a_function() -> None:
     body = "a = Neg(x)  b = Abs(a)  s = Softmax(b)  c = Neg(s)  y = Abs(c)"
     done = apply(parse(f"g (float[4] x) => (float[4] y) {{ {body} }}"), "outline")
-    assert done.ops == ["fused_neg_abs", "Softmax", "fused_neg_abs"] and len(done.program.functions) == 1
+    assert (
+        done.ops == ["fused_neg_abs", "Softmax", "fused_neg_abs"]
+        and len(done.program.functions) == 1
+    )
     done.prove()
 
 
@@ -148,7 +156,9 @@ def round_trip(path: Path) -> None:
     outlined = apply(model, "outline{min_size=2}")
     assert outlined.trace.firings
     again = apply(outlined.after, "inline{names=onnxgrad::*}")
-    if model.ir_version < 10:  # nodes have no metadata yet, in which a call remembers names and places
+    if (
+        model.ir_version < 10
+    ):  # nodes have no metadata yet, in which a call remembers names and places
         assert canonical(again.after) == canonical(model)
         return
     # field for field, names and the order of nodes included; value_info is a set
@@ -158,7 +168,10 @@ def round_trip(path: Path) -> None:
 def sorted_declarations(model: onnx.ModelProto) -> onnx.ModelProto:
     found = onnx.ModelProto()
     found.CopyFrom(model)
-    for graph in (found.graph, *(a.g for n in found.graph.node for a in n.attribute if a.type == a.GRAPH)):
+    for graph in (
+        found.graph,
+        *(a.g for n in found.graph.node for a in n.attribute if a.type == a.GRAPH),
+    ):
         infos = sorted(graph.value_info, key=lambda v: v.name)
         copies = [onnx.ValueInfoProto.FromString(v.SerializeToString()) for v in infos]
         del graph.value_info[:]
@@ -182,8 +195,12 @@ def declared() -> onnx.ModelProto:
     given = parse("""g (float[N] x, float[N] z) => (float[N] y, float[N] w) {
       a = Neg(x)  c = Neg(z)  b = Abs(a)  y = Exp(b)  d = Abs(c)  w = Exp(d) }""")
     for name, size in (("a", "N"), ("b", "N"), ("c", "M")):
-        given.graph.value_info.append(onnx.helper.make_tensor_value_info(name, 1, [size], doc_string=f"about {name}"))
-    for n, name in zip(given.graph.node, ["first", "", "second", "third", "fourth", "fifth"], strict=True):
+        given.graph.value_info.append(
+            onnx.helper.make_tensor_value_info(name, 1, [size], doc_string=f"about {name}")
+        )
+    for n, name in zip(
+        given.graph.node, ["first", "", "second", "third", "fourth", "fifth"], strict=True
+    ):
         n.name, n.doc_string = name, f"node {name}"
     return given
 
@@ -197,7 +214,9 @@ def test_declared_types_names_and_order_come_back() -> None:
     outlined.prove()
     again = apply(outlined.after, "inline{names=onnxgrad::*}")
     assert sorted_declarations(again.after) == sorted_declarations(given)
-    assert sorted_declarations(apply(given, "outline,inline{names=onnxgrad::*}").after) == sorted_declarations(given)
+    assert sorted_declarations(
+        apply(given, "outline,inline{names=onnxgrad::*}").after
+    ) == sorted_declarations(given)
 
 
 def test_a_name_that_was_taken_meanwhile_is_made_anew() -> None:

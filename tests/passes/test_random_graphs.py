@@ -52,33 +52,64 @@ class Graph:
 
     def emit(self, op: str, *operands: str, results: int = 1, **attrs: Any) -> list[str]:
         names = [f"v{len(self.nodes)}_{i}" for i in range(results)]
-        self.nodes.append(helper.make_node(op, operands, names, name=f"n{len(self.nodes)}", **attrs))
+        self.nodes.append(
+            helper.make_node(op, operands, names, name=f"n{len(self.nodes)}", **attrs)
+        )
         return names
 
     def step(self) -> None:
         kind = self.draw(
-            st.sampled_from(["dense", "dense", "dense", "product", "transpose", "gemm", "bias", "f", "concat", "move"])
+            st.sampled_from(
+                [
+                    "dense",
+                    "dense",
+                    "dense",
+                    "product",
+                    "transpose",
+                    "gemm",
+                    "bias",
+                    "f",
+                    "concat",
+                    "move",
+                ]
+            )
         )
         if kind == "dense":
             new = self.emit("MatMul", self.pick(), self.weight())
         elif kind == "product":
             new = self.emit("MatMul", self.pick(), self.pick())
         elif kind == "transpose":
-            new = self.emit("Transpose", self.pick(), perm=self.draw(st.sampled_from([[1, 0], [1, 0], [0, 1]])))
+            new = self.emit(
+                "Transpose", self.pick(), perm=self.draw(st.sampled_from([[1, 0], [1, 0], [0, 1]]))
+            )
         elif kind == "gemm":
             flags = {"transA": self.draw(st.integers(0, 1)), "transB": self.draw(st.integers(0, 1))}
             bias = self.draw(st.sampled_from([None, *BIASES]))
             operands = [self.pick(), self.weight() if self.draw(st.booleans()) else self.pick()]
-            new = self.emit("Gemm", *operands, *([] if bias is None else [self.constant(bias)]), alpha=0.5, **flags)
+            new = self.emit(
+                "Gemm",
+                *operands,
+                *([] if bias is None else [self.constant(bias)]),
+                alpha=0.5,
+                **flags,
+            )
         elif kind == "bias":
             shape = self.draw(st.sampled_from(BIASES))
-            operands = [self.pick(), self.constant(shape) if self.draw(st.booleans()) else self.pick()]
+            operands = [
+                self.pick(),
+                self.constant(shape) if self.draw(st.booleans()) else self.pick(),
+            ]
             new = self.emit("Add", *(operands if self.draw(st.booleans()) else operands[::-1]))
         elif kind == "f":
-            new = self.emit(self.draw(st.sampled_from(["Tanh", "Relu", "Neg", "Identity"])), self.pick())
+            new = self.emit(
+                self.draw(st.sampled_from(["Tanh", "Relu", "Neg", "Identity"])), self.pick()
+            )
         elif kind == "concat":
             perm, axis = self.draw(st.sampled_from([[1, 0], [0, 1]])), self.draw(st.integers(-2, 1))
-            parts = [self.emit("Transpose", self.pick(), perm=perm)[0] for _ in range(self.draw(st.integers(2, 3)))]
+            parts = [
+                self.emit("Transpose", self.pick(), perm=perm)[0]
+                for _ in range(self.draw(st.integers(2, 3)))
+            ]
             joined = self.emit("Concat", *parts, axis=axis)[0]
             new = self.emit("Split", joined, results=len(parts), axis=axis, num_outputs=len(parts))
         else:
@@ -96,7 +127,10 @@ class Graph:
         outputs = self.draw(st.lists(st.sampled_from(made), min_size=1, max_size=4, unique=True))
         # bounded results, so that one tolerance suits all
         last = [self.emit("Tanh", made[-1])[0]]
-        typed = [helper.make_tensor_value_info(v, TensorProto.DOUBLE, [N, N]) for v in [*self.inputs, *outputs, *last]]
+        typed = [
+            helper.make_tensor_value_info(v, TensorProto.DOUBLE, [N, N])
+            for v in [*self.inputs, *outputs, *last]
+        ]
         graph = helper.make_graph(self.nodes, "g", typed[:2], typed[2:], self.constants)
         return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
 

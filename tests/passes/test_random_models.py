@@ -26,7 +26,9 @@ def test_many_random_models() -> None:
     assert not failures and counts["models that never run"] < 100
 
 
-def test_a_wrong_rewrite_is_found_and_made_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_rewrite_is_found_and_made_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """BatchNormalization taken apart without its epsilon, in the midst of other things."""
     text = """g (float[2,3] x, float[2,3] z) => (float[2,3] y, float[2,3] u) {
       a = Relu(x) m = MatMul(a, w) b = BatchNormalization<epsilon=0.25>(m, s, s, s, s) c = Neg(b) y = Add(c, z) u = Abs(z) }"""

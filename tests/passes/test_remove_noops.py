@@ -59,7 +59,11 @@ GONE = [
     ("float[2,3]", "Squeeze(x)", {}),
     ("float[N,3]", "Transpose<perm=[0,1]>(x)", {}),
     ("float[3]", "Transpose(x)", {}),
-    ("float[4,N]", "Slice(x, a, b, c, d)", {"a": i64(0, 0), "b": i64(4, 2**31 - 1), "c": i64(-2, 1), "d": i64(1, 1)}),
+    (
+        "float[4,N]",
+        "Slice(x, a, b, c, d)",
+        {"a": i64(0, 0), "b": i64(4, 2**31 - 1), "c": i64(-2, 1), "d": i64(1, 1)},
+    ),
     ("float[4,N]", "Slice(x, a, b)", {"a": i64(0), "b": i64(2**63 - 1)}),
     ("float[N]", "Concat<axis=0>(x)", {}),
     ("float[N]", "Sum(x)", {}),
@@ -71,7 +75,9 @@ GONE = [
 ]
 
 
-@pytest.mark.parametrize(("type_", "binding", "constants"), GONE, ids=[f"{t} {b}" for t, b, _ in GONE])
+@pytest.mark.parametrize(
+    ("type_", "binding", "constants"), GONE, ids=[f"{t} {b}" for t, b, _ in GONE]
+)
 def test_gone(type_: str, binding: str, constants: dict[str, Any]) -> None:
     done = cleaned(f"g ({type_} x) => ({type_} o) {{ y = {binding} o = Relu(y) }}", constants)
     assert done.ops == ["Relu"]
@@ -92,16 +98,33 @@ STAYS = [
     ("float[4]", "Slice(x, a, b)", "float[3]", {"a": i64(0), "b": i64(3)}),
     ("float[4]", "Slice(x, a, b)", "float[3]", {"a": i64(0), "b": i64(-1)}),
     ("float[N]", "Slice(x, a, b)", "float[M]", {"a": i64(0), "b": i64(4)}),
-    ("float[4]", "Slice(x, a, b, c, d)", "float[4]", {"a": i64(-1), "b": i64(-9), "c": i64(0), "d": i64(-1)}),
-    ("float[4]", "Slice(x, a, b, c, d)", "float[4]", {"a": i64(-1), "b": i64(-(2**63)), "c": i64(0), "d": i64(-1)}),
-    ("float[4]", "Slice(x, a, b, c, d)", "float[2]", {"a": i64(0), "b": i64(9), "c": i64(0), "d": i64(2)}),
+    (
+        "float[4]",
+        "Slice(x, a, b, c, d)",
+        "float[4]",
+        {"a": i64(-1), "b": i64(-9), "c": i64(0), "d": i64(-1)},
+    ),
+    (
+        "float[4]",
+        "Slice(x, a, b, c, d)",
+        "float[4]",
+        {"a": i64(-1), "b": i64(-(2**63)), "c": i64(0), "d": i64(-1)},
+    ),
+    (
+        "float[4]",
+        "Slice(x, a, b, c, d)",
+        "float[2]",
+        {"a": i64(0), "b": i64(9), "c": i64(0), "d": i64(2)},
+    ),
     ("float[4]", "Pad(x, c)", "float[5]", {"c": i64(0, 1)}),
     ("float[4]", "Pad(x, c)", "float[4]", {"c": i64(-1, 1)}),
     ("float[N]", "Sum(x, x)", "float[N]", {}),
 ]
 
 
-@pytest.mark.parametrize(("type_", "binding", "result", "constants"), STAYS, ids=[f"{t} {b}" for t, b, *_ in STAYS])
+@pytest.mark.parametrize(
+    ("type_", "binding", "result", "constants"), STAYS, ids=[f"{t} {b}" for t, b, *_ in STAYS]
+)
 def test_stays(type_: str, binding: str, result: str, constants: dict[str, Any]) -> None:
     inputs = f"{type_} x" + (", int64[2] s" if "s)" in binding else "")
     dtype = result.split("[")[0]
@@ -133,7 +156,9 @@ def test_old_forms_with_attributes() -> None:
 
 
 def test_castlike_becomes_a_cast_and_keeps_saturate() -> None:
-    done = cleaned("g (float[2] x, float8e4m3fn[1] like) => (float8e4m3fn[2] o) { o = CastLike<saturate=0>(x, like) }")
+    done = cleaned(
+        "g (float[2] x, float8e4m3fn[1] like) => (float8e4m3fn[2] o) { o = CastLike<saturate=0>(x, like) }"
+    )
     assert str(done.block.outputs[0].definition).endswith("Cast(x, saturate=0, to=17)")
     feeds = {"x": np.array([1e6, -3.0], np.float32), "like": np.zeros(1, "float8_e4m3fn")}
     assert_same_results(done, feeds=feeds)
@@ -162,11 +187,15 @@ def test_reshape_of_reshape() -> None:
         return done.ops
 
     assert both(i64(3, 4), i64(4, -1)) == ["Reshape", "Relu"]
-    assert both(i64(3, 4), i64(0, 2, 2)) == ["Reshape", "Reshape", "Relu"], "0 copies a size of the inner result"
+    assert both(i64(3, 4), i64(0, 2, 2)) == ["Reshape", "Reshape", "Relu"], (
+        "0 copies a size of the inner result"
+    )
     text = "g (float[2,0] x) => (float[] o) { y = Reshape(x, a) z = Reshape<allowzero=1>(y, b) o = Relu(z) }"
     done = cleaned(text, {"a": i64(0, 0), "b": i64(0, 3)})
     assert_same_results(done)
-    assert str(done.block.outputs[0].definition.inputs[0].definition).endswith("Reshape(x, b, allowzero=1)")
+    assert str(done.block.outputs[0].definition.inputs[0].definition).endswith(
+        "Reshape(x, b, allowzero=1)"
+    )
     shared = "g (float[2,6] x) => (float[] o, float[3,4] y) { y = Reshape(x, a) o = Reshape(y, b) }"
     assert cleaned(shared, {"a": i64(3, 4), "b": i64(12)}).ops == ["Reshape", "Reshape"]
 
@@ -181,7 +210,9 @@ def test_outputs_keep_their_names_and_types() -> None:
     ):
         done = cleaned(text)
         assert_same_results(done, exact=True) if "o, float[2] o" not in text else None
-        assert [o.name for o in done.after.graph.output] == [o.name for o in done.before.graph.output]
+        assert [o.name for o in done.after.graph.output] == [
+            o.name for o in done.before.graph.output
+        ]
 
 
 def test_a_branch_that_returns_an_outer_value_keeps_its_identity() -> None:

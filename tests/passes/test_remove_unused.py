@@ -36,12 +36,16 @@ def test_what_is_left_of_a_graph() -> None:
 
 def test_graph_inputs_and_defaults_stay() -> None:
     done = swept("g (float[2] x, float[2] y, float[2] d = {1, 2}) => (float[2] o) { o = Relu(x) }")
-    assert [i.name for i in done.after.graph.input] == ["x", "y", "d"] and len(done.after.graph.initializer) == 1
+    assert [i.name for i in done.after.graph.input] == ["x", "y", "d"] and len(
+        done.after.graph.initializer
+    ) == 1
     assert done.after == done.before
 
 
 def test_a_binding_is_needed_while_one_result_is() -> None:
-    done = swept("g (float[4] x) => (float[2] o) { a, b = Split<axis=0, num_outputs=2>(x) o = Relu(b) n = Neg(a) }")
+    done = swept(
+        "g (float[4] x) => (float[2] o) { a, b = Split<axis=0, num_outputs=2>(x) o = Relu(b) n = Neg(a) }"
+    )
     assert [b.op for b in done.block.bindings] == ["Split", "Relu"]
 
 
@@ -51,7 +55,11 @@ def test_what_only_a_removed_branch_captured_goes_too() -> None:
       u = If (k) <then_branch = t () => (float[2] a) { a = Mul(r, w) }, else_branch = e () => (float[2] b) { b = Abs(s) }>
       o = If (k) <then_branch = t2 () => (float[2] c) { d = Mul(r, x) c = Tanh(s) }, else_branch = e2 () => (float[2] f) { f = Abs(s) }> }"""
     done = swept(text, weights(w=(2,)))
-    assert (done.count("If"), done.count("Exp"), done.count("Mul")) == (1, 0, 0) and not done.block.initializers
+    assert (done.count("If"), done.count("Exp"), done.count("Mul")) == (
+        1,
+        0,
+        0,
+    ) and not done.block.initializers
 
 
 def test_values_that_training_info_names_stay() -> None:
@@ -70,7 +78,9 @@ def test_values_that_training_info_names_stay() -> None:
     info.update_binding.add(key="w", value="w_new")
     done = apply(model, PASSES)
     assert [n.op_type for n in done.after.graph.node] == ["Neg", "Relu"]
-    assert [t.name for t in done.after.graph.initializer] == ["w"] and done.after.training_info == model.training_info
+    assert [t.name for t in done.after.graph.initializer] == [
+        "w"
+    ] and done.after.training_info == model.training_info
 
 
 def test_inside_functions() -> None:

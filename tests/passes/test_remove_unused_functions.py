@@ -12,7 +12,9 @@ HEADER = '<ir_version: 10, opset_import: ["" : 20, "local" : 1]>'
 
 
 def function(name: str, body: str = "y = Neg(x)", domain: str = "local") -> str:
-    return f'<domain: "{domain}", opset_import: ["" : 20, "local" : 1]> {name} (x) => (y) {{ {body} }}'
+    return (
+        f'<domain: "{domain}", opset_import: ["" : 20, "local" : 1]> {name} (x) => (y) {{ {body} }}'
+    )
 
 
 def model(main: str, *functions: str) -> ModelProto:
@@ -24,7 +26,9 @@ def left(done: Done) -> list[str]:
 
 
 def test_the_example_of_the_specification() -> None:
-    done = apply(model("y = local.fn1(x)", function("fn1"), function("fn2")), "remove-unused-functions")
+    done = apply(
+        model("y = local.fn1(x)", function("fn1"), function("fn2")), "remove-unused-functions"
+    )
     assert left(done) == ["fn1"]
     assert "\n".join([done.text, *map(str, done.program.functions.values())]) == unindented("""
         main(x: f32[3]) {
@@ -44,14 +48,21 @@ def test_calls_of_calls_and_of_nested_graphs_count() -> None:
     main = """c = Constant <value = bool {1}> ()
       y = If (c) <then_branch = t () => (float[3] a) { a = local.outer(x) },
                   else_branch = e () => (float[3] b) { b = Neg(x) }>"""
-    functions = [function("outer", "y = local.inner(x)"), function("inner"), function("other", "y = local.inner(x)")]
+    functions = [
+        function("outer", "y = local.inner(x)"),
+        function("inner"),
+        function("other", "y = local.inner(x)"),
+    ]
     done = apply(model(main, *functions), "remove-unused-functions")
     assert left(done) == ["outer", "inner"]
     done.prove()
 
 
 def test_a_function_that_only_dead_functions_call_goes() -> None:
-    done = apply(model("y = Neg(x)", function("a", "y = local.b(x)"), function("b")), "remove-unused-functions")
+    done = apply(
+        model("y = Neg(x)", function("a", "y = local.b(x)"), function("b")),
+        "remove-unused-functions",
+    )
     assert left(done) == []
     assert len(done.trace.firings) == 2
 
@@ -67,7 +78,9 @@ def test_training_graphs_are_roots() -> None:
     given = model("y = Neg(x)", function("f"), function("g"))
     info = given.training_info.add()
     info.algorithm.CopyFrom(
-        helper.make_graph([helper.make_node("f", ["y"], ["z"], domain="local")], "algorithm", [], [])
+        helper.make_graph(
+            [helper.make_node("f", ["y"], ["z"], domain="local")], "algorithm", [], []
+        )
     )
     done = apply(given, "remove-unused-functions")
     assert left(done) == ["f"]

@@ -13,7 +13,9 @@ from tests.rewriting import apply, model_of, weights
 STATISTICS = {"gamma": (10,), "beta": (10,), "mean": (10,), "var": (10,)}
 
 
-def batch_norm(shape: str = "1,10", *, opset: int = 20, attrs: str = "", outs: str = "y", more: str = "") -> ModelProto:
+def batch_norm(
+    shape: str = "1,10", *, opset: int = 20, attrs: str = "", outs: str = "y", more: str = ""
+) -> ModelProto:
     call = f"BatchNormalization{attrs}(x, gamma, beta, mean, var)"
     text = f"g (float[{shape}] x) => (float[{shape}] y{more}) {{ {outs} = {call} }}"
     return model_of(text, weights(STATISTICS, positive="var"), opset=opset, ir_version=8)
@@ -38,7 +40,9 @@ def test_the_example_of_the_specification(golden: Callable[[str, str], None]) ->
         (0, 1, ["Add", "Sqrt", "Div", "Mul", "Neg", "Mul", "Mul", "Add", "Add"]),
     ],
 )
-def test_a_scale_of_ones_and_a_bias_of_zeros_cost_nothing(gamma: int, beta: int, kept: list[str]) -> None:
+def test_a_scale_of_ones_and_a_bias_of_zeros_cost_nothing(
+    gamma: int, beta: int, kept: list[str]
+) -> None:
     """SPEC, added after a second reading, S4."""
     model = batch_norm()
     for name, value in {"gamma": gamma, "beta": beta}.items():
@@ -74,7 +78,9 @@ def test_statistics_that_are_graph_inputs() -> None:
 def test_one_statistic_per_feature_before_opset_9() -> None:
     text = "g (float[2,3,4] x) => (float[2,3,4] y) { y = BatchNormalization <spatial = 0> (x, gamma, beta, mean, var) }"
     sizes = dict.fromkeys(STATISTICS, (3, 4))
-    done = apply(model_of(text, weights(sizes, positive="var"), opset=7, ir_version=6), "simplify-inference")
+    done = apply(
+        model_of(text, weights(sizes, positive="var"), opset=7, ir_version=6), "simplify-inference"
+    )
     assert done.counts["BatchNormalization"] == done.counts["Unsqueeze"] == 0
     done.prove()
 
@@ -88,7 +94,9 @@ def test_half_precision_is_computed_in_single(statistics: str) -> None:
     assert done.counts["BatchNormalization"] == 0
     random = np.random.default_rng(1)
     feeds = {
-        name: random.uniform(0.5, 1.5, 10).astype(statistics.replace("float", "f").replace("f16", "f2"))
+        name: random.uniform(0.5, 1.5, 10).astype(
+            statistics.replace("float", "f").replace("f16", "f2")
+        )
         for name in STATISTICS
     }
     feeds["x"] = random.standard_normal((2, 10, 4)).astype(np.float16)
@@ -100,7 +108,10 @@ def test_half_precision_is_computed_in_single(statistics: str) -> None:
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (batch_norm("2,10,4", opset=14, attrs="<training_mode = 1>", outs="y, m, v"), "training_mode is 1"),
+        (
+            batch_norm("2,10,4", opset=14, attrs="<training_mode = 1>", outs="y, m, v"),
+            "training_mode is 1",
+        ),
         (batch_norm("2,10,4", opset=9, outs="y, m, v, sm, sv"), "5 outputs, which means training"),
         (batch_norm("2,10,4", opset=6, attrs="<is_test = 1>"), "before opset 7"),
     ],
@@ -133,18 +144,26 @@ def test_only_after_products() -> None:
     text = """g (float[1,3,8,8] x) => (float[1,10,8,8] y, float[1,3,8,8] z)
       { c = Conv(x, w)  y = BatchNormalization(c, gamma, beta, mean, var)  z = BatchNormalization(x, g, b, m, v) }"""
     sizes = {**STATISTICS, "w": (10, 3, 1, 1), "g": (3,), "b": (3,), "m": (3,), "v": (3,)}
-    done = apply(model_of(text, weights(sizes, positive="var v")), "simplify-inference{only_after_products=true}")
+    done = apply(
+        model_of(text, weights(sizes, positive="var v")),
+        "simplify-inference{only_after_products=true}",
+    )
     assert done.counts["BatchNormalization"] == 1
     assert "no product" in done.declined
     done.prove()
 
 
-@pytest.mark.parametrize("bias", ["a = Add(p, bias)", "a = Add(bias, p)", "i = Identity(p) a = Add(i, bias)"])
+@pytest.mark.parametrize(
+    "bias", ["a = Add(p, bias)", "a = Add(bias, p)", "i = Identity(p) a = Add(i, bias)"]
+)
 def test_a_bias_may_stand_after_the_product(bias: str) -> None:
     text = f"""g (float[2,6] x) => (float[2,10] y)
       {{ p = MatMul(x, w) {bias} y = BatchNormalization(a, gamma, beta, mean, var) }}"""
     sizes = {**STATISTICS, "w": (6, 10), "bias": (10,)}
-    done = apply(model_of(text, weights(sizes, positive="var")), "simplify-inference{only_after_products=true}")
+    done = apply(
+        model_of(text, weights(sizes, positive="var")),
+        "simplify-inference{only_after_products=true}",
+    )
     assert done.counts["BatchNormalization"] == 0
     done.prove()
 
@@ -199,6 +218,8 @@ def test_a_mask_that_is_read_has_no_value_before_opset_12() -> None:
 
 
 def test_dropout_between_input_and_output_keeps_the_interface() -> None:
-    done = apply(parse("g (float[2,3] x) => (float[2,3] y) { y = Dropout(x) }"), "simplify-inference")
+    done = apply(
+        parse("g (float[2,3] x) => (float[2,3] y) { y = Dropout(x) }"), "simplify-inference"
+    )
     assert done.ops == ["Identity"]
     done.prove()

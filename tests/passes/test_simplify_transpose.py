@@ -13,8 +13,12 @@ from tests.rewriting import Done, apply, assert_same_results, model_of, weights
 ALWAYS = SimplifyTranspose(always=True)
 
 
-def simplified(text: str, constants: dict[str, Any] | None = None, *, always: bool = True, **options: Any) -> Done:
-    done = apply(model_of(text, constants, **options), SimplifyTranspose(always=always), "remove-unused")
+def simplified(
+    text: str, constants: dict[str, Any] | None = None, *, always: bool = True, **options: Any
+) -> Done:
+    done = apply(
+        model_of(text, constants, **options), SimplifyTranspose(always=always), "remove-unused"
+    )
     assert_same_results(done)
     return done
 
@@ -87,7 +91,10 @@ def test_the_table_with_batch_axes(name: str, batch: str) -> None:
 
 def test_without_a_perm_a_matrix_is_reversed_and_a_cube_is_not_matrix_transposed() -> None:
     two = "g (float[2,3] a, float[3,4] b) => (float[4,2] o) { p = MatMul(a, b) o = Transpose(p) }"
-    assert simplified(two).count("MatMul") == 1 and simplified(two).block.outputs[0].definition.op == "MatMul"
+    assert (
+        simplified(two).count("MatMul") == 1
+        and simplified(two).block.outputs[0].definition.op == "MatMul"
+    )
     three = "g (float[5,2,3] a, float[5,3,4] b) => (float[4,2,5] o) { p = MatMul(a, b) o = Transpose(p) }"
     assert not simplified(three).trace.firings
 
@@ -154,12 +161,16 @@ def test_a_product_outside_of_a_loop_does_not_move_into_it() -> None:
 def test_by_default_only_what_costs_nothing() -> None:
     text = "g (float[2,3] a, float[3,4] b) => (float[4,2] o) { p = MatMul(a, b) o = Transpose(p) }"
     assert not simplified(text, always=False).trace.firings
-    cancels = (
-        "g (float[3,2] a, float[3,4] b) => (float[4,2] o) { ta = Transpose(a) p = MatMul(ta, b) o = Transpose(p) }"
-    )
-    assert lines(simplified(cancels, always=False)) == ["Transpose(b, perm=[1, 0])", "MatMul(transpose, a)"]
+    cancels = "g (float[3,2] a, float[3,4] b) => (float[4,2] o) { ta = Transpose(a) p = MatMul(ta, b) o = Transpose(p) }"
+    assert lines(simplified(cancels, always=False)) == [
+        "Transpose(b, perm=[1, 0])",
+        "MatMul(transpose, a)",
+    ]
     constant = "g (float[2,3] a) => (float[4,2] o) { p = MatMul(a, w) o = Transpose(p) }"
-    assert simplified(constant, weights(w=(3, 4)), always=False).fired("transpose_of_matmul_if_free") == 1
+    assert (
+        simplified(constant, weights(w=(3, 4)), always=False).fired("transpose_of_matmul_if_free")
+        == 1
+    )
 
 
 def test_transpose_of_transpose() -> None:
@@ -167,13 +178,17 @@ def test_transpose_of_transpose() -> None:
         "g (float[2,3,4] a) => (float[4,2,3] o) { t = Transpose<perm=[1,2,0]>(a) o = Transpose<perm=[1,2,0]>(t) }"
     )
     assert lines(done) == ["Transpose(a, perm=[2, 0, 1])"]
-    three = simplified("g (float[2,3] a) => (float[2,3] r) { t = Transpose(a) o = Transpose(t) r = Relu(o) }")
+    three = simplified(
+        "g (float[2,3] a) => (float[2,3] r) { t = Transpose(a) o = Transpose(t) r = Relu(o) }"
+    )
     assert lines(three) == ["Relu(a)"]
     shared = simplified(
         "g (float[2,3,4] a) => (float[4,2,3] o, float[3,4,2] t) { t = Transpose<perm=[1,2,0]>(a) o = Transpose<perm=[1,2,0]>(t) }"
     )
     assert shared.count("Transpose") == 2, "the inner one stays anyway"
-    input_to_output = simplified("g (float[2,3] a) => (float[2,3] o) { t = Transpose(a) o = Transpose(t) }")
+    input_to_output = simplified(
+        "g (float[2,3] a) => (float[2,3] o) { t = Transpose(a) o = Transpose(t) }"
+    )
     assert [v.name for v in input_to_output.block.outputs] == ["o"]
     unknown = "g (float[] a) => (float[] o) { t = Transpose(a) o = Transpose(t) }"
     assert apply(parse(unknown), ALWAYS).count("Transpose") == 2
@@ -185,9 +200,12 @@ def test_transpose_of_transpose() -> None:
 @pytest.mark.parametrize("trans_a", [0, 1])
 @pytest.mark.parametrize("trans_b", [0, 1])
 @pytest.mark.parametrize(
-    "bias", [None, "float c", "float[1] c", "float[4] c", "float[1,4] c", "float[2,1] c", "float[2,4] c"]
+    "bias",
+    [None, "float c", "float[1] c", "float[4] c", "float[1,4] c", "float[2,1] c", "float[2,4] c"],
 )
-def test_transposes_fold_into_gemm_and_gemm_turns(trans_a: int, trans_b: int, bias: str | None) -> None:
+def test_transposes_fold_into_gemm_and_gemm_turns(
+    trans_a: int, trans_b: int, bias: str | None
+) -> None:
     """Gemm(T(a), T(b), c) and T of it, for every transposition and every shape of bias."""
     a, b = ("2,3" if trans_a else "3,2"), ("3,4" if trans_b else "4,3")
     inputs = f"float[{a}] a, float[{b}] b" + (f", {bias}" if bias else "")

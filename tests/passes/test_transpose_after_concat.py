@@ -39,7 +39,10 @@ def test_any_number_of_operands(n: int) -> None:
 def test_the_axis_moves_with_the_permutation(axis: int, inner: int) -> None:
     text = f"""g (float[2,2,2] a, float[2,2,2] b) => (float[] o) {{
       s = Transpose<perm=[2,0,1]>(a) t = Transpose<perm=[2,0,1]>(b) o = Concat<axis={axis}>(s, t) }}"""
-    assert lines(moved(text)) == [f"Concat(a, b, axis={inner})", "Transpose(concat, perm=[2, 0, 1])"]
+    assert lines(moved(text)) == [
+        f"Concat(a, b, axis={inner})",
+        "Transpose(concat, perm=[2, 0, 1])",
+    ]
 
 
 def test_a_perm_that_is_absent_counts_as_reversal() -> None:
@@ -62,7 +65,10 @@ def test_a_perm_that_is_absent_counts_as_reversal() -> None:
 )  # fmt: skip
 def test_must_not_fire(text: str, reason: str) -> None:
     done = apply(parse(text), PASSES)
-    assert done.fired("concat_of_transposes") == 0 and reason in done.reasons("concat_of_transposes")[0]
+    assert (
+        done.fired("concat_of_transposes") == 0
+        and reason in done.reasons("concat_of_transposes")[0]
+    )
 
 
 def test_an_operand_that_is_no_transpose_keeps_all_and_is_named() -> None:
@@ -70,7 +76,9 @@ def test_an_operand_that_is_no_transpose_keeps_all_and_is_named() -> None:
     text = "g (float[2,3] a, float[3,2] b) => (float[6,2] o) { s = Transpose(a) o = Concat<axis=0>(s, b) }"
     done = apply(parse(text), PASSES)
     assert not done.trace.firings
-    assert done.reasons("concat_of_transposes") == ["b is no Transpose, nor a constant that is read here only"]
+    assert done.reasons("concat_of_transposes") == [
+        "b is no Transpose, nor a constant that is read here only"
+    ]
 
 
 def test_it_pays_when_one_of_three_has_another_reader() -> None:
@@ -120,7 +128,9 @@ def test_composition_with_combining_on_initializers() -> None:
     assert_same_results(done)
     assert [b.op for b in done.block.bindings] == ["MatMul", "Split"]
     assert sorted(len(v.initializer.dims) for v in done.block.initializers.values()) == [1, 2]
-    assert len(done.after.SerializeToString()) < len(done.before.SerializeToString()) + 200, "the old weights are gone"
+    assert len(done.after.SerializeToString()) < len(done.before.SerializeToString()) + 200, (
+        "the old weights are gone"
+    )
 
 
 @pytest.mark.parametrize("n", [2, 12, 13, 40])

@@ -22,7 +22,9 @@ BRANCHES = """g (bool k, float[2] x) => (float[2] o) {
 def respelled(model: onnx.ModelProto) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    for node in copy.graph.node:  # onnxruntime loads nested graphs and functions in the other spelling only
+    for node in (
+        copy.graph.node
+    ):  # onnxruntime loads nested graphs and functions in the other spelling only
         node.domain = node.domain or "ai.onnx"
     for entry in copy.opset_import:
         entry.domain = entry.domain or "ai.onnx"
@@ -30,13 +32,19 @@ def respelled(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def kinds(model: onnx.ModelProto) -> Counter[str]:
-    return Counter(node.op_type for nodes in (model.graph.node, *(f.node for f in model.functions)) for node in nodes)
+    return Counter(
+        node.op_type
+        for nodes in (model.graph.node, *(f.node for f in model.functions))
+        for node in nodes
+    )
 
 
 def assert_runs_alike(model: onnx.ModelProto, other: onnx.ModelProto) -> None:
     feeds = feeds_for(model, seed=0)
     want, got = run(model, feeds), run(other, feeds)
-    assert {name: value.tobytes() for name, value in want.items()} == {n: v.tobytes() for n, v in got.items()}
+    assert {name: value.tobytes() for name, value in want.items()} == {
+        n: v.tobytes() for n, v in got.items()
+    }
 
 
 @pytest.mark.parametrize("text", [RELU, BRANCHES])
@@ -57,7 +65,10 @@ def test_groups_that_differ_in_spelling_share_a_function() -> None:
 def test_reference_and_diff() -> None:
     model = parse(RELU)
     feeds = feeds_for(model, seed=0)
-    assert Reference(respelled(model)).run(feeds)["y"].tobytes() == Reference(model).run(feeds)["y"].tobytes()
+    assert (
+        Reference(respelled(model)).run(feeds)["y"].tobytes()
+        == Reference(model).run(feeds)["y"].tobytes()
+    )
     found = diff(model, respelled(model))
     assert not found.replaced and not found.model
 

@@ -80,7 +80,11 @@ def test_a_wrong_law_that_the_whole_model_hides(where: str) -> None:
         RewriteRefuted, match=r"whose two forms differ is number 1, tanh_is_softsign \(pass wrong\)"
     ) as e:
         each(model, Wrong())
-    assert e.value.culprit is not None and e.value.culprit.rule == "tanh_is_softsign" and not e.value.report.ok
+    assert (
+        e.value.culprit is not None
+        and e.value.culprit.rule == "tanh_is_softsign"
+        and not e.value.report.ok
+    )
 
 
 def test_the_first_wrong_firing_is_named_among_right_ones() -> None:
@@ -93,7 +97,9 @@ def test_the_first_wrong_firing_is_named_among_right_ones() -> None:
 
 def test_a_law_may_lean_on_what_computes_its_operands() -> None:
     """|Exp(x)| = Exp(x), though |x| is not x: found only with the Exp, and two steps up here."""
-    done = each(parse("g (float[N,4] x) => (float[N,4] y) { e = Exp(x) c = Sqrt(e) y = Abs(c) }"), Wrong())
+    done = each(
+        parse("g (float[N,4] x) => (float[N,4] y) { e = Exp(x) c = Sqrt(e) y = Abs(c) }"), Wrong()
+    )
     assert done.each is not None and (done.each.alone, done.each.in_context) == (0, 1)
 
 
@@ -105,7 +111,10 @@ def test_every_firing_is_counted() -> None:
     assert done.each is not None and done.report is not None and done.report.ok
     found = done.each
     assert found.alone + found.in_context + len(found.skipped) == len(done.trace.firings) > 3
-    assert set(found.skipped.values()) <= {"nothing that is read has changed"} and found.in_context >= 1
+    assert (
+        set(found.skipped.values()) <= {"nothing that is read has changed"}
+        and found.in_context >= 1
+    )
     plain = optimize(model_of(text, weights(w1=(4, 4), w2=(4, 4))), merge="always", verify=False)
     assert [n.op_type for n in plain.graph.node] == [b.op for b in done.program.main.bindings]
 
@@ -129,7 +138,10 @@ def test_weights_that_a_firing_rounds_anew() -> None:
                <domain: "own", opset_import: ["" : 20]> f (a) => (b) { r = RandomNormalLike(a) b = Add(a, r) }""",
             "draws random numbers",
         ),
-        ("g (float[2] x) => (float[2] y) { y = Neg(x) z = Exp(x) }", "nothing that is read has changed"),
+        (
+            "g (float[2] x) => (float[2] y) { y = Neg(x) z = Exp(x) }",
+            "nothing that is read has changed",
+        ),
     ],
 )
 def test_skipped_with_a_reason(text: str, why: str) -> None:
@@ -143,8 +155,13 @@ def test_the_bytes_are_those_without_it() -> None:
     pipeline = Pipeline.of(passes="remove-noops,merge-equal,fold-bias,combine-parallel-gemm")
     from onnxgrad.ir.save import to_proto
 
-    both = [to_proto(optimize_program(path, pipeline, prove=False, limit=12, each=e).program) for e in (True, False)]
-    assert both[0].SerializeToString(deterministic=True) == both[1].SerializeToString(deterministic=True)
+    both = [
+        to_proto(optimize_program(path, pipeline, prove=False, limit=12, each=e).program)
+        for e in (True, False)
+    ]
+    assert both[0].SerializeToString(deterministic=True) == both[1].SerializeToString(
+        deterministic=True
+    )
 
 
 def test_words() -> None:

@@ -18,25 +18,36 @@ NORM = "g (float[2,4,5,5] x{more}) => (float[2,3,5,5] y) {{ a = Conv<pads=[1,1,1
 
 
 def normalised(more: str = "", **changed: Any) -> onnx.ModelProto:
-    constants = {**weights(w=(3, 4, 3, 3), s=(3,), b=(3,), m=(3,)), "v": np.array([1, 2, 3], np.float32)}
-    return model_of(NORM.format(more=more), {k: np.asarray(v, np.float32) for k, v in {**constants, **changed}.items()})
+    constants = {
+        **weights(w=(3, 4, 3, 3), s=(3,), b=(3,), m=(3,)),
+        "v": np.array([1, 2, 3], np.float32),
+    }
+    return model_of(
+        NORM.format(more=more),
+        {k: np.asarray(v, np.float32) for k, v in {**constants, **changed}.items()},
+    )
 
 
 def test_a_batch_normalization_that_folds_goes() -> None:
     assert [b.op for b in apply(normalised()).block.bindings] == ["Conv"]
 
 
-@pytest.mark.parametrize("more", [", float[3] s", ", float[3] b", ", float[3] m", ", float[3] v", ", float[3,4,3,3] w"])
+@pytest.mark.parametrize(
+    "more", [", float[3] s", ", float[3] b", ", float[3] m", ", float[3] v", ", float[3,4,3,3] w"]
+)
 def test_one_whose_statistics_or_weights_a_caller_may_override_stays(more: str) -> None:
     assert [b.op for b in apply(normalised(more)).block.bindings] == ["Conv", "BatchNormalization"]
 
 
 @pytest.mark.parametrize("preset", ["default", "inference"])
 @pytest.mark.parametrize(
-    ("name", "value"), [("v", [-1e-5, 1, 1]), ("v", [-2, 1, 1]), ("s", [np.inf, 1, 1]), ("b", [np.nan, 1, 1])]
+    ("name", "value"),
+    [("v", [-1e-5, 1, 1]), ("v", [-2, 1, 1]), ("s", [np.inf, 1, 1]), ("b", [np.nan, 1, 1])],
 )
 def test_one_whose_scale_or_shift_is_not_finite_stays(preset: str, name: str, value: Any) -> None:
-    assert "BatchNormalization" in [b.op for b in apply(normalised(**{name: value}), preset=preset).block.bindings]
+    assert "BatchNormalization" in [
+        b.op for b in apply(normalised(**{name: value}), preset=preset).block.bindings
+    ]
 
 
 def test_overridable_weights_leave_a_model_as_it_is(models_dir: Path) -> None:
@@ -44,7 +55,9 @@ def test_overridable_weights_leave_a_model_as_it_is(models_dir: Path) -> None:
     known = {i.name for i in model.graph.input}
     for t in model.graph.initializer:
         if t.name not in known:
-            model.graph.input.append(onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)))
+            model.graph.input.append(
+                onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims))
+            )
     after = optimize(model, verify=False)
     counts = [sum(n.op_type == "BatchNormalization" for n in m.graph.node) for m in (model, after)]
     assert counts == [52, 52] and len(after.graph.node) < len(model.graph.node)
@@ -58,7 +71,9 @@ def test_folding_grows_no_file_by_more_than_a_twentieth() -> None:
     model = model_of(text, weights(w=(64, 64)))
     for preset in ("clean", "default", "inference"):
         assert optimize(model, preset=preset, verify=False).ByteSize() <= 1.05 * model.ByteSize()
-    model.graph.initializer.extend(model_of("g () => () {}", weights(z=(640, 640))).graph.initializer)
+    model.graph.initializer.extend(
+        model_of("g () => () {}", weights(z=(640, 640))).graph.initializer
+    )
     model.graph.node.append(onnx.helper.make_node("ReduceSum", ["z"], ["sum"], keepdims=0))
     model.graph.output.append(onnx.helper.make_tensor_value_info("sum", 1, []))
     after = optimize(model, preset="clean", verify=False)
@@ -73,7 +88,9 @@ SHARED = """g (float[1,256] x) => (float[1,256] y, float[1,256] z, float[1,256] 
 
 def test_merging_everywhere_asks_before_it_grows_the_file() -> None:
     model = model_of(SHARED, weights(w=(256, 256), v=(256, 256)))
-    with pytest.raises(Grown, match=r"grows the file by 262,1\d\d bytes \(50%\).*--allow-growth") as raised:
+    with pytest.raises(
+        Grown, match=r"grows the file by 262,1\d\d bytes \(50%\).*--allow-growth"
+    ) as raised:
         optimize(model, merge="always")
     assert isinstance(raised.value, NotProved) and raised.value.exit_code == 1
     with pytest.raises(Grown):
@@ -81,7 +98,9 @@ def test_merging_everywhere_asks_before_it_grows_the_file() -> None:
     merged = optimize(model, merge="always", allow_growth=True)
     assert sum(n.op_type == "MatMul" for n in merged.graph.node) == 2 and verify(model, merged).ok
     assert optimize(model).ByteSize() <= model.ByteSize() * 1.001
-    alone = model_of(SHARED.replace("u = MatMul(n, w)", "u = Abs(n)"), weights(w=(256, 256), v=(256, 256)))
+    alone = model_of(
+        SHARED.replace("u = MatMul(n, w)", "u = Abs(n)"), weights(w=(256, 256), v=(256, 256))
+    )
     assert sum(n.op_type == "MatMul" for n in optimize(alone, merge="always").graph.node) == 1
 
 
@@ -91,4 +110,6 @@ def test_dead_functions_go(preset: str) -> None:
       main (float[1,10] z) => (float[1,10] y) { y = my.used(z) }
       <domain: "my", opset_import: ["" : 21]> used (x) => (y) { y = Neg(x) }
       <domain: "my", opset_import: ["" : 21]> dead (x) => (y) { y = Identity(x) }"""
-    assert [f.name for f in optimize(onnx.parser.parse_model(text), preset=preset).functions] == ["used"]
+    assert [f.name for f in optimize(onnx.parser.parse_model(text), preset=preset).functions] == [
+        "used"
+    ]

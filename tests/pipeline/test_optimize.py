@@ -61,9 +61,14 @@ def test_a_wrong_rewrite_is_refused_and_named() -> None:
     with pytest.raises(RewriteRefuted) as refusal:
         optimize_program(network(), pipeline)
     culprit = refusal.value.culprit
-    assert culprit is not None and (culprit.rule, culprit.pass_name) == ("tanh_is_nearly_this", "wrong")
+    assert culprit is not None and (culprit.rule, culprit.pass_name) == (
+        "tanh_is_nearly_this",
+        "wrong",
+    )
     assert culprit.number == 4, "three identities went before it"
-    assert "number 4, tanh_is_nearly_this" in str(refusal.value) and "nothing was written" in str(refusal.value)
+    assert "number 4, tanh_is_nearly_this" in str(refusal.value) and "nothing was written" in str(
+        refusal.value
+    )
     assert not refusal.value.report.ok
 
 
@@ -89,13 +94,21 @@ def test_the_kind_that_goes_in_comes_out(tmp_path: Path) -> None:
     import onnx_graphsurgeon as gs
 
     graph = optimize(gs.import_onnx(model), verify=False)
-    assert isinstance(graph, gs.Graph) and [n.op for n in graph.nodes] == ["MatMul", "Tanh", "Sigmoid"]
+    assert isinstance(graph, gs.Graph) and [n.op for n in graph.nodes] == [
+        "MatMul",
+        "Tanh",
+        "Sigmoid",
+    ]
 
 
 def test_what_each_pass_did() -> None:
     done = optimize_program(network(), Pipeline.of("clean"), prove=False)
     results = {r.name: r for r in done.passes}
-    assert (results["remove-noops"].firings, results["remove-noops"].before, results["remove-noops"].after) == (3, 8, 3)
+    assert (
+        results["remove-noops"].firings,
+        results["remove-noops"].before,
+        results["remove-noops"].after,
+    ) == (3, 8, 3)
     assert all(r.seconds >= 0 for r in done.passes)
 
 
@@ -118,7 +131,8 @@ def test_a_pass_that_found_nothing_is_not_asked_again_until_something_changed() 
 
 def test_the_list_of_passes_as_text() -> None:
     passes = parse_passes(
-        "remove-noops, fold-constant{max_growth=5},combine-parallel-matmul{merge=never;min_branches=3}", merge="always"
+        "remove-noops, fold-constant{max_growth=5},combine-parallel-matmul{merge=never;min_branches=3}",
+        merge="always",
     )
     assert [p.name for p in passes] == ["remove-noops", "fold-constant", "combine-parallel-matmul"]
     assert (passes[1].max_growth, passes[2].merge, passes[2].min_branches) == (5, "never", 3)  # type: ignore[attr-defined]
@@ -129,7 +143,10 @@ def test_the_list_of_passes_as_text() -> None:
     [
         ("", "empty"),
         ("nonsense", "unknown pass 'nonsense'"),
-        ("fold-constant{max=1}", "unknown option 'max=1' of pass 'fold-constant'; it has: max_growth"),
+        (
+            "fold-constant{max=1}",
+            "unknown option 'max=1' of pass 'fold-constant'; it has: max_growth",
+        ),
         ("fold-constant{max_growth=many}", "wants a value of type int"),
         ("fold-constant{max_growth=1", "cannot read the list of passes at"),
     ],
@@ -156,12 +173,17 @@ def test_a_model_that_does_not_run_is_refused_and_can_be_optimized_unproved() ->
 
 def test_the_proof_asks_for_the_last_digits_unless_constants_were_rounded() -> None:
     moved = optimize_program(
-        model_of("g (float[2,3] x) => (float[2,2] o) { t = Transpose(w) o = MatMul(x, t) }", weights(w=(2, 3))),
+        model_of(
+            "g (float[2,3] x) => (float[2,2] o) { t = Transpose(w) o = MatMul(x, t) }",
+            weights(w=(2, 3)),
+        ),
         Pipeline.of("clean"),
     )
     assert not moved.trace.rounded and moved.report is not None and moved.report.ok
     scaled = optimize_program(
-        model_of("g (float[2,3] x) => (float[2,3] o) { t = Exp(w) o = Mul(x, t) }", weights(w=(2, 3))),
+        model_of(
+            "g (float[2,3] x) => (float[2,3] o) { t = Exp(w) o = Mul(x, t) }", weights(w=(2, 3))
+        ),
         Pipeline.of("clean"),
     )
     assert scaled.trace.rounded and scaled.report is not None and scaled.report.ok

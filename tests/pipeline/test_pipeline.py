@@ -70,8 +70,15 @@ def test_weights_that_a_caller_may_override() -> None:
     text = """g (float[3,4] x, float[4,2] u = {1, 2, 3, 4, 5, 6, 7, 8}, float[4,2] v = {8, 7, 6, 5, 4, 3, 2, 1})
       => (float[3,2] a, float[3,2] b) { a = MatMul(x, u) b = MatMul(x, v) }"""
     done = same(text)
-    assert done.count("MatMul") == 1 and len(done.after.graph.initializer) == len(done.after.graph.input) - 1 + 1
-    feeds = {"x": np.ones((3, 4), np.float32), "u": np.full((4, 2), 3, np.float32), "v": np.eye(4, 2, dtype=np.float32)}
+    assert (
+        done.count("MatMul") == 1
+        and len(done.after.graph.initializer) == len(done.after.graph.input) - 1 + 1
+    )
+    feeds = {
+        "x": np.ones((3, 4), np.float32),
+        "u": np.full((4, 2), 3, np.float32),
+        "v": np.eye(4, 2, dtype=np.float32),
+    }
     assert_same_results(done, feeds=feeds)
 
 
@@ -79,7 +86,9 @@ def test_a_bias_that_a_caller_may_override_is_not_folded() -> None:
     text = """g (float[3,4] x, float[2] c = {1, 2}) => (float[3,2] a, float[3,2] b) {
       p = MatMul(x, w1) a = Add(p, c) q = MatMul(x, w2) b = Add(q, c) }"""
     done = same(text, weights(w1=(4, 2), w2=(4, 2)))
-    assert_same_results(done, feeds={"x": np.ones((3, 4), np.float32), "c": np.full(2, 9, np.float32)})
+    assert_same_results(
+        done, feeds={"x": np.ones((3, 4), np.float32), "c": np.full(2, 9, np.float32)}
+    )
 
 
 def test_below_ir_4_a_new_constant_is_no_initializer() -> None:
@@ -87,7 +96,11 @@ def test_below_ir_4_a_new_constant_is_no_initializer() -> None:
     text = "g (float[3,4] x, float[4,4] w1, float[4,4] w2) => (float[3,4] a, float[3,4] b) { a = MatMul(x, w1) b = MatMul(x, w2) }"
     done = same(text, weights(w1=(4, 4), w2=(4, 4)), opset=8, ir_version=3)
     onnx.checker.check_model(done.after)
-    assert done.count("MatMul") == 1 and [i.name for i in done.after.graph.input] == ["x", "w1", "w2"]
+    assert done.count("MatMul") == 1 and [i.name for i in done.after.graph.input] == [
+        "x",
+        "w1",
+        "w2",
+    ]
 
 
 def test_the_domain_spelled_out() -> None:
@@ -117,17 +130,22 @@ def test_an_output_twice_and_an_input_as_output() -> None:
             weights(**W),
         )
     )
-    assert [o.name for o in twice.after.graph.output] == ["a", "b", "a"] and twice.count("MatMul") == 1
+    assert [o.name for o in twice.after.graph.output] == ["a", "b", "a"] and twice.count(
+        "MatMul"
+    ) == 1
 
 
 def test_a_pinned_product_keeps_its_name() -> None:
     model = model_of(
-        "g (float[3,4] x) => (float[3,4] o) { a = MatMul(x, w1) b = MatMul(x, w2) o = Add(a, b) }", weights(**W)
+        "g (float[3,4] x) => (float[3,4] o) { a = MatMul(x, w1) b = MatMul(x, w2) o = Add(a, b) }",
+        weights(**W),
     )
     model.graph.quantization_annotation.add(tensor_name="b")
     done = optimized(model)
     assert_same_results(done)
-    assert done.count("MatMul") == 1 and "b" in {name for n in done.after.graph.node for name in n.output}
+    assert done.count("MatMul") == 1 and "b" in {
+        name for n in done.after.graph.node for name in n.output
+    }
 
 
 @pytest.mark.parametrize("rows", [0, 1, 5])
@@ -138,7 +156,9 @@ def test_empty_and_single_rows(rows: int) -> None:
 
 
 def test_columns_of_no_width() -> None:
-    text = "g (float[3,4] x) => (float[3,0] a, float[3,2] b) { a = MatMul(x, w1) b = MatMul(x, w2) }"
+    text = (
+        "g (float[3,4] x) => (float[3,0] a, float[3,2] b) { a = MatMul(x, w1) b = MatMul(x, w2) }"
+    )
     same(text, weights(w1=(4, 0), w2=(4, 2)))
 
 
@@ -191,7 +211,10 @@ def test_weights_in_external_files(tmp_path: Path) -> None:
     feeds = {"x": np.ones((3, 4), np.float32)}
     want, got = run(model, feeds), run(target, feeds)
     assert all(np.allclose(np.asarray(want[n]), np.asarray(got[n])) for n in want)
-    assert sum(n.op_type == "MatMul" for n in onnx.load(target, load_external_data=False).graph.node) == 1
+    assert (
+        sum(n.op_type == "MatMul" for n in onnx.load(target, load_external_data=False).graph.node)
+        == 1
+    )
 
 
 @pytest.mark.parametrize("opset", [9, 11, 13, 18, 20])

@@ -63,7 +63,11 @@ def block() -> ModelProto:
 
 
 def changed(done: Done) -> set[str]:
-    return {name for name, w in weight_bytes(done.before).items() if weight_bytes(done.after).get(name) != w}
+    return {
+        name
+        for name, w in weight_bytes(done.before).items()
+        if weight_bytes(done.after).get(name) != w
+    }
 
 
 def test_what_other_presets_do_to_weights_is_left_undone() -> None:
@@ -71,14 +75,20 @@ def test_what_other_presets_do_to_weights_is_left_undone() -> None:
     assert not changed(kept) and weight_bytes(kept.after).keys() == weight_bytes(kept.before).keys()
     assert kept.counts == Counter(operators(kept.before))
     # all of these go in the canonical form: folded, merged with an equal one, concatenated
-    assert {"w", "u", "p", "q", "mean"} & changed(apply(block(), ",".join(PRESETS["canonical"]))) >= {"w", "p", "q"}
+    assert {"w", "u", "p", "q", "mean"} & changed(
+        apply(block(), ",".join(PRESETS["canonical"]))
+    ) >= {"w", "p", "q"}
 
 
 def test_shapes_are_folded_and_equal_constants_of_integers_merged() -> None:
     text = """g (float[2,4] x) => (float[8] y, float[8] z) <int64[1] m = {1}, int64[1] n = {-1}, int64[1] o = {-1}, float[8] p = {0,0,0,0,0,0,0,0},
       float[8] q = {0,0,0,0,0,0,0,0}> { k = Neg(m)  a = Reshape(x, k)  b = Reshape(x, n)  c = Reshape(x, o)  d = Add(b, c)  y = Add(a, p)  z = Mul(d, q) }"""
     done = apply(parse(text), PASSES)
-    assert done.counts["Neg"] == 0 and done.counts["Reshape"] == 2 and {"p", "q"} <= set(done.program.main.initializers)
+    assert (
+        done.counts["Neg"] == 0
+        and done.counts["Reshape"] == 2
+        and {"p", "q"} <= set(done.program.main.initializers)
+    )
     done.prove()
 
 
@@ -91,7 +101,9 @@ def test_the_options_by_themselves() -> None:
 
 def test_the_preset_runs_no_pass_that_makes_weights() -> None:
     names = {p.name for p in Pipeline.of("training-safe").passes}
-    assert not {n for n in names if "combine" in n or "scale" in n or "bias" in n or "inference" in n}
+    assert not {
+        n for n in names if "combine" in n or "scale" in n or "bias" in n or "inference" in n
+    }
 
 
 # ---- all of them ---------------------------------------------------------------------------------------------------
@@ -100,7 +112,9 @@ def test_the_preset_runs_no_pass_that_makes_weights() -> None:
 MIXED = """g (float[2,3,4,4] x) => (float[2,5,4,4] y, float[2,3,4,5] a, float[2,3,4,5] b) {
     same = Identity (x)  c = Conv (same, w)  n = BatchNormalization (c, gamma, beta, mean, var)  y = Relu (n)
     unread = Exp (c)  a = MatMul (x, u)  b = MatMul (same, v) }"""
-SHAPES = {"w": (5, 3, 1, 1), "u": (4, 5), "v": (4, 5)} | dict.fromkeys(["gamma", "beta", "mean", "var"], (5,))
+SHAPES = {"w": (5, 3, 1, 1), "u": (4, 5), "v": (4, 5)} | dict.fromkeys(
+    ["gamma", "beta", "mean", "var"], (5,)
+)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +128,9 @@ SHAPES = {"w": (5, 3, 1, 1), "u": (4, 5), "v": (4, 5)} | dict.fromkeys(["gamma",
     ],
 )
 def test_what_each_preset_promises(preset: str, left: dict[str, int]) -> None:
-    done = apply(model_of(MIXED, weights(SHAPES, positive="var")), ",".join(PRESETS[preset]), merge="auto")
+    done = apply(
+        model_of(MIXED, weights(SHAPES, positive="var")), ",".join(PRESETS[preset]), merge="auto"
+    )
     assert done.counts == left
     done.prove()
 
@@ -138,15 +154,36 @@ def position(preset: str, name: str) -> int:
 @pytest.mark.parametrize("preset", DESCRIBED)
 def test_the_order_that_the_reasons_speak_of(preset: str) -> None:
     assert position(preset, "remove-unused") == 0
-    order = ["remove-noops", "fold-constant", "open-if", "merge-equal", "merge-consecutive", "simplify-inference"]
-    order += ["backward-fold-scale-axis", "forward-fold-scale-axis", "fold-bias", "simplify-transpose"]
+    order = [
+        "remove-noops",
+        "fold-constant",
+        "open-if",
+        "merge-equal",
+        "merge-consecutive",
+        "simplify-inference",
+    ]
+    order += [
+        "backward-fold-scale-axis",
+        "forward-fold-scale-axis",
+        "fold-bias",
+        "simplify-transpose",
+    ]
     order += ["combine-parallel-matmul", "transpose-after-concat"]
-    there = [name for name in order if any(item.partition("{")[0] == name for item in PRESETS[preset])]
-    assert [position(preset, name) for name in there] == sorted(position(preset, name) for name in there)
+    there = [
+        name for name in order if any(item.partition("{")[0] == name for item in PRESETS[preset])
+    ]
+    assert [position(preset, name) for name in there] == sorted(
+        position(preset, name) for name in there
+    )
 
 
 def test_costs_are_asked_about_in_default_and_nowhere_in_canonical() -> None:
     parallel = {p: [item for item in PRESETS[p] if "combine-parallel" in item] for p in PRESETS}
-    assert all("merge=always" in item for item in parallel["canonical"]) and len(parallel["canonical"]) == 3
-    assert not any("merge" in item for item in parallel["default"]) and len(parallel["default"]) == 3
+    assert (
+        all("merge=always" in item for item in parallel["canonical"])
+        and len(parallel["canonical"]) == 3
+    )
+    assert (
+        not any("merge" in item for item in parallel["default"]) and len(parallel["default"]) == 3
+    )
     assert not parallel["clean"] and not parallel["inference"] and not parallel["training-safe"]

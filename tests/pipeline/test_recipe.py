@@ -10,7 +10,9 @@ from onnxgrad.errors import InputError
 from onnxgrad.pipeline.recipe import find, parse
 
 
-def test_a_pyproject_without_our_table_is_none_of_our_business(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pyproject_without_our_table_is_none_of_our_business(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pyproject.toml").write_text("[tool.other]\nx = 1\n")
     assert find(None) is None
@@ -74,5 +76,9 @@ def test_options_of_a_model_are_those_of_every_glob_that_means_it() -> None:
         "r.toml",
     )  # fmt: skip
     assert recipe.of("a.onnx") == {"preset": "clean", "require": {"MatMul": 1}}
-    assert recipe.of("x/big.onnx") == {"preset": "default", "merge": "never", "require": {"MatMul": 1, "Gemm": 2}}
+    assert recipe.of("x/big.onnx") == {
+        "preset": "default",
+        "merge": "never",
+        "require": {"MatMul": 1, "Gemm": 2},
+    }
     assert recipe.unmet(["b.onnx"]) == ["*/big.onnx"]

@@ -37,7 +37,10 @@ def test_unknown_operators() -> None:
     assert unknown_operator(["nodes", "d::f + MatMul", "Gemm"], known) == ""
     assert "'Gem', which is no operator" in unknown_operator(["MatMul+Gem"], known)
     assert "did you mean 'MatMul'" in unknown_operator(["MatMull"], known)
-    assert unknown_operator(["own::g"], known) and unknown_operator(["own::g"], known, others=True) == ""
+    assert (
+        unknown_operator(["own::g"], known)
+        and unknown_operator(["own::g"], known, others=True) == ""
+    )
 
 
 def test_requirements_as_text() -> None:

@@ -32,14 +32,19 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "removed": (lambda m: m.graph.node.pop(), "y = Relu(a)"),
     "replaced": (lambda m: setattr(m.graph.node[1], "op_type", "Tanh"), "y: Relu(a) -> Tanh(a)"),
     "rewired": (lambda m: m.graph.node[1].input.__setitem__(0, "x"), "y: Relu(a) -> Relu(x)"),
-    "attributes": (lambda m: m.graph.node[1].attribute.append(helper.make_attribute("__k", 2)), "y: Relu __k added"),
+    "attributes": (
+        lambda m: m.graph.node[1].attribute.append(helper.make_attribute("__k", 2)),
+        "y: Relu __k added",
+    ),
     "node_metadata": (lambda m: m.graph.node[1].metadata_props.add(key="k", value="v"), "y"),
     "order": (
         lambda m: m.graph.node.insert(0, m.graph.node.pop()),
         "graph: the nodes are in another order, from a on",
     ),
     "initializers": (
-        lambda m: m.graph.initializer[0].CopyFrom(helper.make_tensor("w", TensorProto.FLOAT, [2, 2], [1, 2, 3, 5])),
+        lambda m: m.graph.initializer[0].CopyFrom(
+            helper.make_tensor("w", TensorProto.FLOAT, [2, 2], [1, 2, 3, 5])
+        ),
         "w: other values",
     ),
     "functions": (
@@ -67,7 +72,11 @@ def test_each_kind(kind: str) -> None:
     found = diff(model, edited(edit))
     assert isinstance(found, Diff) and not found.same
     assert getattr(found, kind) == [said]
-    others = {name: value for name, value in found.to_dict().items() if name not in ("same", kind, "operators")}
+    others = {
+        name: value
+        for name, value in found.to_dict().items()
+        if name not in ("same", kind, "operators")
+    }
     assert not any(others.values()), others
     assert said in str(found)
     assert diff(model, model).same and model == parse(TEXT)
@@ -97,7 +106,11 @@ def test_a_long_list_is_cut_in_the_text_only() -> None:
     model.graph.node.extend(helper.make_node("Neg", ["x"], [f"n{i}"]) for i in range(20))
     found = diff(parse(TEXT), model)
     assert len(found.added) == 20
-    assert "nodes added (20)" in str(found) and "and 8 more (-v)" in str(found) and "n19" not in str(found)
+    assert (
+        "nodes added (20)" in str(found)
+        and "and 8 more (-v)" in str(found)
+        and "n19" not in str(found)
+    )
     assert "n19 = Neg(x)" in found.to_markdown() and "more" not in found.to_markdown()
 
 

@@ -11,9 +11,7 @@ from onnxgrad.report.gradient import GradientMade, check_lines, nodes
 from onnxgrad.report.rendering import plain
 from tests.helpers import parse
 
-TEXT = (
-    "g (float[2] x) => (float y) <float[2] w = {1, 2}> { a = Mul(x, w) i = Identity(a) y = ReduceSum<keepdims=0>(i) }"
-)
+TEXT = "g (float[2] x) => (float y) <float[2] w = {1, 2}> { a = Mul(x, w) i = Identity(a) y = ReduceSum<keepdims=0>(i) }"
 CHECK = GradientReport(
     (ValueCheck("x", 1.5, 1.5, 0.0, True), ValueCheck("w", 2.0, 3.0, 0.5, True), ValueCheck("k", 0.0, 0.0, 0.0, False, "a kink")),
     1e-3, "cpu",
@@ -28,7 +26,11 @@ def test_what_was_made() -> None:
     made = GradientMade(differentiate(onnxgrad.load(parse(TEXT)), ["x", "w"], "y"), 2, 0.25, CHECK)
     found = json.loads(json.dumps(made.to_dict()))
     assert found["targets"] == ["y"] and found["adjoints"] == {"x": "x_grad", "w": "w_grad"}
-    assert found["nodes"]["before"] == 2 and found["nodes"]["after"] >= 3 and found["check"]["verdict"] == "differs"
+    assert (
+        found["nodes"]["before"] == 2
+        and found["nodes"]["after"] >= 3
+        and found["check"]["verdict"] == "differs"
+    )
     lines = str(made).splitlines()
     assert lines[0] == "gradient of y with respect to 2 values"
     assert any(line.split() == ["x", "x_grad", "f32[2]"] for line in lines)
@@ -38,6 +40,12 @@ def test_what_was_made() -> None:
 
 def test_a_check_shows_what_was_not_judged_and_the_worst_first() -> None:
     rows = [line.split() for line in plain(check_lines(CHECK, verbose=True)).splitlines()[2:5]]
-    assert [row[0] for row in rows] == ["k", "w", "x"] and rows[1][-1] == "WRONG" and rows[0][-2:] == ["a", "kink"]
-    many = GradientReport(tuple(ValueCheck(f"v{i}", 1.0, 1.0, 0.0, True) for i in range(10)), 1e-3, "cpu")
+    assert (
+        [row[0] for row in rows] == ["k", "w", "x"]
+        and rows[1][-1] == "WRONG"
+        and rows[0][-2:] == ["a", "kink"]
+    )
+    many = GradientReport(
+        tuple(ValueCheck(f"v{i}", 1.0, 1.0, 0.0, True) for i in range(10)), 1e-3, "cpu"
+    )
     assert "and 2 more values (-v shows all)" in plain(check_lines(many, verbose=False))

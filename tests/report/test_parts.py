@@ -7,7 +7,14 @@ from onnxgrad.report.parts import bytes_text, change, clean, seconds_text
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (99_940, "99.9 kB"), (999_600, "1 MB"), (2_904_027, "2.9 MB")],
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1 kB"),
+        (99_940, "99.9 kB"),
+        (999_600, "1 MB"),
+        (2_904_027, "2.9 MB"),
+    ],
 )
 def test_sizes(size: int, text: str) -> None:
     assert bytes_text(size) == text
@@ -15,5 +22,7 @@ def test_sizes(size: int, text: str) -> None:
 
 def test_small_texts() -> None:
     assert seconds_text(0.0123) == "12 ms" and seconds_text(61) == "61.0 s"
-    assert str(change(4, 1)) == "-3 (-75 %)" and str(change(0, 2)) == "+2" and str(change(3, 3)) == "="
+    assert (
+        str(change(4, 1)) == "-3 (-75 %)" and str(change(0, 2)) == "+2" and str(change(3, 3)) == "="
+    )
     assert clean("a\x1b[2Jb\tc\nd") == "a\\x1b[2Jb\tc\nd"

@@ -27,8 +27,17 @@ g (float[N,2] x, bool c, float[2] b = {1, 2}) => (float[N,2] y) <float[2,2] w = 
 def test_facts() -> None:
     found = inspect(parse(TEXT))
     assert isinstance(found, Summary)
-    assert (found.model, found.ir_version, found.opsets, found.producer) == ("g", 10, {"": 20, "d": 1}, "me 2")
-    assert found.inputs == [Value("x", "f32[N,2]"), Value("c", "bool[]"), Value("b", "f32[2]", default=True)]
+    assert (found.model, found.ir_version, found.opsets, found.producer) == (
+        "g",
+        10,
+        {"": 20, "d": 1},
+        "me 2",
+    )
+    assert found.inputs == [
+        Value("x", "f32[N,2]"),
+        Value("c", "bool[]"),
+        Value("b", "f32[2]", default=True),
+    ]
     assert found.outputs == [Value("y", "f32[N,2]")]
     assert (found.initializers, found.functions, found.nested) == (3, [("d", "f", "")], 2)
     assert found.metadata == {"k": "v"} and found.external == []
@@ -38,7 +47,10 @@ def test_facts() -> None:
 
 def test_as_json() -> None:
     found = json.loads(json.dumps(inspect(parse(TEXT)).to_dict()))
-    assert found["functions"] == ["d::f"] and found["inputs"][0] == {"name": "x", "type": "f32[N,2]"}
+    assert found["functions"] == ["d::f"] and found["inputs"][0] == {
+        "name": "x",
+        "type": "f32[N,2]",
+    }
     assert found["operators"] == {"Add": 1, "If": 1, "MatMul": 1, "Neg": 1, "Tanh": 1, "d::f": 1}
     assert found["nodes"] == 6 and found["parameters"] == 7 and found["metadata"] == {"k": "v"}
 
@@ -46,9 +58,20 @@ def test_as_json() -> None:
 def test_as_text() -> None:
     lines = str(inspect(parse(TEXT))).splitlines()
     assert lines[0] == "g"
-    facts = {line.split("   ")[0].strip(): line.split("   ", 1)[1].strip() for line in lines[1 : lines.index("")]}
-    assert facts["nodes"] == "6" and facts["parameters"] == "7 (6 f32, 1 i64)" and facts["functions"] == "f"
-    assert facts["opset"] == "ai.onnx 20, d 1" and facts["made by"] == "me 2" and facts["nested graphs"] == "2"
+    facts = {
+        line.split("   ")[0].strip(): line.split("   ", 1)[1].strip()
+        for line in lines[1 : lines.index("")]
+    }
+    assert (
+        facts["nodes"] == "6"
+        and facts["parameters"] == "7 (6 f32, 1 i64)"
+        and facts["functions"] == "f"
+    )
+    assert (
+        facts["opset"] == "ai.onnx 20, d 1"
+        and facts["made by"] == "me 2"
+        and facts["nested graphs"] == "2"
+    )
     assert "weights in" not in facts
     assert any(line.split() == ["input", "with", "default", "b", "f32[2]"] for line in lines)
     assert not any(line.endswith("\n") for line in lines)
@@ -83,8 +106,16 @@ def test_long_lists_are_cut_in_the_text_only() -> None:
     for i in range(40):
         model.metadata_props.add(key=f"k{i}", value=100 * "v" if i == 0 else "v")
     found = inspect(model)
-    assert "and 10 more (-v)" in str(found) and "k39" not in str(found) and 77 * "v" + "..." in str(found)
-    assert "k39" in found.to_markdown() and 100 * "v" in found.to_markdown() and len(found.metadata) == 40
+    assert (
+        "and 10 more (-v)" in str(found)
+        and "k39" not in str(found)
+        and 77 * "v" + "..." in str(found)
+    )
+    assert (
+        "k39" in found.to_markdown()
+        and 100 * "v" in found.to_markdown()
+        and len(found.metadata) == 40
+    )
 
 
 def test_what_cannot_be_read(tmp_path: Path) -> None:

@@ -17,7 +17,9 @@ def test_nested_weights_are_listed_and_the_model_is_left_alone() -> None:
         ("shift", "f32[3]", False, "a table that nobody trained: all 0"),
     ]
     assert model.SerializeToString() == before
-    assert found.to_dict()["left_out"] == [{"name": "shift", "type": "f32[3]", "why": found.values[1].why}]
+    assert found.to_dict()["left_out"] == [
+        {"name": "shift", "type": "f32[3]", "why": found.values[1].why}
+    ]
 
 
 def test_without_v_the_first_of_each_reason() -> None:

@@ -12,19 +12,30 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import OptionalType, SequenceType, TensorType
-from onnxgrad.rewrite.attempt import Attempt, call_arguments, closes_cycle, fault_of, fits, replacements
+from onnxgrad.rewrite.attempt import (
+    Attempt,
+    call_arguments,
+    closes_cycle,
+    fault_of,
+    fits,
+    replacements,
+)
 from onnxgrad.rewrite.trace import Trace, decline
 from tests.helpers import parse
 
 GRAPH = "g (float[2] x) => (float[2] y) { a = Neg(x) b = Exp(a) y = Relu(b) }"
 
 
-def attempted(build: Callable[[dict[str, Any]], Any], **options: Any) -> tuple[BindingBlock, Any, Trace]:
+def attempted(
+    build: Callable[[dict[str, Any]], Any], **options: Any
+) -> tuple[BindingBlock, Any, Trace]:
     """The block after one attempt by `law` at b, what it touched, the record."""
     block = load(parse(GRAPH)).main
     values = {v.name: v for v in block.vars()}
     trace = Trace(explain=True)
-    touched = Attempt("law", "b", block, [values["b"].definition], **options)(trace, lambda: build(values))
+    touched = Attempt("law", "b", block, [values["b"].definition], **options)(
+        trace, lambda: build(values)
+    )
     block.schedule()
     block.check()
     return block, touched, trace

@@ -97,7 +97,10 @@ def test_the_independent_ones_merge_around_a_dependent_one() -> None:
         )
     ).main
     trace = run(main)
-    assert [f.where for f in trace.firings] == ["2 branches: a, c", "2 branches: b, d"] and products(main) == 2
+    assert [f.where for f in trace.firings] == [
+        "2 branches: a, c",
+        "2 branches: b, d",
+    ] and products(main) == 2
 
 
 def test_two_groups_that_would_close_a_cycle_together() -> None:
@@ -123,13 +126,25 @@ def test_two_groups_that_would_close_a_cycle_together() -> None:
 
 
 def test_operands_defined_after_the_first_branch_are_hoisted_chains_too() -> None:
-    main = block("a = MatMul(x, w) n = Neg(a) vt = Transpose(v) vtt = Transpose(vt) b = MatMul(x, vtt)", "n b")
+    main = block(
+        "a = MatMul(x, w) n = Neg(a) vt = Transpose(v) vtt = Transpose(vt) b = MatMul(x, vtt)",
+        "n b",
+    )
     run(main)
-    assert [b.op for b in main.bindings] == ["Transpose", "Transpose", "Concat", "MatMul", "Split", "Neg"]
+    assert [b.op for b in main.bindings] == [
+        "Transpose",
+        "Transpose",
+        "Concat",
+        "MatMul",
+        "Split",
+        "Neg",
+    ]
 
 
 def test_reasons_and_refusals_are_recorded() -> None:
-    main = block("a = MatMul(x, w) b = MatMul(x, u)", "a", "float[2,4] x, float[4,4] w, float[4,5] u")
+    main = block(
+        "a = MatMul(x, w) b = MatMul(x, u)", "a", "float[2,4] x, float[4,4] w, float[4,5] u"
+    )
     assert "not 4 by 4" in {reason for _, _, reason in run(main).declined}
 
     @combine(P.MatMul(x, w), by=shares_x)
@@ -207,7 +222,11 @@ def test_what_a_branch_leaves_out_is_none_in_the_list() -> None:
         seen.append([None if v is None else v.name for v in c])
         raise decline(f"{group[0]['c']} and others")
 
-    main = block("a = Gemm(x, w) b = Gemm(x, v, k)", "a b", "float[2,4] x, float[4,4] w, float[4,4] v, float[4] k")
+    main = block(
+        "a = Gemm(x, w) b = Gemm(x, v, k)",
+        "a b",
+        "float[2,4] x, float[4,4] w, float[4,4] v, float[4] k",
+    )
     trace = Trace(explain=True)
     assert apply_family(main, look, trace) == [] and seen == [[None, "k"]]
     assert list(trace.declined) == [("look", "2 branches: a, b", "None and others")]

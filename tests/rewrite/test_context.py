@@ -5,7 +5,17 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from onnxgrad import Each, P, PatternContext, capture, decline, op, rewrite_bindings, rewrite_call, verify
+from onnxgrad import (
+    Each,
+    P,
+    PatternContext,
+    capture,
+    decline,
+    op,
+    rewrite_bindings,
+    rewrite_call,
+    verify,
+)
 from onnxgrad.errors import InternalError
 from onnxgrad.ir.load import load
 from onnxgrad.rewrite.trace import Trace
@@ -29,7 +39,9 @@ def test_any_number_of_branches(n: int) -> None:
     def merge(m: object) -> object:
         if len(m[family]) < 2:
             return None
-        parts = op.Split(m[x] @ op.Concat(*m[w], axis=1), [v.shape[1] for v in m[w]], axis=1, outputs=len(m[w]))
+        parts = op.Split(
+            m[x] @ op.Concat(*m[w], axis=1), [v.shape[1] for v in m[w]], axis=1, outputs=len(m[w])
+        )
         return dict(zip(m[family], parts))
 
     model = branches(n)
@@ -48,7 +60,9 @@ CHAIN = """g (float[2,4] x, float[4,5] u, float[6,4] r) => (float[2,5] p, float[
 
 
 def merge_two(m: object) -> object:
-    parts = op.Split(m[x] @ op.Concat(m[w1], m[w2], axis=1), [m[w1].shape[1], m[w2].shape[1]], axis=1, outputs=2)
+    parts = op.Split(
+        m[x] @ op.Concat(m[w1], m[w2], axis=1), [m[w1].shape[1], m[w2].shape[1]], axis=1, outputs=2
+    )
     return dict(zip(TWO, parts))
 
 
@@ -84,7 +98,9 @@ def test_a_match_that_would_close_a_cycle_is_refused() -> None:
 
 def test_tests_and_sole_readers() -> None:
     add, relu = P.Add(a, b), P.Relu(P.Add(a, b))
-    model = parse("g (float[3] x, float[3] z) => (float[3] y, float[3] t) { s = Add (x, z) y = Relu (s) t = Neg (s) }")
+    model = parse(
+        "g (float[3] x, float[3] z) => (float[3] y, float[3] t) { s = Add (x, z) y = Relu (s) t = Neg (s) }"
+    )
     assert list(PatternContext(relu).matches(load(model).main))
     assert not list(PatternContext(add, relu).only_used_by(add, relu).matches(load(model).main))
     assert not list(PatternContext(relu).where(lambda m: m[a].rank == 2).matches(load(model).main))
@@ -106,11 +122,17 @@ def test_endless_rewriting_names_the_rewriter() -> None:
         return {neg: op.Neg(m[x])}
 
     with pytest.raises(InternalError, match="flip_for_ever"):
-        rewrite_bindings(PatternContext(neg), flip_for_ever, parse("g (float[3] x) => (float[3] y) { y = Neg (x) }"))
+        rewrite_bindings(
+            PatternContext(neg),
+            flip_for_ever,
+            parse("g (float[3] x) => (float[3] y) { y = Neg (x) }"),
+        )
 
 
 def test_call_rewriting_in_place() -> None:
-    block = load(parse("g (float[3] x) => (float[3] y) { n = Neg (x) m = Neg (n) y = Relu (m) }")).main
+    block = load(
+        parse("g (float[3] x) => (float[3] y) { n = Neg (x) m = Neg (n) y = Relu (m) }")
+    ).main
     assert rewrite_call(P.Neg(P.Neg(x)), lambda x: x, block, shrinks=count("Neg")) is block
     assert [bound.op for bound in block.bindings] == ["Relu"]
 
@@ -125,7 +147,9 @@ def test_a_family_is_of_members_that_do_not_depend_on_one_another() -> None:
     each = Each(P.MatMul(x, w), same=(x,), at_least=2)
 
     def merge(m):  # type: ignore[no-untyped-def]
-        parts = op.Split(m["x"] @ op.Concat(*m["w"], axis=1), [4] * len(m["w"]), axis=1, outputs=len(m["w"]))
+        parts = op.Split(
+            m["x"] @ op.Concat(*m["w"], axis=1), [4] * len(m["w"]), axis=1, outputs=len(m["w"])
+        )
         return dict(zip(m[each], parts, strict=True))
 
     found = rewrite_bindings(PatternContext(each), merge, model)

@@ -42,21 +42,30 @@ def test_three_roots_that_share_an_operand() -> None:
     main = block("p = MatMul(a, b) s = MatMul(a, c) t = MatMul(a, d)", "p s t")
     trace = Trace()
     assert rewrite_bindings(PatternContext(q, k, r), fused, main, trace=trace) is main
-    assert ops(main) == ["Concat", "MatMul", "Split"] and [o.name for o in main.outputs] == ["p", "s", "t"]
+    assert ops(main) == ["Concat", "MatMul", "Split"] and [o.name for o in main.outputs] == [
+        "p",
+        "s",
+        "t",
+    ]
     assert trace.counts["fused"].applied == 1 and trace.firings[0].where == "p, s, t"
 
 
 def test_roots_are_different_bindings_and_all_must_match() -> None:
     context = PatternContext(P.Relu(x), P.Relu(x))
     assert list(context.matches(block("p = Relu(a) q = Relu(b)", "p q"))) == []
-    assert len(list(context.matches(block("p = Relu(a) q = Relu(a)", "p q")))) == 2, "in either order"
+    assert len(list(context.matches(block("p = Relu(a) q = Relu(a)", "p q")))) == 2, (
+        "in either order"
+    )
 
 
 @pytest.mark.parametrize("n", [2, 12, 13, 40])
 def test_a_family_and_a_mapping_of_its_members(n: int) -> None:
     family = Each(P.MatMul(x, w), same=(x,))
     names = [f"y{i}" for i in range(n)]
-    main = block(" ".join(f"{name} = MatMul(a, {'bcd'[i % 3]})" for i, name in enumerate(names)), " ".join(names))
+    main = block(
+        " ".join(f"{name} = MatMul(a, {'bcd'[i % 3]})" for i, name in enumerate(names)),
+        " ".join(names),
+    )
 
     def fused(m: Matched) -> Any:
         if len(m[family]) < 2:
@@ -74,7 +83,9 @@ def asked(context: PatternContext, main: BindingBlock) -> list[list[Any]]:
 
     def look(m: Matched) -> None:
         found = [m[root] for root in context.roots]
-        calls.append([[v.name for v in value] if isinstance(value, list) else value.name for value in found])
+        calls.append(
+            [[v.name for v in value] if isinstance(value, list) else value.name for value in found]
+        )
 
     rewrite_bindings(context, look, main)
     return calls
@@ -84,7 +95,9 @@ def asked(context: PatternContext, main: BindingBlock) -> list[list[Any]]:
 def test_callbacks_for_symmetric_roots_grow_with_the_matches(n: int, matches: int) -> None:
     """SPEC, added after a second reading, S3: and not with their permutations."""
     names = [f"y{i}" for i in range(n)]
-    main = block(" ".join(f"{y} = MatMul(a, {'bcd'[i % 3]})" for i, y in enumerate(names)), " ".join(names))
+    main = block(
+        " ".join(f"{y} = MatMul(a, {'bcd'[i % 3]})" for i, y in enumerate(names)), " ".join(names)
+    )
     three = asked(PatternContext(P.MatMul(x, w), P.MatMul(x, u), P.MatMul(x, v)), main)
     assert len(three) == len({frozenset(roots) for roots in three}) == matches
 
@@ -92,7 +105,9 @@ def test_callbacks_for_symmetric_roots_grow_with_the_matches(n: int, matches: in
 def test_roots_that_are_told_apart_are_asked_in_every_order() -> None:
     main = block("p = Relu(a) q = Relu(b) r = Neg(q)", "p r")
     assert len(asked(PatternContext(P.Relu(x), P.Relu(w)), main)) == 1
-    assert len(asked(PatternContext(P.Relu(x.where(lambda v: v.name == "a")), P.Relu(w)), main)) == 1
+    assert (
+        len(asked(PatternContext(P.Relu(x.where(lambda v: v.name == "a")), P.Relu(w)), main)) == 1
+    )
     first, negated = P.Relu(x), P.Neg(w)
     told = PatternContext(first, P.Relu(u), negated).only_used_by(first, negated)
     assert asked(told, main) == [["q", "p", "r"]]
@@ -105,7 +120,9 @@ def test_families_of_independent_extents_do_not_overlap() -> None:
     """SPEC, added after a second reading, S3."""
     body = "o = MatMul(a, b) p = MatMul(a, c) q = MatMul(a, d) r = MatMul(b, c) s = MatMul(b, d)"
     one, other = Each(P.MatMul(x, w), same=(x,)), Each(P.MatMul(u, v), same=(u,))
-    assert asked(PatternContext(one, other), block(body, "o p q r s")) == [[["o", "p", "q"], ["r", "s"]]]
+    assert asked(PatternContext(one, other), block(body, "o p q r s")) == [
+        [["o", "p", "q"], ["r", "s"]]
+    ]
     single = PatternContext(P.MatMul(x, w), Each(P.MatMul(x, v), same=(x,), at_least=2))
     assert asked(single, block(body, "o p q r s"))[0] == ["o", ["p", "q"]]
 
@@ -135,7 +152,9 @@ def test_a_declined_match_is_asked_once_and_its_reason_kept() -> None:
 def test_the_limit_of_the_trace_holds() -> None:
     relu = P.Relu(x)
     main = block("p = Relu(a) q = Relu(b) r = Relu(c)", "p q r")
-    rewrite_bindings(PatternContext(relu), lambda m: {relu: op.Abs(m[x])}, main, trace=Trace(limit=2))
+    rewrite_bindings(
+        PatternContext(relu), lambda m: {relu: op.Abs(m[x])}, main, trace=Trace(limit=2)
+    )
     assert ops(main).count("Relu") == 1
 
 
@@ -164,7 +183,9 @@ def test_nested_blocks_and_functions_are_rewritten_too() -> None:
 
 def test_a_long_model_takes_time_in_proportion() -> None:
     n, looked = 3000, 0
-    main = block(" ".join(f"v{i + 1} = Relu({'a' if i == 0 else f'v{i}'})" for i in range(n)), f"v{n}")
+    main = block(
+        " ".join(f"v{i + 1} = Relu({'a' if i == 0 else f'v{i}'})" for i in range(n)), f"v{n}"
+    )
 
     def look(m: Matched) -> bool:
         nonlocal looked

@@ -17,7 +17,10 @@ x, y, z, p, q, axis = capture("x y z p q axis")
 
 
 def block(
-    body: str, inputs: str = "float[2,3] a, float[2,3] b, float[2,3] c", outputs: str = "o", **options: Any
+    body: str,
+    inputs: str = "float[2,3] a, float[2,3] b, float[2,3] c",
+    outputs: str = "o",
+    **options: Any,
 ) -> BindingBlock:
     typed = ", ".join(f"float[] {name}" for name in outputs.split())
     return load(parse(f"g ({inputs}) => ({typed}) {{ {body} }}", **options)).main
@@ -27,7 +30,10 @@ def matches(pattern: Call, main: BindingBlock) -> list[dict[str, Any]]:
     """Captures of every match at the binding that defines the first output; values by name."""
     root = main.outputs[0].definition
     assert root is not None
-    return [{k: _plain(v) for k, v in found.items() if isinstance(k, str)} for found in match_binding(pattern, root)]
+    return [
+        {k: _plain(v) for k, v in found.items() if isinstance(k, str)}
+        for found in match_binding(pattern, root)
+    ]
 
 
 def _plain(value: Any) -> Any:
@@ -49,7 +55,9 @@ def test_a_capture_used_twice_for_attributes_compares_them() -> None:
 
 
 def test_commutative_operators_match_in_both_orders_and_others_do_not() -> None:
-    assert matches(P.Add(P.Relu(x), y), block("r = Relu(a) o = Add(b, r)")) == [{"x": "a", "y": "b"}]
+    assert matches(P.Add(P.Relu(x), y), block("r = Relu(a) o = Add(b, r)")) == [
+        {"x": "a", "y": "b"}
+    ]
     assert matches(P.Sub(P.Relu(x), y), block("r = Relu(a) o = Sub(b, r)")) == []
     assert [m["x"] for m in matches(P.Mul(x, y), block("o = Mul(a, b)"))] == ["a", "b"]
 
@@ -81,7 +89,9 @@ def test_each_takes_any_number_of_operands_and_gathers_lists() -> None:
     pattern = P.Concat(Each(P.Transpose(x, perm=p)), axis=axis)
     for n in (1, 2, 12, 13, 40):
         body = " ".join(f"t{i} = Transpose<perm=[1,0]>({'abc'[i % 3]})" for i in range(n))
-        found = matches(pattern, block(f"{body} o = Concat<axis=0>({', '.join(f't{i}' for i in range(n))})"))
+        found = matches(
+            pattern, block(f"{body} o = Concat<axis=0>({', '.join(f't{i}' for i in range(n))})")
+        )
         assert found == [{"axis": 0, "x": ["abc"[i % 3] for i in range(n)], "p": [(1, 0)] * n}]
 
 
@@ -127,10 +137,16 @@ def test_only_means_no_other_reader_no_output_and_the_same_block() -> None:
 
 
 def test_attributes_written_defaulted_and_implied() -> None:
-    assert len(matches(P.Transpose(x, perm=(1, 0)), block("o = Transpose(a)"))) == 1, "no perm reverses"
-    assert matches(P.Transpose(x, perm=p), block("o = Transpose(a)", inputs="float[] a")) == [{"p": None, "x": "a"}]
+    assert len(matches(P.Transpose(x, perm=(1, 0)), block("o = Transpose(a)"))) == 1, (
+        "no perm reverses"
+    )
+    assert matches(P.Transpose(x, perm=p), block("o = Transpose(a)", inputs="float[] a")) == [
+        {"p": None, "x": "a"}
+    ]
     assert len(matches(P.Softmax(x, axis=-1), block("o = Softmax(a)"))) == 1, "the schema's default"
-    assert len(matches(P.Softmax(x, axis=1), block("o = Softmax(a)", opset=11))) == 1, "and it is this opset's"
+    assert len(matches(P.Softmax(x, axis=1), block("o = Softmax(a)", opset=11))) == 1, (
+        "and it is this opset's"
+    )
     assert matches(P.Softmax(x, axis=0), block("o = Softmax<axis=1>(a)")) == []
 
 
@@ -138,9 +154,13 @@ def test_operands_beyond_the_pattern_must_be_omitted() -> None:
     inputs = "float[2,3] a, float lo, float hi"
     assert matches(P.Clip(x), block("o = Clip(a, lo)", inputs=inputs)) == []
     assert len(matches(P.Clip(x), block('o = Clip(a, "")', inputs=inputs))) == 1
-    assert matches(P.Clip(x, None, z), block('o = Clip(a, "", hi)', inputs=inputs)) == [{"x": "a", "z": "hi"}]
+    assert matches(P.Clip(x, None, z), block('o = Clip(a, "", hi)', inputs=inputs)) == [
+        {"x": "a", "z": "hi"}
+    ]
     assert matches(P.Clip(x, None, z), block("o = Clip(a, lo, hi)", inputs=inputs)) == []
-    assert matches(P.Clip(x, y, z), block('o = Clip(a, "", hi)', inputs=inputs)) == [], "a capture is a value"
+    assert matches(P.Clip(x, y, z), block('o = Clip(a, "", hi)', inputs=inputs)) == [], (
+        "a capture is a value"
+    )
 
 
 def test_where_const_label_and_output() -> None:
@@ -150,14 +170,18 @@ def test_where_const_label_and_output() -> None:
     assert matches(P.Neg(x.where(lambda v: v.rank == 3)), main) == []
     constant = parse("g (float[2] a) => (float[2] o) <float[2] w = {1, 2}> { o = Add(a, w) }")
     assert [m["y"] for m in matches(P.Add(x, y.const), load(constant).main)] == ["w"]
-    found = next(match_binding(P.Neg(P.Split(x).output(1).named("cut")), main.outputs[0].definition))
+    found = next(
+        match_binding(P.Neg(P.Split(x).output(1).named("cut")), main.outputs[0].definition)
+    )
     assert found["cut"].op == "Split"
 
 
 def test_an_overridable_initializer_is_no_constant() -> None:
     text = "g (float[2] a, float[2] w = {1, 2}) => (float[2] o) { o = Add(a, w) }"
     assert matches(P.Add(x, y.const), load(parse(text)).main) == []
-    assert len(matches(P.Add(x, y.const), load(parse(text, ir_version=3)).main)) == 1, "below IR 4 nobody may override"
+    assert len(matches(P.Add(x, y.const), load(parse(text, ir_version=3)).main)) == 1, (
+        "below IR 4 nobody may override"
+    )
 
 
 def test_a_reference_to_a_functions_attribute_matches_nothing() -> None:
@@ -185,8 +209,14 @@ def test_an_operand_that_may_be_left_out() -> None:
 def test_how_many_each_takes() -> None:
     main = block("o = Concat <axis = 0> (a, b, c)")
     assert len(matches(P.Concat(Each(x, at_least=3)), main)) == 1
-    assert matches(P.Concat(Each(x, at_least=4)), main) == [] == matches(P.Concat(Each(x, at_most=2)), main)
-    assert matches(P.Concat(x, Each(y, at_least=2, at_most=2)), main) == [{"x": "a", "y": ["b", "c"]}]
+    assert (
+        matches(P.Concat(Each(x, at_least=4)), main)
+        == []
+        == matches(P.Concat(Each(x, at_most=2)), main)
+    )
+    assert matches(P.Concat(x, Each(y, at_least=2, at_most=2)), main) == [
+        {"x": "a", "y": ["b", "c"]}
+    ]
 
 
 def test_both_and_not() -> None:
@@ -198,7 +228,9 @@ def test_both_and_not() -> None:
     assert matches(P.Sub(~relu, x), main) == []
     # what was found before counts: another operand than the first
     same = block("o = Sub(a, a)")
-    assert matches(P.Sub(x, ~x), same) == [] and matches(P.Sub(x, ~x & y), main) == [{"x": "p", "y": "q"}]
+    assert matches(P.Sub(x, ~x), same) == [] and matches(P.Sub(x, ~x & y), main) == [
+        {"x": "p", "y": "q"}
+    ]
     # as roots
     assert len(matches(P.Sub(x, y) & ~P.Sub(x, P.Relu(x)), main)) == 1
     assert matches(~P.Add(x, y) & P.Sub(x, y), main) == [{"x": "p", "y": "q"}]

@@ -8,7 +8,17 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxgrad import Each, InputError, P, PatternContext, capture, op, optimize, rewrite_bindings, rewrite_call
+from onnxgrad import (
+    Each,
+    InputError,
+    P,
+    PatternContext,
+    capture,
+    op,
+    optimize,
+    rewrite_bindings,
+    rewrite_call,
+)
 from onnxgrad.ir.load import load
 from onnxgrad.passes.simplify_transpose import SimplifyTranspose
 from onnxgrad.rewrite.attempt import fault_of
@@ -27,11 +37,16 @@ def ops(model: onnx.ModelProto) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("index", "read", "kept"), [(0, "q", "Split"), (1, "p", "Split"), (0, "p", "Slice"), (1, "q", "Slice")]
+    ("index", "read", "kept"),
+    [(0, "q", "Split"), (1, "p", "Split"), (0, "p", "Slice"), (1, "q", "Slice")],
 )
-def test_a_root_seen_through_an_output_replaces_that_output(index: int, read: str, kept: str) -> None:
+def test_a_root_seen_through_an_output_replaces_that_output(
+    index: int, read: str, kept: str
+) -> None:
     model = parse(SPLIT.replace("Neg(p)", f"Neg({read})"))
-    after = rewrite_call(P.Split(a).output(index), lambda a: op.Slice(a, [2 * index], [2 * index + 2], [0]), model)
+    after = rewrite_call(
+        P.Split(a).output(index), lambda a: op.Slice(a, [2 * index], [2 * index + 2], [0]), model
+    )
     feeds = {"x": np.arange(4, dtype=np.float32)}
     assert np.array_equal(run(model, feeds)["y"], run(after, feeds)["y"])
     assert ops(after) == [kept, "Neg"]
@@ -65,7 +80,13 @@ def test_two_outputs_of_one_binding_may_be_two_roots() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [lambda a, root: root.out, lambda a, root: None, lambda a, root: {}, lambda a, root: {root: root.out}]
+    "answer",
+    [
+        lambda a, root: root.out,
+        lambda a, root: None,
+        lambda a, root: {},
+        lambda a, root: {root: root.out},
+    ],
 )
 def test_a_rewriter_may_leave_the_match_alone(answer: Any) -> None:
     trace = Trace()
@@ -76,7 +97,10 @@ def test_a_rewriter_may_leave_the_match_alone(answer: Any) -> None:
 @pytest.mark.parametrize("answer", [lambda m: {}, lambda m: None, lambda m: {m[NEG]: m[NEG]}])
 def test_a_block_rewriter_may_leave_the_match_alone(answer: Any) -> None:
     trace = Trace()
-    assert ops(rewrite_bindings(PatternContext(NEG), answer, parse(RELU), trace=trace)) == ["Neg", "Relu"]
+    assert ops(rewrite_bindings(PatternContext(NEG), answer, parse(RELU), trace=trace)) == [
+        "Neg",
+        "Relu",
+    ]
     assert not trace.firings
 
 
@@ -122,7 +146,9 @@ def test_a_value_out_of_reach_is_refused() -> None:
 
     with pytest.raises(InputError, match="not in reach"):
         for pattern in (P.Neg(a), P.Exp(a)):
-            model = rewrite_call(pattern, inside_out, load(model) if pattern.ops == {"Neg"} else model)
+            model = rewrite_call(
+                pattern, inside_out, load(model) if pattern.ops == {"Neg"} else model
+            )
 
 
 def test_only_our_own_rules_are_our_own_fault() -> None:
@@ -134,14 +160,20 @@ def test_alternatives_and_captures_are_roots() -> None:
     model = parse("g (float[2] x, float[2] z) => (float[2] y) { n = Add(x, z) y = Sub(n, z) }")
     either = P.Add(a, b) | P.Sub(a, b)
     assert ops(rewrite_call(either, lambda a, b: op.Mul(a, b), model)) == ["Mul", "Mul"]
-    assert [m[either].name for m in PatternContext(either).matches(load(model).main)] == ["n", "n", "y"]
+    assert [m[either].name for m in PatternContext(either).matches(load(model).main)] == [
+        "n",
+        "n",
+        "y",
+    ]
     seen: list[str] = []
     rewrite_call(a, lambda a: seen.append(a.name), model)
     assert seen == ["n", "y"]
 
 
 def test_a_match_gives_inner_patterns_too() -> None:
-    model = load(parse("g (float[2] x, float[2] z) => (float[2] y) { n = Add(x, z) y = Sub(n, z) }")).main
+    model = load(
+        parse("g (float[2] x, float[2] z) => (float[2] y) { n = Add(x, z) y = Sub(n, z) }")
+    ).main
     inner = P.Add(a, b)
     outer = P.Sub(inner, b)
     (m,) = PatternContext(outer).only_used_by(inner, outer).matches(model)
@@ -153,10 +185,22 @@ def test_a_match_gives_inner_patterns_too() -> None:
 def test_a_reader_that_reads_twice_is_one_reader() -> None:
     text = "g (float[2] x) => (float[2] y) { n = Neg(x) y = Mul(n, n) }"
     inner, outer = P.Neg(a), P.Mul(b, b)
-    assert len(list(PatternContext(inner, outer).only_used_by(inner, outer).matches(load(parse(text)).main))) == 1
+    assert (
+        len(
+            list(
+                PatternContext(inner, outer)
+                .only_used_by(inner, outer)
+                .matches(load(parse(text)).main)
+            )
+        )
+        == 1
+    )
     twice = P.Mul(P.Neg(a).only, P.Neg(a).only)
     assert ops(rewrite_call(twice, lambda a: op.Mul(a, a), parse(text))) == ["Mul"]
-    assert ops(rewrite_call(P.Mul(P.Neg(a).only, b), lambda a, b: op.Div(a, b), parse(text))) == ["Neg", "Mul"]
+    assert ops(rewrite_call(P.Mul(P.Neg(a).only, b), lambda a, b: op.Div(a, b), parse(text))) == [
+        "Neg",
+        "Mul",
+    ]
     once = P.Mul(P.Neg(a).only | a, b)  # b reads it as well, so the alternative counts
     assert ops(rewrite_call(once, lambda a, b: op.Div(a, b), parse(text))) == ["Neg", "Div"]
     text = text.replace("=> (float[2] y)", "=> (float[2] y, float[2] n)")
@@ -176,7 +220,9 @@ def test_a_reader_that_reads_twice_is_one_reader() -> None:
         ("float c = {3.0}", 2.0, False),
     ],
 )
-def test_a_literal_operand_is_a_constant_of_that_value(constant: str, literal: Any, matches: bool) -> None:
+def test_a_literal_operand_is_a_constant_of_that_value(
+    constant: str, literal: Any, matches: bool
+) -> None:
     model = parse(
         f"g (float[2] x) => (float[{'1,2' if '1,1' in constant else '2'}] y) <{constant}> {{ y = Mul(c, x) }}"
     )
@@ -195,16 +241,18 @@ def test_literals_of_other_kinds() -> None:
 
 def test_a_list_for_an_attribute_is_what_a_tuple_is() -> None:
     model = parse("g (float[2,3] x) => (float[3,2] y) { t = Transpose<perm=[1,0]>(x) y = Exp(t) }")
-    assert ops(rewrite_call(P.Exp(P.Transpose(a, perm=[1, 0])), lambda a: op.Transpose(op.Exp(a)), model)) != ops(model)
+    assert ops(
+        rewrite_call(P.Exp(P.Transpose(a, perm=[1, 0])), lambda a: op.Transpose(op.Exp(a)), model)
+    ) != ops(model)
 
 
 def test_one_capture_in_two_each_is_one_list() -> None:
-    text = (
-        "g (float[2] x, float[2] z) => (float[4] y) { p = Concat<axis=0>(x, z) q = Concat<axis=0>(%s) y = Add(p, q) }"
-    )
+    text = "g (float[2] x, float[2] z) => (float[4] y) { p = Concat<axis=0>(x, z) q = Concat<axis=0>(%s) y = Add(p, q) }"
     doubled = P.Add(P.Concat(Each(a)), P.Concat(Each(a)))
     for operands, matched in (("x, z", True), ("z, x", False), ("x, x", False)):
-        after = rewrite_call(doubled, lambda a: op.Mul(op.Concat(*a, axis=0), 2.0), parse(text % operands))
+        after = rewrite_call(
+            doubled, lambda a: op.Mul(op.Concat(*a, axis=0), 2.0), parse(text % operands)
+        )
         assert ("Mul" in ops(after)) == matched, operands
 
 
@@ -225,7 +273,9 @@ def test_a_literal_like_a_value_of_unknown_dtype_is_a_decline() -> None:
     body = next(iter(program.functions.values()))
     rewrite_call(P.Neg(a), lambda a: op.Mul(a, -1.0), program, trace=trace)
     assert [b.op for b in body.bindings] == ["Neg", "Neg", "Add"]
-    assert [b.op for b in program.main.bindings if b.op != "Constant"] == ["F", "Mul"], "the others go on"
+    assert [b.op for b in program.main.bindings if b.op != "Constant"] == ["F", "Mul"], (
+        "the others go on"
+    )
     first, second = P.Neg(a), P.Neg(a)
     both = PatternContext(P.Add(first, second))
     rewrite_bindings(both, lambda m: {m[first]: op.Mul(m["a"], -1.0)}, program, trace=trace)

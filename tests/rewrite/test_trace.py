@@ -19,7 +19,9 @@ def test_firings_are_numbered_and_know_their_pass() -> None:
     ]
 
 
-@pytest.mark.parametrize(("limit", "stopped"), [(None, [False] * 3), (0, [True] * 3), (2, [False, False, True])])
+@pytest.mark.parametrize(
+    ("limit", "stopped"), [(None, [False] * 3), (0, [True] * 3), (2, [False, False, True])]
+)
 def test_the_limit_stops_after_that_many(limit: int | None, stopped: list[bool]) -> None:
     trace, found = Trace(limit=limit), []
     for _ in range(3):
@@ -31,10 +33,19 @@ def test_the_limit_stops_after_that_many(limit: int | None, stopped: list[bool])
 def test_a_near_miss_is_recorded_once_and_only_where_asked_for() -> None:
     silent, told = Trace(), Trace(explain=True)
     for trace in (silent, told):
-        for where, reason in (("x", "too long"), ("x", "too long"), ("z", "too long"), ("x", "too wide")):
+        for where, reason in (
+            ("x", "too long"),
+            ("x", "too long"),
+            ("z", "too long"),
+            ("x", "too wide"),
+        ):
             trace.missed("law", where, reason)
     assert not silent.declined
-    assert list(told.declined) == [("law", "x", "too long"), ("law", "z", "too long"), ("law", "x", "too wide")]
+    assert list(told.declined) == [
+        ("law", "x", "too long"),
+        ("law", "z", "too long"),
+        ("law", "x", "too wide"),
+    ]
 
 
 def test_counts_are_made_on_first_use() -> None:
@@ -42,7 +53,9 @@ def test_counts_are_made_on_first_use() -> None:
     trace.of("law").tried += 2
     trace.of("law").applied += 1
     counts = trace.counts["law"]
-    assert (counts.tried, counts.matched, counts.applied) == (2, 0, 1) and list(trace.counts) == ["law"]
+    assert (counts.tried, counts.matched, counts.applied) == (2, 0, 1) and list(trace.counts) == [
+        "law"
+    ]
 
 
 def test_a_decline_is_returned_or_raised() -> None:

@@ -21,7 +21,9 @@ from tests.helpers import parse
 x, y = capture("x y")
 
 
-def block(body: str, inputs: str = "float[2,3] a, float[2,3] b", outputs: str = "float[2,3] o") -> BindingBlock:
+def block(
+    body: str, inputs: str = "float[2,3] a, float[2,3] b", outputs: str = "float[2,3] o"
+) -> BindingBlock:
     return load(parse(f"g ({inputs}) => ({outputs}) {{ {body} }}")).main
 
 
@@ -90,7 +92,9 @@ def test_a_rule_that_does_not_shrink_its_measure_is_found_out() -> None:
     def swap(x: Var) -> Var:
         return op.Neg(op.Identity(x))
 
-    with pytest.raises(InternalError, match="rule swap did not shrink its measure, the number of Neg"):
+    with pytest.raises(
+        InternalError, match="rule swap did not shrink its measure, the number of Neg"
+    ):
         run(block("o = Neg(a)"), swap)
 
 
@@ -109,7 +113,10 @@ def test_two_one_shot_rules_that_undo_each_other_run_out_of_fuel() -> None:
     with pytest.raises(InternalError, match="fuel"):
         apply_rules(
             block("o = Relu(a)"),
-            [Rule("there", there.pattern, there.build, None), Rule("back", back.pattern, back.build, None)],
+            [
+                Rule("there", there.pattern, there.build, None),
+                Rule("back", back.pattern, back.build, None),
+            ],
             Trace(),
         )
 
@@ -138,8 +145,15 @@ def test_answers_a_value_a_tuple_a_mapping_or_nothing() -> None:
         op.Neg(x)  # what a rule emitted before it declined goes again
         return None
 
-    body, inputs, outputs = "s, t = Split<num_outputs=2>(a) o = Add(s, t)", "float[2,3] a", "float[1,3] o"
-    for rule, expected in ((by_tuple, ["Slice", "Slice", "Add"]), (by_mapping, ["Split", "Slice", "Add"])):
+    body, inputs, outputs = (
+        "s, t = Split<num_outputs=2>(a) o = Add(s, t)",
+        "float[2,3] a",
+        "float[1,3] o",
+    )
+    for rule, expected in (
+        (by_tuple, ["Slice", "Slice", "Add"]),
+        (by_mapping, ["Split", "Slice", "Add"]),
+    ):
         main = block(body, inputs, outputs)
         run(main, Rule(rule.name, rule.pattern, rule.build, None), limit=1)
         assert ops(main) == expected
@@ -201,15 +215,24 @@ def test_counts_firings_and_reasons() -> None:
     counts = trace.counts["picky"]
     assert (counts.matched, counts.applied) == (2, 1) and counts.tried >= 4 and counts.seconds > 0
     (firing,) = trace.firings
-    assert firing.number == 1 and firing.rule == "picky" and firing.where.startswith("m: f32[2,3] = Neg(n")
+    assert (
+        firing.number == 1
+        and firing.rule == "picky"
+        and firing.where.startswith("m: f32[2,3] = Neg(n")
+    )
     ((name, where, reason),) = trace.declined
     assert (name, reason) == ("picky", "not an input") and where.startswith("o: f32[2,3] = Neg(s")
     assert picky.law == "Neg(Neg(x)) = x"
-    assert not run(block("n = Neg(a) o = Neg(n)"), picky).declined, "reasons are kept on request only"
+    assert not run(block("n = Neg(a) o = Neg(n)"), picky).declined, (
+        "reasons are kept on request only"
+    )
 
 
 def test_max_rewrites_stops_and_numbers_stay_the_same() -> None:
-    body = "".join(f" n{i + 1} = Neg({'a' if i == 0 else f'n{i}'})" for i in range(6)) + " o = Relu(n6)"
+    body = (
+        "".join(f" n{i + 1} = Neg({'a' if i == 0 else f'n{i}'})" for i in range(6))
+        + " o = Relu(n6)"
+    )
     full = run(block(body), neg_of_neg)
     for limit in range(len(full.firings) + 1):
         main = block(body)
@@ -232,7 +255,8 @@ def test_what_is_emitted_says_what_it_came_from() -> None:
 
 def test_output_names_survive_when_an_output_is_replaced() -> None:
     main = block(
-        "p = Neg(a) q = Neg(p) o = Relu(q) s = Neg(o) t = Neg(s)", outputs="float[2,3] o, float[2,3] t, float[2,3] q"
+        "p = Neg(a) q = Neg(p) o = Relu(q) s = Neg(o) t = Neg(s)",
+        outputs="float[2,3] o, float[2,3] t, float[2,3] q",
     )
     run(main, neg_of_neg)
     assert [v.name for v in main.outputs] == ["o", "t", "q"]
@@ -240,7 +264,10 @@ def test_output_names_survive_when_an_output_is_replaced() -> None:
 
 
 def test_a_value_returned_twice_is_replaced_in_both_places() -> None:
-    main = block("n = Neg(a) m = Neg(n) r = Relu(m) s = Neg(r) o = Neg(s)", outputs="float[2,3] o, float[2,3] o")
+    main = block(
+        "n = Neg(a) m = Neg(n) r = Relu(m) s = Neg(r) o = Neg(s)",
+        outputs="float[2,3] o, float[2,3] o",
+    )
     run(main, neg_of_neg)
     assert [v.name for v in main.outputs] == ["o", "o"] and ops(main) == ["Relu"]
 

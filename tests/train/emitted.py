@@ -18,12 +18,16 @@ from onnxgrad.verify.running.run import run
 from tests.helpers import parse
 
 
-def computed(formula: Callable[[dict[str, Var]], Mapping[str, Var]], feeds: Mapping[str, Any]) -> dict[str, Any]:
+def computed(
+    formula: Callable[[dict[str, Var]], Mapping[str, Var]], feeds: Mapping[str, Any]
+) -> dict[str, Any]:
     """What onnxruntime makes of the values that `formula` emits from inputs of the feeds' names and types."""
     program = load(parse("g () => () { }"))
     arrays = {name: np.asarray(value) for name, value in feeds.items()}
     given = {
-        name: program.main.add_input(name, TensorType(helper.np_dtype_to_tensor_dtype(a.dtype), a.shape))
+        name: program.main.add_input(
+            name, TensorType(helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+        )
         for name, a in arrays.items()
     }
     with emitting(program.main, share=True):

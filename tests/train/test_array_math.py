@@ -13,7 +13,9 @@ from onnxgrad.train import array_math
 from onnxgrad.verify.running.run import run
 from tests.helpers import parse
 
-FUNCTIONS = [f for f in vars(array_math).values() if inspect.isfunction(f) and f.__name__[0].isupper()]
+FUNCTIONS = [
+    f for f in vars(array_math).values() if inspect.isfunction(f) and f.__name__[0].isupper()
+]
 A = np.array([[-1.5, 0.0, 2.25], [4.0, -0.0, 0.5]])
 B = np.array([[1.0, 0.0, 3.0], [2.0, -1.0, 0.5]])
 
@@ -32,7 +34,11 @@ def call_of(name: str) -> tuple[str, list[Any], dict[str, Any]]:
         return "And (c, d)", [A > 0, B > 0], {}
     if name in ("Sqrt", "Pow"):
         return ("Sqrt (b2)", [B * B], {}) if name == "Sqrt" else ("Pow (b2, b)", [B * B, B], {})
-    return (f"{name} (a)", [A], {}) if name in ("Abs", "Sign", "Cos", "Floor") else (f"{name} (a, b)", [A, B], {})
+    return (
+        (f"{name} (a)", [A], {})
+        if name in ("Abs", "Sign", "Cos", "Floor")
+        else (f"{name} (a, b)", [A, B], {})
+    )
 
 
 @pytest.mark.parametrize("kind", ["float", "double"])
@@ -43,12 +49,22 @@ def test_as_in_onnxruntime(function: Any, kind: str) -> None:
     result = {"Cast": "double", "And": "bool", "Equal": "bool", "Less": "bool", "Greater": "bool"}
     model = parse(f"""g ({kind}[2,3] a, {kind}[2,3] b, {kind}[2,3] b2, bool[2,3] c, bool[2,3] d, {kind} low, {kind} high)
         => ({result.get(function.__name__, kind)}{"" if "Reduce" in text else "[2,3]"} y) {{ y = {text} }}""")
-    feeds = {"a": A.astype(dtype), "b": B.astype(dtype), "b2": (B * B).astype(dtype), "c": A > 0, "d": B > 0}
+    feeds = {
+        "a": A.astype(dtype),
+        "b": B.astype(dtype),
+        "b2": (B * B).astype(dtype),
+        "c": A > 0,
+        "d": B > 0,
+    }
     feeds |= {"low": np.array(-1, dtype), "high": np.array(2, dtype)}
     expected = run(model, feeds)["y"]
     with np.errstate(divide="ignore"):  # 0^-1
         found = function(
-            *(v.astype(dtype) if isinstance(v, np.ndarray) and v.dtype != bool else v for v in operands), **attributes
+            *(
+                v.astype(dtype) if isinstance(v, np.ndarray) and v.dtype != bool else v
+                for v in operands
+            ),
+            **attributes,
         )
     assert found.dtype == expected.dtype
     np.testing.assert_allclose(found, expected, rtol=1e-6)
@@ -56,13 +72,20 @@ def test_as_in_onnxruntime(function: Any, kind: str) -> None:
 
 def test_numbers_of_python_take_the_dtype_of_what_they_meet() -> None:
     x = np.float32([1, 4])
-    found = [array_math.Max(x, 0.1), array_math.Where(x > 2, x, 0.1), array_math.Pow(x, 2.0), 0.1 * array_math.Sqrt(x)]
+    found = [
+        array_math.Max(x, 0.1),
+        array_math.Where(x > 2, x, 0.1),
+        array_math.Pow(x, 2.0),
+        0.1 * array_math.Sqrt(x),
+    ]
     assert {f.dtype for f in found} == {np.dtype(np.float32)}
     assert array_math.Cast(np.float64(0.1), to=TensorProto.FLOAT).dtype == np.float32
     assert array_math.Cast(x, to=TensorProto.FLOAT).base is x  # no copy
 
 
 def test_sums_along_axes() -> None:
-    np.testing.assert_array_equal(array_math.ReduceSumSquare(A, [-1], keepdims=1), (A * A).sum(-1, keepdims=True))
+    np.testing.assert_array_equal(
+        array_math.ReduceSumSquare(A, [-1], keepdims=1), (A * A).sum(-1, keepdims=True)
+    )
     np.testing.assert_array_equal(array_math.ReduceMean(A, [-2]), A.mean(-2, keepdims=True))
     np.testing.assert_array_equal(array_math.ReduceSum(A, [0], keepdims=0), A.sum(0))

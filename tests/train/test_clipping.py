@@ -18,12 +18,16 @@ NORM = 13.162446975708008
 CLIPPED = [0.4558422863, -0.6077896953, 0.0, 1.823369145, 0.07597371191, -0.3038948476]
 
 
-def both_ways(gs: list[Any], limit: float, factor: float | None = None) -> list[tuple[list[Any], Any]]:
+def both_ways(
+    gs: list[Any], limit: float, factor: float | None = None
+) -> list[tuple[list[Any], Any]]:
     """(clipped, norm) by arrays and by a graph."""
     feeds = {f"g{i}": g for i, g in enumerate(gs)}
 
     def formula(v: dict[str, Any]) -> dict[str, Any]:
-        found, norm = clip_by_global_norm([v[name] for name in feeds], limit, factor=v.get("factor"))
+        found, norm = clip_by_global_norm(
+            [v[name] for name in feeds], limit, factor=v.get("factor")
+        )
         return {**{f"c{i}": c for i, c in enumerate(found)}, "norm": norm}
 
     more = {} if factor is None else {"factor": np.float32(factor)}
@@ -51,7 +55,9 @@ def test_what_is_small_stays_to_the_bit() -> None:
 
 def test_a_factor_comes_first() -> None:
     for found, norm in both_ways(GS, 2.0, 0.25):
-        np.testing.assert_allclose(flat(found), flat([0.25 * g for g in GS]) * 2 / (NORM / 4), rtol=1e-6)
+        np.testing.assert_allclose(
+            flat(found), flat([0.25 * g for g in GS]) * 2 / (NORM / 4), rtol=1e-6
+        )
         np.testing.assert_allclose(norm, NORM / 4, rtol=1e-6)
     for found, _ in both_ways(GS, 20.0, -0.25):
         np.testing.assert_array_equal(flat(found), -0.25 * flat(GS))
@@ -104,8 +110,16 @@ def test_any_gradients_as_pytorch() -> None:
     random = np.random.default_rng(0)
     cases = [(GS, 2.0)]
     for _ in range(20):
-        shapes = [tuple(random.integers(1, 6, random.integers(0, 4))) for _ in range(random.integers(1, 5))]
-        cases.append(([np.asarray(random.normal(0, 3, s), np.float32) for s in shapes], random.uniform(0.1, 20)))
+        shapes = [
+            tuple(random.integers(1, 6, random.integers(0, 4)))
+            for _ in range(random.integers(1, 5))
+        ]
+        cases.append(
+            (
+                [np.asarray(random.normal(0, 3, s), np.float32) for s in shapes],
+                random.uniform(0.1, 20),
+            )
+        )
     for gs, limit in cases:
         expected, norm = theirs(gs, torch.nn.utils.clip_grad_norm_, limit)
         for found, own in both_ways(gs, limit):
@@ -113,4 +127,6 @@ def test_any_gradients_as_pytorch() -> None:
             np.testing.assert_allclose(own, float(norm), rtol=1e-6)
         expected, _ = theirs(gs, torch.nn.utils.clip_grad_value_, limit)
         np.testing.assert_array_equal(flat(clip_by_value(gs, limit, array_math)), expected)
-    np.testing.assert_allclose(theirs(GS, torch.nn.utils.clip_grad_norm_, 2.0)[0], CLIPPED, rtol=1e-6)
+    np.testing.assert_allclose(
+        theirs(GS, torch.nn.utils.clip_grad_norm_, 2.0)[0], CLIPPED, rtol=1e-6
+    )

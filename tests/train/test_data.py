@@ -14,7 +14,9 @@ from onnxgrad.train.data import as_data
 ARRAYS: dict[str, Any] = {"x": np.arange(10), "y": np.arange(10) * 2}
 
 
-def seen(data: Any, epoch: int = 0, size: int = 4, seed: int | None = 0, *, whole: bool = False) -> list[list[int]]:
+def seen(
+    data: Any, epoch: int = 0, size: int = 4, seed: int | None = 0, *, whole: bool = False
+) -> list[list[int]]:
     return [batch["x"].tolist() for batch in as_data(data, size, seed, whole=whole).epoch(epoch)]
 
 

@@ -46,14 +46,20 @@ def test_the_rule_is_that_of_grad_scaler(way: Any) -> None:
 
 @pytest.mark.parametrize("way", [by_arrays, by_graph])
 def test_a_scale_does_not_grow_to_inf(way: Any) -> None:
-    s = {"scale": np.array(2.0**127, np.float32), "growth_tracker": np.array(2), "skipped": np.array(0)}
+    s = {
+        "scale": np.array(2.0**127, np.float32),
+        "growth_tracker": np.array(2),
+        "skipped": np.array(0),
+    }
     with np.errstate(over="ignore"):
         found = way(s, True)
     assert (found["scale"], found["growth_tracker"]) == (2.0**127, 0)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-@pytest.mark.parametrize(("bad", "expected"), [(None, True), (np.inf, False), (-np.inf, False), (np.nan, False)])
+@pytest.mark.parametrize(
+    ("bad", "expected"), [(None, True), (np.inf, False), (-np.inf, False), (np.nan, False)]
+)
 def test_all_finite(dtype: Any, bad: float | None, expected: bool) -> None:
     a, b = np.full((50, 40), np.finfo(dtype).max, dtype), np.array(-1, dtype)
     if bad is not None:
@@ -88,7 +94,12 @@ def test_an_overflow_updates_nothing_and_counts_for_nothing() -> None:
     def moment_of_arrays(t: Any) -> Moment:
         return Moment(np.float32(0.1), np.float64(t), array_math, array_math.element_type(p))
 
-    graph, arrays, alone, step = start, start, (p.astype(np.float32), AdamW().state(p.astype(np.float32))), 0
+    graph, arrays, alone, step = (
+        start,
+        start,
+        (p.astype(np.float32), AdamW().state(p.astype(np.float32))),
+        0,
+    )
     for number, g in enumerate(gradients, 1):
         feeds = {"g": np.float16(g), "step": np.array(number), "rate": np.float32(0.1)}
         before, scale = graph, float(graph["scale"])
@@ -99,10 +110,15 @@ def test_an_overflow_updates_nothing_and_counts_for_nothing() -> None:
             np.testing.assert_allclose(graph[name], arrays[name], rtol=1e-6, err_msg=name)
         if np.isfinite(g).all():
             step += 1
-            alone = AdamW().apply(alone[0], np.float32(g) / np.float32(scale), alone[1], step=step, rate=0.1)
+            alone = AdamW().apply(
+                alone[0], np.float32(g) / np.float32(scale), alone[1], step=step, rate=0.1
+            )
             np.testing.assert_allclose(graph["master"], alone[0], rtol=1e-6)
         else:
-            assert all(np.array_equal(graph[k], before[k]) for k in ("p", "master", "exp_avg", "exp_avg_sq"))
+            assert all(
+                np.array_equal(graph[k], before[k])
+                for k in ("p", "master", "exp_avg", "exp_avg_sq")
+            )
             assert graph["scale"] == scale / 2
     assert (int(graph["skipped"]), graph["p"].dtype) == (2, np.float16)
 
@@ -119,7 +135,8 @@ def test_a_scaled_loss(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"init_scale": 0.0}, {"growth_factor": 1.0}, {"backoff_factor": 1.0}, {"growth_interval": 0}]
+    "options",
+    [{"init_scale": 0.0}, {"growth_factor": 1.0}, {"backoff_factor": 1.0}, {"growth_interval": 0}],
 )
 def test_numbers_that_make_no_scaling(options: Any) -> None:
     with pytest.raises(InputError, match="loss scaling: "):

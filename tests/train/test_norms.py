@@ -12,7 +12,9 @@ from onnxgrad.train.norms import global_norm, sum_of_squares
 from tests.train.emitted import computed
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (7, 5), (1000, 2000), (1, 1500, 900), (3, 4, 200, 300), (2, 100_000)])
+@pytest.mark.parametrize(
+    "shape", [(), (3,), (7, 5), (1000, 2000), (1, 1500, 900), (3, 4, 200, 300), (2, 100_000)]
+)
 def test_squares_add_up_exactly(shape: tuple[int, ...]) -> None:
     x = np.random.default_rng(0).normal(0, 3, shape).astype(np.float32)
     exact = np.square(x, dtype=np.float64).sum()
@@ -32,7 +34,10 @@ def test_squares_add_up_exactly(shape: tuple[int, ...]) -> None:
     ],
 )
 def test_a_norm_over_tensors(dtypes: Any, expected: Any) -> None:
-    a, b = np.full((2, 3), 300, dtypes[0]), np.full(2, 4000, dtypes[1])  # whose squares float16 does not hold
+    a, b = (
+        np.full((2, 3), 300, dtypes[0]),
+        np.full(2, 4000, dtypes[1]),
+    )  # whose squares float16 does not hold
     for found in (
         computed(lambda v: {"y": global_norm([v["a"], v["b"]])}, {"a": a, "b": b})["y"],
         global_norm([a, b], array_math),

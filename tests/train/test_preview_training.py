@@ -23,13 +23,20 @@ def lowered(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def test_every_case_of_the_suite() -> None:
     found = cases()
-    assert {n.op_type for c in found for n in c.model.graph.node} >= {"Gradient", "Adam", "Adagrad", "Momentum"}
+    assert {n.op_type for c in found for n in c.model.graph.node} >= {
+        "Gradient",
+        "Adam",
+        "Adagrad",
+        "Momentum",
+    }
     for c in found:
         model = lowered(c.model)
         assert all(n.domain != DOMAIN for n in model.graph.node), c.name
         got = run(model, c.inputs)
         for value, expected in zip(model.graph.output, c.outputs, strict=True):
-            np.testing.assert_allclose(got[value.name], expected, rtol=1e-4, atol=1e-6, err_msg=c.name)
+            np.testing.assert_allclose(
+                got[value.name], expected, rtol=1e-4, atol=1e-6, err_msg=c.name
+            )
 
 
 GRADIENT = """<ir_version: 8, opset_import: ["" : 18, "ai.onnx.preview.training" : 1]>

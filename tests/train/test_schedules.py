@@ -40,14 +40,33 @@ RECORDED: list[tuple[Schedule, list[float]]] = [
     (Polynomial(0.5, 10, 2.0), [0.5, 0.405, 0.32, 0.18, 0.045, 0, 0]),
     (
         Cosine(0.5, T_max=7, eta_min=0.01),
-        [0.5, 0.4757373726361, 0.4077550014554, 0.2004823711807, 0.01, 0.3095176288193, 0.1022449985446],
+        [
+            0.5,
+            0.4757373726361,
+            0.4077550014554,
+            0.2004823711807,
+            0.01,
+            0.3095176288193,
+            0.1022449985446,
+        ],
     ),
-    (Exponential(0.5, 0.9), [0.5, 0.45, 0.405, 0.32805, 0.23914845, 0.156905298045, 0.06754258588365]),
+    (
+        Exponential(0.5, 0.9),
+        [0.5, 0.45, 0.405, 0.32805, 0.23914845, 0.156905298045, 0.06754258588365],
+    ),
     (Step(0.5, 3), [0.5, 0.5, 0.5, 0.05, 0.005, 0.0005, 5e-07]),
     (MultiStep(0.5, (2, 5, 9), 0.5), [0.5, 0.5, 0.25, 0.25, 0.125, 0.0625, 0.0625]),
     (
         OneCycle(0.5, 20),
-        [0.02, 0.06583592135001, 0.18583592135, 0.45416407865, 0.4752423160067, 0.3056310109681, 2e-06],
+        [
+            0.02,
+            0.06583592135001,
+            0.18583592135,
+            0.45416407865,
+            0.4752423160067,
+            0.3056310109681,
+            2e-06,
+        ],
     ),
     (
         OneCycle(0.5, 20, 0.4, "linear", 10.0, 100.0, three_phase=True),
@@ -76,21 +95,29 @@ def test_rates_are_those_of_pytorch(schedule: Schedule, expected: list[float]) -
     np.testing.assert_allclose([schedule(s) for s in STEPS], expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("schedule", [*(s for s, _ in RECORDED), warm_up(OneCycle(0.5, 12, three_phase=True), 3)])
+@pytest.mark.parametrize(
+    "schedule", [*(s for s, _ in RECORDED), warm_up(OneCycle(0.5, 12, three_phase=True), 3)]
+)
 def test_the_graph_computes_the_same(schedule: Schedule) -> None:
     steps = [*STEPS, 1_000_000]
-    np.testing.assert_allclose(in_a_graph(schedule, steps), [schedule(s) for s in steps], rtol=1e-9, atol=1e-18)
+    np.testing.assert_allclose(
+        in_a_graph(schedule, steps), [schedule(s) for s in steps], rtol=1e-9, atol=1e-18
+    )
     assert isinstance(schedule(1), float)
 
 
 def test_every_schedule_is_recorded() -> None:
     assert {type(s) for s, _ in RECORDED} == set(SCHEDULES.values())
-    assert {name: SCHEDULES[name].__name__.lower() for name in SCHEDULES} == {name: name for name in SCHEDULES}
+    assert {name: SCHEDULES[name].__name__.lower() for name in SCHEDULES} == {
+        name: name for name in SCHEDULES
+    }
 
 
 def test_warm_up_then_cosine() -> None:
     found = warm_up(Cosine(2.0, T_max=10), steps=4)
-    np.testing.assert_allclose([found(s) for s in (1, 2, 4, 5, 10, 15)], [0, 0.5, 1.5, 2, 1, 0], atol=1e-15)
+    np.testing.assert_allclose(
+        [found(s) for s in (1, 2, 4, 5, 10, 15)], [0, 0.5, 1.5, 2, 1, 0], atol=1e-15
+    )
     assert json.loads(json.dumps(found.to_dict()))["schedules"][1] == {
         "name": "cosine", "lr": 2.0, "T_max": 10, "eta_min": 0.0,
     }  # fmt: skip
@@ -106,7 +133,9 @@ def test_one_of_your_own() -> None:
         def after(self, done: Any, math: Any) -> Any:
             return 0.5 / math.Sqrt(done + 1.0)
 
-    np.testing.assert_allclose(in_a_graph(warm_up(Inverse(), 2), [1, 2, 3, 6]), [0, 0.25, 0.5, 0.25])
+    np.testing.assert_allclose(
+        in_a_graph(warm_up(Inverse(), 2), [1, 2, 3, 6]), [0, 0.25, 0.5, 0.25]
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,12 +174,16 @@ def theirs(schedule: Schedule) -> Callable[[Any, Any], Any]:
     fields = {k: v for k, v in schedule.to_dict().items() if k not in ("name", "lr")}
     if isinstance(schedule, Sequential):
         parts = [theirs(s) for s in schedule.schedules]
-        return lambda of, o: of.SequentialLR(o, [p(of, o) for p in parts], milestones=list(schedule.milestones))
+        return lambda of, o: of.SequentialLR(
+            o, [p(of, o) for p in parts], milestones=list(schedule.milestones)
+        )
     if isinstance(schedule, OneCycle):
         return lambda of, o: of.OneCycleLR(o, **fields, cycle_momentum=False)
     if isinstance(schedule, Constant):
         return lambda of, o: of.ConstantLR(o, factor=1.0)
-    called = {"Cosine": "CosineAnnealingLR"}.get(type(schedule).__name__, f"{type(schedule).__name__}LR")
+    called = {"Cosine": "CosineAnnealingLR"}.get(
+        type(schedule).__name__, f"{type(schedule).__name__}LR"
+    )
     return lambda of, o: getattr(of, called)(o, **fields)
 
 
@@ -166,7 +199,9 @@ def drawn(random: np.random.Generator, lr: float) -> Schedule:
         MultiStep(lr, tuple(sorted({int(m) for m in random.integers(1, 40, 3)})), u(0.1, 1)),
     ]
     strategy = random.choice(["cos", "linear"])
-    cycle = OneCycle(lr, 40, u(0.06, 0.5), str(strategy), u(2, 30), u(2, 1e4), bool(random.integers(2)))  # type: ignore[arg-type]
+    cycle = OneCycle(
+        lr, 40, u(0.06, 0.5), str(strategy), u(2, 30), u(2, 1e4), bool(random.integers(2))
+    )  # type: ignore[arg-type]
     first, second = random.choice(len(plain), 2)
     return [*plain, cycle, Sequential((plain[first], plain[second]), (count,))][random.integers(9)]
 
@@ -179,7 +214,9 @@ def test_any_schedule_follows_pytorch(seed: int) -> None:
     lr = random.uniform(0.01, 1)
     schedule = drawn(random, lr)
     found = [schedule(s) for s in range(1, 41)]
-    np.testing.assert_allclose(found, by_torch(theirs(schedule), lr, 40), rtol=1e-9, atol=1e-12, err_msg=str(schedule))
+    np.testing.assert_allclose(
+        found, by_torch(theirs(schedule), lr, 40), rtol=1e-9, atol=1e-12, err_msg=str(schedule)
+    )
 
 
 @pytest.mark.torch

@@ -34,10 +34,17 @@ def batch_of(name: str) -> dict[str, Any]:
     return {k.removeprefix("in:"): stored[k] for k in stored if k.startswith("in:")}
 
 
-def taken(step: TrainingStep, values: dict[str, Any], batch: dict[str, Any], number: int, rate: float) -> Any:
+def taken(
+    step: TrainingStep, values: dict[str, Any], batch: dict[str, Any], number: int, rate: float
+) -> Any:
     """The loss of one step, and the values of the next."""
     following = {f.name: f.next for f in step.manifest.inputs if f.next}
-    feeds = {**batch, **values, "step": np.array(number), "learning_rate": np.array(rate, np.float32)}
+    feeds = {
+        **batch,
+        **values,
+        "step": np.array(number),
+        "learning_rate": np.array(rate, np.float32),
+    }
     found = run(to_proto(step.train), feeds, outputs=[step.manifest.loss, *following.values()])
     return found[step.manifest.loss], {name: found[new] for name, new in following.items()}
 
@@ -48,9 +55,13 @@ def test_a_step_of_sgd_is_the_parameters_minus_the_gradient() -> None:
     loss, new = taken(step, dict(step.initial), batch, 1, 0.5)
     stored = np.load(MLP.with_suffix(".npz"))
     np.testing.assert_allclose(loss, stored["loss64"], rtol=1e-6)
-    assert set(new) == {k.removeprefix("grad:") for k in stored if k.startswith("grad:")} - set(batch)
+    assert set(new) == {k.removeprefix("grad:") for k in stored if k.startswith("grad:")} - set(
+        batch
+    )
     for name, value in new.items():
-        np.testing.assert_allclose(value, step.initial[name] - 0.5 * stored[f"grad:{name}"], atol=1e-6)
+        np.testing.assert_allclose(
+            value, step.initial[name] - 0.5 * stored[f"grad:{name}"], atol=1e-6
+        )
 
 
 def test_training_makes_the_loss_smaller_and_evaluation_has_the_same_loss() -> None:
@@ -81,7 +92,10 @@ def test_a_loss_behind_a_model_without_one() -> None:
 
 def test_a_function_is_a_loss_and_other_values_are_returned_on_demand() -> None:
     step = training_step(
-        classifier(), lambda v: onnxgrad.op.ReduceSum(v["logits"] * v["logits"], keepdims=0), SGD(), metrics=["logits"]
+        classifier(),
+        lambda v: onnxgrad.op.ReduceSum(v["logits"] * v["logits"], keepdims=0),
+        SGD(),
+        metrics=["logits"],
     )
     assert [v.name for v in step.train.main.outputs][:2] == ["logits", "loss"]
     assert step.manifest.metrics == ("logits",)
@@ -90,9 +104,15 @@ def test_a_function_is_a_loss_and_other_values_are_returned_on_demand() -> None:
 def test_a_text_is_a_value_of_the_model_or_a_loss() -> None:
     step = training_step(classifier(), "cross_entropy{label_smoothing=0.1} + 0.1*mse", SGD())
     assert [f.name for f in step.manifest.of_role("batch")] == ["x", "labels", "target"]
-    assert [(f.classes, f.ignored) for f in step.manifest.of_role("batch")] == [(None, None), (3, -100), (None, None)]
+    assert [(f.classes, f.ignored) for f in step.manifest.of_role("batch")] == [
+        (None, None),
+        (3, -100),
+        (None, None),
+    ]
     assert (
-        training_step(MLP, "loss", SGD()).manifest.loss == training_step(MLP, optimizer=SGD()).manifest.loss == "loss"
+        training_step(MLP, "loss", SGD()).manifest.loss
+        == training_step(MLP, optimizer=SGD()).manifest.loss
+        == "loss"
     )
 
 
@@ -107,13 +127,21 @@ def test_a_value_of_the_model_keeps_its_name_as_the_loss() -> None:
 
 def test_losses_add_up_and_have_weights() -> None:
     one = training_step(classifier(), CrossEntropy() + 0.5 * MSE(), SGD(), "w")
-    feeds = {"x": np.ones((2, 4), np.float32), "labels": np.array([0, 1]), "target": np.zeros((2, 3), np.float32)}
+    feeds = {
+        "x": np.ones((2, 4), np.float32),
+        "labels": np.array([0, 1]),
+        "target": np.zeros((2, 3), np.float32),
+    }
     parts = []
     for loss in (CrossEntropy(), MSE()):
         step = training_step(classifier(), loss, SGD(), "w")
-        own = {k: v for k, v in feeds.items() if k in {f.name for f in step.manifest.of_role("batch")}}
+        own = {
+            k: v for k, v in feeds.items() if k in {f.name for f in step.manifest.of_role("batch")}
+        }
         parts.append(taken(step, dict(step.initial), own, 1, 0.1)[0])
-    np.testing.assert_allclose(taken(one, dict(one.initial), feeds, 1, 0.1)[0], parts[0] + 0.5 * parts[1], rtol=1e-6)
+    np.testing.assert_allclose(
+        taken(one, dict(one.initial), feeds, 1, 0.1)[0], parts[0] + 0.5 * parts[1], rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -133,7 +161,9 @@ def test_a_loss_that_does_not_fit(loss: Any, words: str) -> None:
 
 
 def test_constants_of_a_loss_are_no_parameters() -> None:
-    loss = CrossEntropy(weight=[1, 2, 3], label_smoothing=0.1) + 0.1 * BCEWithLogits(target="t", pos_weight=[1, 2, 3])
+    loss = CrossEntropy(weight=[1, 2, 3], label_smoothing=0.1) + 0.1 * BCEWithLogits(
+        target="t", pos_weight=[1, 2, 3]
+    )
     step = training_step(classifier(), loss + 0.01 * L2Penalty("*"), SGD(), ["params", "[a-w]*"])
     assert [f.name for f in step.manifest.of_role("parameter")] == ["w", "b"]
     assert [f.name for f in step.manifest.of_role("batch")] == ["x", "labels", "t"]

@@ -34,7 +34,9 @@ def test_the_manifest_says_what_feeds_what(tmp_path: Path) -> None:
     assert said["format"] == "onnxgrad training step"
     assert said["version"] == 1
     names = {"inputs": [i.name for i in onnx.load(tmp_path / "train.onnx").graph.input]}
-    assert [fed["name"] for fed in said["inputs"]] and {fed["name"] for fed in said["inputs"]} == set(names["inputs"])
+    assert [fed["name"] for fed in said["inputs"]] and {
+        fed["name"] for fed in said["inputs"]
+    } == set(names["inputs"])
     assert {fed["next"] for fed in said["inputs"]} - {None} <= {
         o.name for o in onnx.load(tmp_path / "train.onnx").graph.output
     }
@@ -65,7 +67,9 @@ def test_a_folder_without_a_step(tmp_path: Path) -> None:
 def test_parts_of_two_steps(tmp_path: Path) -> None:
     save_step(step(), tmp_path / "a")
     save_step(step(SGD()), tmp_path / "b")
-    (tmp_path / "a" / "state.safetensors").write_bytes((tmp_path / "b" / "state.safetensors").read_bytes())
+    (tmp_path / "a" / "state.safetensors").write_bytes(
+        (tmp_path / "b" / "state.safetensors").read_bytes()
+    )
     with pytest.raises(InputError, match=r"lacks 'w1\.exp_avg'"):
         read_step(tmp_path / "a")
     arrays, _ = tensors.read(tmp_path / "b" / "state.safetensors")

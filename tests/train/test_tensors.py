@@ -33,7 +33,13 @@ def test_they_come_back(tmp_path: Path) -> None:
 def test_the_bytes_do_not_depend_on_the_order() -> None:
     backwards = dict(reversed(ARRAYS.items()))
     assert (
-        len({tensors.to_bytes(a, m) for a in (ARRAYS, backwards) for m in ({"a": "1", "b": "2"}, {"b": "2", "a": "1"})})
+        len(
+            {
+                tensors.to_bytes(a, m)
+                for a in (ARRAYS, backwards)
+                for m in ({"a": "1", "b": "2"}, {"b": "2", "a": "1"})
+            }
+        )
         == 1
     )
 

@@ -27,7 +27,9 @@ def test_a_model_learns_and_comes_back(tmp_path: Path) -> None:
     model = write_model(tmp_path)
     own = trainer()
     held_out = examples(100, seed=2)
-    history = own.fit(examples(500), epochs=12, validation=held_out, metrics={"accuracy": accuracy()})
+    history = own.fit(
+        examples(500), epochs=12, validation=held_out, metrics={"accuracy": accuracy()}
+    )
     assert len(history.losses) == 12 * 16
     assert history.losses[-1] < 0.2 * history.losses[0]
     assert history.evaluations[-1]["accuracy"] > 0.9
@@ -38,10 +40,16 @@ def test_a_model_learns_and_comes_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("broken_off", [1, 16, 23])
-def test_a_run_that_was_broken_off_ends_with_the_same_bytes(tmp_path: Path, broken_off: int) -> None:
+def test_a_run_that_was_broken_off_ends_with_the_same_bytes(
+    tmp_path: Path, broken_off: int
+) -> None:
     data, held_out = examples(500), examples(50, seed=2)
-    trainer().fit(data, epochs=3, validation=held_out, patience=9, folder=tmp_path / "whole", every=7)
-    trainer().fit(data, steps=broken_off, validation=held_out, patience=9, folder=tmp_path / "broken")
+    trainer().fit(
+        data, epochs=3, validation=held_out, patience=9, folder=tmp_path / "whole", every=7
+    )
+    trainer().fit(
+        data, steps=broken_off, validation=held_out, patience=9, folder=tmp_path / "broken"
+    )
     trainer().fit(data, epochs=3, validation=held_out, patience=9, folder=tmp_path / "broken")
     whole, broken = ((tmp_path / name / CHECKPOINT).read_bytes() for name in ("whole", "broken"))
     assert whole == broken
@@ -49,7 +57,10 @@ def test_a_run_that_was_broken_off_ends_with_the_same_bytes(tmp_path: Path, brok
 
 def test_a_step_that_was_saved_is_the_same_step(tmp_path: Path) -> None:
     save_step(step(), tmp_path)
-    losses = [Trainer(task, 1e-2, threads=1).fit(examples(64), epochs=2).losses for task in (tmp_path, step())]
+    losses = [
+        Trainer(task, 1e-2, threads=1).fit(examples(64), epochs=2).losses
+        for task in (tmp_path, step())
+    ]
     assert losses[0] == losses[1]
 
 
@@ -58,7 +69,9 @@ def test_a_loss_that_is_no_number_names_the_first_value_that_is_none() -> None:
     data = examples(64)
     own.step(data)
     before = own.parameters
-    with pytest.raises(Diverged, match=r"step 2: the loss is (nan|inf); the first value that is not finite is 'p'"):
+    with pytest.raises(
+        Diverged, match=r"step 2: the loss is (nan|inf); the first value that is not finite is 'p'"
+    ):
         own.step(data)
     assert all(np.array_equal(value, before[name]) for name, value in own.parameters.items())
 

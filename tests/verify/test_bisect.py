@@ -27,7 +27,9 @@ def test_a_later_repair_does_not_hide_it() -> None:
     assert found in bad and found - 1 not in bad
 
 
-@pytest.mark.parametrize(("total", "good"), [(5, lambda n: True), (5, lambda n: False), (0, lambda n: True)])
+@pytest.mark.parametrize(
+    ("total", "good"), [(5, lambda n: True), (5, lambda n: False), (0, lambda n: True)]
+)
 def test_ends_are_checked(total: int, good) -> None:
     with pytest.raises(InternalError):
         bisect(total, good)

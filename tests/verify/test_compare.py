@@ -94,7 +94,9 @@ def test_sequences_are_compared_by_element() -> None:
 
 def test_maps() -> None:
     assert (
-        only({"a": 1.0}, {"a": 1.0}).ok and not only({"a": 1.0}, {"a": 2.0}).ok and not only({"a": 1.0}, {"b": 1.0}).ok
+        only({"a": 1.0}, {"a": 1.0}).ok
+        and not only({"a": 1.0}, {"a": 2.0}).ok
+        and not only({"a": 1.0}, {"b": 1.0}).ok
     )
 
 
@@ -124,7 +126,11 @@ def test_an_unstable_shape_cannot_be_compared() -> None:
 def test_worst_prefers_what_fails() -> None:
     found = compare({"a": X, "b": X}, {"a": X * np.float32(1.5), "b": X}, {"a": 1.0, "b": 0.0})
     assert worst(found).output == "a"
-    found = compare({"a": X, "b": X}, {"a": X * np.float32(1.5), "b": X + np.float32(1e-3)}, {"a": 1.0, "b": 1e-6})
+    found = compare(
+        {"a": X, "b": X},
+        {"a": X * np.float32(1.5), "b": X + np.float32(1e-3)},
+        {"a": 1.0, "b": 1e-6},
+    )
     assert worst(found).output == "b"
 
 

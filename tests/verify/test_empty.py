@@ -33,9 +33,7 @@ def test_a_mask_leaves_something_alive_in_either_convention(order: str) -> None:
     assert report.ok and report.compared["y"] == 3
 
 
-LOG = (
-    "g (float[4] x) => (float[4] y, float[4] z) { n = Abs(x) m = Neg(n) e = Exp(n) a = Sub(m, e) y = Log(a) z = %s(x) }"
-)
+LOG = "g (float[4] x) => (float[4] y, float[4] z) { n = Abs(x) m = Neg(n) e = Exp(n) a = Sub(m, e) y = Log(a) z = %s(x) }"
 
 
 def test_nan_against_nan_is_not_proved() -> None:
@@ -72,10 +70,14 @@ def test_an_output_without_a_finite_element_is_not_proved(text: str) -> None:
 
 
 def test_optimize_asks_for_something_to_compare_too() -> None:
-    model = parse("g (float[3] x) => (float[3] y) { n = Abs(x) i = Identity(n) m = Neg(i) s = Sub(m, i) y = Sqrt(s) }")
+    model = parse(
+        "g (float[3] x) => (float[3] y) { n = Abs(x) i = Identity(n) m = Neg(i) s = Sub(m, i) y = Sqrt(s) }"
+    )
     model.graph.node.insert(4, parse("g (float[3] s) => (float[3] t) { t = Exp(s) }").graph.node[0])
     model.graph.node[-1].op_type, model.graph.node[-1].input[0] = "Log", "s"
-    with pytest.raises(RewriteRefuted, match="not proved: nothing finite to compare in y") as refused:
+    with pytest.raises(
+        RewriteRefuted, match="not proved: nothing finite to compare in y"
+    ) as refused:
         optimize(model)
     assert refused.value.exit_code == 1 and refused.value.culprit is None
     assert len(optimize(model, allow_empty=["y"]).graph.node) < len(model.graph.node)
@@ -83,7 +85,13 @@ def test_optimize_asks_for_something_to_compare_too() -> None:
 
 def test_what_is_counted() -> None:
     nan = np.array([np.nan, 1, np.inf, 2], np.float32)
-    values = {"f": nan, "i": np.arange(3), "s": np.array(["a"], object), "c": np.array([1j, np.nan]), "l": [nan, nan]}
+    values = {
+        "f": nan,
+        "i": np.arange(3),
+        "s": np.array(["a"], object),
+        "c": np.array([1j, np.nan]),
+        "l": [nan, nan],
+    }
     counts = {d.output: d.compared for d in compare(values, values)}
     assert counts == {"f": 2, "i": 3, "s": 1, "c": 1, "l[0]": 2, "l[1]": 2}
     # the original's own runs disagree about shape or NaN: whatever is found, it is no comparison

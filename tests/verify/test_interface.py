@@ -42,9 +42,13 @@ def test_changes_are_named(text: str, words: str) -> None:
 
 
 def test_a_default_value_must_stay() -> None:
-    with_default = parse("g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}> { y = Add(x, w) }")
+    with_default = parse(
+        "g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}> { y = Add(x, w) }"
+    )
     without = parse("g (float[2] x, float[2] w) => (float[2] y) { y = Add(x, w) }")
-    if len(with_default.graph.input) == 1:  # the text format does not list an initializer among the inputs
+    if (
+        len(with_default.graph.input) == 1
+    ):  # the text format does not list an initializer among the inputs
         with_default.graph.input.append(without.graph.input[1])
     assert "default" in str(interface_differences(with_default, without)[0])
     assert interface_differences(without, without) == []

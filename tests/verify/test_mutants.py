@@ -20,7 +20,10 @@ def test_mutants_of_models_are_caught() -> None:
 
 def test_the_sweep_would_see_a_miss() -> None:
     """Judged by a proof of something else, a mutant that moves its output has passed."""
-    model, wrong = (parse(f"g (float[N] x) => (float[N] y) {{ a = Tanh(x) y = {op}(a) }}") for op in ("Neg", "Exp"))
+    model, wrong = (
+        parse(f"g (float[N] x) => (float[N] y) {{ a = Tanh(x) y = {op}(a) }}")
+        for op in ("Neg", "Exp")
+    )
     base = Base.of("tiny", model, (0,))
     assert base is not None and base.moved(model) == {"y": 0.0}
     moved = base.moved(wrong)

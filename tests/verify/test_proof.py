@@ -46,7 +46,14 @@ def transformer(seed: int = 0) -> onnx.ModelProto:
     )
     rng = np.random.default_rng(seed)
     square = dict.fromkeys(("wq", "wk", "wv", "wo"), (16, 16))
-    shapes = {"embed": (50, 16), **square, "w1": (16, 32), "w2": (32, 16), "gamma": (16,), "beta": (16,)}
+    shapes = {
+        "embed": (50, 16),
+        **square,
+        "w1": (16, 32),
+        "w2": (32, 16),
+        "gamma": (16,),
+        "beta": (16,),
+    }
     for name, shape in shapes.items():
         value = (rng.standard_normal(shape) * 0.3).astype(np.float32)
         model.graph.initializer.append(numpy_helper.from_array(value, name))
@@ -57,13 +64,17 @@ def scaled(model: onnx.ModelProto, value: str, factor: float) -> onnx.ModelProto
     """A copy in which everything that reads `value` reads `factor * value` instead."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    copy.graph.initializer.append(numpy_helper.from_array(np.array(factor, np.float32), "factor_" + value))
+    copy.graph.initializer.append(
+        numpy_helper.from_array(np.array(factor, np.float32), "factor_" + value)
+    )
     at = next(i for i, node in enumerate(copy.graph.node) if value in node.output)
     for node in copy.graph.node[at + 1 :]:
         for i, name in enumerate(node.input):
             if name == value:
                 node.input[i] = value + "_scaled"
-    copy.graph.node.insert(at + 1, onnx.helper.make_node("Mul", [value, "factor_" + value], [value + "_scaled"]))
+    copy.graph.node.insert(
+        at + 1, onnx.helper.make_node("Mul", [value, "factor_" + value], [value + "_scaled"])
+    )
     return copy
 
 
@@ -72,8 +83,14 @@ def test_equal_models() -> None:
     assert report.ok
     assert report.legs["float64"].ran and report.legs["onnxruntime"].ran
     sizes = [{"batch": 2, "seq": 8}, {"batch": 1, "seq": 1}]
-    assert [(case.dims, case.edges) for case in report.cases] == [(d, e) for e in (False, True) for d in sizes]
-    assert report.compared == {"out": 2 * (2 * 8 * 16 + 16)} and bool(report) and report.verdict == "equal"
+    assert [(case.dims, case.edges) for case in report.cases] == [
+        (d, e) for e in (False, True) for d in sizes
+    ]
+    assert (
+        report.compared == {"out": 2 * (2 * 8 * 16 + 16)}
+        and bool(report)
+        and report.verdict == "equal"
+    )
     assert json.loads(json.dumps(report.to_dict(), allow_nan=False))["ok"] is True
     assert str(report).startswith("equal on cpu")
 
@@ -86,7 +103,9 @@ def test_another_order_of_arithmetic_is_equal() -> None:
     merged.graph.initializer.append(numpy_helper.from_array(joined, "wqkv"))
     nodes = [n for n in merged.graph.node if n.output[0] not in ("q0", "k0", "v0")]
     nodes.insert(1, onnx.helper.make_node("MatMul", ["x", "wqkv"], ["qkv"]))
-    nodes.insert(2, onnx.helper.make_node("Split", ["qkv"], ["q0", "k0", "v0"], axis=-1, num_outputs=3))
+    nodes.insert(
+        2, onnx.helper.make_node("Split", ["qkv"], ["q0", "k0", "v0"], axis=-1, num_outputs=3)
+    )
     del merged.graph.node[:]
     merged.graph.node.extend(nodes)
     report = verify(transformer(), merged)
@@ -98,7 +117,9 @@ def test_any_tensor_times_1_01_is_caught(value: str) -> None:
     report = verify(transformer(), scaled(transformer(), value, 1.01))
     assert not report.ok
     assert not report.legs["float64"].worst.ok
-    assert report.worst is not None and report.worst.output == "out" and report.worst.index is not None
+    assert (
+        report.worst is not None and report.worst.output == "out" and report.worst.index is not None
+    )
 
 
 def test_a_move_of_1e_7_is_caught_in_float64() -> None:
@@ -137,7 +158,8 @@ def test_nan_masks() -> None:
 
 def test_a_change_of_dtype() -> None:
     report = verify(
-        parse(TINY % "Neg(x)"), parse("g (float[N] x) => (double[N] y) { z = Neg(x) y = Cast <to = 11> (z) }")
+        parse(TINY % "Neg(x)"),
+        parse("g (float[N] x) => (double[N] y) { z = Neg(x) y = Cast <to = 11> (z) }"),
     )
     assert not report.ok and "was float, is double" in str(report)
     assert not any(leg.ran for leg in report.legs.values())
@@ -151,7 +173,11 @@ def test_integers_are_exact_in_both_legs() -> None:
 
 
 def test_a_candidate_that_kills_onnxruntime_is_a_difference() -> None:
-    report = verify(parse("g (int64[1] x) => (int64[1] y) { y = Identity(x) }"), parse(INT_MIN), legs=["onnxruntime"])
+    report = verify(
+        parse("g (int64[1] x) => (int64[1] y) { y = Identity(x) }"),
+        parse(INT_MIN),
+        legs=["onnxruntime"],
+    )
     assert not report.ok and "SIGFPE" in str(report.worst)
 
 
@@ -164,7 +190,9 @@ def test_an_original_that_does_not_run_is_an_input_error() -> None:
 
 
 def test_a_model_that_cannot_be_fed_names_the_options() -> None:
-    picky = parse("g (float[N] x) => (float[3] y) <int64[1] s = {12347}> { z = Reshape(x, s) y = Neg(z) }")
+    picky = parse(
+        "g (float[N] x) => (float[3] y) <int64[1] s = {12347}> { z = Reshape(x, s) y = Neg(z) }"
+    )
     with pytest.raises(InputError, match=r"--input x=FILE or sizes with --dim N=SIZE.*--no-verify"):
         verify(picky, picky)
     assert verify(picky, picky, dims={"N": 12347}).ok
@@ -174,12 +202,21 @@ def test_given_inputs_from_arrays_and_files(tmp_path: Path) -> None:
     a = parse(TINY % "Neg(x)")
     x = np.arange(3, dtype=np.float32)
     np.save(tmp_path / "x.npy", x)
-    for inputs in ({"x": x}, [{"x": x}, {"x": x[:1]}], tmp_path / "x.npy", [f"x={tmp_path / 'x.npy'}"]):
+    for inputs in (
+        {"x": x},
+        [{"x": x}, {"x": x[:1]}],
+        tmp_path / "x.npy",
+        [f"x={tmp_path / 'x.npy'}"],
+    ):
         report = verify(a, a, inputs=inputs)
         assert report.ok and all(case.seed is None for case in report.cases)
     assert report.cases[0].dims == {"N": 3}
     with pytest.raises(InputError, match="given inputs"):
-        verify(parse("g (float[N] x) => (float[3] y) <int64[1] s = {3}> { y = Reshape(x, s) }"), a, inputs={"x": x[:2]})
+        verify(
+            parse("g (float[N] x) => (float[3] y) <int64[1] s = {3}> { y = Reshape(x, s) }"),
+            a,
+            inputs={"x": x[:2]},
+        )
 
 
 def test_sources_of_every_kind(tmp_path: Path) -> None:
@@ -212,14 +249,21 @@ def test_the_float64_leg_says_why_it_did_not_run() -> None:
     )
     report = verify(loop, loop, inputs={"n": np.array(50_000), **x}, float64_budget=0.1)
     assert report.ok and "budget of 0.1 s" in report.legs["float64"].why
-    assert "the float64 leg did not run" in str(report).replace("float64 leg", "the float64 leg").splitlines()[0]
+    assert (
+        "the float64 leg did not run"
+        in str(report).replace("float64 leg", "the float64 leg").splitlines()[0]
+    )
     report = verify(model, model, inputs=x, legs=["float64"])
-    assert not report and report.verdict == "not proved" and "BitCast" in str(report).splitlines()[0]
+    assert (
+        not report and report.verdict == "not proved" and "BitCast" in str(report).splitlines()[0]
+    )
 
 
 def test_ill_conditioning_is_no_change() -> None:
     """Sums of 1e12 that cancel: another order moves the result by more than EXACT, and that is rounding."""
-    text = "g (float[9] x) => (float y) <float[9] w = {1e7,-1e7,1e7,-1e7,1e7,-1e7,1e7,-1e7,1}> { %s }"
+    text = (
+        "g (float[9] x) => (float y) <float[9] w = {1e7,-1e7,1e7,-1e7,1e7,-1e7,1e7,-1e7,1}> { %s }"
+    )
     a = text % "y = MatMul(x, w)"
     b = text % "p = Mul(x, w) y = ReduceSum <keepdims = 0> (p)"
     rng = np.random.default_rng(0)
@@ -233,9 +277,7 @@ def test_ill_conditioning_is_no_change() -> None:
 
 def test_ill_conditioning_excuses_no_more_than_the_limit() -> None:
     """One bit of the sum moves y by 6e-8, and eight times that would excuse a factor of 1 + 2.4e-7."""
-    text = (
-        f"g (float[2] x) => (float y) <float[2] w = {{{2**28}, 1}}, float b = {{-{2**28}}}%s> {{ s = MatMul(x, w) %s }}"
-    )
+    text = f"g (float[2] x) => (float y) <float[2] w = {{{2**28}, 1}}, float b = {{-{2**28}}}%s> {{ s = MatMul(x, w) %s }}"
     a = parse(text % ("", "y = Add(s, b)"))
     b = parse(text % (", float k = {1.0000002}", "d = Add(s, b) y = Mul(d, k)"))
     report = verify(a, b, inputs={"x": np.ones(2, np.float32)}, legs=["float64"])
@@ -276,7 +318,9 @@ def test_sequences_and_strings_pass_through() -> None:
 def test_both_graphs_run_on_cuda() -> None:
     report = verify(transformer(), transformer(), provider="cuda")
     assert report.ok and report.provider == "cuda" and report.legs["onnxruntime"].ran
-    assert not verify(transformer(), scaled(transformer(), "f0", 1.01), provider="cuda", legs=["onnxruntime"]).ok
+    assert not verify(
+        transformer(), scaled(transformer(), "f0", 1.01), provider="cuda", legs=["onnxruntime"]
+    ).ok
 
 
 def test_a_quantised_model_whose_ties_flip_is_not_a_change() -> None:
@@ -285,7 +329,11 @@ def test_a_quantised_model_whose_ties_flip_is_not_a_change() -> None:
                 float[4,4] i = {1,0,0,0,0,1,0,0,0,0,1,0,0,0,0,1}> {
                 m = %s q = QuantizeLinear(m, s, z) y = DequantizeLinear(q, s, z) }"""
     a = parse(text % "MatMul(x, i)")
-    b = parse(text.replace("m = %s", "n = MatMul(x, i) m = Mul(n, k)").replace("<", "<float k = {0.99999994}, ", 1))
+    b = parse(
+        text.replace("m = %s", "n = MatMul(x, i) m = Mul(n, k)").replace(
+            "<", "<float k = {0.99999994}, ", 1
+        )
+    )
     x = {"x": np.array([0.25, 0.75, 1.25, 1.75], np.float32)}
     report = verify(a, b, inputs=x, legs=["float64"])
     assert "one bit of rounding moves 'y'" in str(report)
@@ -299,7 +347,9 @@ def test_a_value_too_large_for_the_reference_skips_that_leg() -> None:
     for count, ran in ((2**10, True), (60_000_000, False)):
         report = verify(model, model, inputs={"n": np.array([count])}, max_memory="450MB")
         assert report.ok and report.legs["onnxruntime"].ran
-        assert report.legs["float64"].ran == ran == ("--max-memory" not in report.legs["float64"].why)
+        assert (
+            report.legs["float64"].ran == ran == ("--max-memory" not in report.legs["float64"].why)
+        )
 
 
 def test_a_seed_whose_values_the_original_refuses_is_left_out() -> None:
@@ -307,7 +357,9 @@ def test_a_seed_whose_values_the_original_refuses_is_left_out() -> None:
     model = parse(
         "g (int64[9] i, int64[9] k) => (float[9] y) <float[1] table = {7}> { p = Mul(i, k) y = Gather(table, p) }"
     )
-    inside = {seed: not np.any(np.multiply(*feeds_for(model, seed=seed).values())) for seed in range(300)}
+    inside = {
+        seed: not np.any(np.multiply(*feeds_for(model, seed=seed).values())) for seed in range(300)
+    }
     good = next(seed for seed, fits in inside.items() if fits)
     bad = next(seed for seed, fits in inside.items() if not fits)
     report = verify(model, model, seeds=[good, bad])
@@ -321,4 +373,7 @@ def test_weights_that_would_not_fit_in_float64_skip_that_leg() -> None:
     model = parse("g (float[1, 6000000] x) => (float[1, 1] y) { y = Gemm<transB = 1>(x, w) }")
     model.graph.initializer.append(weights)
     report = verify(model, model, max_memory="190MB", legs=["float64"])
-    assert not report.ok and "in float64, more than 181 MiB (--max-memory)" in report.legs["float64"].why
+    assert (
+        not report.ok
+        and "in float64, more than 181 MiB (--max-memory)" in report.legs["float64"].why
+    )

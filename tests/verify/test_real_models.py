@@ -25,7 +25,9 @@ def test_committed_models_run_on_generated_feeds(name: str) -> None:
     model = onnx.load(MODELS_DIR / name)
     found = run(model, feeds_for(model, seed=0, dims=dim_plans(model)[0]), optimize=False)
     assert found and all(
-        np.isfinite(v).all() for v in found.values() if isinstance(v, np.ndarray) and v.dtype.kind == "f"
+        np.isfinite(v).all()
+        for v in found.values()
+        if isinstance(v, np.ndarray) and v.dtype.kind == "f"
     )
 
 
@@ -43,19 +45,25 @@ def test_every_committed_model_equals_itself_and_not_a_copy_off_by_a_percent(nam
     assert report.ok and all(leg.ran and not leg.why for leg in report.legs.values()), str(report)
     assert not report.unstable
     model = onnx.load(path)
-    products = [n.output[0] for n in model.graph.node if n.op_type in ("MatMul", "Conv", "Gemm", "LSTM")]
+    products = [
+        n.output[0] for n in model.graph.node if n.op_type in ("MatMul", "Conv", "Gemm", "LSTM")
+    ]
     changed = verify(model, scaled(model, products[len(products) // 2], 1.01))
     assert not changed.ok and not changed.legs["float64"].worst.ok
 
 
 @pytest.mark.slow
-def test_at_least_90_percent_of_the_fetched_models_run_on_generated_feeds(fetched: Callable[[str], Path]) -> None:
+def test_at_least_90_percent_of_the_fetched_models_run_on_generated_feeds(
+    fetched: Callable[[str], Path],
+) -> None:
     """The others name the option to pass."""
     refused: dict[str, str] = {}
     for name in NAMES:
         path = fetched(name)
         try:
-            report = verify(path, path, legs=["onnxruntime"] if name in LIGHT else ["onnxruntime", "float64"])
+            report = verify(
+                path, path, legs=["onnxruntime"] if name in LIGHT else ["onnxruntime", "float64"]
+            )
         except InputError as error:
             refused[name] = str(error)
             assert "--input" in str(error) or "--dim" in str(error)
@@ -65,7 +73,9 @@ def test_at_least_90_percent_of_the_fetched_models_run_on_generated_feeds(fetche
 
 
 @pytest.mark.slow
-def test_the_reference_is_near_onnxruntime_on_every_fetched_model(fetched: Callable[[str], Path]) -> None:
+def test_the_reference_is_near_onnxruntime_on_every_fetched_model(
+    fetched: Callable[[str], Path],
+) -> None:
     """Within what float32 costs there: two of them subtract nearly equal squares, one has outputs of 1e-5."""
     for name in NAMES:
         model = onnx.load(fetched(name))

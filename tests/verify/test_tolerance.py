@@ -52,9 +52,13 @@ F32, F16, I64 = np.zeros(2, np.float32), np.zeros(2, np.float16), np.zeros(2, np
         (None, 0.0, 0.0),
     ],
 )
-def test_in_onnxruntime_the_larger_of_floor_and_noise(value: Any, noise: float, limit: float) -> None:
+def test_in_onnxruntime_the_larger_of_floor_and_noise(
+    value: Any, noise: float, limit: float
+) -> None:
     assert tolerance.in_onnxruntime({"y": value}, {"y": noise}) == {"y": limit}
-    assert tolerance.in_onnxruntime({"y": value}, {}) == {"y": tolerance.in_onnxruntime({"y": value}, {"y": 0.0})["y"]}
+    assert tolerance.in_onnxruntime({"y": value}, {}) == {
+        "y": tolerance.in_onnxruntime({"y": value}, {"y": 0.0})["y"]
+    }
 
 
 @pytest.mark.parametrize(
@@ -76,7 +80,9 @@ def test_in_float64_nothing_recomputed_is_exact_whatever_the_noise() -> None:
     assert tolerance.in_float64({"y": F32, "i": I64}, {"y": 0.1}, []) == {"y": EXACT, "i": 0.0}
 
 
-@pytest.mark.parametrize(("noise", "limit"), [(0.0, 1e-6), (1e-7, 1e-6), (1e-5, ROUNDED_FACTOR * 1e-5)])
+@pytest.mark.parametrize(
+    ("noise", "limit"), [(0.0, 1e-6), (1e-7, 1e-6), (1e-5, ROUNDED_FACTOR * 1e-5)]
+)
 def test_in_float64_recomputed_weights_cost_their_rounding(noise: float, limit: float) -> None:
     found = tolerance.in_float64({"y": F32, "i": I64}, {"y": noise}, [TensorProto.FLOAT])
     assert found == {"y": limit, "i": 0.0}
@@ -88,12 +94,18 @@ def test_in_float64_recomputed_weights_cost_their_rounding(noise: float, limit: 
         (EXACT, 0.0, EXACT),
         (EXACT, 1e-9, NOISE_FACTOR * 1e-9),
         (EXACT, 9e-8, EXACT_LIMIT),  # ill-conditioned, and still a change beyond this is a change
-        (EXACT, 1e-3, NOISE_FACTOR * 1e-3),  # rounded to integers on the way: the model itself moves that far
+        (
+            EXACT,
+            1e-3,
+            NOISE_FACTOR * 1e-3,
+        ),  # rounded to integers on the way: the model itself moves that far
         (1e-6, 9e-8, 1e-6),
         (0.0, 0.0, 0.0),
         (0.0, 1.0, NOISE_FACTOR),
     ],
 )
-def test_a_model_that_moves_by_itself_is_excused_up_to_a_limit(limit: float, moved: float, wider: float) -> None:
+def test_a_model_that_moves_by_itself_is_excused_up_to_a_limit(
+    limit: float, moved: float, wider: float
+) -> None:
     assert tolerance.for_condition({"y": limit}, {"y": moved}) == {"y": pytest.approx(wider)}
     assert tolerance.for_condition({"y": limit}, {}) == {"y": limit}

@@ -21,7 +21,9 @@ def test_floats_are_widened_exactly(dtype: Any) -> None:
     assert wide.astype(dtype).tobytes() == narrow.tobytes()
 
 
-@pytest.mark.parametrize("value", [np.arange(3), np.array([True]), np.array(["a"], object), np.zeros(2), None, "text"])
+@pytest.mark.parametrize(
+    "value", [np.arange(3), np.array([True]), np.array(["a"], object), np.zeros(2), None, "text"]
+)
 def test_anything_else_is_as_it_was(value: Any) -> None:
     assert widen(value) is value
 
@@ -34,7 +36,14 @@ def test_inside_sequences_and_of_scalars() -> None:
 
 @pytest.mark.parametrize(
     ("given", "value"),
-    [(3, 3), (0.5, 0.5), ("say", "say"), (["a", "b"], ["a", "b"]), ([1, 2], [1, 2]), ([0.5, 1.0], [0.5, 1.0])],
+    [
+        (3, 3),
+        (0.5, 0.5),
+        ("say", "say"),
+        (["a", "b"], ["a", "b"]),
+        ([1, 2], [1, 2]),
+        ([0.5, 1.0], [0.5, 1.0]),
+    ],
 )
 def test_attributes_as_python_has_them(given: Any, value: Any) -> None:
     found = attribute_value(helper.make_attribute("a", given))
@@ -50,8 +59,12 @@ def test_tensors_of_attributes_are_widened_and_text_that_is_none_is_replaced() -
 
 def sparse(indices: Any, shape: list[int]) -> onnx.SparseTensorProto:
     array = np.asarray(indices, np.int64)
-    values = helper.make_tensor("v", TensorProto.FLOAT, [len(array)], [float(i + 1) for i in range(len(array))])
-    return helper.make_sparse_tensor(values, helper.make_tensor("i", TensorProto.INT64, array.shape, array.flat), shape)
+    values = helper.make_tensor(
+        "v", TensorProto.FLOAT, [len(array)], [float(i + 1) for i in range(len(array))]
+    )
+    return helper.make_sparse_tensor(
+        values, helper.make_tensor("i", TensorProto.INT64, array.shape, array.flat), shape
+    )
 
 
 def test_sparse_tensors_by_linear_indices_and_by_coordinates() -> None:
@@ -59,7 +72,10 @@ def test_sparse_tensors_by_linear_indices_and_by_coordinates() -> None:
     assert dense(sparse([1, 3, 5], [2, 3])).tolist() == expected
     by_coordinates = dense(sparse([[0, 1], [1, 0], [1, 2]], [2, 3]))
     assert by_coordinates.tolist() == expected and by_coordinates.dtype == np.float64
-    assert attribute_value(helper.make_attribute("value", sparse([1, 3, 5], [2, 3]))).tolist() == expected
+    assert (
+        attribute_value(helper.make_attribute("value", sparse([1, 3, 5], [2, 3]))).tolist()
+        == expected
+    )
 
 
 BODY = """<domain: "f", opset_import: ["" : 20]> g <alpha, beta> (x, c) => (y) {
@@ -72,7 +88,9 @@ BODY = """<domain: "f", opset_import: ["" : 20]> g <alpha, beta> (x, c) => (y) {
 def test_references_become_what_the_call_gives() -> None:
     function = onnx.parser.parse_function(BODY)
     before = function.SerializeToString()
-    leaky, hard, branch = [bind(n, {"alpha": helper.make_attribute("alpha", 0.5)}) for n in function.node]
+    leaky, hard, branch = [
+        bind(n, {"alpha": helper.make_attribute("alpha", 0.5)}) for n in function.node
+    ]
     assert [(a.name, a.f, a.ref_attr_name) for a in leaky.attribute] == [("alpha", 0.5, "")]
     # beta is not given: the schema's default holds, what the node says itself stays
     assert [(a.name, a.f) for a in hard.attribute] == [("alpha", 0.25)]

@@ -1,10 +1,11 @@
-"""Numeric proof of a gradient graph: `<g, v>` against central differences of the forward graph in float64.
+"""Numeric proof of a gradient graph: `<g, v>` against central differences of the forward graph in
+float64.
 
-For each requested value x a random direction v is tried: the gradient graph, run in onnxruntime as deployed, gives g;
-the forward graph, in the float64 reference (`verify.reference`), gives (f(x + hv) - f(x - hv)) / 2h, extrapolated from
-two steps. Where the two steps disagree the function has a kink nearby and the value is not judged. Elements that lie
-exactly on one (`kinks`), where any step gives the mean of both slopes, are not moved. A value that is off
-gets a second look (`rounding`).
+For each requested value x a random direction v is tried: the gradient graph, run in onnxruntime as
+deployed, gives g; the forward graph, in the float64 reference (`verify.reference`), gives (f(x +
+hv) - f(x - hv)) / 2h, extrapolated from two steps. Where the two steps disagree the function has a
+kink nearby and the value is not judged. Elements that lie exactly on one (`kinks`), where any step
+gives the mean of both slopes, are not moved. A value that is off gets a second look (`rounding`).
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ from onnxgrad.verify.reference.in_child import Float64
 from onnxgrad.verify.running.process import RunFailed
 from onnxgrad.verify.running.run import run
 
-# the target itself may be off by this many times the tolerance: rounding also moves what a model rounds or picks
+# the target itself may be off by this many times the tolerance: rounding also moves what a model
+# rounds or picks
 _SAME, _LARGEST = 1000, 0.5
 
 
@@ -82,7 +84,9 @@ def check_gradient(
     names = list(found.adjoints)
 
     if not inputs:
-        dims = runnable(source, dims, seed, lambda feeds: run(source, feeds, provider=provider), count=1)[0]
+        dims = runnable(
+            source, dims, seed, lambda feeds: run(source, feeds, provider=provider), count=1
+        )[0]
     feeds = feeds_for(source, seed=seed, dims=dims, given=inputs)
     probe = probe_of(source, wrt, names, found.targets, found.stops)
     reference = Float64(probe.model)
@@ -96,7 +100,9 @@ def check_gradient(
     at = unmoved(feeds)
 
     rng = np.random.default_rng(seed)
-    weights = {t: _adjoint(rng, base[out], scalar, found.program, t) for t, out in probe.outputs.items()}
+    weights = {
+        t: _adjoint(rng, base[out], scalar, found.program, t) for t, out in probe.outputs.items()
+    }
     given = {**feeds, **{found.seeds[t]: weights[t] for t in found.seeds}}
     shown = [t for t in found.targets if any(v.name == t for v in found.program.main.outputs)]
     try:
@@ -130,7 +136,8 @@ def _in_memory(model: ModelLike) -> ModelProto:
         return to_proto(load(model), weights=True)
     except TooLarge as error:
         raise InputError(
-            "the model's weights pass 2 GB, more than the check by differences holds in memory: `onnxgrad grad "
+            "the model's weights pass 2 GB, more than the check by differences holds in memory: "
+            "`onnxgrad grad "
             "--no-verify` writes the gradient without it"
         ) from error
 
@@ -141,7 +148,9 @@ def _where_finite(
     unmoved: Callable[[Mapping[str, Any]], dict[str, Any]],
     choices: Iterable[dict[str, Any]],
 ) -> tuple[dict[str, Any], Mapping[str, Any]]:
-    """The first feeds on which every target is finite, else the first of all; and what the reference answers there."""
+    """The first feeds on which every target is finite, else the first of all; and what the
+    reference answers there.
+    """
 
     def finite(results: Mapping[str, Any]) -> bool:
         return all(np.isfinite(flat(results[out])).all() for out in probe.outputs.values())
@@ -156,8 +165,12 @@ def _largest(gradients: Iterable[Flat]) -> float:
     return max((float(np.linalg.norm(g)) for g in gradients if np.isfinite(g).all()), default=0.0)
 
 
-def _whose_fault(error: RunFailed, source: ModelProto, feeds: Mapping[str, Any], provider: str) -> OnnxgradError:
-    """What to raise where onnxruntime refused the gradient graph: an InputError where it refuses the model as well."""
+def _whose_fault(
+    error: RunFailed, source: ModelProto, feeds: Mapping[str, Any], provider: str
+) -> OnnxgradError:
+    """What to raise where onnxruntime refused the gradient graph: an InputError where it refuses
+    the model as well.
+    """
     try:
         run(source, feeds, provider=provider)
     except RunFailed as refused:
@@ -166,13 +179,16 @@ def _whose_fault(error: RunFailed, source: ModelProto, feeds: Mapping[str, Any],
     if error.stage not in ("load", "run"):
         return error  # a limit was reached, which says itself which
     return NotProved(
-        f"the gradient, our result, does not run in onnxruntime, though the model does: {error.reason}; please report "
+        "the gradient, our result, does not run in onnxruntime, though the model does: "
+        f"{error.reason}; please report "
         "it with the model"
     )
 
 
 def _same_function(target: str, value: Any, expected: Any, limit: float) -> None:
-    """Differences of the reference judge a gradient only where onnxruntime computes the same. Raises NotProved."""
+    """Differences of the reference judge a gradient only where onnxruntime computes the same.
+    Raises NotProved.
+    """
     a, b = np.asarray(value).astype(np.float64), np.asarray(expected).astype(np.float64)
     size = float(np.abs(b[np.isfinite(b)]).max(initial=0.0))
     if a.shape == b.shape:
@@ -183,12 +199,15 @@ def _same_function(target: str, value: Any, expected: Any, limit: float) -> None
     else:
         what = f"shapes {a.shape} and {b.shape}"
     raise NotProved(
-        f"onnxruntime and the float64 reference compute another '{target}' ({what}): differences of the one say "
+        f"onnxruntime and the float64 reference compute another '{target}' ({what}): differences "
+        "of the one say "
         "nothing about the gradient of the other"
     )
 
 
-def _adjoint(rng: np.random.Generator, value: Any, scalar: bool, program: Program, target: str) -> np.ndarray[Any, Any]:
+def _adjoint(
+    rng: np.random.Generator, value: Any, scalar: bool, program: Program, target: str
+) -> np.ndarray[Any, Any]:
     if scalar:
         return np.ones(())
     dtype = next(v.dtype for v in program.main.vars() if v.name == target)
@@ -197,7 +216,9 @@ def _adjoint(rng: np.random.Generator, value: Any, scalar: bool, program: Progra
 
 
 def _masks_alike(feeds: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The feeds with every mask all true, and all false: what is masked in whole rows may be NaN, and then all is."""
+    """The feeds with every mask all true, and all false: what is masked in whole rows may be
+    NaN, and then all is.
+    """
     masks = [n for n, v in feeds.items() if isinstance(v, np.ndarray) and v.dtype == np.bool_]
     for value in (True, False) if masks else ():
         yield {n: np.full_like(v, value) if n in masks else v for n, v in feeds.items()}

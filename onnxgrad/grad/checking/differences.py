@@ -1,4 +1,6 @@
-"""One value's gradient against central differences along a line; where it is off, beside the kinks."""
+"""One value's gradient against central differences along a line; where it is off, beside the
+kinks.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,17 @@ from onnxgrad.grad.checking.line import SHRINK, STEP, Line
 from onnxgrad.grad.checking.report import ValueCheck
 from onnxgrad.grad.checking.vectors import Flat, Mask
 
-# a gradient this much smaller than the model's largest is judged on the scale of that one: it may be a true zero
+# a gradient this much smaller than the model's largest is judged on the scale of that one: it may
+# be a true zero
 _FLOOR = 1e-3
 _AGREE = 0.1
 
 
 @dataclass(frozen=True)
 class Yardstick:
-    """What errors are measured by: the norm of the model's `largest` gradient, and the `limit` of a relative error."""
+    """What errors are measured by: the norm of the model's `largest` gradient, and the `limit`
+    of a relative error.
+    """
 
     largest: float
     limit: float
@@ -32,8 +37,12 @@ class Yardstick:
         return check.judged and check.error > self.limit
 
 
-def compare_slopes(name: str, g: Flat, values: Flat, at: Line, by: Yardstick) -> tuple[ValueCheck, Flat]:
-    """The gradient `g` of `values` against differences along the line, beside kinks where it is off; the direction."""
+def compare_slopes(
+    name: str, g: Flat, values: Flat, at: Line, by: Yardstick
+) -> tuple[ValueCheck, Flat]:
+    """The gradient `g` of `values` against differences along the line, beside kinks where it is
+    off; the direction.
+    """
     check = _along(name, g, at, by)
     if by.is_off(check) and np.isfinite(g).all():
         return _beside_kinks(check, g, values, at, by)
@@ -41,13 +50,17 @@ def compare_slopes(name: str, g: Flat, values: Flat, at: Line, by: Yardstick) ->
 
 
 def _along(name: str, g: Flat, at: Line, by: Yardstick) -> ValueCheck:
-    """<g, v> against the central differences in the direction v, from steps small enough that two of them agree."""
+    """<g, v> against the central differences in the direction v, from steps small enough that
+    two of them agree.
+    """
     got = float(np.sum(g * at.direction))
     if not np.isfinite(g).all():
         difference = at.central(STEP * max(1.0, at.size))
         both = not np.isfinite(difference)
         what = "all NaN" if np.isnan(g).all() else "NaN" if np.isnan(g).any() else "infinite"
-        why = f"the gradient is {what}" + (" and the differences are not finite: nothing to compare" if both else "")
+        why = f"the gradient is {what}" + (
+            " and the differences are not finite: nothing to compare" if both else ""
+        )
         return ValueCheck(name, got, difference, float("inf"), not both, why)
     against = by.size(g)
     h = STEP * max(1.0, at.size)
@@ -55,7 +68,14 @@ def _along(name: str, g: Flat, at: Line, by: Yardstick) -> ValueCheck:
         small, large = at.central(h * part), at.central(2 * h * part)
         difference = (4 * small - large) / 3
         if not np.isfinite(difference):
-            return ValueCheck(name, got, difference, 0.0, False, "the differences are not finite: nothing to compare")
+            return ValueCheck(
+                name,
+                got,
+                difference,
+                0.0,
+                False,
+                "the differences are not finite: nothing to compare",
+            )
         if abs(small - large) <= _AGREE * by.limit * max(against, abs(difference)):
             break
     else:
@@ -66,8 +86,11 @@ def _along(name: str, g: Flat, at: Line, by: Yardstick) -> ValueCheck:
     return ValueCheck(name, got, difference, error if np.isfinite(error) else float("inf"), True)
 
 
-def _beside_kinks(check: ValueCheck, g: Flat, values: Flat, at: Line, by: Yardstick) -> tuple[ValueCheck, Flat]:
-    """A check that is off, made again where only elements move that are on no kink; and the direction of the move.
+def _beside_kinks(
+    check: ValueCheck, g: Flat, values: Flat, at: Line, by: Yardstick
+) -> tuple[ValueCheck, Flat]:
+    """A check that is off, made again where only elements move that are on no kink; and the
+    direction of the move.
 
     As it was when none is on a kink; not judged when all are.
     """
@@ -80,11 +103,15 @@ def _beside_kinks(check: ValueCheck, g: Flat, values: Flat, at: Line, by: Yardst
         return check, at.direction
     smooth = smooth_elements(values, has_kink)
     if smooth is None:
-        return replace(check, error=0.0, judged=False, why="elements are on kinks, at too many values"), at.direction
+        return replace(
+            check, error=0.0, judged=False, why="elements are on kinks, at too many values"
+        ), at.direction
     kept = g.size - int(smooth.sum())
     why = f"a kink at the value of {kept} of {g.size} elements"
     if not between_slopes(g, at, ~smooth):
-        return replace(check, why=f"{why}, and the gradient there is no slope beside it"), at.direction
+        return replace(
+            check, why=f"{why}, and the gradient there is no slope beside it"
+        ), at.direction
     beside = at.moving(smooth)
     again = _along(check.name, np.where(smooth, g, 0.0), beside, by)
     if kept == g.size or (by.is_off(again) and has_kink(smooth)):

@@ -1,4 +1,6 @@
-"""The weighted sum of the targets along a line through the feeds: its central differences and its kinks."""
+"""The weighted sum of the targets along a line through the feeds: its central differences and
+its kinks.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ class Line:
     """The weighted sum of the targets along a line through the feeds."""
 
     def __init__(
-        self, reference: Float64, feeds: Mapping[str, Any], delta: str, direction: Flat, weights: Mapping[str, Flat],
+        self, reference: Float64, feeds: Mapping[str, Any], delta: str, direction: Flat,
+        weights: Mapping[str, Flat],
         size: float,
     ) -> None:  # fmt: skip
         self.reference, self.feeds, self.delta = reference, feeds, delta
@@ -28,7 +31,9 @@ class Line:
     def central(self, h: float) -> float:
         """(f(h) - f(-h)) / 2h."""
         plus, minus = (self._run(s * h) for s in (1.0, -1.0))
-        moved = sum(float(np.sum(np.float64(w) * (plus[t] - minus[t]))) for t, w in self.weights.items())
+        moved = sum(
+            float(np.sum(np.float64(w) * (plus[t] - minus[t]))) for t, w in self.weights.items()
+        )
         return moved / (2 * h)
 
     def kink(self, h: float) -> float:
@@ -36,14 +41,17 @@ class Line:
         runs = {k: self._run(k * h) for k in (-2, -1, 0, 1, 2)}
 
         def slope(k: int) -> float:
-            rise = sum(float(np.sum(np.float64(w) * (runs[k][t] - runs[0][t]))) for t, w in self.weights.items())
+            rise = sum(
+                float(np.sum(np.float64(w) * (runs[k][t] - runs[0][t])))
+                for t, w in self.weights.items()
+            )
             return rise / (k * h)
 
         return abs((2 * slope(1) - slope(2)) - (2 * slope(-1) - slope(-2)))
 
     def has_kink(self, least: float) -> bool:
-        """Whether the slopes differ by more than `least` at every step: one nearby goes away with small steps, what
-        rounding does with large ones.
+        """Whether the slopes differ by more than `least` at every step: one nearby goes away with
+        small steps, what rounding does with large ones.
         """
         return all(not self.kink(STEP * max(1.0, self.size) * part) <= least for part in SHRINK)
 

@@ -11,10 +11,12 @@ _NAMED = 5
 
 @dataclass(frozen=True)
 class ValueCheck:
-    """One requested value: the directional derivative both ways, and their difference relative to the scale.
+    """One requested value: the directional derivative both ways, and their difference relative to
+    the scale.
 
-    `judged`: the two could be compared; `why` not, or what else is to be said. `unreachable`: no path leads from the
-    value to the target, so 0 is right; `allowed`: the user takes 0 = 0 for an answer.
+    `judged`: the two could be compared; `why` not, or what else is to be said. `unreachable`: no
+    path leads from the value to the target, so 0 is right; `allowed`: the user takes 0 = 0 for an
+    answer.
     """
 
     name: str
@@ -43,15 +45,17 @@ class ValueCheck:
         numbers = {"gradient": self.gradient, "difference": self.difference, "error": self.error}
         return {
             "name": self.name,
-            **{key: value if math.isfinite(value) else str(value) for key, value in numbers.items()},
-            "judged": self.judged, "why": self.why, "zero": self.zero, "unreachable": self.unreachable,
+            **{key: n if math.isfinite(n) else str(n) for key, n in numbers.items()},
+            "judged": self.judged, "why": self.why, "zero": self.zero,
+            "unreachable": self.unreachable,
         }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class GradientReport:
-    """The verdict is `ok`, and what the report is as a truth value: every value judged is within the tolerance, and
-    something was judged that is not 0 = 0 (where every value is unreachable, 0 is the proof).
+    """The verdict is `ok`, and what the report is as a truth value: every value judged is within
+    the tolerance, and something was judged that is not 0 = 0 (where every value is unreachable, 0
+    is the proof).
     """
 
     values: tuple[ValueCheck, ...]
@@ -78,9 +82,13 @@ class GradientReport:
         if not open_values or any(not v.zero for v in judged):
             return ""
         if not judged:
-            return f"no value could be judged ({'; '.join(f'{v.name!r}: {v.why}' for v in open_values[:_NAMED])})"
+            return (
+                "no value could be judged "
+                f"({'; '.join(f'{v.name!r}: {v.why}' for v in open_values[:_NAMED])})"
+            )
         return (
-            f"every gradient and every difference is 0 ({_listed(judged)}): give other values with --input or "
+            f"every gradient and every difference is 0 ({_listed(judged)}): give other values with "
+            "--input or "
             f"--data-seed, or accept it with --allow-empty {judged[0].name}"
         )
 
@@ -112,20 +120,26 @@ class GradientReport:
     def __str__(self) -> str:
         if self.verdict == "not proved":
             return f"gradient not proved: {self.unproved}"
-        head = "gradient agrees with differences" if self.ok else "gradient DIFFERS from differences"
+        head = (
+            "gradient agrees with differences" if self.ok else "gradient DIFFERS from differences"
+        )
         worst = self.worst
         if worst is None:
             return f"{head}: no value was left to judge"
         skipped = [v for v in self.values if not v.judged]
         zeros = [v for v in self.values if v.zero and not v.unreachable]
         absent = [v for v in self.values if v.zero and v.unreachable]
-        tail = f", {len(skipped)} not judged ({_listed(skipped)}: {skipped[0].why})" if skipped else ""
+        tail = (
+            f", {len(skipped)} not judged ({_listed(skipped)}: {skipped[0].why})" if skipped else ""
+        )
         tail += f", 0 = 0 for {_listed(zeros)}" if zeros else ""
         tail += f", no path to the target from {_listed(absent)}" if absent else ""
         why = f", {worst.why}" if worst.why else ""
         return (
-            f"{head}: {len(self.values) - len(skipped)} values{tail}, worst '{worst.name}': <g, v> = "
-            f"{worst.gradient:.6g}, differences {worst.difference:.6g}, error {worst.error:.1e}{why} "
+            f"{head}: {len(self.values) - len(skipped)} values{tail}, worst '{worst.name}': <g, v> "
+            "= "
+            f"{worst.gradient:.6g}, differences {worst.difference:.6g}, error "
+            f"{worst.error:.1e}{why} "
             f"(tolerance {self.tolerance:.0e}, {self.provider})"
         )
 

@@ -1,7 +1,9 @@
-"""The second look at a gradient that is off: whether float64 has it right, and rounding explains onnxruntime's.
+"""The second look at a gradient that is off: whether float64 has it right, and rounding explains
+onnxruntime's.
 
-The gradient graph itself in float64 has to agree ten times better, and onnxruntime with that up to what rounding at
-every step does, which random rounding shows (Parker, Monte Carlo arithmetic, 1997).
+The gradient graph itself in float64 has to agree ten times better, and onnxruntime with that up to
+what rounding at every step does, which random rounding shows (Parker, Monte Carlo arithmetic,
+1997).
 """
 
 from __future__ import annotations
@@ -47,17 +49,22 @@ def coarsest(program: Program) -> int:
 class _Rounding:
     """The gradient graph in float64, and what rounding at every step does to it."""
 
-    def __init__(self, graph: ModelProto, given: Mapping[str, Any], adjoints: Mapping[str, str], unit: float) -> None:
+    def __init__(
+        self, graph: ModelProto, given: Mapping[str, Any], adjoints: Mapping[str, str], unit: float
+    ) -> None:
         reference = Float64(graph)
         self.adjoints = adjoints
         wanted = list(adjoints.values())
         self.exact = reference.run(given, outputs=wanted)
         self.rounded = [
-            reference.run(given, outputs=wanted, jitter=unit, everywhere=True, seed=i) for i in range(_TRIALS)
+            reference.run(given, outputs=wanted, jitter=unit, everywhere=True, seed=i)
+            for i in range(_TRIALS)
         ]
 
     def judge(self, check: ValueCheck, direction: Flat, g: Flat, by: Yardstick) -> ValueCheck:
-        """The check with float64's error where onnxruntime's is rounding; unchanged where it is not."""
+        """The check with float64's error where onnxruntime's is rounding; unchanged where it is
+        not.
+        """
 
         def along(values: Mapping[str, Any]) -> float:
             return float(np.sum(flat(values[self.adjoints[check.name]]) * direction))
@@ -66,16 +73,25 @@ class _Rounding:
         noise = max(abs(along(r) - exact) for r in self.rounded)
         size = by.size(g)
         error = abs(exact - check.difference) / size
-        if not error <= by.limit / 10 or not abs(check.gradient - exact) <= _NOISES * noise + by.limit * size:
+        if (
+            not error <= by.limit / 10
+            or not abs(check.gradient - exact) <= _NOISES * noise + by.limit * size
+        ):
             return check
-        return replace(check, error=error, why=f"in float64; rounding in onnxruntime moves it by {check.error:.0e}")
+        return replace(
+            check,
+            error=error,
+            why=f"in float64; rounding in onnxruntime moves it by {check.error:.0e}",
+        )
 
 
 def second_look(
-    checks: list[ValueCheck], directions: Mapping[str, Flat], gradients: Mapping[str, Flat], by: Yardstick,
-    graph: ModelProto, given: Mapping[str, Any], found: Gradient,
+    checks: list[ValueCheck], directions: Mapping[str, Flat], gradients: Mapping[str, Flat],
+    by: Yardstick, graph: ModelProto, given: Mapping[str, Any], found: Gradient,
 ) -> list[ValueCheck]:  # fmt: skip
-    """The checks, those that are off judged by float64; as they are where the reference cannot run the gradient."""
+    """The checks, those that are off judged by float64; as they are where the reference cannot
+    run the gradient.
+    """
     doubtful = [c for c in checks if by.is_off(c)]
     if not doubtful:
         return checks
@@ -83,4 +99,7 @@ def second_look(
         leg = _Rounding(graph, given, found.adjoints, _UNITS[coarsest(found.program)])
     except Unsupported:
         return checks
-    return [leg.judge(c, directions[c.name], gradients[c.name], by) if c in doubtful else c for c in checks]
+    return [
+        leg.judge(c, directions[c.name], gradients[c.name], by) if c in doubtful else c
+        for c in checks
+    ]

@@ -1,4 +1,6 @@
-"""Values as vectors: what the numeric check adds to a tensor or to a sequence of them, and takes inner products of."""
+"""Values as vectors: what the numeric check adds to a tensor or to a sequence of them, and takes
+inner products of.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 def flat(value: Any) -> Flat:
     """A tensor in float64 as it is; a sequence as one vector."""
     if isinstance(value, list):
-        return np.concatenate([np.zeros(0), *(np.asarray(v).astype(np.float64).ravel() for v in value)])
+        return np.concatenate(
+            [np.zeros(0), *(np.asarray(v).astype(np.float64).ravel() for v in value)]
+        )
     return np.asarray(value).astype(np.float64)
 
 
@@ -30,7 +34,10 @@ def shaped(vector: Flat, like: Any) -> Any:
     if not isinstance(like, list):
         return vector
     ends = np.cumsum([np.size(v) for v in like])
-    return [part.reshape(np.shape(v)) for part, v in zip(np.split(vector, ends[:-1]) if like else [], like)]
+    return [
+        part.reshape(np.shape(v))
+        for part, v in zip(np.split(vector, ends[:-1]) if like else [], like)
+    ]
 
 
 def moved_by(v: Var, delta: Var) -> Var:
@@ -43,7 +50,9 @@ def moved_by(v: Var, delta: Var) -> Var:
 def zero_deltas(
     model: ModelProto, feeds: Mapping[str, Any], names: Iterable[str], sequences: Collection[str]
 ) -> dict[str, Any]:
-    """For each named value what moves it by nothing: a number for a tensor, a sequence of zeros for a sequence."""
+    """For each named value what moves it by nothing: a number for a tensor, a sequence of zeros
+    for a sequence.
+    """
     names = list(names)
     unknown = [n for n in names if n in sequences and n not in feeds]
     values = {**feeds, **values_of(model, feeds, unknown)}

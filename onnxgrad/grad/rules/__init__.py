@@ -1,39 +1,46 @@
-"""The gradient rules, one folder per family. Every module in it is imported, and registers its rules, at once.
+"""The gradient rules, one folder per family. Every module in it is imported, and registers its
+rules, at once.
 
-How to write a rule
--------------------
-One formula per operand, in the order of ONNX's schema; `None` (or leaving out trailing ones) means that nothing
-flows there::
+How to write a rule ------------------- One formula per operand, in the order of ONNX's schema;
+`None` (or leaving out trailing ones) means that nothing flows there::
 
-    vjp("Mul", lambda g, y, a, b: g * b, lambda g, y, a, b: g * a)
-    vjp("Softmax", lambda g, y, x, axis: (g - op.ReduceSum(g * y, [axis], keepdims=1)) * y)
-    vjp("LayerNormalization", dx, dscale, dbias, broadcasts=True)     # g[0], y[1], y[2]: several outputs
-    vjp_all("Concat", lambda g, y, xs, axis: [...])                   # any number of operands: a list, one per input
-    vjp_blocks("If", f)                                               # f(binding, g, wanted) -> {value: partial}
-    zero("Floor", "Ceil")                                             # derivative zero almost everywhere
-    body("my::Square", lambda x, *, scale=1.0: x * x * scale)         # what it computes: that is differentiated
+    vjp("Mul", lambda g, y, a, b: g * b, lambda g, y, a, b: g * a) vjp("Softmax", lambda g, y, x,
+    axis: (g - op.ReduceSum(g * y, [axis], keepdims=1)) * y) vjp("LayerNormalization", dx, dscale,
+    dbias, broadcasts=True)     # g[0], y[1], y[2]: several outputs vjp_all("Concat", lambda g, y,
+    xs, axis: [...])                   # any number of operands: a list, one per input
+    vjp_blocks("If", f)                                               # f(binding, g, wanted) ->
+    {value: partial} zero("Floor", "Ceil")                                             # derivative
+    zero almost everywhere body("my::Square", lambda x, *, scale=1.0: x * x * scale)         # what
+    it computes: that is differentiated
 
-`g` is the output's adjoint, `y` the output. When the schema allows several outputs both are tuples: `g[i]` is None
-where no adjoint arrived (`fill=True`: zeros instead), and `y[i]` of an optional output that the model leaves out adds
-it to the forward binding. `many=True` or `many=False` says so for operators without a schema.
+`g` is the output's adjoint, `y` the output. When the schema allows several outputs both are tuples:
+`g[i]` is None where no adjoint arrived (`fill=True`: zeros instead), and `y[i]` of an optional
+output that the model leaves out adds it to the forward binding. `many=True` or `many=False` says so
+for operators without a schema.
 
 The parameters after `g` and `y` are read by name and position:
 
-* the name of an attribute: its value, the schema's default filled in (the parameter's own default if there is none);
-* `binding`: the forward Binding; `wanted`: a tuple of bools, one per input, for rules that save work by it;
-* anything else: the next operand, None when omitted. Operands that say shapes, axes or counts (`registry.SHAPE_LIKE`)
-  arrive as a tuple of ints when constant, whether the opset has them as input or attribute, and as a Var otherwise.
+* the name of an attribute: its value, the schema's default filled in (the parameter's own default
+  if there is none);
+* `binding`: the forward Binding; `wanted`: a tuple of bools, one per input, for rules that save
+  work by it;
+* anything else: the next operand, None when omitted. Operands that say shapes, axes or counts
+  (`registry.SHAPE_LIKE`) arrive as a tuple of ints when constant, whether the opset has them as
+  input or attribute, and as a Var otherwise.
 
-A formula emits with `op.X(...)` and Python arithmetic on Vars; a literal takes the dtype of the schema's type variable.
-Equal emissions are shared, so formulas repeat common parts freely. `None` as an answer: nothing to add.
+A formula emits with `op.X(...)` and Python arithmetic on Vars; a literal takes the dtype of the
+schema's type variable. Equal emissions are shared, so formulas repeat common parts freely. `None`
+as an answer: nothing to add.
 
-What the engine does, so that no rule does it: undo numpy broadcasting (`broadcasts=True`; the default for arithmetic,
-Where, MatMul, Gemm), cast a partial to its operand's dtype, give it its operand's symbolic shape, add partials up. A
-partial of another shape is an error that names the rule. Models come in at opset 18 or above.
+What the engine does, so that no rule does it: undo numpy broadcasting (`broadcasts=True`; the
+default for arithmetic, Where, MatMul, Gemm), cast a partial to its operand's dtype, give it its
+operand's symbolic shape, add partials up. A partial of another shape is an error that names the
+rule. Models come in at opset 18 or above.
 
-Helpers: `ir.like.reshape_like`, `expand_like`, `zeros_like`, `shape_of` (constant where sizes are known), and
-`rules._common`. State the convention at a kink in `notes=`; PyTorch's where it has one. Every operator that a rule
-emits needs a rule itself, for second derivatives. Formulations are chosen by measurement in onnxruntime.
+Helpers: `ir.like.reshape_like`, `expand_like`, `zeros_like`, `shape_of` (constant where sizes are
+known), and `rules._common`. State the convention at a kink in `notes=`; PyTorch's where it has one.
+Every operator that a rule emits needs a rule itself, for second derivatives. Formulations are
+chosen by measurement in onnxruntime.
 
 Each family is tested by `tests/grad/numeric.py` (see there): one line per case.
 """

@@ -1,4 +1,6 @@
-"""What several families of rules need: axes restored after a reduction, counts, one-hot masks as numbers."""
+"""What several families of rules need: axes restored after a reduction, counts, one-hot masks as
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def where(mask: Var, then: Any, otherwise: Any) -> Var:
 
 
 def restored(v: Var, axes: Axes, keepdims: int) -> Var:
-    """The result of a reduction with its reduced axes back as ones, so that it broadcasts against the operand."""
+    """The result of a reduction with its reduced axes back as ones, so that it broadcasts
+    against the operand.
+    """
     if keepdims or v.shape == () or axes is None or (not isinstance(axes, Var) and not axes):
         return v  # nothing was dropped, or everything was and a scalar broadcasts
     return op.Unsqueeze(v, axes if isinstance(axes, Var) else list(axes))
@@ -39,7 +43,9 @@ def axes_operand(axes: Axes) -> Any:
 
 
 def reduced_count(x: Var, y: Var, axes: Axes) -> int | Var:
-    """How many elements of `x` went into each of `y`: an int when the sizes are known, else a scalar of x's dtype."""
+    """How many elements of `x` went into each of `y`: an int when the sizes are known, else a
+    scalar of x's dtype.
+    """
     shape = x.shape
     if shape is not None and not isinstance(axes, Var):
         over = axes or range(len(shape))
@@ -71,9 +77,9 @@ def sum_like(v: Var, scalar: Var) -> Var:
 def pad(v: Var, pads: Any, axes: Any = None, value: Any = None) -> Var:
     """Zeros, or `value`, around `v` (negative pads crop), along `axes` or all.
 
-    Pads of all axes, and all axes, are always written. onnxruntime 1.31 moves a Transpose through a Pad of some axes as
-    if it were one of all, and fuses a Pad without axes into the Conv or MaxPool behind it even where it pads the Conv's
-    weight; neither then runs.
+    Pads of all axes, and all axes, are always written. onnxruntime 1.31 moves a Transpose through a
+    Pad of some axes as if it were one of all, and fuses a Pad without axes into the Conv or MaxPool
+    behind it even where it pads the Conv's weight; neither then runs.
     """
     if v.rank is not None:
         pads = pads if axes is None else _pads_of_all(pads, axes, v.rank)

@@ -1,7 +1,9 @@
-"""Sliding windows: what pads, strides and dilations mean, and the two products behind Conv, ConvTranspose and pooling.
+"""Sliding windows: what pads, strides and dilations mean, and the two products behind Conv,
+ConvTranspose and pooling.
 
 A window operator relates long axes (D) and short axes (O): the long position is o s + k d - begin.
-Known sizes give exact attributes; sizes known at run time only are handled by computing a little more and slicing.
+Known sizes give exact attributes; sizes known at run time only are handled by computing a little
+more and slicing.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from onnxgrad.ir.var import Var
 
 @dataclass(frozen=True)
 class Geometry:
-    """Per spatial axis: kernel size, stride, dilation, zeros before and after; `begin` and `end` may be int64 Vars.
+    """Per spatial axis: kernel size, stride, dilation, zeros before and after; `begin` and `end`
+    may be int64 Vars.
 
     `kernel` is None where the size is known at run time only.
     """
@@ -67,22 +70,36 @@ def geometry(binding: Binding, kernel: Sequence[int] | None, long: Var, short: V
     auto = binding.attr("auto_pad", "NOTSET")
     if auto in ("NOTSET", "VALID"):
         pads = tuple(binding.attr("pads") or (0,) * (2 * n)) if auto == "NOTSET" else (0,) * (2 * n)
-        return Geometry(None if kernel is None else tuple(kernel), strides, dilations, pads[:n], pads[n:])
+        return Geometry(
+            None if kernel is None else tuple(kernel), strides, dilations, pads[:n], pads[n:]
+        )
     if kernel is None:
-        raise InputError(f"the gradient of '{binding}' needs the kernel's size, which shape inference does not know")
+        raise InputError(
+            f"the gradient of '{binding}' needs the kernel's size, which shape "
+            "inference does not know"
+        )
     extent = [(k - 1) * d + 1 for k, d in zip(kernel, dilations)]
     sizes = spatial(long)
     if sizes is not None:
-        total: Any = [max((-(-d // s) - 1) * s + e - d, 0) for d, s, e in zip(sizes, strides, extent)]
+        total: Any = [
+            max((-(-d // s) - 1) * s + e - d, 0) for d, s, e in zip(sizes, strides, extent)
+        ]
     elif all(s == 1 for s in strides):
         total = [e - 1 for e in extent]
     else:
         covered = (op.Shape(short, start=2) - np.array([1], np.int64)) * np.array(strides, np.int64)
-        total = op.Max(covered + np.array(extent, np.int64) - op.Shape(long, start=2), np.array([0], np.int64))
+        total = op.Max(
+            covered + np.array(extent, np.int64) - op.Shape(long, start=2), np.array([0], np.int64)
+        )
     if isinstance(total, Var):
         half = op.Div(total, np.array([2], np.int64))
         rest = total - half
-        return Geometry(tuple(kernel), strides, dilations, *((half, rest) if auto == "SAME_UPPER" else (rest, half)))
+        return Geometry(
+            tuple(kernel),
+            strides,
+            dilations,
+            *((half, rest) if auto == "SAME_UPPER" else (rest, half)),
+        )
     small, large = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
     begin, end = (small, large) if auto == "SAME_UPPER" else (large, small)
     return Geometry(tuple(kernel), strides, dilations, begin, end)
@@ -94,7 +111,8 @@ def spatial_rank(kernel: Sequence[int] | None, x: Var, binding: Binding) -> int:
         return len(kernel)
     if x.rank is None:
         raise InputError(
-            f"the gradient of '{binding}' needs the rank of its input, which shape inference does not know"
+            f"the gradient of '{binding}' needs the rank of its input, which shape inference does "
+            "not know"
         )
     return x.rank - 2
 
@@ -106,13 +124,18 @@ def kernel_of(w: Var, binding: Binding) -> tuple[int, ...] | None:
 
 
 def onto_long(short: Var, w: Var, like: Var, geo: Geometry, group: int) -> Var:
-    """ConvTranspose of `short` by `w` (rows, columns per group, kernel) with the spatial sizes of `like`."""
+    """ConvTranspose of `short` by `w` (rows, columns per group, kernel) with the spatial sizes
+    of `like`.
+    """
     o, d = spatial(short), spatial(like)
     n = len(geo.strides)
     options: dict[str, Any] = {"group": group, "strides": geo.strides, "dilations": geo.dilations}
     if o is not None and d is not None and geo.is_fixed and not isinstance(geo.begin, Var):
         # what reaches past the end is cropped; what no window reaches is zero
-        cropped = [(a - 1) * s + e - b - size for a, s, e, b, size in zip(o, geo.strides, geo.extent, geo.begin, d)]
+        cropped = [
+            (a - 1) * s + e - b - size
+            for a, s, e, b, size in zip(o, geo.strides, geo.extent, geo.begin, d)
+        ]
         extra = [max(-c, 0) for c in cropped]
         fits = all(x < max(s, dil) for x, s, dil in zip(extra, geo.strides, geo.dilations))
         result = op.ConvTranspose(
@@ -124,7 +147,11 @@ def onto_long(short: Var, w: Var, like: Var, geo: Geometry, group: int) -> Var:
         )
         return result if fits else pad(result, [0] * (n + 4) + extra)
     result = op.ConvTranspose(
-        short, w, pads=[*geo.fixed_begin, *(0,) * n], output_padding=[s - 1 for s in geo.strides], **options
+        short,
+        w,
+        pads=[*geo.fixed_begin, *(0,) * n],
+        output_padding=[s - 1 for s in geo.strides],
+        **options,
     )
     size = op.Shape(like, start=2)
     first: Any = geo.begin if isinstance(geo.begin, Var) else np.zeros(n, np.int64)
@@ -140,10 +167,19 @@ def onto_short(long: Var, w: Var, like: Var, geo: Geometry, group: int) -> Var:
     d, o = spatial(long), spatial(like)
     n = len(geo.strides)
     options: dict[str, Any] = {"group": group, "strides": geo.strides, "dilations": geo.dilations}
-    if d is None or o is None or not geo.is_fixed or isinstance(geo.begin, Var) or isinstance(geo.end, Var):
+    if (
+        d is None
+        or o is None
+        or not geo.is_fixed
+        or isinstance(geo.begin, Var)
+        or isinstance(geo.end, Var)
+    ):
         result = _conv_padded(long, w, geo, options)
         return op.Slice(result, np.zeros(n, np.int64), op.Shape(like, start=2), np.arange(2, n + 2))
-    missing = [(a - 1) * s + e - b - size for a, s, e, b, size in zip(o, geo.strides, geo.extent, geo.begin, d)]
+    missing = [
+        (a - 1) * s + e - b - size
+        for a, s, e, b, size in zip(o, geo.strides, geo.extent, geo.begin, d)
+    ]
     result = op.Conv(long, w, pads=[*geo.begin, *(max(m, 0) for m in missing)], **options)
     if all(-m < s for m, s in zip(missing, geo.strides)):
         return result
@@ -159,7 +195,8 @@ def _conv_padded(long: Var, w: Var, geo: Geometry, options: dict[str, Any]) -> V
 
 
 def weight_gradient(long: Var, short: Var, w: Var, geo: Geometry, group: int) -> Var:
-    """sum over batch and positions of long[n, c, o s + k d - begin] short[n, m, o], as (M, C / group, kernel).
+    """sum over batch and positions of long[n, c, o s + k d - begin] short[n, m, o], as (M, C /
+    group, kernel).
 
     A Conv of `long` by `short` with batch and channel axes swapped, stride and dilation swapped.
     """
@@ -173,7 +210,10 @@ def weight_gradient(long: Var, short: Var, w: Var, geo: Geometry, group: int) ->
     options: dict[str, Any] = {"group": group, "strides": geo.dilations, "dilations": geo.strides}
     d, o = spatial(long), spatial(short)
     if d is not None and o is not None and geo.is_fixed and not isinstance(geo.begin, Var):
-        missing = [(a - 1) * s + e - b - size for a, s, e, b, size in zip(o, geo.strides, geo.extent, geo.begin, d)]
+        missing = [
+            (a - 1) * s + e - b - size
+            for a, s, e, b, size in zip(o, geo.strides, geo.extent, geo.begin, d)
+        ]
         result = op.Conv(data, kernels, pads=[*geo.begin, *(max(m, 0) for m in missing)], **options)
         exact = all(-m < dil for m, dil in zip(missing, geo.dilations))
     else:
@@ -187,12 +227,15 @@ def weight_gradient(long: Var, short: Var, w: Var, geo: Geometry, group: int) ->
 
 def _is_pointwise(geo: Geometry) -> bool:
     """A kernel of one pixel without padding."""
-    padded = isinstance(geo.begin, Var) or isinstance(geo.end, Var) or any(geo.begin) or any(geo.end)
+    padded = (
+        isinstance(geo.begin, Var) or isinstance(geo.end, Var) or any(geo.begin) or any(geo.end)
+    )
     return not padded and geo.kernel is not None and all(k == 1 for k in geo.kernel)
 
 
 def _pointwise_product(long: Var, short: Var, geo: Geometry) -> Var | None:
-    """short @ long^T over batch and positions, 3 to 9 times faster than the Conv; None where sizes are not known.
+    """short @ long^T over batch and positions, 3 to 9 times faster than the Conv; None where sizes
+    are not known.
 
     With strides by Einsum, which needs fewer nodes for the few pixels that are left.
     """
@@ -227,7 +270,13 @@ def _batch_per_group(v: Var, group: int, n: int) -> Var:
     else:
         sizes_now = op.Shape(v, start=2)
         channels_now = op.Div(op.Shape(v, start=1, end=2), np.array([group], np.int64))
-        split = op.Concat(op.Shape(v, start=0, end=1), np.array([group], np.int64), channels_now, sizes_now, axis=0)
+        split = op.Concat(
+            op.Shape(v, start=0, end=1),
+            np.array([group], np.int64),
+            channels_now,
+            sizes_now,
+            axis=0,
+        )
         joined = op.Concat(channels_now, np.array([-1], np.int64), sizes_now, axis=0)
     swapped = op.Transpose(op.Reshape(v, split), perm=[2, 1, 0, *spatial_axes])
     return op.Reshape(swapped, joined)

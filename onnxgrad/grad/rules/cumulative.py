@@ -21,17 +21,23 @@ vjp(
 )
 
 
-def _cum_prod(g: Var, y: Var, x: Var, axis: Any, exclusive: int, reverse: int, binding: Binding) -> Var:
-    """dx_j = sum over the products that hold x_j of g_i times the product of the others, zeros counted apart.
+def _cum_prod(
+    g: Var, y: Var, x: Var, axis: Any, exclusive: int, reverse: int, binding: Binding
+) -> Var:
+    """dx_j = sum over the products that hold x_j of g_i times the product of the others, zeros
+    counted apart.
 
-    With P_i the product of the nonzero factors of y_i and z_i the number of its zeros: a nonzero x_j takes part where
-    z_i = 0 (the others' product is P_i / x_j), a zero x_j where it is the only zero, z_i = 1 (it is P_i).
+    With P_i the product of the nonzero factors of y_i and z_i the number of its zeros: a nonzero
+    x_j takes part where z_i = 0 (the others' product is P_i / x_j), a zero x_j where it is the only
+    zero, z_i = 1 (it is P_i).
     """
     along = binding.inputs[1]
     is_zero = op.Equal(x, 0.0)
     nonzero = where(is_zero, 1.0, x)
     products = op.CumProd(nonzero, along, exclusive=exclusive, reverse=reverse)
-    zeros = op.CumSum(op.Cast(is_zero, to=TensorProto.INT32), along, exclusive=exclusive, reverse=reverse)
+    zeros = op.CumSum(
+        op.Cast(is_zero, to=TensorProto.INT32), along, exclusive=exclusive, reverse=reverse
+    )
 
     def gathered(count: int) -> Var:
         taking_part = where(op.Equal(zeros, count), g * products, 0.0)

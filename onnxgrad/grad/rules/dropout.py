@@ -14,11 +14,17 @@ from onnxgrad.ir.var import Var
 
 
 def _kept_scale(x: Var, ratio: Var | None, training_mode: Var | None) -> Var | None:
-    """What a kept element is multiplied by in training, 1 / (1 - ratio); None where nothing is ever dropped."""
+    """What a kept element is multiplied by in training, 1 / (1 - ratio); None where nothing is
+    ever dropped.
+    """
     if training_mode is None or (training_mode.const is not None and not training_mode.const.any()):
         return None
     if ratio is None or ratio.const is not None:
-        rate = 0.5 if ratio is None or ratio.const is None else float(np.asarray(ratio.const, np.float64).reshape(()))
+        rate = (
+            0.5
+            if ratio is None or ratio.const is None
+            else float(np.asarray(ratio.const, np.float64).reshape(()))
+        )
         scale = constant(1.0 / (1.0 - rate) if rate < 1.0 else 0.0, x.dtype)
     else:
         share = op.Cast(ratio, to=x.dtype)

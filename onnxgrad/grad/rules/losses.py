@@ -29,15 +29,24 @@ def _cross_entropy(
     reduction: str,
     ignore_index: int | None,
 ) -> Var | None:
-    """(softmax - onehot) times each sample's share; the adjoint of log_prob, when there is one, as for LogSoftmax."""
+    """(softmax - onehot) times each sample's share; the adjoint of log_prob, when there is one,
+    as for LogSoftmax.
+    """
     log_prob = y[1]
     probability = op.Exp(log_prob)
     total: Var | None = None
     if g[0] is not None:
         share, places = sample_share(g[0], scores, labels, weights, reduction, ignore_index)
         if is_static(places.shape) and (element_count(places.shape) or 0) <= _KEPT:
-            minus_one = np.full([d for d in places.shape or () if isinstance(d, int)], -1.0, numpy_dtype(scores.dtype))
-            total = scatter_elements(probability, places, constant(minus_one), axis=1, reduction="add") * share
+            minus_one = np.full(
+                [d for d in places.shape or () if isinstance(d, int)],
+                -1.0,
+                numpy_dtype(scores.dtype),
+            )
+            total = (
+                scatter_elements(probability, places, constant(minus_one), axis=1, reduction="add")
+                * share
+            )
         else:
             total = scatter_elements(probability * share, places, -share, axis=1, reduction="add")
     if len(g) > 1 and g[1] is not None:
@@ -47,7 +56,9 @@ def _cross_entropy(
 
 
 def safe_places(labels: Var, ignore_index: int | None, scores: Var) -> tuple[Var, Var | None]:
-    """The labels as (N, 1, d1, ...), safe to index the scores' classes with, and which of them are ignored."""
+    """The labels as (N, 1, d1, ...), safe to index the scores' classes with, and which of them
+    are ignored.
+    """
     places = op.Unsqueeze(labels, [1])
     if ignore_index is None:
         return places, None
@@ -63,14 +74,16 @@ def sample_share(
 ) -> tuple[Var, Var]:
     """What each sample's loss receives and its label, safe to index with: both (N, 1, d1, ...).
 
-    An ignored sample gets 0 even where all are, and the mean itself is NaN. (Labelled samples that weigh nothing get
-    0/0, as in PyTorch.)
+    An ignored sample gets 0 even where all are, and the mean itself is NaN. (Labelled samples that
+    weigh nothing get 0/0, as in PyTorch.)
     """
     places, ignored = safe_places(labels, ignore_index, scores)
     weight = None if weights is None else op.Gather(weights, places)
     if ignored is not None:
         weight = op.Where(
-            ignored, constant(0.0, scores.dtype), constant(1.0, scores.dtype) if weight is None else weight
+            ignored,
+            constant(0.0, scores.dtype),
+            constant(1.0, scores.dtype) if weight is None else weight,
         )
     if reduction == "none":
         share = op.Unsqueeze(g, [1])
@@ -79,7 +92,11 @@ def sample_share(
         # one over how many count; nothing where none does, where the mean itself is NaN
         return op.LpNormalization(weight, p=1, axis=0) * g, places
     if reduction == "mean":
-        total = op.Cast(op.Size(labels), to=scores.dtype) if weight is None else op.ReduceSum(weight, keepdims=0)
+        total = (
+            op.Cast(op.Size(labels), to=scores.dtype)
+            if weight is None
+            else op.ReduceSum(weight, keepdims=0)
+        )
         g = g / total
         if ignored is not None:
             return op.Where(ignored, 0.0, g if weights is None else weight * g), places
@@ -91,8 +108,18 @@ def _is_column(weight: Var) -> bool:
     return weight.rank == 2 and weight.dtype in (TensorProto.FLOAT, TensorProto.DOUBLE)
 
 
-def _weights(g: Var, y: Var, log_prob: Var, labels: Var, weights: Var, reduction: str, ignore_index: int | None) -> Var:
-    """Each class gets its samples' -log p, in a mean less the loss itself and over the total weight."""
+def _weights(
+    g: Var,
+    y: Var,
+    log_prob: Var,
+    labels: Var,
+    weights: Var,
+    reduction: str,
+    ignore_index: int | None,
+) -> Var:
+    """Each class gets its samples' -log p, in a mean less the loss itself and over the total
+    weight.
+    """
     places, ignored = safe_places(labels, ignore_index, log_prob)
     part = -op.GatherElements(log_prob, places, axis=1)
     if reduction == "mean":
@@ -105,11 +132,19 @@ def _weights(g: Var, y: Var, log_prob: Var, labels: Var, weights: Var, reduction
     if ignored is not None:
         part = op.Where(ignored, 0.0, part)
     flat = op.Reshape(places, [-1])
-    return scatter_elements(zeros_like(weights), flat, op.Reshape(part, [-1]), axis=0, reduction="add")
+    return scatter_elements(
+        zeros_like(weights), flat, op.Reshape(part, [-1]), axis=0, reduction="add"
+    )
 
 
 def _likelihood(
-    g: Var, y: Var, log_prob: Var, labels: Var, weights: Var | None, reduction: str, ignore_index: int | None
+    g: Var,
+    y: Var,
+    log_prob: Var,
+    labels: Var,
+    weights: Var | None,
+    reduction: str,
+    ignore_index: int | None,
 ) -> Var:
     """Each sample's share, negative, at its label."""
     share, places = sample_share(g, log_prob, labels, weights, reduction, ignore_index)
@@ -126,7 +161,9 @@ vjp(
     _cross_entropy,
     None,
     lambda g, y, scores, labels, weights, reduction, ignore_index: (
-        None if g[0] is None else _weights(g[0], y[0], y[1], labels, weights, reduction, ignore_index)
+        None
+        if g[0] is None
+        else _weights(g[0], y[0], y[1], labels, weights, reduction, ignore_index)
     ),
     notes=_NOTES,
 )

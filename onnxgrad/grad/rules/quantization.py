@@ -15,11 +15,20 @@ from onnxgrad.ir.var import Var
 
 
 def _dequantize_scale(
-    g: Var, y: Var, x: Var, scale: Var, zero_point: Var | None, axis: int, block_size: int | None, binding: Binding
+    g: Var,
+    y: Var,
+    x: Var,
+    scale: Var,
+    zero_point: Var | None,
+    axis: int,
+    block_size: int | None,
+    binding: Binding,
 ) -> Var:
     """y = (x - zero_point) * scale: the sum of g * (x - zero_point) over what shares a scale."""
     if scale.rank is None or x.rank is None:
-        raise InputError(f"the gradient of '{binding}' needs the rank of its input and scale, which is not known")
+        raise InputError(
+            f"the gradient of '{binding}' needs the rank of its input and scale, which is not known"
+        )
     ones = op.Expand(constant(1.0, scale.dtype), op.Shape(scale))
     plain = op.DequantizeLinear(x, ones, zero_point, axis=axis, block_size=block_size)
     each = g * (plain if plain.dtype == g.dtype else op.Cast(plain, to=g.dtype))
@@ -36,7 +45,10 @@ def _sum_blocks(each: Var, x: Var, axis: int, block: int, binding: Binding) -> V
     """Sums of `block` neighbours along `axis`; the last block may be short."""
     size = x.shape[axis] if x.shape is not None else None
     if not isinstance(size, int):
-        raise InputError(f"the gradient of '{binding}' by a blocked scale needs the size of axis {axis} beforehand")
+        raise InputError(
+            f"the gradient of '{binding}' by a blocked scale needs the size of axis "
+            f"{axis} beforehand"
+        )
     blocks = -(-size // block)
     if blocks * block != size:
         each = pad(each, [0, blocks * block - size], [axis])
@@ -49,7 +61,9 @@ def _rest(x: Var, axis: int) -> list[int]:
     """The sizes behind `axis` for a Reshape; one of them may be open."""
     after = list(x.shape or ())[axis + 1 :]
     if sum(not isinstance(d, int) for d in after) > 1:
-        raise InputError(f"the gradient by a blocked scale needs the sizes of '{x.name}' beforehand")
+        raise InputError(
+            f"the gradient by a blocked scale needs the sizes of '{x.name}' beforehand"
+        )
     return [d if isinstance(d, int) else -1 for d in after]
 
 
@@ -57,7 +71,8 @@ vjp(
     "DequantizeLinear",
     None,
     _dequantize_scale,
-    notes="the scale; nothing flows into the integers, so nothing through a QuantizeLinear before it",
+    notes="the scale; nothing flows into the integers, so nothing through a QuantizeLinear before "
+    "it",
 )
 # DynamicQuantizeLinear goes through its body: y_scale and the range it comes from have a derivative
 zero("QuantizeLinear", notes="rounding: zero almost everywhere; no straight-through estimate")

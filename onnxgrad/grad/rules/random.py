@@ -4,5 +4,15 @@ from __future__ import annotations
 
 from onnxgrad.grad.registry import zero
 
-zero("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", notes="a draw has no operand")
-zero("Bernoulli", "Multinomial", notes="a discrete draw: zero almost everywhere; no score-function estimate")
+zero(
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+    notes="a draw has no operand",
+)
+zero(
+    "Bernoulli",
+    "Multinomial",
+    notes="a discrete draw: zero almost everywhere; no score-function estimate",
+)

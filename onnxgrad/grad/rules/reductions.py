@@ -33,15 +33,25 @@ def _extremum(g: Var, y: Var, x: Var, axes: Axes, keepdims: int, noop_with_empty
     if _noop(axes, noop_with_empty_axes):
         return g
     mask = as_number(op.Equal(x, restored(y, axes, keepdims)), x)
-    ties = op.ReduceSum(mask, axes_operand(axes), keepdims=keepdims, noop_with_empty_axes=noop_with_empty_axes or None)
+    ties = op.ReduceSum(
+        mask,
+        axes_operand(axes),
+        keepdims=keepdims,
+        noop_with_empty_axes=noop_with_empty_axes or None,
+    )
     return mask * restored(g / ties, axes, keepdims)
 
 
 def _prod(g: Var, y: Var, x: Var, axes: Axes, keepdims: int, noop_with_empty_axes: int) -> Var:
-    """The product of the others: P / x without zeros, the product of the rest at a single zero, else 0."""
+    """The product of the others: P / x without zeros, the product of the rest at a single zero,
+    else 0.
+    """
     if _noop(axes, noop_with_empty_axes):
         return g
-    options: dict[str, Any] = {"keepdims": keepdims, "noop_with_empty_axes": noop_with_empty_axes or None}
+    options: dict[str, Any] = {
+        "keepdims": keepdims,
+        "noop_with_empty_axes": noop_with_empty_axes or None,
+    }
     is_zero = op.Equal(x, 0.0)
     nonzero = op.Where(is_zero, 1.0, x)
     product = op.ReduceProd(nonzero, axes_operand(axes), **options)
@@ -64,7 +74,9 @@ def _l2(g: Var, y: Var, x: Var, axes: Axes, keepdims: int, noop_with_empty_axes:
     return x * restored(scale, axes, keepdims)
 
 
-def _sum_square(g: Var, y: Var, x: Var, axes: Axes, keepdims: int, noop_with_empty_axes: int) -> Var:
+def _sum_square(
+    g: Var, y: Var, x: Var, axes: Axes, keepdims: int, noop_with_empty_axes: int
+) -> Var:
     return x * restored(g * 2.0, axes, keepdims)
 
 
@@ -74,7 +86,9 @@ def _log_sum(g: Var, y: Var, x: Var, axes: Axes, keepdims: int, noop_with_empty_
     return expand_like(restored(g / op.Exp(y), axes, keepdims), x)
 
 
-def _log_sum_exp(g: Var, y: Var, x: Var, axes: Axes, keepdims: int, noop_with_empty_axes: int) -> Var:
+def _log_sum_exp(
+    g: Var, y: Var, x: Var, axes: Axes, keepdims: int, noop_with_empty_axes: int
+) -> Var:
     if _noop(axes, noop_with_empty_axes):
         return g
     return op.Exp(x - restored(y, axes, keepdims)) * restored(g, axes, keepdims)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onnxgrad.grad.control_flow import Body, answer_of, body_again, captured_by, return_adjoint, walk_back
+from onnxgrad.grad.control_flow import (
+    Body,
+    answer_of,
+    body_again,
+    captured_by,
+    return_adjoint,
+    walk_back,
+)
 from onnxgrad.grad.registry import vjp, vjp_all, vjp_blocks, zero
 from onnxgrad.grad.sequences import element_type, lengths, position, zero_sequence
 from onnxgrad.ir.binding import Binding
@@ -64,7 +71,8 @@ vjp("OptionalGetElement", lambda g, y, x: g)
 
 
 def _map(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Mapping[Var, Any]:
-    """y_t = body(x_t), with x_t an element or a whole tensor, c captured: SequenceMap over the operands and dy.
+    """y_t = body(x_t), with x_t an element or a whole tensor, c captured: SequenceMap over the
+    operands and dy.
 
     dx_t, dc_t = dy_t walked back through body(x_t); what all steps read gets the sum over the steps
     """
@@ -73,7 +81,9 @@ def _map(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Mapping[Var, An
     captured = captured_by(body, wanted)
     with body_again(body) as block:
         x = [block.add_input(block.program.names.fresh("element"), _element(v)) for v in xs]
-        arriving = iter([block.add_input(block.program.names.fresh("arriving"), _element(v)) for v in dys])
+        arriving = iter(
+            [block.add_input(block.program.names.fresh("arriving"), _element(v)) for v in dys]
+        )
         outs = Body.of(body).copy(block, x)
         dy = [None if v is None else next(arriving) for v in g]
         asked = [v for v, operand in zip(x, xs, strict=True) if operand in wanted] + captured
@@ -83,7 +93,10 @@ def _map(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Mapping[Var, An
     values = [v for v in xs if v in wanted] + captured
     types: list[Type] = [SequenceType(_element(v)) for v in values]
     mapped = emit_with_blocks("SequenceMap", [*xs, *dys], {"body": block}, types)
-    partials = [m if isinstance(v.type, SequenceType) else _sum_of(m, v) for v, m in zip(values, mapped, strict=True)]
+    partials = [
+        m if isinstance(v.type, SequenceType) else _sum_of(m, v)
+        for v, m in zip(values, mapped, strict=True)
+    ]
     return answer_of(values, partials, wanted)
 
 
@@ -93,8 +106,12 @@ def _element(v: Var) -> Type | None:
 
 
 def _sum_of(sequence: Var, like: Var) -> Var:
-    """The sum of equal-shaped elements; zeros first, because an empty sequence cannot be concatenated."""
-    stacked = op.ConcatFromSequence(op.SequenceInsert(sequence, zeros_like(like)), axis=0, new_axis=1)
+    """The sum of equal-shaped elements; zeros first, because an empty sequence cannot be
+    concatenated.
+    """
+    stacked = op.ConcatFromSequence(
+        op.SequenceInsert(sequence, zeros_like(like)), axis=0, new_axis=1
+    )
     return op.ReduceSum(stacked, [0], keepdims=0)
 
 

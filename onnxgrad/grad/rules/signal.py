@@ -1,4 +1,6 @@
-"""DFT and STFT: linear, so the adjoint is the conjugate transpose, which is the inverse without its 1 / n."""
+"""DFT and STFT: linear, so the adjoint is the conjugate transpose, which is the inverse without
+its 1 / n.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from onnxgrad.ir.var import Var
 
 
 def _size(v: Var, axis: Any) -> Any:
-    """The size along `axis` (an int, or at run time a vector of one): an int, or at run time a vector of one int64."""
+    """The size along `axis` (an int, or at run time a vector of one): an int, or at run time a
+    vector of one int64.
+    """
     if isinstance(axis, Var):
         return op.Gather(op.Shape(v), axis, axis=0)
     size = v.shape[axis] if v.shape is not None else None
@@ -41,7 +45,11 @@ def _fitted(v: Var, axis: Any, n: Any) -> Var:
 
 
 def _padded(v: Var, axis: Any, after: Any) -> Var:
-    pads = [0, *after] if isinstance(after, list) else op.Concat(constant(np.array([0], np.int64)), after, axis=0)
+    pads = (
+        [0, *after]
+        if isinstance(after, list)
+        else op.Concat(constant(np.array([0], np.int64)), after, axis=0)
+    )
     return pad(v, pads, axis if isinstance(axis, Var) else [axis])
 
 
@@ -59,17 +67,28 @@ def _parts(v: Var, binding: Binding) -> int:
     parts = v.shape[-1] if v.shape is not None else None
     if parts not in (1, 2):
         raise InputError(
-            f"the gradient of '{binding}' needs to know whether '{v.name}' is real or complex: its last axis, 1 or 2, "
+            f"the gradient of '{binding}' needs to know whether '{v.name}' is real or complex: its "
+            "last axis, 1 or 2, "
             "must be known"
         )
     return int(parts) if isinstance(parts, int) else 0
 
 
-def _dft(g: Var, y: Var, x: Var, dft_length: Any, axis: Any, inverse: int, onesided: int, binding: Binding) -> Var:
+def _dft(
+    g: Var,
+    y: Var,
+    x: Var,
+    dft_length: Any,
+    axis: Any,
+    inverse: int,
+    onesided: int,
+    binding: Binding,
+) -> Var:
     parts = _parts(x, binding)
     if x.rank is None:
         raise InputError(
-            f"the gradient of '{binding}' needs the rank of its input, which shape inference does not know"
+            f"the gradient of '{binding}' needs the rank of its input, which shape inference does "
+            "not know"
         )
     if isinstance(axis, Var):
         a: Any = op.Reshape(op.Cast(axis, to=TensorProto.INT64), [1])
@@ -82,7 +101,11 @@ def _dft(g: Var, y: Var, x: Var, dft_length: Any, axis: Any, inverse: int, onesi
         return _fitted(bins * _mirror_weights(bins, n, a) / _number(n, g), a, _size(x, a))
     n = _length(dft_length, x, a) if onesided else _size(y, a)
     full = _fitted(_complex(g), a, n)
-    found = _transform(full, a) / _number(n, g) if inverse else _transform(full, a, inverse=1) * _number(n, g)
+    found = (
+        _transform(full, a) / _number(n, g)
+        if inverse
+        else _transform(full, a, inverse=1) * _number(n, g)
+    )
     return _fitted(_real(found, parts), a, _size(x, a))
 
 
@@ -108,7 +131,9 @@ def _mirror_weights(bins: Var, n: Any, axis: Any) -> Var:
         if n % 2 == 0:
             weights[-1] = 1.0
         return constant(weights.reshape([-1 if i == axis else 1 for i in range(rank)]), bins.dtype)
-    k = op.Range(constant(np.int64(0)), op.Squeeze(_vector(_size(bins, axis)), [0]), constant(np.int64(1)))
+    k = op.Range(
+        constant(np.int64(0)), op.Squeeze(_vector(_size(bins, axis)), [0]), constant(np.int64(1))
+    )
     alone = op.Or(op.Equal(k, constant(np.int64(0))), op.Equal(op.Add(k, k), _vector(n)))
     counted = op.Where(alone, constant(1.0, bins.dtype), constant(2.0, bins.dtype))
     shape = constant(np.ones(rank, np.int64))
@@ -124,14 +149,20 @@ def _vector(n: Any) -> Var:
 vjp("DFT", _dft)
 
 
-# ---- STFT: overlapping frames, times the window, transformed ---------------------------------------------------
+# ---- STFT: overlapping frames, times the window, transformed -------------------------------------
 
 
 class _Frames:
     """Where the frames of an STFT lie; (B, F, n, parts) is a stack of them."""
 
     def __init__(
-        self, y: Var, signal: Var, frame_step: Any, window: Var | None, frame_length: Any, binding: Binding
+        self,
+        y: Var,
+        signal: Var,
+        frame_step: Any,
+        window: Var | None,
+        frame_length: Any,
+        binding: Binding,
     ) -> None:
         self.window, self.binding = window, binding
         self.signal = op.Unsqueeze(signal, [2]) if signal.rank == 2 else signal
@@ -141,8 +172,14 @@ class _Frames:
         elif window is not None:
             self.n = _size(window, 0)
         else:
-            raise InputError(f"'{binding}' has neither a window nor a frame_length: it has no gradient")
-        step = frame_step if isinstance(frame_step, Var) else constant(np.array(frame_step, np.int64).reshape(1))
+            raise InputError(
+                f"'{binding}' has neither a window nor a frame_length: it has no gradient"
+            )
+        step = (
+            frame_step
+            if isinstance(frame_step, Var)
+            else constant(np.array(frame_step, np.int64).reshape(1))
+        )
         step = op.Reshape(op.Cast(step, to=TensorProto.INT64), [1])
         starts = op.Mul(_count(_size(y, 1)), step)
         self.places = op.Reshape(op.Add(op.Unsqueeze(starts, [1]), _count(self.n)), [-1])
@@ -167,7 +204,13 @@ def _count(n: Any) -> Var:
 
 
 def _stft_signal(
-    g: Var, y: Var, signal: Var, frame_step: Any, window: Var | None, frame_length: Any, binding: Binding
+    g: Var,
+    y: Var,
+    signal: Var,
+    frame_step: Any,
+    window: Var | None,
+    frame_length: Any,
+    binding: Binding,
 ) -> Var:
     at = _Frames(y, signal, frame_step, window, frame_length, binding)
     v = at.adjoint(g)
@@ -175,11 +218,15 @@ def _stft_signal(
         v = v * at.shaped_window()
     flat = op.Reshape(v, [0, -1, at.parts])
     # frames overlap: they add up, by the first axis, where rows lie together
-    summed = add_rows(op.Transpose(at.signal, perm=[1, 0, 2]), at.places, op.Transpose(flat, perm=[1, 0, 2]))
+    summed = add_rows(
+        op.Transpose(at.signal, perm=[1, 0, 2]), at.places, op.Transpose(flat, perm=[1, 0, 2])
+    )
     return reshape_like(op.Transpose(summed, perm=[1, 0, 2]), signal)
 
 
-def _stft_window(g: Var, y: Var, signal: Var, frame_step: Any, window: Var, frame_length: Any, binding: Binding) -> Var:
+def _stft_window(
+    g: Var, y: Var, signal: Var, frame_step: Any, window: Var, frame_length: Any, binding: Binding
+) -> Var:
     at = _Frames(y, signal, frame_step, window, frame_length, binding)
     v = at.adjoint(g)
     frames = op.Reshape(at.frames(), op.Shape(v))

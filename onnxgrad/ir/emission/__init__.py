@@ -1,1 +1,3 @@
-"""Emission: bindings that are appended to the block that `emitting` names, and typed on the spot."""
+"""Emission: bindings that are appended to the block that `emitting` names, and typed on the
+spot.
+"""

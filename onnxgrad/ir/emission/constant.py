@@ -16,10 +16,11 @@ from onnxgrad.ir.var import Var
 
 
 def constant(value: Any, dtype: int | None = None, name: str = "const") -> Var:
-    """A constant of the block emitted into: an initializer, or a Constant binding inside a function body.
+    """A constant of the block emitted into: an initializer, or a Constant binding inside a function
+    body.
 
-    Without `dtype` numpy values keep their own and Python's become bool, int64 or float32. Raises InternalError when
-    `dtype` cannot hold the value (0.5 as an integer, 1e9 as float16).
+    Without `dtype` numpy values keep their own and Python's become bool, int64 or float32. Raises
+    InternalError when `dtype` cannot hold the value (0.5 as an integer, 1e9 as float16).
     """
     at = emitter()
     array = _array(value, dtype)
@@ -30,12 +31,15 @@ def constant(value: Any, dtype: int | None = None, name: str = "const") -> Var:
         if known is not None and _still_there(known):
             return known
     program = at.block.program
-    if at.block.is_function or program.ir_version < 4:  # below IR 4 an initializer would have to be a graph input
+    # below IR 4 an initializer would have to be a graph input
+    if at.block.is_function or program.ir_version < 4:
         tensor = numpy_helper.from_array(array)
         schema = attributes.schema("Constant", at.block.opsets.get("", 0), "")
         # the schema before version 9 knows floats only; runtimes take every dtype
         floats = array.dtype.kind == "f" or (schema is not None and schema.since_version >= 9)
-        var = append(at, "Constant", "", schema if floats else None, [], [("value", tensor)], [True]).out
+        var = append(
+            at, "Constant", "", schema if floats else None, [], [("value", tensor)], [True]
+        ).out
         var.type = TensorType(tensor.data_type, tuple(tensor.dims))
     else:
         tensor = numpy_helper.from_array(array, program.names.fresh(name))
@@ -51,7 +55,9 @@ def _array(value: Any, dtype: int | None) -> Array:
     if source.dtype.kind == "U":
         return source.astype(object)
     if dtype is None:
-        is_python_float = source.dtype == np.float64 and not isinstance(value, (np.ndarray, np.generic))
+        is_python_float = source.dtype == np.float64 and not isinstance(
+            value, (np.ndarray, np.generic)
+        )
         return source.astype(np.float32) if is_python_float else source
     with np.errstate(all="ignore"):
         array = source.astype(numpy_dtype(dtype))

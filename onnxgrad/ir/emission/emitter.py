@@ -1,4 +1,6 @@
-"""The emitter in force: where `a * b` and `op.X(...)` go. It stands below Var, whose operators ask for it."""
+"""The emitter in force: where `a * b` and `op.X(...)` go. It stands below Var, whose operators
+ask for it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class Emitter:
-    """Where bindings go, and how. `known` holds what was emitted already when sharing is on (hash-consing)."""
+    """Where bindings go, and how. `known` holds what was emitted already when sharing is on
+    (hash-consing).
+    """
 
     block: BindingBlock
     emit: Callable[..., Any]  # `emission.emit.emit`, which reads modules above this one

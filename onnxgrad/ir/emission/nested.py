@@ -21,7 +21,9 @@ def emit_with_blocks(
     types: Sequence[Type | None],
     **attrs: Any,
 ) -> tuple[Var, ...]:
-    """Append a control-flow binding (If, Loop, Scan) with the given nested blocks and result types."""
+    """Append a control-flow binding (If, Loop, Scan) with the given nested blocks and result
+    types.
+    """
     at = emitter()
     program = at.block.program
     names = [program.names.fresh(op_type.lower()) for _ in types]
@@ -44,8 +46,12 @@ def emit_with_blocks(
 
 
 def nested_block(name: str) -> BindingBlock:
-    """An empty block to be nested in a binding of the block now emitted into (see `emit_with_blocks`)."""
+    """An empty block to be nested in a binding of the block now emitted into (see
+    `emit_with_blocks`).
+    """
     outer = emitter().block
-    block = BindingBlock(outer.program, GraphProto(name=outer.program.names.fresh(name)), outer.opsets)
+    block = BindingBlock(
+        outer.program, GraphProto(name=outer.program.names.fresh(name)), outer.opsets
+    )
     block.changed = True
     return block

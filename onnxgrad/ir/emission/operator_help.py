@@ -31,19 +31,25 @@ _OPTION = onnx.defs.OpSchema.FormalParameterOption
 
 
 def newest(op_type: str, domain: str, opset: int | None = None) -> onnx.defs.OpSchema | None:
-    """The operator's newest schema, or that at `opset`; None where onnx knows no such operator, or none any more."""
+    """The operator's newest schema, or that at `opset`; None where onnx knows no such operator,
+    or none any more.
+    """
     known = onnx.defs.onnx_opset_version() if domain == "" else 1 << 20
     found = attributes.schema(op_type, opset or known, domain)
     return None if found is None or found.deprecated else found
 
 
 def has_graphs(schema: onnx.defs.OpSchema) -> bool:
-    """Whether it is control flow, which is emitted with its blocks (`emission.nested`) and not by `op`."""
+    """Whether it is control flow, which is emitted with its blocks (`emission.nested`) and not
+    by `op`.
+    """
     return any(kind == AttributeProto.GRAPH for kind in _kinds(schema).values())
 
 
 def signature(schema: onnx.defs.OpSchema) -> inspect.Signature:
-    """How `op.X` is called: operands by place, attributes and `outputs` by name, each with its default."""
+    """How `op.X` is called: operands by place, attributes and `outputs` by name, each with its
+    default.
+    """
     kinds = _kinds(schema)
     found = []
     for formal in schema.inputs:
@@ -55,10 +61,16 @@ def signature(schema: onnx.defs.OpSchema) -> inspect.Signature:
             default = None
         found.append(inspect.Parameter(formal.name, kind, default=default))
     defaults = attributes.schema_defaults(schema.name, schema.since_version, schema.domain)
-    for name, declared in sorted(schema.attributes.items(), key=lambda a: (not a[1].required, a[0])):
+    for name, declared in sorted(
+        schema.attributes.items(), key=lambda a: (not a[1].required, a[0])
+    ):
         default = inspect.Parameter.empty if declared.required else _short(defaults.get(name))
         annotation = _PYTHON[AttributeProto.AttributeType.Name(kinds[name])]
-        found.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
+        found.append(
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+            )
+        )
     if schema.max_output > 1:
         found.append(inspect.Parameter("outputs", inspect.Parameter.KEYWORD_ONLY, default=None))
     return inspect.Signature(found)
@@ -69,7 +81,9 @@ def documentation(schema: onnx.defs.OpSchema) -> str:
     parts = [textwrap.dedent(schema.doc or "").strip()]
     for title, formals in (("Operands", schema.inputs), ("Results", schema.outputs)):
         if formals:
-            lines = [_entry(f"{f.name} ({f.type_str}{_repeats(f)})", f.description) for f in formals]
+            lines = [
+                _entry(f"{f.name} ({f.type_str}{_repeats(f)})", f.description) for f in formals
+            ]
             parts.append("\n".join([f"{title}:", *lines]))
     if schema.attributes:
         lines = [_entry(name, a.description) for name, a in sorted(schema.attributes.items())]
@@ -88,7 +102,9 @@ def _kinds(schema: onnx.defs.OpSchema) -> Mapping[str, AttributeProto.AttributeT
 
 
 def _all_optional_from(schema: onnx.defs.OpSchema, name: str) -> bool:
-    """Whether the operand may be left out without a word: none that must be given comes behind it."""
+    """Whether the operand may be left out without a word: none that must be given comes behind
+    it.
+    """
     names = [f.name for f in schema.inputs]
     return all(f.option == _OPTION.Optional for f in schema.inputs[names.index(name) :])
 

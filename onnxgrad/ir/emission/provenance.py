@@ -14,7 +14,9 @@ _UNION = " | "
 
 
 def merged_metadata(sources: Iterable[Binding], made_by: str = "") -> dict[str, str]:
-    """The union of the sources' metadata; values that differ are listed one after the other, each once."""
+    """The union of the sources' metadata; values that differ are listed one after the other,
+    each once.
+    """
     merged: dict[str, dict[str, None]] = {}
     for source in sources:
         for entry in source.node.metadata_props:

@@ -1,6 +1,8 @@
-"""What an operator's schema says about operands and attributes, asked once per operator and version.
+"""What an operator's schema says about operands and attributes, asked once per operator and
+version.
 
-Emission works with the newest form of an operator; here stands how an older opset wants the same thing.
+Emission works with the newest form of an operator; here stands how an older opset wants the same
+thing.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from onnxgrad.ir.var import Var
 
 
 class Formal(NamedTuple):
-    """A formal operand: its type variable (or fixed type), the tensor dtypes it may have, and how it repeats."""
+    """A formal operand: its type variable (or fixed type), the tensor dtypes it may have, and
+    how it repeats.
+    """
 
     name: str
     variable: str
@@ -30,22 +34,33 @@ class Formal(NamedTuple):
 # an attribute of old whose name is not that of the operand it became
 _RENAMED = {("Pad", "constant_value"): "value", ("TopK", "K"): "k"}
 # operands that are vectors; one number given for them means a vector of one
-_VECTORS = frozenset({"axes", "split", "pads", "starts", "ends", "steps", "shape", "repeats", "sizes", "K"})
-_DTYPES: dict[str, int] = {f"tensor({name.lower()})": number for name, number in TensorProto.DataType.items() if number}
+_VECTORS = frozenset(
+    {"axes", "split", "pads", "starts", "ends", "steps", "shape", "repeats", "sizes", "K"}
+)
+_DTYPES: dict[str, int] = {
+    f"tensor({name.lower()})": number for name, number in TensorProto.DataType.items() if number
+}
 
 
 @lru_cache(maxsize=1024)
 def formals(op_type: str, domain: str, since: int) -> tuple[Formal, ...]:
     """The formal operands of the schema that came in at version `since`."""
     return tuple(
-        Formal(p.name, p.type_str, frozenset(_DTYPES[t] for t in p.types if t in _DTYPES), p.is_homogeneous)
+        Formal(
+            p.name,
+            p.type_str,
+            frozenset(_DTYPES[t] for t in p.types if t in _DTYPES),
+            p.is_homogeneous,
+        )
         for p in onnx.defs.get_schema(op_type, since, domain).inputs
     )
 
 
 @lru_cache(maxsize=4096)
 def moved_to_attribute(op_type: str, domain: str, since: int, index: int) -> str | None:
-    """The attribute that the schema at hand has for what is operand `index` of the newest one, None if it has none."""
+    """The attribute that the schema at hand has for what is operand `index` of the newest one,
+    None if it has none.
+    """
     latest = formals(op_type, domain, onnx.defs.get_schema(op_type, domain=domain).since_version)
     if index >= len(latest):
         return None
@@ -57,24 +72,39 @@ def moved_to_attribute(op_type: str, domain: str, since: int, index: int) -> str
 
 
 @lru_cache(maxsize=1024)
-def attribute_types(op_type: str, domain: str, since: int) -> Mapping[str, AttributeProto.AttributeType]:
+def attribute_types(
+    op_type: str, domain: str, since: int
+) -> Mapping[str, AttributeProto.AttributeType]:
     """The AttributeProto type of each attribute."""
     attributes = onnx.defs.get_schema(op_type, since, domain).attributes
-    return {name: AttributeProto.AttributeType.Value(str(a.type).rpartition(".")[2]) for name, a in attributes.items()}
+    return {
+        name: AttributeProto.AttributeType.Value(str(a.type).rpartition(".")[2])
+        for name, a in attributes.items()
+    }
 
 
 def attribute(schema: onnx.defs.OpSchema | None, name: str, value: Any) -> AttributeProto:
-    """`name=value` in the type that the schema declares. Raises TypeMismatch for a name or a value it does not know."""
+    """`name=value` in the type that the schema declares. Raises TypeMismatch for a name or a
+    value it does not know.
+    """
     if schema is None:
         return helper.make_attribute(name, value)
     declared = attribute_types(schema.name, schema.domain, schema.since_version)
     kind = declared.get(name)
     if kind is None:
         known = ", ".join(sorted(declared)) or "none"
-        raise TypeMismatch(f"no attribute '{name}' at version {schema.since_version} of the operator (it has: {known})")
+        raise TypeMismatch(
+            f"no attribute '{name}' at version {schema.since_version} of the "
+            f"operator (it has: {known})"
+        )
     if isinstance(value, RefAttr):
         return AttributeProto(name=name, type=kind, ref_attr_name=value.name)
-    if kind in (AttributeProto.INT, AttributeProto.FLOAT, AttributeProto.INTS, AttributeProto.FLOATS):
+    if kind in (
+        AttributeProto.INT,
+        AttributeProto.FLOAT,
+        AttributeProto.INTS,
+        AttributeProto.FLOATS,
+    ):
         return _number_attribute(name, kind, value)
     return helper.make_attribute(name, value, attr_type=kind)
 
@@ -104,9 +134,13 @@ def _number_attribute(name: str, kind: AttributeProto.AttributeType, value: Any)
 
 
 def check_operands(schema: onnx.defs.OpSchema, inputs: Sequence[Var | None]) -> None:
-    """Raise TypeMismatch unless number and dtypes of the operands are those that the schema allows."""
+    """Raise TypeMismatch unless number and dtypes of the operands are those that the schema
+    allows.
+    """
     if not schema.min_input <= len(inputs) <= schema.max_input:
-        raise TypeMismatch(f"{len(inputs)} operands, at version {schema.since_version} it takes {_arity(schema)}")
+        raise TypeMismatch(
+            f"{len(inputs)} operands, at version {schema.since_version} it takes {_arity(schema)}"
+        )
     expected = formals(schema.name, schema.domain, schema.since_version)
     bound: dict[str, Var] = {}
     for i, v in enumerate(inputs):
@@ -117,7 +151,9 @@ def check_operands(schema: onnx.defs.OpSchema, inputs: Sequence[Var | None]) -> 
         if formal.dtypes and dtype not in formal.dtypes:
             raise TypeMismatch(f"operand '{formal.name}' may not be {dtype_name(dtype)}")
         if formal.alike and bound.setdefault(formal.variable, v).dtype != dtype:
-            raise TypeMismatch(f"operand '{formal.name}' must have the dtype of '{bound[formal.variable].name}'")
+            raise TypeMismatch(
+                f"operand '{formal.name}' must have the dtype of '{bound[formal.variable].name}'"
+            )
 
 
 def _arity(schema: onnx.defs.OpSchema) -> str:
@@ -125,21 +161,31 @@ def _arity(schema: onnx.defs.OpSchema) -> str:
     return str(low) if low == high else f"{low} to {high}" if high < 1 << 20 else f"{low} or more"
 
 
-def literal_dtype(value: Any, index: int, expected: Sequence[Formal], operands: Sequence[Any]) -> int | None:
-    """The dtype that a Python literal takes as operand `index`; None for numpy values, which keep their own.
+def literal_dtype(
+    value: Any, index: int, expected: Sequence[Formal], operands: Sequence[Any]
+) -> int | None:
+    """The dtype that a Python literal takes as operand `index`; None for numpy values, which keep
+    their own.
 
-    It is the dtype of the schema's type variable in this call. Where the literal alone would decide the variable
-    (Pow's exponent, Dropout's ratio), a float takes the dtype of the first floating operand.
+    It is the dtype of the schema's type variable in this call. Where the literal alone would decide
+    the variable (Pow's exponent, Dropout's ratio), a float takes the dtype of the first floating
+    operand.
     """
     if isinstance(value, (np.ndarray, np.generic)):
         return None
-    formal = expected[min(index, len(expected) - 1)] if expected else Formal("", "", frozenset(), True)
+    formal = (
+        expected[min(index, len(expected) - 1)] if expected else Formal("", "", frozenset(), True)
+    )
     if formal.variable in _DTYPES:
         return _DTYPES[formal.variable]
     others = [v for v in operands if isinstance(v, Var) and v.dtype]
     if formal.alike and expected:
         for i, v in enumerate(operands):
-            if isinstance(v, Var) and v.dtype and expected[min(i, len(expected) - 1)].variable == formal.variable:
+            if (
+                isinstance(v, Var)
+                and v.dtype
+                and expected[min(i, len(expected) - 1)].variable == formal.variable
+            ):
                 return v.dtype
     kind = np.asarray(value).dtype.kind
     if kind in "USO":
@@ -147,13 +193,18 @@ def literal_dtype(value: Any, index: int, expected: Sequence[Formal], operands: 
     allowed = formal.dtypes
     own: int = {"b": TensorProto.BOOL, "f": TensorProto.FLOAT}.get(kind, TensorProto.INT64)
     if kind == "f" or (allowed and own not in allowed):
-        floating: int = next((v.dtype for v in others if v.dtype in FLOAT_DTYPES), TensorProto.FLOAT)
+        floating: int = next(
+            (v.dtype for v in others if v.dtype in FLOAT_DTYPES), TensorProto.FLOAT
+        )
         return floating if not allowed or floating in allowed else TensorProto.FLOAT
     return own
 
 
-def untyped_like(value: Any, index: int, expected: Sequence[Formal], operands: Sequence[Any]) -> Var | None:
-    """The operand whose dtype a literal must take although nobody knows it, as in the body of a function.
+def untyped_like(
+    value: Any, index: int, expected: Sequence[Formal], operands: Sequence[Any]
+) -> Var | None:
+    """The operand whose dtype a literal must take although nobody knows it, as in the body of a
+    function.
 
     None when the dtype is known, is the schema's, or is the literal's own to choose.
     """
@@ -171,5 +222,7 @@ def untyped_like(value: Any, index: int, expected: Sequence[Formal], operands: S
 
 
 def is_vector(expected: Sequence[Formal], index: int) -> bool:
-    """Whether operand `index` is a vector by its name (axes, sizes, ...), so that one number means a vector of one."""
+    """Whether operand `index` is a vector by its name (axes, sizes, ...), so that one number
+    means a vector of one.
+    """
     return index < len(expected) and expected[index].name in _VECTORS

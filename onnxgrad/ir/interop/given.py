@@ -1,8 +1,9 @@
 """The kinds of models that users hold in their hands, on their way in.
 
-Two libraries' graphs go in and come out as their own kind: onnx_graphsurgeon's Graph and onnx_ir's Model. Three kinds
-go in and come out as a ModelProto: torch's ONNXProgram, an onnxscript function, a stream such as BytesIO. None of these
-libraries is imported to ask what something is: who passes one of their objects has imported it.
+Two libraries' graphs go in and come out as their own kind: onnx_graphsurgeon's Graph and onnx_ir's
+Model. Three kinds go in and come out as a ModelProto: torch's ONNXProgram, an onnxscript function,
+a stream such as BytesIO. None of these libraries is imported to ask what something is: who passes
+one of their objects has imported it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from onnxgrad.ir.program import Program
 
 
 def settled(model: Any) -> Any:
-    """The model as a path, bytes, ModelProto or Program, which can be read again and again; it is not changed.
+    """The model as a path, bytes, ModelProto or Program, which can be read again and again; it is
+    not changed.
 
     Raises InputError for what is no model, and for the block of a function or of a nested graph.
     """
@@ -27,7 +29,9 @@ def settled(model: Any) -> Any:
         return model
     if isinstance(model, BindingBlock):
         if model is not model.program.main:
-            raise InputError(f"block '{model.name}' is a part of a model: pass its program, or the main block")
+            raise InputError(
+                f"block '{model.name}' is a part of a model: pass its program, or the main block"
+            )
         return model.program
     if isinstance(model, (bytearray, memoryview)):
         return bytes(model)
@@ -41,12 +45,16 @@ def settled(model: Any) -> Any:
 
 def _bytes(data: Any, stream: Any) -> bytes:
     if not isinstance(data, (bytes, bytearray, memoryview)):
-        raise InputError(f"a model must come from a binary stream, not from a {type(stream).__name__} of text")
+        raise InputError(
+            f"a model must come from a binary stream, not from a {type(stream).__name__} of text"
+        )
     return bytes(data)
 
 
 def to_model_proto(model: Any) -> ModelProto:
-    """The ModelProto of another library's model, which is not changed. InputError for anything else."""
+    """The ModelProto of another library's model, which is not changed. InputError for anything
+    else.
+    """
     if is_instance(model, "onnx_graphsurgeon", "Graph"):
         import onnx_graphsurgeon as gs
 
@@ -64,7 +72,8 @@ def to_model_proto(model: Any) -> ModelProto:
     if _names(model) & {"OnnxFunction", "TracedOnnxFunction"} and hasattr(model, "to_model_proto"):
         return _from_script(model)
     raise InputError(
-        "a model must be a path, bytes, ModelProto, onnx_graphsurgeon.Graph, onnx_ir.Model, torch ONNXProgram, "
+        "a model must be a path, bytes, ModelProto, onnx_graphsurgeon.Graph, onnx_ir.Model, torch "
+        "ONNXProgram, "
         f"onnxscript function, binary stream or onnxgrad Program, not {type(model).__name__}"
     )
 
@@ -73,21 +82,28 @@ def _from_script(function: Any) -> ModelProto:
     """The model of an onnxscript function whose operands have declared types."""
     try:
         found = function.to_model_proto()
-    except Exception as e:  # its library raises TypeError, ValueError and others for what it cannot say as a model
+    # its library raises TypeError, ValueError and others for what it cannot say as a model
+    except Exception as e:
         name = getattr(function, "name", type(function).__name__)
         reason = " ".join(str(e).split())[:200]
-        raise InputError(f"the onnxscript function '{name}' gives no model: {type(e).__name__}: {reason}") from e
+        raise InputError(
+            f"the onnxscript function '{name}' gives no model: {type(e).__name__}: {reason}"
+        ) from e
     return _checked(found, function)
 
 
 def _checked(found: Any, model: Any) -> ModelProto:
     if not isinstance(found, ModelProto):
-        raise InputError(f"the {type(model).__name__} gives a {type(found).__name__}, not a ModelProto")
+        raise InputError(
+            f"the {type(model).__name__} gives a {type(found).__name__}, not a ModelProto"
+        )
     return found
 
 
 def is_instance(model: Any, module: str, name: str) -> bool:
-    """Whether it is one of another library's class, which is not imported to ask: who has its object did so."""
+    """Whether it is one of another library's class, which is not imported to ask: who has its
+    object did so.
+    """
     found = sys.modules.get(module)
     return found is not None and isinstance(model, getattr(found, name))
 

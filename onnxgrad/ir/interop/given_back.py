@@ -17,8 +17,12 @@ from onnxgrad.ir.save import to_proto
 
 
 def check_room(program: Program, model: Any) -> None:
-    """Raise InputError now, not after long work, when `like` would have to put over 2 GB into one ModelProto."""
-    if isinstance(model, (Program, BindingBlock, ModelProto)) or is_instance(model, "onnx_ir", "Model"):
+    """Raise InputError now, not after long work, when `like` would have to put over 2 GB into
+    one ModelProto.
+    """
+    if isinstance(model, (Program, BindingBlock, ModelProto)) or is_instance(
+        model, "onnx_ir", "Model"
+    ):
         return
     total = sum(_size(t) for t in external.outside(program.proto))
     if total >= external.MAX_BYTES:
@@ -32,7 +36,9 @@ def _size(tensor: onnx.TensorProto) -> int:
 
 
 def like(program: Program, model: Any) -> Any:
-    """The program in the kind that `model` is; what has no kind to come back as gives a ModelProto with its weights."""
+    """The program in the kind that `model` is; what has no kind to come back as gives a
+    ModelProto with its weights.
+    """
     if isinstance(model, Program):
         return program
     if isinstance(model, BindingBlock):
@@ -47,7 +53,9 @@ def like(program: Program, model: Any) -> Any:
 
 
 def to_graphsurgeon(model: ModelLike) -> Any:
-    """Any model as an onnx_graphsurgeon.Graph; what graphsurgeon does not know (node metadata, ...) is lost there."""
+    """Any model as an onnx_graphsurgeon.Graph; what graphsurgeon does not know (node metadata,
+    ...) is lost there.
+    """
     import onnx_graphsurgeon as gs
 
     return gs.import_onnx(to_proto(load(model), weights=True))

@@ -1,4 +1,6 @@
-"""What must hold before we look at a model at all; onnx.checker accepts much of this and refuses legal models."""
+"""What must hold before we look at a model at all; onnx.checker accepts much of this and refuses
+legal models.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,19 @@ _Key = tuple[str, str, str]
 
 
 def check_model(proto: ModelProto, where: str) -> None:
-    """Raises InputError for a file that is no ONNX model or that names versions this onnx does not know."""
+    """Raises InputError for a file that is no ONNX model or that names versions this onnx does
+    not know.
+    """
     if not proto.HasField("graph") or not proto.ir_version:
         raise InputError(f"{where}: not an ONNX model (no graph or no IR version in it)")
     if not proto.opset_import:
-        raise InputError(f"{where}: the model imports no operator set, so its operators have no meaning")
+        raise InputError(
+            f"{where}: the model imports no operator set, so its operators have no meaning"
+        )
     if proto.ir_version > onnx.IR_VERSION:
         raise InputError(
-            f"{where}: IR version {proto.ir_version} is newer than the installed onnx {onnx.__version__} knows "
+            f"{where}: IR version {proto.ir_version} is newer than the installed onnx "
+            f"{onnx.__version__} knows "
             f"({onnx.IR_VERSION}): upgrade onnx"
         )
     newest = onnx.defs.onnx_opset_version()
@@ -41,7 +48,9 @@ def check_model(proto: ModelProto, where: str) -> None:
 
 
 def inlined_nodes(proto: ModelProto) -> int:
-    """How many nodes the model has once every call of a local function is inlined: 2^30 is easily written."""
+    """How many nodes the model has once every call of a local function is inlined: 2^30 is
+    easily written.
+    """
     calls = _calls(proto)
     total = dict.fromkeys(calls, 0)
     for key in callees_first(calls):
@@ -60,13 +69,21 @@ def _check_functions(proto: ModelProto, where: str) -> None:
     placed = set(callees_first(calls))
     for key in calls:
         if key not in placed:
-            raise InputError(f"{where}: function {key[0]}::{key[1]} calls itself, directly or through others")
+            raise InputError(
+                f"{where}: function {key[0]}::{key[1]} calls itself, directly or through others"
+            )
     if calls and inlined_nodes(proto) > MOST_INLINED:
-        raise InputError(f"{where}: its functions stand for over {MOST_INLINED:,} nodes, more than any runtime opens")
+        raise InputError(
+            f"{where}: its functions stand for over {MOST_INLINED:,} nodes, more than "
+            "any runtime opens"
+        )
 
 
 def _calls(proto: ModelProto) -> dict[_Key, list[_Key]]:
-    return {(f.domain, f.name, f.overload): [_key(n) for n in every_node(f.node)] for f in proto.functions}
+    return {
+        (f.domain, f.name, f.overload): [_key(n) for n in every_node(f.node)]
+        for f in proto.functions
+    }
 
 
 def _key(node: NodeProto) -> _Key:

@@ -1,4 +1,6 @@
-"""Nodes that a file lists: attributes of the types and in the ranges that their operators know, names that are text."""
+"""Nodes that a file lists: attributes of the types and in the ranges that their operators know,
+names that are text.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,19 @@ from onnxgrad.ir import attributes, domains
 from onnxgrad.ir.preflight.tensors import MOST_AXES, check_declared, check_sparse, check_tensor
 
 _A = AttributeProto
-# protobuf reads a hundred levels, of which a nested graph takes three, and what we send around it some more
+# protobuf reads a hundred levels, of which a nested graph takes three, and what we send around it
+# some more
 MOST_NESTED = 24
 _INT32 = 1 << 31
-# attributes of window operators and the like -> the least they may be; more than 32 bits none may be
+# attributes of window operators and the like -> the least they may be; more than 32 bits none may
+# be
 _LEAST: Mapping[str, int] = {
-    "strides": 1, "dilations": 1, "kernel_shape": 1, "group": 1, "blocksize": 1, "num_groups": 1, "hidden_size": 1,
-    "num_outputs": 1, "num_scan_inputs": 1,
+    "strides": 1, "dilations": 1, "kernel_shape": 1, "group": 1, "blocksize": 1, "num_groups": 1,
+    "hidden_size": 1, "num_outputs": 1, "num_scan_inputs": 1,
 }  # fmt: skip
 _OWN = "__"  # what a tool notes for itself: onnx and onnxruntime let it pass
-# attributes that count axes: beyond what any tensor has, onnx's inference wraps around and reads where it should not
+# attributes that count axes: beyond what any tensor has, onnx's inference wraps around and reads
+# where it should not
 _AXES = frozenset({"axis", "axes", "perm", "batch_dims", "batch_axis", "time_axis"})
 # the least, and what is too much
 _RANGED: Mapping[str, tuple[int, int]] = {
@@ -40,7 +45,9 @@ class _Reader:
         self.where = where
         self.local = local
 
-    def graph(self, graph: GraphProto, opsets: Mapping[str, int], *, function: bool, depth: int) -> None:
+    def graph(
+        self, graph: GraphProto, opsets: Mapping[str, int], *, function: bool, depth: int
+    ) -> None:
         if depth > MOST_NESTED:
             raise InputError(f"{self.where}: graphs are nested over {MOST_NESTED} deep")
         for tensor in graph.initializer:
@@ -54,11 +61,15 @@ class _Reader:
             check_declared(value, self.where, given=False)
         self.nodes(graph.node, opsets, function=function, depth=depth)
 
-    def nodes(self, nodes: Iterable[NodeProto], opsets: Mapping[str, int], *, function: bool, depth: int) -> None:
+    def nodes(
+        self, nodes: Iterable[NodeProto], opsets: Mapping[str, int], *, function: bool, depth: int
+    ) -> None:
         for node in nodes:
             domain, op = node.domain, node.op_type
             if not (isinstance(op, str) and isinstance(domain, str) and isinstance(node.name, str)):
-                raise InputError(f"{self.where}: a node's name or operator is not UTF-8 text: {op!r}"[:300])
+                raise InputError(
+                    f"{self.where}: a node's name or operator is not UTF-8 text: {op!r}"[:300]
+                )
             if not node.attribute:
                 continue
             kinds: Mapping[str, int] | None = None
@@ -76,7 +87,9 @@ class _Reader:
                 if kind in _LARGE and not referred:  # of a reference the value is the call's
                     self._contents(a, opsets, function=function, depth=depth)
 
-    def _contents(self, a: AttributeProto, opsets: Mapping[str, int], *, function: bool, depth: int) -> None:
+    def _contents(
+        self, a: AttributeProto, opsets: Mapping[str, int], *, function: bool, depth: int
+    ) -> None:
         """The tensors and graphs that an attribute holds."""
         if a.type == _TENSOR:
             check_tensor(a.t, self.where)
@@ -87,7 +100,13 @@ class _Reader:
                 self.graph(graph, opsets, function=function, depth=depth + 1)
 
     def _check(
-        self, node: NodeProto, a: AttributeProto, seen: Set[str], kinds: Mapping[str, int] | None, *, function: bool
+        self,
+        node: NodeProto,
+        a: AttributeProto,
+        seen: Set[str],
+        kinds: Mapping[str, int] | None,
+        *,
+        function: bool,
     ) -> None:
         """One attribute, `seen` before it: once at a node, typed as its operator asks, in range."""
         if not isinstance(a.name, str):
@@ -97,9 +116,13 @@ class _Reader:
         if not a.ref_attr_name:
             self._check_value(node, a, kinds)
         elif not function:
-            raise self._wrong(node, f"the attribute '{a.name}' refers to a function's, outside of any function")
+            raise self._wrong(
+                node, f"the attribute '{a.name}' refers to a function's, outside of any function"
+            )
 
-    def _check_value(self, node: NodeProto, a: AttributeProto, kinds: Mapping[str, int] | None) -> None:
+    def _check_value(
+        self, node: NodeProto, a: AttributeProto, kinds: Mapping[str, int] | None
+    ) -> None:
         """Typed, as the operator asks where `kinds` are known, and in range."""
         if a.type == _A.UNDEFINED:
             raise self._wrong(node, f"the attribute '{a.name}' has no type")
@@ -110,7 +133,10 @@ class _Reader:
                 return
             raise self._wrong(node, f"the operator has no attribute '{a.name[:80]}'")
         if kinds[a.name] != a.type:
-            raise self._wrong(node, f"the attribute '{a.name}' is of type {_kind(a.type)}, not {_kind(kinds[a.name])}")
+            raise self._wrong(
+                node,
+                f"the attribute '{a.name}' is of type {_kind(a.type)}, not {_kind(kinds[a.name])}",
+            )
         if domains.is_default(node.domain) and a.name in _RANGED:
             self._check_range(node, a, *_RANGED[a.name])
 
@@ -120,7 +146,9 @@ class _Reader:
         if values and not (least <= min(values) and max(values) < end):
             raise self._wrong(node, f"the attribute '{a.name}' is {str(list(values))[:60]}")
         if a.name == "num_outputs" and a.i < len(node.output):
-            raise self._wrong(node, f"the attribute 'num_outputs' is {a.i}, and {len(node.output)} are named")
+            raise self._wrong(
+                node, f"the attribute 'num_outputs' is {a.i}, and {len(node.output)} are named"
+            )
 
     def _wrong(self, node: NodeProto, what: str) -> InputError:
         return InputError(f"{self.where}: {node.op_type} '{node.name[:80]}': {what}"[:600])
@@ -128,9 +156,13 @@ class _Reader:
 
 @lru_cache(maxsize=4096)
 def _kinds(op: str, version: int, domain: str) -> Mapping[str, int] | None:
-    """Attribute name -> AttributeProto.AttributeType, as the operator's schema has it; None where it has none."""
+    """Attribute name -> AttributeProto.AttributeType, as the operator's schema has it; None
+    where it has none.
+    """
     schema = attributes.schema(op, version, domain)
-    return None if schema is None else {name: int(a.type.value) for name, a in schema.attributes.items()}  # type: ignore[attr-defined]
+    if schema is None:
+        return None
+    return {name: int(a.type.value) for name, a in schema.attributes.items()}  # type: ignore[attr-defined]
 
 
 def _kind(code: int) -> str:
@@ -138,7 +170,9 @@ def _kind(code: int) -> str:
 
 
 def check_contents(model: ModelProto, where: str) -> None:
-    """Raises InputError for tensors, declared types and attributes that no runtime can make sense of."""
+    """Raises InputError for tensors, declared types and attributes that no runtime can make
+    sense of.
+    """
     local = frozenset((f.domain, f.name) for f in model.functions)
     reader = _Reader(where, local)
     reader.graph(model.graph, domains.versions(model.opset_import), function=False, depth=0)

@@ -1,4 +1,6 @@
-"""Tensors and types that a file declares: known dtypes, sizes that can be, as many bytes as the sizes ask for."""
+"""Tensors and types that a file declares: known dtypes, sizes that can be, as many bytes as the
+sizes ask for.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,13 @@ _KNOWN = frozenset(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
 # bits of one element in raw_data; what is not here has none, or none that we know
 _BITS: dict[int, int] = {
     **dict.fromkeys([TensorProto.UINT8, TensorProto.INT8, TensorProto.BOOL], 8),
-    **dict.fromkeys([TensorProto.UINT16, TensorProto.INT16, TensorProto.FLOAT16, TensorProto.BFLOAT16], 16),
+    **dict.fromkeys(
+        [TensorProto.UINT16, TensorProto.INT16, TensorProto.FLOAT16, TensorProto.BFLOAT16], 16
+    ),
     **dict.fromkeys([TensorProto.INT32, TensorProto.UINT32, TensorProto.FLOAT], 32),
-    **dict.fromkeys([TensorProto.INT64, TensorProto.UINT64, TensorProto.DOUBLE, TensorProto.COMPLEX64], 64),
+    **dict.fromkeys(
+        [TensorProto.INT64, TensorProto.UINT64, TensorProto.DOUBLE, TensorProto.COMPLEX64], 64
+    ),
     TensorProto.COMPLEX128: 128,
     **dict.fromkeys(range(17, 21), 8),  # the float8 types
     **dict.fromkeys(range(21, 24), 4),  # uint4, int4, float4
@@ -27,23 +33,31 @@ _BITS: dict[int, int] = {
 }
 # the field that holds the elements where there is no raw_data; int32_data holds everything else
 _FIELDS: dict[int, str] = {
-    TensorProto.FLOAT: "float_data", TensorProto.COMPLEX64: "float_data", TensorProto.DOUBLE: "double_data",
-    TensorProto.COMPLEX128: "double_data", TensorProto.INT64: "int64_data", TensorProto.UINT32: "uint64_data",
+    TensorProto.FLOAT: "float_data", TensorProto.COMPLEX64: "float_data",
+    TensorProto.DOUBLE: "double_data", TensorProto.COMPLEX128: "double_data",
+    TensorProto.INT64: "int64_data", TensorProto.UINT32: "uint64_data",
     TensorProto.UINT64: "uint64_data", TensorProto.STRING: "string_data",
 }  # fmt: skip
 _PARTS: dict[int, int] = {TensorProto.COMPLEX64: 2, TensorProto.COMPLEX128: 2}
 
 
 def check_tensor(tensor: TensorProto, where: str) -> None:
-    """Raises InputError for an unknown dtype, impossible sizes, or data that is not as long as these ask for."""
+    """Raises InputError for an unknown dtype, impossible sizes, or data that is not as long as
+    these ask for.
+    """
     dtype = tensor.data_type
     if dtype not in _KNOWN:
         raise InputError(f"{_named(tensor, where)} has the dtype {dtype}, which there is not")
     if tensor.HasField("segment"):
-        raise InputError(f"{_named(tensor, where)} is a segment of a larger one, which nothing puts together")
+        raise InputError(
+            f"{_named(tensor, where)} is a segment of a larger one, which nothing puts together"
+        )
     dims = tensor.dims
     if len(dims) > MOST_AXES:
-        raise InputError(f"{_named(tensor, where)} has {len(dims)} axes; at most {MOST_AXES} can be computed with")
+        raise InputError(
+            f"{_named(tensor, where)} has {len(dims)} axes; at most {MOST_AXES} can "
+            "be computed with"
+        )
     count = 1
     for size in dims:
         if size < 0:
@@ -57,12 +71,15 @@ def check_tensor(tensor: TensorProto, where: str) -> None:
     held, needed, unit = _length(tensor, count)
     if needed is not None and held != needed:
         raise InputError(
-            f"{_named(tensor, where)} is damaged: it holds {held} {unit}, its sizes {_sizes(dims)} ask for {needed}"
+            f"{_named(tensor, where)} is damaged: it holds {held} {unit}, its sizes {_sizes(dims)} "
+            f"ask for {needed}"
         )
 
 
 def _length(tensor: TensorProto, count: int) -> tuple[int, int | None, str]:
-    """How long the data of `count` elements is, how long it must be (None: of any length), and in what unit."""
+    """How long the data of `count` elements is, how long it must be (None: of any length), and
+    in what unit.
+    """
     if tensor.HasField("raw_data"):
         return len(tensor.raw_data), raw_bytes(tensor), "bytes"
     dtype = tensor.data_type
@@ -92,8 +109,14 @@ def _check_place(tensor: TensorProto, what: str) -> None:
         raise InputError(f"{what} lies in an external file that is not named")
     for key in ("offset", "length"):
         text = place.get(key, "0")
-        if not (isinstance(text, str) and text.isascii() and text.isdecimal()) or len(text) > _DIGITS:
-            raise InputError(f"{what}: the {key} of its external data is {str(text)[:40]!r}, not a number of bytes")
+        if (
+            not (isinstance(text, str) and text.isascii() and text.isdecimal())
+            or len(text) > _DIGITS
+        ):
+            raise InputError(
+                f"{what}: the {key} of its external data is {str(text)[:40]!r}, not a "
+                "number of bytes"
+            )
 
 
 def check_sparse(sparse: SparseTensorProto, where: str) -> None:
@@ -111,19 +134,27 @@ def check_sparse(sparse: SparseTensorProto, where: str) -> None:
 
 
 def check_declared(value: ValueInfoProto, where: str, *, given: bool) -> None:
-    """Raises InputError for a declared type that there is not; `given`: an input, whose type must be known."""
+    """Raises InputError for a declared type that there is not; `given`: an input, whose type
+    must be known.
+    """
     code = _element(value.type)
     if code is not None and code not in _KNOWN and (given or code != TensorProto.UNDEFINED):
-        raise InputError(f"{where}: '{value.name}' is declared with the dtype {code}, which there is not")
+        raise InputError(
+            f"{where}: '{value.name}' is declared with the dtype {code}, which there is not"
+        )
     if given and code is None and value.type.WhichOneof("value") is None:
         raise InputError(f"{where}: the input '{value.name}' has no type")
     if given and len(value.type.tensor_type.shape.dim) > MOST_AXES:
         axes = len(value.type.tensor_type.shape.dim)
-        raise InputError(f"{where}: '{value.name}' has {axes} axes; at most {MOST_AXES} can be computed with")
+        raise InputError(
+            f"{where}: '{value.name}' has {axes} axes; at most {MOST_AXES} can be computed with"
+        )
 
 
 def _element(kind: TypeProto) -> int | None:
-    """The element type of a tensor, or of what sequences and optionals hold; None for maps and for no type."""
+    """The element type of a tensor, or of what sequences and optionals hold; None for maps and
+    for no type.
+    """
     while True:
         which = kind.WhichOneof("value")
         if which in ("tensor_type", "sparse_tensor_type"):

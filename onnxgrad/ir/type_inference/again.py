@@ -1,4 +1,6 @@
-"""Types of what was of unknown type: operands may be known now, and bodies of control flow give their owners types."""
+"""Types of what was of unknown type: operands may be known now, and bodies of control flow give
+their owners types.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def retype(block: BindingBlock) -> None:
 
 
 def type_again(b: Binding) -> None:
-    """Give its results of unknown type or rank the types that its operands tell. Raises TypeMismatch."""
+    """Give its results of unknown type or rank the types that its operands tell. Raises
+    TypeMismatch.
+    """
     _learn(b.outputs, at_emission.types_of(b))
 
 
@@ -61,7 +65,11 @@ def _of_scan(b: Binding) -> list[Type | None]:
     return [*(v.type for v in body.outputs[:count]), *scans]
 
 
-_TOLD: dict[str, Callable[[Binding], list[Type | None]]] = {"If": _of_if, "Loop": _of_loop, "Scan": _of_scan}
+_TOLD: dict[str, Callable[[Binding], list[Type | None]]] = {
+    "If": _of_if,
+    "Loop": _of_loop,
+    "Scan": _of_scan,
+}
 
 
 def _loop(b: Binding) -> None:
@@ -77,7 +85,9 @@ def _scan(b: Binding) -> None:
     if len(b.inputs) != len(body.inputs):
         return  # as in _of_scan
     axes = b.attr("scan_input_axes") or [0] * scanned
-    elements = [None if v is None else _element(v.type, axis) for v, axis in zip(b.inputs[count:], axes)]
+    elements = [
+        None if v is None else _element(v.type, axis) for v, axis in zip(b.inputs[count:], axes)
+    ]
     _learn(body.inputs, [*(None if v is None else v.type for v in b.inputs[:count]), *elements])
     retype(body)
 
@@ -102,11 +112,15 @@ def common_type(a: Type | None, b: Type | None) -> Type | None:
         return a if a == b else None
     if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
         return TensorType(a.dtype, None)
-    return TensorType(a.dtype, tuple(d if same_dim(d, e) else None for d, e in zip(a.shape, b.shape, strict=True)))
+    return TensorType(
+        a.dtype, tuple(d if same_dim(d, e) else None for d, e in zip(a.shape, b.shape, strict=True))
+    )
 
 
 def _unshaped(v: Var | None) -> Type | None:
-    return TensorType(v.type.dtype, None) if v is not None and isinstance(v.type, TensorType) else None
+    return (
+        TensorType(v.type.dtype, None) if v is not None and isinstance(v.type, TensorType) else None
+    )
 
 
 def _element(type_: Type | None, axis: int) -> Type | None:

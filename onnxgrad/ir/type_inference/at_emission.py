@@ -1,7 +1,8 @@
-"""Types of one binding, emitted, copied or to be typed again: closed forms for the commonest operators, onnx's own
-inference for the rest.
+"""Types of one binding, emitted, copied or to be typed again: closed forms for the commonest
+operators, onnx's own inference for the rest.
 
-onnx forgets symbols wherever a shape is computed (Reshape, Expand, Slice, ...); `refined_shapes` puts them back.
+onnx forgets symbols wherever a shape is computed (Reshape, Expand, Slice, ...); `refined_shapes`
+puts them back.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ _DATA_BYTES = 1 << 12
 
 
 def result_types(
-    schema: onnx.defs.OpSchema | None, node: NodeProto, inputs: Sequence[Var | None], block: BindingBlock
+    schema: onnx.defs.OpSchema | None,
+    node: NodeProto,
+    inputs: Sequence[Var | None],
+    block: BindingBlock,
 ) -> list[Type | None]:
     """One type per output name of `node`, None where nothing can be said. Raises TypeMismatch."""
     if schema is None or any(a.ref_attr_name for a in node.attribute):
@@ -45,13 +49,23 @@ def result_types(
         domains.respell(plain)
         node = plain
     quick = CLOSED_FORMS.get(node.op_type) if node.domain == "" else None
-    if quick is not None and len(node.output) == 1 and all(v is not None and v.dtype for v in inputs):
+    if (
+        quick is not None
+        and len(node.output) == 1
+        and all(v is not None and v.dtype for v in inputs)
+    ):
         found = quick(node, [v for v in inputs if v is not None])
         if found is not None:
             return [found]
     types = _onnx_types(schema, node, inputs, block)
-    if node.op_type in misinferred.OPERATORS and inputs[0] is not None and isinstance(types[0], TensorType):
-        types[0] = TensorType(types[0].dtype, misinferred.corrected(node, inputs[0].shape, types[0].shape))
+    if (
+        node.op_type in misinferred.OPERATORS
+        and inputs[0] is not None
+        and isinstance(types[0], TensorType)
+    ):
+        types[0] = TensorType(
+            types[0].dtype, misinferred.corrected(node, inputs[0].shape, types[0].shape)
+        )
     refined = refine(node, inputs)
     if refined is not None and types and isinstance(types[0], TensorType):
         types[0] = TensorType(types[0].dtype, _merge(types[0].shape, refined))
@@ -89,13 +103,24 @@ def _onnx_types(
             dict(block.opsets),
             block.program.ir_version,
         )
-    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError) as e:
+    except (
+        onnx.shape_inference.InferenceError,
+        onnx.checker.ValidationError,
+        RuntimeError,
+        ValueError,
+    ) as e:
         raise TypeMismatch(str(e).strip().splitlines()[0]) from e
-    return [type_from_proto(onnx.TypeProto.FromString(out[n])) if n in out else None for n in node.output]
+    return [
+        type_from_proto(onnx.TypeProto.FromString(out[n])) if n in out else None
+        for n in node.output
+    ]
 
 
 def _merge(inferred: Shape | None, symbols: Shape) -> Shape:
     """What onnx knows in ints, completed by what the symbols say."""
     if inferred is None or len(inferred) != len(symbols):
         return symbols
-    return tuple(s if not isinstance(i, int) and s is not None else i for i, s in zip(inferred, symbols, strict=True))
+    return tuple(
+        s if not isinstance(i, int) and s is not None else i
+        for i, s in zip(inferred, symbols, strict=True)
+    )

@@ -1,8 +1,9 @@
 """Types for every value of a program, from onnx's shape inference and what the file declares.
 
-The file's declared shapes can be wrong, so inference runs without them; a declaration only adds what inference left
-open, and where the two contradict each other neither is believed. What a declaration (or `refined_shapes`, which knows
-more about computed shapes) adds then flows on, binding by binding.
+The file's declared shapes can be wrong, so inference runs without them; a declaration only adds
+what inference left open, and where the two contradict each other neither is believed. What a
+declaration (or `refined_shapes`, which knows more about computed shapes) adds then flows on,
+binding by binding.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from onnxgrad.ir.type_inference.refined_shapes import REFINED
 from onnxgrad.ir.types import TensorType, Type, TypeMismatch
 from onnxgrad.ir.var import Var
 
-# how often what is contradicted is left out of inference, before nothing is inferred but binding by binding
+# how often what is contradicted is left out of inference, before nothing is inferred but binding by
+# binding
 _ROUNDS = 4
 
 
@@ -50,44 +52,64 @@ def annotate(program: Program) -> None:
     _Completion(said, None if inferred is None else set()).block(program.main)
 
 
-# ---- from protobuf to Vars -------------------------------------------------------------------------------------
+# ---- from protobuf to Vars -----------------------------------------------------------------------
 
 
 def _types(graph: GraphProto) -> dict[str, TypeProto]:
     return {v.name: v.type for v in (*graph.value_info, *graph.output)}
 
 
-def _assign(block: BindingBlock, types: Mapping[str, TypeProto], nodes: Iterable[NodeProto]) -> None:
-    """Hand the inferred types to the block's results; `nodes` are the inferred ones, whose graphs are looked into."""
+def _assign(
+    block: BindingBlock, types: Mapping[str, TypeProto], nodes: Iterable[NodeProto]
+) -> None:
+    """Hand the inferred types to the block's results; `nodes` are the inferred ones, whose
+    graphs are looked into.
+    """
     graphs: dict[tuple[str, ...], NodeProto] = {}
     if any(b.blocks for b in block.bindings):
-        graphs = {tuple(n.output): n for n in nodes if any(a.type == AttributeProto.GRAPH for a in n.attribute)}
+        graphs = {
+            tuple(n.output): n
+            for n in nodes
+            if any(a.type == AttributeProto.GRAPH for a in n.attribute)
+        }
     for b in block.bindings:
         for out in b.outputs:
             if out is not None:
                 out._type, out._proto = None, types.get(out.name)
         for name, nested in b.blocks.items():
             node = graphs.get(tuple(b.node.output))
-            found = None if node is None else next((a.g for a in node.attribute if a.name == name), None)
+            found = (
+                None
+                if node is None
+                else next((a.g for a in node.attribute if a.name == name), None)
+            )
             if found is None:
                 _assign(nested, {}, ())
                 continue
-            for var, declared, value in zip(nested.inputs, nested.proto.input, found.input, strict=True):
+            for var, declared, value in zip(
+                nested.inputs, nested.proto.input, found.input, strict=True
+            ):
                 said = declared.type.WhichOneof("value")
-                if said is None or (said == "tensor_type" and not declared.type.tensor_type.elem_type):
+                if said is None or (
+                    said == "tensor_type" and not declared.type.tensor_type.elem_type
+                ):
                     var._type, var._proto = None, value.type
             _assign(nested, _types(found), found.node)
 
 
 def _type_constants(block: BindingBlock) -> None:
-    """Nothing is inferred inside functions, whose parameters are untyped; but a constant is what it is."""
+    """Nothing is inferred inside functions, whose parameters are untyped; but a constant is what
+    it is.
+    """
     for b in block.walk():
         if b.is_op("Constant") and b.outputs and b.outputs[0] is not None:
             value = attributes.constant_value(b.attrs)
             if isinstance(value, TensorProto):
                 b.outputs[0].type = TensorType(value.data_type, tuple(value.dims))
             elif value is not None and value.dtype != object:
-                b.outputs[0].type = TensorType(helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+                b.outputs[0].type = TensorType(
+                    helper.np_dtype_to_tensor_dtype(value.dtype), value.shape
+                )
 
 
 def _types_of(b: Binding) -> Sequence[Type | None]:
@@ -97,13 +119,14 @@ def _types_of(b: Binding) -> Sequence[Type | None]:
     return at_emission.types_of(b)
 
 
-# ---- declarations, and what flows on from them -----------------------------------------------------------------
+# ---- declarations, and what flows on from them ---------------------------------------------------
 
 
 class _Completion:
-    """In order, completes the results that are not fully known: by what the file declares about values between, by
-    typing again where that is not enough and operands became better known (without `improved`: always), and last by
-    what the file declares about outputs, whose sizes exporters like to name anew.
+    """In order, completes the results that are not fully known: by what the file declares about
+    values between, by typing again where that is not enough and operands became better known
+    (without `improved`: always), and last by what the file declares about outputs, whose sizes
+    exporters like to name anew.
     """
 
     def __init__(self, said: Declarations, improved: set[Var] | None) -> None:

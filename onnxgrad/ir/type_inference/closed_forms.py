@@ -32,7 +32,11 @@ def _binary(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
 
 
 def _compare(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
-    return TensorType(TensorProto.BOOL, _broadcast(inputs)) if len({v.dtype for v in inputs}) == 1 else None
+    return (
+        TensorType(TensorProto.BOOL, _broadcast(inputs))
+        if len({v.dtype for v in inputs}) == 1
+        else None
+    )
 
 
 def _where(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
@@ -51,7 +55,9 @@ def _broadcast_checked(shapes: Sequence[Shape | None], inputs: Sequence[Var]) ->
     if shape is not None and None in shape:  # unknown, or two known sizes that do not go together
         for column in zip_longest(*[reversed(s or ()) for s in shapes], fillvalue=1):
             if len({d for d in column if isinstance(d, int) and d != 1}) > 1:
-                raise TypeMismatch(f"shapes do not broadcast: {' and '.join(str(v.type) for v in inputs)}")
+                raise TypeMismatch(
+                    f"shapes do not broadcast: {' and '.join(str(v.type) for v in inputs)}"
+                )
     return shape
 
 
@@ -92,12 +98,24 @@ def _concat(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
     for i in range(len(first)):
         sizes = [s[i] for s in shapes if s is not None]
         if i == axis:
-            dims.append(sum(d for d in sizes if isinstance(d, int)) if all(isinstance(d, int) for d in sizes) else None)
+            dims.append(
+                sum(d for d in sizes if isinstance(d, int))
+                if all(isinstance(d, int) for d in sizes)
+                else None
+            )
             continue
         known = {d for d in sizes if isinstance(d, int)}
         if len(known) > 1:
-            raise TypeMismatch(f"sizes along axis {i} differ: {', '.join(str(v.type) for v in inputs)}")
-        dims.append(next(iter(known)) if known else sizes[0] if all(same_dim(d, sizes[0]) for d in sizes) else None)
+            raise TypeMismatch(
+                f"sizes along axis {i} differ: {', '.join(str(v.type) for v in inputs)}"
+            )
+        dims.append(
+            next(iter(known))
+            if known
+            else sizes[0]
+            if all(same_dim(d, sizes[0]) for d in sizes)
+            else None
+        )
     return TensorType(inputs[0].dtype, tuple(dims)) if len({v.dtype for v in inputs}) == 1 else None
 
 
@@ -115,7 +133,8 @@ def _reshape(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
     if shape is None or not count or target is None or len(inputs[1].shape or ()) != 1:
         return None
     sizes = [
-        shape[i] if d == 0 and i < len(shape) and not written(node, "allowzero", 0) else d for i, d in enumerate(target)
+        shape[i] if d == 0 and i < len(shape) and not written(node, "allowzero", 0) else d
+        for i, d in enumerate(target)
     ]
     rest = element_count(tuple(d for d in sizes if d != -1))
     if min(target, default=0) < -1 or not rest or sizes.count(-1) > 1 or count % rest:
@@ -125,9 +144,19 @@ def _reshape(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
 
 def _gemm(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
     a, b = inputs[0].shape, inputs[1].shape
-    if len(inputs) != 2 or a is None or b is None or len(a) != 2 or len(b) != 2 or inputs[0].dtype != inputs[1].dtype:
+    if (
+        len(inputs) != 2
+        or a is None
+        or b is None
+        or len(a) != 2
+        or len(b) != 2
+        or inputs[0].dtype != inputs[1].dtype
+    ):
         return None
-    (m, k), (k2, n) = a[:: -1 if written(node, "transA", 0) else 1], b[:: -1 if written(node, "transB", 0) else 1]
+    (m, k), (k2, n) = (
+        a[:: -1 if written(node, "transA", 0) else 1],
+        b[:: -1 if written(node, "transB", 0) else 1],
+    )
     return TensorType(inputs[0].dtype, (m, n)) if same_dim(k, k2) else None
 
 
@@ -138,14 +167,18 @@ def _reduce(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
     gone = {a % len(shape) for a in axes}
     left = [1 if i in gone else d for i, d in enumerate(shape)]
     kept = written(node, "keepdims", 1)
-    return TensorType(inputs[0].dtype, tuple(d for i, d in enumerate(left) if kept or i not in gone))
+    return TensorType(
+        inputs[0].dtype, tuple(d for i, d in enumerate(left) if kept or i not in gone)
+    )
 
 
 # fmt: off
 # fmt: off
 _SAME_AS_OPERAND = (
-    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Celu", "Cos", "Cosh", "Elu", "Erf", "Exp", "Gelu",
-    "Identity", "LeakyRelu", "Log", "LogSoftmax", "Neg", "Not", "Reciprocal", "Relu", "Selu", "Sigmoid", "Sign", "Sin",
+    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Celu", "Cos", "Cosh", "Elu", "Erf",
+    "Exp", "Gelu",
+    "Identity", "LeakyRelu", "Log", "LogSoftmax", "Neg", "Not", "Reciprocal", "Relu", "Selu",
+    "Sigmoid", "Sign", "Sin",
     "Sinh", "Softmax", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh",
 )
 # fmt: on

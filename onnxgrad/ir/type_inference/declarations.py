@@ -1,5 +1,5 @@
-"""What a file declares about its results: believed where inference leaves something open, and only as far as the two
-agree everywhere else.
+"""What a file declares about its results: believed where inference leaves something open, and only
+as far as the two agree everywhere else.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from onnxgrad.ir.var import Var
 class Declarations:
     """The declared types of the main block's results and of those in blocks nested in it.
 
-    `symbols` are all names of sizes that the file gives. A name that it gives to two sizes of which inference knows
-    that they differ, or not that they are equal, is no name of a size: it is taken off the declarations of results.
+    `symbols` are all names of sizes that the file gives. A name that it gives to two sizes of which
+    inference knows that they differ, or not that they are equal, is no name of a size: it is taken
+    off the declarations of results.
     """
 
     def __init__(self, program: Program) -> None:
@@ -52,8 +53,8 @@ class Declarations:
     def compare(self) -> set[str]:
         """Hold the types that the results have now against the declarations.
 
-        Finds the ambiguous symbols, and returns the results whose declaration contradicts what was inferred, without
-        those that were inferred from such.
+        Finds the ambiguous symbols, and returns the results whose declaration contradicts what was
+        inferred, without those that were inferred from such.
         """
         meanings: dict[str, set[Dim]] = defaultdict(set)
         contradicted: set[Var] = set()
@@ -74,7 +75,9 @@ class Declarations:
         return _roots(next(iter(self.between)), contradicted) if contradicted else set()
 
     def _agree(self, inferred: Type | None, said: Type, meanings: dict[str, set[Dim]]) -> bool:
-        """Whether both may be right; if so, what the one knows of the sizes that the other names goes to `meanings`."""
+        """Whether both may be right; if so, what the one knows of the sizes that the other names
+        goes to `meanings`.
+        """
         if not isinstance(inferred, TensorType) or not isinstance(said, TensorType):
             return True
         if said.shape is None or inferred.shape is None:
@@ -99,8 +102,12 @@ class Declarations:
                         yield out, declared[out.name]
 
     def is_open(self, dim: Dim) -> bool:
-        """Unknown, or only named by onnx, which makes up a name for each size that it cannot compute."""
-        return dim is None or (isinstance(dim, str) and is_invented(dim) and dim not in self.symbols)
+        """Unknown, or only named by onnx, which makes up a name for each size that it cannot
+        compute.
+        """
+        return dim is None or (
+            isinstance(dim, str) and is_invented(dim) and dim not in self.symbols
+        )
 
     def is_incomplete(self, type_: Type | None) -> bool:
         """Whether a declaration could add something."""
@@ -108,18 +115,26 @@ class Declarations:
         if known is None:
             known = type_ is None
             if isinstance(type_, TensorType):
-                known = not type_.dtype or type_.shape is None or any(map(self.is_open, type_.shape))
+                known = (
+                    not type_.dtype or type_.shape is None or any(map(self.is_open, type_.shape))
+                )
             self._incomplete[type_] = known
         return known
 
     def believed(self, said: Type) -> Type:
         """A declared type without ambiguous symbols."""
-        if not isinstance(said, TensorType) or said.shape is None or self.ambiguous.isdisjoint(said.shape):
+        if (
+            not isinstance(said, TensorType)
+            or said.shape is None
+            or self.ambiguous.isdisjoint(said.shape)
+        ):
             return said
         return TensorType(said.dtype, tuple(None if d in self.ambiguous else d for d in said.shape))
 
     def merge(self, inferred: Type | None, said: Type | None) -> Type | None:
-        """What both tell together. Sizes they contradict each other in are unknown: either may be wrong."""
+        """What both tell together. Sizes they contradict each other in are unknown: either may
+        be wrong.
+        """
         pair = inferred, said
         if pair not in self._merged:
             self._merged[pair] = self._together(inferred, said)
@@ -137,9 +152,12 @@ class Declarations:
         if len(inferred.shape) != len(said.shape):
             return TensorType(said.dtype, None)
         pairs = list(zip(inferred.shape, said.shape, strict=True))
-        if contradicts(inferred.shape, said.shape):  # what is wrong in one place is not believed in another
+        # what is wrong in one place is not believed in another
+        if contradicts(inferred.shape, said.shape):
             return TensorType(said.dtype, tuple(None if _differ(i, s) else i for i, s in pairs))
-        return TensorType(said.dtype, tuple(s if s is not None and self.is_open(i) else i for i, s in pairs))
+        return TensorType(
+            said.dtype, tuple(s if s is not None and self.is_open(i) else i for i, s in pairs)
+        )
 
 
 def contradicts(inferred: Shape, said: Shape) -> bool:

@@ -1,7 +1,8 @@
-"""What onnx infers wrongly, and what is done about each: before inference a form that it gets right, or none of it.
+"""What onnx infers wrongly, and what is done about each: before inference a form that it gets
+right, or none of it.
 
-Found by comparing every inferred shape of the backend suite, attributes left at their defaults, with the one that is
-computed (tests/ir/type_inference/test_whole_model.py).
+Found by comparing every inferred shape of the backend suite, attributes left at their defaults,
+with the one that is computed (tests/ir/type_inference/test_whole_model.py).
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from onnxgrad.ir.types import Shape
 _FORGOTTEN = {"STFT": {"onesided": 1}}
 
 OPERATORS = frozenset({*_FORGOTTEN, *ceil_mode.POOLS, "Split"})
-# onnx makes a list of as many sizes as the attribute says, whatever the node has results, and reads beyond its end
+# onnx makes a list of as many sizes as the attribute says, whatever the node has results, and reads
+# beyond its end
 _MOST_PARTS = 1 << 20
 
 
@@ -40,7 +42,9 @@ def spelled_out(node: NodeProto) -> NodeProto:
 
 
 def needs_types(node: NodeProto) -> bool:
-    """Whether the right type takes the operands' types to tell, so that nothing can be written beforehand."""
+    """Whether the right type takes the operands' types to tell, so that nothing can be written
+    beforehand.
+    """
     return ceil_mode.rounds_up(node) or is_unbounded(node)
 
 

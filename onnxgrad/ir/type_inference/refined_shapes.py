@@ -1,4 +1,6 @@
-"""Shapes made from vectors of sizes: what symbols tell of the results of Reshape, Expand, Slice and the like."""
+"""Shapes made from vectors of sizes: what symbols tell of the results of Reshape, Expand, Slice
+and the like.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ _END = (1 << 31) - 1
 
 
 def refine(node: NodeProto, inputs: Sequence[Var | None]) -> Shape | None:
-    """The result shape of an operator that computes its shape, as far as symbols tell; None when they do not."""
+    """The result shape of an operator that computes its shape, as far as symbols tell; None when
+    they do not.
+    """
     rule = _REFINED.get(node.op_type) if node.domain == "" else None
     x = inputs[0] if inputs else None
     return None if rule is None or x is None else rule(node, x, inputs)
@@ -28,7 +32,11 @@ def _operand(inputs: Sequence[Var | None], index: int) -> Var | None:
 
 def _of_reshape(node: NodeProto, x: Var, inputs: Sequence[Var | None]) -> Shape | None:
     shape = _operand(inputs, 1)
-    return None if shape is None else _reshaped(x.shape, sizes(shape), bool(written(node, "allowzero", 0)))
+    return (
+        None
+        if shape is None
+        else _reshaped(x.shape, sizes(shape), bool(written(node, "allowzero", 0)))
+    )
 
 
 def _of_expand(node: NodeProto, x: Var, inputs: Sequence[Var | None]) -> Shape | None:
@@ -109,10 +117,15 @@ def _without(source: Shape, touched: tuple[int, ...] | None) -> Shape | None:
 
 
 def _sane(dims: tuple[Dim, ...]) -> Shape:
-    return tuple(None if isinstance(d, int) and not 0 <= d < INT_LIMITS[TensorProto.INT64] else d for d in dims)
+    return tuple(
+        None if isinstance(d, int) and not 0 <= d < INT_LIMITS[TensorProto.INT64] else d
+        for d in dims
+    )
 
 
-def _reshaped(source: Shape | None, wanted: tuple[Dim, ...] | None, allowzero: bool) -> Shape | None:
+def _reshaped(
+    source: Shape | None, wanted: tuple[Dim, ...] | None, allowzero: bool
+) -> Shape | None:
     if wanted is None:
         return None
     dims: list[Dim] = list(wanted)
@@ -126,7 +139,9 @@ def _reshaped(source: Shape | None, wanted: tuple[Dim, ...] | None, allowzero: b
 
 
 def _remaining(source: Shape | None, others: list[Dim]) -> Dim:
-    """The size that -1 stands for: the source's dimensions over the others', equal symbols cancelled."""
+    """The size that -1 stands for: the source's dimensions over the others', equal symbols
+    cancelled.
+    """
     if source is None or None in source or None in others:
         return None
     left = list(source)

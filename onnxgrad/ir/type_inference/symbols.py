@@ -10,7 +10,8 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.types import Dim, same_dim
 from onnxgrad.ir.var import Var
 
-# no tensor has a higher rank, so that a longer vector is no shape; files declare vectors of 2^40 elements
+# no tensor has a higher rank, so that a longer vector is no shape; files declare vectors of 2^40
+# elements
 _LONGEST = 1 << 10
 # beyond these, machines wrap around
 INT_LIMITS: dict[int, int] = {TensorProto.INT32: 1 << 31, TensorProto.INT64: 1 << 63}
@@ -20,12 +21,16 @@ _DEPTH = 24
 
 
 def sizes(var: Var) -> tuple[Dim, ...] | None:
-    """The elements of a small integer vector (or scalar) as dimensions; None when its length is unknown."""
+    """The elements of a small integer vector (or scalar) as dimensions; None when its length is
+    unknown.
+    """
     return _Vectors().sizes(var, _DEPTH)
 
 
 class _Vectors:
-    """Follows integer vectors upwards, each once: operands that repeat would double the way at every binding."""
+    """Follows integer vectors upwards, each once: operands that repeat would double the way at
+    every binding.
+    """
 
     def __init__(self) -> None:
         self.known: dict[Var, tuple[Dim, ...] | None] = {}
@@ -42,7 +47,11 @@ class _Vectors:
             return _unknown(var)
         if var not in self.known:
             found = self._results(b, depth - 1)
-            self.known[var] = _unknown(var) if found is None or len(found) > _LONGEST else _within(found, var.dtype)
+            self.known[var] = (
+                _unknown(var)
+                if found is None or len(found) > _LONGEST
+                else _within(found, var.dtype)
+            )
         return self.known[var]
 
     def _results(self, b: Binding, depth: int) -> tuple[Dim, ...] | None:
@@ -54,7 +63,11 @@ class _Vectors:
         if b.op in _PICKED:
             return _PICKED[b.op](self.sizes(x, depth), b)
         if b.op == "Shape":
-            return None if x.shape is None else x.shape[b.attr("start", 0) : b.attr("end", len(x.shape))]
+            return (
+                None
+                if x.shape is None
+                else x.shape[b.attr("start", 0) : b.attr("end", len(x.shape))]
+            )
         if b.op == "Concat":
             return self._concatenated(b, depth)
         if b.op in ("Add", "Sub", "Mul", "Div", "Max", "Min"):

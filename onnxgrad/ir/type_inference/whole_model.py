@@ -1,8 +1,9 @@
-"""onnx's inference of a whole model, on a copy that is cheap to infer and shows onnx nothing that it infers wrongly.
+"""onnx's inference of a whole model, on a copy that is cheap to infer and shows onnx nothing that
+it infers wrongly.
 
-Without data propagation: that makes one message per element of every vector, so that `Cast(Range(0, 2^62))` eats all
-memory. Shapes that are computed are followed by `symbols`, binding by binding, up to the longest vector that
-is a shape.
+Without data propagation: that makes one message per element of every vector, so that `Cast(Range(0,
+2^62))` eats all memory. Shapes that are computed are followed by `symbols`, binding by binding, up
+to the longest vector that is a shape.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ _UNKNOWN = "Unknown"
 
 
 def infer_model(program: Program, symbols: Iterable[str], hidden: Set[str]) -> ModelProto | None:
-    """The program's model with the types that onnx infers; None for those, some legal, that it gives up on as a whole.
+    """The program's model with the types that onnx infers; None for those, some legal, that it
+    gives up on as a whole.
 
-    Nodes with a result called as one of `hidden` are inferred nothing about. The names that onnx makes up for sizes
-    are none of `symbols` nor any other that the file declares.
+    Nodes with a result called as one of `hidden` are inferred nothing about. The names that onnx
+    makes up for sizes are none of `symbols` nor any other that the file declares.
     """
     light = _light_copy(program)
     invented = [s for s in symbols if is_invented(s)]
@@ -42,17 +44,26 @@ def infer_model(program: Program, symbols: Iterable[str], hidden: Set[str]) -> M
         _forget_symbols(function.node)
     try:
         return onnx.shape_inference.infer_shapes(light, data_prop=False)
-    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError):
+    except (
+        onnx.shape_inference.InferenceError,
+        onnx.checker.ValidationError,
+        RuntimeError,
+        ValueError,
+    ):
         return None
 
 
 def is_invented(symbol: str) -> bool:
-    """Whether it looks like a name that onnx makes up for a size that it cannot compute; files declare such as well."""
+    """Whether it looks like a name that onnx makes up for a size that it cannot compute; files
+    declare such as well.
+    """
     return symbol.startswith("unk__")
 
 
 def _reserve(graph: GraphProto, symbols: Iterable[str], program: Program) -> None:
-    """Declare the symbols on a value that no one reads, so that onnx does not make them up again."""
+    """Declare the symbols on a value that no one reads, so that onnx does not make them up
+    again.
+    """
     name = "declared symbols"
     while name in program.names:
         name += "'"
@@ -62,7 +73,9 @@ def _reserve(graph: GraphProto, symbols: Iterable[str], program: Program) -> Non
 
 
 def _light_copy(program: Program) -> ModelProto:
-    """The model without weights, metadata and value_info, and with outputs known by element type only."""
+    """The model without weights, metadata and value_info, and with outputs known by element type
+    only.
+    """
     proto, source = program.proto, program.proto.graph
     light = ModelProto(ir_version=proto.ir_version)
     light.opset_import.extend(proto.opset_import)
@@ -70,14 +83,26 @@ def _light_copy(program: Program) -> ModelProto:
         light.functions.extend(proto.functions)
     graph = light.graph
     graph.name = source.name or "graph"
-    graph.node.extend([_light_constant(b.node) if b.op == "Constant" else b.node for b in program.main.bindings])
+    graph.node.extend(
+        [_light_constant(b.node) if b.op == "Constant" else b.node for b in program.main.bindings]
+    )
     graph.input.extend(source.input)
     graph.sparse_initializer.extend(source.sparse_initializer)
     # a default that a caller may override fixes no shape
     fixed = {v.name for v in program.main.initializers.values() if not v.overridable}
-    graph.initializer.extend([_light_tensor(tensor) for tensor in source.initializer if tensor.name in fixed])
-    # an output that is an input or a weight has its type: a stub would take the shape from all that reads it
-    known = {v.name for v in (*source.input, *source.initializer, *(t.values for t in source.sparse_initializer))}
+    graph.initializer.extend(
+        [_light_tensor(tensor) for tensor in source.initializer if tensor.name in fixed]
+    )
+    # an output that is an input or a weight has its type: a stub would take the shape from all that
+    # reads it
+    known = {
+        v.name
+        for v in (
+            *source.input,
+            *source.initializer,
+            *(t.values for t in source.sparse_initializer),
+        )
+    }
     for value in source.output:
         if value.name in known:
             continue
@@ -93,7 +118,10 @@ def _light_tensor(tensor: TensorProto) -> TensorProto:
     if 8 * math.prod(tensor.dims) <= _DATA_BYTES and tensor.data_location != TensorProto.EXTERNAL:
         return tensor
     return TensorProto(
-        name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, data_location=TensorProto.EXTERNAL
+        name=tensor.name,
+        data_type=tensor.data_type,
+        dims=tensor.dims,
+        data_location=TensorProto.EXTERNAL,
     )
 
 
@@ -110,7 +138,8 @@ def _light_constant(node: NodeProto) -> NodeProto:
 
 
 def _prepare(nodes: Iterable[NodeProto], hidden: Set[str]) -> None:
-    """Drop, in our copy, what inference has no use for and would have to copy twice, and what it gets wrong.
+    """Drop, in our copy, what inference has no use for and would have to copy twice, and what it
+    gets wrong.
 
     The default domain gets one spelling.
     """
@@ -147,6 +176,8 @@ def _forget_symbols(nodes: Iterable[NodeProto]) -> None:
             if a.type != AttributeProto.GRAPH:
                 continue
             for value in (*a.g.input, *a.g.output):
-                for dim in value.type.tensor_type.shape.dim if value.type.HasField("tensor_type") else ():
+                for dim in (
+                    value.type.tensor_type.shape.dim if value.type.HasField("tensor_type") else ()
+                ):
                     dim.ClearField("dim_param")
             _forget_symbols(a.g.node)

@@ -19,24 +19,33 @@ def concat(values: Sequence[Var], axis: int) -> Var:
     arrays = [v.const for v in values]
     if all(a is not None for a in arrays):
         return constant(
-            np.concatenate([a for a in arrays if a is not None], axis=axis), name=f"{values[0].name}_merged"
+            np.concatenate([a for a in arrays if a is not None], axis=axis),
+            name=f"{values[0].name}_merged",
         )
     return op.Concat(*values, axis=axis)
 
 
 def stack(values: Sequence[Var], rank: int) -> Var:
-    """The values, of one shape, along a new axis 0 in front of `rank` others; computed now when all are constants."""
+    """The values, of one shape, along a new axis 0 in front of `rank` others; computed now when
+    all are constants.
+    """
     known = [v.const for v in values]
     arrays = [a.reshape(*[1] * (rank - a.ndim), *a.shape) for a in known if a is not None]
     if len(arrays) == len(values):
         return constant(np.stack(arrays), name=f"{values[0].name}_stacked")
     # one value many times over is lifted once
-    lifted = {v: op.Unsqueeze(v, list(range(rank + 1 - (v.rank or 0)))) for v in dict.fromkeys(values)}
+    lifted = {
+        v: op.Unsqueeze(v, list(range(rank + 1 - (v.rank or 0)))) for v in dict.fromkeys(values)
+    }
     return op.Concat(*(lifted[v] for v in values), axis=0)
 
 
-def split(value: Var, sizes: Sequence[Dim], sources: Sequence[Var], source_axis: int, axis: int) -> tuple[Var, ...]:
-    """Split `value` along `axis` into parts as long as the sources are along `source_axis`, at run time if need be."""
+def split(
+    value: Var, sizes: Sequence[Dim], sources: Sequence[Var], source_axis: int, axis: int
+) -> tuple[Var, ...]:
+    """Split `value` along `axis` into parts as long as the sources are along `source_axis`, at
+    run time if need be.
+    """
     known = [d for d in sizes if isinstance(d, int)]
     parts: Any
     if len(known) == len(sizes):
@@ -52,7 +61,9 @@ def known_size(v: Var, axis: int) -> Dim:
 
 
 def _from_front(v: Var, axis: int) -> int:
-    """The axis counted from the front where the rank is known: operators before opset 11 want it so."""
+    """The axis counted from the front where the rank is known: operators before opset 11 want it
+    so.
+    """
     return axis + v.rank if axis < 0 and v.rank is not None else axis
 
 

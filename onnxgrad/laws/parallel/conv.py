@@ -24,7 +24,9 @@ x, w, c = capture("x w c")
 
 @dataclass(frozen=True)
 class Window:
-    """How a Conv slides, its attributes' many spellings made one. `auto`: SAME_UPPER or SAME_LOWER, else explicit."""
+    """How a Conv slides, its attributes' many spellings made one. `auto`: SAME_UPPER or
+    SAME_LOWER, else explicit.
+    """
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -36,12 +38,18 @@ class Window:
     def attributes(self) -> dict[str, Any]:
         """As attributes of one Conv."""
         padding: dict[str, Any] = {"auto_pad": self.auto} if self.auto else {"pads": self.pads}
-        sliding = {"kernel_shape": self.kernel, "strides": self.strides, "dilations": self.dilations}
+        sliding = {
+            "kernel_shape": self.kernel,
+            "strides": self.strides,
+            "dilations": self.dilations,
+        }
         return {**sliding, "group": self.group, **padding}
 
 
 def window(root: Binding) -> Window | None:
-    """The window of a Conv; None when its kernel's size is unknown or contradicts `kernel_shape`."""
+    """The window of a Conv; None when its kernel's size is unknown or contradicts
+    `kernel_shape`.
+    """
     weights = root.operand(1)
     shape = None if weights is None else weights.shape
     if shape is None or len(shape) < 3:
@@ -50,7 +58,10 @@ def window(root: Binding) -> Window | None:
     n = len(shape) - 2
     if len(kernel) < n or tuple(root.attr("kernel_shape", kernel)) != kernel:
         return None
-    strides, dilations = tuple(root.attr("strides", (1,) * n)), tuple(root.attr("dilations", (1,) * n))
+    strides, dilations = (
+        tuple(root.attr("strides", (1,) * n)),
+        tuple(root.attr("dilations", (1,) * n)),
+    )
     auto, pads = root.attr("auto_pad", "NOTSET"), tuple(root.attr("pads", (0,) * (2 * n)))
     if auto == "VALID":
         auto, pads = "NOTSET", (0,) * (2 * n)
@@ -62,7 +73,9 @@ def window(root: Binding) -> Window | None:
         auto = "NOTSET"
     elif auto != "NOTSET":
         pads = ()
-    return Window(kernel, strides, dilations, pads, "" if auto == "NOTSET" else auto, root.attr("group"))
+    return Window(
+        kernel, strides, dilations, pads, "" if auto == "NOTSET" else auto, root.attr("group")
+    )
 
 
 def _shares_input(x: Var, w: Var, root: Binding) -> Hashable | Decline:
@@ -80,18 +93,22 @@ def _shares_input(x: Var, w: Var, root: Binding) -> Hashable | Decline:
     return (x, w.dtype, w.shape[1], slides)
 
 
-# Output channels of a branch up to which merging pays on onnxruntime's CPU provider, for 1x1 and for larger kernels.
-# Three branches behind a Conv and Relu, 32 or 128 input channels, 14x14 or 56x56, time merged / separate: 1x1 kernels
-# 0.66-0.90 up to 8 channels, 0.89-1.08 at 16, 0.96-1.45 at 32; 3x3 kernels 0.39-0.61, 0.67-0.80, 0.93-1.19.
+# Output channels of a branch up to which merging pays on onnxruntime's CPU provider, for 1x1 and
+# for larger kernels. Three branches behind a Conv and Relu, 32 or 128 input channels, 14x14 or
+# 56x56, time merged / separate: 1x1 kernels 0.66-0.90 up to 8 channels, 0.89-1.08 at 16, 0.96-1.45
+# at 32; 3x3 kernels 0.39-0.61, 0.67-0.80, 0.93-1.19.
 NARROW_POINT, NARROW = 8, 16
 
 
-def reason_to_stay_apart(merge: str, weights: Sequence[Var], convs: Sequence[Binding], slides: Window) -> str | None:
+def reason_to_stay_apart(
+    merge: str, weights: Sequence[Var], convs: Sequence[Binding], slides: Window
+) -> str | None:
     """Why these Convs had better stay apart, None when merging is right.
 
-    The rule for `auto` comes from measurements on onnxruntime's CPU provider: narrow branches waste most of a vector
-    register each and win; wide ones already run in a blocked layout, which the Split behind a merged one breaks, and
-    Conv + Add + Relu is one kernel only without a Split in between.
+    The rule for `auto` comes from measurements on onnxruntime's CPU provider: narrow branches waste
+    most of a vector register each and win; wide ones already run in a blocked layout, which the
+    Split behind a merged one breaks, and Conv + Add + Relu is one kernel only without a Split in
+    between.
     """
     if merge == "never":
         return "merging is switched off"
@@ -102,16 +119,23 @@ def reason_to_stay_apart(merge: str, weights: Sequence[Var], convs: Sequence[Bin
     if not all(v.is_constant and v.use_count == 1 for v in weights):
         return "a weight is not constant or has another reader"
     limit = NARROW if max(slides.kernel) > 1 else NARROW_POINT
-    channels = [0 if v.shape is None or not isinstance(v.shape[0], int) else v.shape[0] for v in weights]
+    channels = [
+        0 if v.shape is None or not isinstance(v.shape[0], int) else v.shape[0] for v in weights
+    ]
     if not all(0 < n <= limit for n in channels):
-        return f"a branch has more than {limit} output channels: on CPU the Split costs more than merging saves"
+        return (
+            f"a branch has more than {limit} output channels: on CPU the Split costs more than "
+            "merging saves"
+        )
     if any(user.op in ("Add", "Sum") for b in convs for user in b.out.users):
         return "onnxruntime fuses a branch's Conv with the Add behind it"
     return None
 
 
 def _biases(biases: Sequence[Var | None], sizes: Sequence[Dim], dtype: int) -> list[Var] | None:
-    """One bias per branch, none at all when no branch has one; None when a missing one's length is unknown."""
+    """One bias per branch, none at all when no branch has one; None when a missing one's length
+    is unknown.
+    """
     if all(b is None for b in biases):
         return []
     found = []
@@ -131,20 +155,26 @@ def _concat(values: Sequence[Var], sizes: Sequence[Dim], groups: int) -> Var:
 
 
 def _concat_groups(values: Sequence[Var], sizes: Sequence[Dim], groups: int) -> Var:
-    """Concatenated group by group along axis 0: group g of every branch, then group g + 1 of every branch."""
+    """Concatenated group by group along axis 0: group g of every branch, then group g + 1 of
+    every branch.
+    """
     rest = list((values[0].shape or ())[1:])
     per_group: list[Any] = [[groups, n // groups, *rest] for n in sizes if isinstance(n, int)]
     total: Any = [sum(n for n in sizes if isinstance(n, int)), *rest]
     arrays = [v.const for v in values]
     known = [a.reshape(shape) for a, shape in zip(arrays, per_group, strict=True) if a is not None]
     if len(known) == len(values):
-        return constant(np.concatenate(known, axis=1).reshape(total), name=f"{values[0].name}_merged")
+        return constant(
+            np.concatenate(known, axis=1).reshape(total), name=f"{values[0].name}_merged"
+        )
     parts = [op.Reshape(v, shape) for v, shape in zip(values, per_group, strict=True)]
     return op.Reshape(op.Concat(*parts, axis=1), total)
 
 
 def _gathered(y: Var, sizes: Sequence[int], groups: int) -> tuple[Var, ...]:
-    """Each branch's channels out of `y`, whose channels run over the groups and within a group over the branches."""
+    """Each branch's channels out of `y`, whose channels run over the groups and within a group
+    over the branches.
+    """
     per_group = [n // groups for n in sizes]
     row = sum(per_group)
     starts = [0, *accumulate(per_group)]
@@ -156,10 +186,14 @@ def _gathered(y: Var, sizes: Sequence[int], groups: int) -> tuple[Var, ...]:
 
 
 def convs_of_one_input(merge: str) -> Family:
-    """Conv(x, w1, c1), Conv(x, w2, c2), ... = split(Conv(x, concat(w1, w2, ...), concat(c1, c2, ...)))"""
+    """Conv(x, w1, c1), Conv(x, w2, c2), ... = split(Conv(x, concat(w1, w2, ...), concat(c1, c2,
+    ...)))
+    """
 
     @combine(P.Conv(x, w, c.maybe), by=_shares_input)
-    def combine_parallel_conv(x: list[Var], w: list[Var], c: list[Var | None], roots: list[Binding]) -> Any:
+    def combine_parallel_conv(
+        x: list[Var], w: list[Var], c: list[Var | None], roots: list[Binding]
+    ) -> Any:
         slides = window(roots[0])
         if slides is None:
             return decline("the kernel's size is unknown")

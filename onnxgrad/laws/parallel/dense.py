@@ -24,7 +24,9 @@ def _known(shape: Shape | None) -> bool:
 
 
 def _of_equal_shapes(a: Var, b: Var, root: Binding) -> Hashable | Decline:
-    """One bucket: same operator and scalars, both operands of the same shapes, biases all rows or all absent."""
+    """One bucket: same operator and scalars, both operands of the same shapes, biases all rows
+    or all absent.
+    """
     if not (_known(a.shape) and _known(b.shape)) or not a.dtype:
         return decline("an operand's shape is unknown")
     if root.has_refs:
@@ -64,8 +66,13 @@ def _gemm(root: Binding, left: Var, right: Var, biases: Sequence[Var | None]) ->
 def products_of_equal_shapes(share_left: bool) -> Family:
     """x @ w1, x @ w2, ... = the rows of stack(x, x, ...) @ stack(w1, w2, ...)"""
 
-    @combine(P.any_of("MatMul", "Gemm")(a, b, c.maybe), by=_sharing_left if share_left else _of_equal_shapes)
-    def combine_parallel_dense(a: list[Var], b: list[Var], c: list[Var | None], roots: list[Binding]) -> Any:
+    @combine(
+        P.any_of("MatMul", "Gemm")(a, b, c.maybe),
+        by=_sharing_left if share_left else _of_equal_shapes,
+    )
+    def combine_parallel_dense(
+        a: list[Var], b: list[Var], c: list[Var | None], roots: list[Binding]
+    ) -> Any:
         rank = a[0].rank or 2  # of both operands
         first, left, right = roots[0], stack(a, rank), stack(b, rank)
         if first.is_op("MatMul"):

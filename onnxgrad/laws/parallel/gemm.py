@@ -26,7 +26,9 @@ def _columns(w: Var, root: Binding) -> Dim:
 
 
 def _shares_left(x: Var, w: Var, root: Binding) -> Hashable | Decline:
-    """One bucket: same left operand, dtype, scalars and transpositions, inner sizes equal, biases that are rows."""
+    """One bucket: same left operand, dtype, scalars and transpositions, inner sizes equal,
+    biases that are rows.
+    """
     if w.shape is None or len(w.shape) != 2 or not w.dtype:
         return decline("the right operand's shape is unknown")
     k = w.shape[1 if root.attr("transB") else 0]
@@ -44,14 +46,20 @@ def _is_row(bias: Var, n: Dim) -> bool:
     shape = bias.shape
     if shape is None or len(shape) > 2 or (len(shape) == 2 and shape[0] != 1):
         return False
-    return n is not None and (not shape or shape[-1] == n or (shape[-1] == 1 and isinstance(n, int)))
+    return n is not None and (
+        not shape or shape[-1] == n or (shape[-1] == 1 and isinstance(n, int))
+    )
 
 
 def row(bias: Var | None, n: Dim, dtype: int) -> Var | None:
     """The bias as (N,), -0.0 where there is none. None when N would have to be known and is not."""
     if bias is None:
         # x + (-0.0) is x for every x, -0.0 included
-        return constant(np.full(n, -0.0, numpy_dtype(dtype)), name="no_bias") if isinstance(n, int) else None
+        return (
+            constant(np.full(n, -0.0, numpy_dtype(dtype)), name="no_bias")
+            if isinstance(n, int)
+            else None
+        )
     array = bias.const
     if array is not None and isinstance(n, int):
         return constant(np.broadcast_to(array.reshape(-1), (n,)), name=f"{bias.name}_row")
@@ -64,15 +72,21 @@ def row(bias: Var | None, n: Dim, dtype: int) -> Var | None:
 
 
 def gemms_of_one_left(merge: str, provider: str) -> Family:
-    """Gemm(x, w1, c1), Gemm(x, w2, c2), ... = split(Gemm(x, concat(w1, w2, ...), concat(c1, c2, ...)))"""
+    """Gemm(x, w1, c1), Gemm(x, w2, c2), ... = split(Gemm(x, concat(w1, w2, ...), concat(c1, c2,
+    ...)))
+    """
 
     @combine(P.Gemm(x, w, c.maybe), by=_shares_left)
-    def combine_parallel_gemm(x: list[Var], w: list[Var], c: list[Var | None], roots: list[Binding]) -> Any:
+    def combine_parallel_gemm(
+        x: list[Var], w: list[Var], c: list[Var | None], roots: list[Binding]
+    ) -> Any:
         first, shared = roots[0], x[0]
         trans_a, trans_b = first.attr("transA"), first.attr("transB")
         m = known_size(shared, 1 if trans_a else 0)
         k = known_size(w[0], 1 if trans_b else 0)
-        reason = reason_not_to_merge(merge, provider, len(roots), m if isinstance(m, int) else None, k)
+        reason = reason_not_to_merge(
+            merge, provider, len(roots), m if isinstance(m, int) else None, k
+        )
         if reason is None and merge == "auto":
             reason = reason_of_shared(w)
         sizes = [_columns(v, root) for v, root in zip(w, roots, strict=True)]

@@ -18,7 +18,9 @@ x, w = capture("x w")
 
 
 def _shares_left(x: Var, w: Var, root: Binding) -> Hashable | Decline:
-    """One bucket: same left operand, same dtype, and right operands alike in every axis but the last."""
+    """One bucket: same left operand, same dtype, and right operands alike in every axis but the
+    last.
+    """
     if w.shape is None or not w.dtype:
         return decline("the right operand's rank is unknown")
     if len(w.shape) < 2:
@@ -29,7 +31,9 @@ def _shares_left(x: Var, w: Var, root: Binding) -> Hashable | Decline:
 
 
 def _shares_right(x: Var, w: Var, root: Binding) -> Hashable | Decline:
-    """One bucket: same right operand, same dtype, and left operands alike in every axis but the last but one."""
+    """One bucket: same right operand, same dtype, and left operands alike in every axis but the
+    last but one.
+    """
     if x.shape is None or not x.dtype:
         return decline("the left operand's rank is unknown")
     if len(x.shape) < 2 or w.rank is None or w.rank < 2:

@@ -1,4 +1,6 @@
-"""A merged value and the branches that it falls into: along an axis, by channels in any order, or stacked."""
+"""A merged value and the branches that it falls into: along an axis, by channels in any order,
+or stacked.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ class Parts(ABC):
 
     @abstractmethod
     def join(self, operands: Sequence[Var | None]) -> Var | None:
-        """One operand beside `whole`, of those beside the branches; -0.0, which changes no sum, where there is none.
+        """One operand beside `whole`, of those beside the branches; -0.0, which changes no sum,
+        where there is none.
 
         None when their sizes would have to be known and are not.
         """
@@ -49,7 +52,9 @@ class Parts(ABC):
 
 @dataclass(frozen=True)
 class _Channels(Parts):
-    """Parts along one axis, which `behind` others follow: an operand has one value for each channel of its branch."""
+    """Parts along one axis, which `behind` others follow: an operand has one value for each
+    channel of its branch.
+    """
 
     behind: int
 
@@ -61,7 +66,9 @@ class _Channels(Parts):
         if operand.is_constant and isinstance(n, int) and all(d == 1 for d in shape):
             return True
         k = len(shape) - 1 - self.behind
-        return k >= 0 and same_dim(shape[k], n) and all(d == 1 for i, d in enumerate(shape) if i != k)
+        return (
+            k >= 0 and same_dim(shape[k], n) and all(d == 1 for i, d in enumerate(shape) if i != k)
+        )
 
     def join(self, operands: Sequence[Var | None]) -> Var | None:
         """(C1, 1, 1), (C2, 1, 1), ... become (C1 + C2 + ..., 1, 1)."""
@@ -118,7 +125,11 @@ class GatheredParts(_Channels):
     @staticmethod
     def read(whole: Var) -> GatheredParts | None:
         """The Gathers along axis 1 that read `whole`, when they take each channel once."""
-        gathers = [b for b in whole.users if b.is_op("Gather") and b.inputs[0] is whole and b.attr("axis") == 1]
+        gathers = [
+            b
+            for b in whole.users
+            if b.is_op("Gather") and b.inputs[0] is whole and b.attr("axis") == 1
+        ]
         indices = [b.inputs[1].ints for b in gathers if b.inputs[1] is not None]
         known = [tuple(i) for i in indices if i is not None]
         channels = None if whole.shape is None else whole.shape[1]
@@ -160,13 +171,22 @@ class StackedParts(Parts):
     def takes(self, operand: Var, out: Var) -> bool:
         """Anything that broadcasts to the branch and whose sizes are known."""
         shape = operand.shape
-        return shape is not None and out.rank is not None and len(shape) <= out.rank and None not in shape
+        return (
+            shape is not None
+            and out.rank is not None
+            and len(shape) <= out.rank
+            and None not in shape
+        )
 
     def join(self, operands: Sequence[Var | None]) -> Var | None:
         """Operands of one shape, stacked as the results are."""
         shape = next((v.shape for v in operands if v is not None), None)
         rank = self.outs[0].rank
-        if shape is None or rank is None or any(v is not None and not same_shape(v.shape, shape) for v in operands):
+        if (
+            shape is None
+            or rank is None
+            or any(v is not None and not same_shape(v.shape, shape) for v in operands)
+        ):
             return None
         known = [d for d in shape if isinstance(d, int)]
         if None in operands and len(known) < len(shape):

@@ -1,4 +1,6 @@
-"""f(split(y)_1), f(split(y)_2), ... = split(f(y)): what stands behind a merged product moves above."""
+"""f(split(y)_1), f(split(y)_2), ... = split(f(y)): what stands behind a merged product moves
+above.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,45 @@ from onnxgrad.laws.parallel.parts import GatheredParts, Parts, SplitParts, Stack
 from onnxgrad.rewrite.attempt import Attempt
 from onnxgrad.rewrite.trace import Decline, Trace, decline
 
-# one operand, element by element; Softmax and its kin look across the axis that was merged, so they are not here
+# one operand, element by element; Softmax and its kin look across the axis that was merged, so they
+# are not here
 ELEMENTWISE = frozenset(
-    {"Abs", "Celu", "Clip", "Cos", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Neg"}
-    | {"Relu", "Selu", "Sigmoid", "Sin", "Softplus", "Softsign", "Sqrt", "Swish", "Tanh", "ThresholdedRelu"}
+    {
+        "Abs",
+        "Celu",
+        "Clip",
+        "Cos",
+        "Elu",
+        "Erf",
+        "Exp",
+        "Gelu",
+        "HardSigmoid",
+        "HardSwish",
+        "LeakyRelu",
+        "Mish",
+        "Neg",
+    }
+    | {
+        "Relu",
+        "Selu",
+        "Sigmoid",
+        "Sin",
+        "Softplus",
+        "Softsign",
+        "Sqrt",
+        "Swish",
+        "Tanh",
+        "ThresholdedRelu",
+    }
 )
 # two operands, element by element, one of them the branch; where it may stand second
 _BESIDE = {"Add": True, "Mul": True, "Sub": False, "Div": False, "PRelu": False}
 
 
 def lift_above_split(emitted: Sequence[Binding], trace: Trace) -> None:
-    """Move what stands behind the parts in `emitted` above them, for as long as all branches agree."""
+    """Move what stands behind the parts in `emitted` above them, for as long as all branches
+    agree.
+    """
     for found in list(_parts(emitted)):
         parts: Parts | None = found
         while parts is not None and not trace.stopped:
@@ -41,7 +71,8 @@ def _parts(emitted: Sequence[Binding]) -> Iterable[Parts]:
 
 
 def _operation(parts: Parts, trace: Trace) -> Parts | None:
-    """split(y)_1 + c1, split(y)_2 + c2, ... = split(y + concat(c1, c2, ...)); a branch without bias adds -0.0.
+    """split(y)_1 + c1, split(y)_2 + c2, ... = split(y + concat(c1, c2, ...)); a branch without bias
+    adds -0.0.
 
     Sub, Mul, Div and PRelu too, where each branch has one.
     """
@@ -59,7 +90,9 @@ def _operation(parts: Parts, trace: Trace) -> Parts | None:
     def whole() -> Var | Decline:
         joined = parts.join(operands)
         if joined is None:
-            return decline(f"what {first.op} takes has sizes that differ, or that would have to be known")
+            return decline(
+                f"what {first.op} takes has sizes that differ, or that would have to be known"
+            )
         moved: Var = getattr(op, first.op)(parts.whole, joined)
         return moved
 
@@ -67,7 +100,9 @@ def _operation(parts: Parts, trace: Trace) -> Parts | None:
 
 
 def _beside(out: Var, parts: Parts) -> tuple[Binding, Var] | None:
-    """The operation that is this branch's only reader, and its other operand, when the whole can have that too."""
+    """The operation that is this branch's only reader, and its other operand, when the whole can
+    have that too.
+    """
     user = out.sole_user()
     if user is None or user.block is not parts.whole.block:
         return None  # behind a nested block's door
@@ -78,15 +113,26 @@ def _beside(out: Var, parts: Parts) -> tuple[Binding, Var] | None:
         return None
     second = user.inputs[0] is not out
     other = user.inputs[0 if second else 1]
-    if other is None or other.dtype != out.dtype or (second and not _BESIDE[user.op]) or not parts.takes(other, out):
+    if (
+        other is None
+        or other.dtype != out.dtype
+        or (second and not _BESIDE[user.op])
+        or not parts.takes(other, out)
+    ):
         return None
     return user, other
 
 
 def _moved(
-    law: str, parts: Parts, replaced: Sequence[Var], whole: Callable[[], Var | Decline], trace: Trace
+    law: str,
+    parts: Parts,
+    replaced: Sequence[Var],
+    whole: Callable[[], Var | Decline],
+    trace: Trace,
 ) -> Parts | None:
-    """The parts of `whole`, which stand for `replaced`, what the branches were or what was done to them."""
+    """The parts of `whole`, which stand for `replaced`, what the branches were or what was done
+    to them.
+    """
     moved: list[Parts] = []
 
     def build() -> dict[Var, Var] | Decline:
@@ -105,7 +151,9 @@ def _moved(
 
 def _comes_from(v: Var, parts: Parts) -> bool:
     b = v.definition
-    beside = [operand.definition for operand in parts.made[0].reads() if operand.definition is not None]
+    beside = [
+        operand.definition for operand in parts.made[0].reads() if operand.definition is not None
+    ]
     return b is not None and (b in parts.made or depends_on(b, set(parts.made), beside))
 
 

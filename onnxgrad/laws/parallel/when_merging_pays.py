@@ -29,11 +29,14 @@ def rows(x: Var) -> int | None:
     return count
 
 
-def reason_not_to_merge(merge: str, provider: str, branches: int, m: int | None, k: Dim) -> str | None:
+def reason_not_to_merge(
+    merge: str, provider: str, branches: int, m: int | None, k: Dim
+) -> str | None:
     """Why a group of products had better stay apart, None when merging is right.
 
-    The rule for `auto` comes from measurements on onnxruntime: on CPU the Split copies each result, which only single
-    rows pay back (12 or more branches, or at least 512 columns); on CUDA one launch in place of many pays.
+    The rule for `auto` comes from measurements on onnxruntime: on CPU the Split copies each result,
+    which only single rows pay back (12 or more branches, or at least 512 columns); on CUDA one
+    launch in place of many pays.
     """
     if merge == "never":
         return "merging is switched off"

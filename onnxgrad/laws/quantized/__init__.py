@@ -1,1 +1,3 @@
-"""Quantized operators by means of others: the operators, the forms they may take, and how exact they are."""
+"""Quantized operators by means of others: the operators, the forms they may take, and how exact
+they are.
+"""

@@ -1,4 +1,6 @@
-"""How large the integers get that a quantized product accumulates, and so whether float32 holds them exactly."""
+"""How large the integers get that a quantized product accumulates, and so whether float32 holds
+them exactly.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,16 @@ def reach(x: Var, zero: Var | None) -> int:
 
 
 def accumulated(
-    x: Var, x_zero: Var | None, w: Var, w_zero: Var | None, summed: tuple[int, ...], bias: Var | None
+    x: Var,
+    x_zero: Var | None,
+    w: Var,
+    w_zero: Var | None,
+    summed: tuple[int, ...],
+    bias: Var | None,
 ) -> tuple[int, int] | None:
-    """(terms, largest |sum|) of the products of `x` with `w`, summed over the axes `summed` of `w`; None if unknown."""
+    """(terms, largest |sum|) of the products of `x` with `w`, summed over the axes `summed` of
+    `w`; None if unknown.
+    """
     if w.shape is None:
         return None
     sizes = [w.shape[a] for a in summed]
@@ -40,15 +49,25 @@ def accumulated(
         return None
     terms = prod(known)
     weights = _centred(w, w_zero, summed)
-    total = terms * reach(w, w_zero) if weights is None else int(weights.sum(axis=summed).max(initial=0))
+    total = (
+        terms * reach(w, w_zero)
+        if weights is None
+        else int(weights.sum(axis=summed).max(initial=0))
+    )
     largest = total * reach(x, x_zero)
     if bias is not None:
-        largest += (1 << 31) if bias.const is None else int(np.abs(np.asarray(bias.const, np.int64)).max(initial=0))
+        largest += (
+            (1 << 31)
+            if bias.const is None
+            else int(np.abs(np.asarray(bias.const, np.int64)).max(initial=0))
+        )
     return terms, largest
 
 
 def _centred(w: Var, zero: Var | None, summed: tuple[int, ...]) -> Array | None:
-    """|w - zero| when both are constants and the zero point is one for all or one per slice that is summed."""
+    """|w - zero| when both are constants and the zero point is one for all or one per slice that
+    is summed.
+    """
     array = w.const
     if array is None or (zero is not None and zero.const is None):
         return None
@@ -71,7 +90,9 @@ def _centred(w: Var, zero: Var | None, summed: tuple[int, ...]) -> Array | None:
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """Sums that float32 may not hold exactly: how far one may be off (None: no bound is known), in words as well."""
+    """Sums that float32 may not hold exactly: how far one may be off (None: no bound is known),
+    in words as well.
+    """
 
     error: float | None
     words: str
@@ -80,10 +101,16 @@ class Shortfall:
 def shortfall(found: tuple[int, int] | None) -> Shortfall | None:
     """What to report when float32 cannot hold the sums exactly; None when it can."""
     if found is None:
-        return Shortfall(None, "the length of the sum is unknown: exact only while the sums stay below 2^24")
+        return Shortfall(
+            None, "the length of the sum is unknown: exact only while the sums stay below 2^24"
+        )
     terms, largest = found
     if largest <= EXACT:
         return None
-    # the error of a sum of n terms is at most n u / (1 - n u) times the sum of their magnitudes (Higham, section 3.1)
+    # the error of a sum of n terms is at most n u / (1 - n u) times the sum of their magnitudes
+    # (Higham, section 3.1)
     error = terms * _UNIT / (1 - terms * _UNIT) * largest if terms * _UNIT < 1 else float(largest)
-    return Shortfall(error, f"sums may reach {largest}, above 2^24: an accumulator may be off by up to {error:.3g}")
+    return Shortfall(
+        error,
+        f"sums may reach {largest}, above 2^24: an accumulator may be off by up to {error:.3g}",
+    )

@@ -1,4 +1,6 @@
-"""A quantized operator as a law sees it: operands by name, attributes, the form that is asked for."""
+"""A quantized operator as a law sees it: operands by name, attributes, the form that is asked
+for.
+"""
 
 from __future__ import annotations
 
@@ -36,25 +38,37 @@ class Call:
         return {n: self.binding.attrs[n] for n in names if n in self.binding.attrs}
 
     def sums(
-        self, x: Var, x_zero: Var | None, w: Var, w_zero: Var | None, axes: tuple[int, ...], bias: Var | None = None
+        self,
+        x: Var,
+        x_zero: Var | None,
+        w: Var,
+        w_zero: Var | None,
+        axes: tuple[int, ...],
+        bias: Var | None = None,
     ) -> None:
-        """Note that products of `x` with `w` are summed in float32 over these axes of `w`, where it may round them."""
+        """Note that products of `x` with `w` are summed in float32 over these axes of `w`, where
+        it may round them.
+        """
         short = shortfall(accumulated(x, x_zero, w, w_zero, axes, bias))
         if short is not None:
             self.note(short)
 
 
-def operands_of(b: Binding, names: Sequence[str], optional: Collection[str] = ()) -> list[Var | None]:
+def operands_of(
+    b: Binding, names: Sequence[str], optional: Collection[str] = ()
+) -> list[Var | None]:
     """The operands in the order of their names, which say what they are.
 
-    `x_scale` is float32, `x_zero` may be absent, an `x` that has one is of 8 or 16 bits, and everything but what is
-    `optional` must be there and typed. Declines where it is not so.
+    `x_scale` is float32, `x_zero` may be absent, an `x` that has one is of 8 or 16 bits, and
+    everything but what is `optional` must be there and typed. Declines where it is not so.
     """
     found = []
     for i, name in enumerate(names):
         v = b.operand(i)
         found.append(v)
-        if name.endswith("_zero") or (name in optional and (v is None or not name.endswith("_scale"))):
+        if name.endswith("_zero") or (
+            name in optional and (v is None or not name.endswith("_scale"))
+        ):
             continue
         if v is None or not v.dtype or v.shape is None:
             raise decline(f"the operand {name} is missing or its type is unknown")

@@ -1,4 +1,6 @@
-"""Two ways to say what a quantized operator does: by QuantizeLinear/DequantizeLinear, or by plain arithmetic only."""
+"""Two ways to say what a quantized operator does: by QuantizeLinear/DequantizeLinear, or by
+plain arithmetic only.
+"""
 
 from __future__ import annotations
 
@@ -24,41 +26,55 @@ LIMITS: dict[int, tuple[int, int]] = {
 
 
 class Form(ABC):
-    """How a quantized tensor is read and written. `axis` is the one that a vector of scales lies along."""
+    """How a quantized tensor is read and written. `axis` is the one that a vector of scales lies
+    along.
+    """
 
     @abstractmethod
     def dequantize(self, x: Var, scale: Var, zero: Var | None, axis: int | None = None) -> Var:
         """(x - zero) * scale, in float32."""
 
     @abstractmethod
-    def quantize(self, y: Any, scale: Var, zero: Var | None, dtype: int, axis: int | None = None) -> Var:
+    def quantize(
+        self, y: Any, scale: Var, zero: Var | None, dtype: int, axis: int | None = None
+    ) -> Var:
         """saturate(round(y / scale) + zero) as `dtype`, ties to even."""
 
 
 class QdqForm(Form):
-    """By QuantizeLinear and DequantizeLinear, which onnxruntime fuses back to its quantized kernels."""
+    """By QuantizeLinear and DequantizeLinear, which onnxruntime fuses back to its quantized
+    kernels.
+    """
 
     def dequantize(self, x: Var, scale: Var, zero: Var | None, axis: int | None = None) -> Var:
         return op.DequantizeLinear(x, scale, zero, **_axis(scale, axis, x.block.opsets[""]))
 
-    def quantize(self, y: Any, scale: Var, zero: Var | None, dtype: int, axis: int | None = None) -> Var:
+    def quantize(
+        self, y: Any, scale: Var, zero: Var | None, dtype: int, axis: int | None = None
+    ) -> Var:
         if zero is None:
             zero = constant(np.zeros(_shape(scale), numpy_dtype(dtype)))
         return op.QuantizeLinear(y, scale, zero, **_axis(scale, axis, y.block.opsets[""]))
 
 
 class PlainForm(Form):
-    """By Cast, Sub, Mul, Div, Round, Clip and the like: for runtimes that know nothing of quantization."""
+    """By Cast, Sub, Mul, Div, Round, Clip and the like: for runtimes that know nothing of
+    quantization.
+    """
 
     def dequantize(self, x: Var, scale: Var, zero: Var | None, axis: int | None = None) -> Var:
         return centred(x, zero, axis) * along(scale, axis, x)
 
-    def quantize(self, y: Any, scale: Var, zero: Var | None, dtype: int, axis: int | None = None) -> Var:
+    def quantize(
+        self, y: Any, scale: Var, zero: Var | None, dtype: int, axis: int | None = None
+    ) -> Var:
         return saturated(rounded(y / along(scale, axis, y)), zero, dtype, axis)
 
 
 def centred(x: Var, zero: Var | None, axis: int | None = None) -> Var:
-    """x - zero as float32, exactly: both have 16 bits at most (int32, for biases, comes without a zero point)."""
+    """x - zero as float32, exactly: both have 16 bits at most (int32, for biases, comes without
+    a zero point).
+    """
     wide = op.Cast(x, to=TensorProto.FLOAT)
     if zero is None or (zero.const is not None and not zero.const.any()):
         return wide
@@ -82,7 +98,9 @@ def rounded(v: Any) -> Var:
 
 
 def along(v: Var, axis: int | None, data: Var) -> Var:
-    """A scale or zero point shaped to broadcast with `data`: a vector lies along `axis`, one element is a scalar."""
+    """A scale or zero point shaped to broadcast with `data`: a vector lies along `axis`, one
+    element is a scalar.
+    """
     shape = _shape(v)
     if shape == ():
         return v

@@ -1,8 +1,8 @@
 """What each quantized operator computes, in terms of `Form`: the laws behind `legalize`.
 
-A law takes the operands by the names that their operator gives them, with `_zero` for `_zero_point`, and answers the
-new value of each output, in order. The definitions are those of the ONNX schemas and of onnxruntime's contrib operators
-(docs/ContribOperators.md there).
+A law takes the operands by the names that their operator gives them, with `_zero` for
+`_zero_point`, and answers the new value of each output, in order. The definitions are those of the
+ONNX schemas and of onnxruntime's contrib operators (docs/ContribOperators.md there).
 """
 
 from __future__ import annotations
@@ -17,16 +17,27 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.quantized.calls import Call, Note, operands_of
-from onnxgrad.laws.quantized.forms import LIMITS, Form, PlainForm, along, centred, rounded, saturated
+from onnxgrad.laws.quantized.forms import (
+    LIMITS,
+    Form,
+    PlainForm,
+    along,
+    centred,
+    rounded,
+    saturated,
+)
 from onnxgrad.rewrite.trace import decline
 
 CONTRIB = "com.microsoft"
 LAWS: dict[tuple[str, str], Callable[[Binding, Form, Note], list[Any]]] = {}
-# what no graph of other operators computes: why, and what to do. Measured with onnxruntime 1.31: a batch of 2 to 64
-# rows moves by 0.007 to 0.19 between one and two threads; one thread quantises all rows of a step alike.
+# what no graph of other operators computes: why, and what to do. Measured with onnxruntime 1.31: a
+# batch of 2 to 64 rows moves by 0.007 to 0.19 between one and two threads; one thread quantises all
+# rows of a step alike.
 WITHOUT_FORM: dict[tuple[str, str], str] = {
-    (CONTRIB, "DynamicQuantizeLSTM"): "onnxruntime quantises the state anew at every step, by those rows of the batch "
-    "that a thread of it has: the result depends on the number of threads, and no graph of other operators computes "
+    (CONTRIB, "DynamicQuantizeLSTM"): "onnxruntime quantises the state anew at every step, by "
+    "those rows of the batch "
+    "that a thread of it has: the result depends on the number of threads, and no graph of other "
+    "operators computes "
     "it; take the float model with LSTM that it was made from",
 }
 
@@ -57,7 +68,7 @@ def _dtype(zero: Var | None, like: Var) -> int:
     return zero.dtype if zero is not None and zero.dtype in LIMITS else like.dtype
 
 
-# ---- products: plain arithmetic accumulates integers, as the kernels do ----------------------------------------------
+# ---- products: plain arithmetic accumulates integers, as the kernels do --------------------------
 
 
 @_law("QLinearConv", "")
@@ -75,13 +86,17 @@ def qlinear_conv(
         ratio = along(x_scale, None, x) * along(w_scale, 0, w_scale) / along(y_scale, None, x)
         return [saturated(rounded(sums * along(ratio, 1, sums)), y_zero, dtype)]
     wide = None if bias is None else form.dequantize(bias, _joint(x_scale, w_scale), None, 0)
-    y = op.Conv(form.dequantize(x, x_scale, x_zero), form.dequantize(w, w_scale, w_zero, 0), wide, **attrs)
+    y = op.Conv(
+        form.dequantize(x, x_scale, x_zero), form.dequantize(w, w_scale, w_zero, 0), wide, **attrs
+    )
     return [form.quantize(y, y_scale, y_zero, dtype)]
 
 
 def _joint(a_scale: Var, b_scale: Var) -> Var:
     """The scale of a sum of products; a vector when one of them is."""
-    return along(a_scale, None, a_scale) * (b_scale if b_scale.shape != (1,) else along(b_scale, None, b_scale))
+    return along(a_scale, None, a_scale) * (
+        b_scale if b_scale.shape != (1,) else along(b_scale, None, b_scale)
+    )
 
 
 @_law("QLinearMatMul", "")
@@ -134,8 +149,8 @@ def qgemm(
     call: Call, a: Var, a_scale: Var, a_zero: Var | None, b: Var, b_scale: Var, b_zero: Var | None,
     c: Var | None = None, y_scale: Var | None = None, y_zero: Var | None = None,
 ) -> list[Any]:  # fmt: skip
-    """y = quantize(alpha a_scale b_scale ((a - a_zero) (b - b_zero) + c)), a and b transposed as asked; float without
-    y_scale
+    """y = quantize(alpha a_scale b_scale ((a - a_zero) (b - b_zero) + c)), a and b transposed as
+    asked; float without y_scale
     """
     columns = 0 if call.attr("transB", 0) else 1
     joint = _joint(a_scale, b_scale) * float(call.attr("alpha", 1.0))
@@ -163,17 +178,22 @@ def dynamic_quantize(call: Call, x: Var) -> list[Any]:
     return [call.form.quantize(x, scale, zero, TensorProto.UINT8), scale, zero]
 
 
-# ---- elementwise and the like: dequantize, compute, quantize -------------------------------------------------------
+# ---- elementwise and the like: dequantize, compute, quantize -------------------------------------
 
 
 def _through(name: str, compute: Callable[..., Any], plain: Sequence[str] = ()) -> None:
     """Register y = quantize(compute(call, dequantize(x), ...)).
 
-    The operands are those that `compute` names, each with its scale and zero point, except the `plain` ones in front,
-    and then the scale and the zero point of y.
+    The operands are those that `compute` names, each with its scale and zero point, except the
+    `plain` ones in front, and then the scale and the zero point of y.
     """
     quantized = list(inspect.signature(compute).parameters)[1 + len(plain) :]
-    names = [*plain, *(f"{x}{part}" for x in quantized for part in ("", "_scale", "_zero")), "y_scale", "y_zero"]
+    names = [
+        *plain,
+        *(f"{x}{part}" for x in quantized for part in ("", "_scale", "_zero")),
+        "y_scale",
+        "y_zero",
+    ]
 
     def law(call: Call, *operands: Any) -> list[Any]:
         *given, y_scale, y_zero = operands
@@ -196,7 +216,9 @@ _through("QLinearAdd", lambda call, a, b: a + b)
 _through("QLinearMul", lambda call, a, b: a * b)
 _through("QLinearSigmoid", lambda call, x: op.Sigmoid(x))
 _through("QLinearLeakyRelu", lambda call, x: op.LeakyRelu(x, alpha=call.attr("alpha", 0.01)))
-_through("QLinearWhere", lambda call, condition, a, b: op.Where(condition, a, b), plain=["condition"])
+_through(
+    "QLinearWhere", lambda call, condition, a, b: op.Where(condition, a, b), plain=["condition"]
+)
 _through("QLinearAveragePool", lambda call, x: op.AveragePool(x, **call.written(*_POOL)))
 _through("QLinearGlobalAveragePool", lambda call, x: op.GlobalAveragePool(x, **call.written()))
 _through("QLinearSoftmax", _softmax)
@@ -204,15 +226,21 @@ _through("QLinearSoftmax", _softmax)
 
 @_law("QLinearConcat")
 def qlinear_concat(call: Call, y_scale: Var, y_zero: Var | None) -> list[Any]:
-    """y = quantize(concat(dequantize(x_1), dequantize(x_2), ...)), each x with its scale and zero point"""
+    """y = quantize(concat(dequantize(x_1), dequantize(x_2), ...)), each x with its scale and
+    zero point
+    """
     b, form = call.binding, call.form
-    names = [f"x{i}{part}" for i in range(1, len(b.inputs) // 3 + 1) for part in ("", "_scale", "_zero")]
+    names = [
+        f"x{i}{part}" for i in range(1, len(b.inputs) // 3 + 1) for part in ("", "_scale", "_zero")
+    ]
     xs: list[Any] = operands_of(b, ["y_scale", "y_zero", *names])[2:]
-    y = op.Concat(*(form.dequantize(*xs[i : i + 3]) for i in range(0, len(xs), 3)), axis=call.attr("axis"))
+    y = op.Concat(
+        *(form.dequantize(*xs[i : i + 3]) for i in range(0, len(xs), 3)), axis=call.attr("axis")
+    )
     return [form.quantize(y, y_scale, y_zero, _dtype(y_zero, xs[0]))]
 
 
-# ---- QuantizeLinear and DequantizeLinear themselves, where only plain operators exist ------------------------------
+# ---- QuantizeLinear and DequantizeLinear themselves, where only plain operators exist ------------
 
 
 @_law("DequantizeLinear", "")

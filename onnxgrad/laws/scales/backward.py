@@ -27,7 +27,9 @@ x, s = capture("x s")
 
 @dataclass
 class _Ascent:
-    """One attempt: `also` are further values that had to be computed anew (the other parts of a Split)."""
+    """One attempt: `also` are further values that had to be computed anew (the other parts of a
+    Split).
+    """
 
     block: BindingBlock
     seen: set[Binding] = field(default_factory=set)
@@ -59,7 +61,9 @@ class _Ascent:
         return again(b, [self.take(data, carried.scale), *carried.rest], carried.attrs)
 
     def operand(self, v: Var | None, scale: Scale, out: Var) -> Var:
-        """An operand that broadcasts to `out`, scaled along the axis that the scale has in `out`."""
+        """An operand that broadcasts to `out`, scaled along the axis that the scale has in
+        `out`.
+        """
         if v is None or v.shape is None or out.shape is None:
             raise decline("an operand's rank is unknown")
         axis = None if scale.axis is None else scale.axis - (len(out.shape) - len(v.shape))
@@ -84,7 +88,8 @@ def _multiply(ascent: _Ascent, b: Binding, v: Var, scale: Scale) -> Var:
     scaled = ascent.operand(inputs[constants[0]], scale, b.out)
     factor = fixed_value(scaled)
     if factor is not None and np.all(factor == 1):
-        # onnxruntime 1.31 drops it, and loses what nested graphs read of a pair of Casts that then meet
+        # onnxruntime 1.31 drops it, and loses what nested graphs read of a pair of Casts that then
+        # meet
         raise decline(f"the factors at {b.op} cancel: a product with 1 would stay")
     inputs[constants[0]] = scaled
     return again(b, inputs)
@@ -118,7 +123,9 @@ def parts_of(scale: Scale, b: Binding, values: Sequence[Var]) -> list[Scale]:
 
 
 def _split(ascent: _Ascent, b: Binding, v: Var, scale: Scale) -> Var:
-    """One part of Split(a) times s = that part of Split(a * (1, ..., s, ..., 1)), along the channel axis"""
+    """One part of Split(a) times s = that part of Split(a * (1, ..., s, ..., 1)), along the
+    channel axis
+    """
     data, parts = b.inputs[0], [u for u in b.outputs if u is not None]
     if data is None or data.shape is None or scale.axis is None or len(parts) < len(b.outputs):
         raise decline("the split value's sizes are unknown")
@@ -145,7 +152,9 @@ _SPREAD: dict[str, Callable[[_Ascent, Binding, Var, Scale], Var]] = {
 
 
 def scale_behind_product(scalars: bool, runtime: bool) -> Rule:
-    """The law for a scale per channel, with `scalars` for one factor for all of them, with `runtime` for any value."""
+    """The law for a scale per channel, with `scalars` for one factor for all of them, with
+    `runtime` for any value.
+    """
 
     @rewrite(P.any_of("Mul", "Div")(x, s))
     def scale_of_product(x: Var, s: Var, root: Binding) -> Any:

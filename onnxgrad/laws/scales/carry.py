@@ -1,4 +1,6 @@
-"""Operators of one data operand that a scale passes unchanged but for its axis: f(x * s) = f(x) * s."""
+"""Operators of one data operand that a scale passes unchanged but for its axis: f(x * s) = f(x)
+* s.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class Carried:
 
 
 def carry(b: Binding, scale: Scale, forward: bool) -> Carried:
-    """`scale` on `b`'s operand seen behind `b` (`forward`), or on `b`'s result seen in front of it. Declines."""
+    """`scale` on `b`'s operand seen behind `b` (`forward`), or on `b`'s result seen in front of
+    it. Declines.
+    """
     if b.op == "Clip":
         return _clip(b, scale, forward)
     if b.op in _POSITIVE and not scale.positive:
@@ -74,7 +78,11 @@ def _reduce(b: Binding, axis: int, forward: bool) -> int:
     reduced = {int(a) % x.rank for a in axes}
     if not reduced:
         raise decline(f"{b.op} without axes")
-    kept = list(range(x.rank)) if b.attr("keepdims", 1) else [i for i in range(x.rank) if i not in reduced]
+    kept = (
+        list(range(x.rank))
+        if b.attr("keepdims", 1)
+        else [i for i in range(x.rank) if i not in reduced]
+    )
     if forward and axis not in reduced:
         return kept.index(axis)
     if not forward and kept[axis] not in reduced:
@@ -83,7 +91,9 @@ def _reduce(b: Binding, axis: int, forward: bool) -> int:
 
 
 def _fills_with_zero(b: Binding) -> None:
-    """Pad(x, fill) * s = Pad(x * s, fill * s): the same Pad when the fill is 0, or no value fills at all."""
+    """Pad(x, fill) * s = Pad(x * s, fill * s): the same Pad when the fill is 0, or no value
+    fills at all.
+    """
     given = b.operand(2)
     value = b.attr("value", 0.0) if given is None else given.const
     if b.attr("mode") == "constant" and (value is None or np.any(value)):
@@ -122,7 +132,9 @@ _AXIS: dict[str, Callable[[Binding, int, bool], int | None]] = {
 
 
 def _clip(b: Binding, scale: Scale, forward: bool) -> Carried:
-    """Clip(x, lo, hi) * s = Clip(x * s, lo * s, hi * s) for one s > 0; for several when a bound is 0 or infinite"""
+    """Clip(x, lo, hi) * s = Clip(x * s, lo * s, hi * s) for one s > 0; for several when a bound
+    is 0 or infinite
+    """
     if not scale.positive:
         raise decline("a factor is not positive, so it does not pass Clip")
     outward = scale.inverse if forward else scale
@@ -150,11 +162,15 @@ def _scaled(bound: float, scale: Scale) -> float:
 
 
 def _moves(bound: Array, scale: Scale) -> bool:
-    """Whether a bound is neither 0 nor infinite, so that it has to be scaled. Declines for several factors."""
+    """Whether a bound is neither 0 nor infinite, so that it has to be scaled. Declines for
+    several factors.
+    """
     value: Any = bound.reshape(-1)[0]
     largest = float(np.finfo(np.float32).max) if bound.dtype == np.float32 else np.inf
     if value == 0 or abs(float(value)) >= largest:
         return False
     if not scale.uniform:
-        raise decline(f"Clip's bound {float(value):g} would have to be scaled differently in each channel")
+        raise decline(
+            f"Clip's bound {float(value):g} would have to be scaled differently in each channel"
+        )
     return True

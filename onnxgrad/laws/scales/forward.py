@@ -1,4 +1,6 @@
-"""A per-channel multiply in front of a product moves into its weight (Relay's ForwardFoldScaleAxis)."""
+"""A per-channel multiply in front of a product moves into its weight (Relay's
+ForwardFoldScaleAxis).
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,13 @@ class _Descent:
         if not old.users:
             raise decline(f"{old.name} is not read")
         for user, slots in list(old.users.items()):
-            if user.block is not self.block or slots != 1 or user in self.seen or user.blocks or user.has_refs:
+            if (
+                user.block is not self.block
+                or slots != 1
+                or user in self.seen
+                or user.blocks
+                or user.has_refs
+            ):
                 raise decline(f"{old.name} is read by {user.op} in a way that takes no scale")
             if len(self.seen) >= REACH:
                 raise decline("the products that would take the scale are too far away")
@@ -58,7 +66,9 @@ class _Descent:
             parts = [v for v in user.outputs if v is not None]
             scales = parts_of(scale, user, parts)
             outs = again(user, [new, *user.inputs[1:]], outputs=len(user.outputs))
-            for part, out, own in zip(parts, [o for o in outs if o is not None], scales, strict=True):
+            for part, out, own in zip(
+                parts, [o for o in outs if o is not None], scales, strict=True
+            ):
                 self.push(part, out, own)
         else:
             raise decline(f"{user.op} does not commute with a multiply per channel")
@@ -97,7 +107,9 @@ class _Descent:
 
 
 def scale_in_front_of_product(scalars: bool, runtime: bool) -> Rule:
-    """The law for a scale per channel, with `scalars` for one factor for all of them, with `runtime` for any value."""
+    """The law for a scale per channel, with `scalars` for one factor for all of them, with
+    `runtime` for any value.
+    """
 
     @rewrite(P.any_of("Mul", "Div")(x, s))
     def product_of_scale(x: Var, s: Var, root: Binding) -> Any:

@@ -1,4 +1,6 @@
-"""Products that take a scale into a weight: along the axis of their result (backward) or of an operand (forward)."""
+"""Products that take a scale into a weight: along the axis of their result (backward) or of an
+operand (forward).
+"""
 
 from __future__ import annotations
 
@@ -16,24 +18,30 @@ def product_times(b: Binding, scale: Scale) -> Var:
 
 
 def product_of_scaled(b: Binding, index: int, new: Var, scale: Scale) -> Var:
-    """The product `b`, whose operand `index` is `new * scale`, as the product of `new` and scaled weights."""
+    """The product `b`, whose operand `index` is `new * scale`, as the product of `new` and
+    scaled weights.
+    """
     if b.op != "MatMul" and index != 0:
         raise decline(f"the scaled value is not the data operand of {b.op}")
     return _matmul_of(b, index, new, scale) if b.op == "MatMul" else _OF[b.op](b, new, scale)
 
 
-# ---- backward: the output's axis ----------------------------------------------------------------------------------
+# ---- backward: the output's axis -----------------------------------------------------------------
 
 
 def _conv_times(b: Binding, scale: Scale) -> Var:
     """Conv(x, w, c) * s = Conv(x, w * s, c * s), s along the output channels"""
     _expect(b, scale, 1)
     w, bias = weight(b.operand(1), b.out), b.operand(2)
-    return again(b, [b.inputs[0], scale.times(w, 0), None if bias is None else scale.times(bias, 0)])
+    return again(
+        b, [b.inputs[0], scale.times(w, 0), None if bias is None else scale.times(bias, 0)]
+    )
 
 
 def _conv_transpose_times(b: Binding, scale: Scale) -> Var:
-    """ConvTranspose(x, w, c) * s: w is (C_in, C_out/G, ...), so each group's inputs see their own part of s"""
+    """ConvTranspose(x, w, c) * s: w is (C_in, C_out/G, ...), so each group's inputs see their
+    own part of s
+    """
     _expect(b, scale, 1)
     w, bias = weight(b.operand(1), b.out), b.operand(2)
     scaled = _grouped(w, scale, b.attr("group"), across=1)
@@ -48,11 +56,15 @@ def _gemm_times(b: Binding, scale: Scale) -> Var:
         weight(bias, b.out)
     scaled = scale.times(w, 0 if b.attr("transB") else 1)
     # a bias broadcasts to (M, N) along trailing axes, and so does its product with (N,)
-    return again(b, [b.inputs[0], scaled, None if bias is None else scale.apply(bias, scale.lined_up(0))])
+    return again(
+        b, [b.inputs[0], scaled, None if bias is None else scale.apply(bias, scale.lined_up(0))]
+    )
 
 
 def _matmul_times(b: Binding, scale: Scale) -> Var:
-    """(x @ w) * s = x @ (w * s) along the columns; = (x * s) @ w along the rows, where x is the weight"""
+    """(x @ w) * s = x @ (w * s) along the columns; = (x * s) @ w along the rows, where x is the
+    weight
+    """
     left, right = b.inputs[0], b.inputs[1]
     if left is None or right is None or not left.rank or not right.rank or b.out.rank is None:
         raise decline("an operand's rank is unknown")
@@ -66,11 +78,15 @@ def _matmul_times(b: Binding, scale: Scale) -> Var:
 
 def _expect(b: Binding, scale: Scale, axis: int) -> None:
     if scale.axis not in (None, axis):
-        raise decline(f"the scale lies along axis {scale.axis} of {b.op}, which its weight does not have")
+        raise decline(
+            f"the scale lies along axis {scale.axis} of {b.op}, which its weight does not have"
+        )
 
 
 def _grouped(w: Var, scale: Scale, groups: int, across: int) -> Var:
-    """Scale a weight whose axis 0 runs over all groups and whose axis 1 (`across`) over one group's channels only."""
+    """Scale a weight whose axis 0 runs over all groups and whose axis 1 (`across`) over one
+    group's channels only.
+    """
     if groups == 1 or scale.axis is None:
         return scale.times(w, across)
     shape = w.shape
@@ -81,17 +97,24 @@ def _grouped(w: Var, scale: Scale, groups: int, across: int) -> Var:
     return scale.apply(w, scale.grouped(groups, shape[0] // groups, len(shape) - 2))
 
 
-# ---- forward: the data operand's axis -----------------------------------------------------------------------------
+# ---- forward: the data operand's axis ------------------------------------------------------------
 
 
 def _conv_of(b: Binding, new: Var, scale: Scale) -> Var:
-    """Conv(x * s, w, c) = Conv(x, w * s, c), s along the input channels; w is (C_out, C_in/G, ...)"""
+    """Conv(x * s, w, c) = Conv(x, w * s, c), s along the input channels; w is (C_out, C_in/G,
+    ...)
+    """
     _expect(b, scale, 1)
-    return again(b, [new, _grouped(weight(b.operand(1), new), scale, b.attr("group"), across=1), *b.inputs[2:]])
+    return again(
+        b,
+        [new, _grouped(weight(b.operand(1), new), scale, b.attr("group"), across=1), *b.inputs[2:]],
+    )
 
 
 def _conv_transpose_of(b: Binding, new: Var, scale: Scale) -> Var:
-    """ConvTranspose(x * s, w, c) = ConvTranspose(x, w * s, c), s along axis 0 of w whatever the groups"""
+    """ConvTranspose(x * s, w, c) = ConvTranspose(x, w * s, c), s along axis 0 of w whatever the
+    groups
+    """
     _expect(b, scale, 1)
     return again(b, [new, scale.times(weight(b.operand(1), new), 0), *b.inputs[2:]])
 

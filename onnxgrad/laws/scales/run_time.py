@@ -15,7 +15,9 @@ from onnxgrad.laws.scales.scale import Scale
 
 @dataclass(frozen=True, kw_only=True)
 class RunTimeScale(Scale):
-    """`vector` (C,) or (); nothing is known of its values, so its factors are NaN: no sign, no magnitude, not equal."""
+    """`vector` (C,) or (); nothing is known of its values, so its factors are NaN: no sign, no
+    magnitude, not equal.
+    """
 
     vector: Var
 
@@ -44,7 +46,11 @@ class RunTimeScale(Scale):
 
     def lined_up(self, behind: int) -> Var:
         """By a Reshape."""
-        return self.vector if self.axis is None or not behind else op.Reshape(self.vector, [-1, *[1] * behind])
+        return (
+            self.vector
+            if self.axis is None or not behind
+            else op.Reshape(self.vector, [-1, *[1] * behind])
+        )
 
     def grouped(self, groups: int, rows: int, behind: int) -> Var:
         """By an Expand."""

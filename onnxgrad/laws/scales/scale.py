@@ -20,13 +20,16 @@ from onnxgrad.rewrite.trace import decline
 
 # x * s + c = (x + c / s) * s loses digits when s is small beside the other factors
 _SPREAD_LIMIT = 2.0**-10
-# bindings looked at in one attempt: the search is recursive, and a scale that is this far away stays where it is
+# bindings looked at in one attempt: the search is recursive, and a scale that is this far away
+# stays where it is
 REACH = 100
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Multiply (`divide`: divide) by `factors` (C,) along `axis`; axis None: by one factor (), whatever the axis."""
+    """Multiply (`divide`: divide) by `factors` (C,) along `axis`; axis None: by one factor (),
+    whatever the axis.
+    """
 
     factors: Array
     axis: int | None
@@ -56,22 +59,30 @@ class Scale:
         return [replace(self, factors=piece) for piece in pieces]
 
     def among(self, index: int, sizes: Sequence[int]) -> Scale:
-        """This scale for part `index` of a value that has so many channels in its parts, 1 for the others."""
+        """This scale for part `index` of a value that has so many channels in its parts, 1 for
+        the others.
+        """
         ones = [np.ones(n, self.factors.dtype) for n in sizes]
-        return replace(self, factors=np.concatenate([*ones[:index], self.factors, *ones[index + 1 :]]))
+        return replace(
+            self, factors=np.concatenate([*ones[:index], self.factors, *ones[index + 1 :]])
+        )
 
     def lined_up(self, behind: int) -> Array | Var:
         """The factors with `behind` axes of one behind them."""
         return self.factors if self.axis is None else self.factors.reshape(-1, *[1] * behind)
 
     def grouped(self, groups: int, rows: int, behind: int) -> Array | Var:
-        """(groups * rows, channels of a group, 1, ...): each group's part of the factors, once for each of its rows."""
+        """(groups * rows, channels of a group, 1, ...): each group's part of the factors, once
+        for each of its rows.
+        """
         table = np.repeat(self.factors.reshape(groups, -1), rows, axis=0)
         return table.reshape(*table.shape, *[1] * behind)
 
     @property
     def loses_digits(self) -> bool:
-        """Dividing by it and multiplying again would: one factor is far smaller than another, or zero."""
+        """Dividing by it and multiplying again would: one factor is far smaller than another, or
+        zero.
+        """
         magnitude = np.abs(self.factors.astype(np.float64))
         return bool(magnitude.min() < _SPREAD_LIMIT * magnitude.max()) or not magnitude.all()
 
@@ -80,18 +91,25 @@ class Scale:
         if self.axis is None or axis is None:
             return self.apply(v, self.lined_up(0))
         # a size that is not known must be this one: the operator demands it
-        if v.shape is None or (isinstance(v.shape[axis], int) and v.shape[axis] != self.factors.size):
+        if v.shape is None or (
+            isinstance(v.shape[axis], int) and v.shape[axis] != self.factors.size
+        ):
             raise decline(f"{v.name} does not have {self.factors.size} channels along axis {axis}")
         return self.apply(v, self.lined_up(len(v.shape) - 1 - axis))
 
     def apply(self, v: Var, factors: Array | Var) -> Var:
-        """`v` times (or over) `factors`, broadcast. Declines when a fixed `v` would leave its dtype's range."""
+        """`v` times (or over) `factors`, broadcast. Declines when a fixed `v` would leave its
+        dtype's range.
+        """
         if isinstance(factors, Var):
             return v * factors
         if _leaf(v) is None:
             array = fixed_value(v)
             if array is None:
-                raise decline(f"{v.name} times its scale is not known to keep its digits: fold-constant comes first")
+                raise decline(
+                    f"{v.name} times its scale is not known to keep its digits: "
+                    "fold-constant comes first"
+                )
             with np.errstate(all="ignore"):
                 wide, by = np.asarray(array, np.longdouble), np.asarray(factors, np.longdouble)
                 exact = np.divide(wide, by) if self.divide else np.multiply(wide, by)
@@ -116,9 +134,15 @@ def again(
 
 
 def again(
-    b: Binding, inputs: Sequence[Var | None], changed: Mapping[str, Any] = _SAME, *, outputs: int | None = None
+    b: Binding,
+    inputs: Sequence[Var | None],
+    changed: Mapping[str, Any] = _SAME,
+    *,
+    outputs: int | None = None,
 ) -> Any:
-    """The same operator on other operands, attributes kept but for those in `changed`; a tuple for `outputs`."""
+    """The same operator on other operands, attributes kept but for those in `changed`; a tuple
+    for `outputs`.
+    """
     attrs = {**b.attrs, **changed}
     if b.has_refs:
         raise decline(f"an attribute of {b.op} is that of the enclosing function")
@@ -136,8 +160,8 @@ def again(
 def weight(v: Var | None, result: Var) -> Var:
     """`v` as something that may take a scale. Declines.
 
-    The file must fix it, or it is an input that has fewer elements than what is scaled now: a scale that moves from
-    one input to another of its size would move back.
+    The file must fix it, or it is an input that has fewer elements than what is scaled now: a scale
+    that moves from one input to another of its size would move back.
     """
     if v is None or v.rank is None:
         raise decline("the weight's rank is unknown")
@@ -148,7 +172,9 @@ def weight(v: Var | None, result: Var) -> Var:
         raise decline(f"the weight {v.name} is computed from other values")
     size, scaled = element_count(v.shape), element_count(result.shape)
     if size is None or scaled is None or size >= scaled:
-        raise decline(f"the weight {v.name} is not constant and not smaller than what is scaled now")
+        raise decline(
+            f"the weight {v.name} is not constant and not smaller than what is scaled now"
+        )
     return v
 
 
@@ -158,8 +184,11 @@ def fixed(v: Var) -> bool:
 
 
 def _leaf(v: Var) -> Var | None:
-    """The one value that is not fixed by the file and that `v` is a rearranged or scaled form of, None without one."""
-    # a dequantized weight is not among them: scaled, it would no longer be read by a quantized kernel
+    """The one value that is not fixed by the file and that `v` is a rearranged or scaled form
+    of, None without one.
+    """
+    # a dequantized weight is not among them: scaled, it would no longer be read by a quantized
+    # kernel
     for _ in range(REACH):
         if v.is_constant:
             return None
@@ -175,12 +204,25 @@ def _leaf(v: Var) -> Var | None:
     return v
 
 
-_REARRANGED = frozenset({"Cast", "Div", "Flatten", "Identity", "Mul", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
-_FIXED = _REARRANGED | {"Add", "Concat", "ConstantOfShape", "Expand", "Neg", "Slice", "Split", "Sqrt"}
+_REARRANGED = frozenset(
+    {"Cast", "Div", "Flatten", "Identity", "Mul", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
+)
+_FIXED = _REARRANGED | {
+    "Add",
+    "Concat",
+    "ConstantOfShape",
+    "Expand",
+    "Neg",
+    "Slice",
+    "Split",
+    "Sqrt",
+}
 
 
 def kept_axis(source: Shape | None, axis: int | None, target: Shape | None) -> int | None:
-    """Where an axis of `source` is in `target`, a reshape of it, when it is kept whole. Declines otherwise."""
+    """Where an axis of `source` is in `target`, a reshape of it, when it is kept whole. Declines
+    otherwise.
+    """
     if axis is None:
         return None
     if source is None or target is None:

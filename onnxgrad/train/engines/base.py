@@ -51,11 +51,15 @@ class Engine(ABC):
 
 
 def open_session(program: Program, provider: str, threads: int | None) -> Any:
-    """An onnxruntime session in this process. Raises RuntimeMissing, and InputError for an unknown provider."""
+    """An onnxruntime session in this process. Raises RuntimeMissing, and InputError for an
+    unknown provider.
+    """
     try:
         import onnxruntime as ort
     except ImportError:
-        raise RuntimeMissing("onnxruntime is not installed: pip install 'onnxgrad[cpu]' (or '[gpu]')") from None
+        raise RuntimeMissing(
+            "onnxruntime is not installed: pip install 'onnxgrad[cpu]' (or '[gpu]')"
+        ) from None
     if provider not in PROVIDERS:
         raise InputError(f"unknown provider '{provider}': choose one of {', '.join(PROVIDERS)}")
     options = ort.SessionOptions()
@@ -69,10 +73,14 @@ def open_session(program: Program, provider: str, threads: int | None) -> Any:
 
 
 def checked(batch: Mapping[str, Any], inputs: list[Fed]) -> dict[str, Array]:
-    """A batch as arrays that the graph takes. Raises InputError that names what is missing, unknown or does not fit."""
+    """A batch as arrays that the graph takes. Raises InputError that names what is missing,
+    unknown or does not fit.
+    """
     unknown = [name for name in batch if name not in {fed.name for fed in inputs}]
     if unknown:
-        raise InputError(f"the batch has '{unknown[0]}', which is no input: it takes {_listed(inputs)}")
+        raise InputError(
+            f"the batch has '{unknown[0]}', which is no input: it takes {_listed(inputs)}"
+        )
     found: dict[str, Array] = {}
     sizes: dict[str, tuple[int, str]] = {}
     for fed in inputs:
@@ -86,16 +94,25 @@ def _fitting(array: Array, fed: Fed, sizes: dict[str, tuple[int, str]]) -> Array
     wanted = dtype_of(fed)
     if array.dtype != wanted:
         if array.dtype.kind != wanted.kind or not np.can_cast(array.dtype, wanted, "same_kind"):
-            raise InputError(f"'{fed.name}' of the batch is {array.dtype}, the step takes {fed.dtype}")
+            raise InputError(
+                f"'{fed.name}' of the batch is {array.dtype}, the step takes {fed.dtype}"
+            )
         array = array.astype(wanted)
     shape = fed.shape
     if shape is not None:
-        fits = len(shape) == array.ndim and all(not isinstance(d, int) or d == n for d, n in zip(shape, array.shape))
+        fits = len(shape) == array.ndim and all(
+            not isinstance(d, int) or d == n for d, n in zip(shape, array.shape)
+        )
         if not fits:
-            raise InputError(f"'{fed.name}' of the batch has shape {list(array.shape)}, the step takes {list(shape)}")
+            raise InputError(
+                f"'{fed.name}' of the batch has shape {list(array.shape)}, the step "
+                f"takes {list(shape)}"
+            )
         for d, n in zip(shape, array.shape):
             if isinstance(d, str) and sizes.setdefault(d, (n, fed.name))[0] != n:
-                raise InputError(f"'{fed.name}' has {n} for {d}, '{sizes[d][1]}' of the same batch {sizes[d][0]}")
+                raise InputError(
+                    f"'{fed.name}' has {n} for {d}, '{sizes[d][1]}' of the same batch {sizes[d][0]}"
+                )
     if array.size == 0:
         raise InputError(f"'{fed.name}' of the batch is empty, of shape {list(array.shape)}")
     if fed.classes is not None:
@@ -111,7 +128,8 @@ def _check_labels(array: Any, fed: Fed, classes: int) -> None:
     if wrong.any():
         place = np.argwhere(wrong)[0].tolist()
         raise InputError(
-            f"'{fed.name}' of the batch has the label {array[tuple(place)]} at {place}: labels are 0 to {classes - 1}"
+            f"'{fed.name}' of the batch has the label {array[tuple(place)]} at {place}: labels are "
+            f"0 to {classes - 1}"
             + (f", or {fed.ignored}, which is ignored" if fed.ignored is not None else "")
         )
 
@@ -122,4 +140,7 @@ def dtype_of(fed: Fed) -> np.dtype[Any]:
 
 
 def _listed(inputs: list[Fed]) -> str:
-    return ", ".join(f"{fed.name}: {fed.dtype}{list(fed.shape) if fed.shape is not None else ''}" for fed in inputs)
+    return ", ".join(
+        f"{fed.name}: {fed.dtype}{list(fed.shape) if fed.shape is not None else ''}"
+        for fed in inputs
+    )

@@ -1,8 +1,10 @@
-"""The gradient graph, with the update beside it: parameters in one flat buffer, updated a cache-sized block at a time.
+"""The gradient graph, with the update beside it: parameters in one flat buffer, updated a
+cache-sized block at a time.
 
-A graph's elementwise nodes each read and write whole tensors, and those of all weights together leave the cache; the
-same formula over blocks of 16 k numbers does not. The graph is done with the weights before they change, so nothing
-needs a second buffer, and a loss that is no number has changed nothing.
+A graph's elementwise nodes each read and write whole tensors, and those of all weights together
+leave the cache; the same formula over blocks of 16 k numbers does not. The graph is done with the
+weights before they change, so nothing needs a second buffer, and a loss that is no number has
+changed nothing.
 """
 
 from __future__ import annotations
@@ -28,14 +30,17 @@ from onnxgrad.train.optimizers import OPTIMIZERS, Optimizer
 from onnxgrad.train.optimizers.base import Moment
 from onnxgrad.train.step import TrainingStep
 
-# numbers per block: with a gradient, two states and the temporaries of a formula they fit into a core's own cache
+# numbers per block: with a gradient, two states and the temporaries of a formula they fit into a
+# core's own cache
 _BLOCK = 1 << 14
 # each tensor begins at a multiple of this, in numbers: 64 bytes of float32
 _ALIGNED = 16
 
 
 def fits(step: TrainingStep) -> bool:
-    """Whether a step's update can be computed beside the graph: its optimiser is ours, and element by element."""
+    """Whether a step's update can be computed beside the graph: its optimiser is ours, and
+    element by element.
+    """
     optimizer = OPTIMIZERS.get(str(step.manifest.optimizer.get("name")))
     dtypes = {fed.dtype for fed in step.manifest.inputs if fed.next is not None}
     mixed = len(dtypes) != 1 or "master" in step.manifest.optimizer
@@ -48,7 +53,9 @@ def optimizer_of(manifest: Manifest) -> Optimizer:
     name = told.pop("name", None)
     if name not in OPTIMIZERS:
         raise InputError(f"the step's optimiser '{name}' is none of {', '.join(OPTIMIZERS)}")
-    hyperparameters: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in told.items()}
+    hyperparameters: dict[str, Any] = {
+        k: tuple(v) if isinstance(v, list) else v for k, v in told.items()
+    }
     return OPTIMIZERS[name](**hyperparameters)
 
 
@@ -90,7 +97,9 @@ class BlocksEngine(Engine):
             self._states.setdefault(fed.name.removeprefix(f"{fed.of}."), []).append(fed)
         wide = {fed.name for fed in self._parameters if fed.shape}
         self._single = {
-            slot for slot, feds in self._states.items() if any(f.shape == () and f.of in wide for f in feds)
+            slot
+            for slot, feds in self._states.items()
+            if any(f.shape == () and f.of in wide for f in feds)
         }
         outputs = graph.main.outputs
         self._adjoints = [v.name for v in outputs[-len(self._parameters) :]]
@@ -105,7 +114,10 @@ class BlocksEngine(Engine):
         self._p = self._flat({fed.name: values[fed.name] for fed in self._parameters})
         self._g = np.zeros(self._size, self._dtype)
         own = {slot: feds for slot, feds in self._states.items() if slot not in self._single}
-        self._s = {slot: self._flat({fed.of or "": values[fed.name] for fed in feds}) for slot, feds in own.items()}
+        self._s = {
+            slot: self._flat({fed.of or "": values[fed.name] for fed in feds})
+            for slot, feds in own.items()
+        }
         # one number for all parameters
         self._shared = {slot: values[self._states[slot][0].name][()] for slot in self._single}
         self._binding = self._bound()
@@ -122,18 +134,27 @@ class BlocksEngine(Engine):
         binding = self._session.io_binding()
         for fed, adjoint in zip(self._parameters, self._adjoints, strict=True):
             place, shape = self._places[fed.name], _sizes(fed)
-            binding.bind_ortvalue_input(fed.name, ort.OrtValue.ortvalue_from_numpy(self._p[place].reshape(shape)))
-            binding.bind_ortvalue_output(adjoint, ort.OrtValue.ortvalue_from_numpy(self._g[place].reshape(shape)))
-        binding.bind_ortvalue_output(self.task.manifest.loss, ort.OrtValue.ortvalue_from_numpy(self._loss))
+            binding.bind_ortvalue_input(
+                fed.name, ort.OrtValue.ortvalue_from_numpy(self._p[place].reshape(shape))
+            )
+            binding.bind_ortvalue_output(
+                adjoint, ort.OrtValue.ortvalue_from_numpy(self._g[place].reshape(shape))
+            )
+        binding.bind_ortvalue_output(
+            self.task.manifest.loss, ort.OrtValue.ortvalue_from_numpy(self._loss)
+        )
         for name in self.task.manifest.metrics:
             binding.bind_output(name, "cpu")
         return binding
 
     def run(self, batch: Mapping[str, Array], number: int, rate: float) -> Result:
-        """One step; nothing changes where the loss is no finite number. Raises InputError for a batch that is none."""
+        """One step; nothing changes where the loss is no finite number. Raises InputError for a
+        batch that is none.
+        """
         import onnxruntime as ort
 
-        feeds = checked(batch, self._batch)  # the runtime reads this memory, so it lives until the run is over
+        # the runtime reads this memory, so it lives until the run is over
+        feeds = checked(batch, self._batch)
         for name, array in feeds.items():
             self._binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
         self._session.run_with_iobinding(self._binding)
@@ -141,11 +162,19 @@ class BlocksEngine(Engine):
         returned = self._binding.get_outputs()[-len(names) :] if names else []
         if np.isfinite(self._loss):
             self._update(number, rate)
-        return Result(float(self._loss), {name: value.numpy() for name, value in zip(names, returned, strict=True)})
+        return Result(
+            float(self._loss),
+            {name: value.numpy() for name, value in zip(names, returned, strict=True)},
+        )
 
     def _update(self, number: int, rate: float) -> None:
         """The optimiser's formula, block by block, in place."""
-        at = Moment(np.float32(rate), np.float64(number), array_math, helper.np_dtype_to_tensor_dtype(self._dtype))
+        at = Moment(
+            np.float32(rate),
+            np.float64(number),
+            array_math,
+            helper.np_dtype_to_tensor_dtype(self._dtype),
+        )
         shared = dict(self._shared)
         with np.errstate(all="ignore"):
             for start in range(0, self._size, _BLOCK):
@@ -168,7 +197,9 @@ class BlocksEngine(Engine):
             for fed in feds:
                 single = slot in self._single
                 found[fed.name] = (
-                    np.array(self._shared[slot]) if single else self._part(self._s[slot], fed.of or "", fed)
+                    np.array(self._shared[slot])
+                    if single
+                    else self._part(self._s[slot], fed.of or "", fed)
                 )
         return found
 

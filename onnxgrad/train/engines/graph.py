@@ -1,7 +1,9 @@
-"""The portable step run as it is: update and all in one graph, with nothing copied from step to step.
+"""The portable step run as it is: update and all in one graph, with nothing copied from step to
+step.
 
-States are written where they were read, as far as that can be shown to be right (`in_place`); parameters have two
-buffers that change places after each step, so that those of before are there when a loss turns out to be no number.
+States are written where they were read, as far as that can be shown to be right (`in_place`);
+parameters have two buffers that change places after each step, so that those of before are there
+when a loss turns out to be no number.
 """
 
 from __future__ import annotations
@@ -23,12 +25,17 @@ InPlace = Literal["none", "states", "all"]
 class GraphEngine(Engine):
     """onnxruntime runs `train.onnx`, on CPU or CUDA.
 
-    in_place: which values may have one buffer: "states", "all" (parameters too, where every reader comes before the
-    update, as with clipping by the global norm), or "none".
+    in_place: which values may have one buffer: "states", "all" (parameters too, where every reader
+    comes before the update, as with clipping by the global norm), or "none".
     """
 
     def __init__(
-        self, step: TrainingStep, *, provider: str = "cpu", threads: int | None = None, in_place: InPlace = "states"
+        self,
+        step: TrainingStep,
+        *,
+        provider: str = "cpu",
+        threads: int | None = None,
+        in_place: InPlace = "states",
     ) -> None:
         super().__init__(step)
         self._session = open_session(step.train, provider, threads)
@@ -40,9 +47,12 @@ class GraphEngine(Engine):
         self._single = {
             fed.name
             for fed in self._carried
-            if fed.role in roles and may_be_overwritten(step.train.main, named[fed.name], named[fed.next or ""])
+            if fed.role in roles
+            and may_be_overwritten(step.train.main, named[fed.name], named[fed.next or ""])
         }
-        self._number, self._rate = (np.zeros((), dtype_of(self._only(role))) for role in ("step", "learning_rate"))
+        self._number, self._rate = (
+            np.zeros((), dtype_of(self._only(role))) for role in ("step", "learning_rate")
+        )
         self._loss = np.zeros((), _loss_dtype(step))
         self.put(step.initial)
 
@@ -92,7 +102,8 @@ class GraphEngine(Engine):
 
     def run(self, batch: Mapping[str, Array], number: int, rate: float) -> Result:
         """One step. Raises InputError for a batch that the graph does not take."""
-        feeds = checked(batch, self._batch)  # the runtime reads this memory, so it lives until the run is over
+        # the runtime reads this memory, so it lives until the run is over
+        feeds = checked(batch, self._batch)
         binding = self._bindings[self._now]
         for name, array in feeds.items():
             binding.bind_ortvalue_input(name, self._host(array))
@@ -105,13 +116,17 @@ class GraphEngine(Engine):
         return Result(float(self._loss), metrics)
 
     def back(self) -> None:
-        """Undo the last step of what has two buffers, which the parameters have unless told otherwise."""
+        """Undo the last step of what has two buffers, which the parameters have unless told
+        otherwise.
+        """
         self._now = 1 - self._now
 
     @property
     def values(self) -> dict[str, Array]:
         """Copies of what is held now."""
-        return {fed.name: np.array(self._buffers[self._now][fed.name].numpy()) for fed in self._carried}
+        return {
+            fed.name: np.array(self._buffers[self._now][fed.name].numpy()) for fed in self._carried
+        }
 
 
 def _loss_dtype(step: TrainingStep) -> np.dtype[Any]:

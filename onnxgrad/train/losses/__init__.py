@@ -1,4 +1,6 @@
-"""Losses on a model's outputs, with torch.nn's names and defaults; `LOSSES` has them by their command-line names."""
+"""Losses on a model's outputs, with torch.nn's names and defaults; `LOSSES` has them by their
+command-line names.
+"""
 
 from onnxgrad.train.losses.base import Custom, Loss, Output, Sum
 from onnxgrad.train.losses.classification import CrossEntropy, SequenceCrossEntropy
@@ -11,7 +13,7 @@ from onnxgrad.train.losses.registry import LOSSES, parse_loss
 from onnxgrad.train.losses.regression import L1, MSE, Huber, SmoothL1
 
 __all__ = [
-    "CTC", "L1", "LOSSES", "MSE", "BCEWithLogits", "Cosine", "CosineEmbedding", "CrossEntropy", "Custom", "Huber",
-    "KLDiv", "L1Penalty", "L2Penalty", "Loss", "Output", "Place", "SequenceCrossEntropy", "SmoothL1", "Sum",
-    "TripletMargin", "parse_loss",
+    "CTC", "L1", "LOSSES", "MSE", "BCEWithLogits", "Cosine", "CosineEmbedding", "CrossEntropy",
+    "Custom", "Huber", "KLDiv", "L1Penalty", "L2Penalty", "Loss", "Output", "Place",
+    "SequenceCrossEntropy", "SmoothL1", "Sum", "TripletMargin", "parse_loss",
 ]  # fmt: skip

@@ -1,4 +1,6 @@
-"""What a loss is: a scalar emitted behind a model's outputs, with the labels that it needs as new inputs."""
+"""What a loss is: a scalar emitted behind a model's outputs, with the labels that it needs as
+new inputs.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,17 @@ OLDEST_OPSET = 13
 class Loss(ABC):
     """Something to make small. `a + b` and `0.5 * a` are losses again.
 
-    A subclass has its options as fields, with PyTorch's names and defaults; `name` is what the command line calls it.
+    A subclass has its options as fields, with PyTorch's names and defaults; `name` is what the
+    command line calls it.
     """
 
     name: ClassVar[str] = ""
 
     @abstractmethod
     def emit(self, place: Place) -> Var:
-        """The scalar, emitted behind the model's values. Raises InputError where those do not fit."""
+        """The scalar, emitted behind the model's values. Raises InputError where those do not
+        fit.
+        """
 
     def __add__(self, other: Loss) -> Loss:
         return Sum(((1.0, self), (1.0, other)))
@@ -47,7 +52,9 @@ class Loss(ABC):
 
 @dataclass(frozen=True)
 class Sum(Loss):
-    """w1 L1 + w2 L2 + ..., in the widest precision among the terms. Raises InputError for a weight not finite."""
+    """w1 L1 + w2 L2 + ..., in the widest precision among the terms. Raises InputError for a
+    weight not finite.
+    """
 
     terms: tuple[tuple[float, Loss], ...]
 
@@ -81,7 +88,8 @@ class Output(Loss):
 
 @dataclass(frozen=True)
 class Custom(Loss):
-    """A user's own, written with `onnxgrad.op`: a function of the model's values by name that returns a scalar.
+    """A user's own, written with `onnxgrad.op`: a function of the model's values by name that
+    returns a scalar.
 
     One of two parameters gets the Place as well, whose `labels(name, dtype, shape)` are new inputs.
     """
@@ -93,7 +101,9 @@ class Custom(Loss):
         more = [place] if _parameters(self.function) > 1 else []
         value: object = self.function(dict(place.own), *more)
         if not isinstance(value, Var) or value.shape != () or value.dtype not in FLOAT_DTYPES:
-            raise InputError(f"the loss function returned {value!r}, not a floating-point scalar of the graph")
+            raise InputError(
+                f"the loss function returned {value!r}, not a floating-point scalar of the graph"
+            )
         return value
 
 
@@ -111,7 +121,8 @@ def _parameters(function: Callable[..., Any]) -> int:
 class Reduced(Loss):
     """A loss of many terms, of which the mean or the sum is taken.
 
-    output: the value that it is of, by default the only floating-point output. target: the name of the labels' input.
+    output: the value that it is of, by default the only floating-point output. target: the name of
+    the labels' input.
     """
 
     output: str | None = None

@@ -1,4 +1,6 @@
-"""Losses of class scores: cross entropy with the index of the right class, with probabilities, along a sequence."""
+"""Losses of class scores: cross entropy with the index of the right class, with probabilities,
+along a sequence.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,23 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim, Shape
 from onnxgrad.ir.var import Var
 from onnxgrad.train.losses.base import Reduced, known, size
-from onnxgrad.train.losses.checks import Numbers, check_choice, check_flag, check_integer, check_numbers, check_within
+from onnxgrad.train.losses.checks import (
+    Numbers,
+    check_choice,
+    check_flag,
+    check_integer,
+    check_numbers,
+    check_within,
+)
 from onnxgrad.train.losses.likelihood import negative_log_likelihood
 from onnxgrad.train.losses.place import Place
 
 
 @dataclass(frozen=True)
 class _OfClasses(Reduced):
-    """What the losses of class scores share. target_dtype: of the labels' input (JavaScript has int32 arrays)."""
+    """What the losses of class scores share. target_dtype: of the labels' input (JavaScript has
+    int32 arrays).
+    """
 
     target: str = "labels"
     weight: Numbers = None
@@ -42,7 +53,8 @@ class _OfClasses(Reduced):
         shape = np.shape(self.weight)
         if len(shape) != 1 or (isinstance(classes, int) and shape[0] != classes):
             raise InputError(
-                f"{self.name}: weight is one number per class, {classes or '?'} of them, not an array {shape}"
+                f"{self.name}: weight is one number per class, {classes or '?'} of them, not an "
+                f"array {shape}"
             )
         return known(self.weight, z)
 
@@ -66,13 +78,15 @@ class _OfClasses(Reduced):
 
 @dataclass(frozen=True)
 class CrossEntropy(_OfClasses):
-    """-w_t log softmax(z)_t, t the index of the right class along `axis`: torch.nn.CrossEntropyLoss.
+    """-w_t log softmax(z)_t, t the index of the right class along `axis`:
+    torch.nn.CrossEntropyLoss.
 
-    The mean is over the weights w_t of the labels that are not `ignore_index`: NaN, with a gradient of 0, where there
-    is none. label_smoothing s: the target is (1 - s) onehot(t) + s / C. With `probabilities` the target is a
-    distribution over the classes, of the scores' shape, and the mean is over the distributions.
-    axis: where the classes are; 1 as in PyTorch, 0 for a single vector of scores.
-    A label that is no class makes the loss NaN and the gradient 0, in every runtime.
+    The mean is over the weights w_t of the labels that are not `ignore_index`: NaN, with a gradient
+    of 0, where there is none. label_smoothing s: the target is (1 - s) onehot(t) + s / C. With
+    `probabilities` the target is a distribution over the classes, of the scores' shape, and the
+    mean is over the distributions. axis: where the classes are; 1 as in PyTorch, 0 for a single
+    vector of scores. A label that is no class makes the loss NaN and the gradient 0, in every
+    runtime.
     """
 
     name: ClassVar[str] = "cross_entropy"
@@ -85,7 +99,9 @@ class CrossEntropy(_OfClasses):
         check_flag(self.name, probabilities=self.probabilities)
 
     def emit(self, place: Place) -> Var:
-        """The loss. Raises InputError for scores without that axis, and for a weight that is not one per class."""
+        """The loss. Raises InputError for scores without that axis, and for a weight that is not
+        one per class.
+        """
         z = place.prediction(self.output)
         shape, axis = z.shape or (), self._axis(z)
         weight = self._weight(z, shape[axis])
@@ -102,7 +118,10 @@ class CrossEntropy(_OfClasses):
         rank = z.rank or 0
         axis = 0 if rank == 1 and self.axis == 1 else self.axis
         if not -rank <= axis < rank:
-            raise InputError(f"cross_entropy of '{z.name}', {z.type}: it needs scores (N, C, ...) with an axis {axis}")
+            raise InputError(
+                f"cross_entropy of '{z.name}', {z.type}: it needs scores (N, C, ...) "
+                f"with an axis {axis}"
+            )
         return axis % rank
 
     def _of_distributions(self, z: Var, p: Var, weight: Var | None, axis: int) -> Var:
@@ -114,16 +133,20 @@ class CrossEntropy(_OfClasses):
         if weight is not None:
             terms = terms * op.Reshape(weight, [-1 if i == axis else 1 for i in range(z.rank or 0)])
         total = -op.ReduceSum(terms, keepdims=0)
-        return total if self.reduction == "sum" else total / (op.Cast(op.Size(z), to=z.dtype) / classes)
+        return (
+            total
+            if self.reduction == "sum"
+            else total / (op.Cast(op.Size(z), to=z.dtype) / classes)
+        )
 
 
 @dataclass(frozen=True)
 class SequenceCrossEntropy(_OfClasses):
     """Cross entropy of a language model: the scores at place i are of the label at place i + shift.
 
-    logits (..., S, V), labels (..., S); the last `shift` scores have no label, the first `shift` labels no score. The
-    labels of a causal model are its tokens, with `ignore_index` where there is padding. For labels that a data set has
-    moved already: shift=0.
+    logits (..., S, V), labels (..., S); the last `shift` scores have no label, the first `shift`
+    labels no score. The labels of a causal model are its tokens, with `ignore_index` where there is
+    padding. For labels that a data set has moved already: shift=0.
     """
 
     name: ClassVar[str] = "sequence_cross_entropy"

@@ -1,8 +1,8 @@
 """Connectionist temporal classification: labels whose places in time nobody knows.
 
-Source: Graves et al., "Connectionist temporal classification: labelling unsegmented sequence data with recurrent neural
-networks", 2006. The forward recursion is a Scan in log space; its gradient, the posterior of the places, is what the
-engine makes of it.
+Source: Graves et al., "Connectionist temporal classification: labelling unsegmented sequence data
+with recurrent neural networks", 2006. The forward recursion is a Scan in log space; its gradient,
+the posterior of the places, is what the engine makes of it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from onnxgrad.train.losses.base import Loss, Reduction, reduced
 from onnxgrad.train.losses.checks import check_choice, check_flag, check_integer
 from onnxgrad.train.losses.place import Place
 
-# log 0: so small that it never counts beside a probability, finite so that its exponential has a derivative
+# log 0: so small that it never counts beside a probability, finite so that its exponential has a
+# derivative
 _NEVER = -1e30
 
 
@@ -33,10 +34,11 @@ _NEVER = -1e30
 class CTC(Loss):
     """-log p(labels), the sum over all their places in time: torch.nn.CTCLoss.
 
-    output: scores or log-probabilities, (T, N, C), or (N, T, C) with `batch_first`. labels (N, S), what lies beyond a
-    row's length is not read; input_lengths, target_lengths (N); input_lengths=None: all inputs are T long.
-    The mean is over the batch, of losses over their target's length. Labels that do not fit into their input have an
-    infinite loss (0 with `zero_infinity`) and a gradient of 0; labels or lengths out of range make all of it NaN.
+    output: scores or log-probabilities, (T, N, C), or (N, T, C) with `batch_first`. labels (N, S),
+    what lies beyond a row's length is not read; input_lengths, target_lengths (N);
+    input_lengths=None: all inputs are T long. The mean is over the batch, of losses over their
+    target's length. Labels that do not fit into their input have an infinite loss (0 with
+    `zero_infinity`) and a gradient of 0; labels or lengths out of range make all of it NaN.
     """
 
     name: ClassVar[str] = "ctc"
@@ -55,7 +57,9 @@ class CTC(Loss):
         check_flag(self.name, zero_infinity=self.zero_infinity, batch_first=self.batch_first)
 
     def emit(self, place: Place) -> Var:
-        """The loss. Raises InputError for scores without these three axes, or without a class `blank`."""
+        """The loss. Raises InputError for scores without these three axes, or without a class
+        `blank`.
+        """
         z = self._scores(place)
         shape = z.shape or ()
         names = place.block.program.names
@@ -77,7 +81,9 @@ class CTC(Loss):
         path = _with_blanks(op.Where(used, labels, np.int64(self.blank)), self.blank)
         alpha = _forward(op.LogSoftmax(z, axis=2), path, steps, ends)
         loss = self._reduced(-_at_the_end(alpha, lengths), lengths)
-        some = [op.Greater(op.ReduceSum(op.Cast(w, to=TensorProto.INT32), keepdims=0), 0) for w in wrong]
+        some = [
+            op.Greater(op.ReduceSum(op.Cast(w, to=TensorProto.INT32), keepdims=0), 0) for w in wrong
+        ]
         for found in some:
             loss = op.Where(found, constant(np.nan, z.dtype), loss)
         return loss
@@ -88,7 +94,9 @@ class CTC(Loss):
             raise InputError(f"{self.name} of '{z.name}', {z.type}: it needs scores (T, N, C)")
         classes = (z.shape or ())[2]
         if self.blank < 0 or (isinstance(classes, int) and self.blank >= classes):
-            raise InputError(f"{self.name} of '{z.name}', {z.type}: there is no class blank={self.blank}")
+            raise InputError(
+                f"{self.name} of '{z.name}', {z.type}: there is no class blank={self.blank}"
+            )
         return op.Transpose(z, perm=[1, 0, 2]) if self.batch_first else z
 
     def _integers(self, place: Place, name: str, shape: tuple[int | str | None, ...]) -> Var:
@@ -97,7 +105,9 @@ class CTC(Loss):
 
     def _reduced(self, each: Var, lengths: Var) -> Var:
         impossible = op.Greater(each, -0.5 * _NEVER)
-        each = op.Where(impossible, constant(0.0 if self.zero_infinity else np.inf, each.dtype), each)
+        each = op.Where(
+            impossible, constant(0.0 if self.zero_infinity else np.inf, each.dtype), each
+        )
         if self.reduction == "mean":
             each = each / op.Cast(op.Max(lengths, np.int64(1)), to=each.dtype)
         return reduced(each, self.reduction)
@@ -112,15 +122,21 @@ def _with_blanks(labels: Var, blank: int) -> Var:
 
 
 def _forward(log_p: Var, path: Var, steps: Var, ends: Var | None) -> Var:
-    """log alpha(s), the probability of having come to place s of the path, at the end of each input: (N, 2S + 1).
+    """log alpha(s), the probability of having come to place s of the path, at the end of each
+    input: (N, 2S + 1).
 
-    alpha_t(s) = p_t(path_s) (alpha(s) + alpha(s - 1) + alpha(s - 2) where path_s differs from path_(s-2)).
+    alpha_t(s) = p_t(path_s) (alpha(s) + alpha(s - 1) + alpha(s - 2) where path_s differs from
+    path_(s-2)).
     """
     places = op.Expand(op.Unsqueeze(path, [0]), op.Concat(op.Reshape(steps, [1]), [1, 1], axis=0))
     emitted = op.GatherElements(log_p, places, axis=2)
     other = op.Equal(path, op.Pad(path, [0, 2, 0, -2], np.int64(-1)))
-    leap = op.Where(op.Or(other, _first_two(path)), constant(_NEVER, log_p.dtype), constant(0.0, log_p.dtype))
-    start = op.Where(op.Equal(_positions(path), 0), constant(0.0, log_p.dtype), constant(_NEVER, log_p.dtype))
+    leap = op.Where(
+        op.Or(other, _first_two(path)), constant(_NEVER, log_p.dtype), constant(0.0, log_p.dtype)
+    )
+    start = op.Where(
+        op.Equal(_positions(path), 0), constant(0.0, log_p.dtype), constant(_NEVER, log_p.dtype)
+    )
     start = op.Expand(start, op.Shape(path))
     scans = [emitted]
     if ends is not None:
@@ -134,15 +150,25 @@ def _forward(log_p: Var, path: Var, steps: Var, ends: Var | None) -> Var:
         alpha = block.add_input(block.program.names.fresh("alpha"), state)
         here = block.add_input(block.program.names.fresh("log_p"), state)
         never = constant(_NEVER, log_p.dtype)
-        ways = [alpha, op.Pad(alpha, [0, 1, 0, -1], never), op.Pad(alpha, [0, 2, 0, -2], never) + leap]
-        come = op.ReduceLogSumExp(op.Concat(*[op.Unsqueeze(w, [0]) for w in ways], axis=0), [0], keepdims=0)
+        ways = [
+            alpha,
+            op.Pad(alpha, [0, 1, 0, -1], never),
+            op.Pad(alpha, [0, 2, 0, -2], never) + leap,
+        ]
+        come = op.ReduceLogSumExp(
+            op.Concat(*[op.Unsqueeze(w, [0]) for w in ways], axis=0), [0], keepdims=0
+        )
         new = come + here
         if ends is not None:
-            active = block.add_input(block.program.names.fresh("active"), TensorType(TensorProto.BOOL, (None, 1)))
+            active = block.add_input(
+                block.program.names.fresh("active"), TensorType(TensorProto.BOOL, (None, 1))
+            )
             new = op.Where(active, new, alpha)
         new.type = state
         block.add_output(new)
-    (last,) = emit_with_blocks("Scan", [start, *scans], {"body": block}, [state], num_scan_inputs=len(scans))
+    (last,) = emit_with_blocks(
+        "Scan", [start, *scans], {"body": block}, [state], num_scan_inputs=len(scans)
+    )
     return last
 
 

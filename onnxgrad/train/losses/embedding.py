@@ -1,4 +1,6 @@
-"""Losses of vectors: angles to others, distances to others. Components lie along the last axis, or along `dim`."""
+"""Losses of vectors: angles to others, distances to others. Components lie along the last axis,
+or along `dim`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,13 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 from onnxgrad.train.losses.base import Loss, Reduced, Reduction, reduced
-from onnxgrad.train.losses.checks import check_choice, check_finite, check_flag, check_integer, check_positive
+from onnxgrad.train.losses.checks import (
+    check_choice,
+    check_finite,
+    check_flag,
+    check_integer,
+    check_positive,
+)
 from onnxgrad.train.losses.place import Place, fits
 
 # what PyTorch adds to the squared lengths in CosineEmbeddingLoss
@@ -52,9 +60,11 @@ class Cosine(Reduced):
 
 @dataclass(frozen=True)
 class CosineEmbedding(Reduced):
-    """1 - cos(x1, x2) where the label is 1, max(0, cos - margin) where it is -1: torch.nn.CosineEmbeddingLoss.
+    """1 - cos(x1, x2) where the label is 1, max(0, cos - margin) where it is -1:
+    torch.nn.CosineEmbeddingLoss.
 
-    output: x1, (N, D) or (D). other: x2, another value of the model of that shape; None: a new input "other".
+    output: x1, (N, D) or (D). other: x2, another value of the model of that shape; None: a new
+    input "other".
     """
 
     name: ClassVar[str] = "cosine_embedding"
@@ -67,11 +77,15 @@ class CosineEmbedding(Reduced):
         check_finite(self.name, margin=self.margin)
 
     def emit(self, place: Place) -> Var:
-        """The loss. Raises InputError for values that are no two vectors, or no two lists of vectors, of one shape."""
+        """The loss. Raises InputError for values that are no two vectors, or no two lists of
+        vectors, of one shape.
+        """
         x1 = place.prediction(self.output)
         shape = x1.shape or ()
         if len(shape) not in (1, 2):
-            raise InputError(f"{self.name} of '{x1.name}', {x1.type}: it needs vectors, (N, D) or (D)")
+            raise InputError(
+                f"{self.name} of '{x1.name}', {x1.type}: it needs vectors, (N, D) or (D)"
+            )
         if self.other is None:
             x2 = place.labels("other", x1.dtype, shape, self.name)
         else:
@@ -86,10 +100,12 @@ class CosineEmbedding(Reduced):
 
 @dataclass(frozen=True)
 class TripletMargin(Loss):
-    """max(0, |a - p| - |a - n| + margin), lengths of order p along the last axis: torch.nn.TripletMarginLoss.
+    """max(0, |a - p| - |a - n| + margin), lengths of order p along the last axis:
+    torch.nn.TripletMarginLoss.
 
-    output: the anchor a; positive, negative: the other two values of the model. swap: where n is closer to the positive
-    than to the anchor, that distance counts (Balntas et al., "Learning local feature descriptors with triplets", 2016).
+    output: the anchor a; positive, negative: the other two values of the model. swap: where n is
+    closer to the positive than to the anchor, that distance counts (Balntas et al., "Learning local
+    feature descriptors with triplets", 2016).
     """
 
     name: ClassVar[str] = "triplet_margin"
@@ -114,7 +130,9 @@ class TripletMargin(Loss):
         """The loss. Raises InputError for values that are no vectors of one shape."""
         a, p, n = (place.prediction(name) for name in (self.output, self.positive, self.negative))
         if not a.rank:
-            raise InputError(f"{self.name} of '{a.name}', {a.type}: it needs vectors along the last axis")
+            raise InputError(
+                f"{self.name} of '{a.name}', {a.type}: it needs vectors along the last axis"
+            )
         check_alike(self.name, a, p)
         check_alike(self.name, a, n)
         near, far = self._distance(a, p), self._distance(a, n)
@@ -141,7 +159,9 @@ def norm(x: Var, p: float) -> Var:
 def check_alike(loss: str, x: Var, y: Var) -> None:
     """Raise InputError for two values of different shapes or dtypes."""
     if x.dtype != y.dtype or not fits(x.shape, y.shape or ()):
-        raise InputError(f"{loss}: '{x.name}' is {x.type} and '{y.name}' is {y.type}: they must be alike")
+        raise InputError(
+            f"{loss}: '{x.name}' is {x.type} and '{y.name}' is {y.type}: they must be alike"
+        )
 
 
 def _square(x: Var) -> Var:

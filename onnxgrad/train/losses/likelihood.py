@@ -1,7 +1,8 @@
 """The negative log-likelihood of labels under scores, by ONNX's own operator where it says all.
 
-SoftmaxCrossEntropyLoss has a gradient in closed form (softmax - onehot), the cheapest that there is, and it takes the
-maximum off before it exponentiates. Smoothing needs the log-probabilities, which are its second result.
+SoftmaxCrossEntropyLoss has a gradient in closed form (softmax - onehot), the cheapest that there
+is, and it takes the maximum off before it exponentiates. Smoothing needs the log-probabilities,
+which are its second result.
 """
 
 from __future__ import annotations
@@ -16,12 +17,19 @@ from onnxgrad.train.losses.base import size
 
 
 def negative_log_likelihood(
-    z: Var, labels: Var, weight: Var | None, *, ignore_index: int, label_smoothing: float, reduction: str
+    z: Var,
+    labels: Var,
+    weight: Var | None,
+    *,
+    ignore_index: int,
+    label_smoothing: float,
+    reduction: str,
 ) -> Var:
-    """-w_t log softmax(z)_t over all labels t that are not ignored: scores (N, C, ...), labels (N, ...).
+    """-w_t log softmax(z)_t over all labels t that are not ignored: scores (N, C, ...), labels (N,
+    ...).
 
-    The mean divides by the sum of w_t. NaN where a label is no class: onnxruntime would count negative ones from the
-    end, and other runtimes read what lies beside.
+    The mean divides by the sum of w_t. NaN where a label is no class: onnxruntime would count
+    negative ones from the end, and other runtimes read what lies beside.
     """
     labels, wrong = _checked(z, labels, ignore_index)
     wanted = 2 if label_smoothing else 1
@@ -40,7 +48,11 @@ def negative_log_likelihood(
 def _checked(z: Var, labels: Var, ignore_index: int) -> tuple[Var, Var]:
     """The labels, those that are no class as ignored ones, and whether there is such a one."""
     classes = None if z.shape is None else z.shape[1]
-    count = classes if isinstance(classes, int) else op.Cast(op.Gather(op.Shape(z), np.int64(1)), to=labels.dtype)
+    count = (
+        classes
+        if isinstance(classes, int)
+        else op.Cast(op.Gather(op.Shape(z), np.int64(1)), to=labels.dtype)
+    )
     outside = op.Or(op.Less(labels, 0), op.GreaterOrEqual(labels, count))
     wrong = op.And(outside, op.Not(op.Equal(labels, ignore_index)))
     some = op.Greater(op.ReduceSum(op.Cast(wrong, to=TensorProto.INT32), keepdims=0), 0)

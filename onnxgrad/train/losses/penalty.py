@@ -20,26 +20,41 @@ from onnxgrad.train.losses.place import Place, is_float, wide
 
 @dataclass(frozen=True)
 class _Penalty(Loss):
-    """A sum over weights: params are names and globs, with a `!` before those that are taken away again."""
+    """A sum over weights: params are names and globs, with a `!` before those that are taken
+    away again.
+    """
 
     params: str
 
     def __post_init__(self) -> None:
         if not isinstance(self.params, str) or not self.params.strip(", "):
             raise InputError(
-                f'{self.name}: params must be names or globs, like "*.weight,!norm.*", not {self.params!r}'
+                f'{self.name}: params must be names or globs, like "*.weight,!norm.*", not '
+                f"{self.params!r}"
             )
 
     def emit(self, place: Place) -> Var:
-        """The sum. Raises InputError for an entry that means no floating-point weight of the model."""
-        weights = {k: v for k, v in place.own.items() if is_float(v) and (v.initializer is not None or v.is_constant)}
+        """The sum. Raises InputError for an entry that means no floating-point weight of the
+        model.
+        """
+        weights = {
+            k: v
+            for k, v in place.own.items()
+            if is_float(v) and (v.initializer is not None or v.is_constant)
+        }
         chosen: dict[str, Var] = {}
         for entry in (part.strip() for part in re.split("[,;]", self.params) if part.strip()):
             pattern = entry.removeprefix("!")
             meant = {k: v for k, v in weights.items() if k == pattern or fnmatchcase(k, pattern)}
             if not meant:
-                raise InputError(f"{self.name}: '{pattern}' means no floating-point weight of the model")
-            chosen = {k: v for k, v in chosen.items() if k not in meant} if entry[0] == "!" else {**chosen, **meant}
+                raise InputError(
+                    f"{self.name}: '{pattern}' means no floating-point weight of the model"
+                )
+            chosen = (
+                {k: v for k, v in chosen.items() if k not in meant}
+                if entry[0] == "!"
+                else {**chosen, **meant}
+            )
         if not chosen:
             raise InputError(f"{self.name}: '{self.params}' leaves no weight")
         return weighted_sum([(1.0, self.of(wide(w))) for w in chosen.values()])

@@ -1,7 +1,8 @@
 """Where a loss is emitted: what it may read of a model, and the labels that it may ask for.
 
-Numbers of half precision are computed with in float32, as PyTorch's autocast does: a mean over a batch has no place in
-eight bits of mantissa. The loss of such a model is a float32 scalar, and so are the targets that it asks for.
+Numbers of half precision are computed with in float32, as PyTorch's autocast does: a mean over a
+batch has no place in eight bits of mantissa. The loss of such a model is a float32 scalar, and so
+are the targets that it asks for.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ _HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 
 @dataclass(frozen=True)
 class Place:
-    """Where losses are emitted: a block whose values they may read, and to which they may add inputs.
+    """Where losses are emitted: a block whose values they may read, and to which they may add
+    inputs.
 
-    own: the model's values by name, without what losses add. classes: labels' input -> how many classes there are, and
-    the label that is ignored.
+    own: the model's values by name, without what losses add. classes: labels' input -> how many
+    classes there are, and the label that is ignored.
     """
 
     block: BindingBlock
@@ -37,44 +39,61 @@ class Place:
         object.__setattr__(self, "own", {v.name: v for v in self.block.vars()})
 
     def value(self, name: str | None) -> Var:
-        """The value of that name; None: the only floating-point output. Raises InputError where there is none."""
+        """The value of that name; None: the only floating-point output. Raises InputError where
+        there is none.
+        """
         if name is None:
             floats = [v for v in self.block.outputs if is_float(v)]
             if len(floats) != 1:
-                raise InputError(f"the loss must name the output that it is of: the model has {self._listed()}")
+                raise InputError(
+                    f"the loss must name the output that it is of: the model has {self._listed()}"
+                )
             return floats[0]
         found = self.own.get(name)
         if found is None:
             raise InputError(
-                f"the loss is of '{name}', which is no value of the model; its outputs are {self._listed()}"
+                f"the loss is of '{name}', which is no value of the model; its outputs are "
+                f"{self._listed()}"
             )
         if not is_float(found):
-            raise InputError(f"the loss is of '{name}', {found.type or 'of unknown type'}, not a floating-point tensor")
+            raise InputError(
+                f"the loss is of '{name}', {found.type or 'of unknown type'}, not a "
+                "floating-point tensor"
+            )
         return found
 
     def prediction(self, name: str | None) -> Var:
-        """`value` in the precision that losses compute in. Raises InputError where its rank is not known."""
+        """`value` in the precision that losses compute in. Raises InputError where its rank is
+        not known.
+        """
         found = self.value(name)
         if found.shape is None:
-            raise InputError(f"the loss is of '{found.name}', whose rank is not known: declare its shape in the model")
+            raise InputError(
+                f"the loss is of '{found.name}', whose rank is not known: declare its "
+                "shape in the model"
+            )
         return wide(found)
 
     def labels(self, name: str, dtype: int, shape: Shape, of: str = "") -> Var:
         """The graph input of that name; a new one of that type where there is none.
 
-        One that is there may be an integer of another width, and a float of another precision, which is cast.
-        Raises InputError where it is of another kind or cannot have that shape.
+        One that is there may be an integer of another width, and a float of another precision,
+        which is cast. Raises InputError where it is of another kind or cannot have that shape.
         """
         wanted = TensorType(dtype, shape)
         found = next((v for v in self.block.inputs if v.name == name), None)
         if found is None:
             if any(v.name == name for v in self.block.vars()):
-                raise InputError(f"the labels '{name}' are a value of the model already: choose another name (target=)")
+                raise InputError(
+                    f"the labels '{name}' are a value of the model already: choose "
+                    "another name (target=)"
+                )
             return self.block.add_input(name, wanted)
         alike = FLOAT_DTYPES if dtype in FLOAT_DTYPES else _INTEGERS
         if found.dtype not in alike or not fits(found.shape, shape):
             raise InputError(
-                f"the labels '{name}' are {found.type or 'of unknown type'} already, the loss{of and ' of ' + of} "
+                f"the labels '{name}' are {found.type or 'of unknown type'} already, the "
+                f"loss{of and ' of ' + of} "
                 f"wants {wanted}: choose another name (target=)"
             )
         return op.Cast(found, to=dtype) if dtype in FLOAT_DTYPES and found.dtype != dtype else found

@@ -19,9 +19,11 @@ from onnxgrad.train.losses.regression import Elementwise
 
 @dataclass(frozen=True)
 class BCEWithLogits(Elementwise):
-    """-w (p t log s(z) + (1 - t) log (1 - s(z))), s the logistic function: torch.nn.BCEWithLogitsLoss.
+    """-w (p t log s(z) + (1 - t) log (1 - s(z))), s the logistic function:
+    torch.nn.BCEWithLogitsLoss.
 
-    weight w and pos_weight p: numbers that broadcast to the scores' shape, pos_weight usually one per class.
+    weight w and pos_weight p: numbers that broadcast to the scores' shape, pos_weight usually one
+    per class.
     """
 
     name: ClassVar[str] = "bce_with_logits"
@@ -34,7 +36,9 @@ class BCEWithLogits(Elementwise):
         check_numbers(self.name, weight=self.weight, pos_weight=self.pos_weight)
 
     def of(self, y: Var, t: Var) -> Var:
-        """w (p t softplus(-z) + (1 - t) softplus(z)): no difference of large numbers for what is nearly right"""
+        """w (p t softplus(-z) + (1 - t) softplus(z)): no difference of large numbers for what is
+        nearly right
+        """
         positive = t if self.pos_weight is None else self._factor(y, "pos_weight") * t
         each = positive * softplus(-y) + (1.0 - t) * softplus(y)
         return each if self.weight is None else self._factor(y, "weight") * each
@@ -45,16 +49,20 @@ class BCEWithLogits(Elementwise):
         own, wanted = np.shape(value), z.shape or ()
         sizes = list(zip(own[::-1], wanted[::-1]))
         if len(own) > len(wanted) or any(a not in (1, b) for a, b in sizes if isinstance(b, int)):
-            raise InputError(f"{self.name}: {name} is an array {own}, which does not broadcast to '{z.name}', {z.type}")
+            raise InputError(
+                f"{self.name}: {name} is an array {own}, which does not broadcast to "
+                f"'{z.name}', {z.type}"
+            )
         return known(value, z)
 
 
 @dataclass(frozen=True)
 class KLDiv(Loss):
-    """t (log t - y), y the output as log-probabilities: torch.nn.KLDivLoss; with log_target t is log t as well.
+    """t (log t - y), y the output as log-probabilities: torch.nn.KLDivLoss; with log_target t is
+    log t as well.
 
-    reduction "batchmean" is the divergence as mathematics has it, over the size of the first axis; "mean", PyTorch's
-    default, divides by the number of elements.
+    reduction "batchmean" is the divergence as mathematics has it, over the size of the first axis;
+    "mean", PyTorch's default, divides by the number of elements.
     """
 
     name: ClassVar[str] = "kl_div"
@@ -86,7 +94,8 @@ class KLDiv(Loss):
 def softplus(x: Var) -> Var:
     """log(1 + exp(x)) without overflow, with a derivative at 0 as well.
 
-    onnxruntime's Softplus is exact to the last digit in float32, and in float64 absent or infinite from 710 on.
+    onnxruntime's Softplus is exact to the last digit in float32, and in float64 absent or infinite
+    from 710 on.
     """
     if x.dtype == TensorProto.FLOAT:
         return op.Softplus(x)

@@ -1,4 +1,6 @@
-"""Losses as text: `cross_entropy{label_smoothing=0.1} + 1e-4*l2_penalty{params=*.weight}`, for the command line."""
+"""Losses as text: `cross_entropy{label_smoothing=0.1} + 1e-4*l2_penalty{params=*.weight}`, for
+the command line.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ from onnxgrad.train.losses.probability import BCEWithLogits, KLDiv
 from onnxgrad.train.losses.regression import L1, MSE, Huber, SmoothL1
 
 _ALL: tuple[type[Loss], ...] = (
-    CrossEntropy, SequenceCrossEntropy, BCEWithLogits, KLDiv, MSE, L1, Huber, SmoothL1, Cosine, CosineEmbedding,
-    TripletMargin, CTC, L1Penalty, L2Penalty, Output,
+    CrossEntropy, SequenceCrossEntropy, BCEWithLogits, KLDiv, MSE, L1, Huber, SmoothL1, Cosine,
+    CosineEmbedding, TripletMargin, CTC, L1Penalty, L2Penalty, Output,
 )  # fmt: skip
 LOSSES: dict[str, type[Loss]] = {cls.name: cls for cls in _ALL}
 
@@ -30,17 +32,22 @@ _OPTION = re.compile(r"\s*(\w+)\s*=\s*([^,\[\]]*(?:\[[^\]]*\][^,\[\]]*)*)\s*(?:,
 
 
 def parse_loss(text: str) -> Loss:
-    """The loss that a text says: terms `[NUMBER*]NAME[{option=value,option=value}]` with `+` between them.
+    """The loss that a text says: terms `[NUMBER*]NAME[{option=value,option=value}]` with `+`
+    between them.
 
-    A name of `LOSSES`, else a scalar value of the model. Options are those of the class; a list is `[1,2,3]`, and
-    several globs have `;` between them. Raises InputError for text that cannot be read, and for an unknown option.
+    A name of `LOSSES`, else a scalar value of the model. Options are those of the class; a list is
+    `[1,2,3]`, and several globs have `;` between them. Raises InputError for text that cannot be
+    read, and for an unknown option.
     """
     terms: list[tuple[float, Loss]] = []
     position, more = 0, "+"
     while more:
         found = _TERM.match(text, position)
         if found is None:
-            raise InputError(f"cannot read the loss at '{text[position:]}': write NAME{{option=value}} + 0.5*NAME")
+            raise InputError(
+                f"cannot read the loss at '{text[position:]}': write "
+                f"NAME{{option=value}} + 0.5*NAME"
+            )
         factor, name, options, more = found.groups()
         terms.append((float(factor or 1.0), _loss(name, options)))
         position = found.end()
@@ -52,12 +59,16 @@ def _loss(name: str, options: str | None) -> Loss:
     if cls is None:
         if options is None:
             return Output(name)
-        raise InputError(f"unknown loss '{name}'{_close(name, LOSSES)}: choose from {', '.join(sorted(LOSSES))}")
+        raise InputError(
+            f"unknown loss '{name}'{_close(name, LOSSES)}: choose from {', '.join(sorted(LOSSES))}"
+        )
     known = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]  # every subclass is a dataclass
     given: dict[str, Any] = {}
     for key, value in _options(name, options or ""):
         if key not in known:
-            raise InputError(f"{name} has no option '{key}'{_close(key, known)}; it has {', '.join(known)}")
+            raise InputError(
+                f"{name} has no option '{key}'{_close(key, known)}; it has {', '.join(known)}"
+            )
         given[key] = value if "str" in str(known[key].type) and value != "none" else _value(value)
     lacking = [k for k, f in known.items() if f.default is MISSING and k not in given]
     if lacking:
@@ -70,7 +81,9 @@ def _options(name: str, text: str) -> Iterator[tuple[str, str]]:
     while text[position:].strip():
         found = _OPTION.match(text, position)
         if found is None:
-            raise InputError(f"cannot read the options of {name} at '{text[position:]}': write option=value")
+            raise InputError(
+                f"cannot read the options of {name} at '{text[position:]}': write option=value"
+            )
         yield found[1], found[2].strip()
         position = found.end()
 

@@ -15,7 +15,9 @@ from onnxgrad.train.losses.place import Place
 
 @dataclass(frozen=True)
 class Elementwise(Reduced):
-    """A mean (or sum) over elements of a function of prediction and target, which have one shape."""
+    """A mean (or sum) over elements of a function of prediction and target, which have one
+    shape.
+    """
 
     def emit(self, place: Place) -> Var:
         """The loss."""
@@ -72,7 +74,8 @@ class Huber(Elementwise):
 
 @dataclass(frozen=True)
 class SmoothL1(Elementwise):
-    """d^2 / (2 beta) up to |d| = beta and |d| - beta / 2 beyond; |d| for beta 0: torch.nn.SmoothL1Loss.
+    """d^2 / (2 beta) up to |d| = beta and |d| - beta / 2 beyond; |d| for beta 0:
+    torch.nn.SmoothL1Loss.
 
     Source: Girshick, "Fast R-CNN", 2015.
     """

@@ -1,4 +1,6 @@
-"""Optimisers, one file per family: `OPTIMIZERS` by the names that the command line and files have for them."""
+"""Optimisers, one file per family: `OPTIMIZERS` by the names that the command line and files
+have for them.
+"""
 
 from onnxgrad.train.optimizers.adafactor import Adafactor
 from onnxgrad.train.optimizers.adagrad import Adadelta, Adagrad, RMSprop
@@ -14,6 +16,6 @@ _ALL = (SGD, Adam, AdamW, NAdam, Adagrad, RMSprop, Adadelta, Lion, Adafactor)
 OPTIMIZERS: dict[str, type[Optimizer]] = {cls.__name__.lower(): cls for cls in _ALL}
 
 __all__ = [
-    "OPTIMIZERS", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Custom", "Lion", "Master", "Moment",
-    "NAdam", "Optimizer", "RMSprop",
+    "OPTIMIZERS", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Custom", "Lion",
+    "Master", "Moment", "NAdam", "Optimizer", "RMSprop",
 ]  # fmt: skip

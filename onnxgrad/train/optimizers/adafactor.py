@@ -15,13 +15,15 @@ from onnxgrad.train.optimizers.base import Moment, Optimizer, State, Tensor, dec
 
 @dataclass(frozen=True)
 class Adafactor(Optimizer):
-    """g / sqrt(v), of a size that goes with the parameter's; v of a matrix is estimated by its means R and C.
+    """g / sqrt(v), of a size that goes with the parameter's; v of a matrix is estimated by its
+    means R and C.
 
-    With c = t^beta2_decay: R = (1 - c) R + c mean of g^2 over columns, C likewise over rows, v = R C / mean(R); of
-    vectors v itself is kept. u = g / sqrt(max(v, e1^2)); p = p - a u / max(1, RMS(u) / d), where
-    a = max(e2, RMS(p)) min(r, 1 / sqrt(t)) and (e1, e2) = eps; e1 is the dtype's epsilon by default. Parameters of
-    more axes are matrices in the last two. Source: Shazeer and Stern, "Adafactor: Adaptive Learning Rates with
-    Sublinear Memory Cost", 2018, as PyTorch writes it.
+    With c = t^beta2_decay: R = (1 - c) R + c mean of g^2 over columns, C likewise over rows, v = R
+    C / mean(R); of vectors v itself is kept. u = g / sqrt(max(v, e1^2)); p = p - a u / max(1,
+    RMS(u) / d), where a = max(e2, RMS(p)) min(r, 1 / sqrt(t)) and (e1, e2) = eps; e1 is the dtype's
+    epsilon by default. Parameters of more axes are matrices in the last two. Source: Shazeer and
+    Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost", 2018, as PyTorch writes
+    it.
     """
 
     elementwise: ClassVar[bool] = False
@@ -33,27 +35,38 @@ class Adafactor(Optimizer):
     weight_decay: float = 0.0
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """Rows (..., n, 1) and columns (..., 1, m) of a parameter (..., n, m); the whole of a vector or scalar."""
+        """Rows (..., n, 1) and columns (..., 1, m) of a parameter (..., n, m); the whole of a
+        vector or scalar.
+        """
         if parameter.ndim < 2:
             return {"variance": np.zeros_like(parameter)}
         *more, n, m = parameter.shape
         row, column = (*more, n, 1), (*more, 1, m)
-        return {"row_var": np.zeros(row, parameter.dtype), "col_var": np.zeros(column, parameter.dtype)}
+        return {
+            "row_var": np.zeros(row, parameter.dtype),
+            "col_var": np.zeros(column, parameter.dtype),
+        }
 
-    def update(self, p: Tensor, g: Tensor, s: State, at: Moment) -> tuple[Tensor, dict[str, Tensor]]:
+    def update(
+        self, p: Tensor, g: Tensor, s: State, at: Moment
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """One step."""
         g = self._downhill(p, g)
         e1, e2 = self.eps
         if e1 is None:
             dtype: Any = numpy_dtype(at.dtype)
             e1 = float(np.finfo(dtype).eps)
-        size = at.math.Max(_rms(p, p.shape, at), e2) * at.math.Min(at.rate, at.number(1.0 / at.math.Sqrt(at.step)))
+        size = at.math.Max(_rms(p, p.shape, at), e2) * at.math.Min(
+            at.rate, at.number(1.0 / at.math.Sqrt(at.step))
+        )
         v, kept = self._variance(g, s, e1, at)
         u = g / at.math.Sqrt(at.math.Max(v, e1 * e1))
         clipped = at.math.Max(_rms(u, p.shape, at) / self.d, 1.0)
         return decayed(p, self.weight_decay, at) - (size / clipped) * u, kept
 
-    def _variance(self, g: Tensor, s: State, e1: float, at: Moment) -> tuple[Tensor, dict[str, Tensor]]:
+    def _variance(
+        self, g: Tensor, s: State, e1: float, at: Moment
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """The estimate of the mean of g^2, and what is kept of it."""
         c = at.number(at.math.Pow(at.step, np.float64(self.beta2_decay)))
         if "variance" in s:

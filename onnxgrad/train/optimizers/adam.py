@@ -1,4 +1,6 @@
-"""Adam and AdamW: a step against the mean of the gradients, by the root of the mean of their squares."""
+"""Adam and AdamW: a step against the mean of the gradients, by the root of the mean of their
+squares.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,12 @@ from onnxgrad.train.optimizers.base import Moment, Optimizer, State, Tensor, dec
 
 @dataclass(frozen=True)
 class Adam(Optimizer):
-    """m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p = p - r (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps).
+    """m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p = p - r (m / (1 - b1^t)) / (sqrt(v / (1 -
+    b2^t)) + eps).
 
-    amsgrad: by the largest v so far. weight_decay adds its part to g. Source: Kingma and Ba, "Adam: A Method for
-    Stochastic Optimization", 2015; Reddi et al., "On the Convergence of Adam and Beyond", 2018.
+    amsgrad: by the largest v so far. weight_decay adds its part to g. Source: Kingma and Ba, "Adam:
+    A Method for Stochastic Optimization", 2015; Reddi et al., "On the Convergence of Adam and
+    Beyond", 2018.
     """
 
     lr: float = 1e-3
@@ -24,9 +28,13 @@ class Adam(Optimizer):
 
     def state(self, parameter: Array) -> dict[str, Array]:
         """The mean of the gradients and of their squares, and the largest of those with amsgrad."""
-        return zeros(parameter, "exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if self.amsgrad else []))
+        return zeros(
+            parameter, "exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if self.amsgrad else [])
+        )
 
-    def update(self, p: Tensor, g: Tensor, s: State, at: Moment) -> tuple[Tensor, dict[str, Tensor]]:
+    def update(
+        self, p: Tensor, g: Tensor, s: State, at: Moment
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """One step."""
         return self._step(p, self._downhill(p, g, self.weight_decay), s, at)
 
@@ -52,6 +60,8 @@ class AdamW(Adam):
 
     weight_decay: float = 1e-2
 
-    def update(self, p: Tensor, g: Tensor, s: State, at: Moment) -> tuple[Tensor, dict[str, Tensor]]:
+    def update(
+        self, p: Tensor, g: Tensor, s: State, at: Moment
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """One step."""
         return self._step(decayed(p, self.weight_decay, at), self._downhill(p, g), s, at)

@@ -1,7 +1,8 @@
 """What an optimiser is: a state per parameter, and one formula that serves graphs and arrays alike.
 
-A formula is written once, with `+ - * /` and `at.math`: over values of a graph it emits nodes, over numpy arrays it
-computes. The portable training step holds it as nodes; the trainer may apply it to blocks of memory.
+A formula is written once, with `+ - * /` and `at.math`: over values of a graph it emits nodes, over
+numpy arrays it computes. The portable training step holds it as nodes; the trainer may apply it to
+blocks of memory.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ State = Mapping[str, Tensor]
 class Moment:
     """When and with what an update is made.
 
-    learning_rate: a floating-point scalar. step: the number of this update from 1 on, a float64 scalar: powers such
-    as 0.999^t need its digits. math: `op`, or the same functions over arrays (`train.array_math`). dtype: the ONNX
-    element type of the parameters.
+    learning_rate: a floating-point scalar. step: the number of this update from 1 on, a float64
+    scalar: powers such as 0.999^t need its digits. math: `op`, or the same functions over arrays
+    (`train.array_math`). dtype: the ONNX element type of the parameters.
     """
 
     learning_rate: Tensor
@@ -64,11 +65,13 @@ class Moment:
 
 @dataclass(frozen=True)
 class Optimizer(ABC):
-    """An update rule. A subclass has its hyperparameters as fields, with PyTorch's names and defaults.
+    """An update rule. A subclass has its hyperparameters as fields, with PyTorch's names and
+    defaults.
 
-    lr: the learning rate of who gives the step none; a formula reads `at.rate`. maximize: go up, not down.
-    elementwise: each element is updated by itself, so that a parameter, with its states of the same shape, may be
-    updated in blocks; a state of shape () is then one number for all. Raises InputError for a number out of its range.
+    lr: the learning rate of who gives the step none; a formula reads `at.rate`. maximize: go up,
+    not down. elementwise: each element is updated by itself, so that a parameter, with its states
+    of the same shape, may be updated in blocks; a state of shape () is then one number for all.
+    Raises InputError for a number out of its range.
     """
 
     elementwise: ClassVar[bool] = True
@@ -78,38 +81,54 @@ class Optimizer(ABC):
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            object.__setattr__(self, f.name, _checked(self.name, f.name, f.default, getattr(self, f.name)))
+            object.__setattr__(
+                self, f.name, _checked(self.name, f.name, f.default, getattr(self, f.name))
+            )
 
     @property
     def name(self) -> str:
-        """What files and the command line call it; of a class of your own its module too, for it is none of these."""
+        """What files and the command line call it; of a class of your own its module too, for it
+        is none of these.
+        """
         cls = type(self)
-        return cls.__name__.lower() if cls.__module__.startswith("onnxgrad.") else f"{cls.__module__}:{cls.__name__}"
+        return (
+            cls.__name__.lower()
+            if cls.__module__.startswith("onnxgrad.")
+            else f"{cls.__module__}:{cls.__name__}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The name and the hyperparameters, as a manifest has them."""
         return {"name": self.name, **asdict(self)}
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """What is kept of one parameter between steps, as it is before the first one; nothing by default.
+        """What is kept of one parameter between steps, as it is before the first one; nothing by
+        default.
 
         Shapes and dtypes are the state's own: they need not be the parameter's.
         """
         return {}
 
     @abstractmethod
-    def update(self, p: Tensor, g: Tensor, s: State, at: Moment) -> tuple[Tensor, dict[str, Tensor]]:
-        """The parameter and its state after one step; `g` has the shape of `p`, `s` holds what `state` gave."""
+    def update(
+        self, p: Tensor, g: Tensor, s: State, at: Moment
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The parameter and its state after one step; `g` has the shape of `p`, `s` holds what
+        `state` gave.
+        """
 
     def apply(
         self, p: Array, g: Array, s: Mapping[str, Array], *, step: int, rate: float | None = None
     ) -> tuple[Array, dict[str, Array]]:
-        """`update` of arrays: new ones, each of the dtype and shape that it had. rate: `lr` by default.
+        """`update` of arrays: new ones, each of the dtype and shape that it had. rate: `lr` by
+        default.
 
         Overflow gives Inf and NaN without a warning, as in a graph.
         """
         dtype = helper.np_dtype_to_tensor_dtype(p.dtype)
-        at = Moment(np.float64(self.lr if rate is None else rate), np.float64(step), array_math, dtype)
+        at = Moment(
+            np.float64(self.lr if rate is None else rate), np.float64(step), array_math, dtype
+        )
         with np.errstate(all="ignore"):
             new, kept = self.update(p, g, s, at)
         return np.asarray(new), {name: np.asarray(value) for name, value in kept.items()}
@@ -144,7 +163,9 @@ _POSITIVE = (0.0, np.inf, True)
 
 
 def _checked(owner: str, name: str, default: Any, value: Any) -> Any:
-    """The value as Python's own numbers, which take the dtype of what they meet. Raises InputError out of range."""
+    """The value as Python's own numbers, which take the dtype of what they meet. Raises
+    InputError out of range.
+    """
     if isinstance(default, tuple):
         if not isinstance(value, (tuple, list)) or len(value) != len(default):
             raise InputError(f"{owner}: {name} must be {len(default)} numbers, not {value!r}")
@@ -154,7 +175,11 @@ def _checked(owner: str, name: str, default: Any, value: Any) -> Any:
     if isinstance(default, bool) or not (default is None or isinstance(default, (int, float))):
         return value
     low, high, closed = _RANGES.get(name, _POSITIVE)
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not np.isfinite(value):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float, np.number))
+        or not np.isfinite(value)
+    ):
         raise InputError(f"{owner}: {name} must be a finite number, not {value!r}")
     if not low <= value <= high or (value == high and not closed):
         bounds = (

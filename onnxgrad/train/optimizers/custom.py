@@ -19,12 +19,14 @@ Rule = Callable[[Any, Tensor, Tensor, State, Moment], tuple[Tensor, Mapping[str,
 class Custom(Optimizer):
     """function(math, p, g, state, at) -> (the new p, the new state), once for each parameter.
 
-    It is written with + - * / and the operators of `math`, which is `onnxgrad.op` while a graph is built and numpy's
-    counterpart (`onnxgrad.train.array_math`) where arrays are updated: `math.Sqrt(v)`, `math.Where(c, a, b)`.
-    `at.rate` is the learning rate and `at.step` the number of the update from 1 on, in float64: `at.number(x)` brings
-    what is computed of it to the dtype of p. initial: what is kept of a parameter, as it is before the first step,
-    from its value; a number stands for an array of it like the parameter. elementwise: see Optimizer; only who says
-    so is updated in blocks. Raises InputError when a result has another shape or dtype, or a state another name.
+    It is written with + - * / and the operators of `math`, which is `onnxgrad.op` while a graph is
+    built and numpy's counterpart (`onnxgrad.train.array_math`) where arrays are updated:
+    `math.Sqrt(v)`, `math.Where(c, a, b)`. `at.rate` is the learning rate and `at.step` the number
+    of the update from 1 on, in float64: `at.number(x)` brings what is computed of it to the dtype
+    of p. initial: what is kept of a parameter, as it is before the first step, from its value; a
+    number stands for an array of it like the parameter. elementwise: see Optimizer; only who says
+    so is updated in blocks. Raises InputError when a result has another shape or dtype, or a state
+    another name.
 
         def momentum(math, p, g, state, at):
             v = 0.9 * state["v"] + g
@@ -34,7 +36,9 @@ class Custom(Optimizer):
     """
 
     function: Rule
-    initial: Mapping[str, float] | Callable[[Array], Mapping[str, Array]] = field(default_factory=dict)
+    initial: Mapping[str, float] | Callable[[Array], Mapping[str, Array]] = field(
+        default_factory=dict
+    )
     elementwise: bool = field(default=False, kw_only=True)  # type: ignore[misc]  # of each instance here
 
     @property
@@ -53,20 +57,34 @@ class Custom(Optimizer):
         found = {name: np.asarray(value) for name, value in self.initial(parameter).items()}
         for name, value in found.items():
             if value.dtype.kind not in "biuf":
-                raise InputError(f"{self.name}: the state '{name}' is {value.dtype}, not an array of numbers")
+                raise InputError(
+                    f"{self.name}: the state '{name}' is {value.dtype}, not an array of numbers"
+                )
         return found
 
-    def update(self, p: Tensor, g: Tensor, s: State, at: Moment) -> tuple[Tensor, dict[str, Tensor]]:
+    def update(
+        self, p: Tensor, g: Tensor, s: State, at: Moment
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """What the function says."""
         answer = self.function(at.math, p, self._downhill(p, g), s, at)
         if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], Mapping):
-            raise InputError(f"{self.name} returned {answer!r}, not a pair of the new parameter and its state by name")
+            raise InputError(
+                f"{self.name} returned {answer!r}, not a pair of the new parameter "
+                "and its state by name"
+            )
         new, kept = answer
         if set(kept) != set(s):
-            raise InputError(f"{self.name} returned the states {sorted(kept)}, it was given {sorted(s)}")
-        for what, value, before in (("parameter", new, p), *((f"state '{k}'", kept[k], s[k]) for k in s)):
+            raise InputError(
+                f"{self.name} returned the states {sorted(kept)}, it was given {sorted(s)}"
+            )
+        for what, value, before in (
+            ("parameter", new, p),
+            *((f"state '{k}'", kept[k], s[k]) for k in s),
+        ):
             if not _alike(value, before):
-                raise InputError(f"{self.name}: the new {what} is {_type(value)}, the old one {_type(before)}")
+                raise InputError(
+                    f"{self.name}: the new {what} is {_type(value)}, the old one {_type(before)}"
+                )
         return new, dict(kept)
 
 

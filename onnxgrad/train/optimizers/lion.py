@@ -12,7 +12,8 @@ from onnxgrad.train.optimizers.base import Moment, Optimizer, State, Tensor, dec
 class Lion(Optimizer):
     """p = (1 - r weight_decay) p - r sign(b1 m + (1 - b1) g); m = b2 m + (1 - b2) g.
 
-    Source: Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023, with its defaults: PyTorch has none.
+    Source: Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023, with its defaults:
+    PyTorch has none.
     """
 
     lr: float = 1e-4
@@ -23,7 +24,9 @@ class Lion(Optimizer):
         """The mean of the gradients."""
         return zeros(parameter, "exp_avg")
 
-    def update(self, p: Tensor, g: Tensor, s: State, at: Moment) -> tuple[Tensor, dict[str, Tensor]]:
+    def update(
+        self, p: Tensor, g: Tensor, s: State, at: Moment
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """One step."""
         g = self._downhill(p, g)
         b1, b2 = self.betas

@@ -14,11 +14,12 @@ from onnxgrad.train.optimizers.base import Moment, Optimizer, State, Tensor
 
 @dataclass(frozen=True)
 class Master(Optimizer):
-    """An optimiser on a float32 copy of each parameter, of which the parameter is what its dtype can hold.
+    """An optimiser on a float32 copy of each parameter, of which the parameter is what its dtype
+    can hold.
 
-    For float16 parameters, which an update below 1/2048 of their size would leave as they are. The gradient may come
-    in float16 or, unscaled (`train.loss_scaling`), in float32. The optimiser's own states are float32 too.
-    Source: Micikevicius et al., "Mixed Precision Training", 2018.
+    For float16 parameters, which an update below 1/2048 of their size would leave as they are. The
+    gradient may come in float16 or, unscaled (`train.loss_scaling`), in float32. The optimiser's
+    own states are float32 too. Source: Micikevicius et al., "Mixed Precision Training", 2018.
     """
 
     optimizer: Optimizer
@@ -46,7 +47,9 @@ class Master(Optimizer):
         master = parameter.astype(np.float32)
         return {"master": master, **self.optimizer.state(master)}
 
-    def update(self, p: Tensor, g: Tensor, s: State, at: Moment) -> tuple[Tensor, dict[str, Tensor]]:
+    def update(
+        self, p: Tensor, g: Tensor, s: State, at: Moment
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """One step of the master weights, and the parameter rounded from them."""
         master = s["master"]
         wide = at.of(TensorProto.FLOAT)
@@ -58,5 +61,7 @@ class Master(Optimizer):
 
 
 def in_float32(optimizer: Optimizer, dtype: int) -> Optimizer:
-    """The optimiser for parameters of that dtype: itself, or with master weights where they are narrower."""
+    """The optimiser for parameters of that dtype: itself, or with master weights where they are
+    narrower.
+    """
     return optimizer if dtype in (TensorProto.FLOAT, TensorProto.DOUBLE) else Master(optimizer)

@@ -14,9 +14,9 @@ from onnxgrad.train.optimizers.base import Moment, Optimizer, State, Tensor, dec
 class NAdam(Optimizer):
     """Adam, of whose mean the part that the next step will add is taken at once.
 
-    mu_t = b1 (1 - 0.96^(t momentum_decay) / 2), M_t = mu_1 ... mu_t;
-    p = p - r ((1 - mu_t) / (1 - M_t) g + mu_(t+1) / (1 - M_(t+1)) m) / (sqrt(v / (1 - b2^t)) + eps).
-    Source: Dozat, "Incorporating Nesterov Momentum into Adam", 2016.
+    mu_t = b1 (1 - 0.96^(t momentum_decay) / 2), M_t = mu_1 ... mu_t; p = p - r ((1 - mu_t) / (1 -
+    M_t) g + mu_(t+1) / (1 - M_(t+1)) m) / (sqrt(v / (1 - b2^t)) + eps). Source: Dozat,
+    "Incorporating Nesterov Momentum into Adam", 2016.
     """
 
     lr: float = 2e-3
@@ -28,9 +28,14 @@ class NAdam(Optimizer):
 
     def state(self, parameter: Array) -> dict[str, Array]:
         """The mean of the gradients and of their squares; M, a scalar."""
-        return {**zeros(parameter, "exp_avg", "exp_avg_sq"), "mu_product": np.ones((), parameter.dtype)}
+        return {
+            **zeros(parameter, "exp_avg", "exp_avg_sq"),
+            "mu_product": np.ones((), parameter.dtype),
+        }
 
-    def update(self, p: Tensor, g: Tensor, s: State, at: Moment) -> tuple[Tensor, dict[str, Tensor]]:
+    def update(
+        self, p: Tensor, g: Tensor, s: State, at: Moment
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """One step."""
         g = self._downhill(p, g, 0.0 if self.decoupled_weight_decay else self.weight_decay)
         p = decayed(p, self.weight_decay, at) if self.decoupled_weight_decay else p

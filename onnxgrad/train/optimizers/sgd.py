@@ -15,8 +15,9 @@ from onnxgrad.train.optimizers.base import Moment, Optimizer, State, Tensor, zer
 class SGD(Optimizer):
     """b = momentum b + (1 - dampening) g; p = p - r b; Nesterov: p = p - r (g + momentum b).
 
-    The first b is g itself. Source: Sutskever et al., "On the importance of initialization and momentum in deep
-    learning", 2013, as PyTorch writes it. Raises InputError for Nesterov without momentum, or with dampening.
+    The first b is g itself. Source: Sutskever et al., "On the importance of initialization and
+    momentum in deep learning", 2013, as PyTorch writes it. Raises InputError for Nesterov without
+    momentum, or with dampening.
     """
 
     lr: float = 1e-3
@@ -34,7 +35,9 @@ class SGD(Optimizer):
         """The moving sum of the gradients, where there is momentum."""
         return zeros(parameter, "momentum_buffer") if self.momentum else {}
 
-    def update(self, p: Tensor, g: Tensor, s: State, at: Moment) -> tuple[Tensor, dict[str, Tensor]]:
+    def update(
+        self, p: Tensor, g: Tensor, s: State, at: Moment
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """One step."""
         g = self._downhill(p, g, self.weight_decay)
         if not self.momentum:
@@ -42,6 +45,8 @@ class SGD(Optimizer):
         fresh = g
         if self.dampening:  # of all gradients but the first
             first = at.math.Equal(at.step, 1.0)
-            fresh = g * at.number(at.math.Where(first, np.float64(1.0), np.float64(1.0 - self.dampening)))
+            fresh = g * at.number(
+                at.math.Where(first, np.float64(1.0), np.float64(1.0 - self.dampening))
+            )
         b = self.momentum * s["momentum_buffer"] + fresh
         return p - at.rate * (g + self.momentum * b if self.nesterov else b), {"momentum_buffer": b}

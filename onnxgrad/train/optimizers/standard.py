@@ -1,7 +1,8 @@
-"""Adam, Adagrad and Momentum as the operators of `ai.onnx.preview.training` define them, in the schemas' notation.
+"""Adam, Adagrad and Momentum as the operators of `ai.onnx.preview.training` define them, in the
+schemas' notation.
 
-They are not PyTorch's: the count T of updates made before begins at 0, where Adam corrects nothing, and Adagrad's
-decay begins at once. `lower-training` writes them in the place of those operators.
+They are not PyTorch's: the count T of updates made before begins at 0, where Adam corrects nothing,
+and Adagrad's decay begins at once. `lower-training` writes them in the place of those operators.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from onnxgrad.train.optimizers.base import Moment, Optimizer, State, Tensor, zer
 class Standard(Optimizer):
     """What the three share. `at.step` is the operators' T, `at.learning_rate` their R.
 
-    norm_coefficient adds its part of X to G. Attributes are rounded to the tensors' dtype, as an operator's are, and
-    taken as they come: a file may hold any.
+    norm_coefficient adds its part of X to G. Attributes are rounded to the tensors' dtype, as an
+    operator's are, and taken as they come: a file may hold any.
     """
 
     norm_coefficient: float = 0.0
@@ -27,7 +28,9 @@ class Standard(Optimizer):
         pass
 
     def _regularized(self, x: Tensor, g: Tensor, at: Moment) -> Tensor:
-        return g if self.norm_coefficient == 0 else float(_number(self.norm_coefficient, at)) * x + g
+        return (
+            g if self.norm_coefficient == 0 else float(_number(self.norm_coefficient, at)) * x + g
+        )
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,9 @@ class StandardAdagrad(Standard):
         """H, the sum of the squared gradients."""
         return zeros(parameter, "h")
 
-    def update(self, p: Tensor, g: Tensor, s: State, at: Moment) -> tuple[Tensor, dict[str, Tensor]]:
+    def update(
+        self, p: Tensor, g: Tensor, s: State, at: Moment
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """One step."""
         r = at.rate / (1.0 + at.number(at.step) * _number(self.decay_factor, at))
         g = self._regularized(p, g, at)
@@ -51,9 +56,11 @@ class StandardAdagrad(Standard):
 
 @dataclass(frozen=True)
 class StandardAdam(Standard):
-    """V' = alpha V + (1 - alpha) G; H' = beta H + (1 - beta) G^2; X' = X - R' V' / (sqrt(H') + epsilon).
+    """V' = alpha V + (1 - alpha) G; H' = beta H + (1 - beta) G^2; X' = X - R' V' / (sqrt(H') +
+    epsilon).
 
-    R' = R sqrt(1 - beta^T) / (1 - alpha^T), R itself where T is 0. X' loses a norm_coefficient_post-th at the end.
+    R' = R sqrt(1 - beta^T) / (1 - alpha^T), R itself where T is 0. X' loses a
+    norm_coefficient_post-th at the end.
     """
 
     alpha: float = 0.9
@@ -65,14 +72,24 @@ class StandardAdam(Standard):
         """V and H, the means of the gradients and of their squares."""
         return zeros(parameter, "v", "h")
 
-    def update(self, p: Tensor, g: Tensor, s: State, at: Moment) -> tuple[Tensor, dict[str, Tensor]]:
+    def update(
+        self, p: Tensor, g: Tensor, s: State, at: Moment
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """One step."""
-        alpha, beta, one, r = _number(self.alpha, at), _number(self.beta, at), _number(1.0, at), at.rate
+        alpha, beta, one, r = (
+            _number(self.alpha, at),
+            _number(self.beta, at),
+            _number(1.0, at),
+            at.rate,
+        )
         g = self._regularized(p, g, at)
         v = s["v"] * alpha + g * (one - alpha)
         h = s["h"] * beta + g * g * (one - beta)
-        count = at.math.Max(at.number(at.step), one)  # at 0 there is no correction, nor a division by zero
-        corrected = r * at.math.Sqrt(one - at.math.Pow(beta, count)) / (one - at.math.Pow(alpha, count))
+        # at 0 there is no correction, nor a division by zero
+        count = at.math.Max(at.number(at.step), one)
+        corrected = (
+            r * at.math.Sqrt(one - at.math.Pow(beta, count)) / (one - at.math.Pow(alpha, count))
+        )
         r = at.math.Where(at.math.Greater(at.step, 0), corrected, r)
         new = p - r * v / (at.math.Sqrt(h) + _number(self.epsilon, at))
         return new * (one - _number(self.norm_coefficient_post, at)), {"v": v, "h": h}
@@ -80,7 +97,9 @@ class StandardAdam(Standard):
 
 @dataclass(frozen=True)
 class StandardMomentum(Standard):
-    """V' = alpha V + beta G, beta 1 where T is 0; X' = X - R V'; nesterov: X' = X - R (G + alpha V')."""
+    """V' = alpha V + beta G, beta 1 where T is 0; X' = X - R V'; nesterov: X' = X - R (G + alpha
+    V').
+    """
 
     alpha: float = 0.0
     beta: float = 0.0
@@ -90,7 +109,9 @@ class StandardMomentum(Standard):
         """V, the moving sum of the gradients."""
         return zeros(parameter, "v")
 
-    def update(self, p: Tensor, g: Tensor, s: State, at: Moment) -> tuple[Tensor, dict[str, Tensor]]:
+    def update(
+        self, p: Tensor, g: Tensor, s: State, at: Moment
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """One step."""
         alpha, r = _number(self.alpha, at), at.rate
         g = self._regularized(p, g, at)

@@ -1,4 +1,5 @@
-"""Where the values of a model go: who reads each, with the sizes and the small constants known on the way.
+"""Where the values of a model go: who reads each, with the sizes and the small constants known on
+the way.
 
 Subgraphs share their parent's names; a local function stands once for all of its calls.
 """
@@ -29,14 +30,17 @@ _REARRANGES = {"Cast", "Expand", "Reshape", "Unsqueeze", "Squeeze", "Identity", 
 
 
 class DataFlow:
-    """The consumers of every value of one model, with the sizes and small constants that bounds need."""
+    """The consumers of every value of one model, with the sizes and small constants that bounds
+    need.
+    """
 
     def __init__(self, model: onnx.ModelProto, sizes: Mapping[str, int] = {}) -> None:
         self.sizes = sizes
         self.constants: dict[Key, np.ndarray[Any, Any]] = {}
         self.shapes: dict[Key, list[int | str]] = {}
         self.consumers: dict[Key, list[tuple[onnx.NodeProto, int, str]]] = defaultdict(list)
-        self.actuals: dict[Key, list[Key]] = defaultdict(list)  # a function's formal input <- what its calls pass
+        # a function's formal input <- what its calls pass
+        self.actuals: dict[Key, list[Key]] = defaultdict(list)
         self.formals: dict[Key, list[Key]] = defaultdict(list)
         self.producers: dict[Key, onnx.NodeProto] = {}
         self.functions = {(f.domain, f.name, f.overload): f for f in model.functions}
@@ -53,7 +57,11 @@ class DataFlow:
 
     def _collect_shapes(self, model: onnx.ModelProto) -> None:
         for value in _inferred(model):
-            shape = shape_of(value.name, value.type.tensor_type) if value.type.HasField("tensor_type") else None
+            shape = (
+                shape_of(value.name, value.type.tensor_type)
+                if value.type.HasField("tensor_type")
+                else None
+            )
             if shape is not None:
                 self.shapes["", value.name] = shape
 
@@ -86,7 +94,9 @@ class DataFlow:
                     self._wire_body(node, graph, scope)
 
     def _wire_body(self, node: onnx.NodeProto, graph: onnx.GraphProto, scope: str) -> None:
-        """Explicit operands of Loop, Scan and SequenceMap arrive under the names of the body's inputs."""
+        """Explicit operands of Loop, Scan and SequenceMap arrive under the names of the body's
+        inputs.
+        """
         if node.op_type not in ("Loop", "Scan", "SequenceMap"):
             return
         for actual, formal in zip(node.input, graph.input, strict=False):
@@ -128,7 +138,9 @@ class DataFlow:
         return float(first) if (found == first).all() else None
 
     def size(self, key: Key, axis: int) -> int | None:
-        """The size of a value along an axis (the smallest that a function's calls pass), where it is known."""
+        """The size of a value along an axis (the smallest that a function's calls pass), where
+        it is known.
+        """
         candidates = (
             [self.shapes[key]]
             if key in self.shapes
@@ -150,7 +162,9 @@ def _scope(identity: tuple[str, str, str]) -> str:
 
 
 def _inferred(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """Every value whose type shape inference finds, on a copy without large weights (their types are all it needs)."""
+    """Every value whose type shape inference finds, on a copy without large weights (their types
+    are all it needs).
+    """
     light = onnx.ModelProto(ir_version=max(model.ir_version, 4), producer_name=model.producer_name)
     light.opset_import.extend(model.opset_import)
     light.functions.extend(model.functions)
@@ -161,13 +175,17 @@ def _inferred(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
         if math.prod(init.dims) <= 64 and init.data_location != onnx.TensorProto.EXTERNAL:
             graph.initializer.append(init)
         else:
-            graph.input.append(onnx.helper.make_tensor_value_info(init.name, init.data_type, list(init.dims)))
+            graph.input.append(
+                onnx.helper.make_tensor_value_info(init.name, init.data_type, list(init.dims))
+            )
     for node in scheduled(list(model.graph.node)):  # inference reads them in the order of the file
         if node.op_type == "Constant" and node.ByteSize() > 4096:
             value = next((a.t for a in node.attribute if a.name == "value"), None)
             if value is not None:
                 graph.input.append(
-                    onnx.helper.make_tensor_value_info(node.output[0], value.data_type, list(value.dims))
+                    onnx.helper.make_tensor_value_info(
+                        node.output[0], value.data_type, list(value.dims)
+                    )
                 )
                 continue
         graph.node.append(node)

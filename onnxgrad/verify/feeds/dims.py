@@ -1,8 +1,8 @@
 """The sizes that a model's symbolic dimensions may take in a proof.
 
-A symbol is a `dim_param`; an unnamed or meaningless dimension (absent, negative, "?") of input `x` at axis 1 is called
-`x.1`. A `dim_param` may be a formula of other symbols ("past + 1", "2*s0"): only the symbols are chosen, formulas
-follow.
+A symbol is a `dim_param`; an unnamed or meaningless dimension (absent, negative, "?") of input `x`
+at axis 1 is called `x.1`. A `dim_param` may be a formula of other symbols ("past + 1", "2*s0"):
+only the symbols are chosen, formulas follow.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ _FALLBACK_SIZES = (16, 32, 64, 128, 224, 256, 320, 512, 640, 1024, 4, 3, 2, 1536
 
 def required_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
     """The inputs without a default value."""
-    known = {init.name for init in graph.initializer} | {init.values.name for init in graph.sparse_initializer}
+    known = {init.name for init in graph.initializer} | {
+        init.values.name for init in graph.sparse_initializer
+    }
     return [value for value in graph.input if value.name not in known]
 
 
@@ -55,7 +57,9 @@ def _dim(fallback: str, dim: onnx.TensorShapeProto.Dimension) -> int | str:
     if dim.HasField("dim_value") and dim.dim_value >= 0:
         return dim.dim_value
     named = dim.dim_param.strip()
-    return named if any(c.isalnum() for c in named) and not named.lstrip("-").isdigit() else fallback
+    return (
+        named if any(c.isalnum() for c in named) and not named.lstrip("-").isdigit() else fallback
+    )
 
 
 def symbols_in(formula: str) -> set[str]:
@@ -129,19 +133,24 @@ def _role(symbol: str, axis: int, shape: list[int | str]) -> str:
     return _BATCH if axis == 0 and len(shape) > 1 else _LENGTH
 
 
-def dim_plans(model: onnx.ModelProto, dims: Mapping[str, int] | None = None) -> list[dict[str, int]]:
+def dim_plans(
+    model: onnx.ModelProto, dims: Mapping[str, int] | None = None
+) -> list[dict[str, int]]:
     """Assignments of a size to every symbol of the inputs, best first; `dims` fixes some.
 
-    The first is generic (batch 2, length 8, spatial 64); the second has batch and length 1, and the third the batch
-    only (a picture of one pixel says little); the rest are fallbacks for models that want some particular size. A model
-    without symbols has one empty plan. Raises InputError for a name in `dims` that no input has.
+    The first is generic (batch 2, length 8, spatial 64); the second has batch and length 1, and the
+    third the batch only (a picture of one pixel says little); the rest are fallbacks for models
+    that want some particular size. A model without symbols has one empty plan. Raises InputError
+    for a name in `dims` that no input has.
     """
     found = roles(model.graph)
     fixed = dict(dims or {})
     for name, size in fixed.items():
         if name not in found:
             known = ", ".join(found) or "none"
-            raise InputError(f"--dim {name}={size}: no input has a dimension {name!r} (dimensions: {known})")
+            raise InputError(
+                f"--dim {name}={size}: no input has a dimension {name!r} (dimensions: {known})"
+            )
         if size < 0:
             raise InputError(f"--dim {name}={size}: a size cannot be negative")
     sizes = [(2, 8, 64), (1, 1, 96), (1, 5, 96), (1, 1, 64), (1, 5, 64), (2, 8, 96), (1, 1, 1)]

@@ -1,9 +1,11 @@
-"""Values at which models take another way: zeros, ties, both sides of comparisons, masks and switches the other way.
+"""Values at which models take another way: zeros, ties, both sides of comparisons, masks and
+switches the other way.
 
-A usual feed (`generate`) is random and in general position: no element is 0, no two are equal, every NonZero, Unique or
-Equal finds what it always finds. Here each usual value becomes one that is not: mirrored within its bounds, half of it
-rounded to a few steps, some elements 0 (of each input another number of them, so that sizes that depend on data
-differ), some equal, some at and beside the constants that the model compares them with.
+A usual feed (`generate`) is random and in general position: no element is 0, no two are equal,
+every NonZero, Unique or Equal finds what it always finds. Here each usual value becomes one that is
+not: mirrored within its bounds, half of it rounded to a few steps, some elements 0 (of each input
+another number of them, so that sizes that depend on data differ), some equal, some at and beside
+the constants that the model compares them with.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ _MOST_ALONE = 4  # inputs that are tried as the one with a nonzero element
 
 @dataclass(frozen=True)
 class Edges:
-    """How far to go. `sizes`: counts, lengths, switches and values outside their usual bounds too; `only`: this input
-    keeps one nonzero element and the others keep them all, for models that broadcast one data-dependent size.
+    """How far to go. `sizes`: counts, lengths, switches and values outside their usual bounds too;
+    `only`: this input keeps one nonzero element and the others keep them all, for models that
+    broadcast one data-dependent size.
     """
 
     sizes: bool = True
@@ -37,12 +40,18 @@ class Edges:
 
 def variants(names: Iterable[str]) -> list[Edges]:
     """What to try, until the model runs: everything, then less of it."""
-    return [Edges(), Edges(sizes=False), *(Edges(False, name) for name in list(names)[:_MOST_ALONE])]
+    return [
+        Edges(),
+        Edges(sizes=False),
+        *(Edges(False, name) for name in list(names)[:_MOST_ALONE]),
+    ]
 
 
 @dataclass(frozen=True)
 class Slot:
-    """What is known of one input: its kind, the closed interval of its usual values, how many inputs come before it."""
+    """What is known of one input: its kind, the closed interval of its usual values, how many
+    inputs come before it.
+    """
 
     name: str
     kind: str
@@ -54,7 +63,9 @@ class Slot:
 
 def edged(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -> Array:
     """The value for an edge case, in the shape (and for integers the range) of the usual one."""
-    make: Callable[[Array, Slot, Edges, np.random.Generator], Array] = _BY_KIND.get(slot.kind, _same)
+    make: Callable[[Array, Slot, Edges, np.random.Generator], Array] = _BY_KIND.get(
+        slot.kind, _same
+    )
     return make(usual, slot, edges, rng) if usual.size else usual
 
 
@@ -68,7 +79,11 @@ def _mask(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -> A
 
 def _count(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -> Array:
     more = usual + 1
-    return np.asarray(np.minimum(more, slot.high) if slot.uses.bounded else more) if edges.sizes else usual
+    return (
+        np.asarray(np.minimum(more, slot.high) if slot.uses.bounded else more)
+        if edges.sizes
+        else usual
+    )
 
 
 def _length(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -> Array:
@@ -76,7 +91,9 @@ def _length(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) ->
     if not edges.sizes:
         return usual
     less = 1 + np.arange(usual.size).reshape(usual.shape)
-    return np.asarray(np.maximum(usual - less, max(slot.low, min(1, slot.high)))).astype(usual.dtype)
+    return np.asarray(np.maximum(usual - less, max(slot.low, min(1, slot.high)))).astype(
+        usual.dtype
+    )
 
 
 def _switch(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -> Array:
@@ -99,7 +116,8 @@ def _real(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -> A
     made = np.asarray(slot.low + slot.high - usual if bounded else -usual)
     steps = np.round((made - start) / step)
     if not bounded:
-        steps = np.where(steps == 0, np.where(made < 0, -1, 1), steps)  # how many zeros there are is decided below
+        # how many zeros there are is decided below
+        steps = np.where(steps == 0, np.where(made < 0, -1, 1), steps)
     made = np.where(rng.random(made.shape) < 0.5, start + step * steps, made)
     return _marked(made, usual, slot, edges, rng, _BESIDE)
 
@@ -112,11 +130,17 @@ def _text(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -> A
 
 
 def _complex(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -> Array:
-    return np.asarray(_real(usual.real, slot, edges, rng) + 1j * _real(usual.imag, slot, edges, rng))
+    return np.asarray(
+        _real(usual.real, slot, edges, rng) + 1j * _real(usual.imag, slot, edges, rng)
+    )
 
 
-def _marked(made: Array, usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator, beside: float) -> Array:
-    """`made` with its zeros, ties and thresholds; a single element goes to 0 or to the other side of a threshold."""
+def _marked(
+    made: Array, usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator, beside: float
+) -> Array:
+    """`made` with its zeros, ties and thresholds; a single element goes to 0 or to the other
+    side of a threshold.
+    """
     flat = made.reshape(-1).copy()
     order = rng.permutation(flat.size)
     # a float's bounds are where operators are finite, and 0 is where the others show what they are
@@ -149,9 +173,11 @@ def _marked(made: Array, usual: Array, slot: Slot, edges: Edges, rng: np.random.
 
 
 def _tips(slot: Slot, edges: Edges, beside: float) -> list[float]:
-    """At, below and above every constant that the model compares this input with; whole numbers for integers.
+    """At, below and above every constant that the model compares this input with; whole numbers for
+    integers.
 
-    At it first: a short input takes no more than one, and only there is a change of the constant by a hair seen.
+    At it first: a short input takes no more than one, and only there is a change of the constant by
+    a hair seen.
     """
     found: list[float] = []
     for value in dict.fromkeys(slot.uses.thresholds[:_MOST_THRESHOLDS]):
@@ -165,6 +191,6 @@ def _tips(slot: Slot, edges: Edges, beside: float) -> list[float]:
 
 
 _BY_KIND: dict[str, Callable[[Array, Slot, Edges, np.random.Generator], Array]] = {
-    "mask": _mask, "count": _count, "length": _length, "switch": _switch, "whole": _whole, "real": _real,
-    "text": _text, "complex": _complex,
+    "mask": _mask, "count": _count, "length": _length, "switch": _switch, "whole": _whole,
+    "real": _real, "text": _text, "complex": _complex,
 }  # fmt: skip

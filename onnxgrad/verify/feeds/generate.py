@@ -1,5 +1,5 @@
-"""Feeds that make sense: token ids below the vocabulary, masks of 0 and 1, lengths within their sequence, images in [0,
-1].
+"""Feeds that make sense: token ids below the vocabulary, masks of 0 and 1, lengths within their
+sequence, images in [0, 1].
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ def feeds_for(
 ) -> dict[str, Value]:
     """A value for every input that has no default: the same for the same seed, sizes and model.
 
-    `dims`: symbol -> size (see `dims.dim_plans`, whose first plan fills in what is missing); `given`: values that win,
-    and whose shapes fix their symbols; `edges`: not in general position, but where models take another way. Raises
-    InputError naming the input, or the option to pass, where no value can be made.
+    `dims`: symbol -> size (see `dims.dim_plans`, whose first plan fills in what is missing);
+    `given`: values that win, and whose shapes fix their symbols; `edges`: not in general position,
+    but where models take another way. Raises InputError naming the input, or the option to pass,
+    where no value can be made.
     """
     return Feeder(model).feeds(seed=seed, dims=dims, given=given, edges=edges)
 
@@ -71,7 +72,9 @@ class Feeder:
         inputs = {value.name: value for value in self.model.graph.input}
         for name, value in feeds.items():
             if name not in inputs:
-                raise InputError(f"--input {name}: the model has no such input (inputs: {', '.join(inputs)})")
+                raise InputError(
+                    f"--input {name}: the model has no such input (inputs: {', '.join(inputs)})"
+                )
             _check_given(inputs[name], value)
         sizes = self._sizes | dict(dims or {}) | bound_by(self.model, feeds)
         maker: _Maker | None = None
@@ -89,14 +92,18 @@ def bound_by(model: onnx.ModelProto, given: Mapping[str, Value]) -> dict[str, in
         array = given.get(value.name)
         if not isinstance(array, np.ndarray) or not value.type.HasField("tensor_type"):
             continue
-        for dim, size in zip(shape_of(value.name, value.type.tensor_type) or (), array.shape, strict=False):
+        for dim, size in zip(
+            shape_of(value.name, value.type.tensor_type) or (), array.shape, strict=False
+        ):
             if isinstance(dim, str) and symbols_in(dim) == {dim}:
                 found[dim] = size
     return found
 
 
 def _check_given(value: onnx.ValueInfoProto, array: Value) -> None:
-    """A given tensor must have the declared dtype, rank and fixed sizes: onnxruntime's own words are hard to read."""
+    """A given tensor must have the declared dtype, rank and fixed sizes: onnxruntime's own words
+    are hard to read.
+    """
     if not value.type.HasField("tensor_type") or not isinstance(array, np.ndarray):
         return
     kind = value.type.tensor_type
@@ -106,12 +113,19 @@ def _check_given(value: onnx.ValueInfoProto, array: Value) -> None:
         fits = array.dtype == onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
     if not fits:
         wanted = onnx.TensorProto.DataType.Name(kind.elem_type).lower()
-        raise InputError(f"--input {value.name}: the model wants {wanted}, the file holds {array.dtype.name}")
+        raise InputError(
+            f"--input {value.name}: the model wants {wanted}, the file holds {array.dtype.name}"
+        )
     shape = shape_of(value.name, kind)
     if shape is None:
         return
-    if len(shape) != array.ndim or any(isinstance(d, int) and d != s for d, s in zip(shape, array.shape, strict=True)):
-        raise InputError(f"--input {value.name}: the model wants shape {shape}, the file holds {list(array.shape)}")
+    if len(shape) != array.ndim or any(
+        isinstance(d, int) and d != s for d, s in zip(shape, array.shape, strict=True)
+    ):
+        raise InputError(
+            f"--input {value.name}: the model wants shape {shape}, the file holds "
+            f"{list(array.shape)}"
+        )
 
 
 @dataclass
@@ -131,7 +145,12 @@ class _Maker:
         return np.random.default_rng([self.seed, zlib.crc32(name.encode()), *more])
 
     def _of_type(
-        self, name: str, kind: onnx.TypeProto, turn: int, rng: np.random.Generator, edge_rng: np.random.Generator
+        self,
+        name: str,
+        kind: onnx.TypeProto,
+        turn: int,
+        rng: np.random.Generator,
+        edge_rng: np.random.Generator,
     ) -> Value:
         which = kind.WhichOneof("value")
         if which == "tensor_type":
@@ -158,7 +177,10 @@ class _Maker:
         dims = shape_of(name, kind)
         shape = [] if dims is None else [evaluate(dim, self.sizes) for dim in dims]
         if len(shape) > _MOST_AXES:
-            raise InputError(f"input {name!r} has {len(shape)} axes, more than the {_MOST_AXES} of numpy's arrays")
+            raise InputError(
+                f"input {name!r} has {len(shape)} axes, more than the {_MOST_AXES} of "
+                "numpy's arrays"
+            )
         if math.prod(shape) > _MAX_ELEMENTS:
             raise InputError(
                 f"input {name!r} would have shape {shape}; choose smaller sizes with --dim, "
@@ -173,7 +195,9 @@ class _Maker:
 
 
 def _slot(name: str, shape: list[int], dtype: np.dtype[Any], uses: Uses, turn: int) -> Slot:
-    """What kind of values an input takes, by its type, its uses and its name, and in which interval."""
+    """What kind of values an input takes, by its type, its uses and its name, and in which
+    interval.
+    """
     text = name.lower()
     whole = dtype.kind in "iu" or "int" in dtype.name
     low, high = _whole_bounds(uses, dtype) if whole else (uses.low, uses.high)
@@ -196,7 +220,9 @@ def _slot(name: str, shape: list[int], dtype: np.dtype[Any], uses: Uses, turn: i
 def _whole_kind(
     text: str, shape: list[int], dtype: np.dtype[Any], uses: Uses, bounds: tuple[int, int]
 ) -> tuple[str, int, int]:
-    """A time step of diffusion, the bytes of an image, a length, a count, or any integers; and their interval."""
+    """A time step of diffusion, the bytes of an image, a length, a count, or any integers; and
+    their interval.
+    """
     if uses.bounded:
         return "count" if uses.count else "length" if "len" in text else "whole", *bounds
     if "timestep" in text:
@@ -218,7 +244,9 @@ def _real_kind(text: str, shape: list[int], uses: Uses) -> tuple[str, float, flo
 
 
 def _usual(slot: Slot, shape: list[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    """Random values of a slot, in general position; floats as float64, integers as int64, masks as 0 and 1."""
+    """Random values of a slot, in general position; floats as float64, integers as int64, masks
+    as 0 and 1.
+    """
     return np.asarray(_DRAWN[slot.kind](slot, shape, rng))
 
 
@@ -234,21 +262,28 @@ def _real(slot: Slot, shape: list[int], rng: np.random.Generator) -> np.ndarray[
 
 _DRAWN: dict[str, Callable[[Slot, list[int], np.random.Generator], Any]] = {
     "text": lambda slot, shape, rng: np.asarray(rng.choice(_WORDS, shape), object),
-    "complex": lambda slot, shape, rng: rng.standard_normal(shape) + 1j * rng.standard_normal(shape),
+    "complex": lambda slot, shape, rng: (
+        rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
+    ),
     "mask": lambda slot, shape, rng: _mask(slot.name, shape, rng),
     "switch": lambda slot, shape, rng: np.full(shape, slot.uses.equal_to[0]),
-    "position": lambda slot, shape, rng: np.broadcast_to(np.minimum(np.arange(shape[-1]), int(slot.high)), shape),
+    "position": lambda slot, shape, rng: np.broadcast_to(
+        np.minimum(np.arange(shape[-1]), int(slot.high)), shape
+    ),
     "count": _count,
     "timestep": lambda slot, shape, rng: np.floor(rng.uniform(0, 1000, shape)),
     "length": lambda slot, shape, rng: np.full(shape, int(slot.high)),
-    "whole": lambda slot, shape, rng: rng.integers(int(slot.low), int(slot.high), shape, dtype=np.int64, endpoint=True),
+    "whole": lambda slot, shape, rng: rng.integers(
+        int(slot.low), int(slot.high), shape, dtype=np.int64, endpoint=True
+    ),
     "real": _real,
 }
 
 
 def _mask(name: str, shape: list[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    """1 for a prefix of each row and 0 after it, as padding makes them; both in every row that has room, so that a row
-    is alive whether 1 means "keep" or "leave out". A scalar flag (`training_mode`, `use_cache`) is 0.
+    """1 for a prefix of each row and 0 after it, as padding makes them; both in every row that has
+    room, so that a row is alive whether 1 means "keep" or "leave out". A scalar flag
+    (`training_mode`, `use_cache`) is 0.
     """
     if math.prod(shape) <= 1:
         return np.full(shape, int("mask" in name.lower() and bool(shape)))
@@ -259,8 +294,8 @@ def _mask(name: str, shape: list[int], rng: np.random.Generator) -> np.ndarray[A
 
 
 def _whole_bounds(uses: Uses, dtype: np.dtype[Any]) -> tuple[int, int]:
-    """The closed interval to draw from. Unlimited values stay small: they may be an index, a class or a count that
-    could not be traced.
+    """The closed interval to draw from. Unlimited values stay small: they may be an index, a class
+    or a count that could not be traced.
     """
     limits: Any = np.iinfo(dtype) if dtype.kind in "iu" else ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
     low = 0 if uses.low == -math.inf else math.ceil(uses.low)

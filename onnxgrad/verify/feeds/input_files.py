@@ -22,8 +22,9 @@ from onnxgrad.verify.values import Value
 def load_inputs(
     paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], model: onnx.ModelProto
 ) -> dict[str, Value]:
-    """Input name -> value from files: `NAME=FILE`, an .npz with the inputs' names, an .npy for a model with one input,
-    .pb files as ONNX's test data has them (`input_0.pb`, or the tensor's own name), or a folder of those.
+    """Input name -> value from files: `NAME=FILE`, an .npz with the inputs' names, an .npy for a
+    model with one input, .pb files as ONNX's test data has them (`input_0.pb`, or the tensor's own
+    name), or a folder of those.
 
     Raises InputError naming the file that cannot be read or assigned.
     """
@@ -36,18 +37,24 @@ def load_inputs(
 
 def _load(item: str, model: onnx.ModelProto) -> dict[str, Value]:
     names = [value.name for value in model.graph.input]
-    # an input's name may hold '=' itself, and so may a file's: the longest input name that fits wins
-    named = next((n for n in sorted(names, key=len, reverse=True) if item.startswith(f"{n}=")), None)
+    # an input's name may hold '=' itself, and so may a file's: the longest input name that fits
+    # wins
+    named = next(
+        (n for n in sorted(names, key=len, reverse=True) if item.startswith(f"{n}=")), None
+    )
     path = Path(item if named is None else item[len(named) + 1 :])
     if named is None and "=" in item and not path.exists():
         raise InputError(
-            f"--input {item}: the model has no input {item.split('=', 1)[0]!r} (inputs: {', '.join(names)})"
+            f"--input {item}: the model has no input {item.split('=', 1)[0]!r} (inputs: "
+            f"{', '.join(names)})"
         )
     if path.is_dir():
         parts = sorted(path.glob("input_*.pb"), key=_number)
         if not parts:
             raise InputError(f"{path}: the folder holds no input_*.pb")
-        return {name: value for part in parts for name, value in _protobuf(part, None, model).items()}
+        return {
+            name: value for part in parts for name, value in _protobuf(part, None, model).items()
+        }
     if path.suffix == ".pb":
         return _protobuf(path, named, model)
     if path.suffix in (".npz", ".npy"):
@@ -68,7 +75,8 @@ def _numpy(path: Path, named: str | None, model: onnx.ModelProto) -> dict[str, V
         return arrays
     if len(arrays) != 1:
         raise InputError(
-            f"{path} holds {len(arrays)} arrays; pass it without {named}=, its arrays named as the inputs are"
+            f"{path} holds {len(arrays)} arrays; pass it without {named}=, its arrays named as the "
+            "inputs are"
         )
     return {named: next(iter(arrays.values()))}
 
@@ -77,7 +85,10 @@ def _only_input(path: Path, model: onnx.ModelProto) -> str:
     names = [value.name for value in required_inputs(model.graph)]
     if len(names) != 1:
         known = ", ".join(names)
-        raise InputError(f"{path}: the model has {len(names)} inputs; say which with --input NAME={path} ({known})")
+        raise InputError(
+            f"{path}: the model has {len(names)} inputs; say which with --input "
+            f"NAME={path} ({known})"
+        )
     return names[0]
 
 
@@ -93,17 +104,24 @@ def _protobuf(path: Path, named: str | None, model: onnx.ModelProto) -> dict[str
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     inputs = {value.name: value for value in model.graph.input}
     named = named or _own_name(path, data, list(inputs)) or _only_input(path, model)
-    kind, read = _PROTOBUFS.get(inputs[named].type.WhichOneof("value") or "", _PROTOBUFS["tensor_type"])
+    kind, read = _PROTOBUFS.get(
+        inputs[named].type.WhichOneof("value") or "", _PROTOBUFS["tensor_type"]
+    )
     try:
         message = kind()
         message.ParseFromString(data)
         if kind is onnx.TensorProto and message.data_location == onnx.TensorProto.EXTERNAL:
-            raise InputError(f"{path}: its data lies in another file, which is not read; save it with raw_data")
+            raise InputError(
+                f"{path}: its data lies in another file, which is not read; save it with raw_data"
+            )
         return {named: read(message)}
     except InputError:
         raise
-    except Exception as error:  # protobuf's DecodeError (its module differs), and what onnx raises for a broken tensor
-        raise InputError(f"{path} is no {kind.__name__}: {' '.join(str(error).split())[:200]}") from error
+    # protobuf's DecodeError (its module differs), and what onnx raises for a broken tensor
+    except Exception as error:
+        raise InputError(
+            f"{path} is no {kind.__name__}: {' '.join(str(error).split())[:200]}"
+        ) from error
 
 
 # what a .pb file holds, by the type of its input
@@ -117,7 +135,8 @@ _PROTOBUFS: dict[str, tuple[Any, Callable[[Any], Value]]] = {
 def _own_name(path: Path, data: bytes, inputs: list[str]) -> str | None:
     """The input that the tensor's own name says, or the position in a name such as input_0.pb."""
     tensor = onnx.TensorProto()
-    with contextlib.suppress(Exception):  # a sequence, or nothing that protobuf can read: then its name does not help
+    # a sequence, or nothing that protobuf can read: then its name does not help
+    with contextlib.suppress(Exception):
         tensor.ParseFromString(data)
     if tensor.name in inputs:
         return tensor.name

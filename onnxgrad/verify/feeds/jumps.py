@@ -1,7 +1,8 @@
-"""Models whose results jump or saturate: comparisons, bounds, roundings, branches, sizes that depend on data.
+"""Models whose results jump or saturate: comparisons, bounds, roundings, branches, sizes that
+depend on data.
 
-Two or three sets of feeds see most of what a smooth function does; of one with jumps they see one side of each.
-Where such a model is small, a proof can afford more of them.
+Two or three sets of feeds see most of what a smooth function does; of one with jumps they see one
+side of each. Where such a model is small, a proof can afford more of them.
 """
 
 from __future__ import annotations
@@ -13,17 +14,26 @@ from onnx import ModelProto
 from onnxgrad.ir.nodes import every_node
 
 _JUMPS = {
-    "And", "ArgMax", "ArgMin", "Ceil", "Clip", "Compress", "Equal", "Floor", "Greater", "GreaterOrEqual",
-    "HardSigmoid", "Hardmax", "If", "IsInf", "IsNaN", "Less", "LessOrEqual", "Loop", "Max", "Min", "Mod",
-    "NonMaxSuppression", "NonZero", "Not", "Or", "QuantizeLinear", "Round", "Sign", "ThresholdedRelu", "TopK",
-    "Unique", "Where", "Xor",
+    "And", "ArgMax", "ArgMin", "Ceil", "Clip", "Compress", "Equal", "Floor", "Greater",
+    "GreaterOrEqual", "HardSigmoid", "Hardmax", "If", "IsInf", "IsNaN", "Less", "LessOrEqual",
+    "Loop", "Max", "Min", "Mod", "NonMaxSuppression", "NonZero", "Not", "Or", "QuantizeLinear",
+    "Round", "Sign", "ThresholdedRelu", "TopK", "Unique", "Where", "Xor",
 }  # fmt: skip
 _NODES = 128
 _WEIGHTS = 1 << 17
 
 
 def jumps(model: ModelProto) -> bool:
-    """Whether a model is small and holds, nested or in a function too, an operator that jumps or saturates."""
-    nodes = [*every_node(model.graph.node), *(node for f in model.functions for node in every_node(f.node))]
+    """Whether a model is small and holds, nested or in a function too, an operator that jumps or
+    saturates.
+    """
+    nodes = [
+        *every_node(model.graph.node),
+        *(node for f in model.functions for node in every_node(f.node)),
+    ]
     weights = sum(math.prod(tensor.dims) for tensor in model.graph.initializer)
-    return len(nodes) <= _NODES and weights <= _WEIGHTS and any(node.op_type in _JUMPS for node in nodes)
+    return (
+        len(nodes) <= _NODES
+        and weights <= _WEIGHTS
+        and any(node.op_type in _JUMPS for node in nodes)
+    )

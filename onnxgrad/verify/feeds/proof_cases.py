@@ -1,4 +1,6 @@
-"""Which feeds a proof runs on: the user's own, or generated ones at sizes that the original takes."""
+"""Which feeds a proof runs on: the user's own, or generated ones at sizes that the original
+takes.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ from onnxgrad.verify.values import Value
 
 Results: TypeAlias = "dict[str, Value]"
 Inputs: TypeAlias = (
-    "Mapping[str, Value] | Sequence[Mapping[str, Value]] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
+    "Mapping[str, Value] | Sequence[Mapping[str, Value]] | str | os.PathLike[str] | Sequence[str | "
+    "os.PathLike[str]]"
 )
 Attempt: TypeAlias = "Callable[[Results], Results]"
 
@@ -56,20 +59,26 @@ def choose_cases(
     *,
     edges: bool = True,
 ) -> list[Chosen]:
-    """The feeds of a proof. `attempt` runs the original and raises RunFailed where it does not take some.
+    """The feeds of a proof. `attempt` runs the original and raises RunFailed where it does not take
+    some.
 
-    Generated feeds pair the first two plans that run with the seeds, each at least once. With `edges` the last of them
-    is an edge case (`edge_cases`); where there is little room for one, edge cases at every plan come on top; where the
-    model is small and jumps (`jumps`) those of more seeds. Raises InputError naming the option to pass when there
-    are none, RunFailed where a limit was reached.
+    Generated feeds pair the first two plans that run with the seeds, each at least once. With
+    `edges` the last of them is an edge case (`edge_cases`); where there is little room for one,
+    edge cases at every plan come on top; where the model is small and jumps (`jumps`) those of more
+    seeds. Raises InputError naming the option to pass when there are none, RunFailed where a limit
+    was reached.
     """
     seeds = seeds or (0,)
     feeder = Feeder(model)
     if inputs is not None:
-        return [_given_case(feeder, given, dims, seeds[0], attempt) for given in _sets(inputs, model)]
+        return [
+            _given_case(feeder, given, dims, seeds[0], attempt) for given in _sets(inputs, model)
+        ]
     first = _running(feeder, dims, seeds[0], attempt, _PLANS)
     plans = [dict(chosen.case.dims) for chosen in first]
-    pairs = itertools.islice(zip(itertools.cycle(plans), itertools.cycle(seeds)), max(len(plans), len(seeds)))
+    pairs = itertools.islice(
+        zip(itertools.cycle(plans), itertools.cycle(seeds)), max(len(plans), len(seeds))
+    )
     *earlier, (plan, seed) = pairs
     pick = _Picker(feeder, attempt, first)
     if not edges:
@@ -93,7 +102,9 @@ class _Picker:
     ran: Sequence[Chosen]
 
     def usual(self, pairs: Sequence[tuple[dict[str, int], int]]) -> list[Chosen]:
-        """Feeds in general position. The first are known to run; another seed's values may be refused."""
+        """Feeds in general position. The first are known to run; another seed's values may be
+        refused.
+        """
         found = []
         for plan, seed in pairs:
             known = [chosen for chosen in self.ran if chosen.case == Case(plan, seed)]
@@ -106,8 +117,8 @@ class _Picker:
         return found
 
     def edge(self, plan: dict[str, int], seed: int) -> list[Chosen]:
-        """The strongest edge feeds that the original takes; two of them where one leaves nothing finite or varies one
-        data-dependent size alone. Empty where it takes none, or has no inputs.
+        """The strongest edge feeds that the original takes; two of them where one leaves nothing
+        finite or varies one data-dependent size alone. Empty where it takes none, or has no inputs.
         """
         found: list[Chosen] = []
         names = [value.name for value in required_inputs(self.feeder.model.graph)]
@@ -125,7 +136,9 @@ class _Picker:
         return found
 
     def more(self, plan: dict[str, int], seeds: Sequence[int]) -> list[Chosen]:
-        """Feeds of other seeds, usual ones and edges in turn, for a model that a few say too little of."""
+        """Feeds of other seeds, usual ones and edges in turn, for a model that a few say too
+        little of.
+        """
         found: list[Chosen] = []
         for seed in range(max(seeds) + 1, max(seeds) + 1 + _MORE_SEEDS):
             found += [*self.usual([(plan, seed)]), *self.edge(plan, seed)[:1]]
@@ -161,7 +174,8 @@ def _given_case(
         if error.limit:
             raise
         raise InputError(
-            f"the original model does not run on the given inputs: {error.reason}; skip the proof with --no-verify"
+            f"the original model does not run on the given inputs: {error.reason}; skip the proof "
+            "with --no-verify"
         ) from error
     return Chosen(Case(bound_by(feeder.model, feeds), None), feeds, results)
 
@@ -185,10 +199,14 @@ def runnable(
     count: int = _PLANS,
 ) -> list[dict[str, int]]:
     """The first `count` plans of `dim_plans` at which the model runs. Errors as `choose_cases`."""
-    return [dict(chosen.case.dims) for chosen in _running(Feeder(model), dims, seed, attempt, count)]
+    return [
+        dict(chosen.case.dims) for chosen in _running(Feeder(model), dims, seed, attempt, count)
+    ]
 
 
-def _running(feeder: Feeder, dims: Mapping[str, int] | None, seed: int, attempt: Attempt, count: int) -> list[Chosen]:
+def _running(
+    feeder: Feeder, dims: Mapping[str, int] | None, seed: int, attempt: Attempt, count: int
+) -> list[Chosen]:
     good: list[Chosen] = []
     first: RunFailed | None = None
     started = time.monotonic()
@@ -208,7 +226,8 @@ def _running(feeder: Feeder, dims: Mapping[str, int] | None, seed: int, attempt:
         if first.limit:
             raise first
         raise InputError(
-            f"the original model does not run on generated inputs: {first.reason}; {_advice(feeder.model)}"
+            f"the original model does not run on generated inputs: {first.reason}; "
+            f"{_advice(feeder.model)}"
         ) from first
     return good
 

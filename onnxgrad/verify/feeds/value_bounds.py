@@ -1,7 +1,9 @@
-"""What a model does with its inputs: which values an input may take without leaving what its consumers index.
+"""What a model does with its inputs: which values an input may take without leaving what its
+consumers index.
 
-An input is followed forward through everything that only moves its elements (Reshape, Slice, Cast, ...) and through
-additions and products with a constant, so that at each use the value is `scale * x + offset`.
+An input is followed forward through everything that only moves its elements (Reshape, Slice, Cast,
+...) and through additions and products with a constant, so that at each use the value is `scale * x
++ offset`.
 """
 
 from __future__ import annotations
@@ -18,28 +20,32 @@ from onnxgrad.verify.feeds.data_flow import DataFlow, Key
 
 # operators that move the elements of these operands without changing them (None: of every operand)
 _MOVERS: dict[str, tuple[int, ...] | None] = {
-    "Cast": (0,), "CastLike": (0,), "Identity": (0,), "Reshape": (0,), "Unsqueeze": (0,), "Squeeze": (0,),
-    "Slice": (0,), "Transpose": (0,), "Flatten": (0,), "Expand": (0,), "Tile": (0,), "Concat": None, "Split": (0,),
-    "Gather": (0,), "GatherElements": (0,), "GatherND": (0,), "Where": (1, 2), "Pad": (0,), "Dropout": (0,),
-    "Max": None, "Min": None, "Clip": (0,), "SequenceConstruct": None, "Trilu": (0,), "Compress": (0,),
-    "ScatterND": (0, 2), "ScatterElements": (0, 2), "Optional": (0,), "OptionalGetElement": (0,), "Floor": (0,),
-    "Round": (0,), "DepthToSpace": (0,), "SpaceToDepth": (0,), "ReverseSequence": (0,), "SequenceAt": (0,),
-    "SplitToSequence": (0,), "Relu": (0,), "ConcatFromSequence": (0,), "ReduceMax": (0,), "ReduceMin": (0,),
-    "ArgMax": (), "MemcpyToHost": (0,), "MemcpyFromHost": (0,),
+    "Cast": (0,), "CastLike": (0,), "Identity": (0,), "Reshape": (0,), "Unsqueeze": (0,),
+    "Squeeze": (0,), "Slice": (0,), "Transpose": (0,), "Flatten": (0,), "Expand": (0,),
+    "Tile": (0,), "Concat": None, "Split": (0,), "Gather": (0,), "GatherElements": (0,),
+    "GatherND": (0,), "Where": (1, 2), "Pad": (0,), "Dropout": (0,), "Max": None, "Min": None,
+    "Clip": (0,), "SequenceConstruct": None, "Trilu": (0,), "Compress": (0,), "ScatterND": (0, 2),
+    "ScatterElements": (0, 2), "Optional": (0,), "OptionalGetElement": (0,), "Floor": (0,),
+    "Round": (0,), "DepthToSpace": (0,), "SpaceToDepth": (0,), "ReverseSequence": (0,),
+    "SequenceAt": (0,), "SplitToSequence": (0,), "Relu": (0,), "ConcatFromSequence": (0,),
+    "ReduceMax": (0,), "ReduceMin": (0,), "ArgMax": (), "MemcpyToHost": (0,),
+    "MemcpyFromHost": (0,),
 }  # fmt: skip
 # (operator, operand) -> the interval that keeps the result real and finite
 _DOMAINS: dict[tuple[str, int], tuple[float, float]] = {
-    ("Log", 0): (0.1, 4.0), ("Sqrt", 0): (0.1, 4.0), ("BatchNormalization", 4): (0.5, 1.5), ("Acosh", 0): (1.1, 4.0),
-    ("Acos", 0): (-0.9, 0.9), ("Asin", 0): (-0.9, 0.9), ("Atanh", 0): (-0.9, 0.9), ("Div", 1): (0.5, 2.0),
-    ("Reciprocal", 0): (0.5, 2.0), ("Dropout", 1): (0.0, 0.9), ("Resize", 2): (1.0, 2.0), ("Upsample", 1): (1.0, 2.0),
+    ("Log", 0): (0.1, 4.0), ("Sqrt", 0): (0.1, 4.0), ("BatchNormalization", 4): (0.5, 1.5),
+    ("Acosh", 0): (1.1, 4.0), ("Acos", 0): (-0.9, 0.9), ("Asin", 0): (-0.9, 0.9),
+    ("Atanh", 0): (-0.9, 0.9), ("Div", 1): (0.5, 2.0), ("Reciprocal", 0): (0.5, 2.0),
+    ("Dropout", 1): (0.0, 0.9), ("Resize", 2): (1.0, 2.0), ("Upsample", 1): (1.0, 2.0),
     ("NonMaxSuppression", 3): (0.1, 0.9), ("NonMaxSuppression", 4): (0.1, 0.9),
 }  # fmt: skip
 # operands that are a count, a size or a position: small positive numbers
 _COUNTS = {
-    ("Loop", 0), ("Range", 0), ("Range", 1), ("Range", 2), ("Expand", 1), ("ConstantOfShape", 0), ("Tile", 1),
-    ("TopK", 1), ("Resize", 3), ("Pad", 1), ("OneHot", 1), ("CenterCropPad", 1), ("HannWindow", 0),
-    ("HammingWindow", 0), ("BlackmanWindow", 0), ("SplitToSequence", 1), ("Slice", 4), ("SequenceAt", 1),
-    ("Split", 1), ("DFT", 1), ("STFT", 1), ("STFT", 3), ("NonMaxSuppression", 2),
+    ("Loop", 0), ("Range", 0), ("Range", 1), ("Range", 2), ("Expand", 1), ("ConstantOfShape", 0),
+    ("Tile", 1), ("TopK", 1), ("Resize", 3), ("Pad", 1), ("OneHot", 1), ("CenterCropPad", 1),
+    ("HannWindow", 0), ("HammingWindow", 0), ("BlackmanWindow", 0), ("SplitToSequence", 1),
+    ("Slice", 4), ("SequenceAt", 1), ("Split", 1), ("DFT", 1), ("STFT", 1), ("STFT", 3),
+    ("NonMaxSuppression", 2),
 }  # fmt: skip
 _COMPARISONS = {"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal"}
 
@@ -53,7 +59,8 @@ class Uses:
     boolean: bool = False  # a mask: cast to bool, negated, or 1 - x
     count: bool = False
     equal_to: list[float] = field(default_factory=list)
-    thresholds: list[float] = field(default_factory=list)  # values at which a comparison with a constant tips
+    # values at which a comparison with a constant tips
+    thresholds: list[float] = field(default_factory=list)
 
     def within(self, low: float, high: float, scale: float = 1.0, offset: float = 0.0) -> None:
         """low <= scale * x + offset <= high."""
@@ -63,7 +70,9 @@ class Uses:
         self.low, self.high = max(self.low, ends[0]), min(self.high, ends[1])
 
     def among(self, known: np.ndarray[Any, Any] | None, offset: float) -> None:
-        """x + offset equal to one constant: a switch. To one of many: an encoding, so the values lie among them."""
+        """x + offset equal to one constant: a switch. To one of many: an encoding, so the values
+        lie among them.
+        """
         if known is None or known.size == 0 or known.dtype.kind not in "iuf":
             return
         low, high = float(known.min()), float(known.max())
@@ -113,11 +122,21 @@ def _onward(
         elif node.op_type == "Add":
             yield outputs[0], scale, offset + other
         else:
-            yield outputs[0], (scale if index == 0 else -scale), (offset - other if index == 0 else other - offset)
+            yield (
+                outputs[0],
+                (scale if index == 0 else -scale),
+                (offset - other if index == 0 else other - offset),
+            )
 
 
 def _limit(
-    flow: DataFlow, uses: Uses, node: onnx.NodeProto, index: int, scope: str, scale: float, offset: float
+    flow: DataFlow,
+    uses: Uses,
+    node: onnx.NodeProto,
+    index: int,
+    scope: str,
+    scale: float,
+    offset: float,
 ) -> None:
     """What this one use asks."""
     op = node.op_type
@@ -134,10 +153,21 @@ def _limit(
         known = flow.scalar((scope, node.input[1 - index]))
         if known is not None and math.isfinite(known):
             uses.thresholds.append((known - offset) / scale)
-    to_bool = op == "Cast" and any(a.name == "to" and a.i == onnx.TensorProto.BOOL for a in node.attribute)
-    if to_bool or op in ("Not", "And", "Or") or (op, index) in {("Where", 0), ("If", 0), ("Compress", 1)}:
+    to_bool = op == "Cast" and any(
+        a.name == "to" and a.i == onnx.TensorProto.BOOL for a in node.attribute
+    )
+    if (
+        to_bool
+        or op in ("Not", "And", "Or")
+        or (op, index) in {("Where", 0), ("If", 0), ("Compress", 1)}
+    ):
         uses.boolean = True
-    if op == "Sub" and index == 1 and (scale, offset) == (1.0, 0.0) and flow.scalar((scope, node.input[0])) == 1:
+    if (
+        op == "Sub"
+        and index == 1
+        and (scale, offset) == (1.0, 0.0)
+        and flow.scalar((scope, node.input[0])) == 1
+    ):
         uses.boolean = True
 
 
@@ -147,7 +177,12 @@ def _indexed(flow: DataFlow, node: onnx.NodeProto, index: int, scope: str) -> in
     attributes = {a.name: a for a in node.attribute}
     axis = attributes["axis"].i if "axis" in attributes else 0
     data = (scope, node.input[0])
-    if (op, index) in {("Gather", 1), ("GatherElements", 1), ("ScatterElements", 1), ("Scatter", 1)}:
+    if (op, index) in {
+        ("Gather", 1),
+        ("GatherElements", 1),
+        ("ScatterElements", 1),
+        ("Scatter", 1),
+    }:
         return flow.size(data, axis)
     if (op, index) in {("GatherND", 1), ("ScatterND", 1)}:
         first = attributes["batch_dims"].i if "batch_dims" in attributes else 0
@@ -160,7 +195,9 @@ def _indexed(flow: DataFlow, node: onnx.NodeProto, index: int, scope: str) -> in
     if (op, index) in {("NegativeLogLikelihoodLoss", 1), ("SoftmaxCrossEntropyLoss", 1)}:
         return flow.size(data, 1)
     if (op, index) in {("LSTM", 4), ("GRU", 4), ("RNN", 4), ("ReverseSequence", 1)}:
-        length = flow.size(data, 1 if "time_axis" in attributes and attributes["time_axis"].i == 1 else 0)
+        length = flow.size(
+            data, 1 if "time_axis" in attributes and attributes["time_axis"].i == 1 else 0
+        )
         return None if length is None else length + 1
     if op == "EmbedLayerNormalization" and index in (0, 1) and len(node.input) > 2 + 2 * index:
         return flow.size((scope, node.input[2 + 2 * index]), 0)

@@ -22,7 +22,9 @@ def copied(model: ModelProto) -> ModelProto:
 
 
 def pruned(model: ModelProto) -> ModelProto:
-    """Without what no output needs: nodes, constants, inputs, functions, imports. Changes and answers `model`."""
+    """Without what no output needs: nodes, constants, inputs, functions, imports. Changes and
+    answers `model`.
+    """
     graph = model.graph
     wanted = {v.name for v in graph.output}
     kept: list[NodeProto] = []
@@ -32,14 +34,19 @@ def pruned(model: ModelProto) -> ModelProto:
             kept.append(node)
     assign(graph.node, kept[::-1])
     assign(graph.initializer, [t for t in graph.initializer if t.name in wanted])
-    assign(graph.sparse_initializer, [t for t in graph.sparse_initializer if t.values.name in wanted])
+    assign(
+        graph.sparse_initializer, [t for t in graph.sparse_initializer if t.values.name in wanted]
+    )
     assign(graph.input, [v for v in graph.input if v.name in wanted])
     defined = {n for node in graph.node for n in node.output} - {v.name for v in graph.output}
     assign(graph.value_info, [v for v in graph.value_info if v.name in defined])
     called = {(n.domain, n.op_type) for n in every_node(graph.node)}
     while True:
         more = {
-            (n.domain, n.op_type) for f in model.functions if (f.domain, f.name) in called for n in every_node(f.node)
+            (n.domain, n.op_type)
+            for f in model.functions
+            if (f.domain, f.name) in called
+            for n in every_node(f.node)
         }
         if more <= called:
             break

@@ -18,11 +18,12 @@ from onnxgrad.limits import current
 
 @dataclass(frozen=True)
 class Command:
-    """The words of a command (`{}` stands for the model's path, which else comes last), run without a shell.
+    """The words of a command (`{}` stands for the model's path, which else comes last), run without
+    a shell.
 
-    It writes the model into `folder`. A model fails when the command ends with `status` (None: any but 0; a command
-    that a signal ended counts as 128 and its number) and prints `says`; a command that takes longer than `timeout`
-    seconds says nothing.
+    It writes the model into `folder`. A model fails when the command ends with `status` (None: any
+    but 0; a command that a signal ended counts as 128 and its number) and prints `says`; a command
+    that takes longer than `timeout` seconds says nothing.
     """
 
     words: Sequence[str]
@@ -35,10 +36,12 @@ class Command:
         """Whether the model fails. Raises InputError when the command cannot be run."""
         return self._means(*self.run(model))
 
-    def on_original(self, model: ModelProto, name: str, statuses: Collection[int] | None = None) -> Command:
-        """The command that asks for the failure that `model`, called `name`, shows: with `statuses`, and none asked
-        for, the one of these that it ends with. Raises InputError when `model` does not fail, or the command cannot be
-        run.
+    def on_original(
+        self, model: ModelProto, name: str, statuses: Collection[int] | None = None
+    ) -> Command:
+        """The command that asks for the failure that `model`, called `name`, shows: with
+        `statuses`, and none asked for, the one of these that it ends with. Raises InputError when
+        `model` does not fail, or the command cannot be run.
         """
         code, said = self.run(model)
         fails = self._means(code, said) and code != 0
@@ -56,7 +59,9 @@ class Command:
         )
 
     def run(self, model: ModelProto) -> tuple[int | None, str]:
-        """(exit status, what it printed); None when it took too long. Raises InputError when it cannot be run."""
+        """(exit status, what it printed); None when it took too long. Raises InputError when it
+        cannot be run.
+        """
         path = self.folder / "candidate.onnx"
         path.write_bytes(model.SerializeToString(deterministic=True))
         words = [w.replace("{}", str(path)) for w in self.words]

@@ -1,7 +1,8 @@
 """`reduce`: the smallest model that still shows something, by delta debugging.
 
-Candidates (`smaller`) are tried in a fixed order; the first one that is valid, smaller or plainer, and still
-interesting takes the model's place, and its step goes on from there. Rounds end when none helps any more.
+Candidates (`smaller`) are tried in a fixed order; the first one that is valid, smaller or plainer,
+and still interesting takes the model's place, and its step goes on from there. Rounds end when none
+helps any more.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ Interesting = Callable[[ModelProto], bool]
 
 @dataclass
 class Reduction:
-    """What became of a model: the smallest found, how many candidates were checked, whether time ran out."""
+    """What became of a model: the smallest found, how many candidates were checked, whether time
+    ran out.
+    """
 
     model: ModelProto
     checked: int = 0
@@ -42,12 +45,16 @@ def reduce(
     seconds: float = float("inf"),
     on_step: Callable[[str, ModelProto, int], None] | None = None,
 ) -> Reduction:
-    """The smallest model that is `interesting`, as `model` (weights inside) must be. `model` is not changed.
+    """The smallest model that is `interesting`, as `model` (weights inside) must be. `model` is not
+    changed.
 
-    Every candidate is valid: it loads, and passes as strict a check by onnx as the given model does. `seconds` bounds
-    the work; what is found until then is the answer. The same model and answers give the same result.
+    Every candidate is valid: it loads, and passes as strict a check by onnx as the given model
+    does. `seconds` bounds the work; what is found until then is the answer. The same model and
+    answers give the same result.
     """
-    return _Reducer(model, interesting, time.monotonic() + seconds, on_step or (lambda *_: None)).run()
+    return _Reducer(
+        model, interesting, time.monotonic() + seconds, on_step or (lambda *_: None)
+    ).run()
 
 
 class _Reducer:
@@ -85,7 +92,8 @@ class _Reducer:
         if time.monotonic() > self.deadline:
             self.found.finished = False
             return False
-        if self.types is None:  # of this model, for all steps: functions that call each other twice take their time
+        # of this model, for all steps: functions that call each other twice take their time
+        if self.types is None:
             self.types = _types(model)
         size = _size(model)
         for candidate in make(model, self.types):
@@ -113,13 +121,20 @@ class _Reducer:
 
 
 def _size(model: ModelProto) -> tuple[int, ...]:
-    """What is to become small, the weightiest first: nodes, results and inputs, what nodes say, sizes, digits."""
-    nodes = [*every_node(model.graph.node), *(n for f in model.functions for n in every_node(f.node))]
+    """What is to become small, the weightiest first: nodes, results and inputs, what nodes say,
+    sizes, digits.
+    """
+    nodes = [
+        *every_node(model.graph.node),
+        *(n for f in model.functions for n in every_node(f.node)),
+    ]
     # an Identity in the place of something else is progress
     weight = sum(2 if n.op_type == "Identity" else 3 for n in nodes)
     said = sum(len(n.attribute) + len([i for i in n.input if i]) for n in nodes)
     elements = sum(_count(t.dims) for t in model.graph.initializer)
-    shown = sum(_count([d.dim_value or 1 for d in v.type.tensor_type.shape.dim]) for v in model.graph.input)
+    shown = sum(
+        _count([d.dim_value or 1 for d in v.type.tensor_type.shape.dim]) for v in model.graph.input
+    )
     interface = len(model.graph.output) + len(model.graph.input)
     numbers = sum(plainness(t) for t in model.graph.initializer)
     return weight, interface, said, elements + shown, numbers, model.ByteSize()
@@ -137,13 +152,22 @@ def _types(model: ModelProto) -> dict[str, TypeProto]:
     try:
         values = {v.name: type_to_proto(v.type) for v in load(copied(model)).main.vars()}
     except Exception:  # noqa: BLE001  # that it cannot be read may be what is looked into: what the file declares will do
-        values = {v.name: v.type for v in [*model.graph.input, *model.graph.value_info, *model.graph.output]}
+        values = {
+            v.name: v.type
+            for v in [*model.graph.input, *model.graph.value_info, *model.graph.output]
+        }
     tensors = {n: t for n, t in values.items() if t.HasField("tensor_type")}
-    return {n: t for n, t in tensors.items() if t.tensor_type.elem_type and t.tensor_type.HasField("shape")}
+    return {
+        n: t
+        for n, t in tensors.items()
+        if t.tensor_type.elem_type and t.tensor_type.HasField("shape")
+    }
 
 
 def _level(model: ModelProto) -> int:
-    """How valid a model is: 0 not at all, 1 we can read it, 2 onnx's checker takes it, 3 and finds its types right."""
+    """How valid a model is: 0 not at all, 1 we can read it, 2 onnx's checker takes it, 3 and
+    finds its types right.
+    """
     try:
         load(copied(model)).main.check()
     except Exception:  # noqa: BLE001  # as in `_types`

@@ -40,14 +40,17 @@ def bypassed(model: ModelProto, types: Types) -> Candidates:
 
 def _places(model: ModelProto) -> list[Callable[[ModelProto], Any]]:
     """Ways to every nested graph and function body of a model, in any copy of it."""
-    found: list[Callable[[ModelProto], Any]] = [lambda m, i=i: m.functions[i] for i in range(len(model.functions))]  # type: ignore[misc]
+    found: list[Callable[[ModelProto], Any]] = []
+    found += [lambda m, i=i: m.functions[i] for i in range(len(model.functions))]  # type: ignore[misc]
     count = sum(1 for _ in every_graph(model.graph))
     found += [lambda m, i=i: list(every_graph(m.graph))[i] for i in range(1, count)]  # type: ignore[misc]
     return found
 
 
 def _read_instead(graph: Any, old: str, new: str) -> None:
-    """Let every reader in `graph` (or a function) read another value; an output takes over its name or is renamed."""
+    """Let every reader in `graph` (or a function) read another value; an output takes over its
+    name or is renamed.
+    """
     for node in graph.node:
         _rename(node, old, new)
     outputs = graph.output
@@ -66,7 +69,9 @@ def _rename(node: NodeProto, old: str, new: str) -> None:
             _rename(n, old, new)
         for v in inner.output:
             if v.name == old:
-                inner.node.append(NodeProto(op_type="Identity", input=[new], output=[f"{old}:{inner.name}"]))
+                inner.node.append(
+                    NodeProto(op_type="Identity", input=[new], output=[f"{old}:{inner.name}"])
+                )
                 v.name = f"{old}:{inner.name}"
 
 

@@ -1,4 +1,6 @@
-"""Smaller models by sizes and numbers: an axis of one or two elements, constants of zeros, ones or few digits."""
+"""Smaller models by sizes and numbers: an axis of one or two elements, constants of zeros, ones
+or few digits.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,15 @@ _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 
 
 def smaller_sizes(model: ModelProto, types: Types) -> Candidates:
-    """One size becomes 1 or 2 wherever it occurs: in weights, in types, in constants that hold shapes."""
+    """One size becomes 1 or 2 wherever it occurs: in weights, in types, in constants that hold
+    shapes.
+    """
     sizes = {d for t in model.graph.initializer for d in t.dims}
-    sizes |= {d.dim_value for v in [*model.graph.input, *model.graph.output] for d in v.type.tensor_type.shape.dim}
+    sizes |= {
+        d.dim_value
+        for v in [*model.graph.input, *model.graph.output]
+        for d in v.type.tensor_type.shape.dim
+    }
     for size in sorted((s for s in sizes if s > 1), reverse=True):
         for small in (1, 2, 4):
             if small < size:
@@ -35,7 +43,9 @@ def _resized(model: ModelProto, size: int, small: int) -> ModelProto:
         for t in _tensors(graph):
             if size in t.dims or t.data_type == TensorProto.INT64:
                 array = numpy_helper.to_array(t)
-                array = array[tuple(slice(small) if d == size else slice(None) for d in array.shape)]
+                array = array[
+                    tuple(slice(small) if d == size else slice(None) for d in array.shape)
+                ]
                 if t.data_type == TensorProto.INT64 and array.ndim <= 1:
                     array = np.where(array == size, np.int64(small), array)
                 t.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(array), t.name))
@@ -62,7 +72,9 @@ def plainer_numbers(model: ModelProto, types: Types) -> Candidates:
 
 
 def plainness(tensor: TensorProto) -> int:
-    """0 for zeros and for what is no float, 1 for ones, 2 for numbers of few digits, 3 for others."""
+    """0 for zeros and for what is no float, 1 for ones, 2 for numbers of few digits, 3 for
+    others.
+    """
     if tensor.data_type not in _FLOATS:
         return 0
     array = numpy_helper.to_array(tensor)

@@ -1,6 +1,7 @@
 """Smaller models: each function gives candidates made of one model, the boldest first.
 
-A candidate need not be valid, nor show what is looked for; `reduce` finds that out. The given model is not changed.
+A candidate need not be valid, nor show what is looked for; `reduce` finds that out. The given model
+is not changed.
 """
 
 from __future__ import annotations
@@ -20,17 +21,34 @@ _MOST_NODES = 400  # beyond that single nodes are not tried one by one
 
 
 def without_words(model: ModelProto, types: Types) -> Candidates:
-    """No metadata, documentation, names of nodes, declared intermediate types, training information."""
+    """No metadata, documentation, names of nodes, declared intermediate types, training
+    information.
+    """
 
     def strip(made: ModelProto, *, names: bool) -> ModelProto:
-        for field in ("metadata_props", "doc_string", "producer_name", "producer_version", "domain", "training_info"):
+        for field in (
+            "metadata_props",
+            "doc_string",
+            "producer_name",
+            "producer_version",
+            "domain",
+            "training_info",
+        ):
             made.ClearField(field)
         for graph in every_graph(made.graph):
             for field in ("metadata_props", "doc_string", "value_info", "quantization_annotation"):
                 graph.ClearField(field)
-        nodes = [*every_node(made.graph.node), *(n for f in made.functions for n in every_node(f.node))]
+        nodes = [
+            *every_node(made.graph.node),
+            *(n for f in made.functions for n in every_node(f.node)),
+        ]
         for n in nodes:
-            for field in ("metadata_props", "doc_string", "device_configurations", *(("name",) if names else ())):
+            for field in (
+                "metadata_props",
+                "doc_string",
+                "device_configurations",
+                *(("name",) if names else ()),
+            ):
                 if field in n.DESCRIPTOR.fields_by_name:
                     n.ClearField(field)
         for t in made.graph.initializer:
@@ -50,7 +68,9 @@ def fewer_outputs(model: ModelProto, types: Types) -> Candidates:
 
 
 def fewer_nodes(model: ModelProto, types: Types) -> Candidates:
-    """Some of the nodes: what they read of the others becomes an input, what the others read of them an output."""
+    """Some of the nodes: what they read of the others becomes an input, what the others read of
+    them an output.
+    """
     for keep in _subsets(len(model.graph.node)):
         made = _cut(model, keep, types)
         if made is not None:
@@ -58,7 +78,9 @@ def fewer_nodes(model: ModelProto, types: Types) -> Candidates:
 
 
 def _subsets(count: int) -> Iterator[set[int]]:
-    """Parts of range(count), as delta debugging tries them: halves, then what is left without a quarter, ..."""
+    """Parts of range(count), as delta debugging tries them: halves, then what is left without a
+    quarter, ...
+    """
     everything = set(range(count))
     parts = 2
     while count > 1 and parts <= max(2, min(count, _MOST_NODES)):

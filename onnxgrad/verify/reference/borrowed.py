@@ -21,12 +21,21 @@ _FIND: Mapping[str, Callable[..., Any]] = {
 _CLASSES: Mapping[str, Any] = _build_registered_operators()
 
 
-def borrow(node: onnx.NodeProto, call: Call, opsets: Mapping[str, int]) -> Callable[..., tuple[Any, ...]] | None:
-    """The class of onnx.reference for a node as a kernel; None where it has none, or one that rounds to float32."""
-    known = call.domain in _FIND if call.domain else call.op_type in _CLASSES and call.op_type not in BY_BODY
+def borrow(
+    node: onnx.NodeProto, call: Call, opsets: Mapping[str, int]
+) -> Callable[..., tuple[Any, ...]] | None:
+    """The class of onnx.reference for a node as a kernel; None where it has none, or one that
+    rounds to float32.
+    """
+    known = (
+        call.domain in _FIND
+        if call.domain
+        else call.op_type in _CLASSES and call.op_type not in BY_BODY
+    )
     if not known:
         return None
-    if any(a.name == "softmax_precision" for a in node.attribute):  # Attention: everything here is float64
+    # Attention: everything here is float64
+    if any(a.name == "softmax_precision" for a in node.attribute):
         node = _without(node, "softmax_precision")
     parameters = {
         "log": _silent,
@@ -37,12 +46,18 @@ def borrow(node: onnx.NodeProto, call: Call, opsets: Mapping[str, int]) -> Calla
         "evaluator_cls": None,
     }
     try:
-        instance: Any = _FIND[call.domain](call.domain, call.op_type, call.version)(node, parameters)
-    except Exception as error:  # onnx.reference raises RuntimeError, TypeError, ValueError, ... alike
+        instance: Any = _FIND[call.domain](call.domain, call.op_type, call.version)(
+            node, parameters
+        )
+    # onnx.reference raises RuntimeError, TypeError, ValueError, ... alike
+    except Exception as error:
         raise Unsupported(f"{call.op_type}: {' '.join(str(error).split())[:300]}") from error
 
     def run(_: Call, *values: Any) -> tuple[Any, ...]:
-        return tuple(value.todense() if hasattr(value, "todense") else value for value in instance.run(*values))
+        return tuple(
+            value.todense() if hasattr(value, "todense") else value
+            for value in instance.run(*values)
+        )
 
     return run
 

@@ -1,8 +1,10 @@
-"""The float64 oracle: any ONNX model evaluated by numpy with every float32, float16 and bfloat16 value held in float64.
+"""The float64 oracle: any ONNX model evaluated by numpy with every float32, float16 and bfloat16
+value held in float64.
 
-A node runs through the first of: the model's own functions; our kernels (`kernels/`: what onnx.reference gets wrong,
-does slowly, or would round to float32); the classes of onnx.reference; the function body in the ONNX schema. Casts
-between float types do nothing. float8, 4-bit and integer values keep their type.
+A node runs through the first of: the model's own functions; our kernels (`kernels/`: what
+onnx.reference gets wrong, does slowly, or would round to float32); the classes of onnx.reference;
+the function body in the ONNX schema. Casts between float types do nothing. float8, 4-bit and
+integer values keep their type.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ _A = onnx.AttributeProto
 
 
 def reference(model: onnx.ModelProto, feeds: Feeds) -> dict[str, Value]:
-    """Evaluate a model in float64: output name -> array (float64 for every float output but float8), list or None.
+    """Evaluate a model in float64: output name -> array (float64 for every float output but
+    float8), list or None.
 
     Raises Unsupported where it cannot, InputError when an input is missing.
     """
@@ -40,7 +43,9 @@ def reference(model: onnx.ModelProto, feeds: Feeds) -> dict[str, Value]:
 
 @dataclass
 class _Clock:
-    """The time budget of one run, and the perturbation (0: none) of what the operators `jittered` compute."""
+    """The time budget of one run, and the perturbation (0: none) of what the operators
+    `jittered` compute.
+    """
 
     deadline: float | None = None
     seconds: float = 0.0
@@ -66,7 +71,9 @@ _Run: TypeAlias = Callable[[Call, Sequence[Any], _Clock], "tuple[Any, ...]"]
 
 @dataclass
 class _Step:
-    """One node ready to run; `captured` names what its subgraphs read, `dead` what is dropped after it."""
+    """One node ready to run; `captured` names what its subgraphs read, `dead` what is dropped
+    after it.
+    """
 
     call: Call
     run: _Run
@@ -95,14 +102,18 @@ class _Graph:
         known = {*self.inputs, *initial, ""}
         needed: dict[str, None] = {}
         for step in self.steps:
-            needed.update(dict.fromkeys(n for n in (*step.call.inputs, *step.captured) if n not in known))
+            needed.update(
+                dict.fromkeys(n for n in (*step.call.inputs, *step.captured) if n not in known)
+            )
             known.update(step.call.outputs)
         needed.update(dict.fromkeys(n for n in self.outputs if n not in known))
         self.captured = tuple(needed)
         self._mark_dead()
 
     def _mark_dead(self) -> None:
-        """Free every value after its last use: float64 needs twice the memory of the model as it is."""
+        """Free every value after its last use: float64 needs twice the memory of the model as it
+        is.
+        """
         live = {*self.outputs, ""}
         for step in reversed(self.steps):
             used = {*step.call.inputs, *step.captured, *step.call.outputs}
@@ -115,7 +126,9 @@ class _Graph:
         subgraphs: list[_Graph] = []
         attributes = {a.name: self._attribute(a, subgraphs) for a in node.attribute}
         self.owner.fill_defaults(domain, node.op_type, version, attributes)
-        call = Call(node.op_type, domain, version, attributes, tuple(node.input), tuple(node.output))
+        call = Call(
+            node.op_type, domain, version, attributes, tuple(node.input), tuple(node.output)
+        )
         captured = tuple(dict.fromkeys(name for graph in subgraphs for name in graph.captured))
         return _Step(call, self.owner.implementation(node, call, self.opsets), captured)
 
@@ -125,8 +138,12 @@ class _Graph:
             return subgraphs[-1]
         return attribute_value(attribute)
 
-    def run(self, arguments: Sequence[Any], outer: Mapping[str, Any], clock: _Clock) -> tuple[Any, ...]:
-        """Evaluate with positional arguments (missing ones are absent) and the values of the enclosing scope."""
+    def run(
+        self, arguments: Sequence[Any], outer: Mapping[str, Any], clock: _Clock
+    ) -> tuple[Any, ...]:
+        """Evaluate with positional arguments (missing ones are absent) and the values of the
+        enclosing scope.
+        """
         env: _Env = {"": None, **self.initial}
         for name in self.captured:
             if name not in outer:
@@ -153,8 +170,11 @@ def _apply(step: _Step, env: _Env, clock: _Clock) -> Iterator[Any]:
         raise
     except MemoryError as error:
         raise Unsupported(f"{where}: out of memory (--max-memory)") from error
-    except Exception as error:  # numpy on foreign shapes: whatever it raises, this node has no result
-        raise Unsupported(f"{where}: {type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
+    # numpy on foreign shapes: whatever it raises, this node has no result
+    except Exception as error:
+        raise Unsupported(
+            f"{where}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        ) from error
     if not clock.jitter or call.op_type not in clock.jittered:
         return (widen(value) for value in found)
     return (clock.perturb(widen(value), call.op_type in BOUNDED) for value in found)
@@ -181,7 +201,9 @@ def _of_kernel(kernel: Callable[..., Any]) -> _Run:
 
 
 class _Function:
-    """A call of a function: its body with this call's attributes bound, compiled when it first runs."""
+    """A call of a function: its body with this call's attributes bound, compiled when it first
+    runs.
+    """
 
     def __init__(
         self,
@@ -201,7 +223,10 @@ class _Function:
     def __call__(self, call: Call, values: Sequence[Any], clock: _Clock) -> tuple[Any, ...]:
         if self.graph is None:
             function = self.function
-            bound = {**self.defaults, **{a.name: a for a in (*function.attribute_proto, *self.node.attribute)}}
+            bound = {
+                **self.defaults,
+                **{a.name: a for a in (*function.attribute_proto, *self.node.attribute)},
+            }
             nodes = [bind(node, bound) for node in function.node]
             self.graph = _Graph(self.owner, nodes, function.input, function.output, {}, self.opsets)
         return self.graph.run(values, {}, clock)
@@ -231,11 +256,11 @@ class Reference:
     ) -> dict[str, Value]:
         """Output name -> value.
 
-        `jitter` multiplies every result of the operators `jittered` by 1 + jitter * U(-1, 1). Of those that sum
-        (MatMul, Conv, Reduce*, normalisations) it shows how much another order of summation could change the result, of
-        `kernels.ROUNDED` what rounding can do (Parker, Monte Carlo arithmetic, 1997); there, what lies between -1 and 1
-        moves by jitter * U(-1, 1) as well. Raises InputError for a missing input, Unsupported for a failure or after
-        `seconds`.
+        `jitter` multiplies every result of the operators `jittered` by 1 + jitter * U(-1, 1). Of
+        those that sum (MatMul, Conv, Reduce*, normalisations) it shows how much another order of
+        summation could change the result, of `kernels.ROUNDED` what rounding can do (Parker, Monte
+        Carlo arithmetic, 1997); there, what lies between -1 and 1 moves by jitter * U(-1, 1) as
+        well. Raises InputError for a missing input, Unsupported for a failure or after `seconds`.
         """
         graph = self.compiled
         for name in graph.inputs:
@@ -266,10 +291,14 @@ class Reference:
             except onnx.defs.SchemaError:
                 self._defaults[key] = {}
             else:
-                self._defaults[key] = {n: a.default_value for n, a in schema.attributes.items() if a.default_value.type}
+                self._defaults[key] = {
+                    n: a.default_value for n, a in schema.attributes.items() if a.default_value.type
+                }
         return self._defaults[key]
 
-    def fill_defaults(self, domain: str, op_type: str, version: int, attributes: dict[str, Any]) -> None:
+    def fill_defaults(
+        self, domain: str, op_type: str, version: int, attributes: dict[str, Any]
+    ) -> None:
         """Add the schema's default values."""
         for name, default in self.defaults(domain, op_type, version).items():
             if name not in attributes:
@@ -288,7 +317,9 @@ class Reference:
             # Typed Any: onnx's stubs lack the schema's function members.
             schema: Any = onnx.defs.get_schema(call.op_type, call.version, call.domain)
         except onnx.defs.SchemaError:
-            raise Unsupported(f"the operator {call.domain or 'ai.onnx'}::{call.op_type} is not known") from None
+            raise Unsupported(
+                f"the operator {call.domain or 'ai.onnx'}::{call.op_type} is not known"
+            ) from None
         defaults = self.defaults(call.domain, call.op_type, call.version)
         if schema.has_function:
             return _Function(self, schema.function_body, node, opsets, defaults)
@@ -300,7 +331,9 @@ class Reference:
             """The body depends on the operands' types, so it is built when they are known."""
             types = [type_of(value).SerializeToString() for value in values]
             body = onnx.FunctionProto()
-            body.ParseFromString(schema.get_context_dependent_function(node.SerializeToString(), types))
+            body.ParseFromString(
+                schema.get_context_dependent_function(node.SerializeToString(), types)
+            )
             return _Function(self, body, node, opsets, defaults)(call, values, clock)
 
         return expand

@@ -1,6 +1,7 @@
 """The float64 reference (`evaluate`), run in a child process of its own, within time and memory.
 
-A model that is cheap in onnxruntime may be dear in numpy, and nobody bounds one numpy call from inside.
+A model that is cheap in onnxruntime may be dear in numpy, and nobody bounds one numpy call from
+inside.
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ from onnxgrad.verify.running.pool import held
 from onnxgrad.verify.running.process import Child, Refused, RunFailed
 from onnxgrad.verify.values import Feeds, Value
 
-_INFERENCE = 10.0  # seconds for the types of a whole model: what takes longer is no model's real shapes
-_GRACE = 2.0  # seconds that a run may overstay its budget, which it looks at between nodes, before it is killed
+# seconds for the types of a whole model: what takes longer is no model's real shapes
+_INFERENCE = 10.0
+# seconds that a run may overstay its budget, which it looks at between nodes, before it is killed
+_GRACE = 2.0
 
 
 class Float64:
-    """A model to evaluate in float64; it is compiled in the child at its first run, and again after a death."""
+    """A model to evaluate in float64; it is compiled in the child at its first run, and again
+    after a death.
+    """
 
     def __init__(self, model: Model) -> None:
         self._key, self._payload = source_of(model)
@@ -38,10 +43,11 @@ class Float64:
         everywhere: bool = False,
         seed: int = 0,
     ) -> dict[str, Value]:
-        """Output name -> value, as `Reference.run`; `outputs`: those wanted; `everywhere`: jitter all that rounds.
+        """Output name -> value, as `Reference.run`; `outputs`: those wanted; `everywhere`: jitter
+        all that rounds.
 
-        Raises InputError for a missing input, Unsupported for what the reference cannot do or not within `seconds` and
-        the memory, LimitReached when the deadline of all work has passed.
+        Raises InputError for a missing input, Unsupported for what the reference cannot do or not
+        within `seconds` and the memory, LimitReached when the deadline of all work has passed.
         """
         options = {"seconds": seconds, "jitter": jitter, "seed": seed, "everywhere": everywhere}
         limit = float("inf") if seconds is None else seconds + _GRACE
@@ -57,7 +63,8 @@ class Float64:
 def infer_types(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with the types that onnx infers. Raises Unsupported where it gives up.
 
-    In the child: onnx follows computed sizes element by element, of vectors of any length that a file declares.
+    In the child: onnx follows computed sizes element by element, of vectors of any length that a
+    file declares.
     """
     answer = _inferred(model.SerializeToString())
     if answer is None:

@@ -1,4 +1,6 @@
-"""Nodes in an order in which they can run: converters append theirs at the end, and onnxruntime sorts for itself."""
+"""Nodes in an order in which they can run: converters append theirs at the end, and onnxruntime
+sorts for itself.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,15 @@ from onnx import AttributeProto, GraphProto, NodeProto
 
 
 def scheduled(nodes: Sequence[NodeProto]) -> list[NodeProto]:
-    """The nodes, each after those whose outputs it or its nested graphs read; among those that can run, the first
-    first, so that what is in order keeps its order. Nodes on a cycle come last, as they stood.
+    """The nodes, each after those whose outputs it or its nested graphs read; among those that can
+    run, the first first, so that what is in order keeps its order. Nodes on a cycle come last, as
+    they stood.
     """
     maker = {name: i for i, node in enumerate(nodes) for name in node.output if name}
-    waits = [{maker[name] for name in _reads(node) if name in maker} - {i} for i, node in enumerate(nodes)]
+    waits = [
+        {maker[name] for name in _reads(node) if name in maker} - {i}
+        for i, node in enumerate(nodes)
+    ]
     if all(max(before, default=-1) < i for i, before in enumerate(waits)):
         return list(nodes)
     readers: list[list[int]] = [[] for _ in nodes]
@@ -34,7 +40,9 @@ def scheduled(nodes: Sequence[NodeProto]) -> list[NodeProto]:
 
 
 def _reads(node: NodeProto) -> Iterable[str]:
-    """What a node needs: its inputs, and every name in its nested graphs (their own names are made in them)."""
+    """What a node needs: its inputs, and every name in its nested graphs (their own names are
+    made in them).
+    """
     yield from node.input
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs) if attribute.type in _GRAPHS else ():

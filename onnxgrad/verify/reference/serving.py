@@ -1,5 +1,6 @@
-"""Models compiled for the float64 reference in the child process, by key, as `running.child.Sessions` keeps those of
-onnxruntime. The child imports this (and with it onnx) when it is first asked for.
+"""Models compiled for the float64 reference in the child process, by key, as
+`running.child.Sessions` keeps those of onnxruntime. The child imports this (and with it onnx) when
+it is first asked for.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ class References:
             self._open.popitem(last=False)
         self._open[key] = Reference(_read(model))
 
-    def run(self, key: str, feeds: Mapping[str, Any], outputs: list[str] | None, options: dict[str, Any]) -> Any:
-        """`Reference.run`, of its results those named; None where `key` is not open. `everywhere`: jitter moves what
-        rounds, not only what sums.
+    def run(
+        self, key: str, feeds: Mapping[str, Any], outputs: list[str] | None, options: dict[str, Any]
+    ) -> Any:
+        """`Reference.run`, of its results those named; None where `key` is not open. `everywhere`:
+        jitter moves what rounds, not only what sums.
         """
         reference = self._open.get(key)
         if reference is None:
@@ -43,8 +46,12 @@ class References:
 
 
 def infer_types(model: bytes | bytearray) -> bytes:
-    """The model with the types and shapes that onnx infers, sizes computed by the model included."""
-    found = onnx.shape_inference.infer_shapes(onnx.load_model_from_string(bytes(model)), data_prop=True)
+    """The model with the types and shapes that onnx infers, sizes computed by the model
+    included.
+    """
+    found = onnx.shape_inference.infer_shapes(
+        onnx.load_model_from_string(bytes(model)), data_prop=True
+    )
     return bytes(found.SerializeToString())
 
 
@@ -53,5 +60,8 @@ def _read(model: bytes | bytearray | str) -> onnx.ModelProto:
         return onnx.load_model_from_string(bytes(model))
     try:
         return onnx.load(model)
-    except Exception as error:  # onnx raises its checker's ValidationError, OSError, ValueError, RuntimeError
-        raise InputError(f"{model}: its external data cannot be read: {' '.join(str(error).split())[:200]}") from error
+    # onnx raises its checker's ValidationError, OSError, ValueError, RuntimeError
+    except Exception as error:
+        raise InputError(
+            f"{model}: its external data cannot be read: {' '.join(str(error).split())[:200]}"
+        ) from error

@@ -1,7 +1,7 @@
 """The process that runs models for us, in onnxruntime or in float64.
 
-`process.py` starts it so that it imports neither the package nor onnx: a child is ready in about 0.2 s. The one for
-float64 imports onnx and the evaluator, not the rest of the package.
+`process.py` starts it so that it imports neither the package nor onnx: a child is ready in about
+0.2 s. The one for float64 imports onnx and the evaluator, not the rest of the package.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from typing import Any, BinaryIO
 from onnxgrad.verify.running.onnxruntime_sessions import Sessions
 from onnxgrad.verify.running.wire import receive, send
 
-_RESERVED = 1 << 30  # bytes of address space that onnxruntime, numpy and their threads take without using them
+# bytes of address space that onnxruntime, numpy and their threads take without using them
+_RESERVED = 1 << 30
 
 
 class _Memory:
-    """The soft limit of our address space: what a request may use, and what libraries and threads reserve."""
+    """The soft limit of our address space: what a request may use, and what libraries and
+    threads reserve.
+    """
 
     def __init__(self) -> None:
         self.limit = 0
@@ -43,7 +46,9 @@ class _Memory:
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer requests until the parent closes the pipe. Every failure of a library becomes an answer."""
+    """Answer requests until the parent closes the pipe. Every failure of a library becomes an
+    answer.
+    """
     sessions, memory = Sessions(), _Memory()
     while True:
         try:
@@ -108,8 +113,8 @@ _VERBS: dict[str, Callable[..., Any]] = {
 def _end_with_parent(pipe: int) -> None:
     """End this process as soon as the parent's end of `pipe` closes, however the parent died.
 
-    The kernel's SIGIO ends us even while a library computes and holds the interpreter's lock; a thread does where
-    there is no such signal, and where the parent had died before we asked for it.
+    The kernel's SIGIO ends us even while a library computes and holds the interpreter's lock; a
+    thread does where there is no such signal, and where the parent had died before we asked for it.
     """
     if hasattr(os, "O_ASYNC"):
         import fcntl
@@ -126,11 +131,14 @@ def _end_with_parent(pipe: int) -> None:
 
 
 def main() -> None:
-    """Keep the answer pipe to ourselves: whatever a library prints goes to stderr, which the parent keeps in a file."""
+    """Keep the answer pipe to ourselves: whatever a library prints goes to stderr, which the
+    parent keeps in a file.
+    """
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     pipe = int(sys.argv[2])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the parent decides what it means
+    # Ctrl-C reaches the whole group: the parent decides what it means
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if pipe >= 0:
         _end_with_parent(pipe)
     if sys.argv[1] == "float64":

@@ -15,13 +15,22 @@ from onnxgrad.errors import OnnxgradError
 from onnxgrad.verify.running.process import RunFailed
 from onnxgrad.verify.running.session import PROVIDERS, open_session, versions
 
-_PACKAGES = ("onnx", "onnxruntime", "onnxruntime-gpu", "numpy", "ml_dtypes", "onnx-graphsurgeon", "onnx-ir", "torch")
+_PACKAGES = (
+    "onnx",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "numpy",
+    "ml_dtypes",
+    "onnx-graphsurgeon",
+    "onnx-ir",
+    "torch",
+)
 
 
 @functools.cache
 def runtime_limits() -> tuple[int, int]:
-    """(highest IR version, highest opset) that the installed onnxruntime loads by default, found by loading a one-node
-    model.
+    """(highest IR version, highest opset) that the installed onnxruntime loads by default, found by
+    loading a one-node model.
     """
 
     def loads(ir_version: int, opset: int) -> bool:
@@ -52,16 +61,22 @@ def _probe(ir_version: int, opset: int) -> bytes:
 
 
 def doctor_report() -> dict[str, Any]:
-    """Versions, limits of the installed onnxruntime, and whether each provider runs a tiny graph; JSON's types only.
+    """Versions, limits of the installed onnxruntime, and whether each provider runs a tiny graph;
+    JSON's types only.
 
-    Keys: python, packages {name: version or None}, onnxruntime, max_ir, max_opset, available [provider],
-    providers {cpu, cuda: {works, why}}, problems [text].
+    Keys: python, packages {name: version or None}, onnxruntime, max_ir, max_opset, available
+    [provider], providers {cpu, cuda: {works, why}}, problems [text].
     """
     packages = {name: _version(name) for name in _PACKAGES}
-    report: dict[str, Any] = {"python": platform.python_version(), "packages": packages, "problems": []}
+    report: dict[str, Any] = {
+        "python": platform.python_version(),
+        "packages": packages,
+        "problems": [],
+    }
     if packages["onnxruntime"] and packages["onnxruntime-gpu"]:
         report["problems"].append(
-            "onnxruntime and onnxruntime-gpu overwrite each other's files: uninstall both, then install one of them"
+            "onnxruntime and onnxruntime-gpu overwrite each other's files: uninstall both, then "
+            "install one of them"
         )
     try:
         known = versions()
@@ -89,7 +104,10 @@ def _version(package: str) -> str | None:
 
 def _works(provider: str) -> dict[str, Any]:
     """Run y = x @ x on the provider."""
-    text = '<ir_version: 8, opset_import: ["": 17]> g (float[2,2] x) => (float[2,2] y) { y = MatMul(x, x) }'
+    text = (
+        '<ir_version: 8, opset_import: ["": 17]> g (float[2,2] x) => (float[2,2] y) { y = '
+        "MatMul(x, x) }"
+    )
     x = np.array([[1, 2], [3, 4]], np.float32)
     try:
         y = open_session(onnx.parser.parse_model(text), provider=provider).run({"x": x})["y"]

@@ -1,4 +1,6 @@
-"""A model on its way to a child process: its serialized bytes, or the path that the child reads itself."""
+"""A model on its way to a child process: its serialized bytes, or the path that the child reads
+itself.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,14 @@ def sendable(payload: bytes | str) -> Any:
 
 
 def source_of(model: Model) -> tuple[str, bytes | str]:
-    """(digest, bytes or absolute path) of a model. A path is known by name, time and size: reading gigabytes twice
-    helps nobody.
+    """(digest, bytes or absolute path) of a model. A path is known by name, time and size: reading
+    gigabytes twice helps nobody.
     """
     if isinstance(model, onnx.ModelProto):
         if model.ByteSize() > TWO_GB:
-            raise InputError("the model is larger than 2 GB: save it with external data and pass its path")
+            raise InputError(
+                "the model is larger than 2 GB: save it with external data and pass its path"
+            )
         model = model.SerializeToString()
     if isinstance(model, bytes):
         return hashlib.blake2b(model, digest_size=16).hexdigest(), model

@@ -1,4 +1,6 @@
-"""Where onnxruntime is started: the sessions of the child process, and its tensors of types that numpy lacks."""
+"""Where onnxruntime is started: the sessions of the child process, and its tensors of types that
+numpy lacks.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ import numpy as np
 
 CACHED_SESSIONS = 6
 
-# onnxruntime's names of the tensor types that numpy lacks -> (TensorProto.DataType, ml_dtypes name, bits per element)
+# onnxruntime's names of the tensor types that numpy lacks -> (TensorProto.DataType, ml_dtypes name,
+# bits per element)
 EXOTIC: dict[str, tuple[int, str, int]] = {
     "bfloat16": (16, "bfloat16", 16),
     "float8e4m3fn": (17, "float8_e4m3fn", 8),
@@ -41,8 +44,12 @@ class Sessions:
     def has(self, key: str) -> bool:
         return key in self._open
 
-    def open(self, key: str, model: bytes | bytearray | str, config: dict[str, Any]) -> dict[str, Any]:
-        """Build a session; `model` is the serialized bytes or a path. Answers what the session offers."""
+    def open(
+        self, key: str, model: bytes | bytearray | str, config: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Build a session; `model` is the serialized bytes or a path. Answers what the session
+        offers.
+        """
         import onnxruntime as ort
 
         provider = config["provider"]
@@ -53,7 +60,9 @@ class Sessions:
         options.intra_op_num_threads = config["threads"]
         options.inter_op_num_threads = 1
         level = ort.GraphOptimizationLevel
-        options.graph_optimization_level = level.ORT_ENABLE_ALL if config["optimize"] else level.ORT_DISABLE_ALL
+        options.graph_optimization_level = (
+            level.ORT_ENABLE_ALL if config["optimize"] else level.ORT_DISABLE_ALL
+        )
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         on_cpu = provider == "CPUExecutionProvider"
         if not on_cpu:
@@ -64,7 +73,10 @@ class Sessions:
         if not on_cpu:
             providers.append("CPUExecutionProvider")
         session = ort.InferenceSession(
-            model if isinstance(model, str) else bytes(model), options, providers=providers, enable_fallback=0
+            model if isinstance(model, str) else bytes(model),
+            options,
+            providers=providers,
+            enable_fallback=0,
         )
         used = session.get_providers()
         if provider not in used:
@@ -85,7 +97,11 @@ class Sessions:
         types = {o.name: o.type for o in session.get_outputs()}
         names = list(types) if outputs is None else outputs
         wanted = {i.name: tensor_kind(i.type) for i in session.get_inputs() if i.name in feeds}
-        wanted |= {i.name: tensor_kind(i.type) for i in session.get_overridable_initializers() if i.name in feeds}
+        wanted |= {
+            i.name: tensor_kind(i.type)
+            for i in session.get_overridable_initializers()
+            if i.name in feeds
+        }
         exotic = any(kind in EXOTIC for kind in wanted.values())
         if not exotic and not any(tensor_kind(types[name]) in EXOTIC for name in names):
             return dict(zip(names, session.run(names, feeds), strict=True))
@@ -94,14 +110,19 @@ class Sessions:
         return {name: _from_ort(value) for name, value in zip(names, found, strict=True)}
 
     def time(self, key: str, feeds: dict[str, Any], count: int) -> list[tuple[float, float]]:
-        """(wall, CPU) seconds of each of `count` runs; CPU time is that of all threads of this process."""
+        """(wall, CPU) seconds of each of `count` runs; CPU time is that of all threads of this
+        process.
+        """
         session = self._open[key]
         self._open.move_to_end(key)
         kinds = {i.name: tensor_kind(i.type) for i in session.get_inputs()}
         names = [o.name for o in session.get_outputs()]
         exotic = any(tensor_kind(o.type) in EXOTIC for o in session.get_outputs())
         if exotic or any(kinds.get(name) in EXOTIC for name in feeds):
-            run, given = session.run_with_ort_values, {n: _to_ort(v, kinds.get(n, "")) for n, v in feeds.items()}
+            run, given = (
+                session.run_with_ort_values,
+                {n: _to_ort(v, kinds.get(n, "")) for n, v in feeds.items()},
+            )
         else:
             run, given = session.run, feeds
         found = []
@@ -123,12 +144,15 @@ def _placement(session: Any) -> dict[str, int]:
 
 
 def _to_ort(value: Any, kind: str) -> Any:
-    """A numpy array (ml_dtypes included) as an OrtValue on the CPU; types below 8 bits are packed low bits first."""
+    """A numpy array (ml_dtypes included) as an OrtValue on the CPU; types below 8 bits are
+    packed low bits first.
+    """
     import onnxruntime as ort
 
     if not isinstance(value, np.ndarray) or value.dtype == object:
         raise TypeError(
-            "a model with bfloat16, float8 or 4-bit inputs or outputs takes only numeric tensors beside them"
+            "a model with bfloat16, float8 or 4-bit inputs or outputs takes only numeric tensors "
+            "beside them"
         )
     if kind not in EXOTIC:
         return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value))
@@ -161,7 +185,9 @@ def pack(values: np.ndarray[Any, Any], bits: int) -> np.ndarray[Any, Any]:
     per = 8 // bits
     padded = np.zeros((-(-values.size // per), per), np.uint8)
     padded.reshape(-1)[: values.size] = values & (2**bits - 1)
-    return np.asarray(np.bitwise_or.reduce(padded << (np.arange(per, dtype=np.uint8) * bits), axis=1), np.uint8)
+    return np.asarray(
+        np.bitwise_or.reduce(padded << (np.arange(per, dtype=np.uint8) * bits), axis=1), np.uint8
+    )
 
 
 def unpack(raw: np.ndarray[Any, Any], bits: int, count: int) -> np.ndarray[Any, Any]:

@@ -1,4 +1,6 @@
-"""The child processes of this process, one per kind of work, started on first use and again after a death."""
+"""The child processes of this process, one per kind of work, started on first use and again
+after a death.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ _lock = threading.Lock()
 
 
 def pooled(kind: str, started: Callable[[Child], object] | None = None) -> Child:
-    """The warm child for a provider, or for "float64"; a new one is handed to `started`. It starts by itself, while
-    we go on.
+    """The warm child for a provider, or for "float64"; a new one is handed to `started`. It starts
+    by itself, while we go on.
     """
     with _lock:
         child = _pool.get(kind)
@@ -27,7 +29,8 @@ def pooled(kind: str, started: Callable[[Child], object] | None = None) -> Child
 
 @contextmanager
 def held(kind: str, started: Callable[[Child], object] | None = None) -> Iterator[Child]:
-    """The child of `pooled`, alive, and this thread's alone until the block ends: what it was asked to keep is there.
+    """The child of `pooled`, alive, and this thread's alone until the block ends: what it was asked
+    to keep is there.
 
     Threads that wait for it get another one when the one before them lost it.
     """

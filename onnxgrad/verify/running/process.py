@@ -1,4 +1,6 @@
-"""A child process in which models run: started once, reused, limited in time and memory, killed at exit."""
+"""A child process in which models run: started once, reused, limited in time and memory, killed
+at exit.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,16 @@ from onnxgrad.verify.running.wire import receive, send
 
 
 class RunFailed(NotProved):
-    """onnxruntime could not load or run a model. `stage`: load, run, timeout, memory or killed; `reason`: its own
-    words.
+    """onnxruntime could not load or run a model. `stage`: load, run, timeout, memory or killed;
+    `reason`: its own words.
     """
 
     def __init__(self, stage: str, reason: str) -> None:
         self.stage = stage
         self.reason = reason
-        verb = {"load": "could not load the model", "run": "could not run the model"}.get(stage, "gave no answer")
+        verb = {"load": "could not load the model", "run": "could not run the model"}.get(
+            stage, "gave no answer"
+        )
         super().__init__(f"{'not proved: ' if self.limit else ''}onnxruntime {verb}: {reason}")
 
     @property
@@ -36,8 +40,8 @@ class RunFailed(NotProved):
 
 
 def _start() -> str:
-    """What the child runs: our own sys.path, so that both ends see the same packages, and the packages around
-    `child.py` entered without running their __init__.
+    """What the child runs: our own sys.path, so that both ends see the same packages, and the
+    packages around `child.py` entered without running their __init__.
     """
     verify = Path(__file__).resolve().parents[1]
     packages = {"onnxgrad": str(verify.parent), "onnxgrad.verify": str(verify)}
@@ -60,14 +64,16 @@ class Child:
         self.kind = kind
         self.lock = threading.RLock()
         self.log = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the child
-        # Nobody writes to this pipe: its end is ours. pass_fds is POSIX only; elsewhere the child sees its stdin end.
+        # Nobody writes to this pipe: its end is ours. pass_fds is POSIX only; elsewhere the child
+        # sees its stdin end.
         watched, self.life = os.pipe() if os.name == "posix" else (-1, -1)
         try:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", _start(), kind, str(watched)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
                 pass_fds=() if watched < 0 else (watched,),
-                # onnxruntime reports on use to its makers and keeps an identifier at home; asked for it, it still does
+                # onnxruntime reports on use to its makers and keeps an identifier at home; asked
+                # for it, it still does
                 env={"ORT_DISABLE_TELEMETRY": "1", **os.environ},
             )  # fmt: skip
         except BaseException:
@@ -105,15 +111,16 @@ class Child:
     def ask(self, timeout: float, verb: str, *arguments: Any) -> Any:
         """One request, bound by `timeout` seconds and by the limits in force.
 
-        Raises LimitReached when the deadline of all work passes, RunFailed(killed | timeout | memory) when the child is
-        lost otherwise, Refused when it answers with a failure.
+        Raises LimitReached when the deadline of all work passes, RunFailed(killed | timeout |
+        memory) when the child is lost otherwise, Refused when it answers with a failure.
         """
         limits = current()
         left = limits.left()
         watch = _Watch(self.process, min(timeout, left), limits.memory)
         try:
             with watch:
-                # CUDA reserves far more address space than it uses: there only what is resident counts
+                # CUDA reserves far more address space than it uses: there only what is resident
+                # counts
                 send(self.requests, (verb, 0 if self.kind == "cuda" else limits.memory, *arguments))
                 status, *answer = receive(self.answers)
         except (EOFError, BrokenPipeError) as error:
@@ -127,7 +134,8 @@ class Child:
                 lost = "memory"  # the kernel's own watch over memory
             raise RunFailed(lost or "killed", _obituary(lost, code, timeout, said)) from error
         except BaseException:
-            self.kill()  # interrupted: what it still answers would be taken for the next request's answer
+            # interrupted: what it still answers would be taken for the next request's answer
+            self.kill()
             raise
         if status == "failed":
             raise Refused(*answer)
@@ -141,7 +149,9 @@ class Child:
 
 
 class _Watch:
-    """Kills a process that takes more than some seconds or bytes; `lost` then says of which ("timeout", "memory")."""
+    """Kills a process that takes more than some seconds or bytes; `lost` then says of which
+    ("timeout", "memory").
+    """
 
     def __init__(self, process: subprocess.Popen[bytes], seconds: float, memory: int) -> None:
         self.lost = ""

@@ -1,8 +1,8 @@
 """Running models in onnxruntime, in a pooled child process.
 
-onnxruntime can kill its process (SIGFPE while folding INT64_MIN / -1), hang or eat the memory, so it runs where that
-costs nothing: a child that is started once, reused, limited in time and memory, and killed at exit. A child that dies
-means `RunFailed`, never the end of us.
+onnxruntime can kill its process (SIGFPE while folding INT64_MIN / -1), hang or eat the memory, so
+it runs where that costs nothing: a child that is started once, reused, limited in time and memory,
+and killed at exit. A child that dies means `RunFailed`, never the end of us.
 """
 
 from __future__ import annotations
@@ -28,7 +28,12 @@ def run_many(
 ) -> list[dict[str, Value]]:
     """`run` for several feeds over one session."""
     session = open_session(
-        model, provider=provider, optimize=optimize, threads=threads, session_options=session_options, timeout=timeout
+        model,
+        provider=provider,
+        optimize=optimize,
+        threads=threads,
+        session_options=session_options,
+        timeout=timeout,
     )
     return [session.run(feeds, outputs=outputs, timeout=timeout) for feeds in list_of_feeds]
 
@@ -46,10 +51,11 @@ def run(
 ) -> dict[str, Value]:
     """Run a model once in onnxruntime and answer its outputs by name.
 
-    Raises InputError for a missing provider or input, RunFailed when onnxruntime refuses, dies, or exceeds `timeout`
-    seconds.
+    Raises InputError for a missing provider or input, RunFailed when onnxruntime refuses, dies, or
+    exceeds `timeout` seconds.
     """
     return run_many(
-        model, [feeds], provider=provider, optimize=optimize, threads=threads, outputs=outputs, timeout=timeout,
+        model, [feeds], provider=provider, optimize=optimize, threads=threads, outputs=outputs,
+        timeout=timeout,
         session_options=session_options,
     )[0]  # fmt: skip

@@ -28,8 +28,12 @@ PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 # TF32 rounds float32 products to 10 bits; a proof wants the arithmetic that the file asks for.
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {"cpu": {}, "cuda": {"use_tf32": "0"}}
 _SAID = 4000  # characters of a message that are looked at
-# "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : " and the C++ function that refused: both say less than what follows them
-_CLUTTER = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : |\S*/onnxruntime/\S+:\d+ [^()]*\([^()]*\) (const )?")
+# "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : " and the C++ function that refused: both say less
+# than what follows them
+_CLUTTER = re.compile(
+    r"^\[ONNXRuntimeError\] : \d+ : \w+ : |\S*/onnxruntime/\S+:\d+ "
+    r"[^()]*\([^()]*\) (const )?"
+)
 
 _NO_MEMORY = re.compile(r"bad_alloc|bad allocation|[Ff]ailed to allocate memory|[Oo]ut of memory")
 MOST_THREADS = 256  # onnxruntime starts as many as it is told, until nothing works any more
@@ -49,7 +53,10 @@ def _ask(child: Child, timeout: float, stage: str, verb: str, *arguments: Any) -
     try:
         return child.ask(timeout, verb, *arguments)
     except Refused as refused:
-        if refused.kind in ("ModuleNotFoundError", "ImportError") and "onnxruntime" in refused.words:
+        if (
+            refused.kind in ("ModuleNotFoundError", "ImportError")
+            and "onnxruntime" in refused.words
+        ):
             raise RuntimeMissing(
                 "onnxruntime is not installed: pip install 'onnxgrad[cpu]' (or 'onnxgrad[gpu]')"
             ) from None
@@ -59,15 +66,17 @@ def _ask(child: Child, timeout: float, stage: str, verb: str, *arguments: Any) -
 
 
 def _plain_words(said: str) -> str:
-    """What onnxruntime said, without its clutter, cut: a name of megabytes may be in it, through which no search goes
-    from each of its letters.
+    """What onnxruntime said, without its clutter, cut: a name of megabytes may be in it, through
+    which no search goes from each of its letters.
     """
     return _CLUTTER.sub("", said[:_SAID])[:400]
 
 
 @dataclass(frozen=True)
 class Argument:
-    """An input or output as onnxruntime reports it: type 'tensor(float)', shape of sizes, symbols and None."""
+    """An input or output as onnxruntime reports it: type 'tensor(float)', shape of sizes,
+    symbols and None.
+    """
 
     name: str
     type: str
@@ -87,29 +96,50 @@ class Session:
     _payload: bytes | str = field(repr=False)
     _config: Mapping[str, Any] = field(repr=False)
 
-    def run(self, feeds: Feeds, *, outputs: Sequence[str] | None = None, timeout: float = SECONDS) -> dict[str, Value]:
-        """One run. `feeds` by input name; answers output name -> array (ml_dtypes for bf16, fp8, 4 bits), list or None.
+    def run(
+        self, feeds: Feeds, *, outputs: Sequence[str] | None = None, timeout: float = SECONDS
+    ) -> dict[str, Value]:
+        """One run. `feeds` by input name; answers output name -> array (ml_dtypes for bf16, fp8, 4
+        bits), list or None.
 
-        Raises InputError for feeds that do not fit the inputs' names, RunFailed for everything that onnxruntime
-        refuses.
+        Raises InputError for feeds that do not fit the inputs' names, RunFailed for everything that
+        onnxruntime refuses.
         """
-        missing = [i.name for i in self.inputs if i.name not in feeds and not i.type.startswith("optional")]
+        missing = [
+            i.name for i in self.inputs if i.name not in feeds and not i.type.startswith("optional")
+        ]
         if missing:
-            raise InputError(f"input {missing[0]!r} got no value; give one with --input {missing[0]}=FILE")
+            raise InputError(
+                f"input {missing[0]!r} got no value; give one with --input {missing[0]}=FILE"
+            )
         wanted = None if outputs is None else list(outputs)
         found = self._ask(timeout, "run", _all_plain(feeds), wanted)
         return cast("dict[str, Value]", found)
 
-    def time(self, feeds: Feeds, count: int, *, timeout: float = SECONDS) -> list[tuple[float, float]]:
-        """(wall, CPU) seconds of each of `count` runs, measured in the child. Raises RunFailed as `run` does."""
+    def time(
+        self, feeds: Feeds, count: int, *, timeout: float = SECONDS
+    ) -> list[tuple[float, float]]:
+        """(wall, CPU) seconds of each of `count` runs, measured in the child. Raises RunFailed
+        as `run` does.
+        """
         found = self._ask(timeout, "time", _all_plain(feeds), count)
         return cast("list[tuple[float, float]]", found)
 
     def _ask(self, timeout: float, verb: str, *arguments: Any) -> Any:
-        """One request about this session, which the child opens first where it is not open (any more)."""
+        """One request about this session, which the child opens first where it is not open (any
+        more).
+        """
         with _held(self.provider) as child:
             if not _ask(child, timeout, "load", "has", self._key):
-                _ask(child, timeout, "load", "open", self._key, sendable(self._payload), dict(self._config))
+                _ask(
+                    child,
+                    timeout,
+                    "load",
+                    "open",
+                    self._key,
+                    sendable(self._payload),
+                    dict(self._config),
+                )
             return _ask(child, timeout, "run", verb, self._key, *arguments)
 
 
@@ -118,13 +148,19 @@ def _all_plain(feeds: Feeds) -> dict[str, Value]:
 
 
 def _plain(value: Value) -> Value:
-    """numpy's own string arrays become object arrays, the only kind of string tensor that onnxruntime takes."""
+    """numpy's own string arrays become object arrays, the only kind of string tensor that
+    onnxruntime takes.
+    """
     if isinstance(value, list):
         return [_plain(v) for v in value]
     if value is None:
         return None
     array = np.asarray(value)
-    return array.astype(object) if array.dtype.kind in "US" else np.ascontiguousarray(array).reshape(array.shape)
+    return (
+        array.astype(object)
+        if array.dtype.kind in "US"
+        else np.ascontiguousarray(array).reshape(array.shape)
+    )
 
 
 def open_session(
@@ -137,15 +173,19 @@ def open_session(
     timeout: float = SECONDS,
     keep: int = CACHED_SESSIONS,
 ) -> Session:
-    """Load a model in the child. `session_options`: onnxruntime's session configuration entries. `keep`: how many
-    sessions the child may hold; beyond that the least recently used one is dropped, and comes back at its next run.
+    """Load a model in the child. `session_options`: onnxruntime's session configuration entries.
+    `keep`: how many sessions the child may hold; beyond that the least recently used one is
+    dropped, and comes back at its next run.
 
-    Raises InputError when the provider (or onnxruntime) is missing, RunFailed when the model does not load.
+    Raises InputError when the provider (or onnxruntime) is missing, RunFailed when the model does
+    not load.
     """
     if provider not in PROVIDERS:
         raise InputError(f"unknown provider {provider!r}: choose one of {', '.join(PROVIDERS)}")
     if not 1 <= threads <= MOST_THREADS:
-        raise InputError(f"threads (--threads) must be a number from 1 to {MOST_THREADS}, not {threads}")
+        raise InputError(
+            f"threads (--threads) must be a number from 1 to {MOST_THREADS}, not {threads}"
+        )
     digest, payload = source_of(model)
     config = {
         "provider": PROVIDERS[provider],
@@ -157,7 +197,8 @@ def open_session(
     }
     key = f"{digest} {optimize} {threads} {sorted(session_options.items())}"
     with _held(provider) as child:
-        if child.resident() > current().memory / 4:  # by sessions of other models, which come back when they are wanted
+        # by sessions of other models, which come back when they are wanted
+        if child.resident() > current().memory / 4:
             child.kill()
     with _held(provider) as child:
         info = _ask(child, timeout, "load", "open", key, sendable(payload), config)
@@ -165,7 +206,9 @@ def open_session(
         raise InputError(_how_to_get(info["missing"], info["available"]))
     placement = info["placement"]
     if placement and not placement.get(PROVIDERS[provider]):
-        raise RunFailed("load", f"no node of the model runs on {PROVIDERS[provider]} (placed: {placement})")
+        raise RunFailed(
+            "load", f"no node of the model runs on {PROVIDERS[provider]} (placed: {placement})"
+        )
     return Session(
         inputs=_arguments(info["inputs"]),
         outputs=_arguments(info["outputs"]),
@@ -179,7 +222,9 @@ def open_session(
 
 
 def _arguments(found: Iterable[tuple[str, str, Any]]) -> tuple[Argument, ...]:
-    return tuple(Argument(name, kind, None if shape is None else tuple(shape)) for name, kind, shape in found)
+    return tuple(
+        Argument(name, kind, None if shape is None else tuple(shape)) for name, kind, shape in found
+    )
 
 
 def _how_to_get(provider: str, available: Sequence[str]) -> str:
@@ -187,7 +232,8 @@ def _how_to_get(provider: str, available: Sequence[str]) -> str:
     if provider in known["providers"]:
         return (
             f"{provider} is part of onnxruntime {known['onnxruntime']} but does not start here: "
-            f"it needs an NVIDIA driver and the CUDA and cuDNN libraries (pip install 'onnxgrad[gpu]')"
+            "it needs an NVIDIA driver and the CUDA and cuDNN libraries (pip install "
+            "'onnxgrad[gpu]')"
         )
     return (
         f"{provider} is missing: onnxruntime {known['onnxruntime']} has {', '.join(available)}; "
@@ -197,6 +243,8 @@ def _how_to_get(provider: str, available: Sequence[str]) -> str:
 
 @functools.cache
 def versions() -> dict[str, Any]:
-    """{'onnxruntime': version, 'providers': [...]} of what is installed. Raises InputError where nothing is."""
+    """{'onnxruntime': version, 'providers': [...]} of what is installed. Raises InputError where
+    nothing is.
+    """
     with _held("cpu") as child:
         return cast("dict[str, Any]", _ask(child, 60.0, "load", "versions"))

@@ -1,8 +1,8 @@
 """What both ends of a child process speak.
 
-One message is a pickle (protocol 5) whose array buffers travel beside it, so large arrays are copied once per
-direction: `<u64 pickle size><u32 number of buffers><u64 size>* pickle  buffer*`. The only peer is the process that
-started us.
+One message is a pickle (protocol 5) whose array buffers travel beside it, so large arrays are
+copied once per direction: `<u64 pickle size><u32 number of buffers><u64 size>* pickle  buffer*`.
+The only peer is the process that started us.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ def send(stream: BinaryIO, message: Any) -> None:
 
     body = pickle.dumps(message, protocol=5, buffer_callback=inside)
     views = [buffer.raw() for buffer in buffers]
-    stream.write(struct.pack(f"<QI{len(views)}Q", len(body), len(views), *(view.nbytes for view in views)))
+    stream.write(
+        struct.pack(f"<QI{len(views)}Q", len(body), len(views), *(view.nbytes for view in views))
+    )
     stream.write(body)
     for view in views:
         stream.write(view)

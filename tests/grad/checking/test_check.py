@@ -72,7 +72,9 @@ def test_zero_against_zero_proves_nothing() -> None:
     """A dead Relu hides a wrong rule: every gradient and every difference is 0."""
     report = check_gradient(graph(DEAD))
     assert not report and report.verdict == "not proved"
-    assert "every gradient and every difference is 0 (x)" in str(report) and "--allow-empty x" in str(report)
+    assert "every gradient and every difference is 0 (x)" in str(
+        report
+    ) and "--allow-empty x" in str(report)
     assert report.to_dict()["values"][0]["zero"] is True
     assert check_gradient(graph(DEAD), allow_empty=["x"])
     with pytest.raises(InputError, match="--allow-empty q"):
@@ -80,7 +82,9 @@ def test_zero_against_zero_proves_nothing() -> None:
 
 
 def test_one_value_that_is_not_zero_is_enough_and_the_others_are_listed() -> None:
-    report = check_gradient(graph(DEAD.replace("(r)", "(t)") + " t = Add (r, w)", "float[4] x, float[4] w"))
+    report = check_gradient(
+        graph(DEAD.replace("(r)", "(t)") + " t = Add (r, w)", "float[4] x, float[4] w")
+    )
     assert report.ok and "0 = 0 for x" in str(report)
 
 
@@ -101,7 +105,11 @@ def test_values_without_a_path_to_the_target_are_proved_zero() -> None:
 def test_a_gradient_of_nan_is_called_nan() -> None:
     hidden = "a = Abs (x) n = Neg (a) l = Log (n) s = ReduceSum <keepdims = 0> (l)"
     report = check_gradient(graph(hidden.replace("Abs (x)", "Exp (x)")))
-    assert report.verdict == "not proved" and "differences are not finite" in str(report) and "kink" not in str(report)
+    assert (
+        report.verdict == "not proved"
+        and "differences are not finite" in str(report)
+        and "kink" not in str(report)
+    )
     vjp("Tanh", lambda g, y, x: g * (y - y) / (y - y), replace=True)
     report = check_gradient(graph("t = Tanh (x) s = ReduceSum <keepdims = 0> (t)"))
     assert report.verdict == "differs" and "the gradient is all NaN" in str(report)

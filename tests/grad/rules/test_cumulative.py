@@ -25,11 +25,19 @@ def test_cum_prod(exclusive: int, reverse: int, zeros: int) -> None:
     x = normal(2, 5)
     x[0, [1, 3][:zeros]] = 0
     flags = f"<exclusive = {exclusive}, reverse = {reverse}>"
-    check_op(f"y = CumProd {flags} (x, a)", {"x": x}, constants={"a": np.array(1)}, opset=26, onnxruntime=False)
+    check_op(
+        f"y = CumProd {flags} (x, a)",
+        {"x": x},
+        constants={"a": np.array(1)},
+        opset=26,
+        onnxruntime=False,
+    )
 
 
 def test_range() -> None:
-    model = op_model("y = Range (a, b, d)", {"a": np.float32(0), "b": np.float32(0), "d": np.float32(0)})
+    model = op_model(
+        "y = Range (a, b, d)", {"a": np.float32(0), "b": np.float32(0), "d": np.float32(0)}
+    )
     feeds = {"a": np.float32(1), "b": np.float32(3.9), "d": np.float32(0.5), "y_grad": normal(6)}
     found = run(gradient(model, ["a", "d"], seed="input"), feeds)
     np.testing.assert_allclose(found["a_grad"], feeds["y_grad"].sum(), rtol=1e-6)

@@ -12,7 +12,9 @@ from tests.grad.numeric import normal, op_model, positive
 
 def test_dropout_reuses_the_mask_that_it_drew() -> None:
     x = positive(40, 50)
-    model = op_model("y = Dropout (x, r, t)", {"x": x}, constants={"r": np.float32(0.4), "t": np.array(True)})
+    model = op_model(
+        "y = Dropout (x, r, t)", {"x": x}, constants={"r": np.float32(0.4), "t": np.array(True)}
+    )
     graph = gradient(model, seed="input")
     assert sum(n.op_type == "Dropout" for n in graph.graph.node) == 1
     g = normal(40, 50)

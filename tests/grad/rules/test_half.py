@@ -55,9 +55,13 @@ def test_the_gradient_runs_where_the_forward_does(name: str, dtype: type) -> Non
     given = {**feeds, "y_grad": np.random.default_rng(1).standard_normal(y.shape).astype(dtype)}
     found, exact = run(graph, given), reference(graph, given)
     for out in list(graph.graph.output)[1:]:
-        assert out.type.tensor_type.elem_type == (TensorProto.FLOAT16 if dtype is np.float16 else TensorProto.BFLOAT16)
+        assert out.type.tensor_type.elem_type == (
+            TensorProto.FLOAT16 if dtype is np.float16 else TensorProto.BFLOAT16
+        )
         a, b = (np.asarray(v[out.name], np.float64) for v in (found, exact))
-        np.testing.assert_allclose(a, b, atol=(4e-3 if dtype is np.float16 else 3e-2) * np.abs(b).max())
+        np.testing.assert_allclose(
+            a, b, atol=(4e-3 if dtype is np.float16 else 3e-2) * np.abs(b).max()
+        )
 
 
 def test_many_addends_are_added_in_float32() -> None:
@@ -72,10 +76,14 @@ def test_many_addends_are_added_in_float32() -> None:
 def test_zeros_of_bfloat16(opset: int) -> None:
     """Before opset 20 no operator makes them."""
     feeds = {"x": X.astype(ml_dtypes.bfloat16)}
-    graph = gradient(op_model("y = Slice (x, s, e, a, t)", feeds, constants=SLICE, opset=opset), seed="input")
+    graph = gradient(
+        op_model("y = Slice (x, s, e, a, t)", feeds, constants=SLICE, opset=opset), seed="input"
+    )
     u = np.ones((4, 2), ml_dtypes.bfloat16)
     found = run(graph, {**feeds, "y_grad": u})["x_grad"]
-    np.testing.assert_array_equal(np.asarray(found, np.float32), np.tile([0, 0, 1, 0, 1, 0], (4, 1)))
+    np.testing.assert_array_equal(
+        np.asarray(found, np.float32), np.tile([0, 0, 1, 0, 1, 0], (4, 1))
+    )
 
 
 SLICE = {"s": np.array([4]), "e": np.array([0]), "a": np.array([1]), "t": np.array([-2])}
@@ -83,9 +91,14 @@ SLICE = {"s": np.array([4]), "e": np.array([0]), "a": np.array([1]), "t": np.arr
 
 def test_bounds_that_were_attributes() -> None:
     """onnx.version_converter writes them in float32 whatever the model's dtype."""
-    for node in ("y = Clip <min = -0.5, max = 0.5> (x)", "y = Pad <pads = [0, 1, 0, 1], value = 2.0> (x)"):
+    for node in (
+        "y = Clip <min = -0.5, max = 0.5> (x)",
+        "y = Pad <pads = [0, 1, 0, 1], value = 2.0> (x)",
+    ):
         feeds = {"x": X.astype(np.float16)}
         graph = gradient(op_model(node, feeds, opset=10), seed="input")
-        y = reference(graph, {**feeds, "y_grad": np.ones((4, 8 if "Pad" in node else 6), np.float16)})
+        y = reference(
+            graph, {**feeds, "y_grad": np.ones((4, 8 if "Pad" in node else 6), np.float16)}
+        )
         found = run(graph, {**feeds, "y_grad": np.ones((4, 8 if "Pad" in node else 6), np.float16)})
         np.testing.assert_array_equal(found["x_grad"], y["x_grad"])

@@ -36,16 +36,22 @@ def test_negative_log_likelihood(reduction: str) -> None:
     check_op(f"{node}> (x, l)", {"x": normal(3, 4), "l": LABELS})
     check_op(f"{node}, ignore_index = 1> (x, l, w)", weighted)
     labels = np.array([[1, 0], [3, -100], [2, 1]], np.int32)
-    check_op(f"{node}, ignore_index = -100> (x, l)", {"x": normal(3, 4, 2), "l": labels}, symbolic=True)
+    check_op(
+        f"{node}, ignore_index = -100> (x, l)", {"x": normal(3, 4, 2), "l": labels}, symbolic=True
+    )
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("shape", [(2, 3), (2, 3, 2)])
 @pytest.mark.parametrize("op", ["SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"])
-def test_nothing_but_ignored_labels(op: str, shape: tuple[int, ...], weighted: bool, reduction: str) -> None:
+def test_nothing_but_ignored_labels(
+    op: str, shape: tuple[int, ...], weighted: bool, reduction: str
+) -> None:
     """PyTorch's gradient is 0, though its mean is NaN."""
-    feeds = {"x": normal(*shape), "l": np.full((shape[0], *shape[2:]), -1)} | ({"w": positive(3)} if weighted else {})
+    feeds = {"x": normal(*shape), "l": np.full((shape[0], *shape[2:]), -1)} | (
+        {"w": positive(3)} if weighted else {}
+    )
     node = f'y = {op} <reduction = "{reduction}", ignore_index = -1> ({", ".join(feeds)})'
     model = op_model(node, feeds)
     graph = gradient(model, seed="input")

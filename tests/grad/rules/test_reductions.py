@@ -39,13 +39,21 @@ def adjoint_of_ones(node: str, x: list[float]) -> np.ndarray:
 
 
 def test_a_product_with_a_zero_is_exact() -> None:
-    np.testing.assert_array_equal(adjoint_of_ones("y = ReduceProd <keepdims = 0> (x)", [0, 2, 3]), [6, 0, 0])
-    np.testing.assert_array_equal(adjoint_of_ones("y = ReduceProd <keepdims = 0> (x)", [0, 0, 3]), [0, 0, 0])
+    np.testing.assert_array_equal(
+        adjoint_of_ones("y = ReduceProd <keepdims = 0> (x)", [0, 2, 3]), [6, 0, 0]
+    )
+    np.testing.assert_array_equal(
+        adjoint_of_ones("y = ReduceProd <keepdims = 0> (x)", [0, 0, 3]), [0, 0, 0]
+    )
 
 
 def test_the_norm_at_zero_has_gradient_zero() -> None:
-    np.testing.assert_array_equal(adjoint_of_ones("y = ReduceL2 <keepdims = 0> (x)", [0, 0]), [0, 0])
+    np.testing.assert_array_equal(
+        adjoint_of_ones("y = ReduceL2 <keepdims = 0> (x)", [0, 0]), [0, 0]
+    )
 
 
 def test_equal_maxima_share_evenly() -> None:
-    np.testing.assert_array_equal(adjoint_of_ones("y = ReduceMax <keepdims = 0> (x)", [1, 2, 2]), [0, 0.5, 0.5])
+    np.testing.assert_array_equal(
+        adjoint_of_ones("y = ReduceMax <keepdims = 0> (x)", [1, 2, 2]), [0, 0.5, 0.5]
+    )

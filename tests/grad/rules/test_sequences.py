@@ -60,6 +60,8 @@ def test_sequences(name: str) -> None:
 
 
 def test_position_known_only_at_run_time() -> None:
-    model = parse(graph("s = SequenceConstruct (a, b) t = SequenceAt (s, i) y = Sin (t)", more=", int64 i"))
+    model = parse(
+        graph("s = SequenceConstruct (a, b) t = SequenceAt (s, i) y = Sin (t)", more=", int64 i")
+    )
     for i in (0, -1):
         check_model(model, {"a": normal(2, 3), "b": normal(4, 3), "i": np.array(i)})

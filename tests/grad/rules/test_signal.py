@@ -23,7 +23,12 @@ def test_dft(attributes: str, length: int | None, parts: int) -> None:
         constants["n"] = np.array(length, np.int64)
     node = f"y = DFT {attributes} (x, {'n' if length else ''}, a)"
     check_op(
-        node, {"x": normal(2, 5, parts)}, constants=constants, symbolic=False, onnxruntime=length is None, seeds=(0,)
+        node,
+        {"x": normal(2, 5, parts)},
+        constants=constants,
+        symbolic=False,
+        onnxruntime=length is None,
+        seeds=(0,),
     )
 
 
@@ -33,11 +38,20 @@ def test_inverse_of_a_one_sided_spectrum(length: int | None) -> None:
     if length is not None:
         constants["n"] = np.array(length, np.int64)
     node = f"y = DFT <inverse = 1, onesided = 1> (x, {'n' if length else ''}, a)"
-    check_op(node, {"x": normal(2, 4, 2)}, constants=constants, symbolic=False, onnxruntime=False, seeds=(0,))
+    check_op(
+        node,
+        {"x": normal(2, 4, 2)},
+        constants=constants,
+        symbolic=False,
+        onnxruntime=False,
+        seeds=(0,),
+    )
 
 
 def test_axis_is_an_attribute_before_opset_20() -> None:
-    check_op("y = DFT <axis = 2> (x)", {"x": normal(1, 2, 6, 1)}, opset=18, symbolic=False, seeds=(0,))
+    check_op(
+        "y = DFT <axis = 2> (x)", {"x": normal(1, 2, 6, 1)}, opset=18, symbolic=False, seeds=(0,)
+    )
 
 
 def test_axis_at_run_time() -> None:

@@ -60,7 +60,9 @@ def test_loop_keeps_the_dtype_of_a_state() -> None:
     assert found["last"].startswith("f32[") and found["all"] == "f16[?,2]"
 
 
-@pytest.mark.parametrize(("axis", "expected"), [(0, "f16[?,2]"), (1, "f16[2,?]"), (-1, "f16[2,?]"), (-2, "f16[?,2]")])
+@pytest.mark.parametrize(
+    ("axis", "expected"), [(0, "f16[?,2]"), (1, "f16[2,?]"), (-1, "f16[2,?]"), (-2, "f16[?,2]")]
+)
 def test_scan_stacks_its_results_along_their_axis(axis: int, expected: str) -> None:
     """An axis below zero counts from the end of the result, which has one axis more than what the body gives."""
     found = types(

@@ -40,15 +40,23 @@ CASES: dict[str, tuple[Callable[..., Any], str]] = {
     "shape": (lambda x, i, w, z, c: op.Shape(x, start=1, end=-1), "i64[1]"),
     "reduce": (lambda x, i, w, z, c: op.ReduceSum(x, [1], keepdims=0), "f32[N,M]"),
     "reduce_all": (lambda x, i, w, z, c: op.ReduceMax(x, keepdims=0), "f32[]"),
-    "reshape": (lambda x, i, w, z, c: op.Reshape(x, [0, 2, 2, 0]), None),  # 0 copies an axis that is not there
+    "reshape": (
+        lambda x, i, w, z, c: op.Reshape(x, [0, 2, 2, 0]),
+        None,
+    ),  # 0 copies an axis that is not there
     "reshape_kept": (lambda x, i, w, z, c: op.Reshape(x, [0, 2, 2, -1]), "f32[N,2,2,M]"),
     "reshape_product": (lambda x, i, w, z, c: op.Reshape(x, [-1, 4]), "f32[?,4]"),
-    "reshape_shape": (lambda x, i, w, z, c: op.Reshape(x, op.Concat(op.Shape(x, end=1), [-1], axis=0)), "f32[N,?]"),
+    "reshape_shape": (
+        lambda x, i, w, z, c: op.Reshape(x, op.Concat(op.Shape(x, end=1), [-1], axis=0)),
+        "f32[N,?]",
+    ),
     "reshape_partly": (  # one element tells the other sizes: -1 and 1
         lambda x, i, w, z, c: op.Reshape(
             x,
             op.Concat(
-                op.Shape(x, end=1), op.Cast(op.Squeeze(op.ReduceMax(w), [0]), to=TensorProto.INT64) * [-1, 1], axis=0
+                op.Shape(x, end=1),
+                op.Cast(op.Squeeze(op.ReduceMax(w), [0]), to=TensorProto.INT64) * [-1, 1],
+                axis=0,
             ),
         ),
         "f32[N,?,?]",
@@ -56,13 +64,19 @@ CASES: dict[str, tuple[Callable[..., Any], str]] = {
     "reshape_back": (lambda x, i, w, z, c: op.Reshape(op.Flatten(x), op.Shape(x)), "f32[N,4,M]"),
     "expand": (lambda x, i, w, z, c: op.Expand(z, op.Shape(x)), "f32[N,4,M]"),
     "tile": (lambda x, i, w, z, c: op.Tile(z, [1, 4, 1]), "f32[N,4,M]"),
-    "constant_of_shape": (lambda x, i, w, z, c: op.ConstantOfShape(op.Shape(x, start=1)), "f32[4,M]"),
+    "constant_of_shape": (
+        lambda x, i, w, z, c: op.ConstantOfShape(op.Shape(x, start=1)),
+        "f32[4,M]",
+    ),
     "range": (lambda x, i, w, z, c: op.Range(0, op.Squeeze(op.Shape(x, end=1)), 1), "i64[N]"),
     "range_from": (lambda x, i, w, z, c: op.Range(1, op.Squeeze(op.Shape(x, end=1)), 1), "i64[?]"),
     "slice": (lambda x, i, w, z, c: op.Slice(x, [0], [2], [1]), "f32[N,2,M]"),
     "slice_symbol": (lambda x, i, w, z, c: op.Slice(x, [0], [1], [0]), "f32[?,4,M]"),
     "slice_whole": (lambda x, i, w, z, c: op.Slice(x, [0], [(1 << 63) - 1], [0]), "f32[N,4,M]"),
-    "slice_run_time": (lambda x, i, w, z, c: op.Slice(x, [0], op.Shape(w, start=1), [-1]), "f32[N,4,?]"),
+    "slice_run_time": (
+        lambda x, i, w, z, c: op.Slice(x, [0], op.Shape(w, start=1), [-1]),
+        "f32[N,4,?]",
+    ),
     "split": (lambda x, i, w, z, c: op.Split(x, [3, 1], axis=1, outputs=2)[0], "f32[N,3,M]"),
     "split_evenly": (lambda x, i, w, z, c: op.Split(x, axis=1, outputs=2)[1], "f32[N,2,M]"),
     "gather": (lambda x, i, w, z, c: op.Gather(x, i, axis=1), "f32[N,N,M]"),
@@ -75,12 +89,18 @@ CASES: dict[str, tuple[Callable[..., Any], str]] = {
     "einsum": (lambda x, i, w, z, c: op.Einsum(x, w, equation="ncm,cp->nmp"), "f32[N,M,P]"),
     "top_k": (lambda x, i, w, z, c: op.TopK(x, 2, axis=1, outputs=2)[1], "i64[N,2,M]"),
     "arithmetic": (
-        lambda x, i, w, z, c: op.Expand(0.0, op.Concat(op.Shape(x, end=1) * 1 + 0, op.Shape(w, end=1) * 2, axis=0)),
+        lambda x, i, w, z, c: op.Expand(
+            0.0, op.Concat(op.Shape(x, end=1) * 1 + 0, op.Shape(w, end=1) * 2, axis=0)
+        ),
         "f32[N,8]",
     ),
     "through_float": (  # 4 / 3 * 3 is 4 in floats and 3 in integers: nothing may be claimed
         lambda x, i, w, z, c: op.Expand(
-            0.0, op.Cast(op.Cast(op.Shape(w, end=1), to=TensorProto.FLOAT) / 3.0 * 3.0 + 0.5, to=TensorProto.INT64)
+            0.0,
+            op.Cast(
+                op.Cast(op.Shape(w, end=1), to=TensorProto.FLOAT) / 3.0 * 3.0 + 0.5,
+                to=TensorProto.INT64,
+            ),
         ),
         "f32[?]",
     ),
@@ -117,7 +137,9 @@ def test_types_are_right_and_as_good_as_expected(name: str) -> None:
     assert str(out.type) == expected
     block.add_output(out)
     model = to_proto(block.program)
-    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph.output[1].type.tensor_type
+    inferred = (
+        onnx.shape_inference.infer_shapes(model, data_prop=True).graph.output[1].type.tensor_type
+    )
     assert inferred.elem_type == out.dtype
     for ours, theirs in zip(out.shape or (), inferred.shape.dim):
         assert not theirs.HasField("dim_value") or ours == theirs.dim_value
@@ -133,7 +155,10 @@ DIMS = st.sampled_from([1, 3, "N", "M", None])
 def test_broadcast_claims_only_what_holds(shapes: list[Shape]) -> None:
     claimed = broadcast_shapes(shapes)
     for sizes in ({"N": 3, "M": 3}, {"N": 1, "M": 3}, {"N": 3, "M": 1}, {"N": 2, "M": 2}):
-        real = [tuple(sizes[d] if isinstance(d, str) else 3 if d is None else d for d in s) for s in shapes]
+        real = [
+            tuple(sizes[d] if isinstance(d, str) else 3 if d is None else d for d in s)
+            for s in shapes
+        ]
         try:
             result = np.broadcast_shapes(*real)
         except ValueError:
@@ -142,12 +167,19 @@ def test_broadcast_claims_only_what_holds(shapes: list[Shape]) -> None:
 
 
 LOGICAL = ("Not", "And", "Or", "Xor")
-ATTRIBUTES: dict[str, dict[str, Any]] = {"Transpose": {"perm": [1, 0]}, "Cast": {"to": 7}, "Concat": {"axis": 1}}
+ATTRIBUTES: dict[str, dict[str, Any]] = {
+    "Transpose": {"perm": [1, 0]},
+    "Cast": {"to": 7},
+    "Concat": {"axis": 1},
+}
 
 
 QUICK = sorted(closed_forms.CLOSED_FORMS)
 VERSIONS = [
-    (name, opset) for name in QUICK for opset in (7, 13, 20) if name != "Reshape" and attributes.schema(name, opset, "")
+    (name, opset)
+    for name in QUICK
+    for opset in (7, 13, 20)
+    if name != "Reshape" and attributes.schema(name, opset, "")
 ]
 
 
@@ -160,12 +192,16 @@ def test_closed_forms_agree_with_onnx(name: str, opset: int) -> None:
     graph = f"g ({first}, {kind}[3,3] b, {kind}[3,3] d) => (bool[3,3] y) {{ y = Cast<to=9>(a) }}"
     block = load(parse(graph, opset=opset)).main
     with emitting(block) as at:
-        getattr(op, name)(*block.inputs[: 2 if name == "Concat" else schema.min_input], **ATTRIBUTES.get(name, {}))
+        getattr(op, name)(
+            *block.inputs[: 2 if name == "Concat" else schema.min_input], **ATTRIBUTES.get(name, {})
+        )
     (binding,) = at.emitted
     (theirs,) = at_emission._onnx_types(schema, binding.node, binding.inputs, block)
     assert isinstance(theirs, TensorType)
     assert binding.out.dtype == theirs.dtype
-    assert theirs.shape is None or binding.out.shape == theirs.shape  # onnx says little about old versions
+    assert (
+        theirs.shape is None or binding.out.shape == theirs.shape
+    )  # onnx says little about old versions
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -176,14 +212,21 @@ def test_closed_forms_of_unknown_shapes_agree_with_onnx(name: str) -> None:
     first = f"{'bool' if name == 'Where' else kind}[3,3] a"
     second = "int64[2]" if name == "Reshape" else f"{kind}[3,3]"
     block = load(
-        parse(f"g ({first}, {second} b, {kind}[3,3] d) => (bool[3,3] y) {{ y = Cast<to=9>(a) }}", opset=20)
+        parse(
+            f"g ({first}, {second} b, {kind}[3,3] d) => (bool[3,3] y) {{ y = Cast<to=9>(a) }}",
+            opset=20,
+        )
     ).main
     for v in block.inputs:
         v.type = TensorType(v.dtype, None)
     with emitting(block) as at:
-        getattr(op, name)(*block.inputs[: 2 if name == "Concat" else schema.min_input], **ATTRIBUTES.get(name, {}))
+        getattr(op, name)(
+            *block.inputs[: 2 if name == "Concat" else schema.min_input], **ATTRIBUTES.get(name, {})
+        )
     (binding,) = at.emitted
-    assert [binding.out.type] == at_emission._onnx_types(schema, binding.node, binding.inputs, block)
+    assert [binding.out.type] == at_emission._onnx_types(
+        schema, binding.node, binding.inputs, block
+    )
 
 
 @pytest.mark.parametrize("name", ["ReduceSum", "ReduceMean", "Reshape"])
@@ -210,13 +253,17 @@ WITH_INTEGERS: list[tuple[str, list[int], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "ints", "options"), WITH_INTEGERS)
-def test_closed_forms_with_integers_agree_with_onnx(name: str, ints: list[int], options: dict[str, Any]) -> None:
+def test_closed_forms_with_integers_agree_with_onnx(
+    name: str, ints: list[int], options: dict[str, Any]
+) -> None:
     block = load(parse("g (float[3,2,4] a) => (float[3,2,4] y) { y = Neg (a) }", opset=20)).main
     with emitting(block) as at:
         found = getattr(op, name)(block.inputs[0], np.array(ints, np.int64), **options)
     schema = attributes.schema(name, 20, "")
     assert schema is not None
-    assert [found.type] == at_emission._onnx_types(schema, at.emitted[-1].node, at.emitted[-1].inputs, block)
+    assert [found.type] == at_emission._onnx_types(
+        schema, at.emitted[-1].node, at.emitted[-1].inputs, block
+    )
 
 
 @pytest.mark.parametrize("sizes", [[-2, -12], [-2, 12], [-1, -1], [-1, 5]])
@@ -228,14 +275,18 @@ def test_a_reshape_to_impossible_sizes_is_refused(sizes: list[int]) -> None:
 
 @pytest.mark.parametrize(("left", "right"), [("float", "double"), ("double", "float")])
 def test_a_product_of_two_dtypes_is_refused(left: str, right: str) -> None:
-    block = load(parse(f"g ({left}[3,2] a, {right}[2,5] b) => ({left}[3,2] y) {{ y = Neg (a) }}", opset=20)).main
+    block = load(
+        parse(f"g ({left}[3,2] a, {right}[2,5] b) => ({left}[3,2] y) {{ y = Neg (a) }}", opset=20)
+    ).main
     with emitting(block), pytest.raises(InternalError):
         op.MatMul(*block.inputs)
 
 
 @pytest.mark.parametrize("options", [{}, {"transA": 1}, {"transB": 1}, {"transA": 1, "transB": 1}])
 def test_gemm_agrees_with_onnx(options: dict[str, int]) -> None:
-    block = load(parse("g (float[3,2] a, float[2,5] b) => (float[3,2] y) { y = Neg (a) }", opset=20)).main
+    block = load(
+        parse("g (float[3,2] a, float[2,5] b) => (float[3,2] y) { y = Neg (a) }", opset=20)
+    ).main
     a, b = block.inputs
     with emitting(block):
         a = op.Transpose(a) if options.get("transA") else a

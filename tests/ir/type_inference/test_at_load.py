@@ -17,7 +17,9 @@ from tests.backend_suite import Case, usable
 from tests.helpers import parse
 
 
-def declare(model: onnx.ModelProto, name: str, shape: list[int | str | None], dtype: int = TensorProto.FLOAT) -> None:
+def declare(
+    model: onnx.ModelProto, name: str, shape: list[int | str | None], dtype: int = TensorProto.FLOAT
+) -> None:
     model.graph.value_info.append(onnx.helper.make_tensor_value_info(name, dtype, shape))
 
 
@@ -144,16 +146,26 @@ def wrong(case: Case) -> str:
         value.type.tensor_type.ClearField("shape")
     block = load(model).main
     sizes: dict[str, set[int]] = {}
-    pairs = [(v, case.inputs.get(v.name)) for v in block.inputs] + list(zip(block.outputs, case.outputs, strict=True))
+    pairs = [(v, case.inputs.get(v.name)) for v in block.inputs] + list(
+        zip(block.outputs, case.outputs, strict=True)
+    )
     for var, value in pairs:
-        comparable = isinstance(value, np.ndarray) and isinstance(var.type, TensorType) and value.dtype.kind not in "OU"
+        comparable = (
+            isinstance(value, np.ndarray)
+            and isinstance(var.type, TensorType)
+            and value.dtype.kind not in "OU"
+        )
         if comparable and not _fits(var, value, sizes):
             return f"{var!r} is {value.dtype}{list(value.shape)}"
     return ""
 
 
-def _fits(var: Var, value: np.ndarray[tuple[int, ...], np.dtype[np.generic]], sizes: dict[str, set[int]]) -> bool:
-    if numpy_dtype(var.dtype) != value.dtype or (var.shape is not None and len(var.shape) != value.ndim):
+def _fits(
+    var: Var, value: np.ndarray[tuple[int, ...], np.dtype[np.generic]], sizes: dict[str, set[int]]
+) -> bool:
+    if numpy_dtype(var.dtype) != value.dtype or (
+        var.shape is not None and len(var.shape) != value.ndim
+    ):
         return False
     for d, real in zip(var.shape or (), value.shape):
         if isinstance(d, str):
@@ -189,7 +201,9 @@ def test_symbols_that_onnx_makes_up_are_none_that_the_file_declares(case: str) -
     values = {v.name: v for v in program.main.vars()}
     first, second = (values[n].shape or () for n in ("n1", "n2"))
     assert not same_dim(first[1], second[1])
-    assert not same_dim(first[1], (x.shape or ())[0]) and not same_dim(second[1], (y.shape or ())[0])
+    assert not same_dim(first[1], (x.shape or ())[0]) and not same_dim(
+        second[1], (y.shape or ())[0]
+    )
     assert "Expand" in str(onnxgrad.optimize(program, verify=False).main)
 
 

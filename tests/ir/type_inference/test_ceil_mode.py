@@ -28,7 +28,9 @@ def test_as_onnxruntime(attributes: str, size: tuple[int, int], opset: int) -> N
         p = Pad <mode = "edge"> (y, n)
         z = AveragePool <ceil_mode = 1, kernel_shape = [1, 1], strides = [2, 3]> (p) }}"""
     )
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([0, 0, 1, 0, 0, 0, 0, 2]), "n"))
+    model.graph.initializer.append(
+        onnx.numpy_helper.from_array(np.array([0, 0, 1, 0, 0, 0, 0, 2]), "n")
+    )
     found = run(model, {"x": np.zeros((1, 2, h, w), np.float32)})
     y, z = load(model).main.outputs
     assert (y.shape, z.shape) == (found["y"].shape, found["z"].shape)

@@ -39,7 +39,11 @@ def variants(case: Case) -> Iterator[tuple[str, ModelProto]]:
     bare.ir_version = max(bare.ir_version, 4)
     for value in list(bare.graph.input):
         array = case.inputs.get(value.name)
-        if isinstance(array, np.ndarray) and array.size <= 16 and array.dtype.name in ("int64", "int32", "float32"):
+        if (
+            isinstance(array, np.ndarray)
+            and array.size <= 16
+            and array.dtype.name in ("int64", "int32", "float32")
+        ):
             bare.graph.initializer.append(onnx.numpy_helper.from_array(array, value.name))
             bare.graph.input.remove(value)
     if bare.graph.initializer:
@@ -87,7 +91,11 @@ def computed(case: Case, model: ModelProto) -> list[Any] | None:
 
 def misfit(var: Var, value: Any, sizes: dict[str, int]) -> str:
     """What of a value's type is not that of the computed array; '' when all is."""
-    if not isinstance(var.type, TensorType) or not isinstance(value, np.ndarray) or var.type.shape is None:
+    if (
+        not isinstance(var.type, TensorType)
+        or not isinstance(value, np.ndarray)
+        or var.type.shape is None
+    ):
         return ""
     shape = var.type.shape
     wrong = len(shape) != value.ndim

@@ -9,7 +9,13 @@ import pytest
 
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
-from onnxgrad.laws.parallel.concat_and_split import concat, known_size, reason_not_to_split, split, stack
+from onnxgrad.laws.parallel.concat_and_split import (
+    concat,
+    known_size,
+    reason_not_to_split,
+    split,
+    stack,
+)
 from tests.helpers import parse
 from tests.rewriting import emitted, model_of
 
@@ -24,7 +30,9 @@ def test_inputs_are_joined_when_the_model_runs(axis: int) -> None:
 
 
 def test_constants_are_joined_now() -> None:
-    block = load(model_of("g (float[2,3] x) => (float[2,3] y) { y = Add(x, a) }", {"a": A, "b": B})).main
+    block = load(
+        model_of("g (float[2,3] x) => (float[2,3] y) { y = Add(x, a) }", {"a": A, "b": B})
+    ).main
     with emitting(block):
         whole = concat([block.initializers["a"], block.initializers["b"]], -1)
     assert whole.is_constant and whole.shape == (2, 7) and whole.name.startswith("a_merged")
@@ -75,7 +83,9 @@ def test_split_by_sizes_known_only_at_run_time(source_axis: int) -> None:
 
     def build(v: dict[str, Any]) -> Any:
         sources = [v["a"], v["b"]]
-        return split(concat(sources, 1), [known_size(s, 1) for s in sources], sources, source_axis, 1)
+        return split(
+            concat(sources, 1), [known_size(s, 1) for s in sources], sources, source_axis, 1
+        )
 
     for width in (1, 5):
         a, b = np.ones((2, width), np.float32), B
@@ -102,6 +112,8 @@ def test_sizes() -> None:
         (None, [3, "N"], 13, None),
     ],
 )
-def test_what_an_opset_cannot_split(rank: int | None, sizes: Any, opset: int, reason: str | None) -> None:
+def test_what_an_opset_cannot_split(
+    rank: int | None, sizes: Any, opset: int, reason: str | None
+) -> None:
     found = reason_not_to_split(rank, sizes, opset)
     assert found is None if reason is None else found is not None and reason in found

@@ -46,9 +46,15 @@ def gathered_parts(v: dict[str, Any]) -> Parts:
 
 @pytest.mark.parametrize(
     ("text", "constants", "read", "x"),
-    [(SPLIT, N, split_parts, X), (STACK, ONES, stacked_parts, X4), (GATHER, CHANNELS, gathered_parts, abs(X4))],
+    [
+        (SPLIT, N, split_parts, X),
+        (STACK, ONES, stacked_parts, X4),
+        (GATHER, CHANNELS, gathered_parts, abs(X4)),
+    ],
 )
-def test_another_value_is_parted_in_the_same_way(text: str, constants: Any, read: Any, x: Any) -> None:
+def test_another_value_is_parted_in_the_same_way(
+    text: str, constants: Any, read: Any, x: Any
+) -> None:
     def build(v: dict[str, Any]) -> list[Any]:
         parts = read(v)
         assert [o.name for o in parts.outs] == ["p", "q"]
@@ -56,7 +62,10 @@ def test_another_value_is_parted_in_the_same_way(text: str, constants: Any, read
         assert again.made and not set(again.made) & set(parts.made)
         return [*parts.outs, *again.outs]
 
-    feeds = {"x": x, "u": np.ones([3, 1] if text is SPLIT else [3] if text is STACK else [2, 1], np.float32)}
+    feeds = {
+        "x": x,
+        "u": np.ones([3, 1] if text is SPLIT else [3] if text is STACK else [2, 1], np.float32),
+    }
     if text is SPLIT:
         feeds["flat"] = np.ones(2, np.float32)
     p, q, p2, q2 = emitted(model_of(text, constants), build, feeds)
@@ -73,7 +82,10 @@ def joined(text: str, constants: Any, read: Any, operands: Any, feeds: Any) -> A
         whole = parts.join(chosen)
         assert whole is not None
         moved = parts.of(parts.whole + whole)
-        return [m - (o if c is None else o + c) for m, o, c in zip(moved, parts.outs, chosen, strict=True)]
+        return [
+            m - (o if c is None else o + c)
+            for m, o, c in zip(moved, parts.outs, chosen, strict=True)
+        ]
 
     for difference in emitted(model_of(text, constants), build, feeds):
         assert not difference.any()
@@ -93,28 +105,60 @@ def test_operands_beside_a_split() -> None:
 
 def test_operands_of_channels_that_were_gathered() -> None:
     feeds = {"x": X4, "u": np.float32([[7], [8]])}
-    for operands in (lambda v: [v["c"], v["u"]], lambda v: [v["c"], v["e"]], lambda v: [v["u"], None]):
-        joined(GATHER, {**CHANNELS, "c": C["c"], "e": np.float32([[5], [6]])}, gathered_parts, operands, feeds)
+    for operands in (
+        lambda v: [v["c"], v["u"]],
+        lambda v: [v["c"], v["e"]],
+        lambda v: [v["u"], None],
+    ):
+        joined(
+            GATHER,
+            {**CHANNELS, "c": C["c"], "e": np.float32([[5], [6]])},
+            gathered_parts,
+            operands,
+            feeds,
+        )
 
 
 def test_operands_beside_a_stack() -> None:
     feeds = {"x": X4, "u": np.float32([7, 8, 9])}
     constants = {**ONES, "c": np.float32([1, 2, 3]), "m": np.ones((4, 3), np.float32)}
-    for operands in (lambda v: [v["c"], v["u"]], lambda v: [v["m"], None], lambda v: [v["u"], v["u"]]):
+    for operands in (
+        lambda v: [v["c"], v["u"]],
+        lambda v: [v["m"], None],
+        lambda v: [v["u"], v["u"]],
+    ):
         joined(STACK, constants, stacked_parts, operands, feeds)
 
 
 def test_what_a_split_takes() -> None:
-    constants = {**N, **C, "one": np.float32(4), "row": np.ones(3, np.float32), "all": np.ones((2, 2, 3), np.float32)}
+    constants = {
+        **N,
+        **C,
+        "one": np.float32(4),
+        "row": np.ones(3, np.float32),
+        "all": np.ones((2, 2, 3), np.float32),
+    }
     v = {v.name: v for v in load(model_of(SPLIT, constants)).main.vars()}
     parts = split_parts(v)
-    takes = {n: parts.takes(v[n], parts.outs[0]) for n in ("c", "d", "one", "row", "all", "u", "flat")}
-    assert takes == {"c": True, "d": False, "one": True, "row": False, "all": False, "u": False, "flat": False}
+    takes = {
+        n: parts.takes(v[n], parts.outs[0]) for n in ("c", "d", "one", "row", "all", "u", "flat")
+    }
+    assert takes == {
+        "c": True,
+        "d": False,
+        "one": True,
+        "row": False,
+        "all": False,
+        "u": False,
+        "flat": False,
+    }
     assert parts.takes(v["u"], parts.outs[1])
 
 
 def test_shapes_that_differ_cannot_be_stacked() -> None:
-    block = load(model_of(STACK, {**ONES, "c": np.ones(3, np.float32), "m": np.ones((4, 3), np.float32)})).main
+    block = load(
+        model_of(STACK, {**ONES, "c": np.ones(3, np.float32), "m": np.ones((4, 3), np.float32)})
+    ).main
     v = {v.name: v for v in block.vars()}
     with emitting(block):
         assert stacked_parts(v).join([v["c"], v["m"]]) is None

@@ -17,10 +17,14 @@ from tests.rewriting import model_of, special
 C2, C3 = np.float32([1, -2]), np.float32([3, 0.5, -1])
 
 
-def lifted(body: str, constants: dict[str, Any] | None = None, *, opset: int = 20, limit: int | None = None) -> Any:
+def lifted(
+    body: str, constants: dict[str, Any] | None = None, *, opset: int = 20, limit: int | None = None
+) -> Any:
     """[operators, trace] of `p, q = Split(x)` (2 and 3 of 5 columns) and `body` that makes a and b, after lifting."""
     text = f"g (float[4,5] x, float[2] u, float[3] v) => (float[4,2] a, float[4,3] b) {{ p, q = Split <axis = 1> (x, n) {body} }}"
-    given = model_of(text, {"n": np.array([2, 3]), "c": C2, "d": C3, **(constants or {})}, opset=opset)
+    given = model_of(
+        text, {"n": np.array([2, 3]), "c": C2, "d": C3, **(constants or {})}, opset=opset
+    )
     program, trace = load(given), Trace(explain=True, check_measures=True, limit=limit)
     block = program.main
     lift_above_split([b for b in block.bindings if b.op == "Split"], trace)
@@ -29,7 +33,9 @@ def lifted(body: str, constants: dict[str, Any] | None = None, *, opset: int = 2
     block.check()
     feeds = {"x": special(4, 5).clip(-50, 50), "u": C2 * 2, "v": C3 * 2}
     feeds["x"][np.isnan(feeds["x"])] = 0.5
-    for want, got in zip(reference(given, feeds).values(), reference(to_proto(program), feeds).values(), strict=True):
+    for want, got in zip(
+        reference(given, feeds).values(), reference(to_proto(program), feeds).values(), strict=True
+    ):
         np.testing.assert_array_equal(want, got)
     return [b.op for b in block.bindings if b.op != "Constant"], trace
 
@@ -74,7 +80,9 @@ def test_one_number_for_a_whole_branch() -> None:
 
 
 def test_an_operation_and_then_a_function_and_another_operation() -> None:
-    found, trace = lifted("p2 = Mul(p, c) q2 = Mul(q, d) p3 = Relu(p2) q3 = Relu(q2) a = Add(p3, u) b = Add(q3, v)")
+    found, trace = lifted(
+        "p2 = Mul(p, c) q2 = Mul(q, d) p3 = Relu(p2) q3 = Relu(q2) a = Add(p3, u) b = Add(q3, v)"
+    )
     assert sorted(found) == ["Add", "Concat", "Mul", "Relu", "Split"] and found[-1] == "Split"
     assert len(trace.firings) == 3
 

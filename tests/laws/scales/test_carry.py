@@ -70,7 +70,13 @@ def both_sides(given: Any, scale: Scale, behind: int, forward: bool, x: Any) -> 
 @pytest.mark.parametrize("forward", [True, False])
 @pytest.mark.parametrize(("node", "shape", "front", "behind", "constants", "signed"), CASES)
 def test_both_sides_are_equal(
-    node: str, shape: str, front: int, behind: int, constants: dict[str, Any], signed: bool, forward: bool
+    node: str,
+    shape: str,
+    front: int,
+    behind: int,
+    constants: dict[str, Any],
+    signed: bool,
+    forward: bool,
 ) -> None:
     given = model(node, shape, constants)
     x = weights(x=[int(d) for d in shape.split(",")])["x"]
@@ -99,14 +105,22 @@ def test_one_factor_moves_the_bounds_of_a_clip(opset: int, divide: bool, forward
         there = carry(b, scale, forward)
         if forward:
             plain = again(b, [v["x"], *there.rest], there.attrs)
-            return [again(b, [scale.times(v["x"], None), *b.inputs[1:]]), there.scale.times(plain, None)]
-        return [scale.times(v["y"], None), again(b, [there.scale.times(v["x"], None), *there.rest], there.attrs)]
+            return [
+                again(b, [scale.times(v["x"], None), *b.inputs[1:]]),
+                there.scale.times(plain, None),
+            ]
+        return [
+            scale.times(v["y"], None),
+            again(b, [there.scale.times(v["x"], None), *there.rest], there.attrs),
+        ]
 
     one, other = emitted(given, build, {"x": weights(x=(2, 3))["x"]})
     np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
-def declined(node: str, scale: Scale, reason: str, shape: str = X, forward: bool = True, **constants: Any) -> None:
+def declined(
+    node: str, scale: Scale, reason: str, shape: str = X, forward: bool = True, **constants: Any
+) -> None:
     block = load(model(node, shape, constants)).main
     b = block.outputs[0].definition
     with emitting(block), pytest.raises(Decline, match=reason):
@@ -124,11 +138,18 @@ CHANNELS = Scale(POSITIVE, 1)
         ("ReduceSum(x)", CHANNELS, "unknown, or all", {}),
         ("Reshape(x, k)", CHANNELS, "does not keep the channel axis", {"k": np.array([6, -1])}),
         ("Pad(x, k)", CHANNELS, "lengthens the axis", {"k": np.array([0, 1, 0, 0, 0, 0, 0, 0])}),
-        ("Pad(x, k, v)", CHANNELS, "other than 0", {"k": np.zeros(8, np.int64), "v": np.float32(1)}),
+        (
+            "Pad(x, k, v)",
+            CHANNELS,
+            "other than 0",
+            {"k": np.zeros(8, np.int64), "v": np.float32(1)},
+        ),
         ("Clip(x, lo)", CHANNELS, "differently in each channel", {"lo": np.float32(-1)}),
     ],
 )
-def test_what_a_scale_does_not_pass(node: str, scale: Scale, reason: str, constants: dict[str, Any]) -> None:
+def test_what_a_scale_does_not_pass(
+    node: str, scale: Scale, reason: str, constants: dict[str, Any]
+) -> None:
     declined(node, scale, reason, **constants)
 
 

@@ -109,10 +109,20 @@ def test_every_product_is_here() -> None:
 @pytest.mark.parametrize(
     ("product", "sizes", "scale", "reason"),
     [
-        ("Conv(x, w)", {"x": (1, 2, 4, 4), "w": (4, 2, 1, 1)}, scale_of(4, 2), "lies along axis 2 of Conv"),
+        (
+            "Conv(x, w)",
+            {"x": (1, 2, 4, 4), "w": (4, 2, 1, 1)},
+            scale_of(4, 2),
+            "lies along axis 2 of Conv",
+        ),
         ("Gemm(x, w)", {"x": (5, 4), "w": (4, 5)}, scale_of(5, 0), "lies along axis 0 of Gemm"),
         ("MatMul(x, w)", {"x": (5, 3, 4), "w": (5, 4, 5)}, scale_of(5, 0), "batch axis of MatMul"),
-        ("MatMul(x, w)", {"x": (3, 5, 4), "w": (4, 2)}, scale_of(5, 1), "not constant and not smaller"),
+        (
+            "MatMul(x, w)",
+            {"x": (3, 5, 4), "w": (4, 2)},
+            scale_of(5, 1),
+            "not constant and not smaller",
+        ),
     ],
 )
 def test_what_is_declined_behind(product: str, sizes: Sizes, scale: Scale, reason: str) -> None:

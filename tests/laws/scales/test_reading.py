@@ -16,9 +16,12 @@ from onnxgrad.rewrite.trace import Decline
 from tests.rewriting import model_of
 
 
-def read(constant: Any, *, op: str = "Mul", shape: str = "2,3,4,4", scalars: bool = True) -> Scale | None:
+def read(
+    constant: Any, *, op: str = "Mul", shape: str = "2,3,4,4", scalars: bool = True
+) -> Scale | None:
     model = model_of(
-        f"g (float[{shape}] x) => (float[] y) {{ y = {op}(x, s) }}", {"s": np.asarray(constant, np.float32)}
+        f"g (float[{shape}] x) => (float[] y) {{ y = {op}(x, s) }}",
+        {"s": np.asarray(constant, np.float32)},
     )
     block = load(model).main
     b = block.outputs[0].definition
@@ -40,7 +43,11 @@ def test_the_axis_is_counted_from_the_front_of_what_is_scaled(
     shape: tuple[int, ...], axis: int | None, size: int
 ) -> None:
     found = read(np.full(shape, 2))
-    assert found is not None and (found.axis, found.factors.size, found.divide) == (axis, size, False)
+    assert found is not None and (found.axis, found.factors.size, found.divide) == (
+        axis,
+        size,
+        False,
+    )
 
 
 @pytest.mark.parametrize("shape", [(3, 4, 1), (1, 1, 3, 1, 1), (5, 1, 1), (0,), (2, 3, 4, 4)])
@@ -54,10 +61,14 @@ def test_one_channel_is_a_vector_of_one() -> None:
 
 
 def test_one_factor_for_all_only_where_that_is_asked_for() -> None:
-    assert read(2.0, scalars=False) is None and read(np.full((3, 1, 1), 2), scalars=False) is not None
+    assert (
+        read(2.0, scalars=False) is None and read(np.full((3, 1, 1), 2), scalars=False) is not None
+    )
 
 
-@pytest.mark.parametrize(("op", "bad"), [("Mul", np.inf), ("Mul", np.nan), ("Div", 0.0), ("Div", np.inf)])
+@pytest.mark.parametrize(
+    ("op", "bad"), [("Mul", np.inf), ("Mul", np.nan), ("Div", 0.0), ("Div", np.inf)]
+)
 def test_factors_that_are_not_finite_are_declined(op: str, bad: float) -> None:
     with pytest.raises(Decline, match="not finite"):
         read(np.array([1, bad, 2]).reshape(3, 1, 1), op=op)
@@ -71,7 +82,9 @@ def test_a_factor_of_zero_multiplies_and_does_not_divide() -> None:
 
 
 def test_integers_scale_nothing() -> None:
-    model = model_of("g (int64[2,3] x) => (int64[2,3] y) { y = Mul(x, s) }", {"s": np.array([1, 2, 3])})
+    model = model_of(
+        "g (int64[2,3] x) => (int64[2,3] y) { y = Mul(x, s) }", {"s": np.array([1, 2, 3])}
+    )
     block = load(model).main
     assert channel_vector(block.initializers["s"], block.inputs[0]) is None
 
@@ -98,11 +111,16 @@ def test_what_is_known_only_at_run_time(s: str, op: str, runtime: bool, reason: 
             return
         found = read_scale(b, x, given, True, runtime)
     assert isinstance(found, RunTimeScale) and found.axis == (1 if s == "3,1" else 2)
-    assert not found.positive and not found.uniform and found.loses_digits, "nothing is known of its values"
+    assert not found.positive and not found.uniform and found.loses_digits, (
+        "nothing is known of its values"
+    )
 
 
 @pytest.mark.parametrize("s", ["3,4", "2,3,4", "1,1"])
 def test_several_axes_at_run_time_are_no_scale(s: str) -> None:
     block = load(model_of(RUN_TIME.format(s=s, op="Mul"))).main
     with emitting(block):
-        assert read_scale(block.outputs[0].definition, *block.inputs, scalars=False, runtime=True) is None
+        assert (
+            read_scale(block.outputs[0].definition, *block.inputs, scalars=False, runtime=True)
+            is None
+        )

@@ -40,7 +40,9 @@ def test_the_same_numbers_as_a_constant_one(of: Callable[[Scale], list[Any]]) ->
 
 
 def test_times() -> None:
-    (found,) = emitted(parse(MODEL), lambda v: [RunTimeScale.of(v["s"], 4, 1).times(v["x"], 1)], FEEDS)
+    (found,) = emitted(
+        parse(MODEL), lambda v: [RunTimeScale.of(v["s"], 4, 1).times(v["x"], 1)], FEEDS
+    )
     np.testing.assert_array_equal(found, FEEDS["x"] * FEEDS["s"])
 
 

@@ -22,11 +22,17 @@ def values(text: str, **constants: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("divide", [False, True])
-@pytest.mark.parametrize(("shape", "axis"), [((3,), 0), ((3, 2), 0), ((2, 3), 1), ((2, 3, 4, 5), 1), ((2, 4, 3), 2)])
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((3,), 0), ((3, 2), 0), ((2, 3), 1), ((2, 3, 4, 5), 1), ((2, 4, 3), 2)]
+)
 def test_times_lies_along_its_axis(shape: tuple[int, ...], axis: int, divide: bool) -> None:
-    model = parse(f"g (float[{','.join(map(str, shape))}] x) => (float y) {{ y = ReduceSum <keepdims = 0> (x) }}")
+    model = parse(
+        f"g (float[{','.join(map(str, shape))}] x) => (float y) {{ y = ReduceSum <keepdims = 0> (x) }}"
+    )
     x = weights(x=shape)["x"]
-    (found,) = emitted(model, lambda v: [Scale(FACTORS, axis, divide).times(v["x"], axis)], {"x": x})
+    (found,) = emitted(
+        model, lambda v: [Scale(FACTORS, axis, divide).times(v["x"], axis)], {"x": x}
+    )
     along = FACTORS.reshape([3 if i == axis else 1 for i in range(len(shape))])
     np.testing.assert_allclose(found, x / along if divide else x * along, rtol=1e-6)
 
@@ -34,13 +40,17 @@ def test_times_lies_along_its_axis(shape: tuple[int, ...], axis: int, divide: bo
 def test_one_factor_lies_along_no_axis() -> None:
     model = parse("g (float[2,5] x) => (float[2,5] y) { y = Neg(x) }")
     x = weights(x=(2, 5))["x"]
-    (found,) = emitted(model, lambda v: [Scale(np.float32(3).reshape(()), None).times(v["x"], 1)], {"x": x})
+    (found,) = emitted(
+        model, lambda v: [Scale(np.float32(3).reshape(()), None).times(v["x"], 1)], {"x": x}
+    )
     np.testing.assert_allclose(found, 3 * x, rtol=1e-6)
 
 
 @pytest.mark.parametrize("shape", ["[2,4]", "[]"])
 def test_what_does_not_have_these_channels_is_declined(shape: str) -> None:
-    block = load(parse(f"g (float{shape.replace('[]', '')} x, float[] z) => (float[] y) {{ y = Add(x, z) }}")).main
+    block = load(
+        parse(f"g (float{shape.replace('[]', '')} x, float[] z) => (float[] y) {{ y = Add(x, z) }}")
+    ).main
     v = next(v for v in block.inputs if v.name == ("z" if shape == "[]" else "x"))
     with emitting(block), pytest.raises(Decline, match="does not have 3 channels"):
         Scale(FACTORS, 1).times(v, 1 if shape != "[]" else 0)
@@ -61,7 +71,9 @@ def test_a_constant_keeps_its_digits_or_is_left(
     dtype: Any, value: float, factor: float, divide: bool, loses: bool
 ) -> None:
     kind = {np.float16: "float16", np.float32: "float", np.float64: "double"}[dtype]
-    model = model_of(f"g ({kind}[2] x) => ({kind}[2] y) {{ y = Mul(x, w) }}", {"w": np.full(2, value, dtype)})
+    model = model_of(
+        f"g ({kind}[2] x) => ({kind}[2] y) {{ y = Mul(x, w) }}", {"w": np.full(2, value, dtype)}
+    )
     block = load(model).main
     scale = Scale(np.full(2, factor, dtype), 0, divide)
     with emitting(block):
@@ -70,16 +82,27 @@ def test_a_constant_keeps_its_digits_or_is_left(
                 scale.times(block.initializers["w"], 0)
         else:
             assert scale.times(block.initializers["w"], 0).definition is not None
-        assert scale.times(block.inputs[0], 0).definition is not None, "of an input nothing is known beforehand"
+        assert scale.times(block.inputs[0], 0).definition is not None, (
+            "of an input nothing is known beforehand"
+        )
 
 
 def test_properties() -> None:
     scale = Scale(FACTORS, 1)
     assert not scale.positive and not scale.uniform and not scale.loses_digits
     assert Scale(np.abs(FACTORS), 1).positive and Scale(np.full(3, 2.0), 1).uniform
-    assert not Scale(np.array([1.0, 0.0]), 1).positive and not Scale(np.array([1.0, np.nan]), 1).positive
-    assert (scale.inverse.divide, scale.inverse.inverse.divide, scale.at(3).axis) == (True, False, 3)
-    assert Scale(np.array([1.0, 1e-4]), 0).loses_digits and Scale(np.array([1.0, 0.0]), 0).loses_digits
+    assert (
+        not Scale(np.array([1.0, 0.0]), 1).positive
+        and not Scale(np.array([1.0, np.nan]), 1).positive
+    )
+    assert (scale.inverse.divide, scale.inverse.inverse.divide, scale.at(3).axis) == (
+        True,
+        False,
+        3,
+    )
+    assert (
+        Scale(np.array([1.0, 1e-4]), 0).loses_digits and Scale(np.array([1.0, 0.0]), 0).loses_digits
+    )
 
 
 def test_parts_of_it_and_it_among_others() -> None:
@@ -163,7 +186,9 @@ def test_where_an_axis_is_kept_whole(source: Any, axis: int, target: Any, kept: 
 
 def test_again_keeps_the_attributes_and_the_source() -> None:
     block = load(
-        parse("g (float[1,2,5,5] x, float[3,2,1,1] w) => (float[1,3,5,5] y) { y = Conv <pads = [0,0,0,0]> (x, w) }")
+        parse(
+            "g (float[1,2,5,5] x, float[3,2,1,1] w) => (float[1,3,5,5] y) { y = Conv <pads = [0,0,0,0]> (x, w) }"
+        )
     )
     b = block.main.outputs[0].definition
     with emitting(block.main, made_by="test") as at:

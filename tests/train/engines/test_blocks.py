@@ -16,7 +16,9 @@ from tests.train.common import examples, step
 
 @pytest.mark.parametrize("name", ["mlp", "gpt2", "lstm_tagger"])
 @pytest.mark.parametrize(
-    "optimizer", [SGD(momentum=0.9), *(cls() for cls in OPTIMIZERS.values() if cls.elementwise)], ids=lambda o: o.name
+    "optimizer",
+    [SGD(momentum=0.9), *(cls() for cls in OPTIMIZERS.values() if cls.elementwise)],
+    ids=lambda o: o.name,
 )
 def test_the_same_numbers(name: str, optimizer: Optimizer) -> None:
     path = ROOT / "models" / "training" / f"{name}.onnx"

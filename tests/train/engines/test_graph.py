@@ -13,14 +13,19 @@ from tests.train.common import examples, step
 
 
 @pytest.mark.parametrize("name", ["mlp", "gpt2", "resnet18"])
-@pytest.mark.parametrize("optimizer", [SGD(), SGD(momentum=0.9), AdamW()], ids=["sgd", "momentum", "adamw"])
+@pytest.mark.parametrize(
+    "optimizer", [SGD(), SGD(momentum=0.9), AdamW()], ids=["sgd", "momentum", "adamw"]
+)
 @pytest.mark.parametrize("in_place", ["states", "all"])
 def test_shared_buffers_change_no_value(name: str, optimizer: Optimizer, in_place: InPlace) -> None:
     path = ROOT / "models" / "training" / f"{name}.onnx"
     stored = np.load(path.with_suffix(".npz"))
     task = training_step(path, optimizer=optimizer)
     batch = {fed.name: stored[f"in:{fed.name}"] for fed in task.manifest.of_role("batch")}
-    shared, safe = GraphEngine(task, threads=1, in_place=in_place), GraphEngine(task, threads=1, in_place="none")
+    shared, safe = (
+        GraphEngine(task, threads=1, in_place=in_place),
+        GraphEngine(task, threads=1, in_place="none"),
+    )
     losses = [[engine.run(batch, t, 1e-2).loss for t in range(1, 9)] for engine in (shared, safe)]
     assert losses[0] == losses[1]
     expected = safe.values
@@ -45,7 +50,9 @@ def test_metrics_are_of_this_step() -> None:
     x = examples(6, seed=6)["x"]
     values = engine.values
     hidden = np.maximum(x @ values["w1"] + values["b1"], 0)
-    np.testing.assert_allclose(second.metrics["logits"], hidden @ values["w2"] + values["b2"], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        second.metrics["logits"], hidden @ values["w2"] + values["b2"], rtol=1e-5, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,7 +64,10 @@ def test_metrics_are_of_this_step() -> None:
         ({"x": np.zeros((5, 8), np.float32)}, "has 4 for N, 'x' of the same batch 5"),
         ({"x": np.zeros((4, 8), np.int64)}, "is int64, the step takes float32"),
         ({"x": np.zeros((0, 8), np.float32), "labels": np.zeros(0, np.int64)}, "is empty"),
-        ({"labels": np.array([0, 1, 3, -100])}, r"has the label 3 at \[2\]: labels are 0 to 2, or -100, which is"),
+        (
+            {"labels": np.array([0, 1, 3, -100])},
+            r"has the label 3 at \[2\]: labels are 0 to 2, or -100, which is",
+        ),
         ({"labels": np.array([0, -1, 2, 1])}, r"has the label -1 at \[1\]"),
     ],
 )

@@ -21,14 +21,19 @@ from onnxgrad.verify.running.run import run
 Sizes = Sequence[int | str | None]
 
 
-def through(outputs: Mapping[str, Sizes], dtype: int = TensorProto.DOUBLE, opset: int = 18) -> onnx.ModelProto:
+def through(
+    outputs: Mapping[str, Sizes], dtype: int = TensorProto.DOUBLE, opset: int = 18
+) -> onnx.ModelProto:
     """NAME = 1 * NAME_in for each output."""
     one = helper.make_tensor("one", dtype, (), [1.0])
     return helper.make_model(
         helper.make_graph(
             [helper.make_node("Mul", [f"{name}_in", "one"], [name]) for name in outputs],
             "through",
-            [helper.make_tensor_value_info(f"{name}_in", dtype, shape) for name, shape in outputs.items()],
+            [
+                helper.make_tensor_value_info(f"{name}_in", dtype, shape)
+                for name, shape in outputs.items()
+            ],
             [helper.make_tensor_value_info(name, dtype, shape) for name, shape in outputs.items()],
             [one],
         ),
@@ -68,21 +73,31 @@ def found(
 ) -> tuple[float, dict[str, np.ndarray]]:
     """The loss of float64 values and its gradient by each, by the reference; onnxruntime finds the same."""
     arrays = {k: np.asarray(v, np.float64) for k, v in values.items()}
-    sizes = {k: [f"{k}{i}" if symbolic else d for i, d in enumerate(v.shape)] for k, v in arrays.items()}
+    sizes = {
+        k: [f"{k}{i}" if symbolic else d for i, d in enumerate(v.shape)] for k, v in arrays.items()
+    }
     if symbolic and len({v.shape for v in arrays.values()}) == 1:
         sizes = {k: [f"d{i}" for i in range(v.ndim)] for k, v in arrays.items()}
-    graph = onnxgrad.gradient(with_loss(through(sizes, opset=opset), loss), [f"{k}_in" for k in wrt or arrays])
+    graph = onnxgrad.gradient(
+        with_loss(through(sizes, opset=opset), loss), [f"{k}_in" for k in wrt or arrays]
+    )
     feeds = {**{f"{k}_in": v for k, v in arrays.items()}, **labels}
     legs = [reference(graph, feeds)] + ([run(graph, feeds)] if onnxruntime else [])
     names = [v.name for v in graph.graph.output]
     if onnxruntime:
         for name in names:
-            np.testing.assert_allclose(legs[1][name], legs[0][name], rtol=1e-9, atol=1e-12, err_msg=name)
+            np.testing.assert_allclose(
+                legs[1][name], legs[0][name], rtol=1e-9, atol=1e-12, err_msg=name
+            )
     first = legs[0]
-    return float(first[names[0]]), {k: first[n] for k, n in zip(wrt or arrays, names[1:], strict=True)}
+    return float(first[names[0]]), {
+        k: first[n] for k, n in zip(wrt or arrays, names[1:], strict=True)
+    }
 
 
-def check(loss: Loss, formula: Callable[..., Any], values: Mapping[str, Any], labels: Mapping[str, Any]) -> None:
+def check(
+    loss: Loss, formula: Callable[..., Any], values: Mapping[str, Any], labels: Mapping[str, Any]
+) -> None:
     """The loss is the formula over arrays, and its gradient the formula's differences."""
     arrays = {k: np.asarray(v, np.float64) for k, v in values.items()}
     value, gradients = found(loss, arrays, labels)

@@ -35,13 +35,18 @@ def compare(case: Case, wrt: list[str] | None = None, zero_at_nan: bool = False)
 
     loss, values, labels, of_torch = case
     got, gradients = found(loss, values, labels, wrt=wrt, symbolic=bool(len(str(case)) % 2))
-    tensors = {k: torch.tensor(np.asarray(v), dtype=torch.float64, requires_grad=True) for k, v in values.items()}
+    tensors = {
+        k: torch.tensor(np.asarray(v), dtype=torch.float64, requires_grad=True)
+        for k, v in values.items()
+    }
     expected = of_torch(**tensors, **{k: torch.as_tensor(v) for k, v in labels.items()})
     np.testing.assert_allclose(got, expected.item(), rtol=1e-10, atol=1e-12)
     expected.backward()
     for name, gradient in gradients.items():
         wanted = tensors[name].grad.numpy()
-        np.testing.assert_allclose(gradient, wanted, rtol=1e-10, atol=1e-12, err_msg=f"{loss}: {name}")
+        np.testing.assert_allclose(
+            gradient, wanted, rtol=1e-10, atol=1e-12, err_msg=f"{loss}: {name}"
+        )
 
 
 def choice(rng: np.random.Generator, *options: Any) -> Any:
@@ -61,7 +66,8 @@ def of_torch(name: str, **options: Any) -> Callable[..., Any]:
     import torch
 
     options = {
-        k: torch.tensor(v, dtype=torch.float64) if "weight" in k and v is not None else v for k, v in options.items()
+        k: torch.tensor(v, dtype=torch.float64) if "weight" in k and v is not None else v
+        for k, v in options.items()
     }
     return getattr(torch.nn, name)(**options)
 
@@ -80,7 +86,9 @@ def test_cross_entropy_of_indices(shape: tuple[int, ...], seed: int) -> None:
     if np.all(labels == options["ignore_index"]):
         options = {**options, "reduction": "sum"}
         module.reduction = "sum"
-    compare((CrossEntropy(**options), values, {"labels": labels}, lambda z, labels: module(z, labels)))
+    compare(
+        (CrossEntropy(**options), values, {"labels": labels}, lambda z, labels: module(z, labels))
+    )
     # the classes on any axis
     for to in range(len(shape)):
         moved = {"z": np.moveaxis(values["z"], axis, to)}
@@ -131,11 +139,24 @@ def test_elementwise(seed: int) -> None:
     for loss, module in (
         (MSE(reduction=reduction), of_torch("MSELoss", reduction=reduction)),
         (L1(reduction=reduction), of_torch("L1Loss", reduction=reduction)),
-        (Huber(delta=delta, reduction=reduction), of_torch("HuberLoss", delta=delta, reduction=reduction)),
-        (SmoothL1(beta=beta, reduction=reduction), of_torch("SmoothL1Loss", beta=beta, reduction=reduction)),
+        (
+            Huber(delta=delta, reduction=reduction),
+            of_torch("HuberLoss", delta=delta, reduction=reduction),
+        ),
+        (
+            SmoothL1(beta=beta, reduction=reduction),
+            of_torch("SmoothL1Loss", beta=beta, reduction=reduction),
+        ),
     ):
         compare((loss, values, target, lambda y, target, module=module: module(y, target)))
-        compare((loss, values, {"target": values["y"]}, lambda y, target, module=module: module(y, target)))
+        compare(
+            (
+                loss,
+                values,
+                {"target": values["y"]},
+                lambda y, target, module=module: module(y, target),
+            )
+        )
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -150,14 +171,24 @@ def test_binary_cross_entropy(seed: int) -> None:
     z = 4 * rng.standard_normal(shape)
     z.reshape(-1)[:3] = 0.0, 800.0, -800.0
     module = of_torch("BCEWithLogitsLoss", **options)
-    compare((BCEWithLogits(**options), {"z": z}, {"labels": rng.random(shape)}, lambda z, labels: module(z, labels)))
+    compare(
+        (
+            BCEWithLogits(**options),
+            {"z": z},
+            {"labels": rng.random(shape)},
+            lambda z, labels: module(z, labels),
+        )
+    )
 
 
 @pytest.mark.filterwarnings("ignore:reduction")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_kl_divergence(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    options = {"reduction": ("mean", "sum", "batchmean")[seed % 3], "log_target": choice(rng, True, False)}
+    options = {
+        "reduction": ("mean", "sum", "batchmean")[seed % 3],
+        "log_target": choice(rng, True, False),
+    }
     target = rng.dirichlet(np.ones(3), 4)
     target = np.log(target) if options["log_target"] else np.where(target < 0.3, 0.0, target)
     module = of_torch("KLDivLoss", **options)
@@ -199,7 +230,12 @@ def test_triplets(p: float, seed: int) -> None:
     values = {k: rng.standard_normal(shape) for k in ("anchor", "positive", "negative")}
     module = of_torch("TripletMarginLoss", **options)
     compare(
-        (TripletMargin(**options), values, {}, lambda anchor, positive, negative: module(anchor, positive, negative))
+        (
+            TripletMargin(**options),
+            values,
+            {},
+            lambda anchor, positive, negative: module(anchor, positive, negative),
+        )
     )
 
 
@@ -209,10 +245,16 @@ def test_ctc(seed: int) -> None:
     steps, batch, classes, room = rng.integers([6, 1, 2, 1], [12, 4, 6, 5])
     blank = int(rng.integers(classes))
     others = [c for c in range(classes) if c != blank]
-    options = {"blank": blank, "reduction": choice(rng, "mean", "sum"), "zero_infinity": bool(seed % 2)}
+    options = {
+        "blank": blank,
+        "reduction": choice(rng, "mean", "sum"),
+        "zero_infinity": bool(seed % 2),
+    }
     labels = {
         "labels": rng.choice(others, (batch, room)),
-        "input_lengths": rng.integers(2 if seed % 2 else 2 * room + 1 if 2 * room < steps else steps, steps + 1, batch),
+        "input_lengths": rng.integers(
+            2 if seed % 2 else 2 * room + 1 if 2 * room < steps else steps, steps + 1, batch
+        ),
         "target_lengths": rng.integers(0, room + 1, batch),
     }
     if not seed % 2:  # finite all

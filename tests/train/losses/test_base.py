@@ -28,18 +28,27 @@ def test_a_sum_is_the_weighted_sum_of_its_terms() -> None:
 
 
 def test_terms_of_two_precisions_add_up_in_the_wider_one() -> None:
-    model = parse("g (float16[N] a, double[N] b) => (float16[N] x, double[N] y) { x = Identity (a) y = Identity (b) }")
+    model = parse(
+        "g (float16[N] a, double[N] b) => (float16[N] x, double[N] y) { x = Identity (a) y = Identity (b) }"
+    )
     loss = MSE("x", "t") + MSE("y", "u")
     graph = with_loss(model, loss)
     assert labels_of(graph) == {"a": "f16[N]", "b": "f64[N]", "t": "f32[N]", "u": "f64[N]"}
-    feeds = {"a": np.ones(2, np.float16), "b": np.ones(2), "t": np.zeros(2, np.float32), "u": np.full(2, 3.0)}
+    feeds = {
+        "a": np.ones(2, np.float16),
+        "b": np.ones(2),
+        "t": np.zeros(2, np.float32),
+        "u": np.full(2, 3.0),
+    }
     ((value,),) = (list(run(graph, feeds).values()),)
     assert value.dtype == np.float64
     assert value == 5.0
 
 
 def test_a_scalar_and_a_function() -> None:
-    model = parse("g (float[N, 3] z) => (float[N, 3] y, float l) { y = Exp (z) l = ReduceMax <keepdims = 0> (y) }")
+    model = parse(
+        "g (float[N, 3] z) => (float[N, 3] y, float l) { y = Exp (z) l = ReduceMax <keepdims = 0> (y) }"
+    )
     feeds = {"z": np.zeros((2, 3), np.float32)}
     assert list(run(with_loss(model, Output("l")), feeds).values()) == [1.0]
     own = Custom(lambda v: op.ReduceSum(v["y"], keepdims=0))

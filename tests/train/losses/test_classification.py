@@ -41,7 +41,9 @@ def test_by_the_formula(weight: Any, smoothing: float, reduction: Any) -> None:
         total = (1 - smoothing) * sharp + smoothing * uniform
         return float(total / right.sum() if reduction == "mean" else total)
 
-    loss = CrossEntropy(weight=weight, label_smoothing=smoothing, reduction=reduction, ignore_index=-7)
+    loss = CrossEntropy(
+        weight=weight, label_smoothing=smoothing, reduction=reduction, ignore_index=-7
+    )
     check(loss, formula, {"z": Z}, {"labels": np.array([0, 2, -7, 1])})
 
 
@@ -51,7 +53,9 @@ def test_classes_on_any_axis(axis: int) -> None:
     labels = RNG.integers(0, 2, np.delete(z.shape, axis))
 
     def formula(z: np.ndarray, labels: np.ndarray) -> float:
-        return float(-np.take_along_axis(log_softmax(z, axis), np.expand_dims(labels, axis), axis).mean())
+        return float(
+            -np.take_along_axis(log_softmax(z, axis), np.expand_dims(labels, axis), axis).mean()
+        )
 
     check(CrossEntropy(axis=axis), formula, {"z": z}, {"labels": labels})
     sizes = np.delete(np.array(["a", "b", "c"]), axis)
@@ -78,8 +82,12 @@ def test_distributions() -> None:
 @pytest.mark.parametrize("opset", [13, 15, 17, 18, 21])
 def test_every_opset(opset: int) -> None:
     labels = np.array([0, -100, 1, 2])
-    value, gradient = found(CrossEntropy(label_smoothing=0.1), {"z": Z}, {"labels": labels}, opset=opset)
-    expected = found(CrossEntropy(label_smoothing=0.1), {"z": Z}, {"labels": labels}, symbolic=False)
+    value, gradient = found(
+        CrossEntropy(label_smoothing=0.1), {"z": Z}, {"labels": labels}, opset=opset
+    )
+    expected = found(
+        CrossEntropy(label_smoothing=0.1), {"z": Z}, {"labels": labels}, symbolic=False
+    )
     np.testing.assert_allclose(value, expected[0])
     np.testing.assert_allclose(gradient["z"], expected[1]["z"])
 
@@ -93,7 +101,12 @@ def test_a_language_model_is_scored_on_its_next_tokens() -> None:
         return float(-np.array([log_p[n, s, t[n, s]] for n, s in np.argwhere(t >= 0)]).mean())
 
     check(SequenceCrossEntropy(), formula, {"z": z}, {"labels": labels})
-    check(SequenceCrossEntropy(shift=0), lambda z, labels: formula(z, labels, 0), {"z": z}, {"labels": labels})
+    check(
+        SequenceCrossEntropy(shift=0),
+        lambda z, labels: formula(z, labels, 0),
+        {"z": z},
+        {"labels": labels},
+    )
     graph = with_loss(through({"z": ["B", "S", 5]}), SequenceCrossEntropy())
     assert labels_of(graph) == {"labels": "i64[B,S]"}
     assert np.isnan(found(SequenceCrossEntropy(shift=4), {"z": z}, {"labels": labels})[0])
@@ -105,7 +118,9 @@ def test_labels_of_32_bits() -> None:
     graph = through({"z": [4, 3]})
     graph.graph.input.append(helper.make_tensor_value_info("labels", TensorProto.INT32, [4]))
     for loss in (CrossEntropy(), CrossEntropy(label_smoothing=0.1, weight=WEIGHT)):
-        found_ = reference(with_loss(graph, loss), {"z_in": Z, "labels": np.array([0, 1, 2, -100], np.int32)})
+        found_ = reference(
+            with_loss(graph, loss), {"z_in": Z, "labels": np.array([0, 1, 2, -100], np.int32)}
+        )
         expected = found(loss, {"z": Z}, {"labels": np.array([0, 1, 2, -100])})[0]
         np.testing.assert_allclose(*found_.values(), expected)
 
@@ -115,7 +130,9 @@ def test_inputs_of_32_bits_on_demand() -> None:
     assert labels_of(graph) == {"labels": "i32[B,S]"}
     z, labels = RNG.standard_normal((2, 4, 5)), RNG.integers(0, 5, (2, 4))
     expected = found(SequenceCrossEntropy(), {"z": z}, {"labels": labels})[0]
-    np.testing.assert_allclose(*run(graph, {"z_in": z, "labels": labels.astype(np.int32)}).values(), expected)
+    np.testing.assert_allclose(
+        *run(graph, {"z_in": z, "labels": labels.astype(np.int32)}).values(), expected
+    )
     with pytest.raises(InputError, match="target_dtype must be one of int64, int32"):
         CrossEntropy(target_dtype="int8")  # type: ignore[arg-type]
 
@@ -124,7 +141,10 @@ def test_inputs_of_32_bits_on_demand() -> None:
     ("make", "words"),
     [
         (lambda: CrossEntropy(label_smoothing=1.5), "label_smoothing must be from 0 to 1, not 1.5"),
-        (lambda: CrossEntropy(label_smoothing=float("nan")), "label_smoothing must be a finite number"),
+        (
+            lambda: CrossEntropy(label_smoothing=float("nan")),
+            "label_smoothing must be a finite number",
+        ),
         (lambda: CrossEntropy(reduction="none"), "reduction must be one of mean, sum, not 'none'"),  # type: ignore[arg-type]
         (lambda: CrossEntropy(weight=[1, float("inf")]), "weight must be finite numbers"),
         (lambda: CrossEntropy(ignore_index=0.5), "ignore_index must be an integer"),  # type: ignore[arg-type]

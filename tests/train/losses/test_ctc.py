@@ -33,9 +33,13 @@ def paths(z: np.ndarray, labels: np.ndarray, steps: int, blank: int) -> Any:
         return -np.log(total)
 
 
-def each(z: np.ndarray, labels: Any, input_lengths: Any, target_lengths: Any, blank: int = 0) -> np.ndarray:
+def each(
+    z: np.ndarray, labels: Any, input_lengths: Any, target_lengths: Any, blank: int = 0
+) -> np.ndarray:
     rows = range(z.shape[1])
-    return np.array([paths(z[:, n], labels[n, : target_lengths[n]], input_lengths[n], blank) for n in rows])
+    return np.array(
+        [paths(z[:, n], labels[n, : target_lengths[n]], input_lengths[n], blank) for n in rows]
+    )
 
 
 def test_the_sum_over_all_paths() -> None:
@@ -44,14 +48,24 @@ def test_the_sum_over_all_paths() -> None:
 
     check(CTC(), mean, {"z": Z}, FEEDS)
     check(CTC(reduction="sum"), lambda z, **given: each(z, **given).sum(), {"z": Z}, FEEDS)
-    check(CTC(batch_first=True), lambda z, **given: mean(z.swapaxes(0, 1), **given), {"z": Z.swapaxes(0, 1)}, FEEDS)
+    check(
+        CTC(batch_first=True),
+        lambda z, **given: mean(z.swapaxes(0, 1), **given),
+        {"z": Z.swapaxes(0, 1)},
+        FEEDS,
+    )
 
 
 def test_another_blank_and_full_inputs() -> None:
     feeds = {"labels": np.array([[1, 0], [1, 1], [0, 7]]), "target_lengths": np.array([2, 2, 1])}
     loss = CTC(blank=2, input_lengths=None, reduction="sum")
     full = np.full(3, 4)
-    check(loss, lambda z, **given: each(z, input_lengths=full, blank=2, **given).sum(), {"z": Z}, feeds)
+    check(
+        loss,
+        lambda z, **given: each(z, input_lengths=full, blank=2, **given).sum(),
+        {"z": Z},
+        feeds,
+    )
 
 
 def test_no_label_is_blanks_alone() -> None:
@@ -87,15 +101,23 @@ def test_what_is_out_of_range_makes_the_loss_nan_and_moves_nothing(name: str, wr
 
 
 def test_log_probabilities_are_scores_too() -> None:
-    assert np.isclose(found(CTC(), {"z": log_softmax(Z)}, FEEDS)[0], found(CTC(), {"z": Z}, FEEDS)[0], rtol=1e-13)
+    assert np.isclose(
+        found(CTC(), {"z": log_softmax(Z)}, FEEDS)[0], found(CTC(), {"z": Z}, FEEDS)[0], rtol=1e-13
+    )
 
 
 def test_float32_over_many_steps() -> None:
     rng = np.random.default_rng(1)
     z, labels = 3 * rng.standard_normal((300, 2, 20)), rng.integers(1, 20, (2, 40))
-    feeds = {"labels": labels, "input_lengths": np.array([300, 250]), "target_lengths": np.array([40, 30])}
+    feeds = {
+        "labels": labels,
+        "input_lengths": np.array([300, 250]),
+        "target_lengths": np.array([40, 30]),
+    }
     value, gradient = found(CTC(), {"z": z}, feeds)
-    graph = onnxgrad.gradient(with_loss(through({"z": ["T", "N", 20]}, TensorProto.FLOAT), CTC()), "z_in")
+    graph = onnxgrad.gradient(
+        with_loss(through({"z": ["T", "N", 20]}, TensorProto.FLOAT), CTC()), "z_in"
+    )
     got = list(run(graph, {"z_in": z.astype(np.float32), **feeds}).values())
     np.testing.assert_allclose(got[0], value, rtol=1e-5)
     # PyTorch's in float32 is off by 9e-6
@@ -104,7 +126,11 @@ def test_float32_over_many_steps() -> None:
 
 def test_the_inputs_that_it_adds() -> None:
     graph = with_loss(through({"z": ["T", "N", 5]}), CTC())
-    expected = {"labels": "i64[N,labels_length]", "target_lengths": "i64[N]", "input_lengths": "i64[N]"}
+    expected = {
+        "labels": "i64[N,labels_length]",
+        "target_lengths": "i64[N]",
+        "input_lengths": "i64[N]",
+    }
     assert labels_of(graph) == expected
 
 

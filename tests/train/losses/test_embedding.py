@@ -22,14 +22,18 @@ def cos(a: np.ndarray, b: np.ndarray, axis: int = -1) -> Any:
 
 @pytest.mark.parametrize("dim", [1, 0, -1])
 def test_one_minus_the_cosine(dim: int) -> None:
-    check(Cosine(dim=dim), lambda y, target: (1 - cos(y, target, dim)).mean(), {"y": A}, {"target": B})
+    check(
+        Cosine(dim=dim), lambda y, target: (1 - cos(y, target, dim)).mean(), {"y": A}, {"target": B}
+    )
 
 
 def test_one_vector_and_none_of_any_length() -> None:
     check(Cosine(), lambda y, target: 1 - cos(y, target), {"y": A[0]}, {"target": B[0]})
     value, gradient = found(Cosine(), {"y": np.zeros((1, 3))}, {"target": B[:1]})
     assert value == 1.0
-    np.testing.assert_allclose(gradient["y"], -B[:1] / np.linalg.norm(B[:1]) / 1e-8)  # PyTorch's as well
+    np.testing.assert_allclose(
+        gradient["y"], -B[:1] / np.linalg.norm(B[:1]) / 1e-8
+    )  # PyTorch's as well
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.3, -0.5])
@@ -37,7 +41,9 @@ def test_cosine_embedding(margin: float) -> None:
     def formula(a: np.ndarray, b: np.ndarray, labels: np.ndarray) -> float:
         return float(np.where(labels == 1, 1 - cos(a, b), np.maximum(0, cos(a, b) - margin)).mean())
 
-    check(CosineEmbedding("a", other="b", margin=margin), formula, {"a": A, "b": B}, {"labels": SIGNS})
+    check(
+        CosineEmbedding("a", other="b", margin=margin), formula, {"a": A, "b": B}, {"labels": SIGNS}
+    )
     labels = labels_of(with_loss(through({"a": ["N", 3]}), CosineEmbedding()))
     assert labels == {"other": "f64[N,3]", "labels": "i64[N]"}
 
@@ -58,7 +64,12 @@ def test_triplets(p: float, swap: bool) -> None:
         far = np.minimum(far, distance(positive, negative)) if swap else far
         return float(np.maximum(0, distance(anchor, positive) - far + 0.5).mean())
 
-    check(TripletMargin(p=p, swap=swap, margin=0.5), formula, {"anchor": A, "positive": B, "negative": C}, {})
+    check(
+        TripletMargin(p=p, swap=swap, margin=0.5),
+        formula,
+        {"anchor": A, "positive": B, "negative": C},
+        {},
+    )
 
 
 @pytest.mark.parametrize("p", [1.0, 2.0])
@@ -72,7 +83,11 @@ def test_triplets_that_are_far_apart_move_nothing(p: float) -> None:
 @pytest.mark.parametrize(
     ("sizes", "loss", "words"),
     [
-        ({"a": [3], "b": [4]}, CosineEmbedding("a", other="b"), r"'a' is f64.3. and 'b' is f64.4.: they must be alike"),
+        (
+            {"a": [3], "b": [4]},
+            CosineEmbedding("a", other="b"),
+            r"'a' is f64.3. and 'b' is f64.4.: they must be alike",
+        ),
         ({"a": [2, 3, 4]}, CosineEmbedding(), r"needs vectors, \(N, D\) or \(D\)"),
         ({"a": ["N"]}, Cosine(dim=3), "no axis dim=3"),
         ({"a": ["N"], "b": ["N", 3]}, TripletMargin("a", "b", "b"), "must be alike"),

@@ -16,15 +16,21 @@ Z = 2 * RNG.standard_normal((4, 3))
 WEIGHT = [0.5, 1.0, 2.0]
 
 
-@pytest.mark.parametrize("loss", [CrossEntropy(), CrossEntropy(label_smoothing=0.1), CrossEntropy(weight=WEIGHT)])
+@pytest.mark.parametrize(
+    "loss", [CrossEntropy(), CrossEntropy(label_smoothing=0.1), CrossEntropy(weight=WEIGHT)]
+)
 @pytest.mark.parametrize("label", [-1, 3, 1 << 40])
-def test_a_label_that_is_no_class_makes_the_loss_nan_and_moves_nothing(loss: CrossEntropy, label: int) -> None:
+def test_a_label_that_is_no_class_makes_the_loss_nan_and_moves_nothing(
+    loss: CrossEntropy, label: int
+) -> None:
     value, gradient = found(loss, {"z": Z}, {"labels": np.array([0, 1, label, 2])})
     assert np.isnan(value)
     assert not gradient["z"].any()
 
 
-@pytest.mark.parametrize("loss", [CrossEntropy(), CrossEntropy(label_smoothing=0.1), CrossEntropy(weight=WEIGHT)])
+@pytest.mark.parametrize(
+    "loss", [CrossEntropy(), CrossEntropy(label_smoothing=0.1), CrossEntropy(weight=WEIGHT)]
+)
 def test_no_label_at_all_is_nan_without_a_gradient_as_in_pytorch(loss: CrossEntropy) -> None:
     value, gradient = found(loss, {"z": Z}, {"labels": np.full(4, -100)})
     assert np.isnan(value)
@@ -35,7 +41,9 @@ def test_no_label_at_all_is_nan_without_a_gradient_as_in_pytorch(loss: CrossEntr
 
 def test_large_scores_do_not_overflow() -> None:
     z = np.array([[1e4, 0.0, -1e4], [3e38, 0.0, 0.0]], np.float32)
-    graph = onnxgrad.gradient(with_loss(through({"z": ["N", 3]}, TensorProto.FLOAT), CrossEntropy()), "z_in")
+    graph = onnxgrad.gradient(
+        with_loss(through({"z": ["N", 3]}, TensorProto.FLOAT), CrossEntropy()), "z_in"
+    )
     for labels, expected in (([2, 0], 1e4), ([0, 0], 0.0)):
         value, gradient = run(graph, {"z_in": z, "labels": np.array(labels)}).values()
         np.testing.assert_allclose(value, expected)

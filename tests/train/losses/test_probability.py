@@ -42,7 +42,9 @@ def test_the_gradient_is_the_probability_minus_the_label_also_at_zero_and_far_ou
 
 @pytest.mark.parametrize(("z", "t"), [(-15.0, 0.0), (15.0, 1.0), (-30.0, 0.0)])
 def test_float32_keeps_the_last_digits_of_what_is_nearly_right(z: float, t: float) -> None:
-    graph = onnxgrad.gradient(with_loss(through({"z": ["N"]}, TensorProto.FLOAT), BCEWithLogits()), "z_in")
+    graph = onnxgrad.gradient(
+        with_loss(through({"z": ["N"]}, TensorProto.FLOAT), BCEWithLogits()), "z_in"
+    )
     feeds = {"z_in": np.array([z], np.float32), "labels": np.array([t], np.float32)}
     value, gradient = run(graph, feeds).values()
     np.testing.assert_allclose(value, np.exp(-abs(z)), rtol=1e-6)
@@ -67,7 +69,10 @@ def test_divergence(reduction: Any) -> None:
 
 
 def test_what_does_not_fit() -> None:
-    with pytest.raises(InputError, match=r"pos_weight is an array \(2,\), which does not broadcast to 'z', f64.N,3."):
+    with pytest.raises(
+        InputError,
+        match=r"pos_weight is an array \(2,\), which does not broadcast to 'z', f64.N,3.",
+    ):
         with_loss(through({"z": ["N", 3]}), BCEWithLogits(pos_weight=[1, 2]))
     with pytest.raises(InputError, match=r"weight is an array \(1, 3\)"):
         with_loss(through({"z": [3]}), BCEWithLogits(weight=[[1, 2, 3]]))

@@ -64,7 +64,9 @@ RECORDED: list[tuple[str, dict[str, Any], float, list[float]]] = [
 
 
 @pytest.mark.parametrize("opset", [13, 18, 26])
-@pytest.mark.parametrize(("text", "feeds", "loss", "gradient"), RECORDED, ids=[row[0] for row in RECORDED])
+@pytest.mark.parametrize(
+    ("text", "feeds", "loss", "gradient"), RECORDED, ids=[row[0] for row in RECORDED]
+)
 def test_the_numbers_of_pytorch(
     text: str, feeds: dict[str, Any], loss: float, gradient: list[float], opset: int
 ) -> None:
@@ -75,16 +77,28 @@ def test_the_numbers_of_pytorch(
 
 
 @pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(TensorProto.FLOAT, 5e-7), (TensorProto.FLOAT16, 5e-4), (TensorProto.BFLOAT16, 5e-3)]
+    ("dtype", "tolerance"),
+    [(TensorProto.FLOAT, 5e-7), (TensorProto.FLOAT16, 5e-4), (TensorProto.BFLOAT16, 5e-3)],
 )
-@pytest.mark.parametrize(("text", "feeds", "loss", "gradient"), RECORDED, ids=[row[0] for row in RECORDED])
+@pytest.mark.parametrize(
+    ("text", "feeds", "loss", "gradient"), RECORDED, ids=[row[0] for row in RECORDED]
+)
 def test_in_onnxruntime_in_each_precision(
-    text: str, feeds: dict[str, Any], loss: float, gradient: list[float], dtype: int, tolerance: float
+    text: str,
+    feeds: dict[str, Any],
+    loss: float,
+    gradient: list[float],
+    dtype: int,
+    tolerance: float,
 ) -> None:
     arrays = {k: np.array(v) for k, v in feeds.items()}
     feeds = {k: v.astype(np.float32) if v.dtype == np.float64 else v for k, v in arrays.items()}
     sizes = ",".join(f"d{i}" for i in range(feeds["z"].ndim))
-    name = {TensorProto.FLOAT: "float", TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}[dtype]
+    name = {
+        TensorProto.FLOAT: "float",
+        TensorProto.FLOAT16: "float16",
+        TensorProto.BFLOAT16: "bfloat16",
+    }[dtype]
     model = parse(f"g (float[{sizes}] z) => ({name}[{sizes}] y) {{ y = Cast <to = {dtype}> (z) }}")
     values = run(onnxgrad.gradient(with_loss(model, parse_loss(text)), "z"), feeds)
     value, found_gradient = values.values()

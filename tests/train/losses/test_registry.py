@@ -28,7 +28,10 @@ from onnxgrad.train.losses import (
         ("mse", MSE()),
         (" cross_entropy{label_smoothing=0.1} ", CrossEntropy(label_smoothing=0.1)),
         ("cross_entropy{ weight=[1, 2.5], axis = -1 }", CrossEntropy(weight=[1, 2.5], axis=-1)),
-        ("cross_entropy{probabilities=true,reduction=sum}", CrossEntropy(probabilities=True, reduction="sum")),
+        (
+            "cross_entropy{probabilities=true,reduction=sum}",
+            CrossEntropy(probabilities=True, reduction="sum"),
+        ),
         ("mse{output=3,target=t.x}", MSE("3", "t.x")),
         ("bce_with_logits{pos_weight=2,output=none}", BCEWithLogits(pos_weight=2)),
         ("triplet_margin{p=inf}", TripletMargin(p=np.inf)),
@@ -37,7 +40,10 @@ from onnxgrad.train.losses import (
         ("output{output=mse}", Output("mse")),
         ("mse + 0.5*cross_entropy", Sum(((1.0, MSE()), (0.5, CrossEntropy())))),
         ("2 * mse{reduction=sum}", Sum(((2.0, MSE(reduction="sum")),))),
-        ("mse+1e-4*l2_penalty{params=*.w;!b[0-9].*}", Sum(((1.0, MSE()), (1e-4, L2Penalty("*.w;!b[0-9].*"))))),
+        (
+            "mse+1e-4*l2_penalty{params=*.w;!b[0-9].*}",
+            Sum(((1.0, MSE()), (1e-4, L2Penalty("*.w;!b[0-9].*")))),
+        ),
     ],
 )
 def test_text_to_loss(text: str, loss: Loss) -> None:
@@ -51,11 +57,20 @@ def test_text_to_loss(text: str, loss: Loss) -> None:
         ("mse +", "cannot read the loss at ''"),
         ("mse{", "cannot read the loss at 'mse{'"),
         ("mse mse", "cannot read the loss at"),
-        ("mes{reduction=sum}", r"unknown loss 'mes' \(close: mse\): choose from bce_with_logits, cosine,"),
-        ("mse{reductoin=sum}", r"mse has no option 'reductoin' \(close: reduction\); it has output, target, reduction"),
+        (
+            "mes{reduction=sum}",
+            r"unknown loss 'mes' \(close: mse\): choose from bce_with_logits, cosine,",
+        ),
+        (
+            "mse{reductoin=sum}",
+            r"mse has no option 'reductoin' \(close: reduction\); it has output, target, reduction",
+        ),
         ("mse{reduction}", "cannot read the options of mse at 'reduction'"),
         ("mse{reduction=none}", "reduction must be one of mean, sum, not None"),
-        ("cross_entropy{label_smoothing=much}", "label_smoothing must be a finite number, not 'much'"),
+        (
+            "cross_entropy{label_smoothing=much}",
+            "label_smoothing must be a finite number, not 'much'",
+        ),
         ("cross_entropy{weight=heavy}", "weight must be finite numbers, not 'heavy'"),
         ("l2_penalty", "l2_penalty needs the option params: write l2_penalty{params=...}"),
     ],

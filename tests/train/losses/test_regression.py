@@ -46,12 +46,16 @@ def test_nothing_moves_where_all_is_right(loss: Loss) -> None:
 
 @pytest.mark.parametrize("loss", [Huber(), SmoothL1()])
 def test_where_the_pieces_meet_the_slope_is_one(loss: Loss) -> None:
-    _, gradient = found(type(loss)(reduction="sum"), {"y": [1.0, -1.0, 1e200]}, {"target": np.zeros(3)})
+    _, gradient = found(
+        type(loss)(reduction="sum"), {"y": [1.0, -1.0, 1e200]}, {"target": np.zeros(3)}
+    )
     assert gradient["y"].tolist() == [1.0, -1.0, 1.0]
 
 
 def test_the_target_is_of_the_outputs_shape() -> None:
-    assert labels_of(with_loss(through({"y": ["N", "M", 3]}), MSE(target="t"))) == {"t": "f64[N,M,3]"}
+    assert labels_of(with_loss(through({"y": ["N", "M", 3]}), MSE(target="t"))) == {
+        "t": "f64[N,M,3]"
+    }
     assert labels_of(with_loss(through({"y": []}), MSE())) == {"target": "f64[]"}
 
 

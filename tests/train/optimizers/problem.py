@@ -43,8 +43,12 @@ def by_arrays(
         g = gradient(p, X.astype(dtype), T.astype(dtype))
         for name in p:
             before = {k: (v.shape, v.dtype) for k, v in {"": p[name], **states[name]}.items()}
-            p[name], states[name] = optimizer.apply(p[name], g[name], states[name], step=step, rate=rate)
-            assert {k: (v.shape, v.dtype) for k, v in {"": p[name], **states[name]}.items()} == before
+            p[name], states[name] = optimizer.apply(
+                p[name], g[name], states[name], step=step, rate=rate
+            )
+            assert {
+                k: (v.shape, v.dtype) for k, v in {"": p[name], **states[name]}.items()
+            } == before
     return p, states
 
 
@@ -54,7 +58,9 @@ def model(dtype: Any = np.float32) -> onnx.ModelProto:
         m = MatMul (x, w)  n = Mul (m, s)  y = Add (n, b)
         d = Sub (y, t)  e = Mul (d, d)  loss = ReduceMean <keepdims = 0> (e)
     }}""")
-    made.graph.initializer.extend(onnx.numpy_helper.from_array(v.astype(dtype), k) for k, v in START.items())
+    made.graph.initializer.extend(
+        onnx.numpy_helper.from_array(v.astype(dtype), k) for k, v in START.items()
+    )
     return made
 
 
@@ -63,7 +69,10 @@ def by_graph(
 ) -> tuple[Arrays, TrainingStep]:
     """Parameters and states after so many steps of the training graph in onnxruntime."""
     step = training_step(model(dtype), optimizer=optimizer, wrt=list(START))
-    proto, following = to_proto(step.train), {f.name: f.next for f in step.manifest.inputs if f.next}
+    proto, following = (
+        to_proto(step.train),
+        {f.name: f.next for f in step.manifest.inputs if f.next},
+    )
     values: Arrays = dict(step.initial)
     for number in range(first, first + steps):
         at = {"step": np.array(number), "learning_rate": np.array(rate, np.float32)}
@@ -96,7 +105,9 @@ def by_torch(optimizer: Optimizer, rate: float, steps: int = 20) -> Any:
 
 def assert_follows(optimizer: Optimizer, rate: float, expected: list[float]) -> None:
     """By arrays in float64 and by the graph in float32."""
-    np.testing.assert_allclose(flat(by_arrays(optimizer, rate)[0]), expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        flat(by_arrays(optimizer, rate)[0]), expected, rtol=1e-12, atol=1e-12
+    )
     np.testing.assert_allclose(flat(by_graph(optimizer, rate)[0]), expected, rtol=1e-5, atol=1e-5)
 
 

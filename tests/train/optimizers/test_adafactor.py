@@ -24,12 +24,22 @@ def test_it_follows_pytorch(optimizer: Optimizer, rate: float, expected: list[fl
 
 @pytest.mark.torch
 @pytest.mark.parametrize(("optimizer", "rate", "expected"), RECORDED)
-def test_the_record_is_what_pytorch_computes(optimizer: Optimizer, rate: float, expected: list[float]) -> None:
+def test_the_record_is_what_pytorch_computes(
+    optimizer: Optimizer, rate: float, expected: list[float]
+) -> None:
     assert_recorded(optimizer, rate, expected)
 
 
 def test_it_keeps_rows_and_columns() -> None:
     state = Adafactor().state(np.zeros((5, 300, 200), np.float32))
-    assert {k: v.shape for k, v in state.items()} == {"row_var": (5, 300, 1), "col_var": (5, 1, 200)}
+    assert {k: v.shape for k, v in state.items()} == {
+        "row_var": (5, 300, 1),
+        "col_var": (5, 1, 200),
+    }
     states = {f.name: f.shape for f in by_graph(Adafactor(), 2**-6, 1)[1].manifest.of_role("state")}
-    assert states == {"w.row_var": (3, 1), "w.col_var": (1, 2), "b.variance": (2,), "s.variance": ()}
+    assert states == {
+        "w.row_var": (3, 1),
+        "w.col_var": (1, 2),
+        "b.variance": (2,),
+        "s.variance": (),
+    }

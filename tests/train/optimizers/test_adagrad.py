@@ -29,5 +29,7 @@ def test_it_follows_pytorch(optimizer: Optimizer, rate: float, expected: list[fl
 
 @pytest.mark.torch
 @pytest.mark.parametrize(("optimizer", "rate", "expected"), RECORDED)
-def test_the_record_is_what_pytorch_computes(optimizer: Optimizer, rate: float, expected: list[float]) -> None:
+def test_the_record_is_what_pytorch_computes(
+    optimizer: Optimizer, rate: float, expected: list[float]
+) -> None:
     assert_recorded(optimizer, rate, expected)

@@ -11,7 +11,17 @@ import pytest
 
 from onnxgrad.errors import InputError
 from onnxgrad.train import SGD, Optimizer
-from onnxgrad.train.optimizers import OPTIMIZERS, Adadelta, Adafactor, Adagrad, Adam, AdamW, Lion, NAdam, RMSprop
+from onnxgrad.train.optimizers import (
+    OPTIMIZERS,
+    Adadelta,
+    Adafactor,
+    Adagrad,
+    Adam,
+    AdamW,
+    Lion,
+    NAdam,
+    RMSprop,
+)
 from tests.train.optimizers.problem import START, by_arrays, by_graph, by_torch, flat
 from tests.train.optimizers.test_adafactor import RECORDED as adafactor
 from tests.train.optimizers.test_adagrad import RECORDED as adagrad
@@ -30,7 +40,10 @@ def test_every_option_matters() -> None:
     plain = {type(o): p for o, _, p in RECORDED if o == type(o)()}
     assert {type(o) for o, *_ in RECORDED} == set(plain) == set(OPTIMIZERS.values()) - {Lion}
     for optimizer, _, p in RECORDED:
-        assert optimizer == type(optimizer)() or np.abs(np.subtract(p, plain[type(optimizer)])).max() > 1e-3
+        assert (
+            optimizer == type(optimizer)()
+            or np.abs(np.subtract(p, plain[type(optimizer)])).max() > 1e-3
+        )
 
 
 @pytest.mark.parametrize("cls", OPTIMIZERS.values())
@@ -50,7 +63,9 @@ def test_float32_stays_float32(cls: type[Optimizer]) -> None:
 
 
 @pytest.mark.parametrize(("optimizer", "rate", "_"), RECORDED, ids=label)
-def test_zero_gradients_move_nothing_where_nothing_decays(optimizer: Optimizer, rate: float, _: Any) -> None:
+def test_zero_gradients_move_nothing_where_nothing_decays(
+    optimizer: Optimizer, rate: float, _: Any
+) -> None:
     for shape in ((), (3,), (2, 3), (2, 3, 4)):
         p, zero = np.full(shape, 0.5, np.float32), np.zeros(shape, np.float32)
         new, kept = optimizer.apply(p, zero, optimizer.state(p), step=1, rate=rate)
@@ -62,7 +77,9 @@ def test_zero_gradients_move_nothing_where_nothing_decays(optimizer: Optimizer, 
 def test_the_manifest_names_the_hyperparameters() -> None:
     found = by_graph(SGD(lr=0.5, momentum=0.9), 0.5, 1)[1].manifest.optimizer
     assert found == {"name": "sgd", **asdict(SGD(lr=0.5, momentum=0.9))}
-    assert type(SGD(lr=np.float32(0.5)).lr) is float  # numpy's numbers would take float32 to float64
+    assert (
+        type(SGD(lr=np.float32(0.5)).lr) is float
+    )  # numpy's numbers would take float32 to float64
 
 
 @pytest.mark.parametrize(
@@ -94,26 +111,51 @@ def test_names_and_defaults_are_those_of_pytorch() -> None:
         ours = asdict(cls())
         assert ours == {name: theirs[name].default for name in ours}
         rest = set(theirs) - set(ours) - {"params"}
-        assert rest <= {"foreach", "fused", "capturable", "differentiable", "decoupled_weight_decay"}
+        assert rest <= {
+            "foreach",
+            "fused",
+            "capturable",
+            "differentiable",
+            "decoupled_weight_decay",
+        }
 
 
 def drawn(random: np.random.Generator) -> Optimizer:
     """An optimiser with options at random."""
     u = random.uniform
     betas = (u(0, 0.98), u(0.3, 0.9999))
-    maximize, flag, decay = bool(random.integers(2)), bool(random.integers(2)), random.choice([0.0, u(0, 0.5)])
+    maximize, flag, decay = (
+        bool(random.integers(2)),
+        bool(random.integers(2)),
+        random.choice([0.0, u(0, 0.5)]),
+    )
     common = {"weight_decay": decay, "maximize": maximize}
     eps = 10 ** u(-9, -2)
     nesterov = bool(random.integers(2))
     return [
-        SGD(momentum=u(0.1, 0.95), dampening=0.0 if nesterov else u(0, 1), nesterov=nesterov, **common),
+        SGD(
+            momentum=u(0.1, 0.95),
+            dampening=0.0 if nesterov else u(0, 1),
+            nesterov=nesterov,
+            **common,
+        ),
         Adam(betas=betas, eps=eps, amsgrad=flag, **common),
         AdamW(betas=betas, eps=eps, amsgrad=flag, **common),
-        NAdam(betas=betas, eps=eps, momentum_decay=u(0, 0.2), decoupled_weight_decay=flag, **common),
+        NAdam(
+            betas=betas, eps=eps, momentum_decay=u(0, 0.2), decoupled_weight_decay=flag, **common
+        ),
         Adagrad(lr_decay=u(0, 0.2), initial_accumulator_value=u(0, 1), eps=eps, **common),
-        RMSprop(alpha=u(0.5, 0.999), eps=eps, momentum=random.choice([0.0, u(0, 0.9)]), centered=flag, **common),
+        RMSprop(
+            alpha=u(0.5, 0.999),
+            eps=eps,
+            momentum=random.choice([0.0, u(0, 0.9)]),
+            centered=flag,
+            **common,
+        ),
         Adadelta(rho=u(0.1, 0.99), eps=eps, **common),
-        Adafactor(beta2_decay=-u(0.1, 1), eps=(random.choice([None, eps]), u(0, 1)), d=u(1, 3), **common),
+        Adafactor(
+            beta2_decay=-u(0.1, 1), eps=(random.choice([None, eps]), u(0, 1)), d=u(1, 3), **common
+        ),
     ][random.integers(8)]
 
 
@@ -124,6 +166,10 @@ def test_any_options_follow_pytorch(seed: int) -> None:
     optimizer, rate = drawn(random), 2.0 ** random.integers(-10, -5)
     rate = rate / 64 if optimizer.maximize else rate  # for there is no largest loss
     expected = by_torch(optimizer, rate)
-    np.testing.assert_allclose(flat(by_arrays(optimizer, rate)[0]), expected, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(
+        flat(by_arrays(optimizer, rate)[0]), expected, rtol=1e-10, atol=1e-10
+    )
     if seed % 10 == 0:
-        np.testing.assert_allclose(flat(by_graph(optimizer, rate)[0]), expected, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(
+            flat(by_graph(optimizer, rate)[0]), expected, rtol=1e-5, atol=1e-5
+        )

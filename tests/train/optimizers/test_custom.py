@@ -25,7 +25,14 @@ def momentum(math: Any, p: Any, g: Any, state: Any, at: Any) -> Any:
 def test_the_example_of_the_docstring_is_sgd_with_momentum() -> None:
     example = dedent((Custom.__doc__ or "").partition("another name.\n")[2])
     made: list[Optimizer] = []
-    exec(example, {"training_step": lambda m, optimizer: made.append(optimizer), "model": None, "Custom": Custom})
+    exec(
+        example,
+        {
+            "training_step": lambda m, optimizer: made.append(optimizer),
+            "model": None,
+            "Custom": Custom,
+        },
+    )
     (optimizer,), expected = made, by_arrays(SGD(momentum=0.9), 2**-6)[0]
     np.testing.assert_allclose(flat(by_arrays(optimizer, 2**-6)[0]), flat(expected), rtol=1e-13)
     found, step = by_graph(optimizer, 2**-6)
@@ -48,7 +55,9 @@ def test_no_name_of_ours_stands_for_a_rule_of_yours() -> None:
 
 
 def test_any_operator_the_step_and_states_of_other_shapes() -> None:
-    def signs(math: Any, p: Any, g: Any, state: Any, at: Any) -> Any:  # against the largest gradient so far
+    def signs(
+        math: Any, p: Any, g: Any, state: Any, at: Any
+    ) -> Any:  # against the largest gradient so far
         largest = math.Max(state["largest"], math.Sqrt(math.ReduceSumSquare(g, keepdims=0)))
         rate = at.number(1.0 / math.Sqrt(at.step)) * at.rate
         return p - rate * (g / largest), {"largest": largest}
@@ -75,8 +84,14 @@ def test_maximize_and_elementwise_are_options() -> None:
         (lambda p, g, v: (p, {}), r"returned the states \[\], it was given \['v'\]"),
         (lambda p, g, v: (p, {"v": v, "w": v}), r"\['v', 'w'\]"),
         (lambda p, g, v: (0.5, {"v": v}), "the new parameter is 0.5, the old one"),
-        (lambda p, g, v: (p, {"v": op.ReduceSum(v) if hasattr(v, "name") else v.sum()}), "the new state 'v' is"),
-        (lambda p, g, v: (p > 0 if isinstance(p, np.ndarray) else op.Greater(p, 0.0), {"v": v}), "the new parameter"),
+        (
+            lambda p, g, v: (p, {"v": op.ReduceSum(v) if hasattr(v, "name") else v.sum()}),
+            "the new state 'v' is",
+        ),
+        (
+            lambda p, g, v: (p > 0 if isinstance(p, np.ndarray) else op.Greater(p, 0.0), {"v": v}),
+            "the new parameter",
+        ),
     ],
 )
 def test_what_does_not_fit(answer: Any, words: str) -> None:

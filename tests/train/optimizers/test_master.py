@@ -27,7 +27,9 @@ def test_updates_are_those_of_float32(inner: Optimizer, unscaled: type) -> None:
     for step in range(1, 6):
         master, state = inner.apply(master, G.astype(np.float32), state, step=step, rate=1e-5)
         narrow, held = Master(inner).apply(narrow, G.astype(unscaled), held, step=step, rate=1e-5)
-        assert narrow.dtype == np.float16 and {v.dtype for v in held.values()} == {np.dtype(np.float32)}
+        assert narrow.dtype == np.float16 and {v.dtype for v in held.values()} == {
+            np.dtype(np.float32)
+        }
         np.testing.assert_array_equal(held["master"], master)
         np.testing.assert_array_equal(narrow, master.astype(np.float16))
 
@@ -44,7 +46,9 @@ def test_small_updates_add_up() -> None:
 
 def test_the_same_in_a_graph() -> None:
     program = load(
-        parse("g (float16[2, 3] p, float16[2, 3] g, float[2, 3] m, float r) => (float16[2, 3] q) { q = Identity (p) }")
+        parse(
+            "g (float16[2, 3] p, float16[2, 3] g, float[2, 3] m, float r) => (float16[2, 3] q) { q = Identity (p) }"
+        )
     )
     p, g, m, r = program.main.inputs
     with emitting(program.main, share=True):
@@ -52,7 +56,9 @@ def test_the_same_in_a_graph() -> None:
         new, kept = Master(SGD()).update(p, g, {"master": m}, at)
     program.main.add_output(new)
     program.main.add_output(kept["master"])
-    found = run(to_proto(program), {"p": P, "g": G, "m": P.astype(np.float32), "r": np.float32(1e-5)})
+    found = run(
+        to_proto(program), {"p": P, "g": G, "m": P.astype(np.float32), "r": np.float32(1e-5)}
+    )
     expected, state = Master(SGD()).apply(P, G, Master(SGD()).state(P), step=1, rate=1e-5)
     np.testing.assert_array_equal(found[new.name], expected)
     np.testing.assert_array_equal(found[kept["master"].name], state["master"])
@@ -60,7 +66,12 @@ def test_the_same_in_a_graph() -> None:
 
 def test_it_is_what_it_holds() -> None:
     master = Master(AdamW(lr=0.5, maximize=True))
-    assert (master.name, master.lr, master.maximize, master.elementwise) == ("adamw", 0.5, True, True)
+    assert (master.name, master.lr, master.maximize, master.elementwise) == (
+        "adamw",
+        0.5,
+        True,
+        True,
+    )
     assert not Master(Adafactor()).elementwise
     assert master.to_dict() == {**AdamW(lr=0.5, maximize=True).to_dict(), "master": "float32"}
 

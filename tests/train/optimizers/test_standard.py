@@ -27,9 +27,13 @@ CASES: list[tuple[Optimizer, str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("t", [0, 1, 7])
 @pytest.mark.parametrize(("optimizer", "operator", "states"), CASES)
-def test_as_the_operators(optimizer: Optimizer, operator: str, states: dict[str, Any], t: int) -> None:
+def test_as_the_operators(
+    optimizer: Optimizer, operator: str, states: dict[str, Any], t: int
+) -> None:
     options = {k: v for k, v in optimizer.to_dict().items() if k not in ("name", "lr", "maximize")}
-    attributes = ", ".join(f'{k} = "{v}"' if isinstance(v, str) else f"{k} = {float(v)}" for k, v in options.items())
+    attributes = ", ".join(
+        f'{k} = "{v}"' if isinstance(v, str) else f"{k} = {float(v)}" for k, v in options.items()
+    )
     model = parse(f"""<ir_version: 8, opset_import: ["": 18, "ai.onnx.preview.training": 1]>
         g (float r, int64 t, float[2] x, float[2] g{"".join(f", float[2] {k}" for k in states)})
         => (float[2] x2{"".join(f", float[2] {k}2" for k in states)}) {{
@@ -37,7 +41,13 @@ def test_as_the_operators(optimizer: Optimizer, operator: str, states: dict[str,
                 = ai.onnx.preview.training.{operator} <{attributes}> (r, t, x, g{"".join(f", {k}" for k in states)})
         }}""")
     feeds = {"r": np.float32(0.1), "t": np.array(t), "x": X, "g": G, **states}
-    reference = dict(zip([v.name for v in model.graph.output], ReferenceEvaluator(model).run(None, feeds), strict=True))
+    reference = dict(
+        zip(
+            [v.name for v in model.graph.output],
+            ReferenceEvaluator(model).run(None, feeds),
+            strict=True,
+        )
+    )
     lowered = run(optimize(model, passes="lower-training", verify=False), feeds)
     new, kept = optimizer.apply(X, G, states, step=t, rate=0.1)
     for name, value in {"x": new, **kept}.items():
@@ -48,4 +58,6 @@ def test_as_the_operators(optimizer: Optimizer, operator: str, states: dict[str,
 
 @pytest.mark.parametrize("optimizer", [case[0] for case in CASES])
 def test_they_train(optimizer: Optimizer) -> None:
-    np.testing.assert_allclose(flat(by_graph(optimizer, 2**-6)[0]), flat(by_arrays(optimizer, 2**-6)[0]), rtol=1e-4)
+    np.testing.assert_allclose(
+        flat(by_graph(optimizer, 2**-6)[0]), flat(by_arrays(optimizer, 2**-6)[0]), rtol=1e-4
+    )

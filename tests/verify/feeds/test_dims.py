@@ -59,7 +59,9 @@ def test_a_cache_adds_up() -> None:
              y = Identity(ids) }"""
     )
     for plan in dim_plans(model):
-        assert plan["total_sequence_length"] == plan["past_sequence_length"] + plan["sequence_length"]
+        assert (
+            plan["total_sequence_length"] == plan["past_sequence_length"] + plan["sequence_length"]
+        )
 
 
 def test_fixed_by_the_user() -> None:

@@ -71,14 +71,18 @@ def test_what_differs_only_there_is_refuted(name: str) -> None:
 
 def test_usual_values_stay_in_general_position() -> None:
     """Differences near a kink say nothing, so that a check of gradients keeps these."""
-    model = parse("g (float[64] x, float[N] y) => (float[64] z) <float t = {0}> { c = Less(x, t) z = Where(c, x, x) }")
+    model = parse(
+        "g (float[64] x, float[N] y) => (float[64] z) <float t = {0}> { c = Less(x, t) z = Where(c, x, x) }"
+    )
     for seed in range(5):
         made = feeds_for(model, seed=seed)
         assert all((v != 0).all() and np.unique(v).size == v.size for v in made.values())
 
 
 def test_each_input_has_another_number_of_zeros_and_repeats() -> None:
-    model = parse("g (float[8] a, float[8] b, int64[8] c, float16[8] d) => (float[8] z) { z = Add(a, b) }")
+    model = parse(
+        "g (float[8] a, float[8] b, int64[8] c, float16[8] d) => (float[8] z) { z = Add(a, b) }"
+    )
     made: dict[str, Any] = feeds_for(model, seed=0, edges=Edges())
     zeros = [int((v == 0).sum()) for v in made.values()]
     assert zeros[0] != zeros[1] and min(zeros) >= 1
@@ -88,7 +92,9 @@ def test_each_input_has_another_number_of_zeros_and_repeats() -> None:
 def test_one_input_alone_keeps_one_element() -> None:
     model = parse("g (float[8] a, float[8] b) => (float[8] z) { z = Add(a, b) }")
     only = variants(["a", "b"])[2:]
-    counts = [[np.count_nonzero(v) for v in feeds_for(model, seed=0, edges=e).values()] for e in only]
+    counts = [
+        [np.count_nonzero(v) for v in feeds_for(model, seed=0, edges=e).values()] for e in only
+    ]
     assert counts == [[1, 8], [8, 1]]
 
 
@@ -101,7 +107,9 @@ def test_bounds_hold_at_edges_too() -> None:
     for edges in variants(["ids"]):
         made: dict[str, Any] = feeds_for(model, seed=1, edges=edges)
         assert made["ids"].min() >= 0 and made["ids"].max() <= 6
-        assert (made["p"] > 0).sum() >= 32 and made["p"].min() >= 0  # 0 is where Sqrt has a vertical slope
+        assert (made["p"] > 0).sum() >= 32 and made[
+            "p"
+        ].min() >= 0  # 0 is where Sqrt has a vertical slope
         assert made["image"].min() >= 0 and made["image"].max() <= 1
         mask = made["attention_mask"]
         assert (mask.min(-1) == 0).all() and (mask.max(-1) == 1).all()

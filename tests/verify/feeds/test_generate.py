@@ -47,19 +47,23 @@ def test_ids_lie_in_the_table_and_use_it(body: str) -> None:
 
 
 def test_offsets_are_undone() -> None:
-    ids = feeds_for(with_table("two = Constant <value_int = 2> () i = Add(ids, two) y = Gather(table, i)"), seed=0)[
-        "ids"
-    ]
+    ids = feeds_for(
+        with_table("two = Constant <value_int = 2> () i = Add(ids, two) y = Gather(table, i)"),
+        seed=0,
+    )["ids"]
     assert ids.min() == -2 and ids.max() == 4
-    ids = feeds_for(with_table("two = Constant <value_int = 2> () i = Mul(ids, two) y = Gather(table, i)"), seed=0)[
-        "ids"
-    ]
+    ids = feeds_for(
+        with_table("two = Constant <value_int = 2> () i = Mul(ids, two) y = Gather(table, i)"),
+        seed=0,
+    )["ids"]
     assert ids.min() == 0 and ids.max() == 3
 
 
 def test_the_tightest_table_counts() -> None:
     model = with_table("a = Gather(table, ids) b = Gather(small, ids) y = Add(a, b)")
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros((3, 4), np.float32), "small"))
+    model.graph.initializer.append(
+        onnx.numpy_helper.from_array(np.zeros((3, 4), np.float32), "small")
+    )
     assert feeds_for(model, seed=0)["ids"].max() == 2
 
 
@@ -72,7 +76,9 @@ def test_through_a_local_function() -> None:
 
 
 def test_a_table_computed_from_a_symbolic_input() -> None:
-    ids = feeds("g (float[N, 3] x, int64[50] ids) => (float[50, 3] y) { y = Gather(x, ids) }", dims={"N": 9})["ids"]
+    ids = feeds(
+        "g (float[N, 3] x, int64[50] ids) => (float[50, 3] y) { y = Gather(x, ids) }", dims={"N": 9}
+    )["ids"]
     assert ids.max() == 8
 
 
@@ -95,7 +101,11 @@ def test_masks_are_prefixes_of_ones() -> None:
     made = feeds("g (int64[2,8] attention_mask, bool[2,8] m) => (int64[2,8] y, bool[2,8] n) "
                  "{ y = Identity(attention_mask) n = Not(m) }")  # fmt: skip
     for mask in (made["attention_mask"].astype(int), made["m"].astype(int)):
-        assert set(np.unique(mask)) <= {0, 1} and (mask[:, 0] == 1).all() and (np.diff(mask) <= 0).all()
+        assert (
+            set(np.unique(mask)) <= {0, 1}
+            and (mask[:, 0] == 1).all()
+            and (np.diff(mask) <= 0).all()
+        )
 
 
 def test_one_minus_x_is_a_mask_too() -> None:
@@ -121,7 +131,9 @@ def test_flags_are_off_and_images_are_images() -> None:
 
 
 def test_domains() -> None:
-    made = feeds("g (float[99] p, float[99] q) => (float[99] y, float[99] z) { y = Sqrt(p) z = Acos(q) }")
+    made = feeds(
+        "g (float[99] p, float[99] q) => (float[99] y, float[99] z) { y = Sqrt(p) z = Acos(q) }"
+    )
     assert made["p"].min() > 0 and np.abs(made["q"]).max() < 1
 
 
@@ -142,7 +154,11 @@ def test_other_kinds() -> None:
     made = feeds("g (seq(float[N]) s, optional(float[2]) o, string[3] t, float16[2] h, bfloat16[2] b, int4[3] q, "
                  "complex64[2] c) => (seq(float[N]) y) { y = Identity(s) }")  # fmt: skip
     assert isinstance(made["s"], list) and made["o"].shape == (2,) and made["t"].dtype == object
-    assert (made["h"].dtype.name, made["b"].dtype.name, made["q"].dtype.name) == ("float16", "bfloat16", "int4")
+    assert (made["h"].dtype.name, made["b"].dtype.name, made["q"].dtype.name) == (
+        "float16",
+        "bfloat16",
+        "int4",
+    )
 
 
 def test_scalar_and_empty_shapes() -> None:
@@ -154,7 +170,9 @@ def test_same_seed_same_values_and_other_inputs_do_not_matter() -> None:
     a = feeds("g (float[9] x, float[9] z) => (float[9] y) { y = Add(x, z) }", 3)
     b = feeds("g (float[9] z, float[9] x) => (float[9] y) { y = Add(x, z) }", 3)
     assert np.array_equal(a["x"], b["x"]) and not np.array_equal(a["x"], a["z"])
-    assert not np.array_equal(a["x"], feeds("g (float[9] x) => (float[9] y) { y = Neg(x) }", 4)["x"])
+    assert not np.array_equal(
+        a["x"], feeds("g (float[9] x) => (float[9] y) { y = Neg(x) }", 4)["x"]
+    )
 
 
 def test_given_values_win_and_fix_their_symbols() -> None:

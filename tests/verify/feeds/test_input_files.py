@@ -27,7 +27,10 @@ def test_npz(tmp_path: Path) -> None:
 def test_npy_by_name_or_for_the_only_input(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", X)
     assert list(load_inputs(tmp_path / "a.npy", ONE)) == ["x"]
-    assert list(load_inputs([f"x={tmp_path / 'a.npy'}", f"z={tmp_path / 'a.npy'}"], TWO)) == ["x", "z"]
+    assert list(load_inputs([f"x={tmp_path / 'a.npy'}", f"z={tmp_path / 'a.npy'}"], TWO)) == [
+        "x",
+        "z",
+    ]
     with pytest.raises(InputError, match="say which"):
         load_inputs(tmp_path / "a.npy", TWO)
 

@@ -28,7 +28,9 @@ def test_a_model_that_refuses_all_sizes_says_why() -> None:
     def never(feeds: Any) -> Any:
         raise RunFailed("run", f"no {feeds['x'].shape[0]} of them")
 
-    with pytest.raises(InputError, match=r"does not run on generated inputs: no 2 of them; .*--dim"):
+    with pytest.raises(
+        InputError, match=r"does not run on generated inputs: no 2 of them; .*--dim"
+    ):
         runnable(MODEL, None, 0, never)
 
 

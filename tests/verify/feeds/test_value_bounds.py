@@ -13,12 +13,18 @@ from tests.helpers import parse
 # the table has 5 rows: an index is from 0 to 4 where Gather reads it
 INDICES = {
     "y = Gather (table, i)": (0, 4),
-    "j = MemcpyToHost (i) y = Gather (table, j)": (0, 4),  # onnxruntime writes these two around CUDA's kernels
+    "j = MemcpyToHost (i) y = Gather (table, j)": (
+        0,
+        4,
+    ),  # onnxruntime writes these two around CUDA's kernels
     "j = MemcpyFromHost (i) y = Gather (table, j)": (0, 4),
     "two = Constant <value_int = 2> () j = Mul (i, two) y = Gather (table, j)": (0, 2),
     "one = Constant <value_int = 1> () j = Sub (i, one) y = Gather (table, j)": (1, 5),
     "one = Constant <value_int = 1> () j = Sub (one, i) y = Gather (table, j)": (-3, 1),
-    "one = Constant <value_int = 1> () j = Add (i, one) k = Neg (j) y = Gather (table, k)": (-math.inf, math.inf),
+    "one = Constant <value_int = 1> () j = Add (i, one) k = Neg (j) y = Gather (table, k)": (
+        -math.inf,
+        math.inf,
+    ),
 }
 # Upsample accepts no factor below 1, Resize would drop samples; more than double only costs time
 SCALES = {
@@ -42,11 +48,15 @@ def test_an_index_names_a_row_of_the_table(nodes: str) -> None:
 @pytest.mark.parametrize("nodes", SCALES)
 def test_bounds_of_factors(nodes: str) -> None:
     opset, low, high = SCALES[nodes]
-    found = uses(f"g (float[1,1,2,2] x, float[4] s) => (float[N,C,H,W] y) {{ {nodes} }}", "s", opset)
+    found = uses(
+        f"g (float[1,1,2,2] x, float[4] s) => (float[N,C,H,W] y) {{ {nodes} }}", "s", opset
+    )
     assert (found.low, found.high) == (low, high)
 
 
-@pytest.mark.parametrize(("operand", "count"), [("starts", False), ("axes", False), ("steps", True)])
+@pytest.mark.parametrize(
+    ("operand", "count"), [("starts", False), ("axes", False), ("steps", True)]
+)
 def test_steps_of_a_slice_are_positive(operand: str, count: bool) -> None:
     text = """g (float[9] x, int64[1] starts, int64[1] ends, int64[1] axes, int64[1] steps) => (float[N] y) {
                 y = Slice (x, starts, ends, axes, steps) }"""
@@ -64,6 +74,7 @@ def test_steps_of_a_slice_are_positive(operand: str, count: bool) -> None:
 )
 def test_a_length_is_no_more_than_the_axis_of_time(node: str, longest: int) -> None:
     found = uses(
-        f"g (float[5,2,3] x, float[1,4,3] w, float[1,4,4] r, int64[B] n) => (float[A,B,C] y) {{ {node} }}", "n"
+        f"g (float[5,2,3] x, float[1,4,3] w, float[1,4,4] r, int64[B] n) => (float[A,B,C] y) {{ {node} }}",
+        "n",
     )
     assert (found.low, found.high) == (0, longest)

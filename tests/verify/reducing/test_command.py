@@ -17,7 +17,9 @@ OTHER = parse("g (float[2] x) => (float[2] y) { y = Relu(x) }")
 CODE = "import sys; found = b'Tanh' in open(sys.argv[1], 'rb').read(); print('sees it' * found); sys.exit(7 * found)"
 
 
-def command(folder: Path, *rest: str, code: str = CODE, status: int | None = None, says: str = "") -> Command:
+def command(
+    folder: Path, *rest: str, code: str = CODE, status: int | None = None, says: str = ""
+) -> Command:
     return Command([sys.executable, "-c", code, *rest], folder, status, says, timeout=20.0)
 
 

@@ -117,9 +117,13 @@ def model() -> ModelProto:
 def test_what_is_left(wanted: tuple[str, ...], left: list[str]) -> None:
     found = reduce(model(), lambda m: all(w in str(m.graph) for w in wanted))
     assert ops(found.model) == left
-    assert not found.model.doc_string and not found.model.metadata_props and found.model.graph.output
+    assert (
+        not found.model.doc_string and not found.model.metadata_props and found.model.graph.output
+    )
     onnx.checker.check_model(found.model, full_check=True)
-    assert len(found.model.graph.input) <= (2 if left == ["If"] else 1), "inputs that nothing reads are gone"
+    assert len(found.model.graph.input) <= (2 if left == ["If"] else 1), (
+        "inputs that nothing reads are gone"
+    )
 
 
 def test_nodes_of_nested_bodies_are_bypassed() -> None:
@@ -136,7 +140,10 @@ def test_sizes_and_numbers_shrink() -> None:
     weight = next(t for t in found.model.graph.initializer)
     assert list(weight.dims) == [1, 1] and not numpy_helper.to_array(weight).any()
     nonzero = reduce(
-        model(), lambda m: has("MatMul")(m) and any(numpy_helper.to_array(t).any() for t in m.graph.initializer)
+        model(),
+        lambda m: (
+            has("MatMul")(m) and any(numpy_helper.to_array(t).any() for t in m.graph.initializer)
+        ),
     )
     assert all((numpy_helper.to_array(t) == 1).all() for t in nonzero.model.graph.initializer)
 
@@ -149,8 +156,12 @@ def test_functions_are_opened_and_dropped() -> None:
     found = reduce(parse(text), has("Tanh"))
     assert ops(found.model) == ["Tanh"] and not found.model.functions
     assert [o.domain for o in found.model.opset_import] == [""]
-    inside = reduce(parse(text), lambda m: any(n.op_type == "Tanh" for f in m.functions for n in f.node))
-    assert ops(inside.model) == ["f"] and [n.op_type for f in inside.model.functions for n in f.node] == ["Tanh"]
+    inside = reduce(
+        parse(text), lambda m: any(n.op_type == "Tanh" for f in m.functions for n in f.node)
+    )
+    assert ops(inside.model) == ["f"] and [
+        n.op_type for f in inside.model.functions for n in f.node
+    ] == ["Tanh"]
 
 
 def test_every_candidate_that_is_asked_about_is_valid() -> None:
@@ -185,7 +196,10 @@ def test_pruning_keeps_what_bodies_read() -> None:
     made = model()
     del made.graph.output[:2]
     pruned(made)
-    assert ops(made) == ["MatMul", "Add", "Tanh", "If"] and [v.name for v in made.graph.input] == ["x", "c"]
+    assert ops(made) == ["MatMul", "Add", "Tanh", "If"] and [v.name for v in made.graph.input] == [
+        "x",
+        "c",
+    ]
     assert [t.name for t in made.graph.initializer] == ["w", "s"]
 
 

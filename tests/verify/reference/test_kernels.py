@@ -32,7 +32,9 @@ def agrees(text: str, opset: int = 20, **given: Any) -> None:
 
 
 def test_erf_is_exact_to_the_last_bits() -> None:
-    x = np.concatenate([np.linspace(-7, 7, 20001), [0.0, 1e-300, 0.84375, 1.25, 1 / 0.35, 6.0, np.inf, -np.inf]])
+    x = np.concatenate(
+        [np.linspace(-7, 7, 20001), [0.0, 1e-300, 0.84375, 1.25, 1 / 0.35, 6.0, np.inf, -np.inf]]
+    )
     assert np.allclose(erf_of(x), [math.erf(v) for v in x], rtol=3e-16, atol=0)
     assert np.isnan(erf_of(np.array([np.nan]))[0])
 
@@ -41,7 +43,10 @@ def test_erf_is_exact_to_the_last_bits() -> None:
     ("auto_pad", "strides", "dilations", "group"),
     list(
         itertools.product(
-            ["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"], [[1, 1], [2, 3]], [[1, 1], [2, 1]], [1, 2, 4]
+            ["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"],
+            [[1, 1], [2, 3]],
+            [[1, 1], [2, 1]],
+            [1, 2, 4],
         )
     ),
 )
@@ -57,7 +62,9 @@ def test_conv(auto_pad: str, strides: list[int], dilations: list[int], group: in
 
 
 def test_conv_of_one_and_three_axes() -> None:
-    agrees("g (float[2,3,11] x, float[4,3,3] w) => (float[2,4,L] y) { y = Conv <strides = [2]> (x, w) }")
+    agrees(
+        "g (float[2,3,11] x, float[4,3,3] w) => (float[2,4,L] y) { y = Conv <strides = [2]> (x, w) }"
+    )
     agrees("g (float[1,2,4,5,6] x, float[3,2,2,2,2] w) => (float[1,3,A,B,C] y) { y = Conv (x, w) }")
 
 
@@ -94,7 +101,9 @@ def test_pools(ceil: int, pads: str, strides: str) -> None:
               a = AveragePool <{common}> (x)
               l = LpPool <{common}, p = 3> (x) }}"""
     )
-    if not ceil:  # onnxruntime counts the extra room of ceil_mode as padding, the operator's text does not
+    if (
+        not ceil
+    ):  # onnxruntime counts the extra room of ceil_mode as padding, the operator's text does not
         pool = f"AveragePool <{common}, count_include_pad = 1> (x)"
         agrees(f"g (float[2,3,8,8] x) => (float[2,3,H,W] a) {{ a = {pool} }}")
 
@@ -117,12 +126,16 @@ def test_recurrent(op: str, direction: str, extra: str) -> None:
     """Lengths, initial states, peepholes, both directions."""
     d, h, gates = (2 if direction == "bidirectional" else 1), 4, RECURRENT[op]
     if extra == "activations":
-        names = {"RNN": ["LeakyRelu"], "GRU": ["HardSigmoid", "Softsign"], "LSTM": ["HardSigmoid", "Elu", "Softsign"]}[
-            op
-        ]
+        names = {
+            "RNN": ["LeakyRelu"],
+            "GRU": ["HardSigmoid", "Softsign"],
+            "LSTM": ["HardSigmoid", "Elu", "Softsign"],
+        }[op]
         extra = f"activations = [{', '.join(repr(n) for n in names * d)}]".replace("'", '"')
     separator = ", " if extra else ""
-    states = f", float[{d},3,{h}] h0" + (f", float[{d},3,{h}] c0, float[{d},{3 * h}] p" if op == "LSTM" else "")
+    states = f", float[{d},3,{h}] h0" + (
+        f", float[{d},3,{h}] c0, float[{d},{3 * h}] p" if op == "LSTM" else ""
+    )
     operands = ", h0" + (", c0, p" if op == "LSTM" else "")
     outputs, declared = "y, yh", f"float[5,{d},3,{h}] y, float[{d},3,{h}] yh"
     if op == "LSTM":
@@ -157,7 +170,10 @@ def test_grid_sample(mode: str, padding: str, align: int) -> None:
 
 def test_gather_elements_with_a_smaller_index() -> None:
     index = np.array([[0, 3, -1]])
-    agrees("g (float[5,4] x, int64[1,3] i) => (float[1,3] y) { y = GatherElements <axis = 1> (x, i) }", i=index)
+    agrees(
+        "g (float[5,4] x, int64[1,3] i) => (float[1,3] y) { y = GatherElements <axis = 1> (x, i) }",
+        i=index,
+    )
 
 
 @pytest.mark.parametrize("reduction", ["none", "add", "mul", "min", "max"])
@@ -191,13 +207,20 @@ def test_operators_of_older_opsets(text: str) -> None:
 
 
 def test_bounds_that_were_attributes() -> None:
-    agrees("g (float[5,6] x) => (float[N,M] y) { y = Slice <starts = [1, -3], ends = [9, -1], axes = [0, 1]> (x) }", 9)
+    agrees(
+        "g (float[5,6] x) => (float[N,M] y) { y = Slice <starts = [1, -3], ends = [9, -1], axes = [0, 1]> (x) }",
+        9,
+    )
     agrees("g (float[5] x) => (float[5] y) { y = Clip <min = -0.5, max = 0.25> (x) }", 6)
 
 
-@pytest.mark.parametrize(("target", "size"), [("2, -1", (2, 0)), ("-1, 3", (0, 3)), ("0, -1", None)])
+@pytest.mark.parametrize(
+    ("target", "size"), [("2, -1", (2, 0)), ("-1, 3", (0, 3)), ("0, -1", None)]
+)
 def test_the_missing_size_of_nothing(target: str, size: tuple[int, ...] | None) -> None:
-    model = parse(f"g (float[N,3] x) => (float[A,B] y) <int64[2] s = {{{target}}}> {{ y = Reshape(x, s) }}")
+    model = parse(
+        f"g (float[N,3] x) => (float[A,B] y) <int64[2] s = {{{target}}}> {{ y = Reshape(x, s) }}"
+    )
     feeds = {"x": np.zeros((0, 3), np.float32)}
     if size is not None:
         assert reference(model, feeds)["y"].shape == run(model, feeds)["y"].shape == size
@@ -214,7 +237,9 @@ def test_the_bias_correction_of_adam(t: int) -> None:
         g (float r, int64 t, float[2] x, float[2] g0, float[2] v, float[2] h) => (float[2] y, float[2] w, float[2] k) {
           y, w, k = ai.onnx.preview.training.Adam <alpha = 0.5, beta = 0.875, epsilon = 0.0> (r, t, x, g0, v, h) }""")
     x, g, v, h = (np.float32(values) for values in ([1, 2], [2, -1], [0, 2], [1, 3]))
-    got = reference(model, {"r": np.float32(0.1), "t": np.array(t), "x": x, "g0": g, "v": v, "h": h})
+    got = reference(
+        model, {"r": np.float32(0.1), "t": np.array(t), "x": x, "g0": g, "v": v, "h": h}
+    )
     mean, square = 0.5 * v + 0.5 * g, 0.875 * h + 0.125 * g * g
     rate = 0.1 * math.sqrt(1 - 0.875**t) / (1 - 0.5**t) if t else 0.1
     np.testing.assert_allclose(got["y"], x - rate * mean / np.sqrt(square), rtol=1e-6)
@@ -247,22 +272,31 @@ def test_an_index_before_the_first_or_after_the_last_is_refused(index: int) -> N
 
 
 def test_multinomial_draws_as_often_as_the_weights_say() -> None:
-    model = parse("g (float[2,3] x) => (int32[2,4000] y) { y = Multinomial <sample_size = 4000> (x) }")
+    model = parse(
+        "g (float[2,3] x) => (int32[2,4000] y) { y = Multinomial <sample_size = 4000> (x) }"
+    )
     with np.errstate(divide="ignore"):
-        x = np.log(np.array([[6, 0, 2], [0, 1, 0]], np.float32))  # of 8 draws 6 are the first; a class of no weight
+        x = np.log(
+            np.array([[6, 0, 2], [0, 1, 0]], np.float32)
+        )  # of 8 draws 6 are the first; a class of no weight
     drawn = np.asarray(reference(model, {"x": x})["y"])
     counts = [np.bincount(row, minlength=3).tolist() for row in drawn]
     assert counts[1] == [0, 4000, 0]
-    assert counts[0][1] == 0 and abs(counts[0][0] - 3000) < 150 and sum(counts[0]) == 4000  # over five deviations of 27
+    assert (
+        counts[0][1] == 0 and abs(counts[0][0] - 3000) < 150 and sum(counts[0]) == 4000
+    )  # over five deviations of 27
 
 
 @pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div"])
 def test_broadcasting_as_the_oldest_opsets_ask_for_it(op: str) -> None:
     x, y = np.arange(1.0, 25).reshape(2, 3, 4), np.array([1.0, 2, 4])
     model = parse(
-        f"g (float[2,3,4] x, float[3] y) => (float[2,3,4] z) {{ z = {op} <axis = 1, broadcast = 1> (x, y) }}", opset=6
+        f"g (float[2,3,4] x, float[3] y) => (float[2,3,4] z) {{ z = {op} <axis = 1, broadcast = 1> (x, y) }}",
+        opset=6,
     )
-    wanted = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}[op](x, y[:, None])
+    wanted = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}[op](
+        x, y[:, None]
+    )
     assert np.array_equal(np.asarray(reference(model, {"x": x, "y": y})["z"]), wanted)
 
 
@@ -296,9 +330,7 @@ TOGETHER = ["Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Mean"]
 def test_numbers_without_an_axis(call: str) -> None:
     """numpy gives scalars where an array without an axis went in, and some classes of onnx.reference stumble over them."""
     made, first = call.endswith(", i)"), 0 if call.startswith("U") else 1
-    text = (
-        f"g (float x, float z, bool c) => (float{'[S]' if made else ''} y) <int64[1] i = {{{first}}}> {{ y = {call} }}"
-    )
+    text = f"g (float x, float z, bool c) => (float{'[S]' if made else ''} y) <int64[1] i = {{{first}}}> {{ y = {call} }}"
     agrees(text, 24, x=np.float32(0.3), z=np.float32(0.7), c=np.array(True))
 
 
@@ -306,7 +338,21 @@ def test_numbers_without_an_axis(call: str) -> None:
 @pytest.mark.parametrize("op", [*TOGETHER, "Where"])
 def test_operands_that_broadcast(op: str, shapes: Sequence[tuple[int, ...]]) -> None:
     x, y, z = (normal(*shape) ** 2 + 0.5 for shape in shapes)
-    inputs = ", ".join(f"float[{','.join(map(str, s))}] {n}" if s else f"float {n}" for s, n in zip(shapes, "xyz"))
+    inputs = ", ".join(
+        f"float[{','.join(map(str, s))}] {n}" if s else f"float {n}" for s, n in zip(shapes, "xyz")
+    )
     several = op in ("Max", "Min", "Sum", "Mean")
-    call = f"{op} (x, y, z)" if several else f"p = Less (x, y) o = {op} (p, y, z)" if op == "Where" else f"{op} (x, y)"
-    agrees(f"g ({inputs}) => (float[] o) {{ {call if op == 'Where' else f'o = {call}'} }}", 24, x=x, y=y, z=z)
+    call = (
+        f"{op} (x, y, z)"
+        if several
+        else f"p = Less (x, y) o = {op} (p, y, z)"
+        if op == "Where"
+        else f"{op} (x, y)"
+    )
+    agrees(
+        f"g ({inputs}) => (float[] o) {{ {call if op == 'Where' else f'o = {call}'} }}",
+        24,
+        x=x,
+        y=y,
+        z=z,
+    )

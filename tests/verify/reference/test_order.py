@@ -14,7 +14,9 @@ def names(nodes: list[onnx.NodeProto]) -> str:
 
 
 def test_what_is_in_order_stays() -> None:
-    nodes = list(parse("g (float[2] x) => (float[2] c) { b = Neg(x) a = Neg(x) c = Add(b, a) }").graph.node)
+    nodes = list(
+        parse("g (float[2] x) => (float[2] c) { b = Neg(x) a = Neg(x) c = Add(b, a) }").graph.node
+    )
     assert names(scheduled(nodes)) == "bac"
     assert names(scheduled(nodes[::-1])) == "abc"
 
@@ -37,5 +39,7 @@ def test_casts_listed_last_keep_the_float64_leg() -> None:
 
 
 def test_a_cycle_comes_last() -> None:
-    nodes = list(parse("g (float[2] x) => (float[2] c) { a = Add(b, x) b = Neg(a) c = Neg(x) }").graph.node)
+    nodes = list(
+        parse("g (float[2] x) => (float[2] c) { a = Add(b, x) b = Neg(a) c = Neg(x) }").graph.node
+    )
     assert names(scheduled(nodes)) == "cab"

@@ -11,7 +11,8 @@ from tests.verify.reference.test_kernels import agrees
 
 
 @pytest.mark.parametrize(
-    ("mode", "padding", "aligned"), [*product(["linear", "nearest"], ["zeros", "border", "reflection"], [0, 1])]
+    ("mode", "padding", "aligned"),
+    [*product(["linear", "nearest"], ["zeros", "border", "reflection"], [0, 1])],
 )
 def test_volumes(mode: str, padding: str, aligned: int) -> None:
     grid = np.random.default_rng(0).uniform(-2.3, 2.3, (2, 3, 4, 2, 3)).astype(np.float32)

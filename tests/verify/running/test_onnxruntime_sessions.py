@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
-from onnxgrad.verify.running.onnxruntime_sessions import CACHED_SESSIONS, Sessions, pack, tensor_kind, unpack
+from onnxgrad.verify.running.onnxruntime_sessions import (
+    CACHED_SESSIONS,
+    Sessions,
+    pack,
+    tensor_kind,
+    unpack,
+)
 from tests.helpers import parse
 
 
@@ -29,7 +35,13 @@ def test_two_bits(values: list[int]) -> None:
 def test_sessions_are_dropped_oldest_first() -> None:
     sessions = Sessions()
     model = parse("g (float[N] x) => (float[N] y) { y = Neg(x) }").SerializeToString()
-    config = {"provider": "CPUExecutionProvider", "provider_options": {}, "threads": 1, "optimize": True, "options": {}}
+    config = {
+        "provider": "CPUExecutionProvider",
+        "provider_options": {},
+        "threads": 1,
+        "optimize": True,
+        "options": {},
+    }
     for number in range(CACHED_SESSIONS + 1):
         sessions.open(str(number), model, config)
     assert not sessions.has("0") and sessions.has("1")

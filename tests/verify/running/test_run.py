@@ -82,13 +82,18 @@ def test_sequences_strings_and_absent_optionals() -> None:
     got = run(model, {"s": [one, one[:1]], "t": np.array(["a", "ü"]), "o": None})
     assert [v.shape for v in got["y"]] == [(2,), (1,)]
     assert got["z"].tolist() == ["a", "ü"] and not got["b"] and got["p"] is None
-    assert run(model, {"s": [], "t": np.array(["a", "b"], object), "o": one})["p"].tolist() == [1, 1]
+    assert run(model, {"s": [], "t": np.array(["a", "b"], object), "o": one})["p"].tolist() == [
+        1,
+        1,
+    ]
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "float8e4m3fn", "float8e5m2"])
 def test_types_that_numpy_lacks(kind: str) -> None:
     model = parse(f"g ({kind}[3] x) => ({kind}[3] y) {{ y = Identity(x) }}", opset=21)
-    dtype = getattr(ml_dtypes, {"float8e4m3fn": "float8_e4m3fn", "float8e5m2": "float8_e5m2"}.get(kind, kind))
+    dtype = getattr(
+        ml_dtypes, {"float8e4m3fn": "float8_e4m3fn", "float8e5m2": "float8_e5m2"}.get(kind, kind)
+    )
     x = np.array([1, 2, -1.5], dtype)
     y = run(model, {"x": x})["y"]
     assert y.dtype == x.dtype and y.tobytes() == x.tobytes()
@@ -112,7 +117,9 @@ def test_a_signal_is_an_error_not_the_end() -> None:
         run(parse(INT_MIN_OVER_MINUS_ONE), {"x": np.zeros(1, np.int64)})
     assert caught.value.stage == "killed"
     assert isinstance(caught.value, NotProved)
-    assert run(parse(NEG), {"x": np.ones(1, np.float32)})["y"] == -1  # and the next run gets a fresh child
+    assert (
+        run(parse(NEG), {"x": np.ones(1, np.float32)})["y"] == -1
+    )  # and the next run gets a fresh child
 
 
 def test_without_optimisations_the_same_model_dies_only_when_it_runs() -> None:
@@ -124,7 +131,11 @@ def test_without_optimisations_the_same_model_dies_only_when_it_runs() -> None:
 def test_timeout() -> None:
     started = time.monotonic()
     with pytest.raises(RunFailed, match=r"within 0\.5 s") as caught:
-        run(parse(ENDLESS), {"n": np.array(10**9), "x": np.zeros((300, 300), np.float32)}, timeout=0.5)
+        run(
+            parse(ENDLESS),
+            {"n": np.array(10**9), "x": np.zeros((300, 300), np.float32)},
+            timeout=0.5,
+        )
     assert caught.value.stage == "timeout"
     assert time.monotonic() - started < 5
 
@@ -148,14 +159,21 @@ def test_a_session_survives_the_death_of_its_child() -> None:
         (b"no model", "load"),
         (parse("g (float[N] x) => (float[N] y) { y = my.Op(x) }").SerializeToString(), "load"),
         (parse(NEG, ir_version=99).SerializeToString(), "load"),
-        (parse("g (float[N] x) => (float[3] y) <int64[1] s = {3}> { y = Reshape(x, s) }").SerializeToString(), "run"),
+        (
+            parse(
+                "g (float[N] x) => (float[3] y) <int64[1] s = {3}> { y = Reshape(x, s) }"
+            ).SerializeToString(),
+            "run",
+        ),
     ],
 )
 def test_refusals_are_one_line_without_onnxruntimes_clutter(model: bytes, stage: str) -> None:
     with pytest.raises(RunFailed) as caught:
         run(model, {"x": np.ones(1, np.float32)})
     assert caught.value.stage == stage
-    assert not any(word in str(caught.value) for word in ("\n", "[ONNXRuntimeError]", "onnxruntime::", "_src/"))
+    assert not any(
+        word in str(caught.value) for word in ("\n", "[ONNXRuntimeError]", "onnxruntime::", "_src/")
+    )
 
 
 def test_feeds_that_do_not_fit() -> None:
@@ -190,7 +208,11 @@ def test_limits_of_the_runtime_are_the_last_that_load() -> None:
 
 def test_session_options_and_threads_reach_onnxruntime() -> None:
     with pytest.raises(RunFailed):
-        run(parse(NEG), {"x": np.ones(1, np.float32)}, session_options={"session.load_model_format": "ORT"})
+        run(
+            parse(NEG),
+            {"x": np.ones(1, np.float32)},
+            session_options={"session.load_model_format": "ORT"},
+        )
     assert run(parse(NEG), {"x": np.ones(1, np.float32)}, threads=2)["y"] == -1
 
 
@@ -209,7 +231,14 @@ print(first)
     homes = {name: str(tmp_path) for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME")}
     env = {**os.environ, "PYTHONPATH": str(ROOT), **homes}
     env.pop("ORT_DISABLE_TELEMETRY", None)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=60,
+        check=True,
+    )
     assert not done.stderr
     with pytest.raises(ProcessLookupError):
         os.kill(int(done.stdout), 0)
@@ -219,7 +248,14 @@ print(first)
 def test_importing_the_package_does_not_import_onnxruntime() -> None:
     code = "import sys, onnxgrad.verify; print('onnxruntime' in sys.modules)"
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=60,
+        check=True,
+    )
     assert done.stdout.strip() == "False"
 
 
@@ -236,7 +272,9 @@ def test_a_killed_child_answers_nothing() -> None:
 
 @pytest.mark.cuda
 def test_cuda_really_runs() -> None:
-    session = open_session(parse("g (float[2,2] x) => (float[2,2] y) { y = MatMul(x, x) }"), provider="cuda")
+    session = open_session(
+        parse("g (float[2,2] x) => (float[2,2] y) { y = MatMul(x, x) }"), provider="cuda"
+    )
     assert session.providers[0] == "CUDAExecutionProvider"
     assert session.placement.get("CUDAExecutionProvider", 0) >= 1
     assert np.array_equal(session.run({"x": np.eye(2, dtype=np.float32)})["y"], np.eye(2))
@@ -250,7 +288,9 @@ def test_a_model_without_a_cuda_kernel_is_refused() -> None:
 
 
 def test_without_onnxruntime_the_error_says_how_to_get_it(tmp_path: Any) -> None:
-    (tmp_path / "onnxruntime.py").write_text("raise ModuleNotFoundError(\"No module named 'onnxruntime'\")")
+    (tmp_path / "onnxruntime.py").write_text(
+        "raise ModuleNotFoundError(\"No module named 'onnxruntime'\")"
+    )
     code = """
 import onnx
 from onnxgrad.errors import InputError
@@ -261,7 +301,14 @@ except InputError as error:
     print(error)
 """
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=60,
+        check=True,
+    )
     assert "pip install 'onnxgrad[cpu]'" in done.stdout
 
 
@@ -296,7 +343,9 @@ def gone(pid: int, seconds: float = 10.0) -> bool:
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks processes up in /proc")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_the_child_dies_with_its_parent(number: int) -> None:
-    parent = subprocess.Popen([sys.executable, "-c", PARENT], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
     time.sleep(0.3)  # into the run

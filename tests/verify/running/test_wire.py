@@ -13,7 +13,14 @@ from onnxgrad.verify.running.wire import receive, send
 
 def test_messages_cross_whole_and_arrays_stay_writable() -> None:
     stream = io.BytesIO()
-    message = ("run", {"x": np.arange(6.0).reshape(2, 3).T, "b": np.ones(2, ml_dtypes.bfloat16), "s": ["a", None]})
+    message = (
+        "run",
+        {
+            "x": np.arange(6.0).reshape(2, 3).T,
+            "b": np.ones(2, ml_dtypes.bfloat16),
+            "s": ["a", None],
+        },
+    )
     send(stream, message)
     stream.seek(0)
     verb, feeds = receive(stream)

@@ -17,11 +17,18 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 
 
-def _col2im(g: Var, y: Var, x: Var, image: Any, block: tuple[int, ...] | Var, binding: Binding) -> Var:
-    """The patches of g: for each place in the block, a strided slice, or elements by number where it is not known."""
+def _col2im(
+    g: Var, y: Var, x: Var, image: Any, block: tuple[int, ...] | Var, binding: Binding
+) -> Var:
+    """The patches of g: for each place in the block, a strided slice, or elements by number
+    where it is not known.
+    """
     rank = g.rank if isinstance(block, Var) else len(block) + 2
     if rank is None:
-        raise InputError(f"the gradient of '{binding}' needs to know how many axes the image has: declare its shape")
+        raise InputError(
+            f"the gradient of '{binding}' needs to know how many axes the image has: "
+            "declare its shape"
+        )
     n = rank - 2
     dilations = binding.attr("dilations") or (1,) * n
     strides = binding.attr("strides") or (1,) * n
@@ -41,17 +48,25 @@ def _col2im(g: Var, y: Var, x: Var, image: Any, block: tuple[int, ...] | Var, bi
     return reshape_like(stacked, x)
 
 
-def _patches(padded: Var, block: Var, n: int, strides: Sequence[int], dilations: Sequence[int]) -> Var:
-    """padded (N, C, *image) as (N, C, places in the block, positions): Gather by the sum of two row-major numbers."""
+def _patches(
+    padded: Var, block: Var, n: int, strides: Sequence[int], dilations: Sequence[int]
+) -> Var:
+    """padded (N, C, *image) as (N, C, places in the block, positions): Gather by the sum of two
+    row-major numbers.
+    """
     sizes = op.Shape(padded, start=2)
     place: Any = np.int64(0)
     position: Any = np.int64(0)
     for i in range(n):
         size, count = (op.Squeeze(op.Slice(v, [i], [i + 1], [0]), [0]) for v in (sizes, block))
         offsets = op.Range(np.int64(0), count, np.int64(1)) * np.int64(dilations[i])
-        starts = op.Range(np.int64(0), size - (count - np.int64(1)) * np.int64(dilations[i]), np.int64(strides[i]))
+        starts = op.Range(
+            np.int64(0), size - (count - np.int64(1)) * np.int64(dilations[i]), np.int64(strides[i])
+        )
         place = offsets if i == 0 else op.Reshape(op.Unsqueeze(place * size, [1]) + offsets, [-1])
-        position = starts if i == 0 else op.Reshape(op.Unsqueeze(position * size, [1]) + starts, [-1])
+        position = (
+            starts if i == 0 else op.Reshape(op.Unsqueeze(position * size, [1]) + starts, [-1])
+        )
     numbers = op.Unsqueeze(place, [1]) + position
     return op.Gather(op.Reshape(padded, [0, 0, -1]), numbers, axis=2)
 

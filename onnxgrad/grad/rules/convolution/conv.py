@@ -1,4 +1,6 @@
-"""Conv and ConvTranspose with respect to everything: any group, stride, dilation, padding, sizes known or not."""
+"""Conv and ConvTranspose with respect to everything: any group, stride, dilation, padding, sizes
+known or not.
+"""
 
 from __future__ import annotations
 
@@ -48,16 +50,21 @@ def _transposed_geometry(binding: Binding, x: Var, y: Var, w: Var) -> Geometry:
         pads = tuple(binding.attr("pads") or (0,) * (2 * n)) if auto == "NOTSET" else (0,) * (2 * n)
         return Geometry(kernel, strides, dilations, pads[:n], pads[n:])
     if kernel is None:
-        raise InputError(f"the gradient of '{binding}' needs the kernel's size, which shape inference does not know")
+        raise InputError(
+            f"the gradient of '{binding}' needs the kernel's size, which shape "
+            "inference does not know"
+        )
     extent = [(k - 1) * d + 1 for k, d in zip(kernel, dilations)]
     if wanted:
         sizes = spatial(x)
         if sizes is None:
             raise InputError(
-                f"the gradient of '{binding}' with output_shape needs the sizes of its input, which are not known"
+                f"the gradient of '{binding}' with output_shape needs the sizes of its input, "
+                "which are not known"
             )
         total = [
-            max((d - 1) * s + e + a - out, 0) for d, s, e, a, out in zip(sizes, strides, extent, extra, wanted[-n:])
+            max((d - 1) * s + e + a - out, 0)
+            for d, s, e, a, out in zip(sizes, strides, extent, extra, wanted[-n:])
         ]
     else:
         total = [max(e - s + a, 0) for e, s, a in zip(extent, strides, extra)]

@@ -1,7 +1,7 @@
 """DeformConv: a convolution over columns that are read between the pixels (see `_sampling`).
 
-The columns v (N, parts, C/parts, |K| |O|) are samples of x at regular positions plus offsets; y = W (mask v). With the
-columns' adjoint W^T g everything else is sampling.
+The columns v (N, parts, C/parts, |K| |O|) are samples of x at regular positions plus offsets; y = W
+(mask v). With the columns' adjoint W^T g everything else is sampling.
 """
 
 from __future__ import annotations
@@ -13,7 +13,15 @@ import numpy as np
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import size_along
 from onnxgrad.grad.rules._geometry import kernel_of, spatial_rank
-from onnxgrad.grad.rules.images._sampling import Sampling, as_type, divided, number_type, product, reshaped, sampling
+from onnxgrad.grad.rules.images._sampling import (
+    Sampling,
+    as_type,
+    divided,
+    number_type,
+    product,
+    reshaped,
+    sampling,
+)
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.like import reshape_like
 from onnxgrad.ir.ops import op
@@ -22,9 +30,13 @@ from onnxgrad.ir.var import Var
 
 
 class _Forward:
-    """The forward binding: its operands in one number type, its sizes (see `_sampling`), what its columns read."""
+    """The forward binding: its operands in one number type, its sizes (see `_sampling`), what
+    its columns read.
+    """
 
-    def __init__(self, g: Var, x: Var, w: Var, offset: Var, mask: Var | None, binding: Binding) -> None:
+    def __init__(
+        self, g: Var, x: Var, w: Var, offset: Var, mask: Var | None, binding: Binding
+    ) -> None:
         said = kernel_of(w, binding)
         self.rank = r = spatial_rank(said, x, binding)
         self.dtype = number_type(x)
@@ -34,17 +46,24 @@ class _Forward:
         self.dilations = binding.attr("dilations") or (1,) * r
         self.pads = binding.attr("pads") or (0,) * 2 * r
         self.batch, self.channels, *self.image = (size_along(x, i) for i in range(r + 2))
-        self.kernel = [size_along(w, i + 2) if said is None else np.array([said[i]], np.int64) for i in range(r)]
+        self.kernel = [
+            size_along(w, i + 2) if said is None else np.array([said[i]], np.int64)
+            for i in range(r)
+        ]
         self.out = [size_along(g, i + 2) for i in range(r)]
         self.lead = [self.batch, np.array([self.parts], np.int64)]
         self.share = divided(self.channels, self.parts)
         self.count = product([*self.kernel, *self.out])
-        self.mask = None if mask is None else reshaped(as_type(mask, self.dtype), [*self.lead, self.count])
+        self.mask = (
+            None if mask is None else reshaped(as_type(mask, self.dtype), [*self.lead, self.count])
+        )
 
     def sampling(self) -> Sampling:
         """What the columns read: each kernel element in each window, moved by its offset."""
         r = self.rank
-        moved = reshaped(self.offset, [*self.lead, *self.kernel, np.array([r], np.int64), *self.out])
+        moved = reshaped(
+            self.offset, [*self.lead, *self.kernel, np.array([r], np.int64), *self.out]
+        )
         positions = []
         for i in range(r):
             within = self._line(self.kernel[i], 2 * r - 1 - i, 0, self.dilations[i])
@@ -59,20 +78,31 @@ class _Forward:
             numbers: Any = np.arange(int(size[0])) * step + start
             return numbers.astype(numpy_dtype(self.dtype)).reshape(-1, *[1] * behind)
         count = op.Range(np.int64(0), op.Squeeze(size), np.int64(1))
-        return op.Reshape(op.Cast(count, to=self.dtype) * float(step) + float(start), [-1, *[1] * behind])
+        return op.Reshape(
+            op.Cast(count, to=self.dtype) * float(step) + float(start), [-1, *[1] * behind]
+        )
 
     def columns_adjoint(self) -> Var:
         """W^T g, the adjoint of the masked columns: (N, parts, C/parts, |K| |O|)."""
-        weight = reshaped(self.w, [np.array([self.group]), divided(self.maps, self.group), self._inner])
-        return reshaped(op.MatMul(weight.mT, self.cotangents()), [*self.lead, self.share, self.count])
+        weight = reshaped(
+            self.w, [np.array([self.group]), divided(self.maps, self.group), self._inner]
+        )
+        return reshaped(
+            op.MatMul(weight.mT, self.cotangents()), [*self.lead, self.share, self.count]
+        )
 
     def cotangents(self) -> Var:
         """g as (N, G, M/G, |O|)."""
-        return reshaped(self.g, [self.batch, np.array([self.group]), divided(self.maps, self.group), product(self.out)])
+        return reshaped(
+            self.g,
+            [self.batch, np.array([self.group]), divided(self.maps, self.group), product(self.out)],
+        )
 
     def grouped(self, columns: Var) -> Var:
         """Columns as (N, G, C/G |K|, |O|)."""
-        return reshaped(columns, [self.batch, np.array([self.group]), self._inner, product(self.out)])
+        return reshaped(
+            columns, [self.batch, np.array([self.group]), self._inner, product(self.out)]
+        )
 
     def images(self) -> Var:
         """x as (N, parts, C/parts, *S)."""
@@ -93,19 +123,25 @@ class _Forward:
         return product([divided(self.channels, self.group), *self.kernel])
 
 
-def _x(g: Var, y: Var, x: Var, w: Var, offset: Var, b: Var | None, mask: Var | None, binding: Binding) -> Var:
+def _x(
+    g: Var, y: Var, x: Var, w: Var, offset: Var, b: Var | None, mask: Var | None, binding: Binding
+) -> Var:
     f = _Forward(g, x, w, offset, mask, binding)
     return reshape_like(f.sampling().spread(f.masked(f.columns_adjoint()), f.share), x)
 
 
-def _w(g: Var, y: Var, x: Var, w: Var, offset: Var, b: Var | None, mask: Var | None, binding: Binding) -> Var:
+def _w(
+    g: Var, y: Var, x: Var, w: Var, offset: Var, b: Var | None, mask: Var | None, binding: Binding
+) -> Var:
     """g times the masked columns."""
     f = _Forward(g, x, w, offset, mask, binding)
     columns = f.grouped(f.masked(f.sampling().read(f.images(), f.share)))
     return reshape_like(op.ReduceSum(f.cotangents() @ columns.mT, [0], keepdims=0), w)
 
 
-def _offset(g: Var, y: Var, x: Var, w: Var, offset: Var, b: Var | None, mask: Var | None, binding: Binding) -> Var:
+def _offset(
+    g: Var, y: Var, x: Var, w: Var, offset: Var, b: Var | None, mask: Var | None, binding: Binding
+) -> Var:
     f = _Forward(g, x, w, offset, mask, binding)
     at = f.sampling()
     s = at.overlaps(f.columns_adjoint(), f.images(), f.share)
@@ -113,19 +149,27 @@ def _offset(g: Var, y: Var, x: Var, w: Var, offset: Var, b: Var | None, mask: Va
     for axis in range(f.rank):
         moved = at.along(s, at.slope(axis))
         moved = moved if f.mask is None else moved * f.mask
-        parts.append(reshaped(moved, [*f.lead, product(f.kernel), np.array([1], np.int64), product(f.out)]))
+        parts.append(
+            reshaped(moved, [*f.lead, product(f.kernel), np.array([1], np.int64), product(f.out)])
+        )
     return reshape_like(op.Concat(*parts, axis=3), offset)
 
 
-def _b(g: Var, y: Var, x: Var, w: Var, offset: Var, b: Var, mask: Var | None, binding: Binding) -> Var:
+def _b(
+    g: Var, y: Var, x: Var, w: Var, offset: Var, b: Var, mask: Var | None, binding: Binding
+) -> Var:
     r = spatial_rank(kernel_of(w, binding), x, binding)
     return op.ReduceSum(g, [0, *range(2, r + 2)], keepdims=0)
 
 
-def _mask(g: Var, y: Var, x: Var, w: Var, offset: Var, b: Var | None, mask: Var, binding: Binding) -> Var:
+def _mask(
+    g: Var, y: Var, x: Var, w: Var, offset: Var, b: Var | None, mask: Var, binding: Binding
+) -> Var:
     f = _Forward(g, x, w, offset, mask, binding)
     at = f.sampling()
-    return reshape_like(at.along(at.overlaps(f.columns_adjoint(), f.images(), f.share), at.weight), mask)
+    return reshape_like(
+        at.along(at.overlaps(f.columns_adjoint(), f.images(), f.share), at.weight), mask
+    )
 
 
 vjp(
@@ -135,5 +179,6 @@ vjp(
     _offset,
     _b,
     _mask,
-    notes="at a pixel's centre: the slope on the side of larger positions; outside of the image zeros are read",
+    notes="at a pixel's centre: the slope on the side of larger positions; outside of the image "
+    "zeros are read",
 )

@@ -10,16 +10,32 @@ from onnxgrad.ir.var import Var
 
 vjp("Sigmoid", lambda g, y, x: g * (y * (1.0 - y)))
 vjp("Relu", lambda g, y, x: op.Where(op.Greater(y, 0.0), g, 0.0), notes="0 at 0")
-vjp("LeakyRelu", lambda g, y, x, alpha: op.Where(op.Greater(x, 0.0), g, g * alpha), notes="alpha at 0")
+vjp(
+    "LeakyRelu",
+    lambda g, y, x, alpha: op.Where(op.Greater(x, 0.0), g, g * alpha),
+    notes="alpha at 0",
+)
 vjp(
     "PRelu",
     lambda g, y, x, slope: op.Where(op.Greater(x, 0.0), g, g * slope),
     lambda g, y, x, slope: op.Where(op.Greater(x, 0.0), 0.0, g * x),
     notes="slope at 0",
 )
-vjp("ThresholdedRelu", lambda g, y, x, alpha: op.Where(op.Greater(x, alpha), g, 0.0), notes="0 at alpha")
-vjp("Shrink", lambda g, y, x, lambd: op.Where(op.Greater(op.Abs(x), lambd), g, 0.0), notes="0 at +-lambd")
-vjp("Elu", lambda g, y, x, alpha: op.Where(op.Greater(x, 0.0), g, g * (y + alpha)), notes="alpha at 0")
+vjp(
+    "ThresholdedRelu",
+    lambda g, y, x, alpha: op.Where(op.Greater(x, alpha), g, 0.0),
+    notes="0 at alpha",
+)
+vjp(
+    "Shrink",
+    lambda g, y, x, lambd: op.Where(op.Greater(op.Abs(x), lambd), g, 0.0),
+    notes="0 at +-lambd",
+)
+vjp(
+    "Elu",
+    lambda g, y, x, alpha: op.Where(op.Greater(x, 0.0), g, g * (y + alpha)),
+    notes="alpha at 0",
+)
 vjp("Celu", lambda g, y, x, alpha: op.Where(op.Greater(x, 0.0), g, g * (y / alpha + 1.0)))
 vjp(
     "Selu",

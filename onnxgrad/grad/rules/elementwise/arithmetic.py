@@ -12,7 +12,7 @@ from onnxgrad.ir.like import zeros_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 
-# ---- arithmetic -----------------------------------------------------------------------------------------------
+# ---- arithmetic ----------------------------------------------------------------------------------
 
 vjp("Add", lambda g, y, a, b: g, lambda g, y, a, b: g)
 vjp("Sub", lambda g, y, a, b: g, lambda g, y, a, b: -g)
@@ -27,7 +27,9 @@ vjp("CastLike", lambda g, y, x, t: g)
 
 
 def _pow_base(g: Var, y: Var, x: Var, e: Var) -> Var:
-    """e x^(e-1); the usual constant exponents without a Pow, and 0 where e is 0 (x may be 0, infinite or NaN)."""
+    """e x^(e-1); the usual constant exponents without a Pow, and 0 where e is 0 (x may be 0,
+    infinite or NaN).
+    """
     value = e.const
     if value is not None and value.size == 1:
         p = float(value.reshape(-1)[0])
@@ -85,7 +87,12 @@ vjp_all("Max", _extremum, notes="equal operands share the adjoint evenly", compa
 vjp_all("Min", _extremum, notes="equal operands share the adjoint evenly", compares=True)
 vjp_all("Sum", lambda g, y, xs: [g] * len(xs))
 vjp_all("Mean", lambda g, y, xs: [g / float(len(xs))] * len(xs))
-vjp("Where", None, lambda g, y, c, a, b: op.Where(c, g, 0.0), lambda g, y, c, a, b: op.Where(c, 0.0, g))
+vjp(
+    "Where",
+    None,
+    lambda g, y, c, a, b: op.Where(c, g, 0.0),
+    lambda g, y, c, a, b: op.Where(c, 0.0, g),
+)
 
 
 def _inside(x: Var, low: Var | None, high: Var | None) -> Var | None:
@@ -117,7 +124,7 @@ def _clip_high(g: Var, y: Var, x: Var, low: Var | None, high: Var) -> Var:
 
 vjp("Clip", _clip, _clip_low, _clip_high, notes="at a bound the adjoint goes to the input")
 
-# ---- functions ------------------------------------------------------------------------------------------------
+# ---- functions -----------------------------------------------------------------------------------
 
 vjp("Abs", lambda g, y, x: g * op.Sign(x), notes="0 at 0")
 vjp("Sqrt", lambda g, y, x: g * (0.5 / y), notes="infinite at 0")
@@ -138,5 +145,17 @@ vjp("Atanh", lambda g, y, x: g / (1.0 - x * x))
 vjp("Erf", lambda g, y, x: g * (op.Exp(-(x * x)) * (2.0 / math.sqrt(math.pi))))
 
 zero("Floor", "Ceil", "Round", "Sign", notes="steps")
-zero("And", "Or", "Xor", "Not", "Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "IsNaN", "IsInf")
+zero(
+    "And",
+    "Or",
+    "Xor",
+    "Not",
+    "Equal",
+    "Less",
+    "Greater",
+    "LessOrEqual",
+    "GreaterOrEqual",
+    "IsNaN",
+    "IsInf",
+)
 zero("BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "BitCast", notes="integers")

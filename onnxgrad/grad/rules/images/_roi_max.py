@@ -21,7 +21,8 @@ _LOWEST = -3.0e38  # what no pixel lies below; -inf would meet 0 * inf in a seco
 class Candidates:
     """K candidates for each of the P bins of R regions; images (N, C, H, W) as rows of channels.
 
-    `pixels` (R, P, K) counts rows, `read` (R, P, K, C) is what stands there, `first` (R, P, C) the winner's number.
+    `pixels` (R, P, K) counts rows, `read` (R, P, K, C) is what stands there, `first` (R, P, C) the
+    winner's number.
     """
 
     sizes: tuple[Any, ...]
@@ -32,7 +33,9 @@ class Candidates:
 
     @staticmethod
     def among(x: Var, pixels: Var, taken: Var, weights: Var | None) -> Candidates:
-        """The largest of x times `weights` (None: of x) where `taken` is not 0; the first of equal ones."""
+        """The largest of x times `weights` (None: of x) where `taken` is not 0; the first of
+        equal ones.
+        """
         n, c, h, w = sizes = tuple(size_along(x, i) for i in range(4))
         rows = reshaped(op.Transpose(x, perm=[0, 2, 3, 1]), [product([n, h, w]), c])
         read = op.Gather(rows, pixels, axis=0)
@@ -51,7 +54,9 @@ class Candidates:
 
     def columns(self, g: Var) -> Var:
         """An adjoint (R, C, bins, bins) as (R, P, C)."""
-        flat = reshaped(g, [size_along(g, 0), self.sizes[1], product([size_along(g, 2), size_along(g, 3)])])
+        flat = reshaped(
+            g, [size_along(g, 0), self.sizes[1], product([size_along(g, 2), size_along(g, 3)])]
+        )
         return op.Transpose(flat, perm=[0, 2, 1])
 
     def spread(self, share: Var) -> Var:

@@ -1,4 +1,6 @@
-"""Where RoiAlign takes its samples: positions along one axis, the weights of pixels, and their slopes."""
+"""Where RoiAlign takes its samples: positions along one axis, the weights of pixels, and their
+slopes.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,11 @@ def counting(count: Any, dtype: int) -> Var:
 class Samples:
     """Where the samples of R regions lie along one axis; (R, bins, S) unless said otherwise.
 
-    `bins` and `count` = S are sizes; `size` is the images' extent. `low` is the pixel below, as a number, `above` the
-    distance from it; `taken` is 1 for a region's own samples, `inside` for those that read the image; `moves` is 1
-    where a sample's pixels change with its position; `along` is a sample's position in bins; `samples` (R, 1, 1) says
-    how many there are; `stretches` (R, 1) is 1 where the bins' size follows the region's.
+    `bins` and `count` = S are sizes; `size` is the images' extent. `low` is the pixel below, as a
+    number, `above` the distance from it; `taken` is 1 for a region's own samples, `inside` for
+    those that read the image; `moves` is 1 where a sample's pixels change with its position;
+    `along` is a sample's position in bins; `samples` (R, 1, 1) says how many there are; `stretches`
+    (R, 1) is 1 where the bins' size follows the region's.
     """
 
     bins: int
@@ -84,16 +87,25 @@ class Samples:
 
 def as_type_of(size: Any, like: Var) -> Var:
     """A size as a number of the dtype of `like`."""
-    return as_type(size, like.dtype) if isinstance(size, Var) else constant(float(size[0]), like.dtype)
+    return (
+        as_type(size, like.dtype) if isinstance(size, Var) else constant(float(size[0]), like.dtype)
+    )
 
 
 def samples(rois: Var, axis: int, size: Any, binding: Binding) -> Samples:
-    """The samples of each region (R, 4) along axis 0 (height) or 1 (width), in onnxruntime's order of arithmetic."""
+    """The samples of each region (R, 4) along axis 0 (height) or 1 (width), in onnxruntime's
+    order of arithmetic.
+    """
     half = binding.attr("coordinate_transformation_mode", "half_pixel") == "half_pixel"
-    bins, ratio = int(binding.attr("output_height" if axis == 0 else "output_width")), binding.attr("sampling_ratio")
+    bins, ratio = (
+        int(binding.attr("output_height" if axis == 0 else "output_width")),
+        binding.attr("sampling_ratio"),
+    )
     scaled = rois * float(binding.attr("spatial_scale"))
     scaled = scaled - 0.5 if half else scaled
-    start, end = (op.Gather(scaled, np.array([column], np.int64), axis=1) for column in (1 - axis, 3 - axis))
+    start, end = (
+        op.Gather(scaled, np.array([column], np.int64), axis=1) for column in (1 - axis, 3 - axis)
+    )
     length, stretches = end - start, constant(1.0, rois.dtype)
     if not half:  # regions that are smaller than a pixel count as one
         stretches = as_number(op.Greater(length, 1.0), length)
@@ -106,7 +118,10 @@ def samples(rois: Var, axis: int, size: Any, binding: Binding) -> Samples:
         number = constant(np.full((1, 1, 1), ratio), rois.dtype)
     else:
         own = op.Ceil(step)
-        count = op.Cast(op.ReduceMax(op.Concat(op.Reshape(own, [-1]), [1.0], axis=0), keepdims=1), to=TensorProto.INT64)
+        count = op.Cast(
+            op.ReduceMax(op.Concat(op.Reshape(own, [-1]), [1.0], axis=0), keepdims=1),
+            to=TensorProto.INT64,
+        )
         taken = as_number(op.Less(counting(count, rois.dtype), own), rois)
         number = op.Max(own, 1.0)
     within = counting(count, rois.dtype) + 0.5

@@ -1,13 +1,15 @@
-"""Reading images between their pixels at positions known at run time: where, with which weights, and their slopes.
+"""Reading images between their pixels at positions known at run time: where, with which weights,
+and their slopes.
 
-The value at a position is a sum over neighbours, `y[c] = sum_k w_k x[c, i_k]`, with `w_k` a product over the axes. So
-with `s_k = sum_c g[c] x[c, i_k]`, the adjoint of pixel `i_k` is `w_k g`, and that of the position along an axis is
-`sum_k s_k dw_k`. The neighbours stand in axes of their own, one per spatial axis: (*B, C, T, ..., T, P) for images
-(*B, C, *S) and P positions in each of the B.
+The value at a position is a sum over neighbours, `y[c] = sum_k w_k x[c, i_k]`, with `w_k` a product
+over the axes. So with `s_k = sum_c g[c] x[c, i_k]`, the adjoint of pixel `i_k` is `w_k g`, and that
+of the position along an axis is `sum_k s_k dw_k`. The neighbours stand in axes of their own, one
+per spatial axis: (*B, C, T, ..., T, P) for images (*B, C, *S) and P positions in each of the B.
 
-Beyond its edges the image is continued by moving the neighbours' indices (as onnxruntime does), not the positions: at a
-fold the slopes' signs then come out by themselves. Pixels are added up by ScatterElements: onnxruntime 1.31's ScatterND
-is eight times as fast, but with several threads loses additions to a row that occurs twice, as neighbours do.
+Beyond its edges the image is continued by moving the neighbours' indices (as onnxruntime does), not
+the positions: at a fold the slopes' signs then come out by themselves. Pixels are added up by
+ScatterElements: onnxruntime 1.31's ScatterND is eight times as fast, but with several threads loses
+additions to a row that occurs twice, as neighbours do.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from onnxgrad.ir.var import Var
 # positions further out than any image reaches stay where integers hold them
 _FAR = 2.0**30
 _A = -0.75
-# per neighbour, the coefficients of 1, t, t^2, ... in its weight, t the distance from the pixel below (Keys 1981)
+# per neighbour, the coefficients of 1, t, t^2, ... in its weight, t the distance from the pixel
+# below (Keys 1981)
 _WEIGHTS = {
     "nearest": [[1.0]],
     "linear": [[1.0, -1.0], [0.0, 1.0]],
@@ -44,12 +47,14 @@ _WEIGHTS = {
 _FIRST = {"nearest": 0, "linear": 0, "cubic": -1}
 
 
-# ---- sizes: vectors of length 1, numpy's where known, else Vars ---------------------------------------------------
+# ---- sizes: vectors of length 1, numpy's where known, else Vars ----------------------------------
 
 
 def product(sizes: Sequence[Any]) -> Any:
     """The product of sizes."""
-    return reduce(lambda a, b: op.Mul(a, b) if isinstance(a, Var) or isinstance(b, Var) else a * b, sizes)
+    return reduce(
+        lambda a, b: op.Mul(a, b) if isinstance(a, Var) or isinstance(b, Var) else a * b, sizes
+    )
 
 
 def divided(size: Any, by: int) -> Var:
@@ -72,12 +77,16 @@ def reshaped(v: Var, sizes: Sequence[Any]) -> Var:
     return result
 
 
-# ---- number types -------------------------------------------------------------------------------------------------
+# ---- number types --------------------------------------------------------------------------------
 
 
 def number_type(*operands: Var) -> int:
     """Positions in pixels need more than half precision."""
-    return TensorProto.DOUBLE if any(v.dtype == TensorProto.DOUBLE for v in operands) else TensorProto.FLOAT
+    return (
+        TensorProto.DOUBLE
+        if any(v.dtype == TensorProto.DOUBLE for v in operands)
+        else TensorProto.FLOAT
+    )
 
 
 def as_type(v: Var, dtype: int) -> Var:
@@ -85,12 +94,14 @@ def as_type(v: Var, dtype: int) -> Var:
     return v if v.dtype == dtype else op.Cast(v, to=dtype)
 
 
-# ---- neighbours ---------------------------------------------------------------------------------------------------
+# ---- neighbours ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Taps:
-    """One axis: the neighbours' indices, weights and slopes of the weights, (*B, 1, 1, .., T, .., 1, P)."""
+    """One axis: the neighbours' indices, weights and slopes of the weights, (*B, 1, 1, .., T,
+    .., 1, P).
+    """
 
     index: Var
     weight: Var
@@ -101,7 +112,8 @@ class _Taps:
 class Sampling:
     """What is read of images (*lead, C, *spatial) at P = `count` positions in each.
 
-    `lead`, `spatial` and `count` are sizes; `index` (*lead, 1, T, ..., T, P) counts an image's pixels.
+    `lead`, `spatial` and `count` are sizes; `index` (*lead, 1, T, ..., T, P) counts an image's
+    pixels.
     """
 
     lead: tuple[Any, ...]
@@ -121,7 +133,9 @@ class Sampling:
         return reduce(op.Mul, [a.slope if i == axis else a.weight for i, a in enumerate(self.axes)])
 
     def overlaps(self, g: Var, images: Var, channels: Any) -> Var:
-        """s_k of cotangents (*lead, C, P) and images (*lead, C, *spatial): (*lead, 1, T, ..., T, P)."""
+        """s_k of cotangents (*lead, C, P) and images (*lead, C, *spatial): (*lead, 1, T, ..., T,
+        P).
+        """
         products = self._pixels(images, channels) * self._beside(g)
         return op.ReduceSum(products, [len(self.lead)], keepdims=1)
 
@@ -132,10 +146,14 @@ class Sampling:
 
     def read(self, images: Var, channels: Any) -> Var:
         """y: images (*lead, C, *spatial) at the positions, (*lead, C, P)."""
-        return op.ReduceSum(self._pixels(images, channels) * self.weight, self._tap_axes, keepdims=0)
+        return op.ReduceSum(
+            self._pixels(images, channels) * self.weight, self._tap_axes, keepdims=0
+        )
 
     def spread(self, g: Var, channels: Any) -> Var:
-        """The images' adjoint, (*lead, C, *spatial): w_k g, for cotangents (*lead, C, P), added into each neighbour."""
+        """The images' adjoint, (*lead, C, *spatial): w_k g, for cotangents (*lead, C, P), added
+        into each neighbour.
+        """
         shape = [*self.lead, channels, product(self.spatial)]
         empty = zeros(joined(shape), g)
         updates = reshaped(self.weight * self._beside(g), [*self.lead, channels, self._reads])
@@ -180,8 +198,8 @@ def sampling(
 ) -> Sampling:
     """What is read at `positions`, (*lead, P) in pixels for each spatial axis.
 
-    `mode` is nearest, linear or cubic, `padding` zeros, border or reflection (with `aligned`, about the edge pixels'
-    centres).
+    `mode` is nearest, linear or cubic, `padding` zeros, border or reflection (with `aligned`, about
+    the edge pixels' centres).
     """
     first, rank = len(lead), len(positions)
     beside = list(range(first, first + rank + 1))
@@ -192,31 +210,41 @@ def sampling(
     index = axes[0].index
     for axis, size in zip(axes[1:], spatial[1:], strict=True):
         index = op.Add(op.Mul(index, size), axis.index)
-    places = op.Cast(index, to=TensorProto.INT32)  # what onnxruntime gathers and scatters by fastest
+    # what onnxruntime gathers and scatters by fastest
+    places = op.Cast(index, to=TensorProto.INT32)
     return Sampling(tuple(lead), tuple(spatial), count, len(_WEIGHTS[mode]), places, tuple(axes))
 
 
-def _taps(position: Var, size: Any, mode: str, padding: str, aligned: bool, shape: list[int]) -> _Taps:
+def _taps(
+    position: Var, size: Any, mode: str, padding: str, aligned: bool, shape: list[int]
+) -> _Taps:
     """One axis; `shape` is that of the neighbours' own axis among the last ones."""
     position = op.Clip(position, -_FAR, _FAR)
     base = op.Round(position) if mode == "nearest" else op.Floor(position)
     table = np.array(_WEIGHTS[mode])
     offsets = (np.arange(len(table)) + _FIRST[mode]).reshape(shape)
-    index, inside = _continued(op.Add(op.Cast(base, to=TensorProto.INT64), offsets), size, padding, aligned)
+    index, inside = _continued(
+        op.Add(op.Cast(base, to=TensorProto.INT64), offsets), size, padding, aligned
+    )
     t = position - base
     slopes = table[:, 1:] * np.arange(1, table.shape[1])
     values = [_polynomial([c.reshape(shape) for c in v.T], t) for v in (table, slopes)]
     if inside is not None:
         values = [v * as_number(inside, position) for v in values]
     elif mode == "linear":
-        values[1] = where(_is_on_edge(t, index, offsets.shape.index(2) - offsets.ndim, size), 0.0, values[1])
+        values[1] = where(
+            _is_on_edge(t, index, offsets.shape.index(2) - offsets.ndim, size), 0.0, values[1]
+        )
     return _Taps(index, *values)
 
 
 def _is_on_edge(t: Var, index: Var, axis: int, size: Any) -> Var:
     """Whether a position is exactly an edge pixel's centre, where border and reflection begin."""
     pixel = op.Gather(index, np.array([0], np.int64), axis=axis)
-    first, last = op.Equal(pixel, np.array([0], np.int64)), op.Equal(pixel, op.Sub(size, np.array([1], np.int64)))
+    first, last = (
+        op.Equal(pixel, np.array([0], np.int64)),
+        op.Equal(pixel, op.Sub(size, np.array([1], np.int64))),
+    )
     return op.And(op.Equal(t, 0.0), op.Or(first, last))
 
 
@@ -230,7 +258,8 @@ def _continued(place: Var, size: Any, padding: str, aligned: bool) -> tuple[Var,
     """(the index of the pixel that stands at `place`, whether it counts; None where all do)."""
     one, zero = np.array([1], np.int64), np.array([0], np.int64)
     last = op.Sub(size, one)
-    if padding == "reflection":  # about the centres of the edge pixels if aligned, else about their outer edges
+    # about the centres of the edge pixels if aligned, else about their outer edges
+    if padding == "reflection":
         reach = op.Mul(last if aligned else size, np.array([2], np.int64))
         folded = op.Mod(place, op.Max(reach, one))
         place = op.Min(folded, op.Sub(reach if aligned else op.Sub(reach, one), folded))

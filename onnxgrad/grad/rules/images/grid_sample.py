@@ -1,4 +1,6 @@
-"""GridSample: pixels receive their weights' share, the grid the slope of the weights (see `_sampling`)."""
+"""GridSample: pixels receive their weights' share, the grid the slope of the weights (see
+`_sampling`).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ import numpy as np
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import size_along
-from onnxgrad.grad.rules.images._sampling import Sampling, as_type, number_type, product, reshaped, sampling
+from onnxgrad.grad.rules.images._sampling import (
+    Sampling,
+    as_type,
+    number_type,
+    product,
+    reshaped,
+    sampling,
+)
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.like import reshape_like
 from onnxgrad.ir.ops import op
@@ -23,7 +32,10 @@ def _rank(x: Var, grid: Var, binding: Binding) -> int:
     for v in (x, grid):
         if v.rank is not None:
             return v.rank - 2
-    raise InputError(f"the gradient of '{binding}' needs the rank of its input, which shape inference does not know")
+    raise InputError(
+        f"the gradient of '{binding}' needs the rank of its input, which shape "
+        "inference does not know"
+    )
 
 
 def _sampling(g: Var, x: Var, grid: Var, binding: Binding) -> tuple[Sampling, Var]:
@@ -37,8 +49,18 @@ def _sampling(g: Var, x: Var, grid: Var, binding: Binding) -> tuple[Sampling, Va
     for axis, size in enumerate(spatial):
         p, length = op.Gather(places, np.int64(rank - 1 - axis), axis=-1), _length(size, dtype)
         # the order of onnxruntime's own arithmetic: it decides which pixels are neighbours
-        positions.append((p + 1.0) / 2.0 * (length - 1.0) if aligned else ((p + 1.0) * length - 1.0) / 2.0)
-    at = sampling(positions, [batch], spatial, count, _MODES.get(mode, mode), binding.attr("padding_mode"), aligned)
+        positions.append(
+            (p + 1.0) / 2.0 * (length - 1.0) if aligned else ((p + 1.0) * length - 1.0) / 2.0
+        )
+    at = sampling(
+        positions,
+        [batch],
+        spatial,
+        count,
+        _MODES.get(mode, mode),
+        binding.attr("padding_mode"),
+        aligned,
+    )
     return at, reshaped(as_type(g, dtype), [batch, channels, count])
 
 
@@ -52,7 +74,9 @@ def _x(g: Var, y: Var, x: Var, grid: Var, binding: Binding) -> Var:
     return at.spread(cotangents, size_along(x, 1))
 
 
-def _grid(g: Var, y: Var, x: Var, grid: Var, mode: str, align_corners: int, binding: Binding) -> Var | None:
+def _grid(
+    g: Var, y: Var, x: Var, grid: Var, mode: str, align_corners: int, binding: Binding
+) -> Var | None:
     if mode == "nearest":
         return None
     at, cotangents = _sampling(g, x, grid, binding)
@@ -69,6 +93,8 @@ vjp(
     "GridSample",
     _x,
     _grid,
-    notes="nearest: the grid receives zero; linear, at a pixel's centre: the slope towards larger positions, and 0 at "
-    "edge pixels with border and reflection (PyTorch's; in mirrored copies of the image it takes the other side)",
+    notes="nearest: the grid receives zero; linear, at a pixel's centre: the slope towards larger "
+    "positions, and 0 at "
+    "edge pixels with border and reflection (PyTorch's; in mirrored copies of the image it takes "
+    "the other side)",
 )

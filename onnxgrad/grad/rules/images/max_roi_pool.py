@@ -18,18 +18,28 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 
 
-def _max_roi_pool(g: Var, y: Var, x: Var, rois: Var, pooled_shape: Any, spatial_scale: float) -> Var:
-    """Each bin's first maximum receives its adjoint. Bins' ends are rounded as onnxruntime's float32 does."""
+def _max_roi_pool(
+    g: Var, y: Var, x: Var, rois: Var, pooled_shape: Any, spatial_scale: float
+) -> Var:
+    """Each bin's first maximum receives its adjoint. Bins' ends are rounded as onnxruntime's
+    float32 does.
+    """
     dtype = TensorProto.FLOAT
     rois, x_ = as_type(rois, dtype), as_type(x, dtype)
     h, w = size_along(x_, 2), size_along(x_, 3)
     batch = op.Cast(op.Gather(rois, np.array([0], np.int64), axis=1), to=TensorProto.INT64)
-    rows, columns = (_windows(rois, axis, (h, w)[axis], pooled_shape[axis], spatial_scale) for axis in range(2))
+    rows, columns = (
+        _windows(rois, axis, (h, w)[axis], pooled_shape[axis], spatial_scale) for axis in range(2)
+    )
     (ys, y_in, y_count), (xs, x_in, x_count) = rows, columns
     down, across = [2, 4], [1, 3]
     within = op.Add(op.Mul(op.Unsqueeze(ys, down), w), op.Unsqueeze(xs, across))
     inside = op.And(op.Unsqueeze(y_in, down), op.Unsqueeze(x_in, across))
-    flat = [size_along(rois, 0), np.array([int(np.prod(pooled_shape))], np.int64), product([y_count, x_count])]
+    flat = [
+        size_along(rois, 0),
+        np.array([int(np.prod(pooled_shape))], np.int64),
+        product([y_count, x_count]),
+    ]
     image = op.Unsqueeze(op.Mul(batch, op.Mul(h, w)), [2])
     taken = reshaped(as_number(inside, x_), flat)
     chosen = Candidates.among(x_, op.Add(reshaped(within, flat), image), taken, None)
@@ -37,8 +47,13 @@ def _max_roi_pool(g: Var, y: Var, x: Var, rois: Var, pooled_shape: Any, spatial_
 
 
 def _windows(rois: Var, axis: int, size: Any, bins: int, scale: float) -> tuple[Var, Var, Any]:
-    """The pixels of each region's bins along one axis, (R, bins, K), whether each belongs to it, and K."""
-    ends = (op.Gather(rois, np.array([column], np.int64), axis=1) * float(scale) for column in (2 - axis, 4 - axis))
+    """The pixels of each region's bins along one axis, (R, bins, K), whether each belongs to it,
+    and K.
+    """
+    ends = (
+        op.Gather(rois, np.array([column], np.int64), axis=1) * float(scale)
+        for column in (2 - axis, 4 - axis)
+    )
     first, last = (op.Sign(v) * op.Floor(op.Abs(v) + 0.5) for v in ends)
     extent = op.Max(last - first + 1.0, 1.0) / float(bins)
     number = constant(np.arange(bins), rois.dtype)
@@ -52,4 +67,8 @@ def _windows(rois: Var, axis: int, size: Any, bins: int, scale: float) -> tuple[
     return op.Cast(op.Min(place, op.Sub(limit, 1.0)), to=TensorProto.INT64), inside, count
 
 
-vjp("MaxRoiPool", _max_roi_pool, notes="equal maxima: the first; regions are rounded to pixels and receive nothing")
+vjp(
+    "MaxRoiPool",
+    _max_roi_pool,
+    notes="equal maxima: the first; regions are rounded to pixels and receive nothing",
+)

@@ -1,8 +1,9 @@
 """Resize: the transposed interpolation, axis by axis.
 
-Resize is linear and separable: along each resized axis it multiplies by a matrix of weights. That matrix is what Resize
-makes of the identity, so the gradient graph asks the same operator, with the same attributes, for it: every mode and
-coordinate transformation comes out exactly as the runtime's own forward has it, for sizes known at run time only too.
+Resize is linear and separable: along each resized axis it multiplies by a matrix of weights. That
+matrix is what Resize makes of the identity, so the gradient graph asks the same operator, with the
+same attributes, for it: every mode and coordinate transformation comes out exactly as the runtime's
+own forward has it, for sizes known at run time only too.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def _resize(g: Var, y: Var, x: Var, binding: Binding) -> Var:
     if x.rank is None:
         raise InputError(f"the gradient of '{binding}' needs an operand of known rank")
     for v in binding.inputs[1:]:
-        if v is not None and v.rank not in (None, 1):  # onnxruntime reads them flat, whatever their shape
+        # onnxruntime reads them flat, whatever their shape
+        if v is not None and v.rank not in (None, 1):
             raise InputError(f"'{v.name}' of '{binding}' is {v.type}, and no vector")
     axes = [from_front(a, x.rank) for a in binding.attr("axes") or range(x.rank)]
     for position, axis in enumerate(axes):
@@ -50,23 +52,33 @@ def _is_untouched(binding: Binding, position: int, axis: int, x: Var, y: Var) ->
     scales, sizes = binding.operand(2), binding.operand(3)
     if sizes is None and scales is not None and scales.const is not None and scales.const.size:
         return (
-            bool(scales.const[position] == 1) and binding.attr("coordinate_transformation_mode") != "tf_crop_and_resize"
+            bool(scales.const[position] == 1)
+            and binding.attr("coordinate_transformation_mode") != "tf_crop_and_resize"
         )
     if binding.attr("coordinate_transformation_mode") == "tf_crop_and_resize":
         return False
     same = x.shape is not None and y.shape is not None and same_dim(x.shape[axis], y.shape[axis])
-    return same and sizes is not None and binding.attr("keep_aspect_ratio_policy", "stretch") == "stretch"
+    return (
+        same
+        and sizes is not None
+        and binding.attr("keep_aspect_ratio_policy", "stretch") == "stretch"
+    )
 
 
 def _weights(binding: Binding, position: int, axis: int, x: Var, y: Var) -> Var:
-    """(size of x, size of y) along one axis: Resize of the identity, laid out as one image of in x in x 1."""
+    """(size of x, size of y) along one axis: Resize of the identity, laid out as one image of in
+    x in x 1.
+    """
     roi, scales, sizes = (binding.operand(i) for i in (1, 2, 3))
     n = op.Shape(x, start=axis, end=axis + 1)
     identity = op.CastLike(op.EyeLike(op.ConstantOfShape(op.Concat(n, n, axis=0))), x)
     transformation = binding.attr("coordinate_transformation_mode")
     corners = None
     if transformation == "tf_crop_and_resize" and roi is not None:
-        begin, end = _at(roi, position), _at(roi, position + len(binding.attr("axes") or range(x.rank or 0)))
+        begin, end = (
+            _at(roi, position),
+            _at(roi, position + len(binding.attr("axes") or range(x.rank or 0))),
+        )
         low, high = (op.CastLike(v, roi) for v in _ZERO_TO_ONE)
         corners = op.Concat(low, low, begin, low, high, high, end, high, axis=0)
     if sizes is None:
@@ -79,7 +91,9 @@ def _weights(binding: Binding, position: int, axis: int, x: Var, y: Var) -> Var:
     return _with_one_scale(binding, identity, x, sizes, length)
 
 
-def _resized(binding: Binding, image: Var, corners: Var | None, *, scale: Any = None, size: Any = None) -> Var:
+def _resized(
+    binding: Binding, image: Var, corners: Var | None, *, scale: Any = None, size: Any = None
+) -> Var:
     """The last axis of (in, in or more) resized, by a scale or to a size."""
     one = np.array([1], np.int64)
     columns = op.Shape(image, start=0, end=1)
@@ -87,28 +101,37 @@ def _resized(binding: Binding, image: Var, corners: Var | None, *, scale: Any = 
     laid_out = op.Reshape(image, op.Concat(one, columns, rows, one, axis=0))
     attributes = {name: binding.attrs[name] for name in _PASSED if name in binding.attrs}
     if size is not None:
-        made = op.Resize(laid_out, corners, None, op.Concat(one, columns, size, one, axis=0), **attributes)
+        made = op.Resize(
+            laid_out, corners, None, op.Concat(one, columns, size, one, axis=0), **attributes
+        )
     else:
-        made = op.Resize(laid_out, corners, op.Concat(_ONE, _ONE, scale, _ONE, axis=0), None, **attributes)
+        made = op.Resize(
+            laid_out, corners, op.Concat(_ONE, _ONE, scale, _ONE, axis=0), None, **attributes
+        )
     return op.Squeeze(made, [0, 3])
 
 
 def _with_one_scale(binding: Binding, identity: Var, x: Var, sizes: Var, length: Var) -> Var:
     """The weights where one scale, the smallest or largest of sizes to operand, holds for all axes.
 
-    Resize rounds its result's sizes then, but takes their floor when given scales. So it is asked for a longer image,
-    continued by its last pixel, which is where positions beyond an image read anyhow, and the first `length` are kept.
+    Resize rounds its result's sizes then, but takes their floor when given scales. So it is asked
+    for a longer image, continued by its last pixel, which is where positions beyond an image read
+    anyhow, and the first `length` are kept.
     """
     transformation = binding.attr("coordinate_transformation_mode")
     for name, known in (
-        ("coordinate_transformation_mode half_pixel_symmetric", transformation != "half_pixel_symmetric"),
+        (
+            "coordinate_transformation_mode half_pixel_symmetric",
+            transformation != "half_pixel_symmetric",
+        ),
         ("antialias", not binding.attr("antialias", 0)),
         ("exclude_outside", not binding.attr("exclude_outside")),
     ):
         if not known:
             policy = binding.attr("keep_aspect_ratio_policy")
             raise InputError(
-                f"the gradient of '{binding}' is not supported for keep_aspect_ratio_policy {policy} with {name}: "
+                f"the gradient of '{binding}' is not supported for keep_aspect_ratio_policy "
+                f"{policy} with {name}: "
                 "give scales"
             )
     rank = x.rank or 0
@@ -118,10 +141,14 @@ def _with_one_scale(binding: Binding, identity: Var, x: Var, sizes: Var, length:
     smallest = binding.attr("keep_aspect_ratio_policy") == "not_larger"
     scale = (op.ReduceMin if smallest else op.ReduceMax)(ratios, [0], keepdims=1)
     more = op.Cast(op.Ceil(1.0 / scale), to=TensorProto.INT64) + np.array([1], np.int64)
-    longer = op.Pad(identity, op.Concat(np.array([0], np.int64), more, axis=0), None, [1], mode="edge")
+    longer = op.Pad(
+        identity, op.Concat(np.array([0], np.int64), more, axis=0), None, [1], mode="edge"
+    )
     weights = op.Slice(_resized(binding, longer, None, scale=scale), [0], length, [1])
     if transformation == "pytorch_half_pixel":  # a single pixel reads the first
-        weights = op.Where(op.Equal(length, np.array([1], np.int64)), op.Slice(identity, [0], [1], [1]), weights)
+        weights = op.Where(
+            op.Equal(length, np.array([1], np.int64)), op.Slice(identity, [0], [1], [1]), weights
+        )
     return weights
 
 
@@ -143,5 +170,6 @@ def _along(g: Var, axis: int, weights: Var, rank: int) -> Var:
 vjp(
     "Resize",
     _resize,
-    notes="nearest: the selected source; scales and roi receive nothing, and are refused when asked for by name",
+    notes="nearest: the selected source; scales and roi receive nothing, and are refused when "
+    "asked for by name",
 )

@@ -1,13 +1,14 @@
 """RoiAlign: what pooled regions give back to the images, and to the regions' corners.
 
-The average is separable: with the image X of a region, Y = A X Bᵀ, where A (bins x rows) and B (bins x columns)
-hold the mean bilinear weights of a bin's samples. So dX = Aᵀ G B, summed over the regions inside one matrix product,
-and the weights receive dA = (G B) Xᵀ, dB = (Aᵀ G)ᵀ X. onnxruntime's (and onnx.reference's) max mode is not: it takes
-the largest product of a pixel and its weight among all samples of a bin. That pixel is found again and receives the
-adjoint (`_roi_max`), as MaxRoiPool's does.
+The average is separable: with the image X of a region, Y = A X Bᵀ, where A (bins x rows) and B
+(bins x columns) hold the mean bilinear weights of a bin's samples. So dX = Aᵀ G B, summed over the
+regions inside one matrix product, and the weights receive dA = (G B) Xᵀ, dB = (Aᵀ G)ᵀ X.
+onnxruntime's (and onnx.reference's) max mode is not: it takes the largest product of a pixel and
+its weight among all samples of a bin. That pixel is found again and receives the adjoint
+(`_roi_max`), as MaxRoiPool's does.
 
-Adaptive sampling takes ceil(bin size) samples, another number for each region: as many as the largest region has are
-laid out at run time, and those a region does not have are masked.
+Adaptive sampling takes ceil(bin size) samples, another number for each region: as many as the
+largest region has are laid out at run time, and those a region does not have are masked.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ from onnxgrad.ir.var import Var
 
 @dataclass(frozen=True)
 class _Regions:
-    """One RoiAlign: its regions along both axes, the images x (N, C, H, W) and the adjoint g (R, C, bins, bins)."""
+    """One RoiAlign: its regions along both axes, the images x (N, C, H, W) and the adjoint g (R,
+    C, bins, bins).
+    """
 
     binding: Binding
     x: Var
@@ -89,20 +92,26 @@ class _Regions:
     def images(self) -> Var:
         """dX: (N, H, R * bins) @ (R * bins, C * W), so that no region needs an image of its own."""
         n, c, h, w = self.sizes
-        weights = op.Transpose(self.rows.weights, perm=[2, 0, 1]) * op.Unsqueeze(self.owners, [1, 3])
+        weights = op.Transpose(self.rows.weights, perm=[2, 0, 1]) * op.Unsqueeze(
+            self.owners, [1, 3]
+        )
         flat = reshaped(weights, [n, h, product([self.count, self._bins(self.rows)])])
         return op.Transpose(reshaped(flat @ self.g_columns, [n, h, c, w]), perm=[0, 2, 1, 3])
 
     def d_rows(self) -> Var:
         """dA, (R, bins, H)."""
         n, c, h, w = self.sizes
-        images = reshaped(op.Transpose(self.x, perm=[1, 3, 0, 2]), [product([c, w]), product([n, h])])
+        images = reshaped(
+            op.Transpose(self.x, perm=[1, 3, 0, 2]), [product([c, w]), product([n, h])]
+        )
         return self._own(self.g_columns @ images, self.rows)
 
     def d_columns(self) -> Var:
         """dB, (R, bins, W)."""
         n, c, h, w = self.sizes
-        images = reshaped(op.Transpose(self.x, perm=[1, 2, 0, 3]), [product([c, h]), product([n, w])])
+        images = reshaped(
+            op.Transpose(self.x, perm=[1, 2, 0, 3]), [product([c, h]), product([n, w])]
+        )
         return self._own(self.g_rows @ images, self.columns)
 
     def _own(self, every: Var, axis: Samples) -> Var:
@@ -115,25 +124,35 @@ class _Regions:
     def _bins(axis: Samples) -> Any:
         return np.array([axis.bins], np.int64)
 
-    # ---- max mode -------------------------------------------------------------------------------------------------
+    # ---- max mode --------------------------------------------------------------------------------
 
     @cached_property
     def candidates(self) -> Candidates:
-        """Every weighted pixel of each bin, in onnxruntime's order: samples by row, corners by row."""
+        """Every weighted pixel of each bin, in onnxruntime's order: samples by row, corners by
+        row.
+        """
         rows, columns = self.rows, self.columns
         pixels = self._pairs(_taps(rows.low, rows.next), _taps(columns.low, columns.next))
         ys, xs = pixels
         width = as_type_of(self.sizes[3], self.x)
-        image = op.Mul(op.Cast(self.batch, to=TensorProto.INT64), op.Mul(self.sizes[2], self.sizes[3]))
+        image = op.Mul(
+            op.Cast(self.batch, to=TensorProto.INT64), op.Mul(self.sizes[2], self.sizes[3])
+        )
         within = self._flat(op.Cast(ys * width + xs, to=TensorProto.INT64))
-        down, across = self._pairs(_taps(1.0 - rows.above, rows.above), _taps(1.0 - columns.above, columns.above))
+        down, across = self._pairs(
+            _taps(1.0 - rows.above, rows.above), _taps(1.0 - columns.above, columns.above)
+        )
         here = self._outer(rows.inside, columns.inside)
         weights = self._flat(down * across * here)
-        taken = self._flat(op.Expand(self._outer(rows.taken, columns.taken), op.Shape(down * across)))
+        taken = self._flat(
+            op.Expand(self._outer(rows.taken, columns.taken), op.Shape(down * across))
+        )
         return Candidates.among(self.x, op.Add(within, op.Unsqueeze(image, [1, 2])), taken, weights)
 
     def slope(self, axis: int) -> tuple[Var, Var]:
-        """How each candidate's weight moves with its sample along an axis, and that times its position in bins."""
+        """How each candidate's weight moves with its sample along an axis, and that times its
+        position in bins.
+        """
         rows, columns = self.rows, self.columns
         sides = [_taps(1.0 - a.above, a.above) for a in (rows, columns)]
         steps = constant(np.array([-1.0, 1.0]), self.x.dtype)
@@ -146,7 +165,9 @@ class _Regions:
         return self._flat(slope), self._flat(slope * at)
 
     def _pairs(self, down: Var, across: Var) -> tuple[Var, Var]:
-        """(R, bins, S, corners) of the two axes beside each other: axes (R, bins, bins, S, S, corners, corners)."""
+        """(R, bins, S, corners) of the two axes beside each other: axes (R, bins, bins, S, S,
+        corners, corners).
+        """
         return op.Unsqueeze(down, [2, 4, 6]), op.Unsqueeze(across, [1, 3, 5])
 
     def _outer(self, down: Var, across: Var) -> Var:
@@ -181,7 +202,9 @@ def _rois(g: Var, y: Var, x: Var, rois: Var, batch: Var, binding: Binding) -> Va
         if binding.attr("mode") == "max":
             chosen = regions.candidates
             pulled = chosen.columns(regions.g) * chosen.pixel
-            both, end = (op.ReduceSum(pulled * chosen.of(v), [1, 2], keepdims=0) for v in regions.slope(axis))
+            both, end = (
+                op.ReduceSum(pulled * chosen.of(v), [1, 2], keepdims=0) for v in regions.slope(axis)
+            )
             end = op.Unsqueeze(end, [1]) * samples_.stretches / float(samples_.bins)
             ends.append((op.Unsqueeze(both, [1]) - end, end))
         else:
@@ -196,6 +219,7 @@ vjp(
     "RoiAlign",
     _x,
     _rois,
-    notes="max mode as onnxruntime has it (the largest weighted pixel; equal ones: the first); at a pixel's centre the "
+    notes="max mode as onnxruntime has it (the largest weighted pixel; equal ones: the first); at "
+    "a pixel's centre the "
     "slope towards larger positions, at the image's edge none; the number of samples is constant",
 )

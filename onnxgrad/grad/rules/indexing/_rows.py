@@ -1,8 +1,9 @@
 """Adding rows up at run-time places: what gathering sends back.
 
-ScatterND with reduction "add" would be the shortest, but onnxruntime 1.31's CPU kernel lets several threads add to
-the same place at once and loses additions. It is used where no place occurs twice; ScatterElements adds in order. Over
-a flat array that is the faster of its forms, 2 times slower than ScatterND.
+ScatterND with reduction "add" would be the shortest, but onnxruntime 1.31's CPU kernel lets several
+threads add to the same place at once and loses additions. It is used where no place occurs twice;
+ScatterElements adds in order. Over a flat array that is the faster of its forms, 2 times slower
+than ScatterND.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ from onnxgrad.ir.types import element_count, is_static
 from onnxgrad.ir.var import Var
 
 # what gives elements of its first operand and nothing else
-_KEEP_A_FILL = frozenset({"Cast", "Expand", "Gather", "GatherElements", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
+_KEEP_A_FILL = frozenset(
+    {"Cast", "Expand", "Gather", "GatherElements", "Reshape", "Slice", "Squeeze", "Unsqueeze"}
+)
 # a line of indices longer than this is counted at run time instead of stored
 _STORED = 1 << 12
 
 
 def add_rows(data: Var, rows: Var, g: Var, *, distinct: bool = False) -> Var:
-    """Zeros like `data` [R, *rest], with each g[i] added to its row rows[i]; rows [*places], g [*places, *rest].
+    """Zeros like `data` [R, *rest], with each g[i] added to its row rows[i]; rows [*places], g
+    [*places, *rest].
 
     Rows may be negative. `distinct`: no row occurs twice.
     """
@@ -48,14 +52,23 @@ def add_rows(data: Var, rows: Var, g: Var, *, distinct: bool = False) -> Var:
     if data.rank != 1:
         width, line = _line(data)
         at = op.Add(op.Mul(op.Unsqueeze(rows, [-1]), width), line)
-    summed = scatter_elements(_flat_zeros(data), op.Reshape(at, [-1]), flat, axis=0, reduction="add")
+    summed = scatter_elements(
+        _flat_zeros(data), op.Reshape(at, [-1]), flat, axis=0, reduction="add"
+    )
     return summed if data.rank == 1 else reshape_like(summed, data)
 
 
 def _only_row(rows: Var) -> int | None:
-    """The one row that is meant every time: a table of token types, of which a model uses the first."""
+    """The one row that is meant every time: a table of token types, of which a model uses the
+    first.
+    """
     source = rows.definition
-    while source is not None and not source.domain and source.op in _KEEP_A_FILL and source.inputs[0] is not None:
+    while (
+        source is not None
+        and not source.domain
+        and source.op in _KEEP_A_FILL
+        and source.inputs[0] is not None
+    ):
         rows = source.inputs[0]
         source = rows.definition
     places = rows.const
@@ -65,7 +78,9 @@ def _only_row(rows: Var) -> int | None:
 
 
 def _run(rows: Var, data: Var) -> int | None:
-    """The first of known rows that follow each other; None when they do not, or sizes are not known."""
+    """The first of known rows that follow each other; None when they do not, or sizes are not
+    known.
+    """
     places, count = rows.const, data.shape[0] if data.shape else None
     if places is None or not isinstance(count, int) or not places.size:
         return None
@@ -90,7 +105,9 @@ def _as_rows(g: Var, data: Var) -> Var:
     elif is_static(rest) and 0 not in rest:
         rows = op.Reshape(g, [-1, *rest])
     else:
-        rows = op.Reshape(g, op.Concat(np.array([-1]), op.Shape(data, start=1), axis=0), allowzero=1)
+        rows = op.Reshape(
+            g, op.Concat(np.array([-1]), op.Shape(data, start=1), axis=0), allowzero=1
+        )
     return rows
 
 
@@ -108,7 +125,11 @@ def _line(data: Var) -> tuple[Any, Var]:
 def _flat_zeros(data: Var) -> Var:
     """As many zeros as `data` has elements."""
     count = element_count(data.shape)
-    shape = constant(np.array([count], np.int64)) if count is not None else op.Reshape(op.Size(data), [1])
+    shape = (
+        constant(np.array([count], np.int64))
+        if count is not None
+        else op.Reshape(op.Size(data), [1])
+    )
     return zeros(shape, data)
 
 

@@ -1,7 +1,8 @@
 """Scattering with a reduction, for every float type.
 
-onnxruntime's CPU kernels of ScatterElements and ScatterND take float16 and bfloat16 only without one, and say so at run
-time alone. So these reduce in float32, which is also what a sum of many addends wants.
+onnxruntime's CPU kernels of ScatterElements and ScatterND take float16 and bfloat16 only without
+one, and say so at run time alone. So these reduce in float32, which is also what a sum of many
+addends wants.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def _wide(v: Var) -> Var:
         return v
     if made is not None and made.is_op("ConstantOfShape"):
         value = made.attrs.get("value")
-        number = 0.0 if value is None else float(numpy_helper.to_array(value).astype(np.float32).item())
+        number = (
+            0.0 if value is None else float(numpy_helper.to_array(value).astype(np.float32).item())
+        )
         result = fill(source, number, TensorProto.FLOAT)
     elif made is not None and made.is_op("Reshape") and source is not None and _is_fill(source):
         result = op.Reshape(_wide(source), made.inputs[1], allowzero=made.attrs.get("allowzero"))

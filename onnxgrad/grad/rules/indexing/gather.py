@@ -37,12 +37,16 @@ def gather(g: Var, y: Var, data: Var, indices: Var, axis: int) -> Var:
 vjp("Gather", gather)
 vjp(
     "GatherElements",
-    lambda g, y, data, indices, axis: scatter_elements(zeros_like(data), indices, g, axis=axis, reduction="add"),
+    lambda g, y, data, indices, axis: scatter_elements(
+        zeros_like(data), indices, g, axis=axis, reduction="add"
+    ),
 )
 
 
 def _features(g: Var, y: Var, data: Var, at: Var) -> Var:
-    """Gather along the last axis, by any number of places in any shape; a vector counts as one row."""
+    """Gather along the last axis, by any number of places in any shape; a vector counts as one
+    row.
+    """
     flat = op.Reshape(g, [-1]) if data.rank == 1 else g
     return gather(flat, y, data, op.Reshape(at, [-1]), -1)
 
@@ -54,7 +58,9 @@ def _gather_nd(g: Var, y: Var, data: Var, indices: Var, batch_dims: int) -> Var:
     """Gathering the numbers of data's elements says where each element of g belongs."""
     count = op.Range(np.int64(0), op.Size(data), np.int64(1))
     places = op.GatherND(reshape_like(count, data), indices, batch_dims=batch_dims)
-    return reshape_like(add_rows(op.Reshape(data, [-1]), op.Reshape(places, [-1]), op.Reshape(g, [-1])), data)
+    return reshape_like(
+        add_rows(op.Reshape(data, [-1]), op.Reshape(places, [-1]), op.Reshape(g, [-1])), data
+    )
 
 
 vjp("GatherND", _gather_nd)

@@ -15,7 +15,9 @@ from onnxgrad.ir.var import Var
 
 @dataclass(frozen=True)
 class _Places:
-    """The places that a scatter writes: how to write there (with a reduction) and how to read there."""
+    """The places that a scatter writes: how to write there (with a reduction) and how to read
+    there.
+    """
 
     write: Callable[[Var, Var, str], Var]
     read: Callable[[Var], Var]
@@ -30,13 +32,17 @@ def _nd(indices: Var) -> _Places:
 
 def _elements(indices: Var, axis: int) -> _Places:
     return _Places(
-        lambda data, updates, reduction: scatter_elements(data, indices, updates, axis=axis, reduction=reduction),
+        lambda data, updates, reduction: scatter_elements(
+            data, indices, updates, axis=axis, reduction=reduction
+        ),
         lambda data: op.GatherElements(data, indices, axis=axis),
     )
 
 
 def _d_data(g: Var, y: Var, data: Var, updates: Var, at: _Places, reduction: str) -> Var:
-    """none: g, zero where written; add: g; mul: g times what was multiplied in; max, min: an even share of ties."""
+    """none: g, zero where written; add: g; mul: g times what was multiplied in; max, min: an
+    even share of ties.
+    """
     if reduction == "none":
         return at.write(g, zeros_like(updates), "none")
     if reduction == "add":
@@ -47,7 +53,9 @@ def _d_data(g: Var, y: Var, data: Var, updates: Var, at: _Places, reduction: str
 
 
 def _d_updates(g: Var, y: Var, data: Var, updates: Var, at: _Places, reduction: str) -> Var:
-    """none, add: g there; mul: g times the product of the others, zeros counted; max, min: an even share of ties."""
+    """none, add: g there; mul: g times the product of the others, zeros counted; max, min: an
+    even share of ties.
+    """
     if reduction in ("none", "add"):
         return at.read(g)
     if reduction == "mul":
@@ -68,13 +76,20 @@ def _winners(y: Var, data: Var, updates: Var, at: _Places) -> Var:
     return at.write(own, as_number(op.Equal(updates, at.read(y)), y), "add")
 
 
-_NOTES = "max, min: ties share evenly; mul: the exact product of the others; none: several writers are undefined"
+_NOTES = (
+    "max, min: ties share evenly; mul: the exact product of the others; none: several writers are "
+    "undefined"
+)
 
 vjp(
     "ScatterND",
-    lambda g, y, data, indices, updates, reduction: _d_data(g, y, data, updates, _nd(indices), reduction),
+    lambda g, y, data, indices, updates, reduction: _d_data(
+        g, y, data, updates, _nd(indices), reduction
+    ),
     None,
-    lambda g, y, data, indices, updates, reduction: _d_updates(g, y, data, updates, _nd(indices), reduction),
+    lambda g, y, data, indices, updates, reduction: _d_updates(
+        g, y, data, updates, _nd(indices), reduction
+    ),
     notes=_NOTES,
     compares=True,
 )

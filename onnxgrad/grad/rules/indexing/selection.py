@@ -34,7 +34,9 @@ def _unique(g: Any, y: Any, x: Var, axis: int | None = None) -> Any:
     """The values are gathered from their first places."""
     if g[0] is None:
         return None
-    return _flat_gather(g[0], x, y[1]) if axis is None else gather_gradient(g[0], y[0], x, y[1], axis)
+    return (
+        _flat_gather(g[0], x, y[1]) if axis is None else gather_gradient(g[0], y[0], x, y[1], axis)
+    )
 
 
 vjp("Unique", _unique, notes="equal elements: the first one receives everything")
@@ -44,7 +46,9 @@ def _one_hot_values(g: Var, y: Var, indices: Var, depth: Var, values: Var, axis:
     """(off, on): g summed where the result is off, and where it is on."""
     on = op.OneHot(indices, depth, np.array([0, 1], np.float32), axis=axis)
     mask = op.Cast(on, to=TensorProto.BOOL)
-    parts = [op.Reshape(op.ReduceSum(where(m, g, 0.0), keepdims=0), [1]) for m in (op.Not(mask), mask)]
+    parts = [
+        op.Reshape(op.ReduceSum(where(m, g, 0.0), keepdims=0), [1]) for m in (op.Not(mask), mask)
+    ]
     return op.Concat(*parts, axis=0)
 
 

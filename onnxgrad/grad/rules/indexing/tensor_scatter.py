@@ -16,7 +16,9 @@ def _written(past: Var, update: Var, start: Var | None, axis: int, mode: str) ->
     """For each element of `update`, the place along `axis` where it was written."""
     rank = update.rank
     if rank is None:
-        raise InputError(f"TensorScatter needs an update of known rank, '{update.name}' is {update.type}")
+        raise InputError(
+            f"TensorScatter needs an update of known rank, '{update.name}' is {update.type}"
+        )
     axis = from_front(axis, rank)
     along = np.ones(rank, np.int64)
     along[axis] = -1

@@ -15,8 +15,12 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 
 
-def _pad(g: Var, y: Var, x: Var, pads: Any, value: Var | None, axes: Any, mode: str, binding: Binding) -> Var:
-    """constant: Pad(g, -pads), negative pads being crops; the others copy elements, so their adjoints are summed."""
+def _pad(
+    g: Var, y: Var, x: Var, pads: Any, value: Var | None, axes: Any, mode: str, binding: Binding
+) -> Var:
+    """constant: Pad(g, -pads), negative pads being crops; the others copy elements, so their
+    adjoints are summed.
+    """
     if mode == "constant":
         opposite = op.Neg(pads) if isinstance(pads, Var) else [-p for p in pads]
         return pad(g, opposite, _axes(binding))
@@ -24,11 +28,15 @@ def _pad(g: Var, y: Var, x: Var, pads: Any, value: Var | None, axes: Any, mode: 
     numbers = op.Reshape(op.Range(np.int64(0), op.Size(x), np.int64(1)), op.Shape(x))
     source = op.Pad(numbers, binding.inputs[1], None, _axes(binding), mode=mode)
     flat = op.Reshape(zeros_like(x), [-1])
-    added = scatter_elements(flat, op.Reshape(source, [-1]), op.Reshape(g, [-1]), axis=0, reduction="add")
+    added = scatter_elements(
+        flat, op.Reshape(source, [-1]), op.Reshape(g, [-1]), axis=0, reduction="add"
+    )
     return reshape_like(added, x)
 
 
-def _pad_value(g: Var, y: Var, x: Var, pads: Any, value: Var, axes: Any, mode: str, binding: Binding) -> Any:
+def _pad_value(
+    g: Var, y: Var, x: Var, pads: Any, value: Var, axes: Any, mode: str, binding: Binding
+) -> Any:
     """The sum of g over what was padded."""
     if mode != "constant":
         return None

@@ -16,10 +16,14 @@ from onnxgrad.ir.types import Dim
 from onnxgrad.ir.var import Var
 
 
-def _slice(g: Var, y: Var, data: Var, starts: Any, ends: Any, axes: Any, steps: Any, binding: Binding) -> Var:
-    """y = data[starts : ends : steps] along axes: with steps of 1 zeros lie around g, else g is put where y came from.
+def _slice(
+    g: Var, y: Var, data: Var, starts: Any, ends: Any, axes: Any, steps: Any, binding: Binding
+) -> Var:
+    """y = data[starts : ends : steps] along axes: with steps of 1 zeros lie around g, else g is put
+    where y came from.
 
-    d data = Pad(g, before, after), where before = starts and after = size of data - size of y - before, axis by axis
+    d data = Pad(g, before, after), where before = starts and after = size of data - size of y -
+    before, axis by axis
     """
     plain = steps is None or (not isinstance(steps, Var) and all(s == 1 for s in steps))
     known = not isinstance(starts, Var) and not isinstance(axes, Var)
@@ -28,7 +32,9 @@ def _slice(g: Var, y: Var, data: Var, starts: Any, ends: Any, axes: Any, steps: 
     sliced = range(len(starts)) if axes is None else [from_front(a, data.rank) for a in axes]
     start = dict(zip(sliced, starts))
     sizes = zip(data.shape or (), y.shape or (None,) * data.rank)
-    pads = [_before_and_after(start.get(axis), size, taken) for axis, (size, taken) in enumerate(sizes)]
+    pads = [
+        _before_and_after(start.get(axis), size, taken) for axis, (size, taken) in enumerate(sizes)
+    ]
     around = [p for p in pads if p is not None]
     if len(around) < len(pads):
         return _pad_at_run_time(g, data, y, [start.get(axis, 0) for axis in range(data.rank)])
@@ -37,13 +43,18 @@ def _slice(g: Var, y: Var, data: Var, starts: Any, ends: Any, axes: Any, steps: 
 
 
 def _before_and_after(start: int | None, size: Dim, taken: Dim) -> tuple[int, int] | None:
-    """How many elements of an axis come before and after those taken; None where that shows at run time only.
+    """How many elements of an axis come before and after those taken; None where that shows at run
+    time only.
 
     start: None where the axis is not sliced.
     """
     if start and not isinstance(size, int):
         return None
-    before = min(max(start + size if start < 0 else start, 0), size) if start and isinstance(size, int) else 0
+    before = (
+        min(max(start + size if start < 0 else start, 0), size)
+        if start and isinstance(size, int)
+        else 0
+    )
     if isinstance(size, int) and isinstance(taken, int):
         return before, size - taken - before
     return (0, 0) if start is None else None

@@ -11,7 +11,9 @@ from onnxgrad.ir.var import Var
 
 
 def as_dtype_of(v: Var, like: Var) -> Var:
-    """Statistics may be float32 where the data are float16: calculate there, the engine casts back."""
+    """Statistics may be float32 where the data are float16: calculate there, the engine casts
+    back.
+    """
     return v if v.dtype == like.dtype else op.Cast(v, to=like.dtype)
 
 
@@ -33,6 +35,7 @@ def per_channel(v: Var, rank: int) -> Var:
 def rank_of(x: Var, binding: Binding) -> int:
     if x.rank is None:
         raise InputError(
-            f"the gradient of '{binding}' needs the rank of its input, which shape inference does not know"
+            f"the gradient of '{binding}' needs the rank of its input, which shape inference does "
+            "not know"
         )
     return x.rank

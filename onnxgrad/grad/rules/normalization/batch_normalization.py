@@ -34,7 +34,9 @@ def _batch_norm(
     slope = as_dtype_of(scale, inverse) * inverse
     total = op.ReduceSum(g0, axes, keepdims=0) if wanted[2] or wanted[3] else None
     if wanted[1] or wanted[4]:
-        along = op.ReduceSum(g0 * (as_dtype_of(x, mean) - per_channel(mean, rank)), axes, keepdims=0)
+        along = op.ReduceSum(
+            g0 * (as_dtype_of(x, mean) - per_channel(mean, rank)), axes, keepdims=0
+        )
     return [
         g0 * per_channel(slope, rank) if wanted[0] else None,
         along * inverse if wanted[1] else None,
@@ -52,7 +54,9 @@ def _batch_norm_training(
     binding: Binding,
     wanted: Sequence[bool],
 ) -> list[Any]:
-    """Batch statistics are calculated again (they are no outputs); the running ones receive momentum's share."""
+    """Batch statistics are calculated again (they are no outputs); the running ones receive
+    momentum's share.
+    """
     x, scale, _, mean_in, variance_in = xs
     rank = rank_of(x, binding)
     axes = [0, *range(2, rank)]
@@ -76,7 +80,9 @@ def _batch_norm_training(
         result[2 + i] = arrived * momentum if wanted[2 + i] else None
         if wanted[0]:
             part = op.ReduceMean(
-                op.Expand(per_channel(arrived, rank), op.Shape(x)) * (1.0 - momentum), axes, keepdims=1
+                op.Expand(per_channel(arrived, rank), op.Shape(x)) * (1.0 - momentum),
+                axes,
+                keepdims=1,
             )
             count = op.Cast(op.Div(op.Size(x), op.Size(running)), to=running.dtype)
             part = part / count if i == 1 else centred * (part * 2.0 / count)

@@ -18,15 +18,21 @@ def _instance_parts(x: Var, epsilon: float, axes: Sequence[int]) -> tuple[Var, V
     return centred * inverse, inverse
 
 
-def _instance_norm_x(g: Var, y: Var, x: Var, scale: Var, bias: Var, epsilon: float, binding: Binding) -> Var:
+def _instance_norm_x(
+    g: Var, y: Var, x: Var, scale: Var, bias: Var, epsilon: float, binding: Binding
+) -> Var:
     rank = rank_of(x, binding)
     axes = list(range(2, rank))
     hat, inverse = _instance_parts(x, epsilon, axes)
     flat = g - op.ReduceMean(g, axes, keepdims=1)
-    return (flat - hat * op.ReduceMean(g * hat, axes, keepdims=1)) * (per_channel(scale, rank) * inverse)
+    return (flat - hat * op.ReduceMean(g * hat, axes, keepdims=1)) * (
+        per_channel(scale, rank) * inverse
+    )
 
 
-def _instance_norm_scale(g: Var, y: Var, x: Var, scale: Var, bias: Var, epsilon: float, binding: Binding) -> Var:
+def _instance_norm_scale(
+    g: Var, y: Var, x: Var, scale: Var, bias: Var, epsilon: float, binding: Binding
+) -> Var:
     rank = rank_of(x, binding)
     hat, _ = _instance_parts(x, epsilon, list(range(2, rank)))
     return op.ReduceSum(g * hat, [0, *range(2, rank)], keepdims=0)
@@ -36,5 +42,7 @@ vjp(
     "InstanceNormalization",
     _instance_norm_x,
     _instance_norm_scale,
-    lambda g, y, x, scale, bias, binding: op.ReduceSum(g, [0, *range(2, rank_of(x, binding))], keepdims=0),
+    lambda g, y, x, scale, bias, binding: op.ReduceSum(
+        g, [0, *range(2, rank_of(x, binding))], keepdims=0
+    ),
 )

@@ -21,13 +21,20 @@ def _layer_norm_axes(x: Var, axis: int, binding: Binding) -> list[int]:
         if axis < 0:
             return list(range(axis, 0))
         raise InputError(
-            f"the gradient of '{binding}' needs the rank of its input, which shape inference does not know"
+            f"the gradient of '{binding}' needs the rank of its input, which shape inference does "
+            "not know"
         )
     return list(range(axis % x.rank, x.rank))
 
 
 def _layer_norm_x(
-    g: Sequence[Var | None], y: Sequence[Var], x: Var, scale: Var, bias: Var | None, axis: int, binding: Binding
+    g: Sequence[Var | None],
+    y: Sequence[Var],
+    x: Var,
+    scale: Var,
+    bias: Var | None,
+    axis: int,
+    binding: Binding,
 ) -> Var:
     axes = _layer_norm_axes(x, axis, binding)
     hat, inverse = _normalized(y, x), y[2]
@@ -50,7 +57,9 @@ def _layer_norm_x(
 vjp(
     "LayerNormalization",
     _layer_norm_x,
-    lambda g, y, x, scale, bias: None if g[0] is None else as_dtype_of(g[0], y[2]) * _normalized(y, x),
+    lambda g, y, x, scale, bias: (
+        None if g[0] is None else as_dtype_of(g[0], y[2]) * _normalized(y, x)
+    ),
     lambda g, y, x, scale, bias: g[0],
     broadcasts=True,
 )

@@ -8,7 +8,9 @@ from onnxgrad.ir.var import Var
 
 
 def _lp_normalization(g: Var, y: Var, x: Var, axis: int, p: int) -> Var:
-    """y = x / |x|: what points along y goes, measured by the norm's own gradient (y for 2, sign(x) for 1)."""
+    """y = x / |x|: what points along y goes, measured by the norm's own gradient (y for 2,
+    sign(x) for 1).
+    """
     norm = (op.ReduceL1 if p == 1 else op.ReduceL2)(x, [axis], keepdims=1)
     along = op.ReduceSum(g * y, [axis], keepdims=1)
     across = (g - (op.Sign(x) if p == 1 else y) * along) / norm

@@ -20,12 +20,18 @@ def _window_sum(v: Var, before: int, after: int) -> Var:
     padded = pad(v, [*ends[0], *ends[1]])
     channels = op.Shape(v, start=1, end=2)
     size = before + after + 1
-    parts = [op.Slice(padded, [i], op.Add(channels, np.array([i], np.int64)), [1]) for i in range(size)]
+    parts = [
+        op.Slice(padded, [i], op.Add(channels, np.array([i], np.int64)), [1]) for i in range(size)
+    ]
     return op.Sum(*parts)
 
 
-def _lrn(g: Var, y: Var, x: Var, size: int, alpha: float, beta: float, bias: float, binding: Binding) -> Var:
-    """y = x s^-b, s = bias + a/n sum x²: dx = g s^-b - 2ab/n x W'(g x s^(-b-1)), W' the mirrored window."""
+def _lrn(
+    g: Var, y: Var, x: Var, size: int, alpha: float, beta: float, bias: float, binding: Binding
+) -> Var:
+    """y = x s^-b, s = bias + a/n sum x²: dx = g s^-b - 2ab/n x W'(g x s^(-b-1)), W' the mirrored
+    window.
+    """
     if x.rank is None:
         raise InputError(f"the gradient of '{binding}' needs an operand of known rank")
     before, after = (size - 1) // 2, size - 1 - (size - 1) // 2

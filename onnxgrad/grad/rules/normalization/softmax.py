@@ -14,7 +14,9 @@ def _softmax(g: Var, y: Var, x: Var, axis: int) -> Var:
 
 
 def _is_selected(y: Var) -> bool:
-    """Whether a Where picks from `y`: a row of -inf alone is NaN, and Attention's body puts zeros in its place."""
+    """Whether a Where picks from `y`: a row of -inf alone is NaN, and Attention's body puts
+    zeros in its place.
+    """
     seen = list(y.users)
     while seen:
         user = seen.pop()

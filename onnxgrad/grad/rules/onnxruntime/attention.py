@@ -1,7 +1,8 @@
-"""onnxruntime's Attention and MultiHeadAttention (com.microsoft), by their bodies, as its CPU kernels compute them.
+"""onnxruntime's Attention and MultiHeadAttention (com.microsoft), by their bodies, as its CPU
+kernels compute them.
 
-Shapes: B batch, S queries, L keys, N heads, H the size of a head, D = N H. A cache (past keys and values), rotary
-embedding and packed projections are declined.
+Shapes: B batch, S queries, L keys, N heads, H the size of a head, D = N H. A cache (past keys and
+values), rotary embedding and packed projections are declined.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def _attention(
     do_rotary: int = 0,
     binding: Binding,
 ) -> tuple[Var | None, ...]:
-    """x (B, S, E), weights (E, D + D + D_v): the projections, heads side by side, then attention over x itself."""
+    """x (B, S, E), weights (E, D + D + D_v): the projections, heads side by side, then attention
+    over x itself.
+    """
     _decline(binding, "a cache of keys and values", past is not None or past_length is not None)
     _decline(binding, "do_rotary", bool(do_rotary))
     projected = x @ weights
@@ -52,7 +55,9 @@ def _attention(
     else:
         parts = op.Split(projected, axis=-1, outputs=3)
     q, k, v = (_heads(part, num_heads) for part in parts)
-    y, _ = _attend(q, k, v, mask, attention_bias, scale, mask_filter_value, bool(unidirectional), binding)
+    y, _ = _attend(
+        q, k, v, mask, attention_bias, scale, mask_filter_value, bool(unidirectional), binding
+    )
     if binding.result(1) is None:
         return (y,)
     return y, op.Concat(op.Unsqueeze(k, [0]), op.Unsqueeze(v, [0]), axis=0)
@@ -76,14 +81,24 @@ def _multi_head_attention(
     unidirectional: int = 0,
     binding: Binding,
 ) -> tuple[Var | None, ...]:
-    """query (B, S, D); key (B, L, D) and value (B, L, D_v), or both (B, N, L, H); bias (D + D + D_v)."""
+    """query (B, S, D); key (B, L, D) and value (B, L, D_v), or both (B, N, L, H); bias (D + D +
+    D_v).
+    """
     cache = (past_key, past_value, past_length, cache_indirection)
     _decline(binding, "a cache of keys and values", any(v is not None for v in cache))
-    if key is None or value is None or query.rank != 3 or key.rank not in (3, 4) or value.rank != key.rank:
+    if (
+        key is None
+        or value is None
+        or query.rank != 3
+        or key.rank not in (3, 4)
+        or value.rank != key.rank
+    ):
         _decline(binding, "packed operands, or operands of unknown rank,", True)
         raise InputError(f"no gradient of '{binding}'")
     split = key.rank == 4
-    _decline(binding, "a bias with keys and values that are split into heads", split and bias is not None)
+    _decline(
+        binding, "a bias with keys and values that are split into heads", split and bias is not None
+    )
     if bias is not None:
         # written out: D may be known at run time only
         size = op.Shape(query, start=2, end=3)
@@ -92,7 +107,9 @@ def _multi_head_attention(
         value = value + op.Slice(bias, size + size, [np.iinfo(np.int64).max], [0])
     q = _heads(query, num_heads)
     k, v = (key, value) if split else (_heads(key, num_heads), _heads(value, num_heads))
-    y, scores = _attend(q, k, v, mask, attention_bias, scale, mask_filter_value, bool(unidirectional), binding)
+    y, scores = _attend(
+        q, k, v, mask, attention_bias, scale, mask_filter_value, bool(unidirectional), binding
+    )
     return y, k, v, scores
 
 
@@ -107,19 +124,23 @@ def _attend(
     causal: bool,
     binding: Binding,
 ) -> tuple[Var, Var]:
-    """softmax(scale q k^T + bias + masks) v of q (B, N, S, H), k (B, N, L, H), v (B, N, L, H_v): (B, S, N H_v), and
-    what the softmax was taken of.
+    """softmax(scale q k^T + bias + masks) v of q (B, N, S, H), k (B, N, L, H), v (B, N, L, H_v):
+    (B, S, N H_v), and what the softmax was taken of.
     """
     scores = (q * _scale(q, scale)) @ op.Transpose(k, perm=[0, 1, 3, 2])
     if bias is not None:
         scores = scores + bias
     if mask is not None:
-        scores = scores + op.Where(_visible(mask, q, k, binding), constant(0.0, q.dtype), constant(fill, q.dtype))
+        scores = scores + op.Where(
+            _visible(mask, q, k, binding), constant(0.0, q.dtype), constant(fill, q.dtype)
+        )
     if causal:
         scores = op.Where(_not_later(q, k), scores, _lowest(q))
     context = op.Transpose(op.Softmax(scores, axis=-1) @ v, perm=[0, 2, 1, 3])
     n, h = (context.shape or (None,) * 4)[2:]
-    return op.Reshape(context, [0, 0, n * h if isinstance(n, int) and isinstance(h, int) else -1]), scores
+    return op.Reshape(
+        context, [0, 0, n * h if isinstance(n, int) and isinstance(h, int) else -1]
+    ), scores
 
 
 def _heads(x: Var, count: int) -> Var:
@@ -142,8 +163,9 @@ def _scale(q: Var, given: float | None) -> float | Var:
 def _visible(mask: Var, q: Var, k: Var, binding: Binding) -> Var:
     """Which keys a query sees: a bool tensor that broadcasts to (B, N, S, L).
 
-    The mask is (B, L) or (B, S, L) with positive numbers at what is seen; or the ends (B) of each row of keys; or the
-    ends and then the starts (2 B); of (3 B + 2) the CPU kernel reads the first B, the ends.
+    The mask is (B, L) or (B, S, L) with positive numbers at what is seen; or the ends (B) of each
+    row of keys; or the ends and then the starts (2 B); of (3 B + 2) the CPU kernel reads the first
+    B, the ends.
     """
     if mask.rank in (2, 3):
         return op.Unsqueeze(op.Greater(mask, 0), [1, 2] if mask.rank == 2 else [1])
@@ -159,7 +181,9 @@ def _visible(mask: Var, q: Var, k: Var, binding: Binding) -> Var:
 
 
 def _starts(mask: Var, q: Var, batch: Var) -> Var | None:
-    """The second half of a mask of 2 B numbers; zeros (or None) when it has another length, which may show late."""
+    """The second half of a mask of 2 B numbers; zeros (or None) when it has another length,
+    which may show late.
+    """
     length = None if mask.shape is None else mask.shape[0]
     count = None if q.shape is None else q.shape[0]
     if length is not None and count is not None and same_dim(length, count):
@@ -185,7 +209,9 @@ def _not_later(q: Var, k: Var) -> Var:
 
 
 def _lowest(v: Var) -> float:
-    """The lowest number of a dtype; float32's for bfloat16, which numpy has not, would round to -inf."""
+    """The lowest number of a dtype; float32's for bfloat16, which numpy has not, would round to
+    -inf.
+    """
     dtype = numpy_dtype(v.dtype or TensorProto.FLOAT)
     return float(np.finfo(np.float16 if dtype == np.float16 else np.float32).min)
 
@@ -193,7 +219,8 @@ def _lowest(v: Var) -> float:
 def _decline(binding: Binding, what: str, declined: bool) -> None:
     if declined:
         raise InputError(
-            f"no gradient of {binding.domain}::{binding.op} at '{binding}': {what} is not supported: export the model "
+            f"no gradient of {binding.domain}::{binding.op} at '{binding}': {what} is not "
+            "supported: export the model "
             "without it, or register a body of your own with onnxgrad.body(..., replace=True)"
         )
 

@@ -1,8 +1,10 @@
-"""onnxruntime's own operators (com.microsoft), as its optimised model files hold them: each by its body.
+"""onnxruntime's own operators (com.microsoft), as its optimised model files hold them: each by its
+body.
 
-Where a gradient passes, the fused operator is replaced by the standard operators it was fused from, which are
-differentiated as usual; onnxruntime fuses them again when it loads the file, as far as nothing else reads what lies in
-between. So gradient graphs hold no com.microsoft operator on the way, and second derivatives need nothing more.
+Where a gradient passes, the fused operator is replaced by the standard operators it was fused from,
+which are differentiated as usual; onnxruntime fuses them again when it loads the file, as far as
+nothing else reads what lies in between. So gradient graphs hold no com.microsoft operator on the
+way, and second derivatives need nothing more.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ _DOMAIN = "com.microsoft"
 _GELU = 20
 
 
-# ---- Gelu ------------------------------------------------------------------------------------------------------
+# ---- Gelu ----------------------------------------------------------------------------------------
 
 
 def _has_gelu() -> bool:
@@ -53,7 +55,7 @@ body(f"{_DOMAIN}::QuickGelu", _quick_gelu)
 body(f"{_DOMAIN}::BiasGelu", lambda a, b: _gelu(a + b))
 
 
-# ---- products and convolutions with what was fused into them ------------------------------------------------------
+# ---- products and convolutions with what was fused into them -------------------------------------
 
 
 def _fused_matmul(
@@ -72,11 +74,16 @@ def _fused_matmul(
 
 
 def _arranged(v: Var, last_two: int, batch: int, binding: Binding) -> Var:
-    """The first axis moved behind the batch axes, (M, *batch, K) to (*batch, M, K); then the last two swapped."""
+    """The first axis moved behind the batch axes, (M, *batch, K) to (*batch, M, K); then the
+    last two swapped.
+    """
     if not last_two and not batch:
         return v
     if v.rank is None:
-        raise InputError(f"the gradient of '{binding}' needs the rank of '{v.name}', which shape inference cannot tell")
+        raise InputError(
+            f"the gradient of '{binding}' needs the rank of '{v.name}', which shape "
+            "inference cannot tell"
+        )
     order = list(range(v.rank))
     if batch and v.rank > 2:
         order = [*order[1:-1], 0, order[-1]]
@@ -120,7 +127,8 @@ def _fused_conv(
     binding: Binding,
 ) -> Var:
     y = op.Conv(
-        x, w, bias, auto_pad=auto_pad, dilations=dilations, group=group, kernel_shape=kernel_shape, pads=pads,
+        x, w, bias, auto_pad=auto_pad, dilations=dilations, group=group, kernel_shape=kernel_shape,
+        pads=pads,
         strides=strides,
     )  # fmt: skip
     return _activated(plus(y, z), activation, tuple(activation_params), binding)
@@ -128,8 +136,9 @@ def _fused_conv(
 
 # what the numbers of an activation are called in the standard operator
 _ACTIVATIONS: dict[str, tuple[str, ...]] = {
-    "Elu": ("alpha",), "HardSigmoid": ("alpha", "beta"), "HardSwish": (), "LeakyRelu": ("alpha",), "Relu": (),
-    "Sigmoid": (), "Softplus": (), "Softsign": (), "Tanh": (), "ThresholdedRelu": ("alpha",),
+    "Elu": ("alpha",), "HardSigmoid": ("alpha", "beta"), "HardSwish": (), "LeakyRelu": ("alpha",),
+    "Relu": (), "Sigmoid": (), "Softplus": (), "Softsign": (), "Tanh": (),
+    "ThresholdedRelu": ("alpha",),
 }  # fmt: skip
 
 

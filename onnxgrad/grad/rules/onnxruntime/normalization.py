@@ -1,4 +1,6 @@
-"""The layer normalisations that onnxruntime fuses, by their bodies: `contrib` says how these operators are treated."""
+"""The layer normalisations that onnxruntime fuses, by their bodies: `contrib` says how these
+operators are treated.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +31,28 @@ def _layer_norm(
 
 
 def _root_mean_square(x: Var, scale: Var, epsilon: float, axes: Sequence[int]) -> tuple[Var, Var]:
-    """x / sqrt(mean(x^2) + epsilon) scaled, and the factor; in float32 where the data are of half precision."""
-    up = op.Cast(x, to=TensorProto.FLOAT) if x.dtype in (TensorProto.FLOAT16, TensorProto.BFLOAT16) else x
+    """x / sqrt(mean(x^2) + epsilon) scaled, and the factor; in float32 where the data are of
+    half precision.
+    """
+    up = (
+        op.Cast(x, to=TensorProto.FLOAT)
+        if x.dtype in (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+        else x
+    )
     inverse = op.Reciprocal(op.Sqrt(op.ReduceMean(up * up, list(axes), keepdims=1) + epsilon))
     y = up * inverse
     return (y if up is x else op.Cast(y, to=x.dtype)) * scale, inverse
 
 
 def _skip_layer_norm(
-    x: Var, skip: Var, gamma: Var, beta: Var | None, bias: Var | None, *, epsilon: float = _TINY, binding: Binding
+    x: Var,
+    skip: Var,
+    gamma: Var,
+    beta: Var | None,
+    bias: Var | None,
+    *,
+    epsilon: float = _TINY,
+    binding: Binding,
 ) -> tuple[Var | None, ...]:
     total = plus(x, skip, bias)
     return (*_layer_norm(total, gamma, beta, epsilon, binding), total)
@@ -51,10 +66,17 @@ def _skip_simplified(
     return (y, None, inverse, total)
 
 
-def _simplified(x: Var, scale: Var, *, axis: int = -1, epsilon: float = 1e-5, binding: Binding) -> tuple[Var, Var]:
+def _simplified(
+    x: Var, scale: Var, *, axis: int = -1, epsilon: float = 1e-5, binding: Binding
+) -> tuple[Var, Var]:
     if axis >= 0 and x.rank is None:
-        raise InputError(f"the gradient of '{binding}' needs the rank of '{x.name}', which shape inference cannot tell")
-    return _root_mean_square(x, scale, epsilon, range(axis if axis < 0 else axis - (x.rank or 0), 0))
+        raise InputError(
+            f"the gradient of '{binding}' needs the rank of '{x.name}', which shape "
+            "inference cannot tell"
+        )
+    return _root_mean_square(
+        x, scale, epsilon, range(axis if axis < 0 else axis - (x.rank or 0), 0)
+    )
 
 
 def _layer_normalization(
@@ -77,7 +99,9 @@ def _embed(
     epsilon: float = _TINY,
     binding: Binding,
 ) -> tuple[Var | None, ...]:
-    """Tables (count, H) looked up by ids (batch, length), positions 0, 1, ... unless given, added and normalised."""
+    """Tables (count, H) looked up by ids (batch, length), positions 0, 1, ... unless given,
+    added and normalised.
+    """
     length = op.Shape(input_ids, start=1, end=2)
     if position_ids is None:
         place = op.Slice(position, [0], length, [0])
@@ -93,7 +117,9 @@ def _embed(
     if mask is None:
         batch = op.Shape(input_ids, start=0, end=1)
         return (y, op.Expand(constant([0], TensorProto.INT32), batch), total)
-    kept = op.Cast(op.Equal(mask, constant(1, mask.dtype or TensorProto.INT32)), to=TensorProto.INT32)
+    kept = op.Cast(
+        op.Equal(mask, constant(1, mask.dtype or TensorProto.INT32)), to=TensorProto.INT32
+    )
     return (y, op.ReduceSum(kept, [1], keepdims=0), total)
 
 

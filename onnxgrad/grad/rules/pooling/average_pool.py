@@ -27,7 +27,9 @@ def _global_average(g: Var, y: Var, x: Var) -> Var:
 vjp("GlobalAveragePool", _global_average)
 
 
-def _average_pool(g: Var, y: Var, x: Var, kernel_shape: Sequence[int], count_include_pad: int, binding: Binding) -> Var:
+def _average_pool(
+    g: Var, y: Var, x: Var, kernel_shape: Sequence[int], count_include_pad: int, binding: Binding
+) -> Var:
     geo = geometry(binding, kernel_shape, x, y)
     share = g / _window_sizes(
         x, y, geo, tuple(kernel_shape), bool(count_include_pad), bool(binding.attr("ceil_mode", 0))
@@ -35,24 +37,36 @@ def _average_pool(g: Var, y: Var, x: Var, kernel_shape: Sequence[int], count_inc
     ones = np.ones((1, 1, *kernel_shape), numpy_dtype(x.dtype))
     # each channel on its own: as many images of one channel
     sizes = spatial(y)
-    images: Any = [-1, 1, *sizes] if sizes is not None else op.Concat(_ONE_CHANNEL, op.Shape(y, start=2), axis=0)
+    images: Any = (
+        [-1, 1, *sizes]
+        if sizes is not None
+        else op.Concat(_ONE_CHANNEL, op.Shape(y, start=2), axis=0)
+    )
     return reshape_like(onto_long(op.Reshape(share, images), constant(ones), x, geo, 1), x)
 
 
 _ONE_CHANNEL = np.array([-1, 1], np.int64)
 
 
-def _window_sizes(x: Var, y: Var, geo: Geometry, kernel: Sequence[int], include_pad: bool, ceil: bool) -> Any:
-    """By what each window's sum is divided: a number where that is the same everywhere, else (1, 1, short sizes)."""
+def _window_sizes(
+    x: Var, y: Var, geo: Geometry, kernel: Sequence[int], include_pad: bool, ceil: bool
+) -> Any:
+    """By what each window's sum is divided: a number where that is the same everywhere, else (1,
+    1, short sizes).
+    """
     dtype = numpy_dtype(x.dtype)
-    padded = isinstance(geo.begin, Var) or isinstance(geo.end, Var) or any(geo.begin) or any(geo.end)
+    padded = (
+        isinstance(geo.begin, Var) or isinstance(geo.end, Var) or any(geo.begin) or any(geo.end)
+    )
     if not ceil and (include_pad or not padded):
         return float(np.prod(kernel))
     long, short = spatial(x), spatial(y)
     if long is None or short is None or isinstance(geo.begin, Var) or isinstance(geo.end, Var):
         return _window_sizes_at_run_time(x, y, geo, kernel, include_pad, ceil)
     sizes = np.ones((1, 1))
-    for d, o, k, s, dil, b, e in zip(long, short, kernel, geo.strides, geo.dilations, geo.begin, geo.end):
+    for d, o, k, s, dil, b, e in zip(
+        long, short, kernel, geo.strides, geo.dilations, geo.begin, geo.end
+    ):
         places = np.arange(o)[:, None] * s - b + np.arange(k) * dil
         low, high = (-b, d + e) if include_pad else (0, d)
         sizes = sizes[..., None] * ((places >= low) & (places < high)).sum(1)

@@ -46,7 +46,11 @@ def _lp_pool(g: Var, y: Var, x: Var, kernel_shape: Sequence[int], p: int, bindin
     share = _lp_share(g, y, p)
     sizes = spatial(y)
     one_channel = np.array([-1, 1], np.int64)
-    images: Any = [-1, 1, *sizes] if sizes is not None else op.Concat(one_channel, op.Shape(y, start=2), axis=0)
+    images: Any = (
+        [-1, 1, *sizes]
+        if sizes is not None
+        else op.Concat(one_channel, op.Shape(y, start=2), axis=0)
+    )
     ones = constant(np.ones((1, 1, *kernel_shape), numpy_dtype(x.dtype)))
     spread = reshape_like(onto_long(op.Reshape(share, images), ones, x, geo, 1), x)
     return _lp_slope(spread, y, x, p)

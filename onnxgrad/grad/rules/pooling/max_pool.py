@@ -16,7 +16,11 @@ def _max_pool(g: Sequence[Var | None], y: Sequence[Var], x: Var, storage_order: 
         return None
     indices = _row_major(y[1], x) if storage_order else y[1]
     flat = scatter_elements(
-        op.Reshape(zeros_like(x), [-1]), op.Reshape(indices, [-1]), op.Reshape(g[0], [-1]), axis=0, reduction="add"
+        op.Reshape(zeros_like(x), [-1]),
+        op.Reshape(indices, [-1]),
+        op.Reshape(g[0], [-1]),
+        axis=0,
+        reduction="add",
     )
     return reshape_like(flat, x)
 
@@ -34,7 +38,9 @@ vjp("MaxPool", _max_pool, notes="equal maxima: the first")
 def _global_max(g: Var, y: Var, x: Var) -> Var:
     rows = op.Reshape(x, [0, 0, -1])
     first = op.ArgMax(rows, axis=2, keepdims=1)
-    return reshape_like(op.ScatterElements(zeros_like(rows), first, op.Reshape(g, [0, 0, -1]), axis=2), x)
+    return reshape_like(
+        op.ScatterElements(zeros_like(rows), first, op.Reshape(g, [0, 0, -1]), axis=2), x
+    )
 
 
 vjp("GlobalMaxPool", _global_max, notes="equal maxima: the first")

@@ -1,7 +1,8 @@
 """Det: the matrix of cofactors, of each matrix of the batch, singular ones included.
 
-Jacobi's formula: d det(A) = sum of cofactor(A)_ij dA_ij. `det * inverse^T` is the same only where A is invertible; here
-every cofactor is the determinant of a minor, all in one batched Det. n^4 numbers for n x n.
+Jacobi's formula: d det(A) = sum of cofactor(A)_ij dA_ij. `det * inverse^T` is the same only where A
+is invertible; here every cofactor is the determinant of a minor, all in one batched Det. n^4
+numbers for n x n.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from onnxgrad.ir.var import Var
 def _det(g: Var, y: Var, x: Var, binding: Binding) -> Var:
     if x.rank is None:
         raise InputError(
-            f"the gradient of '{binding}' needs the rank of its input, which shape inference does not know"
+            f"the gradient of '{binding}' needs the rank of its input, which shape inference does "
+            "not know"
         )
     lead = x.rank - 2
     adjoint = op.Unsqueeze(g, [-2, -1])

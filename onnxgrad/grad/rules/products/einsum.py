@@ -1,8 +1,8 @@
 """Einsum: each operand's adjoint is an Einsum of the output's adjoint with the other operands.
 
-What the operand alone has (summed away) is spread over; an index that it repeats (a diagonal) is put back on the
-diagonal. An ellipsis becomes letters of its own first. (Laue, Mitterreiter, Giesen: A Simple and Efficient Tensor
-Calculus, 2020.)
+What the operand alone has (summed away) is spread over; an index that it repeats (a diagonal) is
+put back on the diagonal. An ellipsis becomes letters of its own first. (Laue, Mitterreiter, Giesen:
+A Simple and Efficient Tensor Calculus, 2020.)
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 
 
-def _einsum(g: Var, y: Var, xs: Sequence[Var], equation: str, binding: Binding, wanted: Sequence[bool]) -> list[Any]:
+def _einsum(
+    g: Var, y: Var, xs: Sequence[Var], equation: str, binding: Binding, wanted: Sequence[bool]
+) -> list[Any]:
     terms, result = explicit(equation, xs, binding)
     return [_partial(g, result, xs, terms, k) if asked else None for k, asked in enumerate(wanted)]
 
@@ -40,7 +42,10 @@ def explicit(equation: str, xs: Sequence[Var], binding: Binding) -> tuple[list[s
     for term, x in zip(terms, xs, strict=True):
         if "..." in term:
             if x.rank is None:
-                raise InputError(f"the gradient of '{binding}' needs the rank of its operands, which is not known")
+                raise InputError(
+                    f"the gradient of '{binding}' needs the rank of its operands, "
+                    "which is not known"
+                )
             counts.append(x.rank - len(term.replace("...", "")))
     most = max(counts, default=0)
     dots = "".join(free[:most])
@@ -71,7 +76,9 @@ def _partial(g: Var, result: str, xs: Sequence[Var], terms: Sequence[str], k: in
 
 
 def _contract(factors: Sequence[tuple[str, Var]], kept: str) -> Var:
-    """The Einsum of the factors; scalars multiply, and a lone factor that stays as it is needs none."""
+    """The Einsum of the factors; scalars multiply, and a lone factor that stays as it is needs
+    none.
+    """
     scalars = [v for t, v in factors if not t]
     tensors = [(t, v) for t, v in factors if t]
     if not tensors:
@@ -79,7 +86,9 @@ def _contract(factors: Sequence[tuple[str, Var]], kept: str) -> Var:
     elif len(tensors) == 1 and tensors[0][0] == kept:
         v = tensors[0][1]
     else:
-        v = op.Einsum(*(v for _, v in tensors), equation=",".join(t for t, _ in tensors) + "->" + kept)
+        v = op.Einsum(
+            *(v for _, v in tensors), equation=",".join(t for t, _ in tensors) + "->" + kept
+        )
     for factor in scalars:
         v = v * factor
     return v

@@ -12,12 +12,17 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 
 
-def _matmul(g: Var, y: Var, xs: tuple[Var, Var], binding: Binding, wanted: tuple[bool, bool]) -> list[Any]:
-    """g b' and a' g; a rank-1 operand is promoted to a matrix first, and its partial comes back to rank 1."""
+def _matmul(
+    g: Var, y: Var, xs: tuple[Var, Var], binding: Binding, wanted: tuple[bool, bool]
+) -> list[Any]:
+    """g b' and a' g; a rank-1 operand is promoted to a matrix first, and its partial comes back
+    to rank 1.
+    """
     a, b = xs
     if a.rank is None or b.rank is None:
         raise InputError(
-            f"the gradient of '{binding}' needs the ranks of its operands, which shape inference does not know"
+            f"the gradient of '{binding}' needs the ranks of its operands, which shape inference "
+            "does not know"
         )
     left = op.Unsqueeze(a, [0]) if a.rank == 1 else a
     right = op.Unsqueeze(b, [1]) if b.rank == 1 else b
@@ -42,14 +47,16 @@ def _left(g: Var, a: Var, b: Var) -> Var:
         return op.Gemm(_columns(g), _columns(b), transB=1)
     transposed = b.definition is not None and b.definition.is_op("Transpose")
     if b.rank == 2 and a.rank is not None and a.rank > 2 and not transposed:
-        # the flat adjoint is there for the weight's gradient as well, and Gemm reads the weight as it lies
+        # the flat adjoint is there for the weight's gradient as well, and Gemm reads the weight as
+        # it lies
         return reshape_like(op.Gemm(_rows(g), b, transB=1), a)
     return g @ b.mT
 
 
 def _right(g: Var, a: Var, b: Var) -> Var:
     if b.rank == 2 and a.rank is not None and a.rank > 2:
-        # a batched product and a sum over the batch take twice the time of one product over the joined axes
+        # a batched product and a sum over the batch take twice the time of one product over the
+        # joined axes
         return op.Gemm(_rows(a), _rows(g), transA=1)
     return a.mT @ g
 

@@ -1,4 +1,6 @@
-"""Activations of RNN, GRU and LSTM: the value and the slope of each gate, with alpha, beta and clip."""
+"""Activations of RNN, GRU and LSTM: the value and the slope of each gate, with alpha, beta and
+clip.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,26 @@ def _scaled(v: Var, factor: float) -> Var:
 
 # no default: ONNX would have 1, onnxruntime takes 0
 _UNSAID = math.nan
-# (value of z, slope of (z, value), default alpha, default beta, takes alpha, takes beta); the kinks as in activation.py
+# (value of z, slope of (z, value), default alpha, default beta, takes alpha, takes beta); the kinks
+# as in activation.py
 _ACTIVATIONS: dict[str, tuple[Value, Slope, float, float, bool, bool]] = {
-    "sigmoid": (lambda z, a, b: op.Sigmoid(z), lambda z, y, a, b: y * (1.0 - y), 0.0, 0.0, False, False),
+    "sigmoid": (
+        lambda z, a, b: op.Sigmoid(z),
+        lambda z, y, a, b: y * (1.0 - y),
+        0.0,
+        0.0,
+        False,
+        False,
+    ),
     "tanh": (lambda z, a, b: op.Tanh(z), lambda z, y, a, b: 1.0 - y * y, 0.0, 0.0, False, False),
-    "relu": (lambda z, a, b: op.Relu(z), lambda z, y, a, b: as_number(op.Greater(y, 0.0), z), 0.0, 0.0, False, False),
+    "relu": (
+        lambda z, a, b: op.Relu(z),
+        lambda z, y, a, b: as_number(op.Greater(y, 0.0), z),
+        0.0,
+        0.0,
+        False,
+        False,
+    ),
     "affine": (
         lambda z, a, b: _scaled(z, a) if b == 0.0 else _scaled(z, a) + b,
         lambda z, y, a, b: filled_like(z, a),
@@ -91,7 +108,14 @@ _ACTIVATIONS: dict[str, tuple[Value, Slope, float, float, bool, bool]] = {
         False,
         False,
     ),
-    "softplus": (lambda z, a, b: op.Softplus(z), lambda z, y, a, b: op.Sigmoid(z), 0.0, 0.0, False, False),
+    "softplus": (
+        lambda z, a, b: op.Softplus(z),
+        lambda z, y, a, b: op.Sigmoid(z),
+        0.0,
+        0.0,
+        False,
+        False,
+    ),
 }
 
 
@@ -110,7 +134,9 @@ class Gate:
         return _ACTIVATIONS[self.name][0](inner, self.alpha, self.beta)
 
     def slope(self, z: Var) -> Var:
-        """The derivative of the value by `z`; 0 outside of the bounds, 1 times the activation's on them."""
+        """The derivative of the value by `z`; 0 outside of the bounds, 1 times the activation's
+        on them.
+        """
         inner = op.Clip(z, -self.clip, self.clip) if self.clip else z
         slope = _ACTIVATIONS[self.name][1](inner, self(z), self.alpha, self.beta)
         if self.clip:
@@ -118,30 +144,43 @@ class Gate:
         return slope
 
 
-def gates(binding: Binding, defaults: Sequence[str], directions: int, unclipped: int = -1) -> list[list[Gate]]:
-    """The gates of each direction. Alphas and betas are handed out in order to the activations that take them.
+def gates(
+    binding: Binding, defaults: Sequence[str], directions: int, unclipped: int = -1
+) -> list[list[Gate]]:
+    """The gates of each direction. Alphas and betas are handed out in order to the activations that
+    take them.
 
-    `unclipped`: the position within a direction that `clip` does not reach (LSTM's cell output, as onnxruntime does).
-    Raises InputError for an activation that ONNX does not know, or without the numbers that it needs.
+    `unclipped`: the position within a direction that `clip` does not reach (LSTM's cell output, as
+    onnxruntime does). Raises InputError for an activation that ONNX does not know, or without the
+    numbers that it needs.
     """
     # RNN's schema gives two functions by default even where one direction needs one
-    names = list(binding.attr("activations", None) or list(defaults) * directions)[: len(defaults) * directions]
+    names = list(binding.attr("activations", None) or list(defaults) * directions)[
+        : len(defaults) * directions
+    ]
     alphas, betas = (iter(binding.attr(f"activation_{n}", None) or ()) for n in ("alpha", "beta"))
     clip = float(binding.attr("clip", None) or 0.0)
     found: list[Gate] = []
     for i, raw in enumerate(names):
         name = (raw.decode() if isinstance(raw, bytes) else raw).lower()
         if name not in _ACTIVATIONS:
-            raise InputError(f"'{binding}' has the activation '{raw}', which ONNX does not define: it has no gradient")
+            raise InputError(
+                f"'{binding}' has the activation '{raw}', which ONNX does not define: "
+                "it has no gradient"
+            )
         _, _, alpha, beta, takes_alpha, takes_beta = _ACTIVATIONS[name]
         alpha = float(next(alphas, alpha)) if takes_alpha else alpha
         beta = float(next(betas, beta)) if takes_beta else beta
         if math.isnan(alpha) or math.isnan(beta):
+            lacking = "activation_alpha" + ("" if name == "affine" else " and activation_beta")
             raise InputError(
-                f"'{binding}' has the activation '{name}' without its numbers, where ONNX and onnxruntime differ: give "
-                f"{'activation_alpha' if name == 'affine' else 'activation_alpha and activation_beta'}"
+                f"'{binding}' has the activation '{name}' without its numbers, where ONNX and "
+                f"onnxruntime differ: give {lacking}"
             )
         found.append(Gate(name, alpha, beta, 0.0 if i % len(defaults) == unclipped else clip))
     if len(found) != len(defaults) * directions:
-        raise InputError(f"'{binding}' has {len(found)} activations where {len(defaults) * directions} are needed")
+        raise InputError(
+            f"'{binding}' has {len(found)} activations where "
+            f"{len(defaults) * directions} are needed"
+        )
     return [found[i : i + len(defaults)] for i in range(0, len(found), len(defaults))]

@@ -1,8 +1,10 @@
-"""What RNN, GRU and LSTM share: operands by direction, states before each step, and a sweep over time by Scan.
+"""What RNN, GRU and LSTM share: operands by direction, states before each step, and a sweep over
+time by Scan.
 
-All gates are computed again from the forward states Y, for all steps at once; only the adjoint of the state passes
-from step to step, and each cell's sweep is linear in it with coefficients known beforehand. Rows past their sequence
-length keep their state, so both directions run in the order of X and nothing is reversed.
+All gates are computed again from the forward states Y, for all steps at once; only the adjoint of
+the state passes from step to step, and each cell's sweep is linear in it with coefficients known
+beforehand. Rows past their sequence length keep their state, so both directions run in the order of
+X and nothing is reversed.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ Step = Callable[[Sequence[Var], Sequence[Var]], tuple[Sequence[Var], Sequence[Va
 
 @dataclass(frozen=True)
 class Direction:
-    """One direction of a recurrent operator; time-major, `mask` (T, B, 1) says which steps count."""
+    """One direction of a recurrent operator; time-major, `mask` (T, B, 1) says which steps
+    count.
+    """
 
     index: int
     reverse: bool
@@ -50,10 +54,15 @@ class Recurrent:
         if x is None or w is None or r is None:
             raise InputError(f"'{binding}' lacks one of its inputs X, W, R")
         kind = binding.attr("direction", "forward")
-        self.reverse = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[str(kind)]
+        self.reverse = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[
+            str(kind)
+        ]
         hidden = binding.attr("hidden_size", None) or (r.shape[2] if r.shape is not None else None)
         if not isinstance(hidden, int):
-            raise InputError(f"the gradient of '{binding}' needs its hidden_size: neither attribute nor R's shape says")
+            raise InputError(
+                f"the gradient of '{binding}' needs its hidden_size: neither "
+                "attribute nor R's shape says"
+            )
         self.hidden = hidden
         self.width = gate_count * hidden
         self.layout = int(binding.attr("layout", 0))
@@ -76,7 +85,7 @@ class Recurrent:
             times = op.Unsqueeze(op.Range(constant(np.int64(0)), end, constant(np.int64(1))), [1])
         return op.Unsqueeze(op.Less(times, op.Cast(lengths, to=TensorProto.INT64)), [2])
 
-    # ---- operands of one direction ----------------------------------------------------------------------------
+    # ---- operands of one direction ---------------------------------------------------------------
 
     def of_direction(self, v: Var, d: Direction, axis: int = 0) -> Var:
         """`v` without its direction axis."""
@@ -85,7 +94,9 @@ class Recurrent:
         return op.Gather(v, constant(np.int64(d.index)), axis=axis)
 
     def state(self, v: Var | None, d: Direction) -> Var:
-        """(B, H) of an initial state, or of the adjoint of a final one; zeros when there is none."""
+        """(B, H) of an initial state, or of the adjoint of a final one; zeros when there is
+        none.
+        """
         if v is not None:
             return self.of_direction(v, d, 1 if self.layout else 0)
         if isinstance(self.batch, int):
@@ -116,7 +127,7 @@ class Recurrent:
         """The hidden state before each step, (T, B, H)."""
         return self.before(self.series(self._y[0], d), self.state(self.binding.operand(5), d), d)
 
-    # ---- sums for all steps at once ---------------------------------------------------------------------------
+    # ---- sums for all steps at once --------------------------------------------------------------
 
     def bias(self, d: Direction, part: int, start: int = 0, stop: int | None = None) -> Var | None:
         """The bias of the input (part 0) or of the recurrence (1), features start to stop."""
@@ -160,10 +171,14 @@ class Recurrent:
         return self.state(g[index] if len(g) > index else None, d)
 
     def carry(self, d: Direction) -> list[Var]:
-        """(T, B, 1), 1 where a step does not count and passes its adjoint on, as one scanned operand."""
+        """(T, B, 1), 1 where a step does not count and passes its adjoint on, as one scanned
+        operand.
+        """
         return [] if d.mask is None else [op.Cast(op.Not(d.mask), to=self.x.dtype)]
 
-    def sweep(self, step: Step, states: Sequence[Var], scans: Sequence[Var], reverse: bool) -> tuple[list[Var], ...]:
+    def sweep(
+        self, step: Step, states: Sequence[Var], scans: Sequence[Var], reverse: bool
+    ) -> tuple[list[Var], ...]:
         """Run `step` over the first axis of `scans`; the final states and the stacked results."""
         if self.steps == 1:
             after, outs = step(states, [op.Squeeze(v, [0]) for v in scans])
@@ -171,8 +186,13 @@ class Recurrent:
         at = emitter()
         block = nested_block("sweep")
         with emitting(block, share=True, sources=at.sources, made_by=at.made_by):
-            inputs = [block.add_input(block.program.names.fresh("state"), _matrix(v.type)) for v in states]
-            elements = [block.add_input(block.program.names.fresh("element"), _matrix(_element(v))) for v in scans]
+            inputs = [
+                block.add_input(block.program.names.fresh("state"), _matrix(v.type)) for v in states
+            ]
+            elements = [
+                block.add_input(block.program.names.fresh("element"), _matrix(_element(v)))
+                for v in scans
+            ]
             after, outs = step(inputs, elements)
             for v in (*after, *outs):
                 own = v.block is block and v.definition is not None and not v.returned
@@ -180,7 +200,10 @@ class Recurrent:
                 result.type = _matrix(result.type)
                 block.add_output(result)
         types: list[Type | None] = [v.type for v in inputs]
-        types += [TensorType(v.dtype, (self.steps, *(v.shape or (None, None)))) for v in block.outputs[len(states) :]]
+        types += [
+            TensorType(v.dtype, (self.steps, *(v.shape or (None, None))))
+            for v in block.outputs[len(states) :]
+        ]
         results = emit_with_blocks(
             "Scan",
             [*states, *scans],
@@ -192,7 +215,7 @@ class Recurrent:
         )
         return list(results[: len(states)]), list(results[len(states) :])
 
-    # ---- the adjoints of the operands -------------------------------------------------------------------------
+    # ---- the adjoints of the operands ------------------------------------------------------------
 
     def partials(
         self,
@@ -205,9 +228,11 @@ class Recurrent:
         initial_c: Sequence[Var] = (),
         p: Sequence[Var] = (),
     ) -> list[Any]:
-        """The partials of X, W, R, B, sequence_lens, initial_h, initial_c and P, from those of each direction.
+        """The partials of X, W, R, B, sequence_lens, initial_h, initial_c and P, from those of each
+        direction.
 
-        x, h: the adjoints of what W X and R H amount to, (T, B, width) each; they differ where a gate resets R H.
+        x, h: the adjoints of what W X and R H amount to, (T, B, width) each; they differ where a
+        gate resets R H.
         """
         made: list[Callable[[], Var] | None] = [
             lambda: self.x_partial(x),
@@ -235,7 +260,11 @@ class Recurrent:
 
     def b_partial(self, of_x: Sequence[Var], of_h: Sequence[Var]) -> Var:
         """The adjoint of B: of the input's bias, then of the recurrence's, for each direction."""
-        sums = [op.ReduceSum(v, [0, 1], keepdims=0) for pair in zip(of_x, of_h, strict=True) for v in pair]
+        sums = [
+            op.ReduceSum(v, [0, 1], keepdims=0)
+            for pair in zip(of_x, of_h, strict=True)
+            for v in pair
+        ]
         return reshape_like(op.Concat(*sums, axis=0), cast(Var, self.binding.operand(3)))
 
     def joined(self, by_direction: Sequence[Var]) -> Var:
@@ -263,12 +292,18 @@ def plus(a: Var | None, b: Var | None) -> Var | None:
 
 def zeros_like_type(like: Var, size: Any) -> Var:
     """Zeros of the dtype of `like` in the shape `size`."""
-    zero = zeros_like(op.Slice(op.Reshape(like, [-1]), [0], [1], [0])) if not like.dtype else constant(0.0, like.dtype)
+    zero = (
+        zeros_like(op.Slice(op.Reshape(like, [-1]), [0], [1], [0]))
+        if not like.dtype
+        else constant(0.0, like.dtype)
+    )
     return op.Expand(zero, size)
 
 
 def _matrix(type_: Type | None) -> Type | None:
-    """(batch, features) where nothing is known of the shape: onnxruntime wants the ranks in a Scan's body."""
+    """(batch, features) where nothing is known of the shape: onnxruntime wants the ranks in a
+    Scan's body.
+    """
     if isinstance(type_, TensorType) and type_.shape is None:
         return TensorType(type_.dtype, (None, None))
     return type_

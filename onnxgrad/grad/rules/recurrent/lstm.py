@@ -1,4 +1,6 @@
-"""LSTM: the cell states of all steps by one sweep forwards, the adjoints of both states by one backwards."""
+"""LSTM: the cell states of all steps by one sweep forwards, the adjoints of both states by one
+backwards.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,16 @@ from onnxgrad.ir.var import Var
 Adjoints = Sequence["Var | None"]
 
 
-def _lstm(g: Adjoints, y: Sequence[Var], xs: Sequence[Var], binding: Binding, wanted: Sequence[bool]) -> list[Any]:
+def _lstm(
+    g: Adjoints, y: Sequence[Var], xs: Sequence[Var], binding: Binding, wanted: Sequence[bool]
+) -> list[Any]:
     """Gates i, o, f and the candidate c: C = f C_before + i c, H = o h(C)."""
     cell = Recurrent(binding, y, 4)
     kinds = gates(binding, ["Sigmoid", "Tanh", "Tanh"], len(cell.directions), unclipped=2)
     asked = [*wanted, *[False] * (8 - len(wanted))]
-    found = [_direction(cell, d, kind, g, asked) for d, kind in zip(cell.directions, kinds, strict=True)]
+    found = [
+        _direction(cell, d, kind, g, asked) for d, kind in zip(cell.directions, kinds, strict=True)
+    ]
     of_z, of_r, of_p, of_h, of_c = ([part[i] for part in found] for i in range(5))
     return cell.partials(wanted, x=of_z, h=of_z, r=of_r, initial_h=of_h, initial_c=of_c, p=of_p)
 
@@ -30,8 +36,9 @@ def _lstm(g: Adjoints, y: Sequence[Var], xs: Sequence[Var], binding: Binding, wa
 class _Again:
     """What a direction's steps computed, all of them at once: time, batch, and features as said.
 
-    c_before, c_after (H): the cell states around each step. z (3H): the sums that enter the gates i, o, f, with their
-    peepholes P, which saw `seen`: C_before, C, C_before. z_c (H): the candidate's.
+    c_before, c_after (H): the cell states around each step. z (3H): the sums that enter the gates
+    i, o, f, with their peepholes P, which saw `seen`: C_before, C, C_before. z_c (H): the
+    candidate's.
     """
 
     c_before: Var
@@ -44,7 +51,9 @@ class _Again:
 
 def _again(cell: Recurrent, d: Direction, f: Gate, g: Gate, h_before: Var, r: Var) -> _Again:
     """Z = X W^T + H_before R^T + Wb + Rb, and the cell states that follow from it."""
-    inner = cell.product(cell.flat_x, cell.weight(cell.w, d), plus(cell.bias(d, 0), cell.bias(d, 1)))
+    inner = cell.product(
+        cell.flat_x, cell.weight(cell.w, d), plus(cell.bias(d, 0), cell.bias(d, 1))
+    )
     all_z = cell.in_time(cell.product(op.Flatten(h_before, axis=2), r, inner), cell.width)
     z, z_c = op.Split(all_z, [3 * cell.hidden, cell.hidden], axis=2, outputs=2)
     given = cell.binding.operand(7)
@@ -60,14 +69,15 @@ def _direction(
 ) -> tuple[Any, ...]:
     """The adjoints of the sums Z (T, B, 4H), of R, of P, of initial_h and of initial_c.
 
-    With i, o, f = f(Z + P (C_before, C, C_before)), c = g(Z_c), C = f C_before + i c and H = o h(C):
+    With i, o, f = f(Z + P (C_before, C, C_before)), c = g(Z_c), C = f C_before + i c and H = o
+    h(C):
 
-        dZ_o = dH h(C) f'(Z_o)      dC = dC_after + dH (o h'(C) + P_o h(C) f'(Z_o))
-        dZ_i = dC c f'(Z_i)         dZ_f = dC C_before f'(Z_f)                          dZ_c = dC i g'(Z_c)
+        dZ_o = dH h(C) f'(Z_o)      dC = dC_after + dH (o h'(C) + P_o h(C) f'(Z_o)) dZ_i = dC c
+        f'(Z_i)         dZ_f = dC C_before f'(Z_f)                          dZ_c = dC i g'(Z_c)
         dH_before = dZ R            dC_before = dC (f + P_i c f'(Z_i) + P_f C_before f'(Z_f))
 
-    Every step is linear in dH and dC, with coefficients that are known for all steps beforehand. Under input_forget f
-    is 1 - i, and dZ_i = dC (c - C_before) f'(Z_i).
+    Every step is linear in dH and dC, with coefficients that are known for all steps beforehand.
+    Under input_forget f is 1 - i, and dZ_i = dC (c - C_before) f'(Z_i).
     """
     f, g, h = kinds
     h_before, r = cell.h_before(d), cell.weight(cell.r, d)
@@ -96,10 +106,22 @@ def _direction(
         before = op.MatMul(dz, r)
         return [before if d.mask is None else before + dh * elements[-1], dc * c_to_before], [dz]
 
-    scans = [to_z, d.masked(h_to_c), d.masked(c_to_before, 1.0), *cell.seed(adjoints, d), *cell.carry(d)]
-    finals, (dz,) = cell.sweep(step, [cell.final(adjoints, 1, d), cell.final(adjoints, 2, d)], scans, not d.reverse)
+    scans = [
+        to_z,
+        d.masked(h_to_c),
+        d.masked(c_to_before, 1.0),
+        *cell.seed(adjoints, d),
+        *cell.carry(d),
+    ]
+    finals, (dz,) = cell.sweep(
+        step, [cell.final(adjoints, 1, d), cell.final(adjoints, 2, d)], scans, not d.reverse
+    )
     of_r = flat_product(dz, h_before) if wanted[2] else None
-    of_p = op.ReduceSum(op.Slice(dz, [0], [3 * cell.hidden], [2]) * at.seen, [0, 1], keepdims=0) if wanted[7] else None
+    of_p = (
+        op.ReduceSum(op.Slice(dz, [0], [3 * cell.hidden], [2]) * at.seen, [0, 1], keepdims=0)
+        if wanted[7]
+        else None
+    )
     return dz, of_r, of_p, finals[0], finals[1]
 
 
@@ -109,7 +131,9 @@ def _is_coupled(cell: Recurrent) -> bool:
 
 
 def _cells(cell: Recurrent, d: Direction, f: Gate, g: Gate, z: Var, z_c: Var, p: Var | None) -> Var:
-    """The cell state after each step, (T, B, H); of a row past its length, the one it ended with."""
+    """The cell state after each step, (T, B, H); of a row past its length, the one it ended
+    with.
+    """
     initial, coupled = cell.state(cell.binding.operand(6), d), _is_coupled(cell)
     c = g(z_c)
     if p is None:
@@ -137,4 +161,6 @@ def _cells(cell: Recurrent, d: Direction, f: Gate, g: Gate, z: Var, z_c: Var, p:
     return cell.sweep(peeping, [initial], scans, d.reverse)[1][0]
 
 
-vjp_all("LSTM", _lstm, notes="clip: the bounds pass the adjoint; it does not reach the cell's output")
+vjp_all(
+    "LSTM", _lstm, notes="clip: the bounds pass the adjoint; it does not reach the cell's output"
+)

@@ -1,4 +1,6 @@
-"""RNN and GRU: one sweep over time for the state's adjoint, everything else for all steps at once (see _sweep)."""
+"""RNN and GRU: one sweep over time for the state's adjoint, everything else for all steps at
+once (see _sweep).
+"""
 
 from __future__ import annotations
 
@@ -15,20 +17,29 @@ from onnxgrad.ir.var import Var
 Adjoints = Sequence["Var | None"]
 
 
-def _rnn(g: Adjoints, y: Sequence[Var], xs: Sequence[Var], binding: Binding, wanted: Sequence[bool]) -> list[Any]:
+def _rnn(
+    g: Adjoints, y: Sequence[Var], xs: Sequence[Var], binding: Binding, wanted: Sequence[bool]
+) -> list[Any]:
     """h = f(z), z = W x + R h_before + b."""
     cell = Recurrent(binding, y, 1)
     kinds = gates(binding, ["Tanh"], len(cell.directions))
-    found = [_rnn_direction(cell, d, f, g, wanted) for d, (f,) in zip(cell.directions, kinds, strict=True)]
+    found = [
+        _rnn_direction(cell, d, f, g, wanted)
+        for d, (f,) in zip(cell.directions, kinds, strict=True)
+    ]
     of_z, of_r, of_h = ([part[i] for part in found] for i in range(3))
     return cell.partials(wanted, x=of_z, h=of_z, r=of_r, initial_h=of_h)
 
 
-def _rnn_direction(cell: Recurrent, d: Direction, f: Gate, g: Adjoints, wanted: Sequence[bool]) -> tuple[Any, ...]:
+def _rnn_direction(
+    cell: Recurrent, d: Direction, f: Gate, g: Adjoints, wanted: Sequence[bool]
+) -> tuple[Any, ...]:
     """dz = f'(z) dh, dh_before = dz R; the adjoints of z, of R and of the initial state."""
     h = cell.h_before(d)
     r = cell.weight(cell.r, d)
-    inner = cell.product(cell.flat_x, cell.weight(cell.w, d), plus(cell.bias(d, 0), cell.bias(d, 1)))
+    inner = cell.product(
+        cell.flat_x, cell.weight(cell.w, d), plus(cell.bias(d, 0), cell.bias(d, 1))
+    )
     z = cell.in_time(cell.product(op.Flatten(h, axis=2), r, inner), cell.width)
 
     def step(states: Sequence[Var], elements: Sequence[Var]) -> tuple[list[Var], list[Var]]:
@@ -44,7 +55,9 @@ def _rnn_direction(cell: Recurrent, d: Direction, f: Gate, g: Adjoints, wanted: 
     return dz, flat_product(dz, h) if wanted[2] else None, finals[0]
 
 
-def _gru(g: Adjoints, y: Sequence[Var], xs: Sequence[Var], binding: Binding, wanted: Sequence[bool]) -> list[Any]:
+def _gru(
+    g: Adjoints, y: Sequence[Var], xs: Sequence[Var], binding: Binding, wanted: Sequence[bool]
+) -> list[Any]:
     """Gates z, r and the candidate n: h = (1 - z) n + z h_before."""
     cell = Recurrent(binding, y, 3)
     sweep = _gru_reset_after if binding.attr("linear_before_reset", 0) else _gru_reset_before
@@ -54,8 +67,12 @@ def _gru(g: Adjoints, y: Sequence[Var], xs: Sequence[Var], binding: Binding, wan
     return cell.partials(wanted, x=of_x, h=of_h, r=of_r, initial_h=initial)
 
 
-def _gru_reset_after(cell: Recurrent, d: Direction, f: Gate, n: Gate, g: Adjoints) -> tuple[Var, Var, Var, Var]:
-    """n = g(W x + b + r (R h + c)): all three products with R share one, and so do their adjoints."""
+def _gru_reset_after(
+    cell: Recurrent, d: Direction, f: Gate, n: Gate, g: Adjoints
+) -> tuple[Var, Var, Var, Var]:
+    """n = g(W x + b + r (R h + c)): all three products with R share one, and so do their
+    adjoints.
+    """
     hidden, width = cell.hidden, cell.width
     h, r = cell.h_before(d), cell.weight(cell.r, d)
     of_x = cell.in_time(cell.product(cell.flat_x, cell.weight(cell.w, d), cell.bias(d, 0)), width)
@@ -68,7 +85,9 @@ def _gru_reset_after(cell: Recurrent, d: Direction, f: Gate, n: Gate, g: Adjoint
     inner = x_n + reset * h_n
     to_n = (1.0 - update) * n.slope(inner)
     coefficients = d.masked(
-        op.Concat((h - n(inner)) * slope_update, to_n * h_n * slope_reset, to_n * reset, to_n, axis=2)
+        op.Concat(
+            (h - n(inner)) * slope_update, to_n * h_n * slope_reset, to_n * reset, to_n, axis=2
+        )
     )
     keep = d.masked(update, 1.0)
 
@@ -78,13 +97,17 @@ def _gru_reset_after(cell: Recurrent, d: Direction, f: Gate, n: Gate, g: Adjoint
         of_r = op.Slice(dz, [0], [width], [1])
         return [dh * elements[1] + op.MatMul(of_r, r)], [dz]
 
-    finals, (dz,) = cell.sweep(step, [cell.final(g, 1, d)], [coefficients, keep, *cell.seed(g, d)], not d.reverse)
+    finals, (dz,) = cell.sweep(
+        step, [cell.final(g, 1, d)], [coefficients, keep, *cell.seed(g, d)], not d.reverse
+    )
     of_gates, of_q, of_n = op.Split(dz, [2 * hidden, hidden, hidden], axis=2, outputs=3)
     recurrent = op.Concat(of_gates, of_q, axis=2)
     return op.Concat(of_gates, of_n, axis=2), recurrent, flat_product(recurrent, h), finals[0]
 
 
-def _gru_reset_before(cell: Recurrent, d: Direction, f: Gate, n: Gate, g: Adjoints) -> tuple[Var, Var, Var, Var]:
+def _gru_reset_before(
+    cell: Recurrent, d: Direction, f: Gate, n: Gate, g: Adjoints
+) -> tuple[Var, Var, Var, Var]:
     """n = g(W x + b + R (r h) + c)."""
     hidden, width = cell.hidden, cell.width
     h = cell.h_before(d)

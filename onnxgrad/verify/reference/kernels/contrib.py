@@ -37,20 +37,26 @@ def fused_gemm(call: Call, a: Array, b: Array, c: Array | None = None) -> Array:
 
 
 @kernel("FusedConv", domain=_MS, why="missing")
-def fused_conv(call: Call, x: Array, w: Array, bias: Array | None = None, z: Array | None = None) -> Array:
+def fused_conv(
+    call: Call, x: Array, w: Array, bias: Array | None = None, z: Array | None = None
+) -> Array:
     y = conv(call, x, w, bias)
     parameters = call["activation_params"] or [None]
     return _activated(call, y if z is None else y + z, *parameters)
 
 
-def _activated(call: Call, y: Array, alpha: float | None = None, beta: float | None = None) -> Array:
+def _activated(
+    call: Call, y: Array, alpha: float | None = None, beta: float | None = None
+) -> Array:
     name = call["activation"] or "Identity"
     if name == "Clip":  # the only one whose missing numbers mean none
         return np.clip(y, alpha, beta)
     if name.lower() not in _ACTIVATIONS:
         raise Unsupported(f"{call.op_type} with the activation {name!r}")
     function, first, second = _ACTIVATIONS[name.lower()]
-    return np.asarray(function(y, first if alpha is None else alpha, second if beta is None else beta))
+    return np.asarray(
+        function(y, first if alpha is None else alpha, second if beta is None else beta)
+    )
 
 
 # these take what is above alpha, where recurrent operators also take what equals it
@@ -102,12 +108,19 @@ def embed_layer_normalization(
     position_ids: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """(normalised, how many 1 each row of the mask has, sum of the embeddings)."""
-    total = word[ids] + (position[: ids.shape[1]] if position_ids is None else position[position_ids])
+    total = word[ids] + (
+        position[: ids.shape[1]] if position_ids is None else position[position_ids]
+    )
     if segment_ids is not None and segment is not None:
         total = total + segment[segment_ids]
     centred = total - total.mean(axis=-1, keepdims=True)
-    y = centred / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + _epsilon(call)) * gamma + beta
-    count = np.zeros(len(ids), np.int32) if mask is None else (mask == 1).sum(axis=1).astype(np.int32)
+    y = (
+        centred / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + _epsilon(call)) * gamma
+        + beta
+    )
+    count = (
+        np.zeros(len(ids), np.int32) if mask is None else (mask == 1).sum(axis=1).astype(np.int32)
+    )
     return y, count, total
 
 
@@ -132,5 +145,7 @@ def qlinear_binary(
     value = left + right if call.op_type == "QLinearAdd" else left * right
     info = np.iinfo(a.dtype)
     return np.clip(
-        np.rint(value / y_scale) + (0 if y_zero is None else y_zero.astype(np.float64)), info.min, info.max
+        np.rint(value / y_scale) + (0 if y_zero is None else y_zero.astype(np.float64)),
+        info.min,
+        info.max,
     ).astype(a.dtype)

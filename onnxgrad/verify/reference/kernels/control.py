@@ -1,5 +1,5 @@
-"""If, Loop, Scan and what else calls a subgraph; types and constants, whose narrow floats are float64 here; random
-numbers that both graphs share.
+"""If, Loop, Scan and what else calls a subgraph; types and constants, whose narrow floats are
+float64 here; random numbers that both graphs share.
 """
 
 from __future__ import annotations
@@ -13,7 +13,12 @@ from onnx.reference.ops.op_cast import cast_to
 
 from onnxgrad.verify.reference.kernels.registry import Array, Call, Unsupported, kernel
 
-_FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16, onnx.TensorProto.DOUBLE}
+_FLOATS = {
+    onnx.TensorProto.FLOAT,
+    onnx.TensorProto.FLOAT16,
+    onnx.TensorProto.BFLOAT16,
+    onnx.TensorProto.DOUBLE,
+}
 
 
 def dtype_of(code: int) -> np.dtype[Any]:
@@ -23,7 +28,9 @@ def dtype_of(code: int) -> np.dtype[Any]:
 
 @kernel("If", why="missing")
 def if_(call: Call, condition: Array) -> tuple[Any, ...]:
-    branch = call["then_branch"] if bool(np.asarray(condition).reshape(-1)[0]) else call["else_branch"]
+    branch = (
+        call["then_branch"] if bool(np.asarray(condition).reshape(-1)[0]) else call["else_branch"]
+    )
     return tuple(branch())
 
 
@@ -50,7 +57,9 @@ def loop(call: Call, trips: Array | None, condition: Array | None, *state: Any) 
 
 @kernel("Scan", why="missing")
 def scan(call: Call, *operands: Any) -> tuple[Any, ...]:
-    """Opset 9 and later; in opset 8 a leading batch axis and optional sequence lengths come first."""
+    """Opset 9 and later; in opset 8 a leading batch axis and optional sequence lengths come
+    first.
+    """
     if call.version < 9:
         return _scan8(call, *operands)
     count = call["num_scan_inputs"]
@@ -82,7 +91,11 @@ def _scan8(call: Call, lengths: Array | None, *operands: Any) -> tuple[Any, ...]
     count = call["num_scan_inputs"]
     if lengths is not None:
         raise Unsupported("Scan of opset 8 with sequence lengths")
-    attributes = {"body": call["body"], "num_scan_inputs": count, "scan_input_directions": call["directions"]}
+    attributes = {
+        "body": call["body"],
+        "num_scan_inputs": count,
+        "scan_input_directions": call["directions"],
+    }
     one = Call(call.op_type, call.domain, 9, attributes, call.inputs, call.outputs)
     rows = [scan(one, *(operand[b] for operand in operands)) for b in range(operands[0].shape[0])]
     return tuple(np.stack(column) for column in zip(*rows, strict=True))
@@ -91,14 +104,18 @@ def _scan8(call: Call, lengths: Array | None, *operands: Any) -> tuple[Any, ...]
 @kernel("SequenceMap", why="missing")
 def sequence_map(call: Call, sequence: list[Any], *others: Any) -> tuple[Any, ...]:
     rows = [
-        call["body"](*(other[i] if isinstance(other, list) else other for other in (sequence, *others)))
+        call["body"](
+            *(other[i] if isinstance(other, list) else other for other in (sequence, *others))
+        )
         for i in range(len(sequence))
     ]
     return tuple([row[k] for row in rows] for k in range(len(call.outputs)))
 
 
 @kernel("SequenceInsert", why="wrong")
-def sequence_insert(call: Call, sequence: list[Any], element: Any, position: Array | None = None) -> tuple[list[Any]]:
+def sequence_insert(
+    call: Call, sequence: list[Any], element: Any, position: Array | None = None
+) -> tuple[list[Any]]:
     """onnx.reference takes the position modulo the length, so that the end becomes the front."""
     index = len(sequence) if position is None else int(np.reshape(position, ()))
     index += len(sequence) if index < 0 else 0
@@ -113,7 +130,11 @@ def cast(call: Call, x: Array) -> Array:
 
 @kernel("CastLike", why="rounds")
 def cast_like(call: Call, x: Array, like: Array) -> Array:
-    code = onnx.TensorProto.STRING if like.dtype.kind in "OUS" else onnx.helper.np_dtype_to_tensor_dtype(like.dtype)
+    code = (
+        onnx.TensorProto.STRING
+        if like.dtype.kind in "OUS"
+        else onnx.helper.np_dtype_to_tensor_dtype(like.dtype)
+    )
     return _cast(call, x, like.dtype, code)
 
 
@@ -144,7 +165,11 @@ def constant(call: Call) -> Array:
         if name in ("value", "sparse_value"):
             return np.asarray(value)
         if name.startswith("value_"):
-            kind = {"int": np.dtype(np.int64), "flo": np.dtype(np.float64), "str": np.dtype(object)}[name[6:9]]
+            kind = {
+                "int": np.dtype(np.int64),
+                "flo": np.dtype(np.float64),
+                "str": np.dtype(object),
+            }[name[6:9]]
             return np.asarray(value, kind)
     raise Unsupported(f"the Constant {call.outputs[0]!r} has no value")
 
@@ -166,7 +191,9 @@ def random(call: Call, like: Array | None = None) -> Array:
 
 @kernel("Bernoulli", why="draws")
 def bernoulli(call: Call, x: Array) -> Array:
-    return (call.random().random(x.shape) < x).astype(x.dtype if call["dtype"] is None else dtype_of(call["dtype"]))
+    return (call.random().random(x.shape) < x).astype(
+        x.dtype if call["dtype"] is None else dtype_of(call["dtype"])
+    )
 
 
 @kernel("Multinomial", why="draws")
@@ -178,10 +205,22 @@ def multinomial(call: Call, x: Array) -> Array:
 
 
 @kernel("Dropout", why="draws")
-def dropout(call: Call, x: Array, ratio: Array | None = None, training: Array | None = None) -> tuple[Array, Array]:
-    """Inference unless `training_mode` says otherwise; opset 6 and below had an `is_test` attribute."""
-    active = bool(training) if call.version >= 12 and training is not None else call.version < 7 and not call["is_test"]
-    share = float(ratio) if ratio is not None else float(call["ratio"] if call["ratio"] is not None else 0.5)
+def dropout(
+    call: Call, x: Array, ratio: Array | None = None, training: Array | None = None
+) -> tuple[Array, Array]:
+    """Inference unless `training_mode` says otherwise; opset 6 and below had an `is_test`
+    attribute.
+    """
+    active = (
+        bool(training)
+        if call.version >= 12 and training is not None
+        else call.version < 7 and not call["is_test"]
+    )
+    share = (
+        float(ratio)
+        if ratio is not None
+        else float(call["ratio"] if call["ratio"] is not None else 0.5)
+    )
     if not active or share == 0:
         return x, np.ones(x.shape, bool)
     keep = np.asarray(call.random().random(x.shape) >= share)

@@ -1,5 +1,5 @@
-"""Convolutions: onnx.reference loops over output positions in Python (seconds per layer); here one matrix product per
-layer or kernel offset.
+"""Convolutions: onnx.reference loops over output positions in Python (seconds per layer); here one
+matrix product per layer or kernel offset.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import numpy as np
 from onnxgrad.verify.reference.kernels.registry import Array, Call, kernel
 from onnxgrad.verify.reference.kernels.windows import windows
 
-_COLUMN_ELEMENTS = 2**25  # an im2col buffer beyond this (256 MB) is replaced by one product per kernel offset
+# an im2col buffer beyond this (256 MB) is replaced by one product per kernel offset
+_COLUMN_ELEMENTS = 2**25
 
 
 @kernel("Conv", why="speed")
@@ -30,13 +31,18 @@ def conv(call: Call, x: Array, w: Array, bias: Array | None = None) -> Array:
             column = columns[:, number].reshape(1, group, maps // group, *[1] * len(offset))
             total += place.at(padded, offset)[:, :, None] * column
     else:
-        weight = np.moveaxis(w.reshape(group, maps // group, depth, len(offsets)), 3, 2)  # (G, M/G, K, C/G)
+        # (G, M/G, K, C/G)
+        weight = np.moveaxis(w.reshape(group, maps // group, depth, len(offsets)), 3, 2)
         total = np.zeros((batch, group, maps // group, spots), np.result_type(x, w))
         step = max(1, _COLUMN_ELEMENTS // max(1, x.shape[0] * x.shape[1] * spots))
         for start in range(0, len(offsets), step):
             chosen = offsets[start : start + step]
-            columns = np.stack([place.at(padded, o).reshape(batch, group, depth, spots) for o in chosen], axis=2)
-            part = np.ascontiguousarray(weight[:, :, start : start + step]).reshape(group, maps // group, -1)
+            columns = np.stack(
+                [place.at(padded, o).reshape(batch, group, depth, spots) for o in chosen], axis=2
+            )
+            part = np.ascontiguousarray(weight[:, :, start : start + step]).reshape(
+                group, maps // group, -1
+            )
             total += part @ columns.reshape(batch, group, len(chosen) * depth, spots)
     y = total.reshape(batch, maps, *place.out)
     return y if bias is None else y + bias.reshape(1, -1, *[1] * len(place.out))
@@ -44,8 +50,8 @@ def conv(call: Call, x: Array, w: Array, bias: Array | None = None) -> Array:
 
 @kernel("ConvTranspose", why="speed")
 def conv_transpose(call: Call, x: Array, w: Array, bias: Array | None = None) -> Array:
-    """x (N, C, *S), w (C, M/group, *K) -> (N, M, *O); grouped convolutions included, which onnx.reference gets wrong
-    for M/group > 1.
+    """x (N, C, *S), w (C, M/group, *K) -> (N, M, *O); grouped convolutions included, which
+    onnx.reference gets wrong for M/group > 1.
     """
     group = call["group"] or 1
     rank = x.ndim - 2
@@ -58,7 +64,8 @@ def conv_transpose(call: Call, x: Array, w: Array, bias: Array | None = None) ->
     ]
     begin, out = _placement(call, full, [n * s for n, s in zip(spatial, strides, strict=True)])
     batch, depth, maps = x.shape[0], x.shape[1] // group, w.shape[1]
-    products = w.reshape(group, depth, -1).swapaxes(1, 2) @ x.reshape(batch, group, depth, -1)  # (N, G, M/G*K, S)
+    # (N, G, M/G*K, S)
+    products = w.reshape(group, depth, -1).swapaxes(1, 2) @ x.reshape(batch, group, depth, -1)
     products = products.reshape(batch, group * maps, *kernel_shape, *spatial)
     room = [max(f, b + o) for f, b, o in zip(full, begin, out, strict=True)]
     total = np.zeros((batch, group * maps, *room), products.dtype)
@@ -74,8 +81,8 @@ def conv_transpose(call: Call, x: Array, w: Array, bias: Array | None = None) ->
 
 
 def _placement(call: Call, full: list[int], same: list[int]) -> tuple[list[int], list[int]]:
-    """(how much to crop at the beginning, output size) per axis of the full result, as the operator's text defines
-    them.
+    """(how much to crop at the beginning, output size) per axis of the full result, as the
+    operator's text defines them.
     """
     rank = len(full)
     mode = call["auto_pad"] or "NOTSET"
@@ -92,7 +99,9 @@ def _placement(call: Call, full: list[int], same: list[int]) -> tuple[list[int],
 
 
 @kernel("ConvInteger", why="speed")
-def conv_integer(call: Call, x: Array, w: Array, x_zero: Array | None = None, w_zero: Array | None = None) -> Array:
+def conv_integer(
+    call: Call, x: Array, w: Array, x_zero: Array | None = None, w_zero: Array | None = None
+) -> Array:
     """Exact in float64 while the sum stays below 2**53."""
     centred = w.astype(np.float64) - (0 if w_zero is None else _per_map(w_zero, w.ndim))
     shifted = x.astype(np.float64) - (0 if x_zero is None else x_zero.astype(np.float64))
@@ -122,13 +131,17 @@ def qlinear_conv(
     bias: Array | None = None,
 ) -> Array:
     total = conv(
-        call, x.astype(np.float64) - x_zero.astype(np.float64), w.astype(np.float64) - _per_map(w_zero, w.ndim)
+        call,
+        x.astype(np.float64) - x_zero.astype(np.float64),
+        w.astype(np.float64) - _per_map(w_zero, w.ndim),
     )
     shape = (1, -1, *[1] * (x.ndim - 2))
     if bias is not None:
         total = total + bias.astype(np.float64).reshape(shape)
     scaled = np.rint(
-        total * (x_scale * w_scale.reshape(shape) if w_scale.size > 1 else x_scale * w_scale.reshape(())) / y_scale
+        total
+        * (x_scale * w_scale.reshape(shape) if w_scale.size > 1 else x_scale * w_scale.reshape(()))
+        / y_scale
     )
     info = np.iinfo(y_zero.dtype)
     return np.asarray(np.clip(scaled + y_zero, info.min, info.max), y_zero.dtype)

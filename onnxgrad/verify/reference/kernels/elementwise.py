@@ -1,4 +1,6 @@
-"""Elementwise operators that onnx.reference rounds to float32 (Erf, Gelu) or does not know in every opset."""
+"""Elementwise operators that onnx.reference rounds to float32 (Erf, Gelu) or does not know in
+every opset.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ import numpy as np
 
 from onnxgrad.verify.reference.kernels.registry import Array, Call, kernel
 
-# Rational approximations of erf and erfc from fdlibm's s_erf.c (Sun Microsystems, 1993; freely distributable): below 1
-# ulp in float64.
+# Rational approximations of erf and erfc from fdlibm's s_erf.c (Sun Microsystems, 1993; freely
+# distributable): below 1 ulp in float64.
 _PP = (
     1.28379167095512558561e-01,
     -3.25042107247001499370e-01,
@@ -205,7 +207,9 @@ def dynamic_quantize(call: Call, x: Array) -> tuple[Array, Array, Array]:
 
 @kernel("PRelu", why="opset")
 def prelu(call: Call, x: Array, slope: Array) -> Array:
-    """Below opset 7 a slope per channel lies along axis 1; onnx.reference only looks there when broadcasting fails."""
+    """Below opset 7 a slope per channel lies along axis 1; onnx.reference only looks there when
+    broadcasting fails.
+    """
     if call.version < 7 and slope.ndim == 1 and slope.size > 1:
         slope = slope.reshape(-1, *[1] * (x.ndim - 2))
     return np.where(x < 0, x * slope, x)

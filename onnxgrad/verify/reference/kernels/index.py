@@ -1,7 +1,8 @@
 """Indexing and shape operators.
 
-onnx.reference's Gather takes indices beyond the data, its GatherElements fails where the index is smaller (HF BERT),
-its Scatter* loop in Python; the deprecated Scatter is missing, as are the oldest opsets of Concat, Reshape, Split.
+onnx.reference's Gather takes indices beyond the data, its GatherElements fails where the index is
+smaller (HF BERT), its Scatter* loop in Python; the deprecated Scatter is missing, as are the oldest
+opsets of Concat, Reshape, Split.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ def scatter_nd(call: Call, data: Array, indices: Array, updates: Array) -> Array
     return result
 
 
-def _scatter(result: Array, where: tuple[Array, ...], updates: Array, reduction: str | None) -> None:
+def _scatter(
+    result: Array, where: tuple[Array, ...], updates: Array, reduction: str | None
+) -> None:
     combine = _COMBINE.get(reduction or "none")
     if combine is None:
         result[where] = updates
@@ -107,7 +110,9 @@ def split(call: Call, x: Array, sizes: Array | None = None) -> tuple[Array, ...]
 
 @kernel("Upsample", why="opset")
 def upsample(call: Call, x: Array, scales: Array | None = None) -> Array:
-    """The deprecated operator: nearest, or linear without corner alignment (asymmetric coordinates)."""
+    """The deprecated operator: nearest, or linear without corner alignment (asymmetric
+    coordinates).
+    """
     factors = call["scales"] if scales is None else scales.tolist()
     y = x
     for axis, factor in enumerate(factors):

@@ -1,6 +1,7 @@
 """Pad and Unique.
 
-onnx.reference's Pad fails on negative pads, which crop; its Unique with one output sorts although `sorted` is 0.
+onnx.reference's Pad fails on negative pads, which crop; its Unique with one output sorts although
+`sorted` is 0.
 """
 
 from __future__ import annotations
@@ -11,12 +12,21 @@ import numpy as np
 
 from onnxgrad.verify.reference.kernels.registry import Array, Call, kernel
 
-_MODES: dict[str, Any] = {"constant": "constant", "reflect": "reflect", "edge": "edge", "wrap": "wrap"}
+_MODES: dict[str, Any] = {
+    "constant": "constant",
+    "reflect": "reflect",
+    "edge": "edge",
+    "wrap": "wrap",
+}
 
 
 @kernel("Pad", why="wrong")
 def pad(
-    call: Call, x: Array, pads: Array | None = None, value: Array | None = None, axes: Array | None = None
+    call: Call,
+    x: Array,
+    pads: Array | None = None,
+    value: Array | None = None,
+    axes: Array | None = None,
 ) -> Array:
     """Crop first, then pad. Pads and value are attributes before opset 11."""
     amounts = np.asarray(call["pads"] if pads is None else pads).tolist()
@@ -24,13 +34,17 @@ def pad(
     widths = [(0, 0)] * x.ndim
     for i, axis in enumerate(over):
         widths[axis] = (amounts[i], amounts[i + len(over)])
-    x = x[tuple(slice(max(-a, 0), n - max(-b, 0)) for n, (a, b) in zip(x.shape, widths, strict=True))]
+    x = x[
+        tuple(slice(max(-a, 0), n - max(-b, 0)) for n, (a, b) in zip(x.shape, widths, strict=True))
+    ]
     grow = [(max(a, 0), max(b, 0)) for a, b in widths]
     mode = call["mode"] or "constant"
     if mode != "constant":
         return np.pad(x, grow, mode=_MODES[mode])
     fill = call["value"] if value is None and pads is None else value
-    return np.pad(x, grow, constant_values=0 if fill is None else np.asarray(fill).reshape(()).astype(x.dtype))
+    return np.pad(
+        x, grow, constant_values=0 if fill is None else np.asarray(fill).reshape(()).astype(x.dtype)
+    )
 
 
 @kernel("Unique", why="wrong")

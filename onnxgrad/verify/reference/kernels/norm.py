@@ -1,4 +1,6 @@
-"""Normalisations and softmax, in every opset and for every `stash_type`, which onnx.reference refuses but one."""
+"""Normalisations and softmax, in every opset and for every `stash_type`, which onnx.reference
+refuses but one.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def softmax(call: Call, x: Array) -> Array:
 def log_softmax(call: Call, x: Array) -> Array:
     view, axis = _softmax_view(call, x)
     centred = view - view.max(axis=axis, keepdims=True, initial=-np.inf)
-    return np.asarray(centred - np.log(np.exp(centred).sum(axis=axis, keepdims=True))).reshape(x.shape)
+    return np.asarray(centred - np.log(np.exp(centred).sum(axis=axis, keepdims=True))).reshape(
+        x.shape
+    )
 
 
 def _standardise(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array, Array, Array]:
@@ -48,7 +52,9 @@ def _standardise(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array
 
 @kernel("LayerNormalization", why="wrong")
 @kernel("LayerNormalization", domain="com.microsoft", why="missing")
-def layer_normalization(call: Call, x: Array, scale: Array, bias: Array | None = None) -> tuple[Array, Array, Array]:
+def layer_normalization(
+    call: Call, x: Array, scale: Array, bias: Array | None = None
+) -> tuple[Array, Array, Array]:
     first = -1 if call["axis"] is None else call["axis"]
     y, mean, inverse = _standardise(x, tuple(range(first % x.ndim, x.ndim)), _epsilon(call))
     return y * scale if bias is None else y * scale + bias, mean, inverse
@@ -67,10 +73,17 @@ def rms_normalization(call: Call, x: Array, scale: Array) -> tuple[Array, ...]:
 
 @kernel("SkipLayerNormalization", domain="com.microsoft", why="missing")
 def skip_layer_normalization(
-    call: Call, x: Array, skip: Array, gamma: Array, beta: Array | None = None, bias: Array | None = None
+    call: Call,
+    x: Array,
+    skip: Array,
+    gamma: Array,
+    beta: Array | None = None,
+    bias: Array | None = None,
 ) -> tuple[Any, ...]:
     total = x + skip if bias is None else x + skip + bias
-    y, mean, inverse = _standardise(total, (x.ndim - 1,), 1e-12 if call["epsilon"] is None else call["epsilon"])
+    y, mean, inverse = _standardise(
+        total, (x.ndim - 1,), 1e-12 if call["epsilon"] is None else call["epsilon"]
+    )
     return y * gamma if beta is None else y * gamma + beta, mean, inverse, total
 
 
@@ -86,17 +99,21 @@ def group_normalization(call: Call, x: Array, scale: Array, bias: Array) -> Arra
 
 
 @kernel("BatchNormalization", why="opset")
-def batch_normalization(call: Call, x: Array, scale: Array, bias: Array, mean: Array, var: Array) -> tuple[Array, ...]:
-    """Inference, or (training_mode; before opset 7 is_test = 0) batch statistics with the running ones updated."""
+def batch_normalization(
+    call: Call, x: Array, scale: Array, bias: Array, mean: Array, var: Array
+) -> tuple[Array, ...]:
+    """Inference, or (training_mode; before opset 7 is_test = 0) batch statistics with the
+    running ones updated.
+    """
     shape = (1, -1, *[1] * (x.ndim - 2))
     training = bool(call["training_mode"]) or (call.version < 7 and not call["is_test"])
     used_mean, used_var = mean, var
     if training:
         axes = (0, *range(2, x.ndim))
         used_mean, used_var = x.mean(axis=axes), x.var(axis=axes)
-    y = (x - used_mean.reshape(shape)) / np.sqrt(used_var.reshape(shape) + _epsilon(call)) * scale.reshape(
-        shape
-    ) + bias.reshape(shape)
+    y = (x - used_mean.reshape(shape)) / np.sqrt(
+        used_var.reshape(shape) + _epsilon(call)
+    ) * scale.reshape(shape) + bias.reshape(shape)
     if not training:
         return (y,)
     keep = 0.9 if call["momentum"] is None else float(call["momentum"])
@@ -106,7 +123,9 @@ def batch_normalization(call: Call, x: Array, scale: Array, bias: Array, mean: A
 
 @kernel("LRN", why="rounds")
 def lrn(call: Call, x: Array) -> Array:
-    """x (N, C, *S): each element over (bias + alpha / size * the squares of `size` neighbouring channels) ** beta."""
+    """x (N, C, *S): each element over (bias + alpha / size * the squares of `size` neighbouring
+    channels) ** beta.
+    """
     size, channels = call["size"], x.shape[1]
     squares = np.pad(x * x, [(0, 0), ((size - 1) // 2, size // 2), *[(0, 0)] * (x.ndim - 2)])
     total = sum(squares[:, k : k + channels] for k in range(size))
@@ -114,7 +133,9 @@ def lrn(call: Call, x: Array) -> Array:
 
 
 def _reduction(name: str, function: Any) -> None:
-    """Register Reduce<name>: axes by attribute or operand, all axes where absent unless noop_with_empty_axes."""
+    """Register Reduce<name>: axes by attribute or operand, all axes where absent unless
+    noop_with_empty_axes.
+    """
 
     @kernel(name, why="wrong")
     def reduce(call: Call, x: Array, axes: Array | None = None) -> Array:
@@ -123,7 +144,11 @@ def _reduction(name: str, function: Any) -> None:
             chosen = () if call["noop_with_empty_axes"] else tuple(range(x.ndim))
         result = np.asarray(function(x, chosen))
         keep = call["keepdims"] is None or bool(call["keepdims"])
-        return result if keep else result.reshape([n for axis, n in enumerate(result.shape) if axis not in chosen])
+        return (
+            result
+            if keep
+            else result.reshape([n for axis, n in enumerate(result.shape) if axis not in chosen])
+        )
 
 
 def _log_sum_exp(x: Array, axes: tuple[int, ...]) -> Array:
@@ -132,7 +157,8 @@ def _log_sum_exp(x: Array, axes: tuple[int, ...]) -> Array:
     return np.asarray(np.log(np.exp(x - top).sum(axis=axes, keepdims=True)) + top)
 
 
-# onnx.reference answers other integers than it was given (int64 for int32), or none, and NaN for infinities
+# onnx.reference answers other integers than it was given (int64 for int32), or none, and NaN for
+# infinities
 _reduction("ReduceSumSquare", lambda x, axes: (x * x).sum(axis=axes, keepdims=True, dtype=x.dtype))
 _reduction("ReduceLogSum", lambda x, axes: np.log(x.sum(axis=axes, keepdims=True)).astype(x.dtype))
 _reduction("ReduceLogSumExp", _log_sum_exp)

@@ -1,5 +1,5 @@
-"""Pools: onnx.reference visits every window in Python and disagrees with onnxruntime about ceil_mode (GoogLeNet fails);
-here one array operation per kernel offset.
+"""Pools: onnx.reference visits every window in Python and disagrees with onnxruntime about
+ceil_mode (GoogLeNet fails); here one array operation per kernel offset.
 """
 
 from __future__ import annotations
@@ -48,14 +48,16 @@ def _indices(chosen: Array, place: Windows, x: Array, *, column_major: bool) -> 
 
 @kernel("MaxUnpool", why="wrong")
 def max_unpool(call: Call, x: Array, places: Array, shape: Array | None = None) -> Array:
-    """Indices count in the output, as in onnxruntime and PyTorch: what a MaxPool of it would answer. onnx.reference
-    counts in a smaller tensor where output_shape is larger than need be.
+    """Indices count in the output, as in onnxruntime and PyTorch: what a MaxPool of it would
+    answer. onnx.reference counts in a smaller tensor where output_shape is larger than need be.
     """
     kernel, rank = call["kernel_shape"], x.ndim - 2
     strides, pads = call["strides"] or [1] * rank, call["pads"] or [0] * (2 * rank)
     sizes = [
         (d - 1) * s + k - a - b
-        for d, s, k, a, b in zip(x.shape[2:], strides, kernel, pads[:rank], pads[rank:], strict=True)
+        for d, s, k, a, b in zip(
+            x.shape[2:], strides, kernel, pads[:rank], pads[rank:], strict=True
+        )
     ]
     out = np.zeros([*x.shape[:2], *sizes] if shape is None else np.asarray(shape).tolist(), x.dtype)
     out.reshape(-1)[np.asarray(places).reshape(-1)] = x.reshape(-1)
@@ -69,9 +71,15 @@ def average_pool(call: Call, x: Array) -> Array:
     inside = np.ones((1, 1, *x.shape[2:]))
     if call["count_include_pad"]:
         rank = x.ndim - 2
-        widths = [(0, 0), (0, 0), *((max(place.begin[a], 0), max(place.end[a], 0)) for a in range(rank))]
+        widths = [
+            (0, 0),
+            (0, 0),
+            *((max(place.begin[a], 0), max(place.end[a], 0)) for a in range(rank)),
+        ]
         counted = np.pad(inside, widths, constant_values=1.0)
-        bare = Windows(place.kernel, place.strides, place.dilations, (0,) * rank, (0,) * rank, place.out)
+        bare = Windows(
+            place.kernel, place.strides, place.dilations, (0,) * rank, (0,) * rank, place.out
+        )
         counts = _sum(bare, counted)
     else:
         counts = _sum(place, inside)
@@ -106,4 +114,6 @@ def global_max_pool(call: Call, x: Array) -> Array:
 @kernel("GlobalLpPool", why="missing")
 def global_lp_pool(call: Call, x: Array) -> Array:
     p = call["p"] if call["p"] is not None else 2
-    return np.asarray((np.abs(x) ** p).sum(axis=tuple(range(2, x.ndim)), keepdims=True) ** (1.0 / p))
+    return np.asarray(
+        (np.abs(x) ** p).sum(axis=tuple(range(2, x.ndim)), keepdims=True) ** (1.0 / p)
+    )

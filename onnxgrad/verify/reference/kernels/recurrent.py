@@ -1,5 +1,5 @@
-"""RNN, GRU and LSTM with everything their texts allow; onnx.reference knows neither two directions nor activations,
-lengths or clip.
+"""RNN, GRU and LSTM with everything their texts allow; onnx.reference knows neither two directions
+nor activations, lengths or clip.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ _TAKES = {
 }
 
 
-def _activations(call: Call, defaults: list[str], directions: int, unclipped: int = -1) -> list[Activation]:
-    """One function per gate and direction; alphas and betas are consumed in order by those that take them.
+def _activations(
+    call: Call, defaults: list[str], directions: int, unclipped: int = -1
+) -> list[Activation]:
+    """One function per gate and direction; alphas and betas are consumed in order by those that
+    take them.
 
     `unclipped`: the position among a direction's functions that `clip` does not reach.
     """
@@ -45,7 +48,9 @@ def _activations(call: Call, defaults: list[str], directions: int, unclipped: in
     return found
 
 
-def _activation(function: Callable[[Array, float, float], Any], alpha: float, beta: float, clip: float) -> Activation:
+def _activation(
+    function: Callable[[Array, float, float], Any], alpha: float, beta: float, clip: float
+) -> Activation:
     """`function` of x, clipped to [-clip, clip] before where clip is not 0."""
     return lambda x: function(np.clip(x, -clip, clip) if clip else x, alpha, beta)
 
@@ -54,11 +59,18 @@ Cell = Callable[[Array, tuple[Array, ...]], tuple[Array, ...]]
 
 
 def _unroll(
-    call: Call, x: Array, r: Array, lengths: Array | None, initial: list[Array | None], cell_of: Callable[[int], Cell]
+    call: Call,
+    x: Array,
+    r: Array,
+    lengths: Array | None,
+    initial: list[Array | None],
+    cell_of: Callable[[int], Cell],
 ) -> tuple[Array, ...]:
-    """The cell of each of D directions over the steps of x, from states (D, B, H) or zeros: Y and the final states.
+    """The cell of each of D directions over the steps of x, from states (D, B, H) or zeros: Y and
+    the final states.
 
-    Rows beyond their length give 0 and keep their state. With layout 1 x and the states come, and leave, batch first.
+    Rows beyond their length give 0 and keep their state. With layout 1 x and the states come, and
+    leave, batch first.
     """
     batch_first = bool(call["layout"])
     x = x.transpose(1, 0, 2) if batch_first else x
@@ -76,7 +88,8 @@ def _unroll(
     for direction, backwards in enumerate(reverse):
         cell, state = cell_of(direction), tuple(s[direction] for s in states)
         for step in range(steps):
-            position = np.where(backwards, limit - 1 - step, step)  # each row runs backwards from its own end
+            # each row runs backwards from its own end
+            position = np.where(backwards, limit - 1 - step, step)
             active = (step < limit)[:, None]
             new = cell(x[np.maximum(position, 0), rows], state)
             state = tuple(np.where(active, n, s) for n, s in zip(new, state, strict=True))
@@ -122,13 +135,17 @@ def gru(
 
     def cell_of(d: int) -> Cell:
         f, g = functions[2 * d : 2 * d + 2]
-        (wz, wr, wh), (rz, rr, rh), (bz, br, bh), (cz, cr, ch) = (np.split(v[d], 3) for v in (w, r, wb, rb))
+        (wz, wr, wh), (rz, rr, rh), (bz, br, bh), (cz, cr, ch) = (
+            np.split(v[d], 3) for v in (w, r, wb, rb)
+        )
 
         def cell(xt: Array, s: tuple[Array, ...]) -> tuple[Array, ...]:
             h = s[0]
             z = f(xt @ wz.T + h @ rz.T + bz + cz)
             reset = f(xt @ wr.T + h @ rr.T + br + cr)
-            inner = reset * (h @ rh.T + ch) if call["linear_before_reset"] else (reset * h) @ rh.T + ch
+            inner = (
+                reset * (h @ rh.T + ch) if call["linear_before_reset"] else (reset * h) @ rh.T + ch
+            )
             return ((1 - z) * g(xt @ wh.T + inner + bh) + z * h,)
 
         return cell

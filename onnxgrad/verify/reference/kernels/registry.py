@@ -18,8 +18,8 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 @dataclass(frozen=True)
 class Call:
-    """One node at run time. `attributes` hold Python values with the schema's defaults filled in, subgraphs as
-    callables `body(*values) -> list`.
+    """One node at run time. `attributes` hold Python values with the schema's defaults filled in,
+    subgraphs as callables `body(*values) -> list`.
     """
 
     op_type: str
@@ -33,16 +33,19 @@ class Call:
         return self.attributes.get(name)
 
     def random(self) -> np.random.Generator:
-        """A generator that depends on the `seed` attribute or else on the output's name: both graphs of a proof draw
-        the same numbers.
+        """A generator that depends on the `seed` attribute or else on the output's name: both
+        graphs of a proof draw the same numbers.
         """
         seed = self.attributes.get("seed")
-        return np.random.default_rng(zlib.crc32(self.outputs[0].encode()) if seed is None else abs(int(seed)))
+        return np.random.default_rng(
+            zlib.crc32(self.outputs[0].encode()) if seed is None else abs(int(seed))
+        )
 
 
-# Why a kernel is not borrowed from onnx.reference (scripts/compare_kernels.py measures it). There it is missing; wrong
-# for some operands or attributes; rounds what float64 keeps; lacks an older opset; takes over five times as long
-# (speed); copies what can be shared (memory); draws numbers that the two graphs of a proof do not share.
+# Why a kernel is not borrowed from onnx.reference (scripts/compare_kernels.py measures it). There
+# it is missing; wrong for some operands or attributes; rounds what float64 keeps; lacks an older
+# opset; takes over five times as long (speed); copies what can be shared (memory); draws numbers
+# that the two graphs of a proof do not share.
 Why: TypeAlias = Literal["missing", "wrong", "rounds", "opset", "speed", "memory", "draws"]
 Kernel: TypeAlias = Callable[..., Any]
 KERNELS: dict[tuple[str, str], Kernel] = {}
@@ -50,8 +53,8 @@ WHY: dict[tuple[str, str], Why] = {}
 
 
 def kernel(*names: str, why: Why, domain: str = "") -> Callable[[Kernel], Kernel]:
-    """Register `f(call, *inputs) -> output or tuple of outputs` for operators of a domain. Absent inputs arrive as
-    None. `why` it is ours.
+    """Register `f(call, *inputs) -> output or tuple of outputs` for operators of a domain. Absent
+    inputs arrive as None. `why` it is ours.
     """
 
     def register(function: Kernel) -> Kernel:
@@ -64,6 +67,8 @@ def kernel(*names: str, why: Why, domain: str = "") -> Callable[[Kernel], Kernel
 
 
 def axes_of(call: Call, operand: Array | None, rank: int) -> tuple[int, ...] | None:
-    """`axes`, an operand or in older opsets an attribute, made non-negative; None where absent or empty."""
+    """`axes`, an operand or in older opsets an attribute, made non-negative; None where absent
+    or empty.
+    """
     found = call["axes"] if operand is None else np.asarray(operand).reshape(-1).tolist()
     return tuple(int(a) % rank if rank else 0 for a in found) if found else None

@@ -1,7 +1,7 @@
 """Regions of interest: onnx.reference visits every sample in Python, and has no MaxRoiPool.
 
-Both agree with onnxruntime 1.31 where it deviates: RoiAlign's max mode takes the largest *weighted* corner of all
-samples, not the largest interpolated value.
+Both agree with onnxruntime 1.31 where it deviates: RoiAlign's max mode takes the largest *weighted*
+corner of all samples, not the largest interpolated value.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from onnxgrad.verify.reference.kernels.registry import Array, Call, kernel
 
 @kernel("RoiAlign", why="speed")
 def roi_align(call: Call, x: Array, rois: Array, batch: Array) -> Array:
-    """x (N, C, H, W), rois (R, 4) = (x1, y1, x2, y2), batch (R,) -> (R, C, output_height, output_width)."""
+    """x (N, C, H, W), rois (R, 4) = (x1, y1, x2, y2), batch (R,) -> (R, C, output_height,
+    output_width).
+    """
     half = call["coordinate_transformation_mode"] in (None, "half_pixel") and call.version >= 16
     out, ratio = (call["output_height"], call["output_width"]), call["sampling_ratio"]
     y = np.zeros((len(rois), x.shape[1], *out), x.dtype)
     for r, roi in enumerate(rois * call["spatial_scale"] - (0.5 if half else 0.0)):
         taps = [
-            _taps(roi[1 - axis], roi[3 - axis], x.shape[2 + axis], out[axis], ratio, as_given=half) for axis in range(2)
+            _taps(roi[1 - axis], roi[3 - axis], x.shape[2 + axis], out[axis], ratio, as_given=half)
+            for axis in range(2)
         ]
         (rows, vertical), (columns, horizontal) = taps
         if not (rows.size and columns.size):
@@ -36,11 +39,17 @@ def roi_align(call: Call, x: Array, rois: Array, batch: Array) -> Array:
     return y
 
 
-def _taps(start: float, end: float, size: int, bins: int, ratio: int, *, as_given: bool) -> tuple[Array, Array]:
-    """One axis of one region: the pixels below and above each sample and their weights, (bins, samples, 2)."""
+def _taps(
+    start: float, end: float, size: int, bins: int, ratio: int, *, as_given: bool
+) -> tuple[Array, Array]:
+    """One axis of one region: the pixels below and above each sample and their weights, (bins,
+    samples, 2).
+    """
     length = end - start if as_given else max(end - start, 1.0)
     samples = ratio if ratio > 0 else max(math.ceil(length / bins), 0)
-    place = start + (np.arange(bins)[:, None] + (np.arange(samples) + 0.5) / max(samples, 1)) * (length / bins)
+    place = start + (np.arange(bins)[:, None] + (np.arange(samples) + 0.5) / max(samples, 1)) * (
+        length / bins
+    )
     inside = (place >= -1.0) & (place <= size)
     place = np.clip(np.where(inside, place, 0.0), 0.0, size - 1)
     low = np.floor(place).astype(np.int64)
@@ -51,7 +60,9 @@ def _taps(start: float, end: float, size: int, bins: int, ratio: int, *, as_give
 
 @kernel("MaxRoiPool", why="missing")
 def max_roi_pool(call: Call, x: Array, rois: Array) -> Array:
-    """x (N, C, H, W), rois (R, 5) = (batch, x1, y1, x2, y2) -> (R, C, *pooled_shape); an empty bin is 0."""
+    """x (N, C, H, W), rois (R, 5) = (batch, x1, y1, x2, y2) -> (R, C, *pooled_shape); an empty
+    bin is 0.
+    """
     rows, columns = call["pooled_shape"]
     y = np.zeros((rois.shape[0], x.shape[1], rows, columns), x.dtype)
     for r, roi in enumerate(rois):
@@ -67,7 +78,9 @@ def max_roi_pool(call: Call, x: Array, rois: Array) -> Array:
 
 
 def _bin(place: int, length: int, bins: int, start: int, size: int) -> tuple[int, int]:
-    """[first, last) of one bin. float32, as onnxruntime divides: the rounding decides what ceil and floor make."""
+    """[first, last) of one bin. float32, as onnxruntime divides: the rounding decides what ceil
+    and floor make.
+    """
     width = np.float32(length) / np.float32(bins)
     first = math.floor(np.float32(place) * width) + start
     last = math.ceil(np.float32(place + 1) * width) + start

@@ -1,8 +1,9 @@
-"""GridSample and DeformConv. onnx.reference rounds GridSample's weights to float32, loops in Python, and knows
-DeformConv in two dimensions only.
+"""GridSample and DeformConv. onnx.reference rounds GridSample's weights to float32, loops in
+Python, and knows DeformConv in two dimensions only.
 
-Both read an image between its pixels: a product over the axes of a few weighted neighbours. As in onnxruntime it is the
-image that is continued beyond its edges, so a neighbour's index is clamped or folded back, never the position.
+Both read an image between its pixels: a product over the axes of a few weighted neighbours. As in
+onnxruntime it is the image that is continued beyond its edges, so a neighbour's index is clamped or
+folded back, never the position.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ _FAR = 2.0**40  # positions beyond it, infinities included, are moved to it
 @kernel("GridSample", why="speed")
 def grid_sample(call: Call, x: Array, grid: Array) -> Array:
     """x (N, C, *S), grid (N, *O, rank) with the last spatial axis first -> (N, C, *O)."""
-    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(call["mode"] or "linear", call["mode"] or "linear")
+    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(
+        call["mode"] or "linear", call["mode"] or "linear"
+    )
     aligned = bool(call["align_corners"])
     sizes = x.shape[2:]
     positions = []
@@ -30,16 +33,24 @@ def grid_sample(call: Call, x: Array, grid: Array) -> Array:
         g = grid[..., len(sizes) - 1 - axis]
         positions.append((g + 1) / 2 * (size - 1) if aligned else ((g + 1) * size - 1) / 2)
     batch = np.arange(x.shape[0]).reshape(-1, *[1] * len(sizes))
-    y = _read(np.moveaxis(x, 1, -1), (batch,), positions, mode, call["padding_mode"] or "zeros", aligned)
+    y = _read(
+        np.moveaxis(x, 1, -1), (batch,), positions, mode, call["padding_mode"] or "zeros", aligned
+    )
     return np.moveaxis(y, -1, 1)
 
 
 @kernel("DeformConv", why="rounds")
 def deform_conv(
-    call: Call, x: Array, w: Array, offset: Array, bias: Array | None = None, mask: Array | None = None
+    call: Call,
+    x: Array,
+    w: Array,
+    offset: Array,
+    bias: Array | None = None,
+    mask: Array | None = None,
 ) -> Array:
-    """x (N, C, *S), w (M, C/group, *K), offset (N, offset_group |K| rank, *O), mask (N, offset_group |K|, *O)
-    -> (N, M, *O): a convolution over columns read, each with its mask, at the regular positions plus the offsets.
+    """x (N, C, *S), w (M, C/group, *K), offset (N, offset_group |K| rank, *O), mask (N,
+    offset_group |K|, *O) -> (N, M, *O): a convolution over columns read, each with its mask, at the
+    regular positions plus the offsets.
     """
     rank = x.ndim - 2
     group, parts = call["group"] or 1, call["offset_group"] or 1
@@ -62,16 +73,23 @@ def deform_conv(
     columns = _read(image, at, positions, "linear", "zeros", False)  # (N, parts, |K|, *O, C/parts)
     if mask is not None:
         columns = columns * mask.reshape(batch, parts, spots, *out)[..., None]
-    columns = np.moveaxis(columns, -1, 2).reshape(batch, group, channels // group * spots, math.prod(out))
+    columns = np.moveaxis(columns, -1, 2).reshape(
+        batch, group, channels // group * spots, math.prod(out)
+    )
     y = (w.reshape(group, w.shape[0] // group, -1) @ columns).reshape(batch, w.shape[0], *out)
     return y if bias is None else y + bias.reshape(1, -1, *[1] * rank)
 
 
 def _read(
-    image: Array, at: tuple[Array, ...], positions: Sequence[Array], mode: str, padding: str, aligned: bool
+    image: Array,
+    at: tuple[Array, ...],
+    positions: Sequence[Array],
+    mode: str,
+    padding: str,
+    aligned: bool,
 ) -> Array:
-    """image (*B, *S, C) between its pixels at positions (*P), one array per spatial axis; `at` indexes B, broadcastable
-    to P -> (*P, C).
+    """image (*B, *S, C) between its pixels at positions (*P), one array per spatial axis; `at`
+    indexes B, broadcastable to P -> (*P, C).
     """
     sizes = image.shape[len(at) : -1]
     spots = [_taps(p, mode) for p in positions]
@@ -89,7 +107,8 @@ def _read(
 
 def _continued(place: Array, size: int, padding: str, aligned: bool) -> tuple[Array, Array | bool]:
     """(the index of the pixel that stands at `place`, whether it counts)."""
-    if padding == "reflection":  # about the centres of the edge pixels if aligned, else about their outer edges
+    # about the centres of the edge pixels if aligned, else about their outer edges
+    if padding == "reflection":
         period = 2 * (size - 1) if aligned else 2 * size
         folded = np.mod(place, max(period, 1))
         place = np.minimum(folded, (period if aligned else period - 1) - folded)

@@ -1,4 +1,6 @@
-"""Adam of ai.onnx.preview.training as its schema defines it; onnx.reference takes 1 - alpha in float32."""
+"""Adam of ai.onnx.preview.training as its schema defines it; onnx.reference takes 1 - alpha in
+float32.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ def adam(call: Call, rate: Array, t: Array, *tensors: Array) -> tuple[Array, ...
     return tuple(result for results in zip(*steps) for result in results)
 
 
-def _step(call: Call, rate: Array, t: Array, x: Array, g: Array, v: Array, h: Array) -> tuple[Array, ...]:
+def _step(
+    call: Call, rate: Array, t: Array, x: Array, g: Array, v: Array, h: Array
+) -> tuple[Array, ...]:
     alpha, beta = call["alpha"], call["beta"]
     g = (call["norm_coefficient"] or 0.0) * x + g
     v, h = alpha * v + (1 - alpha) * g, beta * h + (1 - beta) * g * g

@@ -1,5 +1,5 @@
-"""Kernel windows over spatial axes, shared by convolutions and pools: pads, output sizes, and the strided view at each
-kernel offset.
+"""Kernel windows over spatial axes, shared by convolutions and pools: pads, output sizes, and the
+strided view at each kernel offset.
 """
 
 from __future__ import annotations
@@ -31,11 +31,18 @@ class Windows:
         return itertools.product(*(range(k) for k in self.kernel))
 
     def pad(self, x: Array, value: float) -> Array:
-        """x (N, C, *spatial) padded so that every window lies inside (the ceil mode's last one too)."""
+        """x (N, C, *spatial) padded so that every window lies inside (the ceil mode's last one
+        too).
+        """
         sizes = x.shape[2:]
         widths = [(0, 0), (0, 0)]
         for axis, size in enumerate(sizes):
-            needed = (self.out[axis] - 1) * self.strides[axis] + self.extent(axis) - self.begin[axis] - size
+            needed = (
+                (self.out[axis] - 1) * self.strides[axis]
+                + self.extent(axis)
+                - self.begin[axis]
+                - size
+            )
             widths.append((max(self.begin[axis], 0), max(self.end[axis], needed, 0)))
         padded = np.pad(x, widths, constant_values=value) if any(map(any, widths)) else x
         crop = tuple(slice(max(-self.begin[axis], 0), None) for axis in range(len(sizes)))
@@ -46,12 +53,18 @@ class Windows:
         index: list[slice] = [slice(None), slice(None)]
         for axis, position in enumerate(offset):
             start = position * self.dilations[axis]
-            index.append(slice(start, start + (self.out[axis] - 1) * self.strides[axis] + 1, self.strides[axis]))
+            index.append(
+                slice(
+                    start, start + (self.out[axis] - 1) * self.strides[axis] + 1, self.strides[axis]
+                )
+            )
         return padded[tuple(index)]
 
 
 def windows(call: Call, spatial: Sequence[int], kernel: Sequence[int]) -> Windows:
-    """Read strides, dilations, pads, auto_pad and ceil_mode of a Conv or pool over `spatial` sizes."""
+    """Read strides, dilations, pads, auto_pad and ceil_mode of a Conv or pool over `spatial`
+    sizes.
+    """
     rank = len(spatial)
     strides = tuple(call["strides"] or [1] * rank)
     dilations = tuple(call["dilations"] or [1] * rank)
@@ -59,7 +72,10 @@ def windows(call: Call, spatial: Sequence[int], kernel: Sequence[int]) -> Window
     mode = call["auto_pad"] or "NOTSET"
     if mode in ("SAME_UPPER", "SAME_LOWER"):
         out = [-(-size // stride) for size, stride in zip(spatial, strides, strict=True)]
-        total = [max((o - 1) * s + e - n, 0) for o, s, e, n in zip(out, strides, extents, spatial, strict=True)]
+        total = [
+            max((o - 1) * s + e - n, 0)
+            for o, s, e, n in zip(out, strides, extents, spatial, strict=True)
+        ]
         small, large = [t // 2 for t in total], [t - t // 2 for t in total]
         begin, end = (small, large) if mode == "SAME_UPPER" else (large, small)
         return Windows(tuple(kernel), strides, dilations, tuple(begin), tuple(end), tuple(out))

@@ -35,7 +35,9 @@ def test_col2im(attributes: str, at_run_time: bool) -> None:
     feeds = {"x": normal(2, 3 * 2 * 3, WINDOWS[attributes])}
     node = f"y = Col2Im {attributes} (x, image, block)"
     if at_run_time:  # how many axes the image has must be declared then
-        model = parse(f"g (float[a,b,c] x, int64[2] image, int64[2] block) => (float[N,C,H,W] y) {{ {node} }}")
+        model = parse(
+            f"g (float[a,b,c] x, int64[2] image, int64[2] block) => (float[N,C,H,W] y) {{ {node} }}"
+        )
         check_model(model, {**feeds, **sizes})
     else:
         check_op(node, feeds, constants=sizes)

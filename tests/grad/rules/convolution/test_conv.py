@@ -24,11 +24,16 @@ CONVS = [
 @pytest.mark.parametrize(("attributes", "w"), CONVS)
 def test_conv(attributes: str, w: tuple[int, ...]) -> None:
     said = f"<kernel_shape = [{w[2]}, {w[3]}], {attributes}>".replace(", >", ">")
-    check_op(f"y = Conv {said} (x, w, b)", {"x": normal(2, 4, 7, 9), "w": normal(*w), "b": normal(w[0])})
+    check_op(
+        f"y = Conv {said} (x, w, b)", {"x": normal(2, 4, 7, 9), "w": normal(*w), "b": normal(w[0])}
+    )
 
 
 def test_one_and_three_axes() -> None:
-    check_op("y = Conv <strides = [2], pads = [1, 1]> (x, w)", {"x": normal(2, 3, 8), "w": normal(4, 3, 3)})
+    check_op(
+        "y = Conv <strides = [2], pads = [1, 1]> (x, w)",
+        {"x": normal(2, 3, 8), "w": normal(4, 3, 3)},
+    )
     feeds = {"x": normal(2, 3, 4, 3, 5), "w": normal(4, 3, 2, 2, 3)}
     check_op("y = Conv <pads = [1, 1, 1, 0, 0, 0]> (x, w)", feeds)
 
@@ -48,7 +53,9 @@ TRANSPOSED = [
 def test_conv_transpose(attributes: str, w: tuple[int, ...]) -> None:
     said = f"<kernel_shape = [{w[2]}, {w[3]}], {attributes}>".replace(", >", ">")
     bias = normal(w[1] * (2 if "group" in attributes else 1))
-    check_op(f"y = ConvTranspose {said} (x, w, b)", {"x": normal(2, 4, 5, 6), "w": normal(*w), "b": bias})
+    check_op(
+        f"y = ConvTranspose {said} (x, w, b)", {"x": normal(2, 4, 5, 6), "w": normal(*w), "b": bias}
+    )
 
 
 @pytest.mark.parametrize("sizes", ["[14, 19]", "[16, 17]"])
@@ -57,18 +64,28 @@ def test_conv_transpose_with_output_shape(sizes: str) -> None:
     check_op(node, {"x": normal(2, 4, 5, 6), "w": normal(4, 3, 3, 3)}, symbolic=False)
 
 
-@pytest.mark.parametrize("attributes", ["", "<strides = [2, 3]>", "<strides = [1, 2], dilations = [3, 1]>"])
+@pytest.mark.parametrize(
+    "attributes", ["", "<strides = [2, 3]>", "<strides = [1, 2], dilations = [3, 1]>"]
+)
 def test_pointwise(attributes: str) -> None:
     """Kernels of one pixel: products of matrices, with what a stride leaves unread left out."""
     feeds = {"x": normal(2, 3, 6, 8), "w": normal(4, 3, 1, 1), "b": normal(4)}
     check_op(f"y = Conv {attributes} (x, w, b)", feeds)
-    check_op(f"y = Conv {attributes} (x, w)", {"x": feeds["x"]}, ["x", "w"], constants={"w": feeds["w"]}, symbolic=True)
+    check_op(
+        f"y = Conv {attributes} (x, w)",
+        {"x": feeds["x"]},
+        ["x", "w"],
+        constants={"w": feeds["w"]},
+        symbolic=True,
+    )
     check_op(f"y = ConvTranspose {attributes} (x, w)", {"x": feeds["x"], "w": normal(3, 4, 1, 1)})
 
 
 def test_pointwise_with_an_output_padding_between_stride_and_dilation() -> None:
     """ONNX allows it, onnxruntime asks for less than the stride."""
-    node = "y = ConvTranspose <strides = [1, 2], dilations = [2, 1], output_padding = [1, 0]> (x, w)"
+    node = (
+        "y = ConvTranspose <strides = [1, 2], dilations = [2, 1], output_padding = [1, 0]> (x, w)"
+    )
     check_op(node, {"x": normal(2, 3, 4, 5), "w": normal(3, 2, 1, 1)}, onnxruntime=False)
 
 

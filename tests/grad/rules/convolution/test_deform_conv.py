@@ -37,7 +37,11 @@ def binding(geometry: dict[str, Any], bias: bool, mask: bool) -> tuple[str, dict
         for i, s in enumerate(size)
     ]
     spots = parts * int(np.prod(kernel))
-    feeds = {"x": normal(2, 4, *size), "w": normal(8, 4 // group, *kernel), "o": 1.5 * normal(2, spots * rank, *out)}
+    feeds = {
+        "x": normal(2, 4, *size),
+        "w": normal(8, 4 // group, *kernel),
+        "o": 1.5 * normal(2, spots * rank, *out),
+    }
     operands = ["x", "w", "o"]
     if bias:
         feeds["b"] = normal(8)
@@ -45,7 +49,10 @@ def binding(geometry: dict[str, Any], bias: bool, mask: bool) -> tuple[str, dict
         feeds["m"] = normal(2, spots, *out)
     operands += ["b" if bias else ""] * (bias or mask) + ["m"] * mask
     attributes = ", ".join(f"{k} = {v}" for k, v in options.items())
-    return f"y = DeformConv {f'<{attributes}>' if attributes else ''} ({', '.join(operands)})", feeds
+    return (
+        f"y = DeformConv {f'<{attributes}>' if attributes else ''} ({', '.join(operands)})",
+        feeds,
+    )
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
@@ -66,7 +73,9 @@ def test_second_derivatives() -> None:
     text, feeds = binding({"kernel": (2, 2), "group": 2, "offset_group": 2}, True, True)
     first = gradient(op_model(text, feeds, opset=22), list(feeds), ["y"], seed="input")
     more = {**feeds, "y_grad": normal(2, 8, 4, 5)}
-    check_model(first, more, list(more), target=[o.name for o in first.graph.output[1:]], seeds=(0,))
+    check_model(
+        first, more, list(more), target=[o.name for o in first.graph.output[1:]], seeds=(0,)
+    )
 
 
 def test_at_pixel_centres_the_slope_is_that_of_larger_positions() -> None:
@@ -75,16 +84,24 @@ def test_at_pixel_centres_the_slope_is_that_of_larger_positions() -> None:
         "w": np.ones((1, 1, 1, 1), np.float32),
         "o": np.zeros((1, 2, 1, 3), np.float32),
     }
-    graph = gradient(op_model("y = DeformConv (x, w, o)", feeds, opset=22), ["o"], ["y"], seed="input")
+    graph = gradient(
+        op_model("y = DeformConv (x, w, o)", feeds, opset=22), ["o"], ["y"], seed="input"
+    )
     slopes = run(graph, {**feeds, "y_grad": np.ones((1, 1, 1, 3), np.float32)})["o_grad"]
     # below the image there is nothing, and beyond its end
     assert slopes.tolist() == [[[[-1, -10, -100]], [[9, 90, -100]]]]
 
 
-@pytest.mark.parametrize("name", sorted(n for n in table()["single_node_moving"] if "deform_conv" in n))
+@pytest.mark.parametrize(
+    "name", sorted(n for n in table()["single_node_moving"] if "deform_conv" in n)
+)
 def test_cases_of_the_backend_suite_beside_their_kinks(name: str) -> None:
     """Their offsets point exactly at pixels, and halfway between."""
     found = case(name)
     (offset,) = (k for k in found.inputs if k.startswith("offset"))
-    moved = np.random.default_rng(0).uniform(0.01, 0.04, found.inputs[offset].shape).astype(np.float32)
-    check_model(clamp_ir(found.model), {**found.inputs, offset: found.inputs[offset] + moved}, seeds=(0,))
+    moved = (
+        np.random.default_rng(0).uniform(0.01, 0.04, found.inputs[offset].shape).astype(np.float32)
+    )
+    check_model(
+        clamp_ir(found.model), {**found.inputs, offset: found.inputs[offset] + moved}, seeds=(0,)
+    )

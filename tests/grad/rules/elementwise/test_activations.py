@@ -30,8 +30,13 @@ def test_prelu() -> None:
     check_op("y = PRelu (x, s)", {"x": normal(2, 3, 4), "s": normal(3, 1)})
 
 
-@pytest.mark.parametrize(("name", "expected"), [("Relu", 0), ("LeakyRelu", 0.01), ("Elu", 1), ("Selu", 1.7580993)])
+@pytest.mark.parametrize(
+    ("name", "expected"), [("Relu", 0), ("LeakyRelu", 0.01), ("Elu", 1), ("Selu", 1.7580993)]
+)
 def test_conventions_at_zero(name: str, expected: float) -> None:
     feeds = {"x": np.zeros(1, np.float32)}
-    found = run(gradient(op_model(f"y = {name} (x)", feeds), seed="input"), {**feeds, "y_grad": np.ones(1, np.float32)})
+    found = run(
+        gradient(op_model(f"y = {name} (x)", feeds), seed="input"),
+        {**feeds, "y_grad": np.ones(1, np.float32)},
+    )
     np.testing.assert_allclose(found["x_grad"], [expected], rtol=1e-6)

@@ -39,7 +39,8 @@ def test_power_of_zero_at_infinity(constant: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "shapes", [((2, 3), (2, 3)), ((2, 3), (3,)), ((1, 3), (2, 1)), ((), (2, 3)), ((4, 1, 3), (2, 1))]
+    "shapes",
+    [((2, 3), (2, 3)), ((2, 3), (3,)), ((1, 3), (2, 1)), ((), (2, 3)), ((4, 1, 3), (2, 1))],
 )
 @pytest.mark.parametrize("name", ["Add", "Sub", "Mul", "Div", "Pow"])
 def test_arithmetic_broadcasts(name: str, shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
@@ -57,7 +58,10 @@ def test_pow_with_an_integer_exponent() -> None:
 
 def test_pow_at_zero_is_finite() -> None:
     feeds = {"x": np.zeros(3, np.float32), "e": np.array([0, 1, 2], np.float32)}
-    found = run(gradient(op_model("y = Pow (x, e)", feeds), seed="input"), {**feeds, "y_grad": np.ones(3, np.float32)})
+    found = run(
+        gradient(op_model("y = Pow (x, e)", feeds), seed="input"),
+        {**feeds, "y_grad": np.ones(3, np.float32)},
+    )
     np.testing.assert_array_equal(found["x_grad"], [0, 1, 0])
     np.testing.assert_array_equal(found["e_grad"], [0, 0, 0])
 
@@ -74,7 +78,10 @@ def test_any_number_of_operands(name: str) -> None:
 
 def test_equal_maxima_share_evenly() -> None:
     feeds = {"a": np.array([1, 2], np.float32), "b": np.array([1, 0], np.float32)}
-    found = run(gradient(op_model("y = Max (a, b)", feeds), seed="input"), {**feeds, "y_grad": np.ones(2, np.float32)})
+    found = run(
+        gradient(op_model("y = Max (a, b)", feeds), seed="input"),
+        {**feeds, "y_grad": np.ones(2, np.float32)},
+    )
     np.testing.assert_array_equal(found["a_grad"], [0.5, 1])
     np.testing.assert_array_equal(found["b_grad"], [0.5, 0])
 

@@ -25,12 +25,16 @@ def node(mode: str, padding: str = "zeros", aligned: int = 0) -> str:
     return f'y = GridSample <mode = "{mode}", padding_mode = "{padding}", align_corners = {aligned}> (x, g)'
 
 
-@pytest.mark.parametrize(("mode", "padding", "aligned"), [*product(["linear", "nearest", "cubic"], PADDINGS, [0, 1])])
+@pytest.mark.parametrize(
+    ("mode", "padding", "aligned"), [*product(["linear", "nearest", "cubic"], PADDINGS, [0, 1])]
+)
 def test_images(mode: str, padding: str, aligned: int) -> None:
     check_op(node(mode, padding, aligned), {"x": X, "g": GRID}, opset=20)
 
 
-@pytest.mark.parametrize(("mode", "padding", "aligned"), [*product(["linear", "nearest"], PADDINGS, [0, 1])])
+@pytest.mark.parametrize(
+    ("mode", "padding", "aligned"), [*product(["linear", "nearest"], PADDINGS, [0, 1])]
+)
 def test_volumes(mode: str, padding: str, aligned: int) -> None:
     feeds = {"x": normal(2, 2, 3, 4, 5), "g": within(-2.3, 2.3, 2, 3, 2, 3, 3)}
     check_op(node(mode, padding, aligned), feeds, opset=22, seeds=(0,))
@@ -50,7 +54,12 @@ def test_the_names_of_opset_16(mode: str) -> None:
 
 @pytest.mark.parametrize(("dtype", "rtol"), [("float16", 2e-2), ("float64", 1e-6)])
 def test_other_float_types(dtype: str, rtol: float) -> None:
-    check_op(node("linear", "border"), {"x": X.astype(dtype), "g": GRID.astype(dtype)}, opset=22, rtol=rtol)
+    check_op(
+        node("linear", "border"),
+        {"x": X.astype(dtype), "g": GRID.astype(dtype)},
+        opset=22,
+        rtol=rtol,
+    )
 
 
 def test_image_and_grid_of_different_types() -> None:
@@ -65,12 +74,18 @@ def test_one_pixel() -> None:
         check_op(node("linear", padding, aligned), feeds, onnxruntime=runs, seeds=(0,))
 
 
-@pytest.mark.parametrize(("mode", "padding"), [("linear", "zeros"), ("linear", "reflection"), ("cubic", "border")])
+@pytest.mark.parametrize(
+    ("mode", "padding"), [("linear", "zeros"), ("linear", "reflection"), ("cubic", "border")]
+)
 def test_second_derivatives(mode: str, padding: str) -> None:
     feeds = {"x": X, "g": GRID}
-    first = gradient(op_model(node(mode, padding), feeds, opset=20), ["x", "g"], ["y"], seed="input")
+    first = gradient(
+        op_model(node(mode, padding), feeds, opset=20), ["x", "g"], ["y"], seed="input"
+    )
     more = {**feeds, "y_grad": normal(2, 3, 3, 6)}
-    check_model(first, more, list(more), target=[o.name for o in first.graph.output[1:]], seeds=(0,))
+    check_model(
+        first, more, list(more), target=[o.name for o in first.graph.output[1:]], seeds=(0,)
+    )
 
 
 def gradients(text: str, x: Any, positions: Any) -> tuple[Any, Any]:
@@ -103,13 +118,17 @@ def test_at_an_edge_the_slope_is_zero(padding: str) -> None:
 
 
 def test_nearest_selects_a_pixel_and_gives_the_grid_nothing() -> None:
-    pixels, slopes = gradients(node("nearest", "zeros", 1), [1, 10, 100, 1000, 5], [0, 1, 1.25, 2.5, 3.5, 7])
+    pixels, slopes = gradients(
+        node("nearest", "zeros", 1), [1, 10, 100, 1000, 5], [0, 1, 1.25, 2.5, 3.5, 7]
+    )
     assert pixels.tolist() == [1, 2, 1, 0, 1]  # halves to the even neighbour
     assert not slopes.any()
 
 
 def test_a_slope_changes_its_sign_in_the_mirrored_image() -> None:
-    _, slopes = gradients(node("linear", "reflection", 1), [1, 10, 100, 1000, 5], [1.25, -1.25, 6.75, 9.25])
+    _, slopes = gradients(
+        node("linear", "reflection", 1), [1, 10, 100, 1000, 5], [1.25, -1.25, 6.75, 9.25]
+    )
     assert slopes.tolist() == [90, -90, -90, 90]
 
 
@@ -125,36 +144,61 @@ def test_positions_far_out_and_infinite_have_finite_gradients(padding: str) -> N
 def test_pixels_that_are_read_often_miss_no_addition() -> None:
     """onnxruntime's ScatterND that adds loses some with several threads."""
     x, grid = np.zeros((1, 8, 2, 2), np.float32), np.zeros((1, 200, 200, 2), np.float32)
-    graph = gradient(op_model(node("linear"), {"x": x, "g": grid}, opset=20), ["x"], ["y"], seed="input")
+    graph = gradient(
+        op_model(node("linear"), {"x": x, "g": grid}, opset=20), ["x"], ["y"], seed="input"
+    )
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 4
-    session = onnxruntime.InferenceSession(graph.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        graph.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
     for _ in range(3):
-        got = session.run(["x_grad"], {"x": x, "g": grid, "y_grad": np.ones((1, 8, 200, 200), np.float32)})[0]
+        got = session.run(
+            ["x_grad"], {"x": x, "g": grid, "y_grad": np.ones((1, 8, 200, 200), np.float32)}
+        )[0]
         assert (got == 10000).all()
 
 
 @pytest.mark.filterwarnings("ignore:no requested value reaches")
 def test_an_empty_grid() -> None:
-    feeds = {"x": X, "g": np.zeros((2, 0, 3, 2), np.float32), "y_grad": np.zeros((2, 3, 0, 3), np.float32)}
-    graph = gradient(op_model(node("linear"), {k: feeds[k] for k in "xg"}, opset=20), ["x", "g"], ["y"], seed="input")
+    feeds = {
+        "x": X,
+        "g": np.zeros((2, 0, 3, 2), np.float32),
+        "y_grad": np.zeros((2, 3, 0, 3), np.float32),
+    }
+    graph = gradient(
+        op_model(node("linear"), {k: feeds[k] for k in "xg"}, opset=20),
+        ["x", "g"],
+        ["y"],
+        seed="input",
+    )
     _, dx, dg = run(graph, feeds).values()
     assert dx.shape == X.shape and not dx.any() and dg.shape == (2, 0, 3, 2)
 
 
-@pytest.mark.parametrize("name", sorted(n for n in table()["single_node_moving"] if n.startswith("test_gridsample")))
+@pytest.mark.parametrize(
+    "name", sorted(n for n in table()["single_node_moving"] if n.startswith("test_gridsample"))
+)
 def test_cases_of_the_backend_suite_beside_their_kinks(name: str) -> None:
     """Most of their grids point exactly at pixels."""
     found = case(name)
-    moved = np.random.default_rng(0).uniform(0.01, 0.04, found.inputs["Grid"].shape).astype(np.float32)
-    check_model(clamp_ir(found.model), {**found.inputs, "Grid": found.inputs["Grid"] + moved}, seeds=(0,))
+    moved = (
+        np.random.default_rng(0).uniform(0.01, 0.04, found.inputs["Grid"].shape).astype(np.float32)
+    )
+    check_model(
+        clamp_ir(found.model), {**found.inputs, "Grid": found.inputs["Grid"] + moved}, seeds=(0,)
+    )
 
 
 @pytest.mark.parametrize("sizes", [(2, 0, 7, 2), (2, 6, 0, 2)])
 def test_a_grid_of_no_points_whose_size_is_known_late(sizes: tuple[int, ...]) -> None:
     feeds = {"x": normal(2, 3, 4, 5), "g": normal(2, 6, 7, 2)}
     graph = gradient(op_model("y = GridSample (x, g)", feeds, symbolic=True), seed="input")
-    empty = {"x": feeds["x"], "g": np.zeros(sizes, np.float32), "y_grad": np.zeros((2, 3, *sizes[1:3]), np.float32)}
+    empty = {
+        "x": feeds["x"],
+        "g": np.zeros(sizes, np.float32),
+        "y_grad": np.zeros((2, 3, *sizes[1:3]), np.float32),
+    }
     found = run(graph, empty)
     assert found["g_grad"].shape == sizes
     assert found["x_grad"].shape == (2, 3, 4, 5) and not found["x_grad"].any()

@@ -34,9 +34,14 @@ def test_max_roi_pool_of_regions_that_are_one_pixel_or_turned_round() -> None:
 
 def test_max_roi_pool_gives_regions_nothing_and_ties_to_the_first() -> None:
     node = "y = MaxRoiPool <pooled_shape = [1, 1]> (x, rois)"
-    feeds = {"x": np.ones((1, 1, 3, 3), np.float32), "rois": np.array([[0, 1, 1, 2, 2]], np.float32)}
+    feeds = {
+        "x": np.ones((1, 1, 3, 3), np.float32),
+        "rois": np.array([[0, 1, 1, 2, 2]], np.float32),
+    }
     graph = gradient(op_model(node, feeds), ["x", "rois"], "y", seed="input")
-    dx, drois = list(run(graph, {**feeds, "y_grad": np.full((1, 1, 1, 1), 2, np.float32)}).values())[-2:]
+    dx, drois = list(
+        run(graph, {**feeds, "y_grad": np.full((1, 1, 1, 1), 2, np.float32)}).values()
+    )[-2:]
     assert dx[0, 0, 1, 1] == 2 and dx.sum() == 2 and not drois.any()
 
 

@@ -14,11 +14,18 @@ X = normal(1, 2, 4, 5)
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
-@pytest.mark.parametrize("transformation", ["half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel"])
+@pytest.mark.parametrize(
+    "transformation", ["half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel"]
+)
 @pytest.mark.parametrize("scales", [[1, 1, 2, 1.5], [1, 1, 0.5, 0.6]])
 def test_resize_by_scales(mode: str, transformation: str, scales: list[float]) -> None:
     if transformation == "align_corners":
-        scales = [1, 1, 2, 3]  # where a size is rounded, onnxruntime and the specification align other corners
+        scales = [
+            1,
+            1,
+            2,
+            3,
+        ]  # where a size is rounded, onnxruntime and the specification align other corners
     check_op(
         f'y = Resize <mode = "{mode}", coordinate_transformation_mode = "{transformation}"> (x, , s)',
         {"x": X},
@@ -28,7 +35,11 @@ def test_resize_by_scales(mode: str, transformation: str, scales: list[float]) -
 
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 def test_resize_to_sizes(mode: str) -> None:
-    check_op(f'y = Resize <mode = "{mode}"> (x, , , s)', {"x": X}, constants={"s": np.array([1, 2, 7, 3])})
+    check_op(
+        f'y = Resize <mode = "{mode}"> (x, , , s)',
+        {"x": X},
+        constants={"s": np.array([1, 2, 7, 3])},
+    )
     check_op(
         f'y = Resize <mode = "{mode}", axes = [3, 2]> (x, , , s)',
         {"x": X},
@@ -47,7 +58,11 @@ def test_axes_that_keep_their_size_cost_nothing(sizes: list[int]) -> None:
 
 @pytest.mark.parametrize("more", ["antialias = 1", "exclude_outside = 1", "cubic_coeff_a = -0.5"])
 def test_cubic_options(more: str) -> None:
-    check_op(f'y = Resize <mode = "cubic", {more}> (x, , s)', {"x": X}, constants={"s": np.float32([1, 1, 0.6, 0.8])})
+    check_op(
+        f'y = Resize <mode = "cubic", {more}> (x, , s)',
+        {"x": X},
+        constants={"s": np.float32([1, 1, 0.6, 0.8])},
+    )
 
 
 def test_crop_and_resize() -> None:
@@ -60,9 +75,13 @@ def test_crop_and_resize() -> None:
 
 @pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
-@pytest.mark.parametrize("transformation", ["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"])
+@pytest.mark.parametrize(
+    "transformation", ["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"]
+)
 @pytest.mark.parametrize("sizes", [[7, 8], [3, 2], [1, 4]])
-def test_one_scale_for_all_axes(policy: str, mode: str, transformation: str, sizes: list[int]) -> None:
+def test_one_scale_for_all_axes(
+    policy: str, mode: str, transformation: str, sizes: list[int]
+) -> None:
     """Resize is linear, so onnxruntime's own forward is the check; onnx.reference aligns other corners."""
     node = (
         f'y = Resize <mode = "{mode}", coordinate_transformation_mode = "{transformation}", axes = [2, 3], '
@@ -75,7 +94,10 @@ def test_one_scale_for_all_axes(policy: str, mode: str, transformation: str, siz
         dx = run(gradient(model, ["x"], "y", seed="input"), {"x": X, "y_grad": u})["x_grad"]
         assert abs((dx * X).sum() - (u * y).sum()) < 1e-5 * np.linalg.norm(u) * np.linalg.norm(y)
         other = np.roll(X, 1, axis=3)
-        assert abs((dx * other).sum() - (u * run(model, {"x": other})["y"]).sum()) < 1e-5 * np.linalg.norm(u) * 10
+        assert (
+            abs((dx * other).sum() - (u * run(model, {"x": other})["y"]).sum())
+            < 1e-5 * np.linalg.norm(u) * 10
+        )
 
 
 @pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
@@ -86,12 +108,19 @@ def test_one_scale_against_differences(policy: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "more", ['coordinate_transformation_mode = "half_pixel_symmetric"', "antialias = 1", "exclude_outside = 1"]
+    "more",
+    [
+        'coordinate_transformation_mode = "half_pixel_symmetric"',
+        "antialias = 1",
+        "exclude_outside = 1",
+    ],
 )
 def test_one_scale_is_refused_where_it_cannot_be_expressed(more: str) -> None:
     node = f'y = Resize <mode = "cubic", axes = [2, 3], keep_aspect_ratio_policy = "not_larger", {more}> (x, , , s)'
     model = op_model(node, {"x": X}, constants={"s": np.array([7, 8])})
-    with pytest.raises(InputError, match=r"Resize.* is not supported for keep_aspect_ratio_policy not_larger with"):
+    with pytest.raises(
+        InputError, match=r"Resize.* is not supported for keep_aspect_ratio_policy not_larger with"
+    ):
         gradient(model, ["x"], seed="input")
 
 
@@ -99,8 +128,14 @@ def test_one_scale_is_refused_where_it_cannot_be_expressed(more: str) -> None:
 def test_measures_are_refused_by_name(name: str) -> None:
     """Positions move with them, so zero would be wrong."""
     node = 'y = Resize <mode = "linear", coordinate_transformation_mode = "tf_crop_and_resize"> (x, r, f)'
-    measures = {"r": np.float32([0, 0, 0.2, 0.1, 1, 1, 0.9, 0.8]), "f": np.float32([1, 1, 1.5, 1.5])}
-    for model in (op_model(node, {"x": X, **measures}), op_model(node, {"x": X}, constants=measures)):
+    measures = {
+        "r": np.float32([0, 0, 0.2, 0.1, 1, 1, 0.9, 0.8]),
+        "f": np.float32([1, 1, 1.5, 1.5]),
+    }
+    for model in (
+        op_model(node, {"x": X, **measures}),
+        op_model(node, {"x": X}, constants=measures),
+    ):
         with pytest.raises(InputError, match=rf"wrt '{name}'.*Resize.*: "):
             gradient(model, [name], "y", seed="input")
         gradient(model, ["x"], "y", seed="input")

@@ -18,11 +18,15 @@ def regions(seed: int = 0) -> np.ndarray:
     """Five regions of several sizes on an image of 7 x 9, some reaching out of it."""
     rng = np.random.default_rng(seed)
     corners = rng.uniform(-2.5, 6.0, (5, 2))
-    return np.concatenate([corners, corners + rng.uniform(1.3, 9.0, (5, 2))], axis=1).astype(np.float32)
+    return np.concatenate([corners, corners + rng.uniform(1.3, 9.0, (5, 2))], axis=1).astype(
+        np.float32
+    )
 
 
 def align(**attributes: object) -> str:
-    given = ", ".join(f'{k} = "{v}"' if isinstance(v, str) else f"{k} = {v}" for k, v in attributes.items())
+    given = ", ".join(
+        f'{k} = "{v}"' if isinstance(v, str) else f"{k} = {v}" for k, v in attributes.items()
+    )
     return f"y = RoiAlign <output_height = 3, output_width = 2, {given}> (x, rois, batch)"
 
 
@@ -71,16 +75,31 @@ def test_second_derivative(mode: str) -> None:
         for wrt, g in zip(["x", "rois"], names, strict=True):
             v = np.random.default_rng(1).standard_normal(feeds[wrt].shape)
             ends = [
-                float((reference(first, {**feeds, wrt: feeds[wrt].astype(np.float64) + h * v})[name] * u).sum())
+                float(
+                    (
+                        reference(first, {**feeds, wrt: feeds[wrt].astype(np.float64) + h * v})[
+                            name
+                        ]
+                        * u
+                    ).sum()
+                )
                 for h in (1e-6, -1e-6)
             ]
-            np.testing.assert_allclose(float((got[g] * v).sum()), (ends[0] - ends[1]) / 2e-6, rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(
+                float((got[g] * v).sum()), (ends[0] - ends[1]) / 2e-6, rtol=1e-5, atol=1e-5
+            )
 
 
 def test_no_regions() -> None:
-    feeds = {"x": normal(1, 2, 5, 6), "rois": np.zeros((0, 4), np.float32), "batch": np.zeros(0, np.int64)}
+    feeds = {
+        "x": normal(1, 2, 5, 6),
+        "rois": np.zeros((0, 4), np.float32),
+        "batch": np.zeros(0, np.int64),
+    }
     for mode in ("avg", "max"):
-        graph = gradient(op_model(align(mode=mode), feeds, symbolic=True), ["x", "rois"], "y", seed="input")
+        graph = gradient(
+            op_model(align(mode=mode), feeds, symbolic=True), ["x", "rois"], "y", seed="input"
+        )
         given = {**feeds, "y_grad": np.zeros((0, 2, 3, 2), np.float32)}
         dx, drois = list(run(graph, given).values())[-2:]
         assert dx.shape == (1, 2, 5, 6) and not dx.any() and drois.shape == (0, 4)

@@ -13,7 +13,12 @@ from tests.grad.numeric import check_op, normal, op_model
 def test_gather(indices: object, axis: int) -> None:
     at = np.array(indices, np.int64)
     check_op(f"y = Gather <axis = {axis}> (x, i)", {"x": normal(2, 5, 3), "i": at}, symbolic=True)
-    check_op(f"y = Gather <axis = {axis}> (x, i)", {"x": normal(2, 5, 3)}, constants={"i": at}, symbolic=False)
+    check_op(
+        f"y = Gather <axis = {axis}> (x, i)",
+        {"x": normal(2, 5, 3)},
+        constants={"i": at},
+        symbolic=False,
+    )
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
@@ -32,7 +37,11 @@ def test_one_row_that_is_meant_every_time(at: int) -> None:
 
 def test_rows_that_are_not_all_the_same_are_no_fill() -> None:
     text = "e = Expand (k, n) y = Gather (x, e)"
-    check_op(text, {"x": normal(3, 4)}, constants={"k": np.array([[0], [2]], np.int64), "n": np.array([2, 3])})
+    check_op(
+        text,
+        {"x": normal(3, 4)},
+        constants={"k": np.array([[0], [2]], np.int64), "n": np.array([2, 3])},
+    )
 
 
 def test_rows_that_are_read_twice_and_too_wide_for_a_stored_line_of_indices() -> None:

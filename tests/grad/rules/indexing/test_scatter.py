@@ -80,7 +80,9 @@ def test_ties_of_a_maximum_share_evenly() -> None:
     ],
 )
 def test_gather_nd(batch: int, shape: tuple[int, ...], indices: list) -> None:
-    check_op(f"y = GatherND <batch_dims = {batch}> (x, i)", {"x": normal(*shape), "i": np.array(indices)})
+    check_op(
+        f"y = GatherND <batch_dims = {batch}> (x, i)", {"x": normal(*shape), "i": np.array(indices)}
+    )
 
 
 @pytest.mark.parametrize("largest", [0, 1])

@@ -13,7 +13,9 @@ from tests.grad.numeric import check_op, normal
 def test_pad(mode: str, at_run_time: bool) -> None:
     pads = {"p": np.array([1, 0, 2, 1])}
     given = ({}, pads) if at_run_time else (pads, {})
-    check_op(f'y = Pad <mode = "{mode}"> (x, p)', {"x": normal(3, 4), **given[1]}, constants=given[0])
+    check_op(
+        f'y = Pad <mode = "{mode}"> (x, p)', {"x": normal(3, 4), **given[1]}, constants=given[0]
+    )
 
 
 def test_pad_that_crops() -> None:

@@ -12,7 +12,10 @@ def test_softmax(name: str, axis: int) -> None:
 
 
 def test_layer_normalization() -> None:
-    check_op("y = LayerNormalization (x, s, b)", {"x": normal(2, 3, 4), "s": normal(4), "b": normal(4, seed=1)})
+    check_op(
+        "y = LayerNormalization (x, s, b)",
+        {"x": normal(2, 3, 4), "s": normal(4), "b": normal(4, seed=1)},
+    )
     check_op("y = LayerNormalization (x, s)", {"x": normal(2, 3, 4), "s": normal(1)})
 
 
@@ -38,4 +41,7 @@ def test_batch_normalization_in_training() -> None:
 
 
 def test_instance_normalization() -> None:
-    check_op("y = InstanceNormalization (x, s, b)", {"x": normal(4, 3, 2, 5), "s": positive(3), "b": normal(3)})
+    check_op(
+        "y = InstanceNormalization (x, s, b)",
+        {"x": normal(4, 3, 2, 5), "s": positive(3), "b": normal(3)},
+    )

@@ -13,7 +13,9 @@ from tests.grad.numeric import check_op, normal, op_model, positive
 @pytest.mark.parametrize("p", [1, 2])
 @pytest.mark.parametrize("axis", [0, -1])
 def test_lp_normalization(p: int, axis: int) -> None:
-    check_op(f"y = LpNormalization <p = {p}, axis = {axis}> (x)", {"x": normal(2, 3, 4)}, seeds=(0,))
+    check_op(
+        f"y = LpNormalization <p = {p}, axis = {axis}> (x)", {"x": normal(2, 3, 4)}, seeds=(0,)
+    )
 
 
 @pytest.mark.parametrize("p", [1, 2])
@@ -44,7 +46,11 @@ def test_through_the_body(node: str) -> None:
 
 def test_attention_with_a_row_that_sees_nothing_passes_nothing_there() -> None:
     mask = np.array([[True, True], [False, False]])
-    feeds = {"q": normal(1, 1, 2, 4), "k": normal(1, 1, 2, 4, seed=1), "v": normal(1, 1, 2, 4, seed=2)}
+    feeds = {
+        "q": normal(1, 1, 2, 4),
+        "k": normal(1, 1, 2, 4, seed=1),
+        "v": normal(1, 1, 2, 4, seed=2),
+    }
     check_op(
         "y = Attention (q, k, v, m)",
         feeds,

@@ -42,7 +42,14 @@ ATTENTION: list[tuple[str, dict[str, Any]]] = [
 
 def attention(attributes: str, more: dict[str, Any]) -> tuple[onnx.NodeProto, dict[str, Any]]:
     feeds = {"x": X, "w": W, "b": BIAS, **more}
-    names = ["x", "w", "b", "mask" if "mask" in feeds else "", "", "added" if "added" in feeds else ""]
+    names = [
+        "x",
+        "w",
+        "b",
+        "mask" if "mask" in feeds else "",
+        "",
+        "added" if "added" in feeds else "",
+    ]
     return node("Attention", names, ["y"], attributes), feeds
 
 
@@ -51,7 +58,9 @@ def node(op: str, inputs: list[str], outputs: list[str], attributes: str) -> onn
     return onnx.parser.parse_graph(f"g () => () {{ {text} }}").node[0]
 
 
-def agrees_with_onnxruntime(made: onnx.NodeProto, feeds: dict[str, Any], outputs: list[str], opset: int = 21) -> None:
+def agrees_with_onnxruntime(
+    made: onnx.NodeProto, feeds: dict[str, Any], outputs: list[str], opset: int = 21
+) -> None:
     model = op_model(made, feeds, outputs=outputs, domains=DOMAINS, opset=opset)
     wanted, got = run(model, feeds), reference(model, feeds)
     for name in outputs:
@@ -74,7 +83,9 @@ def test_the_length_of_a_mask_is_compared_beforehand_where_it_is_known(mask: Any
 
 def test_attention_without_a_bias() -> None:
     """onnxruntime 1.31 crashes on it, not on its gradient graph."""
-    check_op(node("Attention", ["x", "w"], ["y"], ""), {"x": X, "w": W}, outputs=["y"], domains=DOMAINS)
+    check_op(
+        node("Attention", ["x", "w"], ["y"], ""), {"x": X, "w": W}, outputs=["y"], domains=DOMAINS
+    )
 
 
 def test_keys_and_values_that_attention_returns() -> None:
@@ -101,7 +112,9 @@ MULTI: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def multi(attributes: str, more: dict[str, Any], outputs: list[str]) -> tuple[onnx.NodeProto, dict[str, Any]]:
+def multi(
+    attributes: str, more: dict[str, Any], outputs: list[str]
+) -> tuple[onnx.NodeProto, dict[str, Any]]:
     feeds = {"q": Q, "k": K, "v": V, **more}
     names = ["q", "k", "v", *(n if n in feeds else "" for n in ("bias", "mask", "added"))]
     return node("MultiHeadAttention", names, outputs, attributes), feeds
@@ -115,7 +128,11 @@ def test_multi_head_attention(attributes: str, more: dict[str, Any]) -> None:
 
 
 def test_all_results_of_multi_head_attention() -> None:
-    made, feeds = multi("", {"bias": normal(2 * N * H + N * 2), "added": normal(B, 1, S, L)}, ["y", "pk", "pv", "qk"])
+    made, feeds = multi(
+        "",
+        {"bias": normal(2 * N * H + N * 2), "added": normal(B, 1, S, L)},
+        ["y", "pk", "pv", "qk"],
+    )
     agrees_with_onnxruntime(made, feeds, ["y", "pk", "pv", "qk"])
     check_op(made, feeds, outputs=["y", "pk", "pv", "qk"], domains=DOMAINS)
 
@@ -123,9 +140,17 @@ def test_all_results_of_multi_head_attention() -> None:
 @pytest.mark.parametrize(
     ("made", "feeds", "reason"),
     [
-        (node("Attention", ["x", "w", "b", "", "p"], ["y"], ""), {"p": normal(2, B, N, 1, H)}, "cache"),
+        (
+            node("Attention", ["x", "w", "b", "", "p"], ["y"], ""),
+            {"p": normal(2, B, N, 1, H)},
+            "cache",
+        ),
         (node("Attention", ["x", "w", "b"], ["y"], ", do_rotary = 1"), {}, "do_rotary"),
-        (node("Attention", ["x", "w", "b", "m"], ["y"], ""), {"m": np.ones((B, 1, S, S), np.int32)}, "mask of type"),
+        (
+            node("Attention", ["x", "w", "b", "m"], ["y"], ""),
+            {"m": np.ones((B, 1, S, S), np.int32)},
+            "mask of type",
+        ),
         (node("MultiHeadAttention", ["p"], ["y"], ""), {"p": normal(B, S, N, 3, H)}, "packed"),
         (
             node("MultiHeadAttention", ["x", "x", "x", "", "", "", "p", "p"], ["y"], ""),
@@ -137,9 +162,12 @@ def test_all_results_of_multi_head_attention() -> None:
 def test_what_is_declined(made: onnx.NodeProto, feeds: dict[str, Any], reason: str) -> None:
     values = {"x": X, "w": W, "b": BIAS, **feeds}
     given = [
-        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for n, v in values.items()
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
+        for n, v in values.items()
     ]
-    graph = helper.make_graph([made], "g", given, [helper.make_tensor_value_info("y", 1, [B, S, N * H])])
+    graph = helper.make_graph(
+        [made], "g", given, [helper.make_tensor_value_info("y", 1, [B, S, N * H])]
+    )
     imports = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     with pytest.raises(InputError, match=f"com.microsoft::{made.op_type} at .*{reason}"):
         gradient(helper.make_model(graph, opset_imports=imports, ir_version=10), seed="input")

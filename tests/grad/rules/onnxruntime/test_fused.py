@@ -105,7 +105,11 @@ def test_fused_gemm_without_a_bias() -> None:
     ],
 )
 def test_fused_conv(attributes: str, operands: str) -> None:
-    feeds = {"x": normal(2, 2, 5, 4), "w": normal(4, 1 if "group" in attributes else 2, 3, 2), "b": normal(4)}
+    feeds = {
+        "x": normal(2, 2, 5, 4),
+        "w": normal(4, 1 if "group" in attributes else 2, 3, 2),
+        "b": normal(4),
+    }
     if "z" in operands:
         feeds["z"] = normal(2, 4, 3, 3)
     given = {n: v for n, v in feeds.items() if n in operands.split(", ")}
@@ -145,10 +149,17 @@ def test_a_skip_that_broadcasts() -> None:
 @pytest.mark.parametrize("axis", ["", "<axis = 1, epsilon = 0.01>", "<axis = -2>"])
 def test_simplified_layer_normalization(axis: str) -> None:
     scale = positive(4) if not axis else positive(3, 4)
-    check(f"y = SimplifiedLayerNormalization {axis} (x, w)", {"x": normal(2, 3, 4), "w": scale}, domain="")
+    check(
+        f"y = SimplifiedLayerNormalization {axis} (x, w)",
+        {"x": normal(2, 3, 4), "w": scale},
+        domain="",
+    )
 
 
-IDS = {"ids": np.array([[1, 0, 2], [3, 3, 1]], np.int32), "seg": np.array([[0, 0, 1], [1, 0, 1]], np.int32)}
+IDS = {
+    "ids": np.array([[1, 0, 2], [3, 3, 1]], np.int32),
+    "seg": np.array([[0, 0, 1], [1, 0, 1]], np.int32),
+}
 TABLES = {
     "word": normal(5, 4),
     "pos": normal(6, 4, seed=1),
@@ -180,7 +191,11 @@ TABLES = {
 )
 def test_embed_layer_normalization(node: str, more: dict[str, Any]) -> None:
     feeds = {**IDS, **TABLES, **more}
-    used = {n: v for n, v in feeds.items() if f" {n}," in f" {node.partition('(')[2][:-1]}," or f"({n}," in node}
+    used = {
+        n: v
+        for n, v in feeds.items()
+        if f" {n}," in f" {node.partition('(')[2][:-1]}," or f"({n}," in node
+    }
     check(node, used, outputs=["y", "t", "m"] if " t " in node else ["y", "m"])
 
 
@@ -188,7 +203,10 @@ TWICE = [
     ("y = FastGelu (x, b)", {"x": normal(2, 4), "b": normal(4)}),
     ("y = BiasGelu (x, b)", {"x": normal(2, 4), "b": normal(4)}),
     ("y = FusedMatMul <transB = 1, alpha = 0.5> (x, b)", {"x": normal(2, 4), "b": normal(3, 4)}),
-    ("y = SkipLayerNormalization (x, s, b)", {"x": normal(2, 4), "s": normal(2, 4, seed=1), "b": positive(4)}),
+    (
+        "y = SkipLayerNormalization (x, s, b)",
+        {"x": normal(2, 4), "s": normal(2, 4, seed=1), "b": positive(4)},
+    ),
     (
         "y = SkipSimplifiedLayerNormalization (x, s, b)",
         {"x": normal(2, 4), "s": normal(2, 4, seed=1), "b": positive(4)},
@@ -207,14 +225,20 @@ def test_second_derivatives(node: str, feeds: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("node", "feeds"), TWICE)
 def test_half_precision(node: str, feeds: dict[str, Any]) -> None:
     half = {n: v.astype(np.float16) for n, v in feeds.items()}
-    model = op_model(node.replace("= ", "= com.microsoft.", 1), half, domains=DOMAINS, outputs=["y"])
+    model = op_model(
+        node.replace("= ", "= com.microsoft.", 1), half, domains=DOMAINS, outputs=["y"]
+    )
     model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
     graph = gradient(model, seed="input")
     assert {v.type.tensor_type.elem_type for v in graph.graph.output} == {onnx.TensorProto.FLOAT16}
-    half["y_grad"] = normal(*(d.dim_value for d in model.graph.output[0].type.tensor_type.shape.dim)).astype(np.float16)
+    half["y_grad"] = normal(
+        *(d.dim_value for d in model.graph.output[0].type.tensor_type.shape.dim)
+    ).astype(np.float16)
     wanted, got = reference(graph, half), run(graph, half)
     for name, value in wanted.items():
-        np.testing.assert_allclose(got[name].astype(np.float64), value, atol=0.02 * np.abs(value).max(), err_msg=name)
+        np.testing.assert_allclose(
+            got[name].astype(np.float64), value, atol=0.02 * np.abs(value).max(), err_msg=name
+        )
 
 
 def test_the_rank_is_needed_to_transpose() -> None:

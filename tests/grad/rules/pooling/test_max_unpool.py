@@ -12,7 +12,10 @@ from tests.grad.numeric import check_op, normal, op_model
 
 def test_max_unpool() -> None:
     places = np.array([[[[1, 3], [8, 15]]]])
-    check_op("y = MaxUnpool <kernel_shape = [2, 2], strides = [2, 2]> (x, i)", {"x": normal(1, 1, 2, 2), "i": places})
+    check_op(
+        "y = MaxUnpool <kernel_shape = [2, 2], strides = [2, 2]> (x, i)",
+        {"x": normal(1, 1, 2, 2), "i": places},
+    )
 
 
 def test_max_unpool_into_a_larger_output() -> None:
@@ -25,5 +28,7 @@ def test_max_unpool_into_a_larger_output() -> None:
     np.testing.assert_array_equal(y, reference(model, feeds)["y"])
     u = np.arange(25, dtype=np.float32).reshape(1, 1, 5, 5)
     found = run(gradient(model, seed="input"), {**feeds, "y_grad": u})
-    np.testing.assert_array_equal(found["x_grad"].reshape(-1), [u[y == v].item() for v in feeds["x"].reshape(-1)])
+    np.testing.assert_array_equal(
+        found["x_grad"].reshape(-1), [u[y == v].item() for v in feeds["x"].reshape(-1)]
+    )
     check_op(node, feeds, constants=constants)

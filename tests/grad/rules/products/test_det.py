@@ -12,7 +12,9 @@ from tests.grad.numeric import check_model, check_op, normal, op_model
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 2), (3, 3), (5, 5), (2, 3, 3), (2, 1, 3, 3)])
 def test_shapes(shape: tuple[int, ...]) -> None:
-    check_op("y = Det (x)", {"x": normal(*shape)}, symbolic=None if shape[-1] > 1 else False, seeds=(0,))
+    check_op(
+        "y = Det (x)", {"x": normal(*shape)}, symbolic=None if shape[-1] > 1 else False, seeds=(0,)
+    )
 
 
 def test_singular_matrices_have_cofactors() -> None:
@@ -26,4 +28,6 @@ def test_singular_matrices_have_cofactors() -> None:
 def test_second_derivative() -> None:
     x = normal(2, 3, 3)
     first = gradient(op_model("y = Det (x)", {"x": x}), seed="input")
-    check_model(first, {"x": x, "y_grad": normal(2, seed=1)}, ["x", "y_grad"], target="x_grad", seeds=(0,))
+    check_model(
+        first, {"x": x, "y_grad": normal(2, seed=1)}, ["x", "y_grad"], target="x_grad", seeds=(0,)
+    )

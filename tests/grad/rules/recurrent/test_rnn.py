@@ -55,7 +55,13 @@ def test_directions_and_lengths(kind: str, direction: str, lengths: bool) -> Non
     feeds = feeds_of(kind, 2 if direction == "bidirectional" else 1)
     node = node_of(kind, operands_of(kind, lengths), direction=direction)
     given = {**feeds, "n": np.array([3, 1], np.int32)} if lengths else feeds
-    check_op(node, given, wrt=list(feeds), symbolic=None if kind == "LSTM" and lengths else lengths, seeds=(0,))
+    check_op(
+        node,
+        given,
+        wrt=list(feeds),
+        symbolic=None if kind == "LSTM" and lengths else lengths,
+        seeds=(0,),
+    )
 
 
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
@@ -63,7 +69,9 @@ def test_directions_and_lengths(kind: str, direction: str, lengths: bool) -> Non
 @pytest.mark.parametrize("coupled", [0, 1])
 def test_lstm_with_peepholes(direction: str, lengths: bool, coupled: int) -> None:
     feeds = feeds_of("LSTM", 2 if direction == "bidirectional" else 1, peepholes=True)
-    node = node_of("LSTM", operands_of("LSTM", lengths, True), direction=direction, input_forget=coupled)
+    node = node_of(
+        "LSTM", operands_of("LSTM", lengths, True), direction=direction, input_forget=coupled
+    )
     given = {**feeds, "n": np.array([2, 3], np.int32)} if lengths else feeds
     check_op(node, given, wrt=list(feeds), symbolic=False, seeds=(0,))
 
@@ -85,7 +93,9 @@ def test_gru_that_resets_after_the_product(lengths: bool, direction: str) -> Non
 def test_batch_first(kind: str) -> None:
     feeds = feeds_of(kind, 2, layout=1)
     node = node_of(kind, operands_of(kind), direction="bidirectional", layout=1)
-    check_op(node, feeds, symbolic=False, onnxruntime=False, seeds=(0,))  # onnxruntime has no layout 1
+    check_op(
+        node, feeds, symbolic=False, onnxruntime=False, seeds=(0,)
+    )  # onnxruntime has no layout 1
 
 
 @pytest.mark.parametrize("kind", GATES)
@@ -136,7 +146,11 @@ def test_activations(name: str, alpha: float | None, beta: float | None) -> None
         attributes["activation_beta"] = [beta]
     # onnxruntime reads the lists by position, the standard does not say; the oracle is the judge of two lists
     check_op(
-        node_of("RNN", **attributes), feeds_of("RNN", 2), symbolic=False, onnxruntime=alpha is not None, seeds=(0,)
+        node_of("RNN", **attributes),
+        feeds_of("RNN", 2),
+        symbolic=False,
+        onnxruntime=alpha is not None,
+        seeds=(0,),
     )
 
 
@@ -153,12 +167,18 @@ def test_activations(name: str, alpha: float | None, beta: float | None) -> None
     ],
 )
 def test_activations_without_all_of_their_numbers(name: str, numbers: dict[str, Any]) -> None:
-    check_op(node_of("RNN", activations=[name], **numbers), feeds_of("RNN"), symbolic=False, seeds=(0,))
+    check_op(
+        node_of("RNN", activations=[name], **numbers), feeds_of("RNN"), symbolic=False, seeds=(0,)
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "numbers"),
-    [("Affine", {}), ("Affine", {"activation_beta": [0.3]}), ("ScaledTanh", {"activation_alpha": [0.3]})],
+    [
+        ("Affine", {}),
+        ("Affine", {"activation_beta": [0.3]}),
+        ("ScaledTanh", {"activation_alpha": [0.3]}),
+    ],
 )
 def test_a_number_that_onnx_and_onnxruntime_take_for_different_ones_is_asked_for(
     name: str, numbers: dict[str, Any]
@@ -171,13 +191,23 @@ def test_a_number_that_onnx_and_onnxruntime_take_for_different_ones_is_asked_for
 @pytest.mark.parametrize("beta", [{}, {"activation_beta": [1.0]}])
 def test_lstm_with_an_affine_candidate(beta: dict[str, Any]) -> None:
     attributes = {"activations": ["Sigmoid", "Affine", "Tanh"], "activation_alpha": [0.5], **beta}
-    check_op(node_of("LSTM", operands_of("LSTM"), **attributes), feeds_of("LSTM"), onnxruntime=False, seeds=(0,))
+    check_op(
+        node_of("LSTM", operands_of("LSTM"), **attributes),
+        feeds_of("LSTM"),
+        onnxruntime=False,
+        seeds=(0,),
+    )
 
 
 def test_lstm_with_other_activations() -> None:
     attributes: dict[str, Any] = {"activations": ["HardSigmoid", "Softsign", "ScaledTanh"]}
     attributes |= {"activation_alpha": [0.3, 0.9], "activation_beta": [0.4, 1.1]}
-    check_op(node_of("LSTM", operands_of("LSTM"), **attributes), feeds_of("LSTM"), symbolic=False, onnxruntime=False)
+    check_op(
+        node_of("LSTM", operands_of("LSTM"), **attributes),
+        feeds_of("LSTM"),
+        symbolic=False,
+        onnxruntime=False,
+    )
 
 
 @pytest.mark.parametrize("kind", GATES)
@@ -191,7 +221,13 @@ def test_second_derivatives(kind: str) -> None:
 
 def test_lengths_of_zero_pass_the_initial_state_on() -> None:
     feeds = {**feeds_of("GRU"), "n": np.array([0, 2], np.int32)}
-    check_op(node_of("GRU", operands_of("GRU", True)), feeds, symbolic=False, onnxruntime=False, seeds=(0,))
+    check_op(
+        node_of("GRU", operands_of("GRU", True)),
+        feeds,
+        symbolic=False,
+        onnxruntime=False,
+        seeds=(0,),
+    )
 
 
 def test_activation_that_onnx_does_not_know() -> None:
