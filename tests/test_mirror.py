@@ -21,15 +21,17 @@ SIZE = 40  # lines of code above which a module wants a test file
 # reason: module -> the test file that is its home
 HOMES: dict[str, dict[str, str]] = {
     "seen through the command that has these options, reads this model, prints this report": {
-        "cli/check_grad": "cli/test_grad", "cli/limit_options": "cli/test_bad_input",
+        "cli/check_grad": "cli/test_grad", "cli/gradient_options": "cli/test_grad",
+        "cli/limit_options": "cli/test_bad_input",
         "cli/models": "cli/test_bad_input", "cli/options": "cli/test_bad_input", "cli/targets": "cli/test_optimize",
         "report/optimized": "cli/test_optimize", "report/proof": "cli/test_verify", "verify/blame": "cli/test_bad_input",
     },
     "a step of what this file tests whole": {
         "grad/batched_scan": "grad/test_opset", "grad/raised_functions": "grad/test_opset",
         "grad/checking/differences": "grad/checking/test_check", "grad/checking/probe": "grad/checking/test_check",
+        "grad/checking/vectors": "grad/checking/test_check",
         "grad/checking/report": "grad/checking/test_check", "grad/checking/rounding": "grad/checking/test_check",
-        "grad/differentiation": "grad/test_engine", "grad/prepare": "grad/test_engine",
+        "grad/api": "grad/test_request", "grad/differentiation": "grad/test_engine", "grad/prepare": "grad/test_engine",
         "grad/footprint": "grad/test_checkpoint", "grad/segments": "grad/test_checkpoint",
         "grad/formula_parameters": "grad/test_registry", "grad/nested_weights": "grad/test_request",
         "grad/scan": "grad/test_control_flow", "grad/tapes": "grad/test_loop",
@@ -37,6 +39,7 @@ HOMES: dict[str, dict[str, str]] = {
         "ir/bodies": "grad/test_bodies", "ir/reader": "ir/test_load", "ir/fault": "cli/test_bad_input",
         "ir/weights": "ir/test_save",
         "report/model_comparison": "report/test_diff",
+        "rewrite/interchangeable": "rewrite/test_context_forms",
         "rewrite/captures": "rewrite/test_match", "rewrite/pattern": "rewrite/test_match",
         "verify/feeds/data_flow": "verify/feeds/test_generate",
         "verify/changed_region": "pipeline/test_each",
@@ -60,6 +63,7 @@ HOMES: dict[str, dict[str, str]] = {
         "laws/quantized/operators": "passes/test_legalize",
         "laws/scales/backward": "passes/test_backward_fold_scale_axis",
         "laws/scales/forward": "passes/test_forward_fold_scale_axis",
+        "folding/groups": "passes/test_fold_constant",
         "folding/in_onnxruntime": "passes/test_fold_constant",
         "laws/transposed_products": "passes/test_simplify_transpose",
         "outlining/functions": "passes/test_outline", "outlining/groups": "passes/test_outline",

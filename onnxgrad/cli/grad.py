@@ -141,11 +141,16 @@ def _mark(args: argparse.Namespace, out: Output, asked: dict[str, Any], target: 
     return 0
 
 
-def _function(args: argparse.Namespace, out: Output, asked: dict[str, Any], target: Path | None) -> int:
-    """Write the model with the gradient of one function beside it, once that agrees with differences."""
+def _function(
+    args: argparse.Namespace, out: Output, asked: dict[str, Any], target: Path | None
+) -> int:
+    """Write the model with the gradient of one function beside it, once that agrees with
+    differences.
+    """
     if any(asked[k] is not None for k in ("wrt", "target", "stop", "checkpoint")):
         raise InputError(
-            "--function is by all operands, of all results: --wrt, --target, --stop and --checkpoint say nothing"
+            "--function is by all operands, of all results: --wrt, --target, --stop and "
+            "--checkpoint say nothing"
         )
     if not args.no_verify:
         require_runtime(args.provider)

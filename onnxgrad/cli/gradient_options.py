@@ -25,11 +25,13 @@ def add_gradient(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--target", action="append", metavar="NAME|INDEX",
-        help="default: the only output; several add up; parts as in 'logits[:,7]', whose elements are summed",
+        help="default: the only output; several add up; parts as in 'logits[:,7]', whose elements "
+             "are summed",
     )  # fmt: skip
     group.add_argument(
         "--stop", action="append", metavar="NAME|GLOB",
-        help="computed values at which gradients stop: constants to what is behind them, frozen what is before",
+        help="computed values at which gradients stop: constants to what is behind them, frozen "
+             "what is before",
     )  # fmt: skip
     group.add_argument(
         "--seed", choices=("ones", "input"), default="ones", dest="adjoint",
@@ -45,7 +47,12 @@ def add_gradient(parser: argparse.ArgumentParser) -> None:
 
 def gradient_options(args: argparse.Namespace) -> dict[str, Any]:
     """The arguments of `gradient` that the options say."""
-    return {"wrt": args.wrt, "target": args.target, "stop": args.stop, "checkpoint": _checkpoint(args.checkpoint)}
+    return {
+        "wrt": args.wrt,
+        "target": args.target,
+        "stop": args.stop,
+        "checkpoint": _checkpoint(args.checkpoint),
+    }
 
 
 def _checkpoint(marks: list[str]) -> Any:

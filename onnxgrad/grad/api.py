@@ -35,27 +35,38 @@ def gradient(
     """The model with one more output per requested value: the adjoint of that value, named by
     `names`.
 
-    `model` is a path, bytes, ModelProto or another object that `load` takes, and is not changed; what has no kind to
-    come back as gives a ModelProto, everything else its own kind. `wrt`: names or globs of inputs, initializers,
-    intermediate values, which may be sequences of tensors; None: every floating-point input; "params": every weight
-    that reaches the target, those of nested graphs too, which then move to the main graph; "!GLOB" takes away from
-    those named before it. What is a weight, and why, `onnxgrad inspect --weights` says. `target`: an output's name or
-    index, any value's name, a part of one such as "logits[:,7]", or a list, whose adjoints add up; None: the only
-    output. `seed="ones"`: targets are scalars, and of a part it is the sum; `seed="input"`: any shape, with a new graph
-    input `<target>_grad` of the target's type. `stop`: names or globs of computed values at which gradients stop: what
-    is behind them takes them for constants, and nothing flows on to what they are computed from.
-    `checkpoint`: a `Checkpoint`, value names, "auto" or a memory budget such as "512MB" (see
-    `onnxgrad.grad.segments.choose`); None: the marks in the file, if any. `ste`: rounding by QuantizeLinear and
-    DequantizeLinear passes adjoints straight through, an estimate; without it nothing passes, for the derivative of
-    rounding is zero. Raises InputError for a request that the model cannot answer: an unknown name, a value that is not
-    floating-point, no unique target. Warns when no requested value reaches the target, and when `wrt` holds a target
-    with `seed="input"`: `y_grad` is then the new input, so that the adjoint of `y` is returned as `y_grad_2`.
+    `model` is a path, bytes, ModelProto or another object that `load` takes, and is not changed;
+    what has no kind to come back as gives a ModelProto, everything else its own kind. `wrt`: names
+    or globs of inputs, initializers, intermediate values, which may be sequences of tensors; None:
+    every floating-point input; "params": every weight that reaches the target, those of nested
+    graphs too, which then move to the main graph; "!GLOB" takes away from those named before it.
+    What is a weight, and why, `onnxgrad inspect --weights` says. `target`: an output's name or
+    index, any value's name, a part of one such as "logits[:,7]", or a list, whose adjoints add up;
+    None: the only output. `seed="ones"`: targets are scalars, and of a part it is the sum;
+    `seed="input"`: any shape, with a new graph input `<target>_grad` of the target's type. `stop`:
+    names or globs of computed values at which gradients stop: what is behind them takes them for
+    constants, and nothing flows on to what they are computed from. `checkpoint`: a `Checkpoint`,
+    value names, "auto" or a memory budget such as "512MB" (see `onnxgrad.grad.segments.choose`);
+    None: the marks in the file, if any. `ste`: rounding by QuantizeLinear and DequantizeLinear
+    passes adjoints straight through, an estimate; without it nothing passes, for the derivative of
+    rounding is zero. Raises InputError for a request that the model cannot answer: an unknown name,
+    a value that is not floating-point, no unique target. Warns when no requested value reaches the
+    target, and when `wrt` holds a target with `seed="input"`: `y_grad` is then the new input, so
+    that the adjoint of `y` is returned as `y_grad_2`.
     """
     with limited(timeout, max_memory):
         program = load_own(model)
         check_room(program, model)
         found = differentiate(
-            program, wrt, target, seed=seed, checkpoint=checkpoint, ste=ste, stop=stop, simplify=simplify, names=names
+            program,
+            wrt,
+            target,
+            seed=seed,
+            checkpoint=checkpoint,
+            ste=ste,
+            stop=stop,
+            simplify=simplify,
+            names=names,
         )
     for note in found.notes:
         _log.info(note)

@@ -64,7 +64,9 @@ def differentiate(
     aside: names of values that `wrt` does not mean.
     """
     with collector_paused(), blaming(program.proto):
-        task = prepare(program, Question(wrt, target, seed, checkpoint, ste, simplify, names, aside, stop))
+        task = prepare(
+            program, Question(wrt, target, seed, checkpoint, ste, simplify, names, aside, stop)
+        )
         answer = _walk(task)
         finish(task)
         return answer
@@ -100,7 +102,12 @@ def _walk(task: Prepared) -> Gradient:
     names = zip(task.target_names, task.targets, strict=True)
     given = {name: seeds[v].name for name, v in names} if question.seed == "input" else {}
     return Gradient(
-        task.program, tuple(task.target_names), outputs, given, tuple(notes), tuple(v.name for v in task.stops)
+        task.program,
+        tuple(task.target_names),
+        outputs,
+        given,
+        tuple(notes),
+        tuple(v.name for v in task.stops),
     )
 
 
@@ -110,8 +117,12 @@ def _seed(target: Var, seed: Seed, name: str) -> Var:
     return constant(np.ones(()), target.dtype, name="one")
 
 
-def _return(block: BindingBlock, value: Var, adjoint: Var | None, name: str, forward: Collection[Binding]) -> str:
-    """Make the adjoint an output under `name` or one like it; an Identity only where it cannot carry that itself."""
+def _return(
+    block: BindingBlock, value: Var, adjoint: Var | None, name: str, forward: Collection[Binding]
+) -> str:
+    """Make the adjoint an output under `name` or one like it; an Identity only where it cannot
+    carry that itself.
+    """
     if adjoint is None:
         adjoint = zeros_of(value)
     name = block.program.names.fresh(name)

@@ -27,10 +27,11 @@ class GradientPass(Pass):
     """y, ... = f(x, ...) = y, ..., dt/dx, ...: the adjoints of the values `wrt` become further
     outputs.
 
-    `target`: an output or another value, or several separated by spaces; default: the only output. `wrt`: names and
-    globs separated by spaces, or params; default: every floating-point input. `seed`: ones or input. `checkpoint`:
-    auto, a memory budget, or names separated by spaces. `stop`: names and globs of values at which gradients stop. As
-    `onnxgrad grad`, for a model of opset 18 or above.
+    `target`: an output or another value, or several separated by spaces; default: the only output.
+    `wrt`: names and globs separated by spaces, or params; default: every floating-point input.
+    `seed`: ones or input. `checkpoint`: auto, a memory budget, or names separated by spaces.
+    `stop`: names and globs of values at which gradients stop. As `onnxgrad grad`, for a model of
+    opset 18 or above.
     """
 
     name: ClassVar[str] = "gradient"
@@ -84,4 +85,9 @@ class GradientPass(Pass):
             choice = choice[0]
         wrt: Any = PARAMS if self.wrt == PARAMS else self.wrt.split() or None
         stop = self.stop.split() or None
-        return {"target": self.target.split() or None, "wrt": wrt, "checkpoint": choice, "stop": stop}
+        return {
+            "target": self.target.split() or None,
+            "wrt": wrt,
+            "checkpoint": choice,
+            "stop": stop,
+        }

@@ -200,7 +200,9 @@ def why_zero(
         return max(reached), b.op in _ROUNDS  # rather a rounding than the Shape beside it
 
     reading = [b for b in between if any(v in alive for v in b.reads())]
-    stop = max((b for b in reading if not any(v in alive for v in b.outputs)), key=depth, default=None)
+    stop = max(
+        (b for b in reading if not any(v in alive for v in b.outputs)), key=depth, default=None
+    )
     return "" if stop is None else _why_it_ends(stop, ste)
 
 

@@ -40,7 +40,8 @@ class Question:
     """What is asked of a program: see `gradient`. Raises InputError for a seed or names that cannot
     be.
 
-    aside: values that `wrt` cannot mean, such as the constants of a loss. stop: where gradients stop.
+    aside: values that `wrt` cannot mean, such as the constants of a loss. stop: where gradients
+    stop.
     """
 
     wrt: Wrt
@@ -66,10 +67,11 @@ class Question:
 class Prepared:
     """A program whose forward part can be walked back.
 
-    targets, asked: the values, as they are now; target_names, asked_names: as they were called; seed_names: what the
-    targets' adjoints are called after. stops: where gradients stop. view: what the walk reads. anchors: Identities that
-    hold a place until the end. forward: the bindings that are none of ours. weights, functions: the names of those that
-    were there, and the functions that were called.
+    targets, asked: the values, as they are now; target_names, asked_names: as they were called;
+    seed_names: what the targets' adjoints are called after. stops: where gradients stop. view: what
+    the walk reads. anchors: Identities that hold a place until the end. forward: the bindings that
+    are none of ours. weights, functions: the names of those that were there, and the functions that
+    were called.
     """
 
     program: Program

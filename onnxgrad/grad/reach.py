@@ -23,12 +23,16 @@ _FLAT = {"Shape", "Size", "Floor", "Ceil", "Round", "Sign"}
 
 
 def values_reaching(
-    model: ModelProto, targets: Iterable[str], dtypes: Mapping[str, int | None], stops: Container[str] = ()
+    model: ModelProto,
+    targets: Iterable[str],
+    dtypes: Mapping[str, int | None],
+    stops: Container[str] = (),
 ) -> set[str]:
-    """The targets and every value from which a path leads to one of them, through floating-point values.
+    """The targets and every value from which a path leads to one of them, through floating-point
+    values.
 
-    `dtypes`: what is known of values by name; an unknown one may be a float. A node with nested graphs passes on
-    everything that they read. No path goes on before one of `stops`.
+    `dtypes`: what is known of values by name; an unknown one may be a float. A node with nested
+    graphs passes on everything that they read. No path goes on before one of `stops`.
     """
     makers: dict[str, list[NodeProto]] = {}
     for node in every_node(model.graph.node):

@@ -74,7 +74,9 @@ _INDEX = re.compile(r"-?[0-9]{1,99}")
 
 
 def target_value(block: BindingBlock, entry: str | int, values: Mapping[str, Var]) -> Var:
-    """The value of that name, or the output of that index. Raises InputError where there is none."""
+    """The value of that name, or the output of that index. Raises InputError where there is
+    none.
+    """
     outputs = _outputs(block)
     if isinstance(entry, str) and entry not in values and _INDEX.fullmatch(entry):
         entry = int(entry)

@@ -33,7 +33,9 @@ Place: TypeAlias = "int | slice"
 
 
 class Cut(NamedTuple):
-    """Targets of which parts are values now; labels: what the request called them, by their names."""
+    """Targets of which parts are values now; labels: what the request called them, by their
+    names.
+    """
 
     target: Target
     labels: Mapping[str, str]
@@ -41,10 +43,11 @@ class Cut(NamedTuple):
 
 
 def cut(block: BindingBlock, target: Target, *, summed: bool) -> Cut:
-    """The parts among the targets emitted behind their values; `summed`: down to a scalar, the others stay as they are.
+    """The parts among the targets emitted behind their values; `summed`: down to a scalar, the
+    others stay as they are.
 
-    Raises InputError for a part that is not spelled as one, has too many places or none within the value, or is of a
-    value that is unknown, no floating-point tensor, or of unknown rank.
+    Raises InputError for a part that is not spelled as one, has too many places or none within the
+    value, or is of a value that is unknown, no floating-point tensor, or of unknown rank.
     """
     entries = [target] if isinstance(target, (str, int)) or target is None else list(target)
     values = {v.name: v for v in block.vars()}
@@ -69,7 +72,9 @@ def cut(block: BindingBlock, target: Target, *, summed: bool) -> Cut:
 
 
 def with_parts(model: ModelProto, target: Target) -> tuple[ModelProto, Target, list[str]]:
-    """The model with the parts among the targets as outputs, the targets, and the names of these parts, if any."""
+    """The model with the parts among the targets as outputs, the targets, and the names of these
+    parts, if any.
+    """
     program = load(model)
     known = {v.name for v in program.main.vars()}
     entries = [target] if isinstance(target, (str, int)) or target is None else list(target)
@@ -103,15 +108,23 @@ def _range(place: Place) -> tuple[int, int, int]:
         return place, _END if place == -1 else place + 1, 1
     step = 1 if place.step is None else place.step
     first, last = (0, _END) if step > 0 else (_END, _BEGINNING)
-    return first if place.start is None else place.start, last if place.stop is None else place.stop, step
+    return (
+        first if place.start is None else place.start,
+        last if place.stop is None else place.stop,
+        step,
+    )
 
 
 def _places(entry: str, v: Var, text: str) -> list[Place]:
     """One for each axis. InputError as `cut` says."""
     if v.dtype not in FLOAT_DTYPES:
-        raise InputError(f"target '{entry}' is of {v.type or 'unknown type'}, not of a floating-point tensor")
+        raise InputError(
+            f"target '{entry}' is of {v.type or 'unknown type'}, not of a floating-point tensor"
+        )
     if v.shape is None:
-        raise InputError(f"target '{entry}': the rank of '{v.name}' is unknown, so no part of it can be taken")
+        raise InputError(
+            f"target '{entry}': the rank of '{v.name}' is unknown, so no part of it can be taken"
+        )
     words = text.split(",")
     given = [None if w.strip() == "..." else _place(entry, w) for w in words]
     missing = len(v.shape) - sum(p is not None for p in given)
@@ -120,10 +133,14 @@ def _places(entry: str, v: Var, text: str) -> list[Place]:
     if given.count(None) > 1:
         raise InputError(f"target '{entry}' has more than one '...'")
     dots = given.index(None) if None in given else len(given)
-    places = [p for p in [*given[:dots], *[slice(None)] * missing, *given[dots + 1 :]] if p is not None]
+    places = [
+        p for p in [*given[:dots], *[slice(None)] * missing, *given[dots + 1 :]] if p is not None
+    ]
     for axis, (place, size) in enumerate(zip(places, v.shape, strict=True)):
         if isinstance(size, int) and not _within(place, size):
-            raise InputError(f"target '{entry}': axis {axis} of '{v.name}: {v.type}' has no such element")
+            raise InputError(
+                f"target '{entry}': axis {axis} of '{v.name}: {v.type}' has no such element"
+            )
     return places
 
 
@@ -133,7 +150,8 @@ def _place(entry: str, word: str) -> Place:
     found = _RANGE.fullmatch(word)
     if found is None:
         raise InputError(
-            f"target '{entry}': '{word.strip()}' is no place along an axis; these are 7, -1, 2:5, ::2, : and ..."
+            f"target '{entry}': '{word.strip()}' is no place along an axis; these are 7, -1, 2:5, "
+            "::2, : and ..."
         )
     start, stop, step = (None if n is None else int(n) for n in found.groups())
     if step == 0:

@@ -1,7 +1,8 @@
-"""Values at which gradients stop: what is behind them takes them for constants, and nothing flows on before them.
+"""Values at which gradients stop: what is behind them takes them for constants, and nothing flows
+on before them.
 
-While the gradient is formed their readers read a Stopped, an Identity whose derivative is zero; the adjoint of the
-Stopped is that of the value.
+While the gradient is formed their readers read a Stopped, an Identity whose derivative is zero; the
+adjoint of the Stopped is that of the value.
 """
 
 from __future__ import annotations
@@ -31,10 +32,14 @@ zero(f"{INTERNAL}::{_STOPPED}", notes="a value at which gradients stop")
 def find_stops(block: BindingBlock, stop: Stop, values: Mapping[str, Var]) -> list[Var]:
     """The computed floating-point values that `stop` names, by names and globs.
 
-    Raises InputError for an unknown name, a glob without a match, an input or weight, and a value that a nested graph
-    returns.
+    Raises InputError for an unknown name, a glob without a match, an input or weight, and a value
+    that a nested graph returns.
     """
-    computed = {name: v for name, v in values.items() if v.definition is not None and not v.is_constant and is_float(v)}
+    computed = {
+        name: v
+        for name, v in values.items()
+        if v.definition is not None and not v.is_constant and is_float(v)
+    }
     found: dict[Var, None] = {}
     for entry in entries_of(stop, values):
         if entry in values or not is_glob(entry):
@@ -42,25 +47,37 @@ def find_stops(block: BindingBlock, stop: Stop, values: Mapping[str, Var]) -> li
             continue
         matching = [v for name, v in computed.items() if fnmatch.fnmatchcase(name, entry)]
         if not matching:
-            raise InputError(f"stop '{entry}' matches no computed floating-point value of the model")
+            raise InputError(
+                f"stop '{entry}' matches no computed floating-point value of the model"
+            )
         found.update(dict.fromkeys(matching))
     for v in found:
         if any(returning is not v.block for returning in blocks_returning(v)):
-            raise InputError(f"stop '{v.name}' is returned by a nested graph: stop at what that gives")
+            raise InputError(
+                f"stop '{v.name}' is returned by a nested graph: stop at what that gives"
+            )
     return list(found)
 
 
-def _named(block: BindingBlock, entry: str, values: Mapping[str, Var], computed: Mapping[str, Var]) -> Var:
+def _named(
+    block: BindingBlock, entry: str, values: Mapping[str, Var], computed: Mapping[str, Var]
+) -> Var:
     if entry in computed:
         return computed[entry]
     if entry not in values:
         raise InputError(
-            f"stop '{entry}' is no value of the model{did_you_mean(entry, computed)}{inside(block, entry)}"
+            f"stop '{entry}' is no value of the "
+            f"model{did_you_mean(entry, computed)}{inside(block, entry)}"
         )
     v = values[entry]
     if not is_float(v):
-        raise InputError(f"stop '{entry}' is {v.type or 'of unknown type'}: nothing flows through it anyway")
-    raise InputError(f"stop '{entry}' is an input or weight, with nothing before it: leave it out of wrt (!{entry})")
+        raise InputError(
+            f"stop '{entry}' is {v.type or 'of unknown type'}: nothing flows through it anyway"
+        )
+    raise InputError(
+        f"stop '{entry}' is an input or weight, with nothing before it: leave it out "
+        f"of wrt (!{entry})"
+    )
 
 
 def stop_at(block: BindingBlock, stops: Iterable[Var]) -> dict[Var, Var]:
@@ -68,7 +85,9 @@ def stop_at(block: BindingBlock, stops: Iterable[Var]) -> dict[Var, Var]:
     found = {}
     for v in stops:
         readers = list(v.users)
-        with emitting(block, sources=() if v.definition is None else (v.definition,), made_by="stop"):
+        with emitting(
+            block, sources=() if v.definition is None else (v.definition,), made_by="stop"
+        ):
             stopped: Var = op.domain(INTERNAL).Stopped(v)
         stopped.type = v.type
         for b in readers:
@@ -88,10 +107,16 @@ def lift_stops(program: Program) -> None:
 
 
 def cut_off(block: BindingBlock, zeros: Mapping[str, Var], stops: Sequence[Var]) -> list[str]:
-    """What to tell of requested values without an adjoint that would reach a value at which gradients stop."""
+    """What to tell of requested values without an adjoint that would reach a value at which
+    gradients stop.
+    """
     before = reaching(block, stops) if zeros and stops else set()
     names = [name for name, v in zeros.items() if v in before]
     if not names:
         return []
-    which = f"of '{names[0]}'" if len(names) == 1 else f"of {len(names)} values ('{names[0]}' and others)"
+    which = (
+        f"of '{names[0]}'"
+        if len(names) == 1
+        else f"of {len(names)} values ('{names[0]}' and others)"
+    )
     return [f"the gradient {which} is zero: it stops at {', '.join(repr(v.name) for v in stops)}"]

@@ -64,12 +64,12 @@ def training_step(
 ) -> TrainingStep:
     """One step of training as a graph, for any model whose gradient can be formed.
 
-    loss: a Loss, its text as `parse_loss` reads it, the name of a scalar value, a function of the model's values by
-    name, or None for the only output. optimizer: AdamW by default; weights narrower than float32 follow master weights,
-    which are states. wrt: the weights to train, as `gradient` takes them. metrics: values of the model that the step
-    returns beside the loss. stop: values at which gradients stop; the weights before them are frozen.
-    Raises InputError for a loss that does not fit, and for a weight that the file does not hold as floating-point
-    numbers.
+    loss: a Loss, its text as `parse_loss` reads it, the name of a scalar value, a function of the
+    model's values by name, or None for the only output. optimizer: AdamW by default; weights
+    narrower than float32 follow master weights, which are states. wrt: the weights to train, as
+    `gradient` takes them. metrics: values of the model that the step returns beside the loss. stop:
+    values at which gradients stop; the weights before them are frozen. Raises InputError for a loss
+    that does not fit, and for a weight that the file does not hold as floating-point numbers.
     """
     optimizer = optimizer or AdamW()
     program = load_own(model)
@@ -84,7 +84,9 @@ def training_step(
     for v in own_outputs:
         if v.name not in metrics and v is not target:
             block.remove_output(v)
-    found = differentiate(program, wrt, target.name, stop=stop, checkpoint=checkpoint, names="{}.grad", aside=of_loss)
+    found = differentiate(
+        program, wrt, target.name, stop=stop, checkpoint=checkpoint, names="{}.grad", aside=of_loss
+    )
     program, block = found.program, found.program.main
     values = {v.name: v for v in block.vars()}
     parameters = [_parameter(values[name]) for name in found.adjoints]

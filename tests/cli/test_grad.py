@@ -91,11 +91,30 @@ def test_stop_and_a_part_as_target(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["grad", source, "-o", str(out), *request]) == 0
     printed = capsys.readouterr().out
     assert "note: target 'logits[:,1]' is f32[2]: the gradient is that of its sum" in printed
-    assert "note: the gradient of 'x' is zero: it stops at 'h'" in printed and "gradient agrees" in printed
+    assert (
+        "note: the gradient of 'x' is zero: it stops at 'h'" in printed
+        and "gradient agrees" in printed
+    )
     assert [v.name for v in onnx.load(out).graph.output] == ["logits", "v_grad", "x_grad"]
     assert main(["check-grad", source, *request]) == 0
     assert "no path to the target from x" in capsys.readouterr().out
-    assert main(["grad", source, "-o", str(out), "--seed", "input", "--target", "logits[0]", "--wrt", "x"]) == 0
+    assert (
+        main(
+            [
+                "grad",
+                source,
+                "-o",
+                str(out),
+                "--seed",
+                "input",
+                "--target",
+                "logits[0]",
+                "--wrt",
+                "x",
+            ]
+        )
+        == 0
+    )
     assert "new input logits_slice_grad: the adjoint of logits[0]" in capsys.readouterr().out
     assert onnx.load(out).graph.input[-1].type.tensor_type.shape.dim[0].dim_value == 4
 

@@ -84,7 +84,9 @@ def test_what_is_only_before_a_stop_is_zero_and_said_to_be() -> None:
 
 
 def test_params_leaves_out_frozen_weights() -> None:
-    assert list(differentiate(load(parse(TEXT)), "params", seed="input", stop="h").adjoints) == ["v"]
+    assert list(differentiate(load(parse(TEXT)), "params", seed="input", stop="h").adjoints) == [
+        "v"
+    ]
 
 
 def test_the_graph() -> None:
@@ -106,7 +108,9 @@ def test_a_value_that_branches_read() -> None:
       y = If (c) <then_branch = a () => (float[3] p) { p = Mul (h, x) }, else_branch = b () => (float[3] q) { q = Sub (h, x) }> }"""
     for c in (True, False):
         assert check_gradient(parse(text), "x", stop="h", inputs={"c": np.array(c)}).ok
-    with pytest.raises(InputError, match=r"stop 'p' is no value of the model.*local to then_branch"):
+    with pytest.raises(
+        InputError, match=r"stop 'p' is no value of the model.*local to then_branch"
+    ):
         gradient(parse(text), "x", seed="input", stop="p")
 
 

@@ -117,7 +117,9 @@ def test_a_text_is_a_value_of_the_model_or_a_loss() -> None:
 
 
 def test_a_value_of_the_model_keeps_its_name_as_the_loss() -> None:
-    text = CLASSIFIER.replace("logits = Add (p, b)", "logits = Add (p, b) own = ReduceMax <keepdims = 0> (logits)")
+    text = CLASSIFIER.replace(
+        "logits = Add (p, b)", "logits = Add (p, b) own = ReduceMax <keepdims = 0> (logits)"
+    )
     model = onnx.parser.parse_model(text)
     for loss in ("own", lambda v: v["own"]):
         step = training_step(model, loss, SGD())

@@ -64,20 +64,23 @@ def check_gradient(
 ) -> GradientReport:
     """Check `gradient(model, wrt, target, **options)` numerically in random directions.
 
-    Targets that are no scalars, and parts of values, get a random adjoint. A value at which gradients stop is held
-    fixed while what is before it moves. `inputs` are used where given, the rest is generated from `seed`
-    and `dims`. That nothing was proved is in the report: no value could be judged, or 0 = 0 for all of them, but for
-    those that reach no target or are in `allow_empty`. Raises InputError as `gradient` does, `Unsupported` where the
-    float64 reference lacks an operator, NotProved where onnxruntime runs the model and refuses the gradient graph, and
-    RunFailed or LimitReached where `timeout` (seconds for everything, 300) or `max_memory` (half of what there is) does
-    not suffice.
+    Targets that are no scalars, and parts of values, get a random adjoint. A value at which
+    gradients stop is held fixed while what is before it moves. `inputs` are used where given, the
+    rest is generated from `seed` and `dims`. That nothing was proved is in the report: no value
+    could be judged, or 0 = 0 for all of them, but for those that reach no target or are in
+    `allow_empty`. Raises InputError as `gradient` does, `Unsupported` where the float64 reference
+    lacks an operator, NotProved where onnxruntime runs the model and refuses the gradient graph,
+    and RunFailed or LimitReached where `timeout` (seconds for everything, 300) or `max_memory`
+    (half of what there is) does not suffice.
     """
     source, target, parts = with_parts(_in_memory(model), target)
     program = load(source)
     scalar = all(v.shape == () for v in find_targets(program.main, target, scalar=False))
     dtypes = {v.name: v.dtype for v in program.main.vars()}
     sequences = {v.name for v in program.main.vars() if isinstance(v.type, SequenceType)}
-    found = differentiate(program, wrt, target, seed="ones" if scalar else "input", aside=parts, **options)
+    found = differentiate(
+        program, wrt, target, seed="ones" if scalar else "input", aside=parts, **options
+    )
     for strange in (name for name in allow_empty if name not in found.adjoints):
         raise InputError(f"--allow-empty {strange}: no gradient of it was asked for")
     graph = to_proto(found.program, weights=True)
@@ -90,13 +93,17 @@ def check_gradient(
     feeds = feeds_for(source, seed=seed, dims=dims, given=inputs)
     probe = probe_of(source, wrt, names, found.targets, found.stops)
     reference = Float64(probe.model)
-    zeros = {probe.deltas[n]: still for n, still in zero_deltas(source, feeds, names, sequences).items()}
+    zeros = {
+        probe.deltas[n]: still for n, still in zero_deltas(source, feeds, names, sequences).items()
+    }
 
     def unmoved(feeds: Mapping[str, Any]) -> dict[str, Any]:
         held = values_of(source, feeds, probe.held)
         return {**feeds, **zeros, **{probe.held[name]: value for name, value in held.items()}}
 
-    feeds, base = _where_finite(reference, probe, unmoved, [feeds] if inputs else [feeds, *_masks_alike(feeds)])
+    feeds, base = _where_finite(
+        reference, probe, unmoved, [feeds] if inputs else [feeds, *_masks_alike(feeds)]
+    )
     at = unmoved(feeds)
 
     rng = np.random.default_rng(seed)
@@ -126,7 +133,10 @@ def check_gradient(
         checks.append(check)
     checks = second_look(checks, directions, gradients, by, graph, given, found)
     reaching = values_reaching(source, found.targets, dtypes, found.stops)
-    checks = [replace(c, unreachable=c.name not in reaching, allowed=c.name in allow_empty) for c in checks]
+    checks = [
+        replace(c, unreachable=c.name not in reaching, allowed=c.name in allow_empty)
+        for c in checks
+    ]
     return GradientReport(tuple(checks), limit, provider, found.notes)
 
 

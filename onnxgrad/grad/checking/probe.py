@@ -21,10 +21,12 @@ from onnxgrad.ir.var import Var
 
 @dataclass(frozen=True)
 class Probe:
-    """The model with `x + delta` for each named value x, and a constant for each at which gradients stop.
+    """The model with `x + delta` for each named value x, and a constant for each at which gradients
+    stop.
 
-    deltas: the input that moves each named value. held: the input that readers of each value take for it at which
-    gradients stop. outputs: what the model calls each target, moved if it is named too, held if gradients stop there.
+    deltas: the input that moves each named value. held: the input that readers of each value take
+    for it at which gradients stop. outputs: what the model calls each target, moved if it is named
+    too, held if gradients stop there.
     """
 
     model: ModelProto
@@ -34,9 +36,15 @@ class Probe:
 
 
 def probe_of(
-    source: ModelProto, wrt: Wrt, names: Sequence[str], targets: Sequence[str], stops: Sequence[str] = ()
+    source: ModelProto,
+    wrt: Wrt,
+    names: Sequence[str],
+    targets: Sequence[str],
+    stops: Sequence[str] = (),
 ) -> Probe:
-    """The probe that moves the values `names`. Raises InputError for one that a nested graph returns."""
+    """The probe that moves the values `names`. Raises InputError for one that a nested graph
+    returns.
+    """
     program = load(source)
     hoist_requested(program, wrt)
     block = program.main
@@ -54,8 +62,13 @@ def probe_of(
             moved = moved_by(read[name], delta)
             _read_instead(read[name], moved, users)
             deltas[name], read[name] = delta.name, moved
-            if any(values[name] in nested.outputs for b in block.walk() for nested in b.blocks.values()):
-                raise InputError(f"'{name}' is returned by a nested graph: it cannot be moved to take differences")
+            if any(
+                values[name] in nested.outputs for b in block.walk() for nested in b.blocks.values()
+            ):
+                raise InputError(
+                    f"'{name}' is returned by a nested graph: it cannot be moved to "
+                    "take differences"
+                )
         for name in [n for n in targets if n in stops and n not in names]:
             read[name] = op.Identity(read[name])
     outputs = {t: read[t].name for t in targets}

@@ -56,10 +56,15 @@ def zero_deltas(
     names = list(names)
     unknown = [n for n in names if n in sequences and n not in feeds]
     values = {**feeds, **values_of(model, feeds, unknown)}
-    return {n: [np.zeros(np.shape(v)) for v in values[n]] if n in sequences else np.zeros(()) for n in names}
+    return {
+        n: [np.zeros(np.shape(v)) for v in values[n]] if n in sequences else np.zeros(())
+        for n in names
+    }
 
 
-def values_of(model: ModelProto, feeds: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+def values_of(
+    model: ModelProto, feeds: Mapping[str, Any], names: Collection[str]
+) -> dict[str, Any]:
     """What the float64 reference computes for any values of the model's main graph."""
     if not names:
         return {}

@@ -83,7 +83,9 @@ class Output(Loss):
             return value
         if element_count(value.shape) == 1:
             return op.Reshape(value, np.zeros(0, np.int64))
-        raise InputError(f"the loss '{value.name}' is {value.type}, not a scalar: reduce it, or choose a loss")
+        raise InputError(
+            f"the loss '{value.name}' is {value.type}, not a scalar: reduce it, or choose a loss"
+        )
 
 
 @dataclass(frozen=True)
