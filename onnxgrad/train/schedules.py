@@ -13,7 +13,7 @@ your own is a subclass with one method, `after`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from typing import Any, Literal
@@ -37,14 +37,8 @@ class Schedule(ABC):
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            value = getattr(self, f.name)
-            if isinstance(value, (int, float, np.number)) and not isinstance(value, bool):
-                whole = f.type == "int"
-                least = 1 if whole else 0
-                if not np.isfinite(value) or value < least or (whole and value != int(value)):
-                    kind = "whole number from 1 on" if whole else "finite number, at least 0"
-                    raise InputError(f"{self.name}: {f.name} must be a {kind}, not {value}")
-                object.__setattr__(self, f.name, int(value) if whole else float(value))
+            if f.type in ("int", "float"):
+                object.__setattr__(self, f.name, _number(self.name, f.name, getattr(self, f.name), f.type == "int"))
 
     @property
     def name(self) -> str:
@@ -166,6 +160,12 @@ class MultiStep(Schedule):
     milestones: tuple[int, ...]
     gamma: float = 0.1
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = self.milestones if isinstance(self.milestones, Iterable) else (self.milestones,)
+        milestones = tuple(int(_number(self.name, "milestones", m, True)) for m in given)
+        object.__setattr__(self, "milestones", milestones)
+
     def after(self, done: Number, math: Any) -> Number:
         """The rate."""
         rate: Number = np.float64(self.lr)
@@ -267,6 +267,15 @@ def warm_up(then: Schedule, steps: int, start_factor: float = 0.0) -> Schedule:
     from its beginning.
     """
     return Sequential((Linear(then(1), start_factor, 1.0, steps), then), (steps,))
+
+
+def _number(owner: str, name: str, value: Any, whole: bool) -> float:
+    """The value as Python's own number. Raises InputError for what is none, or out of its range."""
+    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and bool(np.isfinite(value))
+    if not number or value < (1 if whole else 0) or (whole and value != int(value)):
+        kind = "whole number from 1 on" if whole else "finite number, at least 0"
+        raise InputError(f"{owner}: {name} must be a {kind}, not {value!r}")
+    return int(value) if whole else float(value)
 
 
 def _cosine(start: float, end: float, part: Number, math: Any) -> Number:
