@@ -38,7 +38,8 @@ class Schedule(ABC):
     def __post_init__(self) -> None:
         for f in fields(self):
             if f.type in ("int", "float"):
-                object.__setattr__(self, f.name, _number(self.name, f.name, getattr(self, f.name), f.type == "int"))
+                number = _number(self.name, f.name, getattr(self, f.name), f.type == "int")
+                object.__setattr__(self, f.name, number)
 
     @property
     def name(self) -> str:
@@ -271,8 +272,13 @@ def warm_up(then: Schedule, steps: int, start_factor: float = 0.0) -> Schedule:
 
 def _number(owner: str, name: str, value: Any, whole: bool) -> float:
     """The value as Python's own number. Raises InputError for what is none, or out of its range."""
-    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and bool(np.isfinite(value))
-    if not number or value < (1 if whole else 0) or (whole and value != int(value)):
+    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    if (
+        not number
+        or not np.isfinite(value)
+        or value < (1 if whole else 0)
+        or (whole and value != int(value))
+    ):
         kind = "whole number from 1 on" if whole else "finite number, at least 0"
         raise InputError(f"{owner}: {name} must be a {kind}, not {value!r}")
     return int(value) if whole else float(value)

@@ -143,6 +143,10 @@ def test_numbers_that_make_no_scaling(options: Any) -> None:
         LossScaling(**options)
 
 
+def test_a_scale_may_be_below_1() -> None:
+    assert LossScaling(0.5).state()["scale"] == 0.5
+
+
 @pytest.mark.torch
 @pytest.mark.filterwarnings("default")
 def test_the_record_is_what_pytorch_computes() -> None:

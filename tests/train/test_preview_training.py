@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
+from onnxgrad.errors import InputError
 from onnxgrad.pipeline.optimize import optimize
 from onnxgrad.train.preview_training import DOMAIN
 from onnxgrad.verify.running.run import run
@@ -54,6 +55,21 @@ def test_gradient_at_the_operands_value(operand: str) -> None:
     at = feeds[operand].astype(np.float64)
     expected = np.tanh(at) + at * (1 - np.tanh(at) ** 2)
     np.testing.assert_allclose(run(model, feeds)["d"], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("binding", "words"),
+    [
+        ('Gradient <xs = ["q"], y = "y"> (x)', "names 'q', which is no value"),
+        ('Gradient <xs = ["x"], y = "q"> (x)', "names 'q', which is no value"),
+        ('Gradient <xs = ["x"], y = "y"> (x, h)', "2 operands for 1 names"),
+        ("Momentum (r, i, x, h)", "2 tensors, not 3 for each"),
+    ],
+)
+def test_bindings_that_say_nothing(binding: str, words: str) -> None:
+    text = GRADIENT.partition("d = ai")[0].replace("(float[3] x", "(float r, int64 i, float[3] x")
+    with pytest.raises(InputError, match=words):
+        lowered(onnx.parser.parse_model(f"{text}d = ai.onnx.preview.training.{binding} }}"))
 
 
 def test_what_it_does_not_touch() -> None:

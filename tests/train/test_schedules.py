@@ -145,7 +145,10 @@ def test_one_of_your_own() -> None:
         (lambda: Constant(-1.0), "at least 0, not -1.0"),
         (lambda: Cosine(1.0, 0), "cosine: T_max must be a whole number from 1 on, not 0"),
         (lambda: Step(1.0, 2.5), "step_size must be a whole number"),  # type: ignore[arg-type]
-        (lambda: Cosine("hello", 10), "cosine: lr must be a finite number, at least 0, not 'hello'"),  # type: ignore[arg-type]
+        (
+            lambda: Cosine("hello", 10),
+            "cosine: lr must be a finite number, at least 0, not 'hello'",
+        ),  # type: ignore[arg-type]
         (lambda: Exponential(1.0, True), "gamma must be"),
         (lambda: MultiStep(1.0, (3, 0)), "milestones must be a whole number from 1 on, not 0"),
         (lambda: OneCycle(1.0, 10, anneal_strategy="exp"), "'cos' or 'linear'"),  # type: ignore[arg-type]

@@ -102,6 +102,21 @@ def test_hyperparameters_out_of_range(made: Any, words: str) -> None:
         made()
 
 
+def test_defaults() -> (
+    None
+):  # which the next test compares with PyTorch's, and Lion's are the paper's
+    rates = {"sgd": 1e-3, "adam": 1e-3, "adamw": 1e-3, "nadam": 2e-3, "adagrad": 1e-2, "rmsprop": 1e-2,
+             "adadelta": 1.0, "lion": 1e-4, "adafactor": 1e-2}  # fmt: skip
+    assert {name: cls().lr for name, cls in OPTIMIZERS.items()} == rates
+    assert asdict(Lion()) == {
+        "lr": 1e-4,
+        "maximize": False,
+        "betas": (0.9, 0.99),
+        "weight_decay": 0.0,
+    }
+    assert [name for name, cls in OPTIMIZERS.items() if not cls.elementwise] == ["adafactor"]
+
+
 @pytest.mark.torch
 def test_names_and_defaults_are_those_of_pytorch() -> None:
     import torch
