@@ -24,7 +24,7 @@ _PARAMETERS = frozenset(
 )  # fmt: skip
 _BUFFERS = re.compile(
     r"(.*_)?(buffers?|num_batches_tracked|inv_freq|freqs_cis|(cos|sin)_cached|cached_(cos|sin)|position_ids|masks?|"
-    r"masked_bias)"
+    r"masked_bias|weight_[uv]|_[uv])"
 )
 _STATISTICS = re.compile(r"(.*_)?((running|moving)_)?(means?|stds?|vars?|variances?)")
 # what torch.onnx calls folded weights, by the operator that reads them

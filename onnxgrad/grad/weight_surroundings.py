@@ -104,6 +104,20 @@ def scaled_again(v: Var, fixed: Collection[Var]) -> bool:
     return any(b.op == "Mul" and any(w in fixed for w in b.inputs) for b in _behind(v, MOVES))
 
 
+def standardises(by: Reader, fixed: Collection[Var]) -> bool:
+    """(x - m) / s or (x - m) * s with constants m and s: the reader subtracts m or divides by s."""
+    if by.binding.op == "Sub":
+        return any(
+            b.op in ("Div", "Mul") and any(w in fixed for w in b.inputs)
+            for b in _behind(by.binding.out, MOVES)
+        )
+    if by.binding.op != "Div":
+        return False
+    divided = _source(by.binding.inputs[0])
+    b = None if divided is None else divided.definition
+    return b is not None and b.op == "Sub" and b.inputs[1] in fixed
+
+
 def is_rotary(by: Reader, array: Array) -> bool:
     """x * cos + rotated(x) * sin: the products with two constants, a cosine and a sine of the
     same angles, add up.

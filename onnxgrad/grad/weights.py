@@ -24,6 +24,7 @@ from onnxgrad.grad.weight_surroundings import (
     is_rotary,
     makes_angles,
     scaled_again,
+    standardises,
 )
 from onnxgrad.grad.weight_values import (
     is_formula_number,
@@ -41,6 +42,8 @@ from onnxgrad.ir.var import Var
 _ENDS = frozenset(WEIGHTS) | {"Sub", "Sqrt"}
 # fewer elements than that prove nothing by themselves; so many of a large matrix are looked at
 _FEW, _SAMPLE = 8, 4096
+# what a name says of a module's own values
+_OWNED = ("parameter", "attribute")
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,7 @@ def _buffer(c: _Constant, by: Reader) -> Decision | None:
 def _no_weight_by_operand(c: _Constant, by: Reader) -> Decision | None:
     """Statistics, bounds, scales of quantisation and of Resize."""
     what = OTHERS.get(by.binding.op, {}).get(by.slot)
-    if what is None and by.binding.op == "Clip" and c.name not in ("parameter", "attribute"):
+    if what is None and by.binding.op == "Clip" and c.name not in _OWNED:
         what = "bound of a Clip"
     return None if what is None else _no(what)
 
@@ -182,12 +185,12 @@ def _fixed_table(c: _Constant, by: Reader) -> Decision | None:
 
     All one number is how adapters start, so that this is no pattern here.
     """
-    if not operand(by) or c.name in ("parameter", "attribute") or c.in_a_line or c.array is None:
+    if not operand(by) or c.name in _OWNED or c.in_a_line or c.array is None:
         return None
     if is_sinusoidal(c.array):
         return _no(f"{operand(by)}, but sines of the position")
     if c.name == "constant" and operand(by) in FILTERS and not is_uniform(c.array):
-        found = pattern(c.array.reshape(-1)[:_SAMPLE])
+        found = pattern(c.array.reshape(-1)[:: max(1, c.array.size // _SAMPLE)])
         if found and not found.startswith("all "):
             return _no(f"{operand(by)}, but {found}")
     return None
@@ -230,7 +233,7 @@ def _number(c: _Constant, by: Reader) -> Decision | None:
     """One element: what a name calls a parameter's, or no formula has."""
     if not c.one:
         return None
-    if c.name in ("parameter", "attribute"):
+    if c.name in _OWNED:
         return _yes("a number that has a parameter's name")
     if c.name == "constant" or c.v.is_constant > (c.v.initializer is not None):
         return _no("a number of the formula")
@@ -252,17 +255,14 @@ def _statistic(c: _Constant, by: Reader) -> Decision | None:
     """Means are subtracted and spreads divided by, where weights are added and multiplied with."""
     if by.binding.op == "Sqrt" and by.binding.out in c.fixed:
         return _no("under a root: a variance")
-    if (
-        by.binding.op in ("Sub", "Div")
-        and by.slot == 1
-        and c.name not in ("parameter", "attribute")
-    ):
-        return _no(
-            "a mean of data: it is subtracted"
-            if by.binding.op == "Sub"
-            else "a spread of data: it is divided by"
-        )
-    return None
+    divides = by.binding.op == "Div"
+    if by.slot != 1 or not (divides or by.binding.op == "Sub") or c.name in _OWNED:
+        return None
+    if c.name != "constant" and not standardises(by, c.fixed):
+        return None
+    return _no(
+        "a spread of data: it is divided by" if divides else "a mean of data: it is subtracted"
+    )
 
 
 def _with_a_pattern(c: _Constant, by: Reader) -> Decision | None:

@@ -290,6 +290,36 @@ def test_a_decomposed_batch_normalisation() -> None:
     assert not any(found[n].is_weight for n in ("m", "v", "eps"))
 
 
+def test_data_are_standardised_and_temperatures_divided_by() -> None:
+    """(x - m) / s is how data begin; a division alone may be by what was learned."""
+    body = """d = Sub (x, m) n = Div (d, s) h = MatMul (n, w) t = Div (h, tau) y = ReduceSum <keepdims = 0> (t)"""
+    constants = {
+        "m": trained(6),
+        "s": np.exp(trained(6)),
+        "w": trained(6, 6),
+        "tau": np.exp(trained(6)),
+    }
+    assert weights(model_of(body, constants)) == {"w", "tau"}
+
+
+def test_a_dead_filter_is_no_table_of_sines() -> None:
+    """The first filters are zeros, which any frequency fits; a basis of cosines under no name is told."""
+    body = "h = Conv (x, val_7) y = ReduceSum <keepdims = 0> (h)"
+    dead = trained(6, 8, 5)
+    dead[:3] = 0
+    assert weights(model_of(body, {"val_7": dead})) == {"val_7"}
+    basis = np.cos(2 * np.pi * np.outer(np.arange(6), np.arange(5)) / 7)[:, None] * np.ones(
+        (1, 8, 1)
+    )
+    assert not weights(
+        model_of(
+            "h = Conv (x, val_7) y = ReduceSum <keepdims = 0> (h)",
+            {"val_7": basis[:, :1]},
+            "float[2,1,9] x",
+        )
+    )
+
+
 def test_weight_normalisation_of_a_matrix() -> None:
     """w = g v / |v|: both are weights, though constants alone make the matrix."""
     body = """q = Mul (v, v) s = ReduceSum (q, axes) n = Sqrt (s) u = Div (v, n) w = Mul (u, g) h = MatMul (x, w)
