@@ -25,7 +25,18 @@ from onnxgrad.train.losses import (
 )
 from onnxgrad.train.manifest import Manifest
 from onnxgrad.train.metrics import accuracy
-from onnxgrad.train.optimizers import SGD, Adam, AdamW, Optimizer
+from onnxgrad.train.optimizers import (
+    SGD,
+    Adadelta,
+    Adafactor,
+    Adagrad,
+    Adam,
+    AdamW,
+    Lion,
+    NAdam,
+    Optimizer,
+    RMSprop,
+)
 from onnxgrad.train.step import TrainingStep, training_step
 from onnxgrad.train.store import read_step, save_step
 from onnxgrad.train.trainer import Diverged, Trainer
@@ -35,6 +46,9 @@ __all__ = [
     "L1",
     "MSE",
     "SGD",
+    "Adadelta",
+    "Adafactor",
+    "Adagrad",
     "Adam",
     "AdamW",
     "Arrays",
@@ -53,10 +67,13 @@ __all__ = [
     "KLDiv",
     "L1Penalty",
     "L2Penalty",
+    "Lion",
     "Loss",
     "Manifest",
+    "NAdam",
     "Optimizer",
     "Output",
+    "RMSprop",
     "SequenceCrossEntropy",
     "SmoothL1",
     "Trainer",

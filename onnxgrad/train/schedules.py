@@ -2,12 +2,15 @@
 
 A step counts from 1, as the input `step` of a training step does: `schedule(1)` is the rate of the
 first update, PyTorch's at `last_epoch` 0. Classes and fields are called as in
-torch.optim.lr_scheduler, without "LR"; each has the rate that it scales as its first field. One of
-your own is a subclass with one method, `after`.
+torch.optim.lr_scheduler, without "LR" and Cosine for CosineAnnealingLR; each has the rate that it
+scales as its first field. One of your own is a subclass with one method, `after`.
 
     schedule = warm_up(Cosine(1e-3, T_max=900), steps=100)
     schedule(1), schedule(100)            # floats, for the input `learning_rate`
     schedule.emit(step)                   # or the same as a value of the graph
+
+A step with the schedule inside has no input `learning_rate`: what `emit` gives is the learning rate
+of its `Moment`.
 """
 
 from __future__ import annotations

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.train import SGD, Optimizer
+from onnxgrad.train import SGD, Optimizer, array_math
 from onnxgrad.train.optimizers import (
     OPTIMIZERS,
     Adadelta,
@@ -19,6 +20,7 @@ from onnxgrad.train.optimizers import (
     Adam,
     AdamW,
     Lion,
+    Moment,
     NAdam,
     RMSprop,
 )
@@ -100,6 +102,14 @@ def test_the_manifest_names_the_hyperparameters() -> None:
 def test_hyperparameters_out_of_range(made: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         made()
+
+
+def test_a_moment() -> None:
+    at = Moment(np.float32(0.1), np.float64(2), array_math, TensorProto.FLOAT16)
+    assert at.rate == np.float16(0.1) and at.rate.dtype == np.float16
+    assert at.correction(0.9) == 1 - 0.9**2 and at.correction(0.5) == 0.75
+    wide = at.of(TensorProto.DOUBLE)
+    assert wide.rate.dtype == np.float64 and wide.number(np.float32(0.5)).dtype == np.float64
 
 
 def test_defaults() -> (
