@@ -45,22 +45,25 @@ class Loss(ABC):
         return Sum(((1.0, self), (1.0, other)))
 
     def __mul__(self, factor: float) -> Loss:
-        return Sum(((float(factor), self),))
+        return Sum(((factor, self),))
 
     __rmul__ = __mul__
 
 
 @dataclass(frozen=True)
 class Sum(Loss):
-    """w1 L1 + w2 L2 + ..., in the widest precision among the terms. Raises InputError for a
-    weight not finite.
+    """w1 L1 + w2 L2 + ..., in the widest precision among the terms.
+
+    Raises InputError for a weight that is not finite, and for a term that is no loss.
     """
 
     terms: tuple[tuple[float, Loss], ...]
 
     def __post_init__(self) -> None:
-        for weight, _ in self.terms:
-            check_finite("a loss", weight=weight)
+        for weight, loss in self.terms:
+            check_finite("a sum of losses", weight=weight)
+            if not isinstance(loss, Loss):
+                raise InputError(f"a sum of losses cannot have {loss!r}, which is no Loss")
 
     def emit(self, place: Place) -> Var:
         """The weighted sum."""
@@ -141,7 +144,7 @@ def weighted_sum(parts: Sequence[tuple[float, Var]]) -> Var:
         parts = [(weight, wide(v)) for weight, v in parts]
     if len({v.dtype for _, v in parts}) > 1:
         parts = [(weight, op.Cast(v, to=TensorProto.DOUBLE)) for weight, v in parts]
-    first, *others = [v if weight == 1.0 else weight * v for weight, v in parts]
+    first, *others = [v if weight == 1.0 else float(weight) * v for weight, v in parts]
     for term in others:
         first = first + term
     return first

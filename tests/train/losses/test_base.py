@@ -75,10 +75,18 @@ def test_a_function_may_ask_for_labels() -> None:
     assert list(run(graph, feeds).values()) == [1.5]
 
 
-@pytest.mark.parametrize("weight", [float("nan"), float("inf")])
-def test_weights_of_terms_are_finite(weight: float) -> None:
+@pytest.mark.parametrize("weight", [float("nan"), float("inf"), "0.5", MSE()])
+def test_weights_of_terms_are_finite_numbers(weight: Any) -> None:
     with pytest.raises(InputError, match=r"weight must be a finite number"):
-        weight * MSE()
+        MSE() * weight
+
+
+def test_terms_are_losses() -> None:
+    with pytest.raises(InputError, match=r"cannot have 'mse', which is no Loss"):
+        MSE() + "mse"  # type: ignore[operator]
+    z = {"z": np.ones((2, 3))}
+    found_ = [found(w * MSE(), z, {"target": np.zeros((2, 3))})[0] for w in (2, 2.0, np.float32(2), np.int64(2))]
+    assert found_ == [2.0] * 4
 
 
 def test_a_sum_of_nothing() -> None:
