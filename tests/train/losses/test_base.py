@@ -85,7 +85,10 @@ def test_terms_are_losses() -> None:
     with pytest.raises(InputError, match=r"cannot have 'mse', which is no Loss"):
         MSE() + "mse"  # type: ignore[operator]
     z = {"z": np.ones((2, 3))}
-    found_ = [found(w * MSE(), z, {"target": np.zeros((2, 3))})[0] for w in (2, 2.0, np.float32(2), np.int64(2))]
+    found_ = [
+        found(w * MSE(), z, {"target": np.zeros((2, 3))})[0]
+        for w in (2, 2.0, np.float32(2), np.int64(2))
+    ]
     assert found_ == [2.0] * 4
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from onnx import TensorProto
@@ -9,7 +11,7 @@ from onnx import TensorProto
 import onnxgrad
 from onnxgrad.train.losses import CrossEntropy
 from onnxgrad.verify.running.run import run
-from tests.train.losses.common import found, through, with_loss
+from tests.train.losses.common import check, found, log_softmax, through, with_loss
 
 RNG = np.random.default_rng(0)
 Z = 2 * RNG.standard_normal((4, 3))
@@ -56,3 +58,28 @@ def test_a_class_that_cannot_be() -> None:
     np.testing.assert_allclose(value, np.log1p(np.exp(-1)))
     p = 1 / (1 + np.exp(1))
     np.testing.assert_allclose(gradient["z"], [[p / 2, 0, -p / 2], [-p / 2, p / 2, 0]])
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("weight", [None, WEIGHT])
+@pytest.mark.parametrize("shape", [(4, 3), (2, 3, 2), (2, 3, 2, 2)])
+def test_by_the_formula_with_axes_behind_the_classes(
+    shape: tuple[int, ...], weight: Any, smoothing: float, reduction: Any
+) -> None:
+    w = np.array(weight or np.ones(3))
+
+    def formula(z: np.ndarray, labels: np.ndarray) -> float:
+        rows, right = np.moveaxis(log_softmax(z, 1), 1, -1).reshape(-1, 3), labels.reshape(-1)
+        rows, right = rows[right != 1], right[right != 1]
+        sharp = -(w[right] * rows[range(len(right)), right]).sum()
+        total = (1 - smoothing) * sharp - smoothing / 3 * (w * rows).sum()
+        return float(total / w[right].sum() if reduction == "mean" else total)
+
+    loss = CrossEntropy(
+        weight=weight, label_smoothing=smoothing, reduction=reduction, ignore_index=1
+    )
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, 3, (shape[0], *shape[2:]))
+    labels.reshape(-1)[:2] = 1, 2
+    check(loss, formula, {"z": rng.standard_normal(shape)}, {"labels": labels})
