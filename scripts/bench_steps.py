@@ -77,21 +77,27 @@ def compare(name: str, rounds: int, threads: int) -> str:
     def ratio(a: str, b: str) -> float:
         return statistics.median(x / y for x, y in zip(times[a], times[b], strict=True))
 
-    shown = " | ".join(f"{1000 * statistics.median(times[f]):.1f}" for f in ("blocks", "graph", "eager", "fused"))
+    shown = " | ".join(
+        f"{1000 * statistics.median(times[f]):.1f}" for f in ("blocks", "graph", "eager", "fused")
+    )
     ratios = f"{ratio('blocks', 'eager'):.2f} | {ratio('blocks', 'fused'):.2f} | {ratio('graph', 'blocks'):.2f}"
     return f"| {name} | {shown} | {ratios} |"
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", default=SIX)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     print(f"CPU milliseconds per step, {args.threads} thread(s)\n")
-    print("| model | blocks | graph | PyTorch | fused | blocks/PyTorch | blocks/fused | graph/blocks |")
+    print(
+        "| model | blocks | graph | PyTorch | fused | blocks/PyTorch | blocks/fused | graph/blocks |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     for name in args.names:
         print(compare(name, args.rounds, args.threads), flush=True)

@@ -4,12 +4,7 @@ the command line.
 
 from __future__ import annotations
 
-import ast
-import difflib
 import re
-from collections.abc import Iterator
-from dataclasses import MISSING, fields
-from typing import Any
 
 from onnxgrad.errors import InputError
 from onnxgrad.train.losses.base import Loss, Output, Sum
@@ -19,6 +14,7 @@ from onnxgrad.train.losses.embedding import Cosine, CosineEmbedding, TripletMarg
 from onnxgrad.train.losses.penalty import L1Penalty, L2Penalty
 from onnxgrad.train.losses.probability import BCEWithLogits, KLDiv
 from onnxgrad.train.losses.regression import L1, MSE, Huber, SmoothL1
+from onnxgrad.train.written import built, close
 
 _ALL: tuple[type[Loss], ...] = (
     CrossEntropy, SequenceCrossEntropy, BCEWithLogits, KLDiv, MSE, L1, Huber, SmoothL1, Cosine,
@@ -28,7 +24,6 @@ LOSSES: dict[str, type[Loss]] = {cls.name: cls for cls in _ALL}
 
 _NUMBER = r"[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?"
 _TERM = re.compile(rf"\s*(?:({_NUMBER})\s*\*)?\s*([^\s+*{{}}]+)\s*(?:\{{([^{{}}]*)\}})?\s*(\+|$)")
-_OPTION = re.compile(r"\s*(\w+)\s*=\s*([^,\[\]]*(?:\[[^\]]*\][^,\[\]]*)*)\s*(?:,|$)")
 
 
 def parse_loss(text: str) -> Loss:
@@ -60,45 +55,6 @@ def _loss(name: str, options: str | None) -> Loss:
         if options is None:
             return Output(name)
         raise InputError(
-            f"unknown loss '{name}'{_close(name, LOSSES)}: choose from {', '.join(sorted(LOSSES))}"
+            f"unknown loss '{name}'{close(name, LOSSES)}: choose from {', '.join(sorted(LOSSES))}"
         )
-    known = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]  # every subclass is a dataclass
-    given: dict[str, Any] = {}
-    for key, value in _options(name, options or ""):
-        if key not in known:
-            raise InputError(
-                f"{name} has no option '{key}'{_close(key, known)}; it has {', '.join(known)}"
-            )
-        given[key] = value if "str" in str(known[key].type) and value != "none" else _value(value)
-    lacking = [k for k, f in known.items() if f.default is MISSING and k not in given]
-    if lacking:
-        raise InputError(f"{name} needs the option {lacking[0]}: write {name}{{{lacking[0]}=...}}")
-    return cls(**given)
-
-
-def _options(name: str, text: str) -> Iterator[tuple[str, str]]:
-    position = 0
-    while text[position:].strip():
-        found = _OPTION.match(text, position)
-        if found is None:
-            raise InputError(
-                f"cannot read the options of {name} at '{text[position:]}': write option=value"
-            )
-        yield found[1], found[2].strip()
-        position = found.end()
-
-
-def _value(text: str) -> Any:
-    """A number, a list of numbers, true, false, none, or a word."""
-    words = {"true": True, "false": False, "none": None, "inf": float("inf")}
-    if text.lower() in words:
-        return words[text.lower()]
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
-
-
-def _close(name: str, known: Any) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" (close: {close[0]})" if close else ""
+    return built(name, cls, options or "")
