@@ -1,9 +1,10 @@
-"""Whole training steps with AdamW: our trainer's two forms against PyTorch's default and its fused AdamW, in turns.
+"""Whole training steps with AdamW: our trainer's two forms against PyTorch's default and its fused
+AdamW, in turns.
 
     python scripts/bench_steps.py [NAME ...] [--threads 1] [--rounds 15]
 
-CPU time of one process with that many threads, medians of interleaved steps. Needs PyTorch and the full-size models
-that export_training.py writes.
+CPU time of one process with that many threads, medians of interleaved steps. Needs PyTorch and the
+full-size models that export_training.py writes.
 """
 
 from __future__ import annotations
@@ -80,7 +81,10 @@ def compare(name: str, rounds: int, threads: int) -> str:
     shown = " | ".join(
         f"{1000 * statistics.median(times[f]):.1f}" for f in ("blocks", "graph", "eager", "fused")
     )
-    ratios = f"{ratio('blocks', 'eager'):.2f} | {ratio('blocks', 'fused'):.2f} | {ratio('graph', 'blocks'):.2f}"
+    ratios = (
+        f"{ratio('blocks', 'eager'):.2f} | {ratio('blocks', 'fused'):.2f} | "
+        f"{ratio('graph', 'blocks'):.2f}"
+    )
     return f"| {name} | {shown} | {ratios} |"
 
 
@@ -96,7 +100,8 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     print(f"CPU milliseconds per step, {args.threads} thread(s)\n")
     print(
-        "| model | blocks | graph | PyTorch | fused | blocks/PyTorch | blocks/fused | graph/blocks |"
+        "| model | blocks | graph | PyTorch | fused | blocks/PyTorch | blocks/fused | graph/blocks "
+        "|"
     )
     print("|---|---|---|---|---|---|---|---|")
     for name in args.names:

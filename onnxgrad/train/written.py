@@ -21,8 +21,8 @@ _WORDS = {"true": True, "false": False, "none": None, "inf": float("inf")}
 def made(text: str, classes: Mapping[str, type[T]], what: str) -> T:
     """The object of one of these dataclasses that `NAME{option=value,option=value}` says.
 
-    Lists are written `[1,2,3]`. Raises InputError for text that cannot be read, an unknown name or option, one that is
-    lacking, and what the class refuses.
+    Lists are written `[1,2,3]`. Raises InputError for text that cannot be read, an unknown name or
+    option, one that is lacking, and what the class refuses.
     """
     found = _WRITTEN.fullmatch(text)
     if found is None:
@@ -32,7 +32,8 @@ def made(text: str, classes: Mapping[str, type[T]], what: str) -> T:
     name, written = found[1], found[2] or ""
     if name not in classes:
         raise InputError(
-            f"unknown {what} '{name}'{close(name, classes)}: choose from {', '.join(sorted(classes))}"
+            f"unknown {what} '{name}'{close(name, classes)}: choose from "
+            f"{', '.join(sorted(classes))}"
         )
     return built(name, classes[name], written)
 
