@@ -18,10 +18,8 @@ def add_gradient(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--wrt", action="append", metavar="NAME|GLOB",
         help="values to differentiate with respect to: inputs, weights, intermediate values; "
-             "params: every weight that "
-        "reaches the target (`inspect --weights` lists them); !GLOB takes away; several by commas; "
-        "default: every "
-        "floating-point input",
+        "params: every weight that reaches the target (`inspect --weights` lists them); !GLOB "
+        "takes away; several by commas; default: every floating-point input",
     )  # fmt: skip
     group.add_argument(
         "--target", action="append", metavar="NAME|INDEX",

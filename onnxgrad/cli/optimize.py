@@ -72,8 +72,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     how.add_argument(
         "--config", metavar="FILE", help="a recipe: options and requirements as TOML; default: "
-                                         "[tool.onnxgrad] of "
-        "pyproject.toml in this folder",
+        "[tool.onnxgrad] of pyproject.toml in this folder",
     )  # fmt: skip
     how.add_argument("--max-rewrites", type=natural, metavar="N", help="stop after N rewrites")
     how.add_argument(
@@ -82,10 +81,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_proof(parser)
     parser.add_argument(
         "--verify", choices=("model", "each"), default="model", help="model (default): prove the "
-                                                                     "whole model; each: "
-        "also cut out every rewrite and run both of its forms on its own operands, so that a wrong "
-        "law is named at "
-        "once (with --no-verify only this)",
+        "whole model; each: also cut out every rewrite and run both of its forms on its own "
+        "operands, so that a wrong law is named at once (with --no-verify only this)",
     )  # fmt: skip
     parser.add_argument(
         "--no-verify",

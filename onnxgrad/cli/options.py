@@ -107,8 +107,8 @@ def add_proof(parser: argparse.ArgumentParser) -> None:
     )
     add_allow_empty(
         group,
-        "this output may be NaN, infinite or empty throughout: without it, "
-        "nothing proved is exit 1",
+        "this output may be NaN, infinite or empty throughout: without it, nothing proved is exit "
+        "1",
     )
 
 

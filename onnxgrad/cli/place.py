@@ -27,8 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", action="append", default=[], metavar="DEVICE=PATTERN", type=str,
         help="nodes whose name or operator matches run there: cuda='Conv*,op:Gemm,name:head*'; may "
-             "repeat, the first "
-        "match decides; marks already in the model stay where nothing matches",
+        "repeat, the first match decides; marks already in the model stay where nothing matches",
     )  # fmt: skip
     parser.add_argument(
         "--default", default="cpu", metavar="DEVICE", help="of all other nodes (default: cpu)"

@@ -54,8 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--fails", metavar="'COMMAND OPTIONS'",
         help="a command of onnxgrad that fails on the model, such as 'optimize --preset X', "
-             "'grad', 'check-grad': a "
-        "candidate must fail with the same exit code, 1 or 3",
+        "'grad', 'check-grad': a candidate must fail with the same exit code, 1 or 3",
     )  # fmt: skip
     parser.add_argument(
         "--interesting-exit", type=natural, metavar="N", help="the status that counts, and no other"

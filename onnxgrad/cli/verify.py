@@ -29,10 +29,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "same", "rounded"),
         default="auto",
         help="same: weights were at most moved, so float64 results may differ by 1e-9 of max; "
-        "rounded: they were "
-        "computed anew, so by what rounding to their type costs (1e-6 in float32) or 3 times what "
-        "A's own arithmetic "
-        "does; auto (default): look",
+        "rounded: they were computed anew, so by what rounding to their type costs (1e-6 in "
+        "float32) or 3 times what A's own arithmetic does; auto (default): look",
     )
     add_proof(parser)
 

@@ -68,8 +68,7 @@ def refuse_bomb(block: BindingBlock, calls: Sequence[Binding]) -> None:
     if size > MAX_BINDINGS:
         raise InputError(
             f"opening the calls of '{calls[0].op}' and the like gives graph '{block.name}' {size} "
-            "nodes, more than "
-            f"{MAX_BINDINGS}: inline less of the model"
+            f"nodes, more than {MAX_BINDINGS}: inline less of the model"
         )
 
 

@@ -93,8 +93,7 @@ def partials(
             count = len(found) if isinstance(found, (list, tuple)) else "no list of"
             raise InputError(
                 f"the gradient rule of {rule.name} answered {count} partials for "
-                f"{len(binding.inputs)} operands "
-                f"at '{binding}'"
+                f"{len(binding.inputs)} operands at '{binding}'"
             )
         return list(found)
     answer: list[Any] = [None] * len(binding.inputs)
@@ -107,8 +106,7 @@ def partials(
         if found is not None and not isinstance(found, Var):
             raise InputError(
                 f"the gradient rule of {rule.name} answered {type(found).__name__} for operand {i} "
-                f"at '{binding}': "
-                "one formula answers one value"
+                f"at '{binding}': one formula answers one value"
             )
         answer[i] = found
     return answer

@@ -176,8 +176,7 @@ def refuse_random(b: Binding, body: BindingBlock) -> None:
     if drawn is not None:
         raise InputError(
             f"the body of '{b}' draws random numbers ({drawn.op}); its gradient runs the body "
-            "again, which would draw "
-            "others: draw outside and pass the numbers in"
+            "again, which would draw others: draw outside and pass the numbers in"
         )
 
 

@@ -129,8 +129,7 @@ def _find(program: Program, name: str) -> FunctionKey:
     if isinstance(proto, FunctionProto) and (proto.attribute or proto.attribute_proto):
         raise InputError(
             f"function {found[0][0]}::{found[0][1]} has attributes, which its gradient would have "
-            "to be given at every "
-            "call: inline it, or differentiate the model that calls it"
+            "to be given at every call: inline it, or differentiate the model that calls it"
         )
     return found[0]
 

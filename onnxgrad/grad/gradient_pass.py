@@ -52,8 +52,7 @@ class GradientPass(Pass):
         if program.opset < OPSET:
             raise InputError(
                 f"pass '{self.name}' needs opset {OPSET} or above, and the model has "
-                f"{program.opset}: `onnxgrad grad` "
-                "raises it"
+                f"{program.opset}: `onnxgrad grad` raises it"
             )
         self._differentiate(program)
         trace.of(_RULE).applied += 1

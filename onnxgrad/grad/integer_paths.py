@@ -187,8 +187,7 @@ def why_zero(
     if integer is not None:
         return (
             f"'{integer}' computes with integers: run `onnxgrad optimize MODEL --passes legalize "
-            "-o OUT` first, then "
-            "differentiate OUT with ste=True, --ste"
+            "-o OUT` first, then differentiate OUT with ste=True, --ste"
         )
     alive = influenced(block, sources)
     place = {b: i for i, b in enumerate(block.bindings)}

@@ -104,8 +104,7 @@ def _converted(program: Program, source: ModelProto) -> ModelProto:
         reason = str(e).strip().splitlines()[0]
         raise InputError(
             f"the model's opset {program.opset} is below {OPSET} and onnx.version_converter cannot "
-            "raise it "
-            f"({reason}): export it again at a newer opset"
+            f"raise it ({reason}): export it again at a newer opset"
         ) from e
     put_back_sparse(sparse, converted.graph, _HIDDEN)
     for node in every_node(converted.graph.node):

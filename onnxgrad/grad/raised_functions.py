@@ -55,8 +55,8 @@ def _open(b: Binding, given: set[str], opset: int) -> None:
     if rule is not None and rule.kind != "body":
         raise InputError(
             f"function {b.domain}::{b.op} is written for an opset below {opset}, and cannot keep "
-            "its gradient "
-            f"rule when the model is raised to it: export the model again at opset {opset} or above"
+            "its gradient rule when the model is raised to it: export the model again at opset "
+            f"{opset} or above"
         )
     anchors = [anchor(v) for v in list(b.outputs) if v is not None]
     open_call(b)

@@ -207,9 +207,8 @@ def missing(binding: Binding) -> InputError:
     if binding.domain == _BLOCKED_LAYOUT:
         return InputError(
             f"no gradient rule for {name} at '{binding}': onnxruntime optimised this file for the "
-            "memory layout of one "
-            "machine; save it with graph_optimization_level ORT_ENABLE_EXTENDED, or differentiate "
-            "the original"
+            "memory layout of one machine; save it with graph_optimization_level "
+            "ORT_ENABLE_EXTENDED, or differentiate the original"
         )
     return InputError(
         f"no gradient rule for {name} (domain '{binding.domain or 'ai.onnx'}', version "

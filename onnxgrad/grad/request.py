@@ -186,8 +186,8 @@ def _named(block: BindingBlock, entry: str, values: Mapping[str, Var]) -> list[V
         return _matching(entry, values)
     raise InputError(
         f"wrt '{entry}' is no value of the "
-        f"model{did_you_mean(entry, values)}{inside(block, entry)}; "
-        "`onnxgrad inspect --text` lists them"
+        f"model{did_you_mean(entry, values)}{inside(block, entry)}; `onnxgrad inspect --text` "
+        "lists them"
     )
 
 
@@ -288,8 +288,7 @@ def _differentiable(v: Var) -> Var:
             if index < len(b.inputs) and b.inputs[index] is v:
                 raise InputError(
                     f"wrt '{v.name}' is the {name} of '{b}': the positions that {b.op} reads move "
-                    "with it, which no "
-                    "gradient rule expresses: leave it out of wrt"
+                    "with it, which no gradient rule expresses: leave it out of wrt"
                 )
     return v
 

@@ -24,8 +24,7 @@ def fit(
         if partial.dtype not in FLOAT_DTYPES:
             raise InputError(
                 f"the gradient rule of {rule} answered {dtype_name(partial.dtype)} for operand "
-                f"{index} at '{binding}': "
-                f"a partial of {operand.type} must be floating-point"
+                f"{index} at '{binding}': a partial of {operand.type} must be floating-point"
             )
         partial = op.Cast(partial, to=operand.dtype)
     decided = (
@@ -36,8 +35,7 @@ def fit(
     if decided == "mismatch":
         raise InputError(
             f"the gradient rule of {rule} answered {partial.type} for operand {index} of type "
-            f"{operand.type} at "
-            f"'{binding}': the shapes must be equal"
+            f"{operand.type} at '{binding}': the shapes must be equal"
         )
     if isinstance(decided, tuple):
         if decided and partial.shape is not None and operand.shape is not None:

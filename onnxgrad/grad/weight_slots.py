@@ -33,11 +33,11 @@ WEIGHTS: Mapping[str, Mapping[int, str]] = {
 # those that are none
 OTHERS: Mapping[str, Mapping[int, str]] = {
     "BatchNormalization": {3: "running mean: moved by "
-                              "averaging", 4: "running variance: moved by averaging"},
+    "averaging", 4: "running variance: moved by averaging"},
     "Resize": {1: "region of a "
-                  "Resize", 2: "scales of a Resize"}, "Upsample": {1: "scales of a Resize"},
+    "Resize", 2: "scales of a Resize"}, "Upsample": {1: "scales of a Resize"},
     "Dropout": {1: "ratio of a Dropout"}, "Pad": {2: "what a Pad fills "
-                                                     "in"}, "OneHot": {2: "values of a OneHot"},
+    "in"}, "OneHot": {2: "values of a OneHot"},
     "QuantizeLinear": {1: "scale of a quantisation"},
     "DequantizeLinear": {1: "scale of a quantisation"},
     "StraightThrough": {1: "scale of a quantisation"},

@@ -274,9 +274,9 @@ def _with_a_pattern(c: _Constant, by: Reader) -> Decision | None:
 
 _TRAINED = {
     "Add": "added to activations: learned positions or a "
-           "bias", "Sum": "added to activations: learned positions",
+    "bias", "Sum": "added to activations: learned positions",
     "Mul": "multiplied with activations: a learned "
-           "scale", "Concat": "joined to activations: a learned token",
+    "scale", "Concat": "joined to activations: a learned token",
     "Where": "put in by a mask: a learned token",
 }  # fmt: skip
 

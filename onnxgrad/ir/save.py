@@ -84,8 +84,7 @@ def _save(program: Program, path: Path, place: Path, sync: bool) -> None:
     if outside and path.parent.resolve() != place.parent.resolve():
         raise InputError(
             f"{path}: is a link into another folder, and who follows it looks for the weights "
-            "beside the link: "
-            f"write to {place}"
+            f"beside the link: write to {place}"
         )
     with Staging(place.parent, sync=sync) as staging:
         moves: list[tuple[Part, Path]] = []

@@ -19,8 +19,7 @@ from onnxgrad.ir.preflight.tensors import raw_bytes
 MAX_BYTES = (1 << 31) - (1 << 20)
 TOO_LARGE = (
     "pass 2 GB, more than a ModelProto can hold: pass onnxgrad.load(path) and write the result "
-    "with "
-    "onnxgrad.save(program, path), or on the command line -o FILE"
+    "with onnxgrad.save(program, path), or on the command line -o FILE"
 )
 
 
@@ -83,8 +82,7 @@ def _check_length(tensor: TensorProto) -> None:
     ):
         raise InputError(
             f"external data of initializer '{tensor.name}' is said to be {written[0].value[:20]} "
-            "bytes long, and its "
-            f"sizes ask for {needed}"
+            f"bytes long, and its sizes ask for {needed}"
         )
 
 

@@ -26,30 +26,25 @@ class Kind(IntEnum):
 
 _ELEMENTWISE = (
     "Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast CastLike Ceil Celu Clip Cos Cosh Elu Erf "
-    "Exp Floor Gelu "
-    "HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Log Mish Neg Not Reciprocal Relu Round "
-    "Selu Shrink Sigmoid "
-    "Sign Sin Sinh Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu"
+    "Exp Floor Gelu HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Log Mish Neg Not "
+    "Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Swish Tan Tanh "
+    "ThresholdedRelu"
 )
 _BROADCAST = (
     "Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Expand Greater GreaterOrEqual Less "
-    "LessOrEqual Max "
-    "Mean Min Mod Mul Or Pow PRelu Sub Sum Where Xor"
+    "LessOrEqual Max Mean Min Mod Mul Or Pow PRelu Sub Sum Where Xor"
 )
 _INJECTIVE = (
     "Concat DepthToSpace Flatten Gather GatherElements GatherND Pad Reshape ReverseSequence Slice "
-    "SpaceToDepth Squeeze "
-    "Tile Transpose Trilu Unsqueeze"
+    "SpaceToDepth Squeeze Tile Transpose Trilu Unsqueeze"
 )
 _REDUCTION = (
     "ArgMax ArgMin ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin "
-    "ReduceProd ReduceSum "
-    "ReduceSumSquare"
+    "ReduceProd ReduceSum ReduceSumSquare"
 )
 _COMPLEX = (
     "AveragePool Conv ConvInteger ConvTranspose Gemm GlobalAveragePool GlobalMaxPool LpPool MatMul "
-    "MatMulInteger "
-    "MaxPool"
+    "MatMulInteger MaxPool"
 )
 _KINDS: dict[str, Kind] = {
     op: kind

@@ -72,8 +72,7 @@ class Inline(Pass):
             if size > self.max_nodes:
                 raise InputError(
                     f"inlining would give graph '{block.name}' {size} nodes, more than "
-                    f"max_nodes={self.max_nodes}: "
-                    "name fewer functions, or raise the bound"
+                    f"max_nodes={self.max_nodes}: name fewer functions, or raise the bound"
                 )
         before = reachable(program)
         inlined = set(order)

@@ -71,10 +71,8 @@ class Grown(NotProved):
         self.growth = growth
         super().__init__(
             f"merging always grows the file by {growth:,} bytes ({growth / max(size, 1):.0%}), "
-            "because weights that "
-            "are merged have other readers: allow it with --allow-growth (allow_growth=True), or "
-            "merge auto; "
-            "nothing was written"
+            "because weights that are merged have other readers: allow it with --allow-growth "
+            "(allow_growth=True), or merge auto; nothing was written"
         )
 
 

@@ -32,8 +32,8 @@ _CLEAN = (
     ),
     Step(
         "fold-constant",
-        "a raw export's Transpose(weight), shapes and biases become the "
-        "constants that laws ask for",
+        "a raw export's Transpose(weight), shapes and biases become the constants that laws ask "
+        "for",
     ),
     Step(
         "open-if",

@@ -123,8 +123,7 @@ def replacements(
         if not isinstance(new, Var):
             raise fault(
                 f"rule {rule} replaces {old.name} by {type(new).__name__} {str(new)[:60]}: return "
-                "a value of the graph "
-                "(emitted with op, or captured)"
+                "a value of the graph (emitted with op, or captured)"
             )
         if not _in_scope(new, old.block):
             raise fault(

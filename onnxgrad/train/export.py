@@ -79,8 +79,8 @@ def _the_one(found: list[TensorProto], name: str) -> TensorProto:
 def _replace(tensor: TensorProto, name: str, value: Array) -> None:
     if tuple(tensor.dims) != value.shape:
         raise InputError(
-            f"'{name}' has shape {list(value.shape)} after training, "
-            f"{list(tensor.dims)} in the model"
+            f"'{name}' has shape {list(value.shape)} after training, {list(tensor.dims)} in the "
+            "model"
         )
     new = numpy_helper.from_array(
         np.require(value.astype(numpy_dtype(tensor.data_type)), requirements="C")

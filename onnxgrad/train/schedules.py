@@ -248,8 +248,7 @@ class Sequential(Schedule):
         if len(self.schedules) != len(ends) or any(a >= b for a, b in pairwise(ends)):
             raise InputError(
                 f"sequential: {len(self.schedules)} schedules need {len(self.schedules) - 1} "
-                "milestones that rise "
-                f"from 1 on, not {list(self.milestones)}"
+                f"milestones that rise from 1 on, not {list(self.milestones)}"
             )
 
     def to_dict(self) -> dict[str, Any]:

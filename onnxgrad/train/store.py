@@ -73,6 +73,5 @@ def check_values(values: tensors.Arrays, manifest: Manifest, model: str, where: 
         if array.shape != fed.shape or array.dtype.name != fed.dtype:
             raise InputError(
                 f"{where} has {array.dtype}{list(array.shape)} for '{fed.name}', the step takes "
-                f"{fed.dtype}"
-                f"{list(fed.shape or ())}"
+                f"{fed.dtype}{list(fed.shape or ())}"
             )

@@ -77,8 +77,7 @@ class Oracle:
             if needed > memory:
                 raise Unsupported(
                     f"the weights would need {size_text(needed)} in float64, more than "
-                    f"{size_text(memory)} "
-                    "(--max-memory)"
+                    f"{size_text(memory)} (--max-memory)"
                 )
             self._made[which] = Float64(subject.source)
         return self._made[which]
@@ -110,8 +109,8 @@ def float64_leg(
         names = ", ".join(sorted(TensorProto.DataType.Name(dtype).lower() for dtype in computed))
         found.notes.append(
             f"weights were recomputed and rounded to their dtype ({names}), so the float64 leg "
-            f"asks for {most:g} "
-            f"of max, or {ROUNDED_FACTOR:g} times what the original's own arithmetic costs"
+            f"asks for {most:g} of max, or {ROUNDED_FACTOR:g} times what the original's own "
+            "arithmetic costs"
         )
     return found.leg("float64", count, oracle.why if count < len(trials) else "")
 

@@ -125,8 +125,7 @@ class Report:
         found = self.worst
         seen = 0 if found is None else self.compared.get(found.output, found.compared)
         return (
-            "DIFFERENT on "
-            f"{self.provider}"
+            f"DIFFERENT on {self.provider}"
             + (f": {found}" if found else "")
             + (f"; {counted(seen)}" if seen else "")
         )

@@ -147,8 +147,7 @@ def _in_memory(model: ModelLike) -> ModelProto:
     except TooLarge as error:
         raise InputError(
             "the model's weights pass 2 GB, more than the check by differences holds in memory: "
-            "`onnxgrad grad "
-            "--no-verify` writes the gradient without it"
+            "`onnxgrad grad --no-verify` writes the gradient without it"
         ) from error
 
 
@@ -190,8 +189,7 @@ def _whose_fault(
         return error  # a limit was reached, which says itself which
     return NotProved(
         "the gradient, our result, does not run in onnxruntime, though the model does: "
-        f"{error.reason}; please report "
-        "it with the model"
+        f"{error.reason}; please report it with the model"
     )
 
 
@@ -210,8 +208,7 @@ def _same_function(target: str, value: Any, expected: Any, limit: float) -> None
         what = f"shapes {a.shape} and {b.shape}"
     raise NotProved(
         f"onnxruntime and the float64 reference compute another '{target}' ({what}): differences "
-        "of the one say "
-        "nothing about the gradient of the other"
+        "of the one say nothing about the gradient of the other"
     )
 
 

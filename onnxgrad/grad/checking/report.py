@@ -88,8 +88,7 @@ class GradientReport:
             )
         return (
             f"every gradient and every difference is 0 ({_listed(judged)}): give other values with "
-            "--input or "
-            f"--data-seed, or accept it with --allow-empty {judged[0].name}"
+            f"--input or --data-seed, or accept it with --allow-empty {judged[0].name}"
         )
 
     @property
@@ -137,10 +136,8 @@ class GradientReport:
         why = f", {worst.why}" if worst.why else ""
         return (
             f"{head}: {len(self.values) - len(skipped)} values{tail}, worst '{worst.name}': <g, v> "
-            "= "
-            f"{worst.gradient:.6g}, differences {worst.difference:.6g}, error "
-            f"{worst.error:.1e}{why} "
-            f"(tolerance {self.tolerance:.0e}, {self.provider})"
+            f"= {worst.gradient:.6g}, differences {worst.difference:.6g}, error "
+            f"{worst.error:.1e}{why} (tolerance {self.tolerance:.0e}, {self.provider})"
         )
 
 

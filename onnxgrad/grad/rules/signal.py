@@ -68,8 +68,7 @@ def _parts(v: Var, binding: Binding) -> int:
     if parts not in (1, 2):
         raise InputError(
             f"the gradient of '{binding}' needs to know whether '{v.name}' is real or complex: its "
-            "last axis, 1 or 2, "
-            "must be known"
+            "last axis, 1 or 2, must be known"
         )
     return int(parts) if isinstance(parts, int) else 0
 

@@ -156,9 +156,8 @@ def _constant_like(value: Any, like: Var) -> Var:
         return constant(value)
     raise UnknownDtype(
         f"function '{block.root.name}': the dtype of '{like.name}' is that of each call, and a "
-        "constant like it needs "
-        f"CastLike of opset 15: raise the function's opset {block.opsets.get('', 0)}, or inline it "
-        "first"
+        "constant like it needs CastLike of opset 15: raise the function's opset "
+        f"{block.opsets.get('', 0)}, or inline it first"
     )
 
 

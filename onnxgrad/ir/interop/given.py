@@ -73,8 +73,8 @@ def to_model_proto(model: Any) -> ModelProto:
         return _from_script(model)
     raise InputError(
         "a model must be a path, bytes, ModelProto, onnx_graphsurgeon.Graph, onnx_ir.Model, torch "
-        "ONNXProgram, "
-        f"onnxscript function, binary stream or onnxgrad Program, not {type(model).__name__}"
+        "ONNXProgram, onnxscript function, binary stream or onnxgrad Program, not "
+        f"{type(model).__name__}"
     )
 
 

@@ -32,8 +32,7 @@ def check_model(proto: ModelProto, where: str) -> None:
     if proto.ir_version > onnx.IR_VERSION:
         raise InputError(
             f"{where}: IR version {proto.ir_version} is newer than the installed onnx "
-            f"{onnx.__version__} knows "
-            f"({onnx.IR_VERSION}): upgrade onnx"
+            f"{onnx.__version__} knows ({onnx.IR_VERSION}): upgrade onnx"
         )
     newest = onnx.defs.onnx_opset_version()
     imports = [*proto.opset_import, *(o for f in proto.functions for o in f.opset_import)]

@@ -35,10 +35,9 @@ LAWS: dict[tuple[str, str], Callable[[Binding, Form, Note], list[Any]]] = {}
 # rows of a step alike.
 WITHOUT_FORM: dict[tuple[str, str], str] = {
     (CONTRIB, "DynamicQuantizeLSTM"): "onnxruntime quantises the state anew at every step, by "
-    "those rows of the batch "
-    "that a thread of it has: the result depends on the number of threads, and no graph of other "
-    "operators computes "
-    "it; take the float model with LSTM that it was made from",
+    "those rows of the batch that a thread of it has: the result depends on the number of threads, "
+    "and no graph of other operators computes it; take the float model with LSTM that it was made "
+    "from",
 }
 
 _CONV = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")

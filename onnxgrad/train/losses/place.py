@@ -93,8 +93,7 @@ class Place:
         if found.dtype not in alike or not fits(found.shape, shape):
             raise InputError(
                 f"the labels '{name}' are {found.type or 'of unknown type'} already, the "
-                f"loss{of and ' of ' + of} "
-                f"wants {wanted}: choose another name (target=)"
+                f"loss{of and ' of ' + of} wants {wanted}: choose another name (target=)"
             )
         return op.Cast(found, to=dtype) if dtype in FLOAT_DTYPES and found.dtype != dtype else found
 

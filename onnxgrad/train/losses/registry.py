@@ -40,8 +40,8 @@ def parse_loss(text: str) -> Loss:
         found = _TERM.match(text, position)
         if found is None:
             raise InputError(
-                f"cannot read the loss at '{text[position:]}': write "
-                f"NAME{{option=value}} + 0.5*NAME"
+                f"cannot read the loss at '{text[position:]}': write NAME{{option=value}} + "
+                "0.5*NAME"
             )
         factor, name, options, more = found.groups()
         terms.append((float(factor or 1.0), _loss(name, options)))

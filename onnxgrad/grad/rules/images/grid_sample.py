@@ -94,7 +94,6 @@ vjp(
     _x,
     _grid,
     notes="nearest: the grid receives zero; linear, at a pixel's centre: the slope towards larger "
-    "positions, and 0 at "
-    "edge pixels with border and reflection (PyTorch's; in mirrored copies of the image it takes "
-    "the other side)",
+    "positions, and 0 at edge pixels with border and reflection (PyTorch's; in mirrored copies of "
+    "the image it takes the other side)",
 )

@@ -131,8 +131,7 @@ def _with_one_scale(binding: Binding, identity: Var, x: Var, sizes: Var, length:
             policy = binding.attr("keep_aspect_ratio_policy")
             raise InputError(
                 f"the gradient of '{binding}' is not supported for keep_aspect_ratio_policy "
-                f"{policy} with {name}: "
-                "give scales"
+                f"{policy} with {name}: give scales"
             )
     rank = x.rank or 0
     axes = np.array([from_front(a, rank) for a in binding.attr("axes") or range(rank)], np.int64)

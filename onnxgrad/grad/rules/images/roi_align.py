@@ -220,6 +220,6 @@ vjp(
     _x,
     _rois,
     notes="max mode as onnxruntime has it (the largest weighted pixel; equal ones: the first); at "
-    "a pixel's centre the "
-    "slope towards larger positions, at the image's edge none; the number of samples is constant",
+    "a pixel's centre the slope towards larger positions, at the image's edge none; the number of "
+    "samples is constant",
 )

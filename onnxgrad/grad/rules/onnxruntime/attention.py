@@ -220,8 +220,8 @@ def _decline(binding: Binding, what: str, declined: bool) -> None:
     if declined:
         raise InputError(
             f"no gradient of {binding.domain}::{binding.op} at '{binding}': {what} is not "
-            "supported: export the model "
-            "without it, or register a body of your own with onnxgrad.body(..., replace=True)"
+            "supported: export the model without it, or register a body of your own with "
+            "onnxgrad.body(..., replace=True)"
         )
 
 

@@ -180,7 +180,7 @@ def gates(
         found.append(Gate(name, alpha, beta, 0.0 if i % len(defaults) == unclipped else clip))
     if len(found) != len(defaults) * directions:
         raise InputError(
-            f"'{binding}' has {len(found)} activations where "
-            f"{len(defaults) * directions} are needed"
+            f"'{binding}' has {len(found)} activations where {len(defaults) * directions} are "
+            "needed"
         )
     return [found[i : i + len(defaults)] for i in range(0, len(found), len(defaults))]
