@@ -12,8 +12,10 @@ from onnxgrad.ir.types import Array
 
 # at least this far below zero: what an additive mask hides by
 _HIDING = -1e4
-# significant digits of a number that somebody wrote down, and how near a float32 comes to it
-_DIGITS, _NEAR = 5, 3e-7
+# how near a float32 comes to a number that somebody wrote down, or to what was computed from one
+_WRITTEN, _COMPUTED = 1.2e-7, 3e-7
+# a number of more digits that many formulas have: GELU's, by tanh
+_KNOWN = (0.044715,)
 # so many elements in order, or on a curve, are no accident
 _SORTED, _CURVE = 6, 16
 # a random order has 2 (von Neumann's ratio of successive differences), a smooth curve next to
@@ -33,19 +35,12 @@ def is_formula_number(value: float) -> bool:
     if not np.isfinite(value) or value == 0.0:
         return True
     x = abs(value)
+    if _is_short(x, 4) or any(abs(x - known) <= _WRITTEN * known for known in _KNOWN):
+        return True
     with np.errstate(all="ignore"):
-        kin = [
-            1 / x,
-            x * x,
-            1 / x**2,
-            x / np.pi,
-            np.pi / x,
-            x * x * np.pi,
-            x * x / np.pi,
-            np.exp(x),
-            np.exp(1 / x),
-        ]
-    return _is_short(x, _DIGITS) or any(_is_short(float(k), _DIGITS - 1) for k in kin)
+        kin = [1 / x, x * x, 1 / x**2, x / np.pi, np.pi / x, x * x * np.pi, x * x / np.pi]
+        kin += [np.exp(x), np.exp(1 / x)]
+    return any(_is_short(float(k), 3, _COMPUTED) or _is_whole(float(k)) for k in kin)
 
 
 def pattern(array: Array) -> str:
@@ -131,7 +126,10 @@ def _evenly_spaced(values: Array) -> bool:
     return bool(bends.max() <= 1e-5 * np.abs(values).max())
 
 
-def _is_short(x: float, digits: int) -> bool:
-    if x == 0.0:
-        return True
-    return bool(np.isfinite(x) and abs(float(f"{x:.{digits - 1}e}") - x) <= _NEAR * x)
+def _is_short(x: float, digits: int, near: float = _WRITTEN) -> bool:
+    """Whether so many significant digits are all that `x >= 0` has."""
+    return bool(np.isfinite(x) and abs(float(f"{x:.{digits - 1}e}") - x) <= near * x)
+
+
+def _is_whole(x: float) -> bool:
+    return bool(0.5 < x < 1e4 and abs(round(x) - x) <= _COMPUTED * x)
