@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad import check_gradient, differentiate, gradient
+from onnxgrad.grad import check_gradient, differentiate, gradient, mark_checkpoints
 from onnxgrad.ir.load import load
 from onnxgrad.train import training_step
 from onnxgrad.verify.running.run import run
@@ -119,6 +120,64 @@ def test_a_value_that_a_branch_returns_is_refused() -> None:
       y = If (c) <then_branch = a () => (float[3] h) { }, else_branch = b () => (float[3] q) { q = Sin (h) }> }"""
     with pytest.raises(InputError, match="stop 'h' is returned by a nested graph"):
         gradient(parse(text), "x", seed="input", stop="h")
+
+
+def test_a_loop_that_reads_it_and_a_branch_that_gives_it() -> None:
+    loop = """g (float[3] x, int64 n) => (float[3] y) <bool go = {1}> { h = Exp (x)
+      y = Loop (n, go, x) <body: graph = b (int64 i, bool c, float[3] s) => (bool c, float[3] s2) {
+        s1 = Mul (s, h) s2 = Add (s1, x) }> }"""
+    given = """g (float[3] x, bool c) => (float[3] y) {
+      h = If (c) <then_branch = a () => (float[3] p) { p = Exp (x) },
+                  else_branch = b () => (float[3] q) { q = Sin (x) }>
+      y = Mul (h, x) }"""
+    assert check_gradient(parse(loop), ["x", "h"], stop="h", inputs={"n": np.array(3)}).ok
+    assert check_gradient(parse(given), ["x", "h"], stop="h").ok
+
+
+@pytest.mark.parametrize("stop", ["a", "c", ["a", "c"]])
+def test_before_and_behind_a_call(stop: Any) -> None:
+    """The call is opened, and another value takes the place of its result."""
+    model = parse("g (float[2] x) => (float[2] y) { a = Exp (x) c = Sin (a) y = Mul (c, a) }")
+    nodes = [helper.make_node("Exp", ["p"], ["r"]), helper.make_node("Mul", ["r", "p"], ["q"])]
+    opsets = [helper.make_opsetid("", 20)]
+    model.functions.append(helper.make_function("f", "F", ["p"], ["q"], nodes, opsets))
+    model.opset_import.add(domain="f", version=1)
+    model.graph.node[1].op_type, model.graph.node[1].domain = "F", "f"
+    assert check_gradient(model, ["x", "a", "c"], stop=stop).ok
+
+
+def test_an_opset_that_is_raised() -> None:
+    text = "g (float[3] x) => (float[3] y) { h = Exp (x) k = Clip <min=-1.0,max=2.0> (h) y = Mul (k, h) }"
+    report = check_gradient(parse(text, opset=9), ["x", "h"], stop=["k", "h"])
+    assert report.ok and report.values[0].unreachable
+
+
+def test_marks_that_stand_in_the_file() -> None:
+    path = MODELS_DIR / "training" / "mlp.onnx"
+    reference = np.load(path.with_suffix(".npz"))
+    feeds = {k.removeprefix("in:"): reference[k] for k in reference if k.startswith("in:")}
+    marked = mark_checkpoints(onnx.load(path), "params", "loss")
+    for stop in ("relu", "linear_1", "val_1"):
+        plain, recomputed = (
+            run(gradient(m, "params", "loss", stop=stop), feeds) for m in (path, marked)
+        )
+        assert plain.keys() == recomputed.keys()
+        for name in plain:
+            np.testing.assert_allclose(recomputed[name], plain[name], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("stop", ["d", "e", "h"])
+def test_beside_straight_through(stop: str) -> None:
+    """y = d e with d = h rounded, e = exp(h), h = x w; straight through, d is h."""
+    text = """g (float[2] x) => (float[2] y) <float s = {0.1}, int8 z = {0}, float[2] w = {0.5, 0.2}> {
+      h = Mul (x, w) q = QuantizeLinear (h, s, z) d = DequantizeLinear (q, s, z) e = Exp (h) y = Mul (d, e) }"""
+    graph = gradient(parse(text), ["h", "x"], seed="input", ste=True, stop=stop)
+    assert {node.domain for node in graph.graph.node} == {""}
+    ones, h = np.ones(2, np.float32), np.array([0.5, 0.2])
+    found = run(graph, {"x": ones, "y_grad": ones})
+    through = {"d": h * np.exp(h), "e": np.exp(h), "h": (1 + h) * np.exp(h)}[stop]
+    np.testing.assert_allclose(found["h_grad"], through, rtol=1e-5)
+    np.testing.assert_allclose(found["x_grad"], 0 * h if stop == "h" else through * h, rtol=1e-5)
 
 
 def test_a_sequence() -> None:
