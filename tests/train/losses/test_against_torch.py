@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from onnxgrad.train.losses import (
     CTC,
     L1,
+    LOSSES,
     MSE,
     BCEWithLogits,
     Cosine,
@@ -47,6 +50,22 @@ def compare(case: Case, wrt: list[str] | None = None, zero_at_nan: bool = False)
         np.testing.assert_allclose(
             gradient, wanted, rtol=1e-10, atol=1e-12, err_msg=f"{loss}: {name}"
         )
+
+
+@pytest.mark.parametrize("name", [n for n in LOSSES if "penalty" not in n and n != "output"])
+def test_options_of_torch_nn_have_its_names_and_defaults(name: str) -> None:
+    import torch
+
+    ours = {f.name: f.default for f in fields(LOSSES[name])}  # type: ignore[arg-type]
+    if name in ("cosine", "sequence_cross_entropy"):
+        cls = {"cosine": torch.nn.CosineSimilarity}.get(name, torch.nn.CrossEntropyLoss)
+    else:
+        cls = getattr(torch.nn, f"{LOSSES[name].__name__}Loss")
+    theirs = inspect.signature(cls).parameters
+    old = {"size_average", "reduce"}  # deprecated there
+    assert {k: p.default for k, p in theirs.items() if k not in old} == {
+        k: ours[k] for k in theirs if k not in old
+    }
 
 
 def choice(rng: np.random.Generator, *options: Any) -> Any:

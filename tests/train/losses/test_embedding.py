@@ -20,7 +20,7 @@ def cos(a: np.ndarray, b: np.ndarray, axis: int = -1) -> Any:
     return (a * b).sum(axis) / np.sqrt((a * a).sum(axis) * (b * b).sum(axis))
 
 
-@pytest.mark.parametrize("dim", [1, 0, -1])
+@pytest.mark.parametrize("dim", [1, 0, -1, -2])
 def test_one_minus_the_cosine(dim: int) -> None:
     check(
         Cosine(dim=dim), lambda y, target: (1 - cos(y, target, dim)).mean(), {"y": A}, {"target": B}
@@ -46,6 +46,12 @@ def test_cosine_embedding(margin: float) -> None:
     )
     labels = labels_of(with_loss(through({"a": ["N", 3]}), CosineEmbedding()))
     assert labels == {"other": "f64[N,3]", "labels": "i64[N]"}
+
+
+def test_short_vectors_are_as_short_as_pytorch_has_them() -> None:
+    short = {"a": 1e-6 * np.array([3.0, 4.0]), "b": 1e-6 * np.array([4.0, 3.0])}
+    value, _ = found(CosineEmbedding("a", other="b"), short, {"labels": np.array(1)})
+    np.testing.assert_allclose(value, 1 - 24 / 26, rtol=1e-12)
 
 
 def test_vectors_of_zeros_have_a_finite_gradient() -> None:

@@ -86,3 +86,21 @@ def test_every_loss_has_its_name_and_defaults(name: str) -> None:
     assert cls.name == name
     needed = [f.name for f in fields(cls) if f.default is MISSING]  # type: ignore[arg-type]
     assert needed == (["params"] if "penalty" in name else [])
+
+
+def test_the_defaults_are_those_of_pytorch() -> None:
+    expected = {
+        "cross_entropy": {"weight": None, "ignore_index": -100, "label_smoothing": 0.0},
+        "bce_with_logits": {"weight": None, "pos_weight": None},
+        "huber": {"delta": 1.0},
+        "smooth_l1": {"beta": 1.0},
+        "kl_div": {"log_target": False},
+        "cosine": {"dim": 1, "eps": 1e-8},
+        "cosine_embedding": {"margin": 0.0},
+        "triplet_margin": {"margin": 1.0, "p": 2.0, "eps": 1e-6, "swap": False},
+        "ctc": {"blank": 0, "zero_infinity": False},
+    }
+    for name, cls in LOSSES.items():
+        defaults = {f.name: f.default for f in fields(cls)}  # type: ignore[arg-type]
+        assert defaults.items() >= expected.get(name, {}).items()
+        assert defaults.get("reduction", "mean") == "mean"
