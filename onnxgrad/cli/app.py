@@ -29,6 +29,8 @@ COMMANDS = {
     "optimize": "rewrite a model into a smaller equal one, and prove that it is equal",
     "grad": "the gradient of a model as a plain ONNX graph, checked against differences",
     "check-grad": "compare a model's gradient with central differences, value by value",
+    "train-step": "a training step as a folder of plain ONNX files: loss, gradient and update",
+    "fit": "train a model on data, without the framework that made it",
     "verify": "run two models and say whether they compute the same",
     "inspect": "what is in a model: interface, operators, parameters, or the whole block as text",
     "diff": "what changed between two models",

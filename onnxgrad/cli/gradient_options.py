@@ -49,11 +49,12 @@ def gradient_options(args: argparse.Namespace) -> dict[str, Any]:
         "wrt": args.wrt,
         "target": args.target,
         "stop": args.stop,
-        "checkpoint": _checkpoint(args.checkpoint),
+        "checkpoint": checkpoint_of(args.checkpoint),
     }
 
 
-def _checkpoint(marks: list[str]) -> Any:
+def checkpoint_of(marks: list[str]) -> Any:
+    """What the values of --checkpoint say."""
     if not marks:
         return None
     if len(marks) == 1 and (marks[0] == "auto" or marks[0][:1].isdigit()):

@@ -29,12 +29,13 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array, TensorType, numpy_dtype
 from onnxgrad.ir.var import Var
-from onnxgrad.train.losses import Custom, Loss, Output, Place, parse_loss
+from onnxgrad.train.losses import LOSSES, Custom, Loss, Output, Place, parse_loss
 from onnxgrad.train.losses.base import OLDEST_OPSET
 from onnxgrad.train.manifest import Fed, Manifest, Role
 from onnxgrad.train.optimizers.adam import AdamW
 from onnxgrad.train.optimizers.base import Moment, Optimizer
 from onnxgrad.train.optimizers.master import in_float32
+from onnxgrad.train.written import close
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,12 @@ def _loss(given: Loss | str | Callable[[dict[str, Var]], Var] | None, place: Pla
     if isinstance(given, Loss):
         return given
     if isinstance(given, str):
+        if given.isidentifier() and given not in place.own and given not in LOSSES:
+            raise InputError(
+                f"'{given}' is neither a loss{close(given, LOSSES)} nor a value of the model; "
+                "losses "
+                f"are {', '.join(sorted(LOSSES))}"
+            )
         return Output(given) if given in place.own else parse_loss(given)
     return Output() if given is None else Custom(given)
 

@@ -62,6 +62,12 @@ def check_values(values: tensors.Arrays, manifest: Manifest, model: str, where: 
         raise InputError(
             f"{where} is of another model than this training step: use the folder that it came from"
         )
+    carried = {fed.name for fed in manifest.inputs if fed.next is not None}
+    if strange := sorted(set(values) - carried):
+        raise InputError(
+            f"{where} has '{strange[0]}', which this step does not know: it is of another training "
+            "step"
+        )
     for fed in manifest.inputs:
         if fed.next is None:
             continue

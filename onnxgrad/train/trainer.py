@@ -57,31 +57,32 @@ class Progress:
 class Trainer:
     """Trains with a step from `training_step`, or from the folder that it was saved in.
 
-    rate: the learning rate, or a function of the step's number. threads: of onnxruntime. engine:
-    "graph" runs the step as it is, "blocks" the update beside its gradient, on the CPU, for our
-    elementwise optimisers; "auto" the latter where it can. Both give the same numbers. Raises
-    InputError for a rate that is not finite, and an engine that cannot run this step.
+    rate: the learning rate, or a function of the step's number; None: the optimiser's own. threads:
+    of onnxruntime. engine: "graph" runs the step as it is, "blocks" the update beside its gradient,
+    on the CPU, for our elementwise optimisers; "auto" the latter where it can. Both give the same
+    numbers. Raises InputError for a rate that is not finite, and an engine that cannot run this
+    step.
     """
 
     def __init__(
         self,
         step: TrainingStep | str | PathLike[str],
-        rate: Rate = 1e-3,
+        rate: Rate | None = None,
         *,
         provider: str = "cpu",
         threads: int | None = None,
         engine: EngineName = "auto",
     ) -> None:
         self.task = step if isinstance(step, TrainingStep) else read_step(step)
-        self.rate = rate
+        self.rate: Rate = _own_rate(self.task) if rate is None else rate
         self.progress = Progress()
         self._engine = _engine(self.task, engine, provider, threads)
         self._evaluation: Any = None
         self._open: Callable[[], Any] = partial(
             open_session, self.task.evaluation, provider, threads
         )
-        if not callable(rate):
-            _finite_rate(rate)
+        if not callable(self.rate):
+            _finite_rate(self.rate)
 
     # ---- steps -----------------------------------------------------------------------------------
 
@@ -280,6 +281,11 @@ class Trainer:
         """`model`, from which the step was made, with the trained weights in place of its own."""
         how = {"steps": self.progress.steps, "optimizer": dict(self.task.manifest.optimizer)}
         return export(model, self.parameters, how)
+
+
+def _own_rate(step: TrainingStep) -> float:
+    """The learning rate that the step's optimiser has of its own."""
+    return float(step.manifest.optimizer.get("lr", 1e-3))
 
 
 def _engine(step: TrainingStep, name: EngineName, provider: str, threads: int | None) -> Engine:

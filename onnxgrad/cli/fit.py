@@ -1,0 +1,149 @@
+"""`onnxgrad fit`: train a model on data, without the framework that made it."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from onnxgrad.cli.models import named, shown, source
+from onnxgrad.cli.options import natural, require_runtime
+from onnxgrad.cli.output import Output
+from onnxgrad.cli.targets import target_of, write_model
+from onnxgrad.cli.training_options import add_training, positive_count, training_options
+from onnxgrad.errors import InputError, OnnxgradError
+from onnxgrad.report.parts import heading
+from onnxgrad.report.training import Fitted
+from onnxgrad.train import Event, Trainer, accuracy, training_step
+from onnxgrad.train.metrics import Metric
+from onnxgrad.train.schedules import SCHEDULES
+from onnxgrad.train.written import made
+from onnxgrad.verify.running.session import PROVIDERS
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument(
+        "model", metavar="MODEL", help="an ONNX file, or the folder of a training step"
+    )
+    parser.add_argument("-o", "--output", metavar="OUT", help="where the trained model goes")
+    parser.add_argument(
+        "--original", metavar="FILE", help="with a folder and -o: the model that the step is of"
+    )
+    add_training(parser)
+    _add_run(parser)
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("run")
+    group.add_argument(
+        "--data", required=True, metavar="NPZ", help="arrays by the names of the batch's inputs"
+    )
+    group.add_argument("--validation", metavar="NPZ", help="held-out data, for each epoch's end")
+    group.add_argument("--epochs", type=positive_count, default=1, metavar="N", help="default: 1")
+    group.add_argument("--steps", type=positive_count, metavar="N", help="so many, not epochs")
+    group.add_argument(
+        "--batch-size", type=positive_count, default=32, metavar="N", help="default: 32"
+    )
+    group.add_argument(
+        "--rate", default="", metavar="NUMBER|SCHEDULE",
+        help="the learning rate (default: the optimiser's), or a schedule such as "
+        f"cosine{{lr=1e-3,T_max=1000}}: {', '.join(SCHEDULES)}",
+    )  # fmt: skip
+    group.add_argument(
+        "--accuracy", action="append", default=[], metavar="OUTPUT=LABELS",
+        help="evaluate the share of labels that the highest score of an output names",
+    )  # fmt: skip
+    group.add_argument("--shuffle", type=natural, default=0, metavar="SEED", help="default: 0")
+    group.add_argument("--no-shuffle", action="store_true", help="in the order of the data")
+    group.add_argument(
+        "--patience", type=positive_count, metavar="N",
+        help="stop when the held-out loss was not smaller for so many epochs",
+    )  # fmt: skip
+    group.add_argument(
+        "--folder", metavar="DIR", help="save here after each epoch; go on from what is there"
+    )
+    group.add_argument("--every", type=positive_count, metavar="N", help="save each N steps too")
+    group.add_argument("--log", metavar="FILE", help="a line of JSON for each step")
+    group.add_argument("--plot", metavar="FILE", help="the loss as a picture, a .png")
+    group.add_argument("--provider", choices=tuple(PROVIDERS), default="cpu", help="default: cpu")
+    group.add_argument("--threads", type=positive_count, metavar="N", help="of onnxruntime")
+    group.add_argument(
+        "--engine", choices=("auto", "graph", "blocks"), default="auto",
+        help="graph: the step as it is; blocks: the update beside its gradient (default: auto)",
+    )  # fmt: skip
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Train, and write the trained model."""
+    folder = Path(args.model).is_dir()
+    original = args.original if folder else args.model
+    if args.output is not None and original is None:
+        raise InputError(f"-o {args.output}: say with --original which model the step is of")
+    read = [args.data, *([original] if original else [])]
+    target = None if args.output is None else target_of(args.output, read)
+    rate = _rate(args.rate)
+    metrics = dict(_metric(text) for text in args.accuracy)
+    asked = {} if folder else training_options(args)
+    require_runtime(args.provider)
+    try:
+        step: Any = args.model if folder else training_step(source(args.model), **asked)
+        trainer = Trainer(
+            step, rate, provider=args.provider, threads=args.threads, engine=args.engine
+        )
+        started = time.perf_counter()
+        with out.progress("train", 1) as advance:
+            history = trainer.fit(
+                args.data,
+                epochs=args.epochs,
+                steps=args.steps,
+                batch_size=args.batch_size,
+                seed=None if args.no_shuffle else args.shuffle,
+                validation=args.validation,
+                metrics=metrics,
+                patience=args.patience,
+                callbacks=[_shown(args, advance)],
+                log=args.log,
+                folder=args.folder,
+                every=args.every,
+            )
+        seconds = time.perf_counter() - started
+        if args.plot is not None:
+            history.plot(args.plot)
+        if args.output is not None and original is not None:
+            write_model(trainer.export(source(original)), target)
+    except OnnxgradError as error:
+        raise named(error, args.model) from error
+    fitted = Fitted(history, trainer.progress.steps, seconds)
+    out.show(heading(shown(args.model)), *fitted.parts(out.verbose))
+    out.json({"model": args.model, "output": args.output, **fitted.to_dict()})
+    return 0
+
+
+def _shown(
+    args: argparse.Namespace, advance: Callable[[str, float | None], None]
+) -> Callable[[Event], None]:
+    def told(event: Event) -> None:
+        part = None if args.steps is None else min(event.step / args.steps, 1.0)
+        advance(f"epoch {event.epoch + 1}, step {event.step}, loss {event.loss:.4g}", part)
+
+    return told
+
+
+def _rate(text: str) -> Any:
+    """A number, or a schedule as a function of the step. Raises InputError."""
+    if not text:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return made(text, SCHEDULES, "schedule")
+
+
+def _metric(text: str) -> tuple[str, Metric]:
+    output, equals, labels = text.partition("=")
+    if not equals or not output or not labels:
+        raise InputError(f"--accuracy {text[:80]}: write OUTPUT=LABELS, such as logits=labels")
+    return "accuracy" if output == "logits" else f"accuracy of {output}", accuracy(output, labels)

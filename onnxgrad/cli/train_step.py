@@ -1,0 +1,88 @@
+"""`onnxgrad train-step`: a training step of a model as a folder of plain ONNX files."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+from onnxgrad.cli.limit_options import within_limits
+from onnxgrad.cli.models import named, shown, source
+from onnxgrad.cli.options import add_running, natural, require_runtime, running_options
+from onnxgrad.cli.output import Output
+from onnxgrad.cli.training_options import add_training, training_options
+from onnxgrad.errors import InputError, NotProved, OnnxgradError
+from onnxgrad.grad import check_gradient
+from onnxgrad.grad.checking.report import GradientReport
+from onnxgrad.ir.save import to_proto
+from onnxgrad.report.parts import heading
+from onnxgrad.report.training import StepMade
+from onnxgrad.train import TrainingStep, save_step, training_step
+from onnxgrad.verify.feeds.input_files import load_inputs
+
+# the proof looks at this many weights, spread over those that are trained
+_SAMPLE = 8
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument("model", metavar="MODEL", help="an ONNX file, or - for stdin")
+    parser.add_argument(
+        "-o", "--output", metavar="FOLDER", required=True,
+        help="where train.onnx, eval.onnx, state.safetensors and manifest.json go",
+    )  # fmt: skip
+    add_training(parser)
+    add_running(parser, "proof")
+    parser.add_argument(
+        "--data-seed", type=natural, default=0, metavar="N", help="of generated values"
+    )
+    parser.add_argument(
+        "--no-verify", action="store_true", help="skip the numeric check (needs no onnxruntime)"
+    )
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Write the step once a sample of its gradient agrees with differences."""
+    if args.output == "-":
+        raise InputError("-o: a training step is a folder of files, which stdout is not")
+    asked = training_options(args)
+    if not args.no_verify:
+        require_runtime(args.provider)
+    try:
+        with within_limits(args):
+            started = time.perf_counter()
+            step = training_step(source(args.model), **asked)
+            seconds = time.perf_counter() - started
+            report = None if args.no_verify else _prove(args, step, out)
+            if report is not None and not report.ok:
+                raise NotProved(f"{args.model}: {report}; nothing was written")
+            save_step(step, args.output)
+    except OnnxgradError as error:
+        raise named(error, args.model) from error
+    made = StepMade(step, seconds, report)
+    out.show(heading(shown(args.model)), *made.parts(out.verbose))
+    out.json({"model": args.model, "output": args.output, **made.to_dict()})
+    return 0
+
+
+def _prove(args: argparse.Namespace, step: TrainingStep, out: Output) -> GradientReport:
+    """The numeric check of the loss's gradient by some of the weights, at their own values."""
+    names = [fed.name for fed in step.manifest.of_role("parameter")]
+    chosen = names if len(names) <= _SAMPLE else names[:: len(names) // _SAMPLE + 1]
+    options = running_options(args)
+    options.pop("threads")
+    given = options.pop("inputs", None)
+    model = to_proto(step.evaluation, weights=True)
+    values: dict[str, Any] = {name: step.initial[name] for name in names}
+    if given is not None:
+        values |= dict(load_inputs(given, model))
+    with out.progress("check", 1) as advance:
+        advance("gradient against differences", None)
+        return check_gradient(
+            model,
+            chosen,
+            step.manifest.loss,
+            seed=args.data_seed,
+            inputs=values,
+            **options,
+        )

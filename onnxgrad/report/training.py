@@ -1,0 +1,121 @@
+"""What `train-step` made, and how a run of `fit` went."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from onnxgrad.grad.checking.report import GradientReport
+from onnxgrad.report.gradient import check_lines, nodes
+from onnxgrad.report.parts import Part, cell, number, seconds_text, table
+from onnxgrad.report.rendering import Rendered
+from onnxgrad.train import History, TrainingStep
+
+
+@dataclass(frozen=True)
+class StepMade(Rendered):
+    """A training step, the seconds it took, the check of its gradient if any."""
+
+    step: TrainingStep
+    seconds: float
+    check: GradientReport | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON's types."""
+        manifest = self.step.manifest
+        return {
+            "parameters": [fed.name for fed in manifest.of_role("parameter")],
+            "states": [fed.name for fed in manifest.of_role("state")],
+            "batch": [fed.name for fed in manifest.of_role("batch")],
+            "loss": manifest.loss,
+            "optimizer": dict(manifest.optimizer),
+            "nodes": nodes(self.step.train),
+            "seconds": self.seconds,
+            "check": None if self.check is None else self.check.to_dict(),
+        }
+
+    def parts(self, verbose: bool = False) -> Iterator[Part]:
+        """What is trained, what a batch holds, the size, the check."""
+        manifest = self.step.manifest
+        parameters, states = manifest.of_role("parameter"), manifest.of_role("state")
+        count, kept = (_numbers(self.step, feds) for feds in (parameters, states))
+        yield cell(
+            f"{manifest.optimizer['name']} on {len(parameters)} weights of {number(count)} "
+            "numbers, "
+            f"{number(kept)} more in {len(states)} states"
+        )
+        batch = table("a batch holds", "type")
+        for fed in manifest.of_role("batch"):
+            batch.add_row(cell(fed.name), cell(_type(fed.dtype, fed.shape)))
+        yield batch
+        if verbose:
+            trained = table("trained", "type")
+            for fed in parameters:
+                trained.add_row(cell(fed.name), cell(_type(fed.dtype, fed.shape)))
+            yield trained
+        yield (
+            f"{number(nodes(self.step.train))} nodes, opset {self.step.train.opset}, built in "
+            f"{seconds_text(self.seconds)}"
+        )
+        if self.check is not None:
+            yield from check_lines(self.check, verbose)
+
+
+@dataclass(frozen=True)
+class Fitted(Rendered):
+    """How training went: its history, the steps taken, the seconds."""
+
+    history: History
+    steps: int
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON's types."""
+        return {
+            "steps": self.steps,
+            "losses": self.history.losses,
+            "evaluations": [dict(e) for e in self.history.evaluations],
+            "seconds": self.seconds,
+        }
+
+    def parts(self, verbose: bool = False) -> Iterator[Part]:
+        """A row per epoch: the mean loss of its steps, what the held-out data says."""
+        losses, held = self._epochs()
+        names = list(dict.fromkeys(name for found in held.values() for name in found))
+        rows = table(">epoch", ">steps", ">loss", *(f">held-out {name}" for name in names))
+        for epoch, found in losses.items():
+            told = held.get(epoch, {})
+            rows.add_row(
+                str(epoch + 1),
+                number(len(found)),
+                f"{math.fsum(found) / len(found):.5g}",
+                *(f"{told[name]:.5g}" if name in told else "" for name in names),
+            )
+        yield rows
+        speed = len(self.history.losses) / self.seconds if self.seconds else 0.0
+        yield (
+            f"{number(self.steps)} steps in all, {number(len(self.history.losses))} now in "
+            f"{seconds_text(self.seconds)} ({speed:.1f} a second)"
+        )
+
+    def _epochs(self) -> tuple[dict[int, list[float]], dict[int, Mapping[str, float]]]:
+        losses: dict[int, list[float]] = {}
+        held: dict[int, Mapping[str, float]] = {}
+        for event in self.history.events:
+            if event.evaluation is None:
+                losses.setdefault(event.epoch, []).append(event.loss)
+            else:
+                held[event.epoch] = event.evaluation
+        return losses, held
+
+
+def _numbers(step: TrainingStep, feds: list[Any]) -> int:
+    return sum(step.initial[fed.name].size for fed in feds)
+
+
+def _type(dtype: str, shape: tuple[int | str | None, ...] | None) -> str:
+    if shape is None:
+        return dtype
+    return f"{dtype}[{', '.join('?' if d is None else str(d) for d in shape)}]"

@@ -1,0 +1,154 @@
+"""`train-step` and `fit` as a user calls them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxgrad.cli.app import main
+from onnxgrad.verify.running.run import run
+from tests.helpers import MODELS_DIR
+from tests.train.common import examples, write_model
+
+BASE = ["--loss", "cross_entropy", "--threads", "1"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model and data in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    write_model(tmp_path)
+    np.savez("data.npz", **examples(500))
+    np.savez("held.npz", **examples(100, seed=2))
+    return tmp_path
+
+
+def test_a_model_is_trained(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (folder / "model.onnx").read_bytes()
+    words = ["fit", "model.onnx", *BASE, "--data", "data.npz", "--validation", "held.npz"]
+    words += ["--epochs", "8", "--rate", "1e-2", "--accuracy", "logits=labels", "-o", "out.onnx"]
+    assert main([*words, "--log", "log.jsonl", "--json", "report.json"]) == 0
+    shown = capsys.readouterr().out
+    assert "held-out accuracy" in shown and "128 steps in all" in shown
+    report = json.loads(Path("report.json").read_text())
+    assert report["losses"][-1] < 0.5 * report["losses"][0]
+    assert report["evaluations"][-1]["accuracy"] > 0.85
+    assert len(Path("log.jsonl").read_text().splitlines()) == 128 + 8
+    held = examples(100, seed=2)
+    logits = np.asarray(run(Path("out.onnx"), {"x": held["x"]})["logits"])
+    assert (logits.argmax(1) == held["labels"]).mean() == report["evaluations"][-1]["accuracy"]
+    assert (folder / "model.onnx").read_bytes() == before
+
+
+def test_a_step_is_a_folder_that_trains_like_the_model(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train-step", "model.onnx", "-o", "step", "--loss", "cross_entropy"]) == 0
+    assert "gradient agrees with differences" in capsys.readouterr().out
+    names = ["eval.onnx", "manifest.json", "state.safetensors", "train.onnx"]
+    assert sorted(p.name for p in Path("step").iterdir()) == names
+    run_of = ["--data", "data.npz", "--steps", "20", "--threads", "1"]
+    for given in (["step", "--original", "model.onnx"], ["model.onnx", "--loss", "cross_entropy"]):
+        assert main(["fit", *given, *run_of, "-o", f"{given[0]}.out"]) == 0
+    one, two = (onnx.load(f"{name}.out").graph.initializer for name in ("step", "model.onnx"))
+    assert list(one) == list(two)
+
+
+def test_the_step_of_a_real_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = str(MODELS_DIR / "training" / "gpt2.onnx")
+    words = ["train-step", source, "-o", str(tmp_path / "step"), "--optimizer", "sgd{momentum=0.9}"]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert "sgd on 52 weights" in shown and "gradient agrees with differences" in shown
+    manifest = json.loads((tmp_path / "step" / "manifest.json").read_text())
+    assert manifest["optimizer"]["momentum"] == 0.9
+
+
+def test_a_run_goes_on_where_it_stood(folder: Path) -> None:
+    words = ["fit", "model.onnx", *BASE, "--data", "data.npz"]
+    assert main([*words, "--epochs", "3", "--folder", "whole"]) == 0
+    assert main([*words, "--steps", "19", "--folder", "broken"]) == 0
+    assert main([*words, "--epochs", "3", "--folder", "broken"]) == 0
+    files = [Path(name, "checkpoint.safetensors").read_bytes() for name in ("whole", "broken")]
+    assert files[0] == files[1]
+
+
+def test_a_schedule_is_the_rate(folder: Path) -> None:
+    words = ["fit", "model.onnx", *BASE, "--data", "data.npz", "--steps", "4", "--log", "log.jsonl"]
+    assert main([*words, "--rate", "linear{lr=0.1,start_factor=1,end_factor=0,total_iters=4}"]) == 0
+    rates = [json.loads(line)["rate"] for line in Path("log.jsonl").read_text().splitlines()]
+    np.testing.assert_allclose(rates, [0.1, 0.075, 0.05, 0.025], rtol=1e-6)
+
+
+def arrays(**changes: Any) -> dict[str, Any]:
+    return {k: v for k, v in {**examples(64), **changes}.items() if v is not None}
+
+
+@pytest.mark.parametrize(
+    ("options", "data", "words"),
+    [
+        ([], {}, "neither a loss"),
+        (["--loss", "cross_entropyy"], {}, "close: cross_entropy"),
+        (["--loss", "mse"], {}, "'labels', which is no input"),
+        (BASE, {"labels": np.full(64, 7)}, "the label 7 at"),
+        (BASE, {"labels": np.zeros(64, np.float32)}, "is float32, the step takes int64"),
+        (BASE, {"labels": None}, "lacks 'labels'"),
+        (BASE, {"labels": np.zeros(10, np.int64)}, "x: 64, labels: 10"),
+        (BASE, {"x": np.zeros((64, 5), np.float32)}, "has shape [32, 5], the step takes ['N', 8]"),
+        (BASE, {"x": np.zeros((0, 8)), "labels": np.zeros(0)}, "0 examples"),
+        ([*BASE, "--rate", "nan"], {}, "must be finite"),
+        ([*BASE, "--rate", "cosinus{lr=1}"], {}, "unknown schedule 'cosinus'"),
+        ([*BASE, "--optimizer", "adamm"], {}, "unknown optimiser 'adamm'"),
+        ([*BASE, "--wrt", "nothing"], {}, "no value of the model"),
+        ([*BASE, "--wrt", "x"], {}, "no weight"),
+        ([*BASE, "-o", "model.onnx"], {}, "output and input are the same file"),
+        ([*BASE, "--accuracy", "logits"], {}, "OUTPUT=LABELS"),
+        ([*BASE, "--accuracy", "scores=labels", "--validation", "data.npz"], {}, "reads 'scores'"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    data: dict[str, Any],
+    words: str,
+) -> None:
+    np.savez("data.npz", **arrays(**data))
+    before = {p.name: p.read_bytes() for p in folder.iterdir()}
+    loss = [] if "--loss" in options else ["--loss", "nothing_of_the_kind"]
+    assert main(["fit", "model.onnx", "--data", "data.npz", *loss, *options]) == 2
+    said = capsys.readouterr()
+    assert words in said.err and said.err.count("\n") == 1
+    assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
+
+
+def test_a_loss_that_is_no_number_ends_with_1(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["fit", "model.onnx", *BASE, "--data", "data.npz", "--rate", "1e30", "-o", "out.onnx"]
+    assert main(words) == 1
+    assert "the first value that is not finite is" in capsys.readouterr().err
+    assert not Path("out.onnx").exists()
+
+
+def test_what_stands_in_the_folder_must_be_of_this_step(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["fit", "model.onnx", *BASE, "--data", "data.npz", "--folder", "run"]
+    assert main(words) == 0
+    kept = Path("run", "checkpoint.safetensors").read_bytes()
+    assert main([*words, "--optimizer", "sgd"]) == 2
+    assert "of another training step" in capsys.readouterr().err
+    assert Path("run", "checkpoint.safetensors").read_bytes() == kept
+
+
+def test_a_folder_needs_its_original_for_the_result(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fit", str(folder), "--data", "data.npz", "-o", "out.onnx"]) == 2
+    assert "--original" in capsys.readouterr().err
