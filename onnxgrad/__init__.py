@@ -31,6 +31,7 @@ from onnxgrad.rewrite.pattern import Each, P, capture
 from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import rewrite
 from onnxgrad.testing import temporary_rules
+from onnxgrad.train import Trainer, training_step
 from onnxgrad.train.preview_training import LowerTraining
 from onnxgrad.verify import RunFailed, Unsupported, verify
 from onnxgrad.version import __version__
@@ -54,6 +55,7 @@ __all__ = [
     "RulePass",
     "RunFailed",
     "Summary",
+    "Trainer",
     "Unsupported",
     "__version__",
     "body",
@@ -78,6 +80,8 @@ __all__ = [
     "save",
     "temporary_rules",
     "to_graphsurgeon",
+    "train",
+    "training_step",
     "verify",
     "vjp",
     "vjp_all",

@@ -22,6 +22,11 @@ PACKAGE = ROOT / "onnxgrad"
 # what only a reader's machine has, or what is written in the place of something
 ELSEWHERE = re.compile(r"\.venv|/|https?:|OUT\b|MODEL\b|FILE\b|.*[<>*{}$\[\]():=]")
 SUFFIXES = (".py", ".md", ".toml", ".yml", ".yaml", ".onnx", ".txt", ".json", ".npz")
+# files that a command of the text writes, or that are the reader's own
+WRITTEN = {
+    "out.onnx", "grad.onnx", "trained.onnx", "train.onnx", "eval.onnx", "manifest.json", ".npz",
+    "classifier.onnx", "train.npz", "held_out.npz",
+}  # fmt: skip
 # options of other programs, wherever they are named
 OF_OTHERS = {"--update-golden", "--help", "--version"}
 
@@ -54,9 +59,7 @@ def paths(text: str) -> set[str]:
     }
     found = {w for w in words if (w.endswith(SUFFIXES) or re.fullmatch(r"[\w.-]+(/[\w.-]*)+", w))}
     links = re.findall(r"\]\(([^)#\s]+)[^)\s]*\)", text)
-    return {
-        w for w in (*found, *links) if not ELSEWHERE.match(w) and w not in ("out.onnx", "grad.onnx")
-    }
+    return {w for w in (*found, *links) if not ELSEWHERE.match(w) and w not in WRITTEN}
 
 
 def is_there(path: str) -> bool:

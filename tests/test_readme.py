@@ -17,8 +17,9 @@ BLOCKS = re.findall(
 
 
 @pytest.mark.parametrize("index", range(len(BLOCKS)))
-def test_block(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
+def test_block(index: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "models").symlink_to(ROOT / "models")
+    monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     exec(compile(BLOCKS[index], "README.md", "exec"), names)
     if "fused" in names:
