@@ -29,7 +29,11 @@ class ExponentialMovingAverage:
     decay: float = 0.999
 
     def __post_init__(self) -> None:
-        if not isinstance(self.decay, (int, float)) or not 0 <= self.decay <= 1:
+        if (
+            isinstance(self.decay, bool)
+            or not isinstance(self.decay, (int, float))
+            or not 0 <= self.decay <= 1
+        ):
             raise InputError(f"the decay of an average must be from 0 to 1, not {self.decay!r}")
 
     def state(self, parameter: Array) -> Mapping[str, Array]:

@@ -17,7 +17,7 @@ torch.amp.GradScaler.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -36,13 +36,15 @@ class LossScaling:
     each with one.
 
     Names and defaults are PyTorch's. Every function takes Vars, or arrays with
-    `math=train.array_math`. Raises InputError for numbers that make no scaling.
+    `math=train.array_math`. dynamic: False leaves the scale as it is. Raises InputError for numbers
+    that make no scaling.
     """
 
     init_scale: float = 65536.0
     growth_factor: float = 2.0
     backoff_factor: float = 0.5
     growth_interval: int = 2000
+    dynamic: bool = True
 
     def __post_init__(self) -> None:
         if not 0 < self.init_scale < np.inf:
@@ -55,6 +57,10 @@ class LossScaling:
             raise InputError(
                 f"loss scaling: growth_interval must be a whole number, not {self.growth_interval}"
             )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a manifest has it."""
+        return asdict(self)
 
     def state(self) -> dict[str, Array]:
         """The scale in float32; in int64 the updates since it changed last, and those left out:
@@ -81,15 +87,18 @@ class LossScaling:
         """The state after a step whose gradients were all finite, or not. A scale does not grow
         to Inf.
         """
+        none, one = np.int64(0), np.int64(1)
+        skipped = s["skipped"] + math.Where(finite, none, one)
+        if not self.dynamic:
+            return {**s, "skipped": skipped}
         scale, count = s["scale"], s["growth_tracker"] + 1
         due = math.Equal(count, self.growth_interval)
         larger = scale * self.growth_factor
         grown = math.Where(math.And(due, math.Less(larger, np.float32(np.inf))), larger, scale)
-        none, one = np.int64(0), np.int64(1)
         return {
             "scale": math.Where(finite, grown, scale * self.backoff_factor),
             "growth_tracker": math.Where(finite, math.Where(due, none, count), none),
-            "skipped": s["skipped"] + math.Where(finite, none, one),
+            "skipped": skipped,
         }
 
 

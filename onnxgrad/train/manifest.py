@@ -12,16 +12,19 @@ from typing import Any, Literal
 from onnxgrad.errors import InputError
 
 VERSION = 1
-Role = Literal["batch", "parameter", "state", "step", "learning_rate"]
+Role = Literal[
+    "batch", "parameter", "state", "average", "accumulated", "scaling", "step", "learning_rate"
+]
 
 
 @dataclass(frozen=True)
 class Fed:
     """An input of the step.
 
-    next: the output that is its value in the next step. of: the parameter that a state belongs to.
-    gradient: the value of train.onnx that is a parameter's adjoint, as the optimiser gets it.
-    classes, ignored: the labels of a loss are 0 to classes - 1, or `ignored`.
+    next: the output that is its value in the next step. of: the parameter that a state belongs to,
+    and slot: what the optimiser calls it. gradient: the value that is a parameter's adjoint, as the
+    optimiser gets it (of update.onnx where there is one, else of train.onnx). group: the index of a
+    parameter's group. classes, ignored: the labels of a loss are 0 to classes - 1, or `ignored`.
     """
 
     name: str
@@ -33,14 +36,22 @@ class Fed:
     gradient: str | None = None
     classes: int | None = None
     ignored: int | None = None
+    slot: str | None = None
+    group: int | None = None
 
 
 @dataclass(frozen=True)
 class Manifest:
     """What a training step's files are and how to run them.
 
-    inputs: of train.onnx, in its order. loss, metrics: outputs of train.onnx. trained: the names of
-    the parameters in the original file. optimizer: its name and hyperparameters.
+    inputs: of train.onnx and update.onnx, each of which takes those that it has; an output that is
+    the `next` of one is its value from then on. loss, metrics: outputs of train.onnx. With
+    accumulate above 1, train.onnx takes a micro-batch and adds its gradients up, and after each so
+    many update.onnx is run; there is no such file otherwise. The input `step` is the number of the
+    update, from 1 on. optimizer: its name and hyperparameters; so each of groups, with the factor
+    of the learning rate, the last being all other weights. schedule: is inside, and then no input
+    is the learning rate. gradient_norm: the output, of the file that updates, with the norm of all
+    gradients before they are clipped to clip_norm.
     """
 
     inputs: tuple[Fed, ...]
@@ -51,6 +62,15 @@ class Manifest:
     train: str = "train.onnx"
     eval: str = "eval.onnx"
     state: str = "state.safetensors"
+    update: str | None = None
+    accumulate: int = 1
+    groups: tuple[Mapping[str, Any], ...] = ()
+    clip_value: float | None = None
+    clip_norm: float | None = None
+    gradient_norm: str | None = None
+    average: float | None = None
+    loss_scaling: Mapping[str, Any] | None = None
+    schedule: Mapping[str, Any] | None = None
     version: int = VERSION
 
     def of_role(self, *roles: Role) -> list[Fed]:
@@ -77,7 +97,8 @@ class Manifest:
             )
         try:
             inputs = tuple(_fed(entry) for entry in read.pop("inputs"))
-            return Manifest(inputs, metrics=tuple(read.pop("metrics", ())), **read)
+            metrics, groups = (tuple(read.pop(key, ())) for key in ("metrics", "groups"))
+            return Manifest(inputs, metrics=metrics, groups=groups, **read)
         except (TypeError, KeyError, ValueError) as error:
             raise InputError(f"{where} is damaged: {error}") from None
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from onnx import TensorProto, helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.differentiation import differentiate
@@ -23,19 +22,20 @@ from onnxgrad.grad.stops import Stop
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import ModelLike, load, load_own
-from onnxgrad.ir.names import rename
-from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
-from onnxgrad.ir.types import Array, TensorType, numpy_dtype
+from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
-from onnxgrad.train.losses import LOSSES, Custom, Loss, Output, Place, parse_loss
+from onnxgrad.train.accumulation import add_up, update_program
+from onnxgrad.train.groups import Groups
+from onnxgrad.train.losses import Loss, Place
 from onnxgrad.train.losses.base import OLDEST_OPSET
-from onnxgrad.train.manifest import Fed, Manifest, Role
-from onnxgrad.train.optimizers.adam import AdamW
-from onnxgrad.train.optimizers.base import Moment, Optimizer
-from onnxgrad.train.optimizers.master import in_float32
-from onnxgrad.train.written import close
+from onnxgrad.train.manifest import Fed, Manifest
+from onnxgrad.train.objective import emit_loss, loss_of, scaled
+from onnxgrad.train.optimizers.base import Optimizer
+from onnxgrad.train.plan import NORM, Average, Scaling, plan_of
+from onnxgrad.train.schedules import Schedule
+from onnxgrad.train.update import emit_update, fed_of
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,15 @@ class TrainingStep:
 
     train: batch, parameters, states, step and learning rate in; loss, metrics, new parameters and
     states out. evaluation: batch and parameters in; the model's outputs and the loss out. initial:
-    parameters and states by the names of `train`'s inputs.
+    parameters and states by the names of the inputs. update: where gradients of micro-batches are
+    added up, what comes after so many; `train` then gives their sums in place of new parameters.
     """
 
     train: Program
     evaluation: Program
     initial: Mapping[str, Array]
     manifest: Manifest
+    update: Program | None = None
 
 
 def training_step(
@@ -62,6 +64,13 @@ def training_step(
     metrics: Sequence[str] = (),
     stop: Stop = None,
     checkpoint: Choice = None,
+    groups: Groups | None = None,
+    clip_value: float | None = None,
+    clip_norm: float | None = None,
+    accumulate: int = 1,
+    average: Average = None,
+    loss_scale: Scaling = None,
+    schedule: Schedule | None = None,
 ) -> TrainingStep:
     """One step of training as a graph, for any model whose gradient can be formed.
 
@@ -69,75 +78,77 @@ def training_step(
     model's values by name, or None for the only output. optimizer: AdamW by default; weights
     narrower than float32 follow master weights, which are states. wrt: the weights to train, as
     `gradient` takes them. metrics: values of the model that the step returns beside the loss. stop:
-    values at which gradients stop; the weights before them are frozen. Raises InputError for a loss
-    that does not fit, and for a weight that the file does not hold as floating-point numbers.
+    values at which gradients stop; the weights before them are frozen.
+
+    groups: optimisers, or the hyperparameters that differ, by globs of weights; the first that fits
+    decides, and `lr` counts in proportion to that of `optimizer`. clip_value, clip_norm: limits of
+    each element of the gradients, then of the norm of them all; "gradient_norm" among the metrics
+    is that norm. accumulate: so many micro-batches make one step (see `accumulation`). average: the
+    decay of a moving average of the weights. loss_scale: "dynamic", or a number, by which the loss
+    of a float16 model is multiplied; no update is made where a gradient overflows. schedule: the
+    learning rate inside the graph, in place of an input.
+
+    Raises InputError for a loss that does not fit, for a weight that the file does not hold as
+    floating-point numbers, and for an option that is none.
     """
-    optimizer = optimizer or AdamW()
+    plan = plan_of(
+        optimizer, groups=groups, clip_value=clip_value, clip_norm=clip_norm,
+        norm=NORM in metrics, accumulate=accumulate, average=average, loss_scale=loss_scale,
+        schedule=schedule,
+    )  # fmt: skip
     program = load_own(model)
     digest = hashlib.sha256(to_proto(program).SerializeToString(deterministic=True)).hexdigest()
     if program.opset < OLDEST_OPSET:
         program, _ = raise_opset(program)
     block = program.main
     own_outputs, place = list(block.outputs), Place(block)
-    target = _emit_loss(place, _loss(loss, place))
+    target = emit_loss(place, loss_of(loss, place))
+    goal, scale_names = scaled(block, plan.scaling, target)
     of_loss = {v.name for v in block.vars()}.difference(place.own)
     evaluation = load(to_proto(program, weights=True))
     for v in own_outputs:
         if v.name not in metrics and v is not target:
             block.remove_output(v)
     found = differentiate(
-        program, wrt, target.name, stop=stop, checkpoint=checkpoint, names="{}.grad", aside=of_loss
+        program, wrt, goal.name, stop=stop, checkpoint=checkpoint, names="{}.grad", aside=of_loss
     )
     program, block = found.program, found.program.main
     values = {v.name: v for v in block.vars()}
     parameters = [_parameter(values[name]) for name in found.adjoints]
     initial = {p.name: np.array(p.const) for p in parameters}
-    batch = list(block.inputs)
+    scale = {slot: values[name] for slot, name in scale_names.items()}
+    batch = [v for v in block.inputs if v.name not in scale_names.values()]
     adjoints = [values[name] for name in found.adjoints.values()]
-    with emitting(block, share=True, made_by=optimizer.name):
-        fed = _update(block, optimizer, parameters, adjoints, initial)
+    if plan.scaling is not None:
+        initial |= {scale_names[slot]: a for slot, a in plan.scaling.state().items()}
+    update = None
+    with emitting(block, share=True, made_by=plan.optimizer.name):
+        if plan.accumulate == 1:
+            made = emit_update(block, plan, parameters, adjoints, scale, initial)
+        else:
+            sums = add_up(block, parameters, adjoints, initial)
+    if plan.accumulate > 1:
+        update, made = update_program(program, plan, sums, scale, initial)
+        made.fed.extend(sums)
     for g in adjoints:
         block.remove_output(g)
     for p in parameters:
         block.ask_for(p)
     block.remove_unused()
+    # what only update.onnx takes
+    block.inputs = [v for v in block.inputs if v.use_count or v.name not in scale_names.values()]
     kept = [v.name for v in own_outputs if v.name in metrics]
     manifest = Manifest(
-        (*(_batch(v, place) for v in batch), *fed),
+        (*(_batch(v, place) for v in batch), *made.fed),
         target.name,
         tuple(kept),
-        optimizer.to_dict(),
+        plan.optimizer.to_dict(),
         digest,
+        gradient_norm=made.norm,
+        **plan.told(),
     )
     _ask_for(evaluation.main, [p.name for p in parameters])
-    return TrainingStep(program, evaluation, initial, manifest)
-
-
-def _loss(given: Loss | str | Callable[[dict[str, Var]], Var] | None, place: Place) -> Loss:
-    if isinstance(given, Loss):
-        return given
-    if isinstance(given, str):
-        if given.isidentifier() and given not in place.own and given not in LOSSES:
-            raise InputError(
-                f"'{given}' is neither a loss{close(given, LOSSES)} nor a value of the model; "
-                "losses "
-                f"are {', '.join(sorted(LOSSES))}"
-            )
-        return Output(given) if given in place.own else parse_loss(given)
-    return Output() if given is None else Custom(given)
-
-
-def _emit_loss(place: Place, loss: Loss) -> Var:
-    """The loss as an output, called `loss` where it is a new value."""
-    block = place.block
-    with emitting(block, share=True, made_by="loss"):
-        value = loss.emit(place)
-    if any(v is value for v in block.outputs):
-        return value
-    if value.name not in place.own and not value.is_input:
-        rename(value, block.program.names.fresh("loss"))
-    block.add_output(value)
-    return value
+    return TrainingStep(program, evaluation, initial, manifest, update)
 
 
 def _parameter(v: Var) -> Var:
@@ -152,61 +163,10 @@ def _parameter(v: Var) -> Var:
     return v
 
 
-def _update(
-    block: BindingBlock,
-    optimizer: Optimizer,
-    parameters: Sequence[Var],
-    adjoints: Sequence[Var],
-    initial: dict[str, Array],
-) -> list[Fed]:
-    """The optimiser's formula for each parameter; what it needs is asked for, what it gives is
-    returned.
-    """
-    names = block.program.names
-    rate = block.add_input(names.fresh("learning_rate"), TensorType(TensorProto.FLOAT, ()))
-    step = block.add_input(names.fresh("step"), TensorType(TensorProto.INT64, ()))
-    number = op.Cast(step, to=TensorProto.DOUBLE)
-    fed: list[Fed] = []
-    states: list[Fed] = []
-    for p, g in zip(parameters, adjoints, strict=True):
-        at, rule = Moment(rate, number, op, p.dtype), in_float32(optimizer, p.dtype)
-        held: dict[str, Var] = {}
-        for slot, value in rule.state(initial[p.name]).items():
-            type_ = TensorType(helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
-            held[slot] = block.add_input(names.fresh(f"{p.name}.{slot}"), type_)
-            initial[held[slot].name] = value
-        new, kept = rule.update(p, g, held, at)
-        fed.append(_fed(p, "parameter", _return(block, new, f"{p.name}.new"), gradient=g.name))
-        for slot, v in held.items():
-            states.append(_fed(v, "state", _return(block, kept[slot], f"{v.name}.new"), p.name))
-    return [*fed, *states, _fed(step, "step"), _fed(rate, "learning_rate")]
-
-
-def _return(block: BindingBlock, v: Var, name: str) -> str:
-    """Make a value an output under a name of its own."""
-    name = block.program.names.fresh(name)
-    if v.returned or v.definition is None:
-        with emitting(block):
-            v = op.Identity(v)
-    rename(v, name)
-    block.add_output(v)
-    return name
-
-
-def _fed(
-    v: Var,
-    role: Role,
-    following: str | None = None,
-    of: str | None = None,
-    gradient: str | None = None,
-) -> Fed:
-    return Fed(v.name, role, numpy_dtype(v.dtype).name, v.shape, following, of, gradient)
-
-
 def _batch(v: Var, place: Place) -> Fed:
     """A part of the batch; of labels, what they may be."""
     classes, ignored = place.classes.get(v.name, (None, None))
-    return replace(_fed(v, "batch"), classes=classes, ignored=ignored)
+    return replace(fed_of(v, "batch"), classes=classes, ignored=ignored)
 
 
 def _ask_for(block: BindingBlock, names: Sequence[str]) -> None:

@@ -30,6 +30,8 @@ def save_step(step: TrainingStep, folder: str | PathLike[str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         save(step.train, folder / manifest.train)
         save(step.evaluation, folder / manifest.eval)
+        if step.update is not None and manifest.update is not None:
+            save(step.update, folder / manifest.update)
         tensors.write(folder / manifest.state, step.initial, {"model": manifest.model})
         write_whole(folder / MANIFEST, manifest.to_json().encode())
     except OSError as error:
@@ -49,8 +51,9 @@ def read_step(folder: str | PathLike[str]) -> TrainingStep:
     manifest = Manifest.from_json(text, str(path))
     values, said = tensors.read(folder / manifest.state)
     check_values(values, manifest, said.get("model", ""), str(folder / manifest.state))
+    update = None if manifest.update is None else load(folder / manifest.update)
     return TrainingStep(
-        load(folder / manifest.train), load(folder / manifest.eval), values, manifest
+        load(folder / manifest.train), load(folder / manifest.eval), values, manifest, update
     )
 
 

@@ -44,7 +44,9 @@ def fits(step: TrainingStep) -> bool:
     optimizer = OPTIMIZERS.get(str(step.manifest.optimizer.get("name")))
     dtypes = {fed.dtype for fed in step.manifest.inputs if fed.next is not None}
     mixed = len(dtypes) != 1 or "master" in step.manifest.optimizer
-    return optimizer is not None and optimizer.elementwise and not mixed
+    told = step.manifest
+    beyond = told.groups or told.average or told.loss_scaling or told.schedule or told.update
+    return optimizer is not None and optimizer.elementwise and not mixed and not beyond
 
 
 def optimizer_of(manifest: Manifest) -> Optimizer:

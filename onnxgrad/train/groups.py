@@ -1,0 +1,105 @@
+"""Parameter groups: which optimiser updates which weights, by globs in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from fnmatch import fnmatchcase
+from typing import Any, TypeAlias
+
+from onnxgrad.errors import InputError
+from onnxgrad.train.optimizers.base import Optimizer
+from onnxgrad.train.written import close
+
+Change: TypeAlias = "Optimizer | Mapping[str, Any]"
+Groups: TypeAlias = "Mapping[str, Change] | Sequence[tuple[str, Change]]"
+
+
+@dataclass(frozen=True)
+class Group:
+    """The weights that one glob means and no glob before it did.
+
+    optimizer: theirs. factor: of the step's learning rate, which makes it theirs.
+    """
+
+    glob: str
+    optimizer: Optimizer
+    factor: float = 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a manifest has it."""
+        return {"glob": self.glob, "optimizer": self.optimizer.to_dict(), "factor": self.factor}
+
+
+def grouped(groups: Groups, default: Optimizer) -> tuple[Group, ...]:
+    """The groups that were asked for, and behind them that of all other weights, whose optimiser is
+    `default`.
+
+    A group is an optimiser, or the hyperparameters in which it differs from `default`. Its `lr`
+    counts as in PyTorch's param_groups: with a learning rate of `default.lr` the group has its own,
+    and whatever the learning rate is multiplied by, as by a schedule, so is the group's. Raises
+    InputError for a hyperparameter that the optimiser lacks, and an `lr` of which none can be a
+    multiple.
+    """
+    entries = groups.items() if isinstance(groups, Mapping) else groups
+    found = [_group(entry, default) for entry in _listed(entries)]
+    return (*found, Group("*", default))
+
+
+def _listed(entries: Any) -> list[Any]:
+    if isinstance(entries, str) or not isinstance(entries, Iterable):
+        raise InputError(
+            f'groups must be like {{"*.bias": {{"weight_decay": 0.0}}}}, not {entries!r}'
+        )
+    return list(entries)
+
+
+def _group(entry: Any, default: Optimizer) -> Group:
+    if not isinstance(entry, (tuple, list)) or len(entry) != 2 or not isinstance(entry[0], str):
+        raise InputError(
+            f"a group must be a glob with an optimiser or its hyperparameters, not {entry!r}"
+        )
+    glob, change = entry
+    optimizer = _changed(glob, change, default)
+    if optimizer.lr == default.lr:
+        return Group(glob, optimizer)
+    if default.lr == 0:
+        raise InputError(
+            f"group '{glob}': its lr of {optimizer.lr:g} is no multiple of the optimiser's, "
+            "which is 0"
+        )
+    return Group(glob, optimizer, optimizer.lr / default.lr)
+
+
+def _changed(glob: str, change: Any, default: Optimizer) -> Optimizer:
+    if isinstance(change, Optimizer):
+        return change
+    if not isinstance(change, Mapping):
+        raise InputError(
+            f"group '{glob}' must be an optimiser or hyperparameters by name, not {change!r}"
+        )
+    known = [f.name for f in fields(default)]
+    for key in change:
+        if key not in known:
+            raise InputError(
+                f"group '{glob}': {default.name} has no '{key}'{close(str(key), known)}; it has "
+                f"{', '.join(known)}"
+            )
+    return replace(default, **change)
+
+
+def members(groups: Sequence[Group], names: Sequence[str]) -> dict[str, Group]:
+    """The group of each weight: the first whose glob, or name, means it. Raises InputError for a
+    group without any, but the last.
+    """
+    found = {
+        name: next(g for g in groups if name == g.glob or fnmatchcase(name, g.glob))
+        for name in names
+    }
+    for group in groups[:-1]:
+        if not any(g is group for g in found.values()):
+            raise InputError(
+                f"group '{group.glob}' means no weight that is trained and in no group before it"
+                f"{close(group.glob, names)}"
+            )
+    return found

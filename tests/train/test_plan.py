@@ -1,0 +1,61 @@
+"""Each option of an update that is none is told in one line, before anything is built."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from onnxgrad.errors import InputError
+from onnxgrad.train import AdamW
+from onnxgrad.train.averaging import ExponentialMovingAverage
+from onnxgrad.train.loss_scaling import LossScaling
+from onnxgrad.train.manifest import Manifest
+from onnxgrad.train.schedules import Constant
+from tests.train.common import step
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("clip_value", 0, "clip_value must be a number above 0, not 0"),
+        ("clip_value", "a", "clip_value must be a number above 0"),
+        ("clip_norm", float("nan"), "clip_norm must be a number above 0, not nan"),
+        ("clip_norm", True, "clip_norm must be a number above 0"),
+        ("accumulate", 0, "accumulate must be a whole number of micro-batches from 1 on, not 0"),
+        ("accumulate", 2.5, "accumulate must be a whole number"),
+        ("accumulate", None, "accumulate must be a whole number"),
+        ("average", 1.5, "decay of an average must be from 0 to 1"),
+        ("average", "much", "average must be a decay from 0 to 1"),
+        ("loss_scale", -1, "loss_scale must be 'dynamic' or a number above 0"),
+        ("loss_scale", "static", "loss_scale must be 'dynamic' or a number above 0"),
+        ("schedule", 0.1, "the schedule must be one, like Cosine"),
+        ("optimizer", "adam", "the optimizer must be one, like AdamW"),
+        ("groups", {"x*": {}}, r"group 'x\*' means no weight"),
+    ],
+)
+def test_an_option_that_is_none(option: str, value: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words) as error:
+        step(**{option: value})
+    assert "\n" not in str(error.value)
+
+
+def test_the_manifest_says_what_was_chosen() -> None:
+    made = step(
+        groups={"b*": {"weight_decay": 0.0}}, clip_norm=1.0, clip_value=2.0, accumulate=3,
+        average=0.5, loss_scale=128, schedule=Constant(0.25),
+    )  # fmt: skip
+    told = Manifest.from_json(made.manifest.to_json())
+    assert [(g["glob"], g["factor"]) for g in told.groups] == [("b*", 1.0), ("*", 1.0)]
+    assert (told.clip_norm, told.clip_value, told.accumulate, told.average) == (1.0, 2.0, 3, 0.5)
+    assert (told.update, told.gradient_norm) == ("update.onnx", "gradient_norm")
+    assert told.schedule == {"name": "constant", "lr": 0.25}
+    assert told.loss_scaling is not None and told.loss_scaling["init_scale"] == 128
+    assert told.of_role("learning_rate") == []
+    assert [f.group for f in told.of_role("parameter")] == [1, 0, 1, 0]
+
+
+def test_objects_are_taken_as_they_are() -> None:
+    made = step(AdamW(), average=ExponentialMovingAverage(0.9), loss_scale=LossScaling(2.0))
+    assert made.manifest.average == 0.9
+    assert made.initial["loss.scale"] == 2.0
