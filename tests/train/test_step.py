@@ -150,7 +150,7 @@ def test_losses_add_up_and_have_weights() -> None:
     ("loss", "words"),
     [
         (None, "not a scalar"),
-        ("nothing", "no value of the model"),
+        ("nothing", "nor a value of the model"),
         ("mse{reduction=some}", "reduction must be one of mean, sum"),
         (CrossEntropy("x2"), "no value of the model"),
         (CrossEntropy(target="w"), "a value of the model already"),
