@@ -25,6 +25,7 @@ class Fed:
     and slot: what the optimiser calls it. gradient: the value that is a parameter's adjoint, as the
     optimiser gets it (of update.onnx where there is one, else of train.onnx). group: the index of a
     parameter's group. classes, ignored: the labels of a loss are 0 to classes - 1, or `ignored`.
+    unread: so many labels at the beginning of a sequence belong to no score.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Fed:
     ignored: int | None = None
     slot: str | None = None
     group: int | None = None
+    unread: int | None = None
 
 
 @dataclass(frozen=True)

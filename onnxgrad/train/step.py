@@ -166,7 +166,8 @@ def _parameter(v: Var) -> Var:
 def _batch(v: Var, place: Place) -> Fed:
     """A part of the batch; of labels, what they may be."""
     classes, ignored = place.classes.get(v.name, (None, None))
-    return replace(fed_of(v, "batch"), classes=classes, ignored=ignored)
+    unread = place.unread.get(v.name)
+    return replace(fed_of(v, "batch"), classes=classes, ignored=ignored, unread=unread)
 
 
 def _ask_for(block: BindingBlock, names: Sequence[str]) -> None:

@@ -11,10 +11,10 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import partial, wraps
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -25,16 +25,14 @@ from onnxgrad.ir.types import Array
 from onnxgrad.train import tensors
 from onnxgrad.train.callbacks import Callback, EarlyStopping, Event, History, JsonLines
 from onnxgrad.train.data import Data, Given, as_data
-from onnxgrad.train.engines.base import Engine, checked, open_session
-from onnxgrad.train.engines.blocks import BlocksEngine, fits
-from onnxgrad.train.engines.graph import GraphEngine
+from onnxgrad.train.engines.base import checked, open_session
+from onnxgrad.train.engines.choice import EngineName, open_engine
 from onnxgrad.train.export import export
 from onnxgrad.train.metrics import Metric
 from onnxgrad.train.not_finite import first_not_finite
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.store import check_values, read_step
 
-EngineName = Literal["auto", "graph", "blocks"]
 Rate: TypeAlias = "float | Callable[[int], float]"
 CHECKPOINT = "checkpoint.safetensors"
 
@@ -54,14 +52,31 @@ class Progress:
     stale: int = 0
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _ending_together(method: Callable[P, R]) -> Callable[P, R]:
+    """Inside of a trainer's method, an error of one process ends all that train together."""
+
+    @wraps(method)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        trainer: Any = args[0]
+        with trainer._engine.together():
+            return method(*args, **kwargs)
+
+    return called
+
+
 class Trainer:
     """Trains with a step from `training_step`, or from the folder that it was saved in.
 
     rate: the learning rate, or a function of the step's number; None: the optimiser's own. threads:
     of onnxruntime. engine: "graph" runs the step as it is, "blocks" the update beside its gradient,
     on the CPU, for our elementwise optimisers; "auto" the latter where it can. Both give the same
-    numbers. Raises InputError for a rate that is not finite, and an engine that cannot run this
-    step.
+    numbers. data_parallel: the processes that mpiexec started share out every batch; the first of
+    them logs, evaluates and saves. Raises InputError for a rate that is not finite, and an engine
+    that cannot run this step.
     """
 
     def __init__(
@@ -72,11 +87,12 @@ class Trainer:
         provider: str = "cpu",
         threads: int | None = None,
         engine: EngineName = "auto",
+        data_parallel: bool = False,
     ) -> None:
         self.task = step if isinstance(step, TrainingStep) else read_step(step)
         self.rate: Rate = _own_rate(self.task) if rate is None else rate
         self.progress = Progress()
-        self._engine = _engine(self.task, engine, provider, threads)
+        self._engine = open_engine(self.task, engine, provider, threads, data_parallel)
         self._evaluation: Any = None
         self._open: Callable[[], Any] = partial(
             open_session, self.task.evaluation, provider, threads
@@ -119,6 +135,7 @@ class Trainer:
 
     # ---- epochs ----------------------------------------------------------------------------------
 
+    @_ending_together
     def fit(
         self,
         data: Given | Data,
@@ -146,14 +163,12 @@ class Trainer:
         """
         source = as_data(data, batch_size, seed, whole=self._fixed_batch)
         place = None if folder is None else Path(folder) / CHECKPOINT
-        if place is not None and place.exists():
+        if place is not None and self._engine.agree(place.exists()):
             self.restore(place)
         history, stopping = History(), self._stopping(patience)
-        watching: list[Callback] = [
-            history,
-            *([JsonLines(log)] if log is not None else []),
-            *callbacks,
-        ]
+        watching: list[Callback] = [history]
+        if self._engine.leads:
+            watching += [*([JsonLines(log)] if log is not None else []), *callbacks]
         if steps is not None:
             epochs = 1 << 62
         while self.progress.epoch < epochs and not self._done(steps):
@@ -162,11 +177,11 @@ class Trainer:
                 break
             self.progress = replace(self.progress, epoch=self.progress.epoch + 1, batches=0)
             if validation is not None:
-                found = self.evaluate(validation, batch_size=batch_size, metrics=metrics)
+                found = self._held_out(validation, batch_size, metrics)
                 event = Event(
                     self.progress.steps, self.progress.epoch - 1, found["loss"], 0.0, found
                 )
-                stop = _tell(event, [*watching, *([stopping] if stopping else [])])
+                stop = self._tell(event, [*watching, *([stopping] if stopping else [])])
                 if stopping is not None:
                     self.progress = replace(self.progress, best=stopping.best, stale=stopping.stale)
             self._save(place)
@@ -180,6 +195,18 @@ class Trainer:
             return None
         best = self.progress.best
         return EarlyStopping(patience, math.inf if best is None else best, self.progress.stale)
+
+    def _tell(self, event: Event, watching: Iterable[Callback]) -> bool:
+        """Tell everybody, and whether one of them wants to stop."""
+        return self._engine.agree(True in [told(event) for told in watching])
+
+    def _held_out(
+        self, data: Given | Data, size: int, metrics: Mapping[str, Metric]
+    ) -> dict[str, float]:
+        """What `evaluate` says, on the process that leads."""
+        leads = self._engine.leads
+        own = self.evaluate(data, batch_size=size, metrics=metrics) if leads else {}
+        return self._engine.agree(own)
 
     def _done(self, steps: int | None) -> bool:
         return steps is not None and self.progress.steps >= steps
@@ -202,7 +229,7 @@ class Trainer:
             loss = self.step(batch)
             number = self.progress.steps
             event = Event(number, self.progress.epoch, loss, self.rate_at(number))
-            stop = _tell(event, watching)
+            stop = self._tell(event, watching)
             if every and number % every == 0:
                 self._save(place)
             if stop or self._done(steps):
@@ -258,7 +285,7 @@ class Trainer:
         tensors.write(Path(path), self._engine.values, words)
 
     def _save(self, place: Path | None) -> None:
-        if place is not None:
+        if place is not None and self._engine.leads:
             place.parent.mkdir(parents=True, exist_ok=True)
             self.save(place)
 
@@ -266,7 +293,9 @@ class Trainer:
         """Go on from what `save` wrote. Raises InputError for a file that is damaged or of
         another model.
         """
-        values, said = tensors.read(Path(path))
+        empty: tuple[dict[str, Array], dict[str, str]] = ({}, {})
+        own = tensors.read(Path(path)) if self._engine.leads else empty
+        values, said = self._engine.agree(own)
         check_values(values, self.task.manifest, said.get("model", ""), str(path))
         try:
             progress = Progress(**json.loads(said["progress"]))
@@ -286,26 +315,6 @@ class Trainer:
 def _own_rate(step: TrainingStep) -> float:
     """The learning rate that the step's optimiser has of its own."""
     return float(step.manifest.optimizer.get("lr", 1e-3))
-
-
-def _engine(step: TrainingStep, name: EngineName, provider: str, threads: int | None) -> Engine:
-    can = provider == "cpu" and fits(step)
-    if name == "blocks" and not can:
-        raise InputError(
-            'engine="blocks" runs on the CPU, with an optimiser of this package that works element '
-            "by element and one "
-            'dtype for all parameters: choose engine="graph"'
-        )
-    if name not in ("auto", "graph", "blocks"):
-        raise InputError(f"unknown engine '{name}': choose one of auto, graph, blocks")
-    if name == "blocks" or (name == "auto" and can):
-        return BlocksEngine(step, threads=threads)
-    return GraphEngine(step, provider=provider, threads=threads)
-
-
-def _tell(event: Event, watching: Iterable[Callback]) -> bool:
-    """Tell everybody, and whether one of them wants to stop."""
-    return True in [told(event) for told in watching]
 
 
 def _finite_rate(rate: float) -> float:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from onnxgrad.ir.types import Array
 from onnxgrad.train.manifest import Fed
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.verify.running.session import PROVIDER_OPTIONS, PROVIDERS, RuntimeMissing
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,21 @@ class Engine(ABC):
     @abstractmethod
     def put(self, values: Mapping[str, Array]) -> None:
         """Go on from these values."""
+
+    # of several processes that train together one leads; most engines are one process
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process logs and saves."""
+        return True
+
+    def agree(self, value: T) -> T:
+        """The leader's value; all processes call it."""
+        return value
+
+    def together(self) -> AbstractContextManager[None]:
+        """Inside of it, an error of one process ends all."""
+        return nullcontext()
 
 
 def open_session(program: Program, provider: str, threads: int | None) -> Any:

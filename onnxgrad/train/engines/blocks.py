@@ -153,6 +153,13 @@ class BlocksEngine(Engine):
         """One step; nothing changes where the loss is no finite number. Raises InputError for a
         batch that is none.
         """
+        metrics = self._differentiate(batch)
+        if np.isfinite(self._loss):
+            self._update(number, rate)
+        return Result(float(self._loss), metrics)
+
+    def _differentiate(self, batch: Mapping[str, Array]) -> dict[str, Array]:
+        """The loss and the gradient into their memory; the metrics are returned."""
         import onnxruntime as ort
 
         # the runtime reads this memory, so it lives until the run is over
@@ -162,12 +169,7 @@ class BlocksEngine(Engine):
         self._session.run_with_iobinding(self._binding)
         names = self.task.manifest.metrics  # they were bound last
         returned = self._binding.get_outputs()[-len(names) :] if names else []
-        if np.isfinite(self._loss):
-            self._update(number, rate)
-        return Result(
-            float(self._loss),
-            {name: value.numpy() for name, value in zip(names, returned, strict=True)},
-        )
+        return {name: value.numpy() for name, value in zip(names, returned, strict=True)}
 
     def _update(self, number: int, rate: float) -> None:
         """The optimiser's formula, block by block, in place."""

@@ -60,8 +60,8 @@ class _OfClasses(Reduced):
 
     def _labels(self, place: Place, classes: Dim, shape: Shape) -> Var:
         """The labels' input; their range is known where the number of classes is."""
-        if isinstance(classes, int):
-            place.classes.setdefault(self.target, (classes, self.ignore_index))
+        known_classes = classes if isinstance(classes, int) else None
+        place.classes.setdefault(self.target, (known_classes, self.ignore_index))
         dtype = TensorProto.INT32 if self.target_dtype == "int32" else TensorProto.INT64
         return place.labels(self.target, dtype, shape, self.name)
 
@@ -167,6 +167,7 @@ class SequenceCrossEntropy(_OfClasses):
         weight = self._weight(z, shape[-1])
         labels = self._labels(place, shape[-1], shape[:-1])
         if self.shift:
+            place.unread[self.target] = self.shift
             # the labels move, not the scores, which are V times as large
             rank = len(shape) - 1
             moved = op.Slice(labels, [self.shift], [(1 << 31) - 1], [rank - 1])

@@ -28,12 +28,14 @@ class Place:
     inputs.
 
     own: the model's values by name, without what losses add. classes: labels' input -> how many
-    classes there are, and the label that is ignored.
+    classes there are, None where the model does not say, and the label that is ignored. unread:
+    labels' input -> how many labels at the beginning of a sequence belong to no score.
     """
 
     block: BindingBlock
     own: Mapping[str, Var] = field(init=False)
-    classes: dict[str, tuple[int, int]] = field(init=False, default_factory=dict)
+    classes: dict[str, tuple[int | None, int]] = field(init=False, default_factory=dict)
+    unread: dict[str, int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "own", {v.name: v for v in self.block.vars()})

@@ -1,0 +1,42 @@
+"""Which engine runs a step."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from onnxgrad.errors import InputError
+from onnxgrad.train.data_parallel import DataParallel
+from onnxgrad.train.engines.base import Engine
+from onnxgrad.train.engines.blocks import BlocksEngine, fits
+from onnxgrad.train.engines.graph import GraphEngine
+from onnxgrad.train.step import TrainingStep
+
+EngineName = Literal["auto", "graph", "blocks"]
+
+
+def open_engine(
+    step: TrainingStep, name: EngineName, provider: str, threads: int | None, parallel: bool
+) -> Engine:
+    """The engine of that name, or of all processes that mpiexec started. Raises InputError for one
+    that cannot run this step.
+    """
+    can = provider == "cpu" and fits(step)
+    if (name == "blocks" or parallel) and not can:
+        who, instead = (
+            ("data_parallel", "train in one process")
+            if parallel
+            else ('engine="blocks"', 'choose engine="graph"')
+        )
+        raise InputError(
+            f"{who} runs on the CPU, with an optimiser of this package that works element by "
+            f"element and one dtype for all parameters: {instead}"
+        )
+    if parallel and name == "graph":
+        raise InputError('data_parallel averages beside the graph: leave out engine="graph"')
+    if name not in ("auto", "graph", "blocks"):
+        raise InputError(f"unknown engine '{name}': choose one of auto, graph, blocks")
+    if parallel:
+        return DataParallel(step, threads=threads)
+    if name == "blocks" or (name == "auto" and can):
+        return BlocksEngine(step, threads=threads)
+    return GraphEngine(step, provider=provider, threads=threads)

@@ -1,0 +1,136 @@
+"""The processes of one MPI run: who leads, what all agree on, and how all end together."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from onnxgrad.errors import InputError, InternalError, OnnxgradError
+from onnxgrad.ir.types import Array
+
+T = TypeVar("T")
+# bytes of one Allreduce: large enough that its start-up does not count, small enough for MPI's
+# 32-bit counts
+_BUCKET = 1 << 24
+# the first rank speaks for all where all fail alike; the others give it this long, in seconds
+_FIRST = 0.5
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The processes that train together; `comm` is mpi4py's, whose objects have no static types.
+
+    Without mpiexec there is one.
+    """
+
+    comm: Any
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return int(self.comm.size)
+
+    @property
+    def rank(self) -> int:
+        """Which of them this is, from 0 on."""
+        return int(self.comm.rank)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the one that logs, saves and speaks."""
+        return self.rank == 0
+
+    @property
+    def on_this_machine(self) -> int:
+        """How many share this machine's cores."""
+        from mpi4py import MPI
+
+        return int(self.comm.Split_type(MPI.COMM_TYPE_SHARED).size)
+
+    def agree(self, value: T) -> T:
+        """The leader's value, on every rank. All must call it."""
+        found: T = self.comm.bcast(value, root=0)
+        return found
+
+    def all(self, value: T) -> list[T]:
+        """Every rank's value, in order. All must call it."""
+        return list(self.comm.allgather(value))
+
+    def spread(self, array: Array) -> None:
+        """The leader's numbers in everybody's array."""
+        for part in _buckets(array):
+            self.comm.Bcast(part, root=0)
+
+    def add(self, array: Array) -> None:
+        """The sum over the ranks, in place of each one's numbers."""
+        from mpi4py import MPI
+
+        for part in _buckets(array):
+            self.comm.Allreduce(MPI.IN_PLACE, part, op=MPI.SUM)
+
+    @contextmanager
+    def together(self, say: Callable[[str], None] | None = None) -> Iterator[None]:
+        """An error on any rank ends all of them, with one line and the error's exit code.
+
+        The line goes to `say`, by default to stderr. With one process the error is raised as ever.
+        Collective calls cannot be left half-way, so that nobody who waits in one could be told
+        otherwise.
+        """
+        try:
+            yield
+        except Exception as error:
+            if self.size == 1:
+                raise
+            if not self.leads:
+                time.sleep(_FIRST + 0.02 * self.rank)
+            (say or _to_stderr)(self._words(error))
+            self._end(_code(error))
+
+    def _words(self, error: Exception) -> str:
+        """What went wrong; on which rank, where it is none that all can have."""
+        foreseen = isinstance(error, OnnxgradError) and not isinstance(error, InternalError)
+        what = str(error) if foreseen else f"{type(error).__name__}: {error}"
+        return what if self.leads else f"rank {self.rank} of {self.size}: {what}"
+
+    def _end(self, code: int) -> None:
+        """End every process. MPI's own words about it would be a second message."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        self.comm.Abort(code)
+
+
+def world() -> Ranks:
+    """The processes that mpiexec started. Raises InputError without mpi4py or an MPI library."""
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise InputError(
+            "MPI is missing: pip install 'onnxgrad[mpi]', which brings mpi4py and mpiexec "
+            f"({str(error).splitlines()[0]})"
+        ) from None
+    return Ranks(MPI.COMM_WORLD)
+
+
+def _buckets(array: Array) -> Iterator[Array]:
+    flat: Array = array.reshape(-1)
+    if not np.shares_memory(flat, array):
+        raise InternalError("ranks exchange contiguous arrays only")
+    step = max(1, _BUCKET // flat.itemsize)
+    for start in range(0, len(flat), step):
+        yield flat[start : start + step]
+
+
+def _to_stderr(words: str) -> None:
+    print(f"onnxgrad: error: {words}", file=sys.stderr)
+
+
+def _code(error: Exception) -> int:
+    return error.exit_code if isinstance(error, OnnxgradError) else InternalError.exit_code

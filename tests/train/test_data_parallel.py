@@ -1,0 +1,103 @@
+"""Two processes follow one with the same batches, and end together."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from onnxgrad.errors import InputError
+from onnxgrad.train import Adam, Trainer, tensors
+from onnxgrad.train.optimizers import Adafactor
+from onnxgrad.train.trainer import CHECKPOINT
+from tests.helpers import ROOT
+from tests.train.common import step
+from tests.train.parallel_runs import CASES, losses
+
+pytest.importorskip("mpi4py", reason="MPI needs mpi4py, which the extra `mpi` brings")
+MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.skipif(MPIEXEC is None, reason="MPI needs mpiexec, which the extra `mpi` brings"),
+]
+
+
+def run(name: str, folder: Path, count: int = 2) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(MPIEXEC), "-n", str(count), sys.executable, "-m", "tests.train.parallel_runs", name, str(folder)],
+        cwd=ROOT, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_the_curve_of_one_process(tmp_path: Path, count: int) -> None:
+    done = run("every case", tmp_path, count)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert set(found) == set(CASES)
+    for name, curve in found.items():
+        np.testing.assert_allclose(curve, losses(name, parallel=False), rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "words"),
+    [
+        ("raise", 3, "rank 1 of 2: ValueError: no disk"),
+        ("nan", 1, "step 6: the loss is nan; the first value that is not finite is 'x'"),
+        ("label", 2, "rank 1 of 2: 'labels' of the batch has the label 7"),
+    ],
+)
+def test_a_failing_rank_ends_all_with_one_line(
+    tmp_path: Path, kind: str, code: int, words: str
+) -> None:
+    done = run(kind, tmp_path)
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr and len(done.stderr.splitlines()) == 1
+    assert json.loads(tensors.read(tmp_path / CHECKPOINT)[1]["progress"])["steps"] == 4
+    assert list(tmp_path.iterdir()) == [tmp_path / CHECKPOINT]
+
+
+def test_a_killed_rank_ends_all(tmp_path: Path) -> None:
+    assert run("kill", tmp_path).returncode != 0
+    assert json.loads(tensors.read(tmp_path / CHECKPOINT)[1]["progress"])["steps"] == 4
+
+
+def test_the_leader_saves_and_logs_and_a_run_goes_on(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    assert run("whole", one).returncode == 0
+    assert [json.loads(line)["step"] for line in (one / "log").read_text().splitlines()] == [
+        *range(1, 21)
+    ]
+    assert len(json.loads(run("first half", two).stdout)) == 9
+    assert run("whole", two).returncode == 0
+    assert (one / CHECKPOINT).read_bytes() == (two / CHECKPOINT).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("weights", "the loss of a batch is not the mean of its parts' losses"),
+        ("other step", "the processes were given different training steps"),
+    ],
+)
+def test_what_would_be_another_training_is_refused(tmp_path: Path, name: str, words: str) -> None:
+    done = run(name, tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_one_process_is_the_ordinary_engine(tmp_path: Path) -> None:
+    assert losses("sgd", parallel=True) == losses("sgd", parallel=False)
+
+
+def test_steps_that_need_one_process() -> None:
+    with pytest.raises(InputError, match="data_parallel runs on the CPU"):
+        Trainer(step(Adafactor()), data_parallel=True)
+    with pytest.raises(InputError, match="leave out engine"):
+        Trainer(step(Adam()), engine="graph", data_parallel=True)
