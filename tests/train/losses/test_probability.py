@@ -76,6 +76,8 @@ def test_what_does_not_fit() -> None:
         with_loss(through({"z": ["N", 3]}), BCEWithLogits(pos_weight=[1, 2]))
     with pytest.raises(InputError, match=r"weight is an array \(1, 3\)"):
         with_loss(through({"z": [3]}), BCEWithLogits(weight=[[1, 2, 3]]))
+    with pytest.raises(InputError, match=r"weight is an array \(2, 3\)"):
+        with_loss(through({"z": [4, 3]}), BCEWithLogits(weight=np.ones((2, 3))))
     with pytest.raises(InputError, match="a batchmean needs a batch"):
         with_loss(through({"z": []}), KLDiv(reduction="batchmean"))
     with pytest.raises(InputError, match="weight must be finite numbers, not 'much'"):
