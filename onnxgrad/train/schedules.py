@@ -16,7 +16,7 @@ of its `Moment`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from typing import Any, Literal
@@ -46,8 +46,12 @@ class Schedule(ABC):
 
     @property
     def name(self) -> str:
-        """What files and the command line call it."""
-        return type(self).__name__.lower()
+        """What files and the command line call it; of a class of your own its module too, for it
+        is none of these.
+        """
+        cls = type(self)
+        ours = cls.__module__ == __name__
+        return cls.__name__.lower() if ours else f"{cls.__module__}:{cls.__name__}"
 
     def to_dict(self) -> dict[str, Any]:
         """The name and the fields, as a file has them."""
@@ -296,3 +300,14 @@ def _line(start: float, end: float, part: Number, math: Any) -> Number:
 
 _ALL = (Constant, Linear, Polynomial, Cosine, Exponential, Step, MultiStep, OneCycle, Sequential)
 SCHEDULES: dict[str, type[Schedule]] = {cls.__name__.lower(): cls for cls in _ALL}
+
+
+def schedule_of(told: Mapping[str, Any]) -> Schedule | None:
+    """The schedule that `to_dict` told; None for one of a class of your own."""
+    given = dict(told)
+    name = given.pop("name", None)
+    if name == "sequential":
+        each = [schedule_of(inner) for inner in given["schedules"]]
+        known = [schedule for schedule in each if schedule is not None]
+        return Sequential(known, tuple(given["milestones"])) if len(known) == len(each) else None
+    return SCHEDULES[name](**given) if name in SCHEDULES else None

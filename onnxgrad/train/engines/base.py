@@ -30,10 +30,15 @@ class Result:
 
 
 class Engine(ABC):
-    """Parameters and states of one training step, and the way to the next."""
+    """Parameters and states of one training step, and the way to the next.
+
+    last: whether the batch that `run` is given is the last one of those that make a step, after
+    which parameters are updated.
+    """
 
     def __init__(self, step: TrainingStep) -> None:
         self.task = step
+        self.last = True  # of the micro-batches that make a step, the next one is the last
 
     @abstractmethod
     def run(self, batch: Mapping[str, Array], number: int, rate: float) -> Result:
@@ -41,7 +46,9 @@ class Engine(ABC):
 
     @abstractmethod
     def back(self) -> None:
-        """Undo the last step's parameters; its states may be lost."""
+        """Undo the last step's parameters; its states may be lost, and sums over micro-batches
+        begin anew.
+        """
 
     @property
     @abstractmethod
@@ -155,6 +162,11 @@ def _check_labels(array: Any, fed: Fed, classes: int) -> None:
 def dtype_of(fed: Fed) -> np.dtype[Any]:
     """The numpy dtype of an input."""
     return np.dtype(fed.dtype)  # bfloat16 and its like are numpy's since onnx was imported
+
+
+def sizes_of(fed: Fed) -> tuple[int, ...]:
+    """A parameter's or state's shape, all of whose sizes are known."""
+    return tuple(d for d in fed.shape or () if isinstance(d, int))
 
 
 def _listed(inputs: list[Fed]) -> str:

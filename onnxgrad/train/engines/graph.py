@@ -9,21 +9,38 @@ when a loss turns out to be no number.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
+from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Array, numpy_dtype
-from onnxgrad.train.engines.base import Engine, Result, checked, dtype_of, open_session
+from onnxgrad.train.engines.base import Engine, Result, checked, dtype_of, open_session, sizes_of
 from onnxgrad.train.in_place import may_be_overwritten
 from onnxgrad.train.manifest import Fed
 from onnxgrad.train.step import TrainingStep
 
 InPlace = Literal["none", "states", "all"]
+_STATES = ("state", "average", "accumulated", "scaling")
+
+
+@dataclass
+class _File:
+    """A graph of the step and its session; the values in it by name, its inputs and outputs."""
+
+    program: Program
+    session: Any
+
+    def __post_init__(self) -> None:
+        block = self.program.main
+        self.values = {v.name: v for v in block.vars()}
+        self.takes = {v.name for v in block.inputs}
+        self.gives = {v.name for v in block.outputs}
 
 
 class GraphEngine(Engine):
-    """onnxruntime runs `train.onnx`, on CPU or CUDA.
+    """onnxruntime runs `train.onnx`, and `update.onnx` where there is one, on CPU or CUDA.
 
     in_place: which values may have one buffer: "states", "all" (parameters too, where every reader
     comes before the update, as with clipping by the global norm), or "none".
@@ -38,26 +55,36 @@ class GraphEngine(Engine):
         in_place: InPlace = "states",
     ) -> None:
         super().__init__(step)
-        self._session = open_session(step.train, provider, threads)
         self._device = "cuda" if provider == "cuda" else "cpu"
+        self._files = [
+            _File(program, open_session(program, provider, threads))
+            for program in (step.train, step.update)
+            if program is not None
+        ]
         self._batch = step.manifest.of_role("batch")
         self._carried = [fed for fed in step.manifest.inputs if fed.next is not None]
-        named = {v.name: v for v in step.train.main.vars()}
-        roles = {"none": (), "states": ("state",), "all": ("state", "parameter")}[in_place]
-        self._single = {
-            fed.name
+        self._written = {
+            fed.name: [i for i, file in enumerate(self._files) if fed.next in file.gives]
             for fed in self._carried
-            if fed.role in roles
-            and may_be_overwritten(step.train.main, named[fed.name], named[fed.next or ""])
         }
-        self._number, self._rate = (
-            np.zeros((), dtype_of(self._only(role))) for role in ("step", "learning_rate")
-        )
+        kept = {"none": ("parameter", *_STATES), "states": ("parameter",), "all": ()}[in_place]
+        self._single = {
+            fed.name for fed in self._carried if fed.role not in kept and self._overwritable(fed)
+        }
+        # numbers that each step is given
+        self._given = {
+            fed.name: (fed.role, np.zeros((), dtype_of(fed)))
+            for fed in step.manifest.of_role("step", "learning_rate")
+        }
         self._loss = np.zeros((), _loss_dtype(step))
         self.put(step.initial)
 
-    def _only(self, role: Any) -> Fed:
-        return self.task.manifest.of_role(role)[0]
+    def _overwritable(self, fed: Fed) -> bool:
+        files = [self._files[i] for i in self._written[fed.name]]
+        return all(
+            may_be_overwritten(f.program.main, f.values[fed.name], f.values[fed.next or ""])
+            for f in files
+        )
 
     def put(self, values: Mapping[str, Array]) -> None:
         """Go on from these values."""
@@ -71,8 +98,10 @@ class GraphEngine(Engine):
                 if fed.name in self._single
                 else self._value(np.zeros(values[fed.name].shape, dtype_of(fed)))
             )
-        self._now = 0
-        self._bindings = [self._bound(0), self._bound(1)]
+        # how often each file ran: what it writes is in the buffer of that parity
+        self._runs = [0] * len(self._files)
+        self._bindings: dict[tuple[int, ...], Any] = {}
+        self._last_run: list[int] = []
 
     def _value(self, array: Array) -> Any:
         import onnxruntime as ort
@@ -82,18 +111,32 @@ class GraphEngine(Engine):
             return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, 16)
         return ort.OrtValue.ortvalue_from_numpy(array, self._device)
 
-    def _bound(self, now: int) -> Any:
-        """The bindings of a step from one set of buffers into the other."""
-        binding = self._session.io_binding()
+    def _now(self, name: str) -> int:
+        """Which of its two buffers a value is in."""
+        return sum(self._runs[i] for i in self._written[name]) % 2
+
+    def _bound(self, file: _File) -> Any:
+        """The bindings of a file from the buffers where values are now into the others."""
+        binding = file.session.io_binding()
         for fed in self._carried:
-            binding.bind_ortvalue_input(fed.name, self._buffers[now][fed.name])
-            binding.bind_ortvalue_output(fed.next, self._buffers[1 - now][fed.name])
-        for role, array in (("step", self._number), ("learning_rate", self._rate)):
-            binding.bind_ortvalue_input(self._only(role).name, self._host(array))
-        binding.bind_ortvalue_output(self.task.manifest.loss, self._host(self._loss))
-        for name in self.task.manifest.metrics:
+            now = self._now(fed.name)
+            if fed.name in file.takes:
+                binding.bind_ortvalue_input(fed.name, self._buffers[now][fed.name])
+            if fed.next in file.gives:
+                binding.bind_ortvalue_output(fed.next, self._buffers[1 - now][fed.name])
+        for name, (_, array) in self._given.items():
+            if name in file.takes:
+                binding.bind_ortvalue_input(name, self._host(array))
+        if self.task.manifest.loss in file.gives:
+            binding.bind_ortvalue_output(self.task.manifest.loss, self._host(self._loss))
+        for name in self._metrics(file):
             binding.bind_output(name, "cpu")
         return binding
+
+    def _metrics(self, file: _File) -> list[str]:
+        manifest = self.task.manifest
+        names = [*manifest.metrics, *([manifest.gradient_norm] if manifest.gradient_norm else [])]
+        return [name for name in names if name in file.gives]
 
     def _host(self, array: Array) -> Any:
         import onnxruntime as ort
@@ -101,31 +144,53 @@ class GraphEngine(Engine):
         return ort.OrtValue.ortvalue_from_numpy(array)
 
     def run(self, batch: Mapping[str, Array], number: int, rate: float) -> Result:
-        """One step. Raises InputError for a batch that the graph does not take."""
+        """One step, or one micro-batch of it. Raises InputError for a batch that the graph does
+        not take.
+        """
         # the runtime reads this memory, so it lives until the run is over
         feeds = checked(batch, self._batch)
-        binding = self._bindings[self._now]
+        for role, array in self._given.values():
+            array[...] = number if role == "step" else rate
+        self._last_run = []
+        metrics = self._run(0, feeds)
+        if len(self._files) > 1 and self.last and np.isfinite(self._loss):
+            metrics |= self._run(1, {})
+        return Result(float(self._loss), metrics)
+
+    def _run(self, index: int, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Run a file; its metrics."""
+        file, key = self._files[index], (index, *(n % 2 for n in self._runs))
+        binding = self._bindings.get(key)
+        if binding is None:
+            binding = self._bindings[key] = self._bound(file)
         for name, array in feeds.items():
             binding.bind_ortvalue_input(name, self._host(array))
-        self._number[...], self._rate[...] = number, rate
-        self._session.run_with_iobinding(binding)
-        self._now = 1 - self._now
-        names = self.task.manifest.metrics  # they were bound last
+        file.session.run_with_iobinding(binding)
+        self._runs[index] += 1
+        self._last_run.append(index)
+        names = self._metrics(file)  # they were bound last
         returned = binding.get_outputs()[-len(names) :] if names else []
-        metrics = {name: value.numpy() for name, value in zip(names, returned, strict=True)}
-        return Result(float(self._loss), metrics)
+        return {name: value.numpy() for name, value in zip(names, returned, strict=True)}
 
     def back(self) -> None:
         """Undo the last step of what has two buffers, which the parameters have unless told
-        otherwise.
+        otherwise; sums over micro-batches begin anew.
         """
-        self._now = 1 - self._now
+        for index in self._last_run:
+            self._runs[index] -= 1
+        self._last_run = []
+        for fed in self._carried:
+            if fed.role == "accumulated":
+                self._buffers[self._now(fed.name)][fed.name].update_inplace(
+                    np.zeros(sizes_of(fed), dtype_of(fed))
+                )
 
     @property
     def values(self) -> dict[str, Array]:
         """Copies of what is held now."""
         return {
-            fed.name: np.array(self._buffers[self._now][fed.name].numpy()) for fed in self._carried
+            fed.name: np.array(self._buffers[self._now(fed.name)][fed.name].numpy())
+            for fed in self._carried
         }
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from onnxgrad.errors import InputError
 from onnxgrad.train import SGD, AdamW, Optimizer, training_step
 from onnxgrad.train.engines.graph import GraphEngine, InPlace
+from onnxgrad.train.optimizers import OPTIMIZERS, Adafactor
 from tests.helpers import ROOT
 from tests.train.common import examples, step
+from tests.train.follower import Follower
+from tests.train.test_accumulation import OPTIONS
 
 
 @pytest.mark.parametrize("name", ["mlp", "gpt2", "resnet18"])
@@ -80,3 +85,47 @@ def test_a_batch_that_does_not_fit(change: dict[str, object], words: str) -> Non
 def test_an_unknown_provider() -> None:
     with pytest.raises(InputError, match="choose one of cpu, cuda"):
         GraphEngine(step(), provider="abacus")
+
+
+@pytest.mark.parametrize("cls", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.parametrize("options", [{}, {"accumulate": 2}], ids=["", "accumulate"])
+def test_where_every_update_waits_for_the_norm_parameters_have_one_buffer(
+    cls: type[Optimizer], options: dict[str, Any]
+) -> None:
+    task = step(cls(), clip_norm=0.5, average=0.9, **options)
+    shared, safe = (GraphEngine(task, threads=1, in_place=how) for how in ("all", "none"))
+    names = {fed.name for fed in task.manifest.of_role("parameter")}
+    assert options or cls is Adafactor or names <= shared._single
+    for engine in (shared, safe):
+        for number in range(1, 9):
+            engine.last = number % task.manifest.accumulate == 0
+            engine.run(examples(8, seed=number), 1 + number // task.manifest.accumulate, 1e-2)
+    expected = safe.values
+    assert all(np.array_equal(value, expected[key]) for key, value in shared.values.items())
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda o: ",".join(o) or "plain")
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_same_as_who_follows_the_manifest(options: dict[str, Any], accumulate: int) -> None:
+    task = step(accumulate=accumulate, **options)
+    follower, engine = Follower(task), GraphEngine(task, threads=1)
+    for number in range(8):
+        batch = examples(8, seed=number)
+        engine.last = (number + 1) % accumulate == 0
+        found = engine.run(batch, follower.number, follower.rate)
+        assert found.loss == pytest.approx(follower.step(batch), rel=1e-6)
+        if engine.last and task.manifest.gradient_norm:
+            norm = task.manifest.gradient_norm
+            assert found.metrics[norm] == pytest.approx(follower.outputs[norm], rel=1e-5)
+    for name, value in engine.values.items():
+        np.testing.assert_allclose(value, follower.values[name], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_going_back_begins_sums_anew(last: bool) -> None:
+    engine = GraphEngine(step(SGD(), accumulate=2), threads=1)
+    before = engine.values
+    for engine.last in (False, last):
+        engine.run(examples(4), 1, 0.1)
+    engine.back()
+    assert all(np.array_equal(value, before[key]) for key, value in engine.values.items())
