@@ -30,16 +30,23 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from onnxgrad import train
 
 Batches = Iterator[dict[str, torch.Tensor]]
-OPTIMIZERS: dict[str, tuple[train.Optimizer, Callable[[Any], torch.optim.Optimizer], float]] = {
-    "sgd": (train.SGD(), lambda p: torch.optim.SGD(p), 0.1),
-    "momentum": (train.SGD(momentum=0.9), lambda p: torch.optim.SGD(p, momentum=0.9), 0.02),
-    "nesterov": (
+Beside = Callable[[Any], torch.optim.Optimizer]
+TO = torch.optim
+OPTIMIZERS: dict[str, tuple[train.Optimizer, Beside, float]] = {
+    "sgd": (train.SGD(), TO.SGD, 0.1),
+    "momentum": (train.SGD(momentum=0.9), lambda p: TO.SGD(p, momentum=0.9), 0.02),
+    "nesterov, decay": (
         train.SGD(momentum=0.9, nesterov=True, weight_decay=1e-3),
-        lambda p: torch.optim.SGD(p, momentum=0.9, nesterov=True, weight_decay=1e-3),
+        lambda p: TO.SGD(p, momentum=0.9, nesterov=True, weight_decay=1e-3),
         0.02,
     ),
-    "adam": (train.Adam(), lambda p: torch.optim.Adam(p), 1e-3),
-    "adamw": (train.AdamW(), lambda p: torch.optim.AdamW(p), 1e-3),
+    "adam": (train.Adam(), TO.Adam, 1e-3),
+    "adamw": (train.AdamW(), TO.AdamW, 1e-3),
+    "nadam": (train.NAdam(), TO.NAdam, 1e-3),
+    "adagrad": (train.Adagrad(), TO.Adagrad, 1e-2),
+    "rmsprop": (train.RMSprop(), TO.RMSprop, 1e-3),
+    "adadelta": (train.Adadelta(), TO.Adadelta, 1.0),
+    "adafactor": (train.Adafactor(), TO.Adafactor, 1e-2),
 }
 
 
@@ -147,14 +154,6 @@ def _token_loss(logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.T
     return nn.functional.cross_entropy(logits.reshape(-1, 60), batch["labels"].reshape(-1))
 
 
-def _token_graph(values: dict[str, Any]) -> Any:
-    from onnxgrad import op
-
-    logits = values["logits"]
-    labels = op.Reshape(values["labels_in"], np.array([-1])) if "labels_in" in values else None
-    return op.SoftmaxCrossEntropyLoss(op.Reshape(logits, np.array([-1, 60])), labels)
-
-
 CASES = {
     "digits_mlp": Case(
         _mlp,
@@ -172,6 +171,7 @@ CASES = {
         _digit_batches((1, 8, 8)),
         _digits_held_out((1, 8, 8)),
     ),
+    "gpt2_tiny": Case(_gpt2, ("x",), train.SequenceCrossEntropy(shift=0), _token_loss, _tokens),
     "vit_tiny": Case(_vit, ("x",), train.CrossEntropy(), _cross_entropy, _digit_batches((1, 8, 8))),
 }
 
@@ -194,8 +194,12 @@ def compare(name: str, case: Case, optimizer: str, steps: int) -> str:
     model = case.build()
     batches = case.batches(steps)
     proto = exported(model, batches[0]["x"])
-    names = [n for n, p in model.named_parameters() if p.requires_grad]
+    held = {t.name for t in proto.graph.initializer}  # a tied weight has one of its names
+    named = model.named_parameters(remove_duplicate=False)
+    names = [n for n, p in named if p.requires_grad and n in held]
     task = train.training_step(proto, case.loss, ours, names)
+    trained = sum(task.initial[fed.name].size for fed in task.manifest.of_role("parameter"))
+    assert trained == sum(p.numel() for p in model.parameters()), "not every parameter is trained"
     trainer = train.Trainer(task, rate, threads=1)
     beside = theirs([p for p in model.parameters() if p.requires_grad])
     for group in beside.param_groups:
