@@ -1,5 +1,14 @@
 """Training without the framework: a step as one plain graph, and what drives it in onnxruntime."""
 
+from onnxgrad.train.adapters import (
+    Adapters,
+    adapters_of,
+    load_adapters,
+    lora,
+    merge,
+    read_adapters,
+    save_adapters,
+)
 from onnxgrad.train.callbacks import EarlyStopping, Event, History, JsonLines
 from onnxgrad.train.data import Arrays, Data
 from onnxgrad.train.export import export
@@ -51,6 +60,7 @@ __all__ = [
     "Adagrad",
     "Adam",
     "AdamW",
+    "Adapters",
     "Arrays",
     "BCEWithLogits",
     "Cosine",
@@ -80,9 +90,15 @@ __all__ = [
     "TrainingStep",
     "TripletMargin",
     "accuracy",
+    "adapters_of",
     "export",
+    "load_adapters",
+    "lora",
+    "merge",
     "parse_loss",
+    "read_adapters",
     "read_step",
+    "save_adapters",
     "save_step",
     "training_step",
 ]

@@ -94,7 +94,7 @@ def changed_weights(before: ModelProto, after: ModelProto) -> list[str]:
     """The names of values whose elements differ. Raises InternalError when the models differ in
     anything else.
     """
-    if _bare(before) != _bare(after):
+    if bare(before) != bare(after):
         raise InternalError("the exported model differs from the original in more than weights")
     pairs = zip(_named_tensors(before.graph), _named_tensors(after.graph), strict=True)
     return [name for (name, old), (_, new) in pairs if _elements(old) != _elements(new)]
@@ -111,7 +111,7 @@ def _elements(tensor: TensorProto) -> object:
     )
 
 
-def _bare(model: ModelProto) -> bytes:
+def bare(model: ModelProto) -> bytes:
     """The model without the elements of its tensors."""
     bare = ModelProto()
     bare.CopyFrom(model)

@@ -1,0 +1,16 @@
+"""Adapters of low rank (LoRA): beside chosen weights, saved by themselves, merged back."""
+
+from onnxgrad.train.adapters.lora import load_adapters, lora
+from onnxgrad.train.adapters.merge import merge
+from onnxgrad.train.adapters.record import Adapters, adapters_of
+from onnxgrad.train.adapters.store import read_adapters, save_adapters
+
+__all__ = [
+    "Adapters",
+    "adapters_of",
+    "load_adapters",
+    "lora",
+    "merge",
+    "read_adapters",
+    "save_adapters",
+]

@@ -1,0 +1,211 @@
+"""`lora`: a model with matrices of low rank beside chosen weights, which alone are then trained.
+
+Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models", with the initial values of its
+authors' loralib: nothing changes before the first step.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, numpy_helper
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.interop.given_back import check_room, like
+from onnxgrad.ir.load import ModelLike, load_own
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.types import Array, TensorType, numpy_dtype
+from onnxgrad.ir.var import Var
+from onnxgrad.train.adapters.beside import beside
+from onnxgrad.train.adapters.record import LORA_A, LORA_B, Adapters, digest, note_of, with_note
+from onnxgrad.train.adapters.store import Given, read_if_path
+from onnxgrad.train.adapters.targets import Site, choose, sites
+
+# since then operators broadcast as numpy does; and initializers need not be inputs
+_OPSET, _IR_VERSION = 7, 4
+
+
+def lora(
+    model: ModelLike,
+    targets: str | Sequence[str],
+    *,
+    rank: int = 8,
+    alpha: float = 16.0,
+    seed: int = 0,
+) -> Any:
+    """The model, in its own kind, with y + alpha / rank (x A) B for every y = x W of the chosen W.
+
+    targets: names and globs of weights, of the nodes that read them, or of modules
+    ("*.attention.self.query,*.value"); "!GLOB" takes away. What can be adapted: W as a factor of
+    MatMul and Gemm, behind Transpose, Cast and DequantizeLinear too, as the packed weight of
+    MatMulNBits, as the filter of a 1x1 Conv with group=1, and as the table of a Gather of rows. A
+    weight that several nodes read has one adapter, used at each. A and B are initializers
+    `<weight>.lora_A`, (in, rank), and `<weight>.lora_B`, (rank, out), of the product's dtype; train
+    them with wrt="*.lora_*". A begins uniform within 1 / sqrt(in), by `seed` and the weight's name,
+    and B with zeros (a table's A with zeros, its B normal), so that the outputs are what they were.
+    Raises InputError for a rank below 1 or above the smaller side of a weight, an entry that meets
+    nothing or what cannot be adapted, and a model that has adapters.
+    """
+    _check_numbers(rank, alpha)
+    program = _own(model)
+    chosen = choose(program, targets)
+    for site in chosen:
+        _check_rank(site, rank)
+    added: list[str] = []
+    for site in chosen:
+        a, b = _first_values(site, rank, seed)
+        added += beside(site, *_initializers(program, site.name, a, b), alpha / rank)
+    entries = (targets,) if isinstance(targets, str) else tuple(targets)
+    words = Adapters(int(rank), float(alpha), entries, digest(model)).words()
+    names = [site.name + suffix for site in chosen for suffix in (LORA_A, LORA_B)]
+    return like(with_note(program, {**words, "added": added, "values": names}), model)
+
+
+def load_adapters(model: ModelLike, adapters: Given | Mapping[str, Given]) -> Any:
+    """The base model, in its own kind, with saved adapters beside its weights.
+
+    adapters: what `save_adapters` wrote, or `Adapters`; several by name are chosen from at each
+    run by a new int64 input `adapter`: 0 for none, 1 for the first, and so on. Raises InputError
+    for adapters of another model.
+    """
+    program, base = _own(model), digest(model)
+    if not isinstance(adapters, Mapping):
+        found = read_if_path(adapters)
+        added = _attach(program, found, base)
+        note = {**found.words(), "added": added, "values": list(found.values)}
+    else:
+        several = {name: read_if_path(given) for name, given in adapters.items()}
+        if not several:
+            raise InputError("no adapters given to choose from")
+        note = {"names": list(several), "base": base, "input": _attach_all(program, several, base)}
+    return like(with_note(program, note), model)
+
+
+def _own(model: ModelLike) -> Program:
+    """A copy to change. Raises InputError for a model that has adapters, or is too old."""
+    program = load_own(model)
+    check_room(program, model)
+    if note_of(program.proto) is not None:
+        raise InputError("the model has adapters already: merge them, or begin with the original")
+    if program.opset < _OPSET:
+        raise InputError(
+            f"adapters need opset {_OPSET} or newer, the model has {program.opset}: convert it "
+            "with onnx.version_converter"
+        )
+    program.ir_version = max(program.ir_version, _IR_VERSION)
+    return program
+
+
+def _check_numbers(rank: int, alpha: float) -> None:
+    if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or rank < 1:
+        raise InputError(f"rank must be an integer of at least 1, not {rank!r}")
+    if isinstance(alpha, bool) or not isinstance(alpha, (int, float, np.number)):
+        raise InputError(f"alpha must be a number, not {alpha!r}")
+    if not math.isfinite(alpha) or alpha == 0:
+        raise InputError(f"alpha must be finite and not 0, not {alpha!r}")
+
+
+def _check_rank(site: Site, rank: int) -> None:
+    if rank > min(site.sides):
+        raise InputError(
+            f"rank {rank} is larger than the smaller side of '{site.name}', {site.inputs} to "
+            f"{site.outputs}: choose at most {min(site.sides)}, or take it away with '!{site.name}'"
+        )
+
+
+def _first_values(site: Site, rank: int, seed: int) -> tuple[Array, Array]:
+    """As in loralib: kaiming_uniform(a=sqrt(5)), which is U(+-1 / sqrt(in)), and zeros; of tables
+    zeros and N(0, 1). Independent of what else is adapted.
+    """
+    rng = np.random.default_rng([seed, zlib.crc32(site.name.encode())])
+    a, b = np.zeros((site.inputs, rank)), np.zeros((rank, site.outputs))
+    if site.is_table:
+        b = rng.standard_normal(b.shape)
+    else:
+        bound = 1 / math.sqrt(site.inputs)
+        a = rng.uniform(-bound, bound, a.shape)
+    dtype = numpy_dtype(site.dtype)
+    return a.astype(dtype), b.astype(dtype)
+
+
+def _initializers(program: Program, weight: str, a: Array, b: Array) -> tuple[Var, Var]:
+    """As new weights of the main graph. Raises InputError where the names are taken."""
+    made = []
+    for name, array in ((weight + LORA_A, a), (weight + LORA_B, b)):
+        if name in program.names:
+            raise InputError(f"the model has a value or node '{name}' already: rename it")
+        made.append(program.main.add_initializer(numpy_helper.from_array(array, name)))
+    return made[0], made[1]
+
+
+# ---- saved adapters ------------------------------------------------------------------------------
+
+
+def fitting(program: Program, adapters: Adapters, base: str) -> list[Site]:
+    """The places of adapters in their base model. Raises InputError for another model."""
+    if adapters.base != base:
+        raise InputError(
+            "these adapters are for another model than this one (their base has the digest "
+            f"{adapters.base[:12]}, this model {base[:12]}): use the file that lora() was given"
+        )
+    known = {s.name: s for s in sites(program)}
+    strange = [name for name in adapters.weights if name not in known or known[name].reason]
+    if strange or not adapters.values:
+        raise InputError(
+            f"the adapters are damaged: '{strange[0] if strange else ''}' has no place"
+        )
+    found = [known[name] for name in adapters.weights]
+    for site in found:
+        a, b = adapters.factors(site.name)
+        if (len(a), b.shape[1]) != (site.inputs, site.outputs):
+            raise InputError(
+                f"the adapter of '{site.name}' is for {len(a)} to {b.shape[1]} features, not for "
+                f"{site.inputs} to {site.outputs}"
+            )
+    return found
+
+
+def _attach(program: Program, adapters: Adapters, base: str) -> list[str]:
+    added: list[str] = []
+    for site in fitting(program, adapters, base):
+        dtype = numpy_dtype(site.dtype)
+        a, b = (factor.astype(dtype) for factor in adapters.factors(site.name))
+        added += beside(site, *_initializers(program, site.name, a, b), adapters.scale)
+    return added
+
+
+def _attach_all(program: Program, several: Mapping[str, Adapters], base: str) -> str:
+    """Stacks (k + 1, in, r) and (k + 1, r, out), of which an input takes one pair; 0 is zeros.
+    The input's name.
+    """
+    by_name: dict[str, Site] = {}
+    for adapters in several.values():
+        by_name |= {site.name: site for site in fitting(program, adapters, base)}
+    names = program.names
+    which = program.main.add_input(names.fresh("adapter"), TensorType(TensorProto.INT64, ()))
+    for site in by_name.values():
+        stacks = _initializers(program, site.name, *_stacked(site, list(several.values())))
+        with emitting(program.main, made_by="lora"):
+            a, b = (op.Gather(stack, which) for stack in stacks)
+        beside(site, a, b, 1.0)
+    return which.name
+
+
+def _stacked(site: Site, several: Sequence[Adapters]) -> tuple[Array, Array]:
+    """The factors of all, padded to one rank; alpha / rank goes into B."""
+    rank = max(adapters.rank for adapters in several)
+    dtype = numpy_dtype(site.dtype)
+    a = np.zeros((len(several) + 1, site.inputs, rank), dtype)
+    b = np.zeros((len(several) + 1, rank, site.outputs), dtype)
+    for i, adapters in enumerate(several, 1):
+        if site.name in adapters.weights:
+            left, right = adapters.factors(site.name)
+            a[i, :, : adapters.rank] = left
+            b[i, : adapters.rank] = adapters.scale * right.astype(np.float64)
+    return a, b

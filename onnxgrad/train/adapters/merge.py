@@ -1,0 +1,114 @@
+"""Adapters into the weights that they stand beside: W + alpha / rank A B."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.interop.given_back import check_room, like
+from onnxgrad.ir.load import ModelLike, load, load_own, program_of, proto_of
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.types import Array
+from onnxgrad.ir.var import Var
+from onnxgrad.train.adapters.lora import fitting
+from onnxgrad.train.adapters.record import (
+    KEY,
+    Adapters,
+    adapters_of,
+    digest,
+    note_of,
+)
+from onnxgrad.train.adapters.store import Given, read_if_path
+from onnxgrad.train.adapters.targets import Site
+from onnxgrad.train.export import export
+
+
+def merge(model: ModelLike, adapters: Given | None = None) -> Any:
+    """The model without adapters, in its own kind, whose weights hold what these added.
+
+    model: the original file with `adapters`, which then is field for field as it was but for the
+    adapted weights; or, without `adapters`, a model that has them beside its weights. The sums are
+    formed in float64 and rounded to the weight's dtype. Raises InputError for adapters of another
+    model, and beside quantised weights, which cannot hold the sum.
+    """
+    if adapters is None:
+        found, base = adapters_of(model), _without(model)
+        program = base
+    else:
+        if note_of(proto_of(model)[0]) is not None:
+            raise InputError("the model has adapters beside its weights: merge these first")
+        found, program, base = read_if_path(adapters), load(model), None
+        check_room(program, model)
+    places = fitting(program, found, found.base if base is not None else digest(model))
+    values = {site.name: _merged(site, found) for site in places}
+    how = {"lora": {"rank": found.rank, "alpha": found.alpha}}
+    return like(export(model if base is None else base, values, how), model)
+
+
+def _merged(site: Site, adapters: Adapters) -> Array:
+    """W + s A B, or W + s (A B)^T where inputs come in by its columns."""
+    if site.quantised:
+        raise InputError(
+            f"'{site.name}' is quantised and cannot hold what its adapter adds: keep the adapter "
+            "beside it, or merge into the model before quantisation"
+        )
+    a, b = adapters.factors(site.name)
+    moved = adapters.scale * (a.astype(np.float64) @ b.astype(np.float64))
+    held = site.weight.initializer
+    array = site.weight.const if held is None else site.weight.block.program.array(held)
+    if array is None:
+        raise InputError(f"'{site.name}' is no weight that the file holds as numbers")
+    turned = moved if site.inputs_first else moved.T
+    merged: Array = (array.astype(np.float64) + turned.reshape(array.shape)).astype(array.dtype)
+    return merged
+
+
+def _without(model: ModelLike) -> Program:
+    """The model as it was before its adapters were put beside it. Raises InputError where they
+    are not as they were put there.
+    """
+    program = load_own(model)
+    note = note_of(program.proto) or {}
+    unread = set(_unread(program))
+    added = {b.node.name: b for b in program.main.walk() if b.is_op("Add")}
+    for name in note.get("added", ()):
+        b = added.get(name)
+        base = None if b is None else b.inputs[0]
+        if b is None or base is None:
+            raise InputError(
+                f"the node '{name}' that adds an adapter's part is gone: merge into the original, "
+                "with `adapters`"
+            )
+        b.block.replace(b.out, base)
+        b.block.remove_unused([b])
+    for v in _unread(program):
+        if v not in unread:
+            v.block.remove_initializer(v)
+    if left := [name for name in note.get("values", ()) if name in program.main.initializers]:
+        raise InputError(
+            f"'{left[0]}' is read by more than its adapter, or an input: merge into the original, "
+            "with `adapters`"
+        )
+    return _forgotten(program)
+
+
+def _unread(program: Program) -> list[Var]:
+    """Initializers that nothing reads."""
+    return [
+        v
+        for block in program.blocks()
+        for v in block.initializers.values()
+        if not v.use_count and not v.is_input
+    ]
+
+
+def _forgotten(program: Program) -> Program:
+    """Without the note on adapters."""
+    proto = to_proto(program)
+    kept = [e for e in proto.metadata_props if e.key != KEY]
+    del proto.metadata_props[:]
+    proto.metadata_props.extend(kept)
+    return program_of(proto, program.folder)

@@ -1,0 +1,189 @@
+"""Which matrices of a model get adapters: names and globs, of weights, of the nodes that read them,
+and of the modules that an exporter wrote down with these.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+
+from onnx import TensorProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.request import did_you_mean, entries_of
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.types import FLOAT_DTYPES, element_count, is_static
+from onnxgrad.ir.var import Var
+from onnxgrad.train.adapters.uses import Declined, Read, Use, reads, returned, use_of
+
+# where torch.onnx writes the modules around a node
+_SCOPES = "pkg.torch.onnx.name_scopes"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A matrix W with everything that reads it; `reason`: why it cannot have an adapter.
+
+    sides: of W as its readers see it, rows and columns; of a 1x1 filter (out, in). inputs_first:
+    the rows are the side that inputs come in by, so that W + A B is adapted, else W + (A B)^T.
+    """
+
+    weight: Var
+    reads: tuple[Read, ...]
+    uses: tuple[Use, ...] = ()
+    sides: tuple[int, int] = (0, 0)
+    reason: str = ""
+
+    @property
+    def name(self) -> str:
+        """The weight's."""
+        return self.weight.name
+
+    @property
+    def inputs_first(self) -> bool:
+        """As the first reader sees it."""
+        return (self.uses[0].kind in ("right", "rows")) != self.uses[0].transposed
+
+    @property
+    def is_table(self) -> bool:
+        """The first reader looks rows up."""
+        return self.uses[0].kind == "rows"
+
+    @property
+    def inputs(self) -> int:
+        """How many features come in."""
+        return self.sides[0 if self.inputs_first else 1]
+
+    @property
+    def outputs(self) -> int:
+        """How many features come out."""
+        return self.sides[1 if self.inputs_first else 0]
+
+    @property
+    def dtype(self) -> int:
+        """Of what comes out."""
+        return self.uses[0].binding.out.dtype
+
+    @property
+    def quantised(self) -> bool:
+        """The file has integers for it."""
+        return self.weight.dtype not in FLOAT_DTYPES
+
+    @property
+    def is_matrix(self) -> bool:
+        """Some operator takes it for a weight; masks and tables of constants it does not."""
+        return any(r.of_weight for r in self.reads)
+
+    @cached_property
+    def labels(self) -> frozenset[str]:
+        """What a glob may meet: the weight, the nodes that read it, the modules these are of."""
+        return frozenset({self.name}).union(*(_labels(r.binding) for r in self.reads))
+
+    def answers(self, glob: str) -> bool:
+        """Whether the name or glob means it."""
+        return any(label == glob or fnmatchcase(label, glob) for label in self.labels)
+
+
+def _labels(b: Binding) -> set[str]:
+    written = next((e.value for e in b.node.metadata_props if e.key == _SCOPES), "[]")
+    try:
+        scopes = ast.literal_eval(written)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        scopes = []
+    modules = [s for s in scopes if isinstance(s, str)] if isinstance(scopes, list) else []
+    return {name for name in (b.node.name, *modules) if name}
+
+
+def sites(program: Program) -> list[Site]:
+    """Every constant of the main graph with two axes or more that adapters might be asked for, in
+    the file's order.
+    """
+    found = (_site(v) for v in program.main.vars() if _is_stored(v))
+    return [s for s in found if not s.quantised or s.is_matrix]
+
+
+def _is_stored(v: Var) -> bool:
+    sizes = v.initializer is not None or v.is_constant
+    return sizes and (v.rank or 0) >= 2 and v.dtype not in (TensorProto.BOOL, TensorProto.STRING)
+
+
+def _site(v: Var) -> Site:
+    by = tuple(reads(v))
+    shape = v.shape or ()
+    try:
+        if returned(v):
+            raise Declined("the model returns it")
+        if not by or not is_static(shape) or not element_count(shape):
+            raise Declined("nothing reads it" if not by else "it has no elements")
+        uses = tuple(use_of(r, shape) for r in by)
+        sides = _packed(uses[0].binding) or (shape[0], shape[1])
+        _check_outputs(uses)
+    except Declined as why:
+        return Site(v, by, reason=str(why))
+    return Site(v, by, uses, sides)
+
+
+def _packed(b: Binding) -> tuple[int, int] | None:
+    """The sides of a matrix whose elements share bytes."""
+    return (int(b.attr("K")), int(b.attr("N"))) if b.op == "MatMulNBits" else None
+
+
+def _check_outputs(uses: Sequence[Use]) -> None:
+    dtypes = {u.binding.out.dtype for u in uses}
+    if len(dtypes) > 1 or not dtypes <= FLOAT_DTYPES:
+        raise Declined("its readers give values of several dtypes, or of none that trains")
+
+
+def choose(program: Program, targets: str | Sequence[str]) -> list[Site]:
+    """The matrices that `targets` means, in the file's order: names and globs, where "!GLOB" takes
+    away from what those before it named.
+
+    A glob leaves alone what no operator takes for a weight, such as masks. Raises InputError for an
+    entry that meets nothing, and for what cannot be adapted, with the reason.
+    """
+    known = sites(program)
+    found: dict[str, Site] = {}
+    entries = entries_of(targets, {s.name for s in known})
+    for entry in entries:
+        if entry.startswith("!"):
+            _take_away(found, entry[1:])
+            continue
+        meant = [s for s in known if s.answers(entry)]
+        if not meant:
+            raise InputError(_met_nothing(entry, known))
+        found |= {s.name: s for s in [s for s in meant if s.is_matrix] or meant}
+    if not found:
+        raise InputError("targets leave no weight to adapt")
+    _check(found.values())
+    return [s for s in known if s.name in found]
+
+
+def _take_away(found: dict[str, Site], glob: str) -> None:
+    meant = [name for name, s in found.items() if s.answers(glob)]
+    if not meant:
+        raise InputError(f"targets '!{glob}' takes nothing away: no entry before it named that")
+    for name in meant:
+        del found[name]
+
+
+def _met_nothing(entry: str, known: Iterable[Site]) -> str:
+    labels = {label for s in known for label in s.labels}
+    return (
+        f"targets '{entry}' meets no matrix of the main graph, by the name of a weight, node or "
+        f"module{did_you_mean(entry, labels)}"
+    )
+
+
+def _check(chosen: Iterable[Site]) -> None:
+    """Raises InputError for the first that cannot be adapted."""
+    bad = [s for s in chosen if s.reason]
+    if bad:
+        more = f" (nor can {len(bad) - 1} more)" if len(bad) > 1 else ""
+        raise InputError(
+            f"'{bad[0].name}' cannot have an adapter{more}: {bad[0].reason}: take it away with "
+            f"'!{bad[0].name}'"
+        )
