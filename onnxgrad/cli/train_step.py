@@ -73,7 +73,7 @@ def _prove(args: argparse.Namespace, step: TrainingStep, out: Output) -> Gradien
     options.pop("threads")
     given = options.pop("inputs", None)
     model = to_proto(step.evaluation, weights=True)
-    values: dict[str, Any] = {name: step.initial[name] for name in names}
+    values: dict[str, Any] = {fed.name: step.initial[fed.name] for fed in step.manifest.of_model()}
     if given is not None:
         values |= dict(load_inputs(given, model))
     with out.progress("check", 1) as advance:

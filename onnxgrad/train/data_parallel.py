@@ -49,6 +49,11 @@ class DataParallel(BlocksEngine):
         told = step.manifest.to_json()
         if any(said != told for said in self.ranks.all(told)):
             raise InputError("the processes were given different training steps")
+        if step.manifest.running() or step.manifest.of_role("seed"):
+            raise InputError(
+                "BatchNormalization and Dropout in training see the whole batch in one process "
+                'only: choose batch_norm="frozen" and dropout="off"'
+            )
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         self._is_sum: bool | None = None
         self._ignored_before = False

@@ -13,8 +13,9 @@ from onnxgrad.errors import InputError
 
 VERSION = 1
 Role = Literal[
-    "batch", "parameter", "state", "average", "accumulated", "scaling", "step", "learning_rate"
-]
+    "batch", "parameter", "state", "average", "accumulated", "scaling", "step", "learning_rate",
+    "seed",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Fed:
     optimiser gets it (of update.onnx where there is one, else of train.onnx). group: the index of a
     parameter's group. classes, ignored: the labels of a loss are 0 to classes - 1, or `ignored`.
     unread: so many labels at the beginning of a sequence belong to no score.
+    A running statistic is a state `of` itself; a seed is another number in each run.
     """
 
     name: str
@@ -78,6 +80,14 @@ class Manifest:
     def of_role(self, *roles: Role) -> list[Fed]:
         """The inputs with one of these roles."""
         return [fed for fed in self.inputs if fed.role in roles]
+
+    def running(self) -> list[Fed]:
+        """The states that belong to the model: running statistics, by their names in the file."""
+        return [fed for fed in self.of_role("state") if fed.of == fed.name]
+
+    def of_model(self) -> list[Fed]:
+        """What a trained model consists of: parameters and running statistics."""
+        return [*self.of_role("parameter"), *self.running()]
 
     def to_json(self) -> str:
         """The file's text."""

@@ -26,11 +26,13 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
+from onnxgrad.train import batch_statistics
 from onnxgrad.train.accumulation import add_up, update_program
 from onnxgrad.train.groups import Groups
 from onnxgrad.train.losses import Loss, Place
 from onnxgrad.train.losses.base import OLDEST_OPSET
 from onnxgrad.train.manifest import Fed, Manifest
+from onnxgrad.train.modes import Applied, BatchNormMode, DropoutMode, Modes
 from onnxgrad.train.objective import emit_loss, loss_of, scaled
 from onnxgrad.train.optimizers.base import Optimizer
 from onnxgrad.train.plan import NORM, Average, Scaling, plan_of
@@ -46,6 +48,7 @@ class TrainingStep:
     states out. evaluation: batch and parameters in; the model's outputs and the loss out. initial:
     parameters and states by the names of the inputs. update: where gradients of micro-batches are
     added up, what comes after so many; `train` then gives their sums in place of new parameters.
+    notes: what to tell the user.
     """
 
     train: Program
@@ -53,6 +56,7 @@ class TrainingStep:
     initial: Mapping[str, Array]
     manifest: Manifest
     update: Program | None = None
+    notes: tuple[str, ...] = ()
 
 
 def training_step(
@@ -71,6 +75,8 @@ def training_step(
     average: Average = None,
     loss_scale: Scaling = None,
     schedule: Schedule | None = None,
+    batch_norm: BatchNormMode = None,
+    dropout: DropoutMode = None,
 ) -> TrainingStep:
     """One step of training as a graph, for any model whose gradient can be formed.
 
@@ -86,7 +92,8 @@ def training_step(
     is that norm. accumulate: so many micro-batches make one step (see `accumulation`). average: the
     decay of a moving average of the weights. loss_scale: "dynamic", or a number, by which the loss
     of a float16 model is multiplied; no update is made where a gradient overflows. schedule: the
-    learning rate inside the graph, in place of an input.
+    learning rate inside the graph, in place of an input. batch_norm, dropout: "train", and what
+    else `Modes` says; by default as the file has them.
 
     Raises InputError for a loss that does not fit, for a weight that the file does not hold as
     floating-point numbers, and for an option that is none.
@@ -96,19 +103,22 @@ def training_step(
         norm=NORM in metrics, accumulate=accumulate, average=average, loss_scale=loss_scale,
         schedule=schedule,
     )  # fmt: skip
-    program = load_own(model)
+    modes, program = Modes(batch_norm, dropout), load_own(model)
     digest = hashlib.sha256(to_proto(program).SerializeToString(deterministic=True)).hexdigest()
     if program.opset < OLDEST_OPSET:
         program, _ = raise_opset(program)
+    program = modes.prepare(program)
     block = program.main
     own_outputs, place = list(block.outputs), Place(block)
     target = emit_loss(place, loss_of(loss, place))
     goal, scale_names = scaled(block, plan.scaling, target)
     of_loss = {v.name for v in block.vars()}.difference(place.own)
-    evaluation = load(to_proto(program, weights=True))
+    evaluation = modes.infer(load(to_proto(program, weights=True)))
     for v in own_outputs:
         if v.name not in metrics and v is not target:
             block.remove_output(v)
+    kept = [v.name for v in own_outputs if v.name in metrics]
+    applied = modes.apply(program)
     found = differentiate(
         program, wrt, goal.name, stop=stop, checkpoint=checkpoint, names="{}.grad", aside=of_loss
     )
@@ -116,8 +126,10 @@ def training_step(
     values = {v.name: v for v in block.vars()}
     parameters = [_parameter(values[name]) for name in found.adjoints]
     initial = {p.name: np.array(p.const) for p in parameters}
+    initial |= {s.name: s.initial for s in applied.statistics}
     scale = {slot: values[name] for slot, name in scale_names.items()}
-    batch = [v for v in block.inputs if v.name not in scale_names.values()]
+    others = {*scale_names.values(), *applied.inputs}
+    batch = [v for v in block.inputs if v.name not in others]
     adjoints = [values[name] for name in found.adjoints.values()]
     if plan.scaling is not None:
         initial |= {scale_names[slot]: a for slot, a in plan.scaling.state().items()}
@@ -137,9 +149,8 @@ def training_step(
     block.remove_unused()
     # what only update.onnx takes
     block.inputs = [v for v in block.inputs if v.use_count or v.name not in scale_names.values()]
-    kept = [v.name for v in own_outputs if v.name in metrics]
     manifest = Manifest(
-        (*(_batch(v, place) for v in batch), *made.fed),
+        (*(_batch(v, place) for v in batch), *made.fed, *_of_modes(values, applied)),
         target.name,
         tuple(kept),
         plan.optimizer.to_dict(),
@@ -148,7 +159,14 @@ def training_step(
         **plan.told(),
     )
     _ask_for(evaluation.main, [p.name for p in parameters])
-    return TrainingStep(program, evaluation, initial, manifest, update)
+    batch_statistics.ask_for(evaluation, [s.name for s in applied.statistics])
+    return TrainingStep(program, evaluation, initial, manifest, update, applied.notes)
+
+
+def _of_modes(values: Mapping[str, Var], applied: Applied) -> list[Fed]:
+    """Running statistics, each a state of itself, and the seed."""
+    running = [fed_of(values[s.name], "state", s.next, s.name) for s in applied.statistics]
+    return running + ([fed_of(values[applied.seed], "seed")] if applied.seed else [])
 
 
 def _parameter(v: Var) -> Var:

@@ -50,6 +50,7 @@ class Progress:
     batches: int = 0
     best: float | None = None
     stale: int = 0
+    seed: int = 0
 
 
 P = ParamSpec("P")
@@ -75,8 +76,9 @@ class Trainer:
     of onnxruntime. engine: "graph" runs the step as it is, "blocks" the update beside its gradient,
     on the CPU, for our elementwise optimisers; "auto" the latter where it can. Both give the same
     numbers. data_parallel: the processes that mpiexec started share out every batch; the first of
-    them logs, evaluates and saves. Raises InputError for a rate that is not finite, and an engine
-    that cannot run this step.
+    them logs, evaluates and saves. seed: of what is drawn in the steps (Dropout); a run that is
+    taken up keeps its own. Raises InputError for a rate that is not finite, and an engine that
+    cannot run this step.
     """
 
     def __init__(
@@ -88,11 +90,13 @@ class Trainer:
         threads: int | None = None,
         engine: EngineName = "auto",
         data_parallel: bool = False,
+        seed: int = 0,
     ) -> None:
         self.task = step if isinstance(step, TrainingStep) else read_step(step)
         self.rate: Rate = _own_rate(self.task) if rate is None else rate
-        self.progress = Progress()
+        self.progress = Progress(seed=seed)
         self._engine = open_engine(self.task, engine, provider, threads, data_parallel)
+        self._engine.seed = seed
         self._evaluation: Any = None
         self._open: Callable[[], Any] = partial(
             open_session, self.task.evaluation, provider, threads
@@ -122,7 +126,7 @@ class Trainer:
         return _finite_rate(self.rate(number) if callable(self.rate) else self.rate)
 
     def _what_diverged(self, number: int, loss: float, batch: Mapping[str, Array]) -> str:
-        feeds = {**checked(batch, self.task.manifest.of_role("batch")), **self.parameters}
+        feeds = {**checked(batch, self.task.manifest.of_role("batch")), **self.weights}
         first = first_not_finite(self.task.evaluation, feeds)
         where = (
             f"the first value that is not finite is '{first}'"
@@ -251,7 +255,7 @@ class Trainer:
     ) -> dict[str, float]:
         """The mean loss over batches, weighted by their sizes, and each metric."""
         self._evaluation = self._evaluation or self._open()
-        parameters = self.parameters
+        weights = self.weights
         inputs = self.task.manifest.of_role("batch")
         names = [v.name for v in self.task.evaluation.main.outputs]
         sums: dict[str, float] = {}
@@ -259,7 +263,7 @@ class Trainer:
         for batch in as_data(data, batch_size, None, whole=self._fixed_batch).epoch(0):
             feeds = checked(batch, inputs)
             outputs = dict(
-                zip(names, self._evaluation.run(names, {**feeds, **parameters}), strict=True)
+                zip(names, self._evaluation.run(names, {**feeds, **weights}), strict=True)
             )
             size = len(next(iter(feeds.values()))) if next(iter(feeds.values())).ndim else 1
             found = {"loss": (float(outputs[self.task.manifest.loss]), size)}
@@ -278,6 +282,12 @@ class Trainer:
         """Copies of the trained weights as they are now, by their names in the model."""
         values = self._engine.values
         return {fed.name: values[fed.name] for fed in self.task.manifest.of_role("parameter")}
+
+    @property
+    def weights(self) -> dict[str, Array]:
+        """`parameters`, and the running statistics of the model."""
+        values = self._engine.values
+        return {fed.name: values[fed.name] for fed in self.task.manifest.of_model()}
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write where training stands: one file, whole or not at all."""
@@ -304,12 +314,12 @@ class Trainer:
                 f"{path} does not say where training stands ({error!r}): it is no checkpoint"
             ) from None
         self._engine.put(values)
-        self.progress = progress
+        self._engine.seed, self.progress = progress.seed, progress
 
     def export(self, model: ModelLike) -> Program:
         """`model`, from which the step was made, with the trained weights in place of its own."""
         how = {"steps": self.progress.steps, "optimizer": dict(self.task.manifest.optimizer)}
-        return export(model, self.parameters, how)
+        return export(model, self.weights, how)
 
 
 def _own_rate(step: TrainingStep) -> float:

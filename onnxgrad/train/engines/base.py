@@ -34,11 +34,13 @@ class Engine(ABC):
 
     last: whether the batch that `run` is given is the last one of those that make a step, after
     which parameters are updated.
+    seed: of the run; a batch draws by `seed_of` it and the batch's number.
     """
 
     def __init__(self, step: TrainingStep) -> None:
         self.task = step
         self.last = True  # of the micro-batches that make a step, the next one is the last
+        self.seed = 0
 
     @abstractmethod
     def run(self, batch: Mapping[str, Array], number: int, rate: float) -> Result:
@@ -73,6 +75,15 @@ class Engine(ABC):
     def together(self) -> AbstractContextManager[None]:
         """Inside of it, an error of one process ends all."""
         return nullcontext()
+
+
+def seed_of(run: int, number: int) -> int:
+    """The seed of the batch of that number: another one for each pair. Raises InputError for a
+    run's seed out of range.
+    """
+    if not 0 <= run < 1 << 31:
+        raise InputError(f"the seed must be from 0 to 2^31 - 1, not {run}")
+    return (run << 32) + number
 
 
 def open_session(program: Program, provider: str, threads: int | None) -> Any:

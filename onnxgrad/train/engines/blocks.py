@@ -24,7 +24,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.train import array_math
-from onnxgrad.train.engines.base import Engine, Result, checked, open_session
+from onnxgrad.train.engines.base import Engine, Result, checked, open_session, seed_of
 from onnxgrad.train.manifest import Fed, Manifest
 from onnxgrad.train.optimizers import OPTIMIZERS, Optimizer
 from onnxgrad.train.optimizers.base import Moment
@@ -42,7 +42,9 @@ def fits(step: TrainingStep) -> bool:
     element by element.
     """
     optimizer = OPTIMIZERS.get(str(step.manifest.optimizer.get("name")))
-    dtypes = {fed.dtype for fed in step.manifest.inputs if fed.next is not None}
+    beside = {fed.name for fed in step.manifest.running()}
+    carried = [fed for fed in step.manifest.inputs if fed.next is not None]
+    dtypes = {fed.dtype for fed in carried if fed.name not in beside}
     mixed = len(dtypes) != 1 or "master" in step.manifest.optimizer
     told = step.manifest
     beyond = told.groups or told.average or told.loss_scaling or told.schedule or told.update
@@ -62,10 +64,13 @@ def optimizer_of(manifest: Manifest) -> Optimizer:
 
 
 def gradient_graph(step: TrainingStep) -> Program:
-    """The step without its update: loss, metrics and adjoints out; batch and parameters in."""
+    """The step without its update: loss, metrics, running statistics and adjoints out; batch,
+    parameters, statistics and seed in.
+    """
     program = load(to_proto(step.train))
     block, manifest = program.main, step.manifest
-    following = {fed.next for fed in manifest.inputs}
+    moved = {fed.next for fed in manifest.running()}
+    following = {fed.next for fed in manifest.inputs if fed.next not in moved}
     for v in [v for v in block.outputs if v.name in following]:
         block.remove_output(v)
     values = {v.name: v for v in block.vars()}
@@ -76,7 +81,7 @@ def gradient_graph(step: TrainingStep) -> Program:
                 adjoint = op.Identity(adjoint)
         block.add_output(adjoint)
     block.remove_unused()
-    kept = {fed.name for fed in manifest.of_role("batch", "parameter")}
+    kept = {fed.name for fed in [*manifest.of_role("batch", "seed"), *manifest.of_model()]}
     block.inputs = [v for v in block.inputs if v.name in kept]
     for v in [v for v in block.initializers.values() if not v.use_count]:
         block.remove_initializer(v)
@@ -95,7 +100,9 @@ class BlocksEngine(Engine):
         self._batch = manifest.of_role("batch")
         self._parameters = manifest.of_role("parameter")
         self._states: dict[str, list[Fed]] = {}
-        for fed in manifest.of_role("state"):
+        self._running = manifest.running()
+        of_optimizer = [fed for fed in manifest.of_role("state") if fed not in self._running]
+        for fed in of_optimizer:
             self._states.setdefault(fed.name.removeprefix(f"{fed.of}."), []).append(fed)
         wide = {fed.name for fed in self._parameters if fed.shape}
         self._single = {
@@ -107,6 +114,7 @@ class BlocksEngine(Engine):
         self._adjoints = [v.name for v in outputs[-len(self._parameters) :]]
         loss = next(v for v in outputs if v.name == manifest.loss)
         self._loss = np.zeros((), numpy_dtype(loss.dtype))
+        self._drawn = np.zeros((), np.int64)
         self._dtype = np.dtype(self._parameters[0].dtype)
         self._places, self._size = _places(self._parameters)
         self.put(step.initial)
@@ -122,6 +130,11 @@ class BlocksEngine(Engine):
         }
         # one number for all parameters
         self._shared = {slot: values[self._states[slot][0].name][()] for slot in self._single}
+        # running statistics as they are, and as the graph moves them
+        self._statistics = {
+            fed.name: (np.array(values[fed.name]), np.array(values[fed.name]))
+            for fed in self._running
+        }
         self._binding = self._bound()
 
     def _flat(self, arrays: Mapping[str, Array]) -> Array:
@@ -142,6 +155,12 @@ class BlocksEngine(Engine):
             binding.bind_ortvalue_output(
                 adjoint, ort.OrtValue.ortvalue_from_numpy(self._g[place].reshape(shape))
             )
+        for fed in self._running:
+            now, moved = self._statistics[fed.name]
+            binding.bind_ortvalue_input(fed.name, ort.OrtValue.ortvalue_from_numpy(now))
+            binding.bind_ortvalue_output(fed.next, ort.OrtValue.ortvalue_from_numpy(moved))
+        for fed in self.task.manifest.of_role("seed"):
+            binding.bind_ortvalue_input(fed.name, ort.OrtValue.ortvalue_from_numpy(self._drawn))
         binding.bind_ortvalue_output(
             self.task.manifest.loss, ort.OrtValue.ortvalue_from_numpy(self._loss)
         )
@@ -153,9 +172,12 @@ class BlocksEngine(Engine):
         """One step; nothing changes where the loss is no finite number. Raises InputError for a
         batch that is none.
         """
+        self._drawn[...] = seed_of(self.seed, number)
         metrics = self._differentiate(batch)
         if np.isfinite(self._loss):
             self._update(number, rate)
+            for now, moved in self._statistics.values():
+                now[...] = moved
         return Result(float(self._loss), metrics)
 
     def _differentiate(self, batch: Mapping[str, Array]) -> dict[str, Array]:
@@ -205,7 +227,7 @@ class BlocksEngine(Engine):
                     if single
                     else self._part(self._s[slot], fed.of or "", fed)
                 )
-        return found
+        return found | {name: now.copy() for name, (now, _) in self._statistics.items()}
 
     def _part(self, flat: Array, name: str, fed: Fed) -> Array:
         return flat[self._places[name]].reshape(_sizes(fed)).copy()

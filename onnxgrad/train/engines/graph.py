@@ -16,7 +16,15 @@ import numpy as np
 
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Array, numpy_dtype
-from onnxgrad.train.engines.base import Engine, Result, checked, dtype_of, open_session, sizes_of
+from onnxgrad.train.engines.base import (
+    Engine,
+    Result,
+    checked,
+    dtype_of,
+    open_session,
+    seed_of,
+    sizes_of,
+)
 from onnxgrad.train.in_place import may_be_overwritten
 from onnxgrad.train.manifest import Fed
 from onnxgrad.train.step import TrainingStep
@@ -74,7 +82,7 @@ class GraphEngine(Engine):
         # numbers that each step is given
         self._given = {
             fed.name: (fed.role, np.zeros((), dtype_of(fed)))
-            for fed in step.manifest.of_role("step", "learning_rate")
+            for fed in step.manifest.of_role("step", "learning_rate", "seed")
         }
         self._loss = np.zeros((), _loss_dtype(step))
         self.put(step.initial)
@@ -102,6 +110,7 @@ class GraphEngine(Engine):
         self._runs = [0] * len(self._files)
         self._bindings: dict[tuple[int, ...], Any] = {}
         self._last_run: list[int] = []
+        self._part = 0  # how many micro-batches of the step were run
 
     def _value(self, array: Array) -> Any:
         import onnxruntime as ort
@@ -149,8 +158,11 @@ class GraphEngine(Engine):
         """
         # the runtime reads this memory, so it lives until the run is over
         feeds = checked(batch, self._batch)
+        batches = (number - 1) * self.task.manifest.accumulate + self._part + 1
+        given = {"step": number, "learning_rate": rate, "seed": seed_of(self.seed, batches)}
         for role, array in self._given.values():
-            array[...] = number if role == "step" else rate
+            array[...] = given[role]
+        self._part = 0 if self.last else self._part + 1
         self._last_run = []
         metrics = self._run(0, feeds)
         if len(self._files) > 1 and self.last and np.isfinite(self._loss):
@@ -178,7 +190,7 @@ class GraphEngine(Engine):
         """
         for index in self._last_run:
             self._runs[index] -= 1
-        self._last_run = []
+        self._last_run, self._part = [], 0
         for fed in self._carried:
             if fed.role == "accumulated":
                 self._buffers[self._now(fed.name)][fed.name].update_inplace(

@@ -1,0 +1,206 @@
+"""BatchNormalization in training: the batch's statistics normalise, the running ones are a state.
+
+    mean = mean momentum + m (1 - momentum),  m the mean over the batch and all places
+    var  = var  momentum + v (1 - momentum),  v = sum (x - m)^2 / (n - 1)
+
+with ONNX's momentum, which is 1 - PyTorch's, and PyTorch's unbiased variance: the operator's own
+further results are moved by the variance of the population (n) in onnxruntime on the CPU and in the
+standard, so what it says of the running statistics is not read. One element per channel has no
+variance: v is 0 then, where PyTorch refuses. Source: Ioffe and Szegedy, 2015; torch.nn.BatchNorm2d.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.nested_weights import hoist
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.names import rename
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.types import Array, element_count
+from onnxgrad.ir.var import Var
+
+# places of scale, bias, mean and variance among the operands
+_SCALE, _MEAN, _VARIANCE = 1, 3, 4
+_HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
+
+
+@dataclass(frozen=True)
+class Running:
+    """A running statistic: its name in the file and as an input, the output that follows it, and
+    the file's value.
+    """
+
+    name: str
+    next: str
+    initial: Array
+
+
+def in_training(b: Binding) -> bool:
+    """Whether the file itself says that the batch's statistics normalise."""
+    if b.version >= 14:
+        return bool(b.attr("training_mode"))
+    # up to opset 13 the number of results is the switch
+    return sum(v is not None for v in b.outputs) > 1
+
+
+def freeze(program: Program) -> None:
+    """Every BatchNormalization in the inference form: normalised by the running statistics."""
+    for block in program.blocks():
+        for b in [b for b in block.bindings if b.is_op("BatchNormalization") and in_training(b)]:
+            for out, running in zip(b.outputs[1:], b.inputs[_MEAN:], strict=False):
+                if out is not None and running is not None:
+                    block.replace(out, running)
+            del b.outputs[1:]
+            b.set_attribute("training_mode", 0)
+
+
+def train(program: Program, bindings: Sequence[Binding]) -> list[Running]:
+    """Let these of the main graph train; each running statistic becomes an input, and what follows
+    it an output.
+
+    One module that is called twice moves its statistics twice, in the graph's order. Raises
+    InputError for statistics that are no weights of the file, or that are more than that.
+    """
+    block = program.main
+    roots = {b: [_root(b, i) for i in (_MEAN, _VARIANCE)] for b in bindings}
+    _refuse_merged(roots)
+    values = {v.name: _value(v) for found in roots.values() for v in found}
+    by_binding = {b: [v.name for v in found] for b, found in roots.items()}
+    now: dict[str, Var] = {}
+    ask_for(program, values)
+    inputs = {v.name: v for v in block.inputs}
+    for b in bindings:
+        with emitting(block, sources=(b,), made_by="batch_norm"):
+            _use_batch(b, [inputs[name] for name in by_binding[b]])
+            found = _statistics(b)
+            for i, (name, batch) in enumerate(zip(by_binding[b], found, strict=True), 1):
+                now[name] = _moved(now.get(name, inputs[name]), batch, b)
+                block.replace(b.outputs[i] or now[name], now[name])
+    return [Running(name, _returned(block, now[name], name), values[name]) for name in values]
+
+
+def ask_for(program: Program, names: Iterable[str]) -> None:
+    """Make statistics, which may be Constants, inputs of the main graph."""
+    block = program.main
+    made = {v.name: v for b in block.bindings for v in b.outputs if v is not None}
+    for name in names:
+        if name in made:
+            hoist(program, [made[name]])
+        block.ask_for(block.initializers[name])
+
+
+def _root(b: Binding, index: int) -> Var:
+    """A statistic as the file holds it, behind Identities. Raises InputError where it holds
+    none.
+    """
+    v = b.operand(index)
+    while v is not None and v.definition is not None and v.definition.is_op("Identity"):
+        v = v.definition.operand(0)
+    if v is None or v.block is not b.block or not (v.initializer is not None or v.is_constant):
+        raise InputError(
+            f"a running statistic of '{b}' is no weight of the main graph: leave batch_norm frozen"
+        )
+    return v
+
+
+def _value(v: Var) -> Array:
+    found = v.const if v.initializer is None else v.block.program.array(v.initializer)
+    if found is None:
+        raise InputError(f"the running statistic '{v.name}' cannot be read")
+    return np.array(found)
+
+
+def _refuse_merged(roots: Mapping[Binding, Sequence[Var]]) -> None:
+    """Raise InputError for a statistic that others read too: equal numbers that a tool merged are
+    equal at the start only.
+    """
+    whose: dict[Var, tuple[object, ...]] = {}
+    for b, (mean, variance) in roots.items():
+        mine = (*b.inputs[_SCALE:_MEAN], mean, variance)
+        for root in (mean, variance):
+            if whose.setdefault(root, mine) != mine or mean is variance:
+                raise _merged(root, f"that of several, '{b}' among them")
+            for user, i in _reads(root):
+                if user not in roots or i < _MEAN:
+                    raise _merged(root, f"read by '{user}' as well")
+
+
+def _merged(v: Var, how: str) -> InputError:
+    return InputError(
+        f"the running statistic '{v.name}' is {how}: equal numbers were merged into one, which "
+        "cannot move apart; export the model again with its running statistics moved, or leave "
+        "batch_norm frozen"
+    )
+
+
+def _reads(v: Var) -> Iterable[tuple[Binding, int]]:
+    """Who reads a value, and as which operand; through Identities."""
+    for user in v.users:
+        if user.is_op("Identity"):
+            yield from _reads(user.out)
+        else:
+            yield from ((user, i) for i in user.places(v))
+
+
+def _use_batch(b: Binding, inputs: Sequence[Var]) -> None:
+    """The operator's training form, which has three results.
+
+    onnxruntime writes the last two over the operands that they follow, whoever else reads those:
+    they get memory of their own. What read those results reads our statistics instead.
+    """
+    names = b.block.program.names
+    for i, statistic in enumerate(inputs):
+        if b.result(1 + i) is None:
+            b.block.add_result(b, 1 + i, names.fresh(f"{statistic.name}.own"), statistic.type)
+        b.block.set_operand(b, _MEAN + i, op.Neg(statistic))
+    b.set_attribute("training_mode", 1)
+
+
+def _statistics(b: Binding) -> tuple[Var, Var]:
+    """Mean and unbiased variance of the operand per channel, in the precision to add them up in."""
+    x, running = b.inputs[0], b.inputs[_MEAN]
+    if x is None or running is None or x.rank is None or x.rank < 2:
+        raise InputError(f"the rank of what '{b}' normalises is not known to be 2 or more")
+    axes = [0, *range(2, x.rank)]
+    dtype = TensorProto.FLOAT if running.dtype in _HALVES else running.dtype
+    x = x if x.dtype == dtype else op.Cast(x, to=dtype)
+    mean = op.ReduceMean(x, axes, keepdims=1)
+    centred = x - mean
+    total = op.ReduceSum(centred * centred, axes, keepdims=0)
+    return op.Squeeze(mean, axes), total / _one_less(x, running, axes)
+
+
+def _one_less(x: Var, running: Var, axes: Sequence[int]) -> Var | float:
+    """n - 1, at least 1."""
+    count = element_count(tuple((x.shape or ())[i] for i in axes))
+    if count is not None:
+        return float(max(count - 1, 1))
+    number = op.Div(op.Size(x), op.Size(running))
+    return op.Cast(op.Max(op.Sub(number, np.int64(1)), np.int64(1)), to=x.dtype)
+
+
+def _moved(running: Var, batch: Var, b: Binding) -> Var:
+    # the decimal number that was rounded to the attribute's float32
+    momentum = float(str(np.float32(b.attr("momentum"))))
+    wide = running if running.dtype == batch.dtype else op.Cast(running, to=batch.dtype)
+    moved = wide * momentum + batch * (1.0 - momentum)
+    return moved if running.dtype == batch.dtype else op.Cast(moved, to=running.dtype)
+
+
+def _returned(block: BindingBlock, v: Var, of: str) -> str:
+    name = block.program.names.fresh(f"{of}.new")
+    if v.returned:
+        with emitting(block):
+            v = op.Identity(v)
+    rename(v, name)
+    block.add_output(v)
+    return name

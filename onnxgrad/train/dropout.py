@@ -1,0 +1,111 @@
+"""Dropout with a seed: what is dropped is a function of the seed, the layer and the place.
+
+y = x * keep / (1 - ratio), as torch.nn.Dropout in training (Srivastava et al., 2014, "inverted").
+Ordinary operators, so that any runtime has them, the gradient passes through the same mask, and a
+segment that is computed again drops the same elements again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.types import FLOAT_DTYPES, TensorType
+from onnxgrad.ir.var import Var
+from onnxgrad.train.random_bits import bits_like, keys
+
+SEED = "seed"
+
+
+def in_training(b: Binding) -> bool:
+    """Whether the file itself says that this Dropout drops."""
+    if b.version < 7:
+        return not b.attr("is_test")
+    mode = b.operand(2)
+    return mode is not None and mode.const is not None and bool(mode.const.any())
+
+
+def decided_by_caller(b: Binding) -> bool:
+    """Whether an input of the model says if this Dropout drops."""
+    mode = b.operand(2)
+    return mode is not None and mode.const is None
+
+
+def turn_off(program: Program) -> None:
+    """Every Dropout that the file lets drop passes its operand on."""
+    for block in program.blocks():
+        for b in [b for b in block.bindings if b.is_op("Dropout") and in_training(b)]:
+            with emitting(block, sources=(b,), made_by="dropout"):
+                _stand_in(b, _operand(b), None)
+
+
+def turn_on(block: BindingBlock, bindings: Sequence[Binding], ratio: float | None) -> Var:
+    """Put these of a block into training, all by one seed, which is a new input; returns it.
+
+    ratio: in place of each one's own. Raises InputError where the operand is of unknown dtype.
+    """
+    seed = block.add_input(block.program.names.fresh(SEED), TensorType(TensorProto.INT64, ()))
+    with emitting(block, share=True, made_by="dropout"):
+        found = keys(seed, len(bindings))
+    for b, key in zip(bindings, found, strict=True):
+        if _operand(b).dtype not in FLOAT_DTYPES:
+            raise InputError(f"the dtype of '{b}' is not known: it cannot drop")
+        with emitting(block, sources=(b,), made_by="dropout"):
+            _stand_in(b, *_dropped(_operand(b), _ratio(b) if ratio is None else ratio, key))
+    return seed
+
+
+def _operand(b: Binding) -> Var:
+    x = b.operand(0)
+    if x is None:
+        raise InputError(f"'{b}' has no operand")
+    return x
+
+
+def _ratio(b: Binding) -> float | Var:
+    """A Dropout's own: a number where the file fixes it. Raises InputError for none in [0, 1]."""
+    given = b.operand(1)
+    if given is not None and given.const is None:
+        return given
+    found = 0.5 if given is None or given.const is None else float(np.float64(given.const.item()))
+    if not 0.0 <= found <= 1.0:
+        raise InputError(f"the ratio of '{b}' is {found}, not one from 0 to 1")
+    # the decimal number that was rounded to the file's precision
+    return float(str(np.float32(found)))
+
+
+def _dropped(x: Var, ratio: float | Var, key: tuple[Var, Var]) -> tuple[Var, Var | None]:
+    """The result, and which elements were kept (None: all of them)."""
+    if ratio == 0.0:
+        return x, None
+    share = op.Cast(ratio, to=TensorProto.DOUBLE) if isinstance(ratio, Var) else ratio
+    if isinstance(share, Var):
+        bound: Any = op.Cast(op.Min(share * 2.0**32, 2.0**32 - 1.0), to=TensorProto.UINT32)
+        wide = op.Where(op.Less(share, 1.0), 1.0 / (1.0 - share), 0.0)
+        scale: Var | float = op.Cast(wide, to=x.dtype)
+    else:
+        bound = np.uint32(min(round(share * 2**32), 2**32 - 1))
+        # everything dropped: 0 whatever the operand
+        scale = 1.0 / (1.0 - share) if share < 1.0 else 0.0
+    keep = op.Reshape(op.GreaterOrEqual(bits_like(x, key), bound), op.Shape(x))
+    return op.Where(keep, x * scale, 0.0), keep
+
+
+def _stand_in(b: Binding, y: Var, keep: Var | None) -> None:
+    """Let these stand for a Dropout's result and mask."""
+    mask = b.result(1)
+    if mask is not None and mask.use_count:
+        true = helper.make_tensor("value", TensorProto.BOOL, [1], np.ones(1, bool))
+        kept = op.ConstantOfShape(op.Shape(y), value=true) if keep is None else keep
+        b.block.replace(mask, kept)
+    b.block.replace(b.out, y)
+    b.block.remove_unused([b])

@@ -1,0 +1,160 @@
+"""What behaves differently in training: BatchNormalization and Dropout, as asked or as the file
+has them.
+
+The graph that trains has them in training, with running statistics as states and a seed; the one
+that evaluates has them in inference. The original file, into which trained values go back, is not
+touched by either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.bodies import open_call
+from onnxgrad.grad.opset import OPSET, raise_opset
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.bodies import called
+from onnxgrad.ir.program import FunctionKey, Program
+from onnxgrad.train import batch_statistics, dropout
+from onnxgrad.train.batch_statistics import Running
+
+BatchNormMode: TypeAlias = Literal["frozen", "train"] | None
+DropoutMode: TypeAlias = Literal["off", "train"] | float | None
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What the modes ask of a step: states, the seed's input, and what to tell the user."""
+
+    statistics: Sequence[Running] = ()
+    seed: str | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def inputs(self) -> set[str]:
+        """The inputs that are no part of a batch."""
+        return {s.name for s in self.statistics} | ({self.seed} if self.seed else set())
+
+
+@dataclass(frozen=True)
+class Modes:
+    """How BatchNormalization and Dropout behave in a training step.
+
+    batch_norm: "frozen" (normalised by running statistics, which stay), "train" (by the batch's,
+    and the running ones move), None: as each is in the file. dropout: "off", "train" with the
+    ratios of the file, a ratio for all, None: as in the file. Raises InputError for others.
+    """
+
+    batch_norm: BatchNormMode = None
+    dropout: DropoutMode = None
+
+    def __post_init__(self) -> None:
+        if self.batch_norm not in (None, "frozen", "train"):
+            raise InputError(f"batch_norm must be frozen or train, not {self.batch_norm!r}")
+        given = self.dropout
+        is_ratio = isinstance(given, (int, float)) and not isinstance(given, bool)
+        if given not in (None, "off", "train") and not (is_ratio and 0 <= float(given) < 1):
+            raise InputError(
+                f"dropout must be off, train or a ratio from 0 to below 1, not {given!r}"
+            )
+
+    def prepare(self, program: Program) -> Program:
+        """The program with what trains in sight: at an opset that can say it, out of functions.
+
+        Raises InputError for what trains inside of If, Loop and Scan.
+        """
+        changing = [b for b in _every(program) if self._trains(b) or _in_training(b)]
+        if changing and program.opset < OPSET:
+            program, _ = raise_opset(program)
+        self._open_calls(program)
+        hidden = [b for b in program.main.walk() if b.block is not program.main]
+        for b in [b for b in hidden if self._trains(b)]:
+            raise InputError(
+                f"'{b}' is inside of {b.block.owner.op if b.block.owner else 'a function'}, where "
+                'it cannot train: choose batch_norm="frozen" and dropout="off"'
+            )
+        return program
+
+    def infer(self, program: Program) -> Program:
+        """Everything in inference, as evaluation wants it; the same program."""
+        batch_statistics.freeze(program)
+        dropout.turn_off(program)
+        return program
+
+    def apply(self, program: Program) -> Applied:
+        """Put a prepared program into training. Raises InputError for what cannot."""
+        block = program.main
+        block.schedule()
+        norms = [b for b in block.bindings if b.is_op("BatchNormalization") and self._trains(b)]
+        drops = [b for b in block.bindings if b.is_op("Dropout") and self._trains(b)]
+        if self.batch_norm == "frozen":
+            batch_statistics.freeze(program)
+        if self.dropout == "off" or not drops:
+            dropout.turn_off(program)
+        statistics = batch_statistics.train(program, norms) if norms else []
+        ratio = self.dropout if isinstance(self.dropout, (int, float)) else None
+        seed = dropout.turn_on(block, drops, ratio).name if drops else None
+        return Applied(statistics, seed, self._notes(norms, drops))
+
+    def _notes(self, norms: Sequence[Binding], drops: Sequence[Binding]) -> tuple[str, ...]:
+        found = []
+        if self.batch_norm == "train" and not norms:
+            found.append(
+                "there is no BatchNormalization to train: the exporter folded them into weights, "
+                "or the model never had one"
+            )
+        if self.dropout not in (None, "off") and not drops:
+            found.append(
+                "there is no Dropout to turn on: files exported for inference have none left; "
+                "export the model in training mode"
+            )
+        return tuple(found)
+
+    def _trains(self, b: Binding) -> bool:
+        if b.is_op("BatchNormalization"):
+            return self.batch_norm == "train" or (
+                self.batch_norm is None and batch_statistics.in_training(b)
+            )
+        if not b.is_op("Dropout") or self.dropout == "off":
+            return False
+        return self.dropout is not None or dropout.in_training(b)
+
+    def _open_calls(self, program: Program) -> None:
+        """Open the calls of functions in which something trains."""
+        while True:
+            with_modes = {
+                key
+                for key, body in program.functions.items()
+                if any(self._trains(b) or _in_training(b) for b in body.walk())
+            }
+            _add_callers(program, with_modes)
+            calls = [b for b in program.main.walk() if called(b) in with_modes]
+            if not calls:
+                return
+            for b in calls:
+                open_call(b)
+
+
+def _add_callers(program: Program, found: set[FunctionKey]) -> None:
+    """Those that call one of these, and who calls those."""
+    size = -1
+    while size != len(found):
+        size = len(found)
+        found |= {
+            key
+            for key, body in program.functions.items()
+            if any(called(b) in found for b in body.walk())
+        }
+
+
+def _in_training(b: Binding) -> bool:
+    if b.is_op("BatchNormalization"):
+        return batch_statistics.in_training(b)
+    return b.is_op("Dropout") and dropout.in_training(b)
+
+
+def _every(program: Program) -> list[Binding]:
+    return [b for block in (program.main, *program.functions.values()) for b in block.walk()]
