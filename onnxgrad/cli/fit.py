@@ -68,6 +68,10 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--every", type=positive_count, metavar="N", help="save each N steps too")
     group.add_argument("--log", metavar="FILE", help="a line of JSON for each step")
     group.add_argument("--plot", metavar="FILE", help="the loss as a picture, a .png")
+    group.add_argument(
+        "--data-parallel", action="store_true",
+        help="the processes that mpiexec started share out every batch",
+    )  # fmt: skip
     group.add_argument("--provider", choices=tuple(PROVIDERS), default="cpu", help="default: cpu")
     group.add_argument("--threads", type=positive_count, metavar="N", help="of onnxruntime")
     group.add_argument(
@@ -91,8 +95,9 @@ def run(args: argparse.Namespace, out: Output) -> int:
     try:
         step: Any = args.model if folder else training_step(source(args.model), **asked)
         trainer = Trainer(
-            step, rate, provider=args.provider, threads=args.threads, engine=args.engine
-        )
+            step, rate, provider=args.provider, threads=args.threads, engine=args.engine,
+            data_parallel=args.data_parallel,
+        )  # fmt: skip
         started = time.perf_counter()
         with out.progress("train", 1) as advance:
             history = trainer.fit(
@@ -110,6 +115,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
                 every=args.every,
             )
         seconds = time.perf_counter() - started
+        if not trainer.leads:
+            return 0
         if args.plot is not None:
             history.plot(args.plot)
         if args.output is not None and original is not None:

@@ -6,8 +6,11 @@ import argparse
 from typing import Any
 
 from onnxgrad.cli.gradient_options import checkpoint_of
+from onnxgrad.cli.limit_options import seconds as positive
+from onnxgrad.errors import InputError
 from onnxgrad.train.losses import LOSSES
-from onnxgrad.train.optimizers import OPTIMIZERS
+from onnxgrad.train.optimizers import OPTIMIZERS, Optimizer
+from onnxgrad.train.schedules import SCHEDULES
 from onnxgrad.train.written import made
 
 
@@ -39,6 +42,35 @@ def add_training(parser: argparse.ArgumentParser) -> None:
         "--checkpoint", action="append", default=[], metavar="auto|SIZE|MARK",
         help="recompute instead of keep: auto, a memory budget such as 512MB, or marks",
     )  # fmt: skip
+    _add_update(parser)
+
+
+def _add_update(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("update")
+    group.add_argument(
+        "--group", action="append", default=[], metavar="GLOB=NAME{option=value,...}",
+        help="another optimiser for these weights; the first group that fits decides",
+    )  # fmt: skip
+    group.add_argument(
+        "--clip-norm", type=positive, metavar="X", help="limit of the norm of all gradients"
+    )
+    group.add_argument(
+        "--clip-value", type=positive, metavar="X", help="limit of each number of the gradients"
+    )
+    group.add_argument(
+        "--accumulate", type=positive_count, default=1, metavar="N",
+        help="so many micro-batches make one step",
+    )  # fmt: skip
+    group.add_argument(
+        "--average", type=positive, metavar="DECAY", help="keep a moving average of the weights"
+    )
+    group.add_argument(
+        "--loss-scale", metavar="dynamic|NUMBER", help="of a float16 model; no step on overflow"
+    )
+    group.add_argument(
+        "--schedule", metavar="NAME{option=value,...}",
+        help=f"the learning rate, inside the graph: {', '.join(SCHEDULES)}",
+    )  # fmt: skip
 
 
 def training_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -50,7 +82,30 @@ def training_options(args: argparse.Namespace) -> dict[str, Any]:
         "stop": args.stop,
         "metrics": args.metric,
         "checkpoint": checkpoint_of(args.checkpoint),
+        "groups": [_group(text) for text in args.group] or None,
+        "clip_norm": args.clip_norm,
+        "clip_value": args.clip_value,
+        "accumulate": args.accumulate,
+        "average": args.average,
+        "loss_scale": _scale(args.loss_scale),
+        "schedule": None if args.schedule is None else made(args.schedule, SCHEDULES, "schedule"),
     }
+
+
+def _group(text: str) -> tuple[str, Optimizer]:
+    glob, equals, written = text.partition("=")
+    if not equals or not glob or not written:
+        raise InputError(f"--group {text[:80]}: write GLOB=NAME or GLOB=NAME{{option=value}}")
+    return glob, made(written, OPTIMIZERS, "optimiser")
+
+
+def _scale(text: str | None) -> Any:
+    if text is None or text == "dynamic":
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"--loss-scale {text[:80]}: write dynamic or a number") from None
 
 
 def positive_count(text: str) -> int:

@@ -289,6 +289,11 @@ class Trainer:
         values = self._engine.values
         return {fed.name: values[fed.name] for fed in self.task.manifest.of_model()}
 
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes and speaks for all that train together; alone it does."""
+        return self._engine.leads
+
     def save(self, path: str | PathLike[str]) -> None:
         """Write where training stands: one file, whole or not at all."""
         words = {"model": self.task.manifest.model, "progress": json.dumps(asdict(self.progress))}

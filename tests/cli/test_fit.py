@@ -85,6 +85,17 @@ def test_a_schedule_is_the_rate(folder: Path) -> None:
     np.testing.assert_allclose(rates, [0.1, 0.075, 0.05, 0.025], rtol=1e-6)
 
 
+def test_the_update_has_options(folder: Path) -> None:
+    words = ["train-step", "model.onnx", "-o", "step", "--loss", "cross_entropy", "--no-verify"]
+    words += ["--group", "b*=sgd{lr=0.1}", "--clip-norm", "1", "--clip-value", "0.5"]
+    words += ["--accumulate", "2", "--average", "0.99"]
+    assert main([*words, "--schedule", "cosine{lr=1e-3,T_max=10}"]) == 0
+    said = json.loads(Path("step", "manifest.json").read_text())
+    assert "step" in {fed["role"] for fed in said["inputs"]}
+    assert "learning_rate" not in {fed["role"] for fed in said["inputs"]}
+    assert main(["fit", "step", "--data", "data.npz", "--steps", "4", "--threads", "1"]) == 0
+
+
 def arrays(**changes: Any) -> dict[str, Any]:
     return {k: v for k, v in {**examples(64), **changes}.items() if v is not None}
 
@@ -104,6 +115,9 @@ def arrays(**changes: Any) -> dict[str, Any]:
         ([*BASE, "--rate", "nan"], {}, "must be finite"),
         ([*BASE, "--rate", "cosinus{lr=1}"], {}, "unknown schedule 'cosinus'"),
         ([*BASE, "--optimizer", "adamm"], {}, "unknown optimiser 'adamm'"),
+        ([*BASE, "--group", "b*"], {}, "write GLOB=NAME"),
+        ([*BASE, "--loss-scale", "much"], {}, "write dynamic or a number"),
+        ([*BASE, "--schedule", "cosine"], {}, "needs the option lr"),
         ([*BASE, "--wrt", "nothing"], {}, "no value of the model"),
         ([*BASE, "--wrt", "x"], {}, "no weight"),
         ([*BASE, "-o", "model.onnx"], {}, "output and input are the same file"),
