@@ -1,0 +1,44 @@
+/**
+ * What `manifest.json` says of a training step; `onnxgrad/train/manifest.py` describes each field.
+ *
+ * @typedef {import("./safetensors.mjs").Value} Value
+ * @typedef {Record<string, Value>} Batch
+ * @typedef {{name: string, role: string, dtype: string, shape: (number | string | null)[] | null,
+ *   next: string | null, classes: number | null, ignored: number | null}} Fed  an input
+ * @typedef {{format: string, version: number, inputs: Fed[], loss: string, metrics: string[],
+ *   optimizer: {name: string}, model: string, train: string, eval: string, state: string,
+ *   update: string | null, accumulate: number}} Manifest
+ */
+
+const FORMAT = "onnxgrad training step";
+const VERSION = 1; // the newest that is read here
+
+/**
+ * @param {Uint8Array} bytes
+ * @returns {Manifest}
+ */
+export function parse(bytes) {
+  const manifest = JSON.parse(new TextDecoder().decode(bytes));
+  if (manifest.format !== FORMAT) throw new Error("manifest.json is of no training step");
+  if (!(manifest.version <= VERSION)) {
+    throw new Error(`manifest.json is of version ${manifest.version}, ${VERSION} is read here`);
+  }
+  return manifest;
+}
+
+/**
+ * Throws where a batch lacks an input, or a label is none of the classes.
+ *
+ * @param {Fed[]} inputs of role "batch"
+ * @param {Batch} batch
+ */
+export function check(inputs, batch) {
+  for (const { name, classes, ignored } of inputs) {
+    if (!batch[name]) throw new Error(`the batch lacks '${name}'`);
+    if (classes === null) continue;
+    for (const label of batch[name].data) {
+      if (Number(label) === ignored || (label >= 0 && label < classes)) continue;
+      throw new Error(`'${name}' has ${label}, but labels go from 0 to ${classes - 1}`);
+    }
+  }
+}

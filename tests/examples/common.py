@@ -1,0 +1,54 @@
+"""What Python's Trainer says of the same steps, and where the examples in other languages live."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxgrad.train import Trainer
+from scripts.examples.make_digits import batch
+from tests.helpers import ROOT
+
+EXAMPLES = ROOT / "scripts" / "examples"
+RATE = 0.05
+STEPS = 20
+
+
+def need(package: str, program: str | None, name: str) -> str:
+    """The program's path; skips, naming what is missing, without it or the package."""
+    if program is None:
+        pytest.skip(f"there is no {name} on the path")
+    if not (EXAMPLES / "node_modules" / package).is_dir():
+        pytest.skip(f"{package} is not installed: cd scripts/examples && npm install")
+    return program
+
+
+def trained(folder: Path, steps: int = STEPS) -> tuple[Trainer, list[float]]:
+    """Python's Trainer after these steps, by the portable graph, and the loss of each."""
+    trainer = Trainer(folder, RATE, threads=1, engine="graph")
+    return trainer, [trainer.step(batch(k)) for k in range(steps)]
+
+
+def assert_same_losses(found: list[float], folder: Path) -> None:
+    _, expected = trained(folder)
+    assert expected[-1] < 0.9 * expected[0]
+    assert len(found) == STEPS
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+def assert_same_files(state: Path, model: Path, folder: Path) -> None:
+    """Python goes on from that state, and exports from it the weights that stand in that model."""
+    trainer, _ = trained(folder)
+    again = Trainer(folder, RATE, threads=1)
+    again.restore(state)
+    assert again.progress.steps == STEPS
+    original, saved = onnx.load(folder / "digits.onnx"), onnx.load(model)
+    weights = {i.name: onnx.numpy_helper.to_array(i) for i in saved.graph.initializer}
+    for name, value in again.parameters.items():
+        np.testing.assert_array_equal(weights[name], value)
+        np.testing.assert_allclose(value, trainer.parameters[name], rtol=0, atol=1e-5)
+    assert saved.graph.node == original.graph.node
+    assert len(weights) == len(original.graph.initializer)

@@ -1,0 +1,154 @@
+"""Training in Node.js: the losses are Python's, and what it saves Python takes up."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onnxgrad import train
+from scripts.examples.make_digits import network, write
+from tests.examples.common import EXAMPLES, STEPS, assert_same_files, assert_same_losses, need
+
+pytestmark = pytest.mark.node
+
+
+def node(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    program = need("onnxruntime-node", shutil.which("node"), "node")
+    command = [program, *map(str, arguments)]
+    return subprocess.run(command, cwd=EXAMPLES, capture_output=True, text=True, timeout=120)
+
+
+def losses_of(folder: Path, *arguments: str | Path, steps: int = STEPS) -> list[float]:
+    """The losses of some steps."""
+    log = folder / "log.jsonl"
+    done = node("node/train.mjs", folder, "--steps", str(steps), "--log", log, *arguments)
+    assert done.returncode == 0 and "that were held out" in done.stdout, done.stderr
+    return [json.loads(line)["loss"] for line in log.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("network", "optimizer"),
+    [("mlp", "sgd"), ("cnn", "sgd"), ("mlp", "momentum"), ("cnn", "momentum"), ("mlp", "adamw")],
+)
+def test_losses_are_those_of_python(network: str, optimizer: str, tmp_path: Path) -> None:
+    write(tmp_path, network, optimizer)
+    assert_same_losses(losses_of(tmp_path), tmp_path)
+
+
+def test_what_is_saved_is_what_python_reads(tmp_path: Path) -> None:
+    write(tmp_path, "cnn")
+    state, model = tmp_path / "trained.safetensors", tmp_path / "trained.onnx"
+    losses_of(tmp_path, "--save", state, "--model", model)
+    assert_same_files(state, model, tmp_path)
+
+
+def test_a_run_that_was_broken_off_goes_on(tmp_path: Path) -> None:
+    write(tmp_path, "mlp", "adamw")
+    first = losses_of(tmp_path, "--save", tmp_path / "a", steps=7)
+    rest = losses_of(tmp_path, "--from", tmp_path / "a", "--save", tmp_path / "broken")
+    assert first + rest == losses_of(tmp_path, "--save", tmp_path / "whole")
+    assert (tmp_path / "whole").read_bytes() == (tmp_path / "broken").read_bytes()
+
+
+def test_a_state_of_another_model_or_a_damaged_one(tmp_path: Path) -> None:
+    for name in ("mlp", "cnn"):
+        write(tmp_path / name, name)
+    state = tmp_path / "cnn" / "state.safetensors"
+    done = node("node/train.mjs", tmp_path / "mlp", "--from", state)
+    assert (done.returncode, done.stderr) == (1, "train.mjs: the state is of another model\n")
+    (tmp_path / "short").write_bytes(state.read_bytes()[:-9])
+    done = node("node/train.mjs", tmp_path / "cnn", "--from", tmp_path / "short")
+    assert done.returncode == 1 and "the file ends before" in done.stderr
+
+
+def test_no_step_and_one_of_a_newer_version(tmp_path: Path) -> None:
+    done = node("node/train.mjs", tmp_path / "nothing")
+    assert done.returncode == 1 and "manifest.json" in done.stderr
+    write(tmp_path)
+    manifest = tmp_path / "manifest.json"
+    newer = {**json.loads(manifest.read_text(encoding="utf-8")), "version": 99}
+    manifest.write_text(json.dumps(newer), encoding="utf-8")
+    done = node("node/train.mjs", tmp_path)
+    assert done.stderr == "train.mjs: manifest.json is of version 99, 1 is read here\n"
+
+
+def test_a_rate_that_is_too_high_keeps_the_last_good_values(tmp_path: Path) -> None:
+    write(tmp_path, "mlp", "sgd")
+    done = node("node/train.mjs", tmp_path, "--rate", "1e30")
+    assert done.returncode == 1
+    assert done.stderr.startswith("train.mjs: step 2: the loss is ")
+
+
+def script(folder: Path, text: str) -> str:
+    """What JavaScript says that has a training step, a good batch and `batchOf`."""
+    source = folder / "try.mjs"
+    source.write_text(
+        f"""
+        import {{ createRequire }} from "node:module";
+        import {{ readFile }} from "node:fs/promises";
+        const {{ Training }} = await import("{EXAMPLES.as_uri()}/step.mjs");
+        const {{ batchOf, chosen, parse }} = await import("{EXAMPLES.as_uri()}/digits.mjs");
+        const ort = createRequire("{EXAMPLES}/")("onnxruntime-node");
+        const training = await Training.open(ort, (file) => readFile(`{folder}/${{file}}`));
+        const digits = parse(await readFile("{EXAMPLES}/digits.txt", "utf8")).training;
+        const pixels = digits[3].pixels;
+        const good = batchOf([digits[3]]);
+        {text}
+        """,
+        encoding="utf-8",
+    )
+    done = node(source)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        ("{ x: good.x }", "the batch lacks 'labels'"),
+        ("batchOf([{ pixels, label: 10 }])", "'labels' has 10, but labels go from 0 to 9"),
+        ("batchOf([{ pixels, label: -1 }])", "'labels' has -1, but labels go from 0 to 9"),
+        ("batchOf([{ pixels, label: -100 }, { pixels, label: 1 }])", None),
+        ("[good, good]", "a step takes 1 batches"),
+    ],
+)
+def test_a_batch_that_does_not_fit(batch: str, message: str | None, tmp_path: Path) -> None:
+    write(tmp_path)
+    said = script(
+        tmp_path,
+        f"""
+        await training.step(good, 0.1);
+        await training.step({batch}, 0.1).catch((error) => console.log(error.message));
+        console.log(training.steps);
+        """,
+    )
+    assert said == (f"{message}\n1\n" if message else "2\n")
+
+
+@pytest.mark.parametrize("options", [{}, {"clip_norm": 1.0, "average": 0.9, "metrics": ["logits"]}])
+def test_half_batches_that_are_accumulated(options: dict[str, Any], tmp_path: Path) -> None:
+    loss, optimizer = train.CrossEntropy(), train.AdamW()
+    whole = train.training_step(network("mlp"), loss, optimizer, **options)
+    train.save_step(whole, tmp_path / "whole")
+    halves = train.training_step(network("mlp"), loss, optimizer, accumulate=2, **options)
+    train.save_step(halves, tmp_path / "halves")
+    run = """
+        const losses = [];
+        for (let k = 0; k < 20; k++) {
+          const rows = chosen(digits, k);
+          losses.push(await training.step(BATCH, 0.05));
+        }
+        console.log(JSON.stringify(losses));
+        """
+    said = script(tmp_path / "whole", run.replace("BATCH", "batchOf(rows)"))
+    parts = "[batchOf(rows.slice(0, 16)), batchOf(rows.slice(16))]"
+    assert json.loads(said) == pytest.approx(
+        json.loads(script(tmp_path / "halves", run.replace("BATCH", parts))), abs=1e-5
+    )
+    if not options:
+        assert_same_losses(json.loads(said), tmp_path / "whole")
