@@ -7,7 +7,9 @@ from onnxgrad.train.adapters import (
     lora,
     merge,
     read_adapters,
+    read_peft,
     save_adapters,
+    save_peft,
 )
 from onnxgrad.train.callbacks import EarlyStopping, Event, History, JsonLines
 from onnxgrad.train.data import Arrays, Data
@@ -97,8 +99,10 @@ __all__ = [
     "merge",
     "parse_loss",
     "read_adapters",
+    "read_peft",
     "read_step",
     "save_adapters",
+    "save_peft",
     "save_step",
     "training_step",
 ]

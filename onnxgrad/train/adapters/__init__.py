@@ -2,6 +2,7 @@
 
 from onnxgrad.train.adapters.lora import load_adapters, lora
 from onnxgrad.train.adapters.merge import merge
+from onnxgrad.train.adapters.peft import read_peft, save_peft
 from onnxgrad.train.adapters.record import Adapters, adapters_of
 from onnxgrad.train.adapters.store import read_adapters, save_adapters
 
@@ -12,5 +13,7 @@ __all__ = [
     "lora",
     "merge",
     "read_adapters",
+    "read_peft",
     "save_adapters",
+    "save_peft",
 ]

@@ -83,19 +83,29 @@ class Site:
         """What a glob may meet: the weight, the nodes that read it, the modules these are of."""
         return frozenset({self.name}).union(*(_labels(r.binding) for r in self.reads))
 
+    @property
+    def module(self) -> str:
+        """The innermost module of the first reader, as an exporter noted it; empty where none."""
+        scopes = _scopes(self.reads[0].binding) if self.reads else []
+        return scopes[-2] if len(scopes) > 1 else ""  # the last is the operator
+
     def answers(self, glob: str) -> bool:
         """Whether the name or glob means it."""
         return any(label == glob or fnmatchcase(label, glob) for label in self.labels)
 
 
 def _labels(b: Binding) -> set[str]:
+    return {name for name in (b.node.name, *_scopes(b)) if name}
+
+
+def _scopes(b: Binding) -> list[str]:
+    """The modules around a node, outermost first, and what torch calls the node itself."""
     written = next((e.value for e in b.node.metadata_props if e.key == _SCOPES), "[]")
     try:
         scopes = ast.literal_eval(written)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        scopes = []
-    modules = [s for s in scopes if isinstance(s, str)] if isinstance(scopes, list) else []
-    return {name for name in (b.node.name, *modules) if name}
+        return []
+    return [s for s in scopes if isinstance(s, str)] if isinstance(scopes, list) else []
 
 
 def sites(program: Program) -> list[Site]:

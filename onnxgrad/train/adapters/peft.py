@@ -1,0 +1,155 @@
+"""Adapters in the form of Hugging Face's PEFT: a folder with `adapter_config.json` and
+`adapter_model.safetensors`, whose matrices are ours transposed, by the names of PyTorch's modules.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.files import write_whole
+from onnxgrad.ir.load import ModelLike, load
+from onnxgrad.ir.types import Array
+from onnxgrad.train import tensors
+from onnxgrad.train.adapters.record import LORA_A, LORA_B, Adapters, adapters_of, digest
+from onnxgrad.train.adapters.targets import Site, sites
+
+_CONFIG, _MODEL = "adapter_config.json", "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+# by what a module's matrices are called: of a layer, of an embedding
+_SUFFIXES = {
+    ".lora_A.weight": LORA_A, ".lora_B.weight": LORA_B,
+    ".lora_embedding_A": LORA_A, ".lora_embedding_B": LORA_B,
+}  # fmt: skip
+# what else a configuration may ask for, and changes what an adapter computes
+_OTHER = (
+    "alpha_pattern", "arrow_config", "lora_bias", "layer_replication", "modules_to_save",
+    "rank_pattern", "target_parameters", "trainable_token_indices", "alora_invocation_tokens",
+)  # fmt: skip
+
+
+def save_peft(
+    model: ModelLike, folder: str | PathLike[str], values: Mapping[str, Array] | None = None
+) -> None:
+    """Write the adapters of a model, with these values where given, so that PEFT reads them.
+
+    Raises InputError as `adapters_of` does, for a weight whose module nothing names, for a table
+    that the model also multiplies with, and when the folder cannot be written.
+    """
+    found, folder = adapters_of(model, values), Path(folder)
+    known = {site.name: site for site in sites(load(model))}
+    written: dict[str, Array] = {}
+    modules = []
+    for weight in found.weights:
+        site, (a, b) = _checked(known[weight]), found.factors(weight)
+        modules.append(_module(site))
+        ones = (1,) * ((site.weight.rank or 2) - 2 if site.uses[0].kind == "conv" else 0)
+        table = "_embedding" if site.is_table else ""
+        for letter, factor in (("A", a.T), ("B", b.T)):
+            name = f"{_PREFIX}{modules[-1]}.lora{table}_{letter}{'' if table else '.weight'}"
+            written[name] = factor.reshape(*factor.shape, *ones)
+    config = {
+        "peft_type": "LORA", "r": found.rank, "lora_alpha": found.alpha, "bias": "none",
+        "target_modules": modules, "task_type": None, "inference_mode": True, "lora_dropout": 0.0,
+    }  # fmt: skip
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors.write(folder / _MODEL, written)
+        write_whole(folder / _CONFIG, (json.dumps(config, indent=2) + "\n").encode())
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
+
+
+def _module(site: Site) -> str:
+    """The module of PyTorch that has the weight."""
+    if site.name.endswith(".weight"):
+        return site.name.removesuffix(".weight")
+    if site.module:
+        return site.module
+    raise InputError(
+        f"nothing says of which module '{site.name}' is: save it with save_adapters instead"
+    )
+
+
+def read_peft(folder: str | PathLike[str], model: ModelLike) -> Adapters:
+    """The adapters of a PEFT folder, for `load_adapters` and `merge` of this model.
+
+    A module M is the weight `M.weight`, or what the exporter noted as of M; both may have a prefix
+    in the model. Raises InputError for a folder that holds none, a module that is not exactly one
+    matrix, a configuration that computes something else (DoRA, biases, ranks of their own), and a
+    table that the model also multiplies with, where PEFT adapts only one of both.
+    """
+    folder = Path(folder)
+    config = _config(folder / _CONFIG)
+    arrays, _ = tensors.read(folder / _MODEL)
+    known, rank = [s for s in sites(load(model)) if not s.reason], config["r"]
+    values: dict[str, Array] = {}
+    for name, array in arrays.items():
+        suffix = next((s for s in _SUFFIXES if name.endswith(s)), None)
+        if suffix is None or not name.startswith(_PREFIX):
+            raise InputError(f"{folder}: '{name}' is no matrix of an adapter that is known here")
+        site = _the_site(name.removesuffix(suffix).removeprefix(_PREFIX), known)
+        if any(n != 1 for n in array.shape[2:]) or array.ndim < 2:
+            raise InputError(f"{folder}: '{name}' is {list(array.shape)}, no matrix")
+        values[site.name + _SUFFIXES[suffix]] = array.reshape(array.shape[:2]).T
+    # alpha / sqrt(r) instead of alpha / r (Kalajdzievski 2023)
+    alpha = config["lora_alpha"] * (math.sqrt(rank) if config.get("use_rslora") else 1)
+    targets = tuple(sorted({name.rpartition(".lora_")[0] for name in values}))
+    return Adapters(rank, float(alpha), targets, digest(model), values)
+
+
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from None
+    numbers = isinstance(found, dict) and [found.get("r"), found.get("lora_alpha")]
+    if not numbers or found.get("peft_type") != "LORA":
+        raise InputError(f"{path} is no configuration of LoRA")
+    if not all(isinstance(n, (int, float)) and n > 0 for n in numbers):
+        raise InputError(f"{path}: r and lora_alpha must be numbers above 0, not {numbers}")
+    if (other := next((k for k, v in found.items() if v and _differs(k, v)), None)) is not None:
+        raise InputError(f"{path}: {other}={found[other]!r} is not known here: merge it with PEFT")
+    return dict(found)
+
+
+def _differs(key: str, value: Any) -> bool:
+    """This setting makes another formula or base model of it."""
+    if key == "bias":
+        return bool(value != "none")
+    if key == "init_lora_weights":  # PiSSA and its kin move the base weights
+        return isinstance(value, str) and value not in ("gaussian", "eva", "orthogonal")
+    return key in _OTHER or (key.startswith("use_") and key != "use_rslora")
+
+
+def _the_site(module: str, known: Sequence[Site]) -> Site:
+    found = [
+        s
+        for s in known
+        if _ends(s.name, f"{module}.weight") or (s.module and _ends(s.module, module))
+    ]
+    if len(found) != 1:
+        raise InputError(
+            f"module '{module}' is {len(found)} matrices of the model that adapters go beside, "
+            "not one"
+        )
+    return _checked(found[0])
+
+
+def _checked(site: Site) -> Site:
+    """The site, unless PEFT's adapter would be at some of its readers only. Raises InputError."""
+    if len({use.kind == "rows" for use in site.uses}) > 1:
+        raise InputError(
+            f"'{site.name}' is a table and a factor of products in this model, of which an "
+            "adapter of PEFT moves one, and ours both"
+        )
+    return site
+
+
+def _ends(name: str, end: str) -> bool:
+    return name == end or name.endswith(f".{end}")
