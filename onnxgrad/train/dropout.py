@@ -17,6 +17,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.names import swap_names
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES, TensorType
@@ -101,11 +102,15 @@ def _dropped(x: Var, ratio: float | Var, key: tuple[Var, Var]) -> tuple[Var, Var
 
 
 def _stand_in(b: Binding, y: Var, keep: Var | None) -> None:
-    """Let these stand for a Dropout's result and mask."""
+    """Let these stand for a Dropout's result, whose name others may know, and mask."""
     mask = b.result(1)
     if mask is not None and mask.use_count:
         true = helper.make_tensor("value", TensorProto.BOOL, [1], np.ones(1, bool))
         kept = op.ConstantOfShape(op.Shape(y), value=true) if keep is None else keep
         b.block.replace(mask, kept)
-    b.block.replace(b.out, y)
+    old, name = b.out, b.out.name
+    y = op.Identity(y) if y is b.inputs[0] else y
+    b.block.replace(old, y)
+    if y.name != name:
+        swap_names(old, y)
     b.block.remove_unused([b])
