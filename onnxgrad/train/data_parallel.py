@@ -91,7 +91,7 @@ class DataParallel(BlocksEngine):
         if np.isfinite(loss[0]):
             self.ranks.add(self._g)
             self._update(number, rate)
-        return Result(float(loss[0]), metrics)
+        return Result(float(loss[0]), metrics | self._told)
 
     def _weights(self, cut: Shards, parts: Sequence[slice]) -> Array:
         """What each part's loss weighs in the batch's; 0 where there is none."""

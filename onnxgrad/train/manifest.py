@@ -23,9 +23,10 @@ class Fed:
     """An input of the step.
 
     next: the output that is its value in the next step. of: the parameter that a state belongs to,
-    and slot: what the optimiser calls it. gradient: the value that is a parameter's adjoint, as the
-    optimiser gets it (of update.onnx where there is one, else of train.onnx). group: the index of a
-    parameter's group. classes, ignored: the labels of a loss are 0 to classes - 1, or `ignored`.
+    and slot: what the optimiser calls it. adjoint: the value of train.onnx that is a parameter's;
+    gradient: what the optimiser gets of it, averaged and clipped (in update.onnx where there is
+    one, else in train.onnx). group: the index of a parameter's group. classes, ignored: the labels
+    of a loss are 0 to classes - 1, or `ignored`.
     unread: so many labels at the beginning of a sequence belong to no score.
     A running statistic is a state `of` itself; a seed is another number in each run.
     """
@@ -41,6 +42,7 @@ class Fed:
     ignored: int | None = None
     slot: str | None = None
     group: int | None = None
+    adjoint: str | None = None
     unread: int | None = None
 
 

@@ -150,7 +150,11 @@ def training_step(
     # what only update.onnx takes
     block.inputs = [v for v in block.inputs if v.use_count or v.name not in scale_names.values()]
     manifest = Manifest(
-        (*(_batch(v, place) for v in batch), *made.fed, *_of_modes(values, applied)),
+        (
+            *(_batch(v, place) for v in batch),
+            *_cut_at(made.fed, found.adjoints),
+            *_of_modes(values, applied),
+        ),
         target.name,
         tuple(kept),
         plan.optimizer.to_dict(),
@@ -179,6 +183,10 @@ def _parameter(v: Var) -> Var:
             "leave it out of wrt"
         )
     return v
+
+
+def _cut_at(fed: Sequence[Fed], adjoints: Mapping[str, str]) -> list[Fed]:
+    return [replace(f, adjoint=adjoints[f.name]) if f.role == "parameter" else f for f in fed]
 
 
 def _batch(v: Var, place: Place) -> Fed:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial, wraps
 from os import PathLike
 from pathlib import Path
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -25,32 +25,22 @@ from onnxgrad.ir.types import Array
 from onnxgrad.train import tensors
 from onnxgrad.train.callbacks import Callback, EarlyStopping, Event, History, JsonLines
 from onnxgrad.train.data import Data, Given, as_data
-from onnxgrad.train.engines.base import checked, open_session
+from onnxgrad.train.engines.base import Result, checked, dtype_of, open_session
 from onnxgrad.train.engines.choice import EngineName, open_engine
+from onnxgrad.train.evaluation import evaluated
 from onnxgrad.train.export import export
 from onnxgrad.train.metrics import Metric
 from onnxgrad.train.not_finite import first_not_finite
+from onnxgrad.train.progress import Progress
+from onnxgrad.train.rates import Rate, finite_rate, rate_of
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.store import check_values, read_step
 
-Rate: TypeAlias = "float | Callable[[int], float]"
 CHECKPOINT = "checkpoint.safetensors"
 
 
 class Diverged(NotProved):
-    """The loss is no finite number any more (exit code 1)."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run stands: steps taken, the epoch, and how many batches of it are done."""
-
-    steps: int = 0
-    epoch: int = 0
-    batches: int = 0
-    best: float | None = None
-    stale: int = 0
-    seed: int = 0
+    """The loss, or the norm of its gradients, is no finite number any more (exit code 1)."""
 
 
 P = ParamSpec("P")
@@ -72,7 +62,8 @@ def _ending_together(method: Callable[P, R]) -> Callable[P, R]:
 class Trainer:
     """Trains with a step from `training_step`, or from the folder that it was saved in.
 
-    rate: the learning rate, or a function of the step's number; None: the optimiser's own. threads:
+    rate: the learning rate, or a function of the step's number, such as a schedule; None: the
+    optimiser's own, or the schedule inside the step. threads:
     of onnxruntime. engine: "graph" runs the step as it is, "blocks" the update beside its gradient,
     on the CPU, for our elementwise optimisers; "auto" the latter where it can. Both give the same
     numbers. data_parallel: the processes that mpiexec started share out every batch; the first of
@@ -93,39 +84,61 @@ class Trainer:
         seed: int = 0,
     ) -> None:
         self.task = step if isinstance(step, TrainingStep) else read_step(step)
-        self.rate: Rate = _own_rate(self.task) if rate is None else rate
+        self.rate: Rate = rate_of(self.task.manifest, rate)
         self.progress = Progress(seed=seed)
         self._engine = open_engine(self.task, engine, provider, threads, data_parallel)
         self._engine.seed = seed
+        self._loss = math.nan  # of the last step: the mean over its micro-batches
         self._evaluation: Any = None
         self._open: Callable[[], Any] = partial(
             open_session, self.task.evaluation, provider, threads
         )
-        if not callable(self.rate):
-            _finite_rate(self.rate)
 
     # ---- steps -----------------------------------------------------------------------------------
 
     def step(self, batch: Mapping[str, Array]) -> float:
-        """One step; the loss before it.
+        """One step, or one micro-batch of it; the loss before it.
 
         Raises InputError for a batch that does not fit, and Diverged, naming the first value that
-        is not finite, when the loss is not; `parameters` are then those of before.
+        is not finite, when the loss is not, or the norm of the gradients (where the step returns
+        it, and has no loss scaling, which leaves such an update out). `parameters` are then those
+        of before, and a step of several micro-batches begins anew.
         """
-        number = self.progress.steps + 1
-        rate = self.rate_at(number)
-        found = self._engine.run(batch, number, rate)
-        if not math.isfinite(found.loss):
+        number, count = self.progress.steps + 1, self.task.manifest.accumulate
+        micro = self.progress.micro + 1
+        self._engine.part = self.progress.micro
+        found = self._engine.run(batch, number, self.rate_at(number))
+        if (what := self._not_finite(found)) is not None:
             self._engine.back()
-            raise Diverged(self._what_diverged(number, found.loss, batch))
-        self.progress = replace(self.progress, steps=number, batches=self.progress.batches + 1)
+            self.progress = replace(self.progress, micro=0, micro_loss=0.0)
+            raise Diverged(self._what_diverged(number, what, batch))
+        total, batches = self.progress.micro_loss + found.loss, self.progress.batches + 1
+        if micro == count:
+            self._loss = total / count
+            self.progress = replace(
+                self.progress, steps=number, batches=batches, micro=0, micro_loss=0.0
+            )
+        else:
+            self.progress = replace(self.progress, batches=batches, micro=micro, micro_loss=total)
         return found.loss
+
+    def _not_finite(self, found: Result) -> str | None:
+        """What a step returned that ends training."""
+        if not math.isfinite(found.loss):
+            return f"the loss is {found.loss}"
+        name = self.task.manifest.gradient_norm
+        norm = None if name is None else found.metrics.get(name)
+        if norm is None or np.isfinite(norm) or self.task.manifest.loss_scaling is not None:
+            return None
+        return f"the loss is {found.loss}, but the norm of its gradients {float(norm)}"
 
     def rate_at(self, number: int) -> float:
         """The learning rate of that step."""
-        return _finite_rate(self.rate(number) if callable(self.rate) else self.rate)
+        if self.task.manifest.schedule is not None and callable(self.rate):
+            return self.rate(number)
+        return finite_rate(self.rate(number) if callable(self.rate) else self.rate)
 
-    def _what_diverged(self, number: int, loss: float, batch: Mapping[str, Array]) -> str:
+    def _what_diverged(self, number: int, what: str, batch: Mapping[str, Array]) -> str:
         feeds = {**checked(batch, self.task.manifest.of_role("batch")), **self.weights}
         first = first_not_finite(self.task.evaluation, feeds)
         where = (
@@ -133,9 +146,7 @@ class Trainer:
             if first
             else "all values of the model are finite"
         )
-        return (
-            f"step {number}: the loss is {loss}; {where}. The parameters are those before this step"
-        )
+        return f"step {number}: {what}; {where}. The parameters are those before this step"
 
     # ---- epochs ----------------------------------------------------------------------------------
 
@@ -159,7 +170,9 @@ class Trainer:
         """Train for some epochs, or until so many steps were taken.
 
         data: arrays by name (an .npz of them), which are shuffled by `seed` and cut into batches; a
-        list of batches; or a function that makes them. validation: held-out data, evaluated after
+        list of batches; or a function that makes them. Of a step that accumulates, each batch is a
+        micro-batch, those that are left at the end of an epoch belong to the next one's first step,
+        and the loss that is told is their mean. validation: held-out data, evaluated after
         each epoch with `metrics`; with `patience` training ends when its loss was not smaller for
         so many epochs. log: a file for JSON lines. folder: where `save` writes after each epoch,
         and after each `every` steps; a run that finds its own file there goes on from it. Raises
@@ -230,9 +243,11 @@ class Trainer:
             taken = True
             if i < done:
                 continue
-            loss = self.step(batch)
+            self.step(batch)
+            if self.progress.micro:
+                continue
             number = self.progress.steps
-            event = Event(number, self.progress.epoch, loss, self.rate_at(number))
+            event = Event(number, self.progress.epoch, self._loss, self.rate_at(number))
             stop = self._tell(event, watching)
             if every and number % every == 0:
                 self._save(place)
@@ -251,29 +266,20 @@ class Trainer:
         )
 
     def evaluate(
-        self, data: Given | Data, *, batch_size: int = 32, metrics: Mapping[str, Metric] = {}
+        self,
+        data: Given | Data,
+        *,
+        batch_size: int = 32,
+        metrics: Mapping[str, Metric] = {},
+        averaged: bool = False,
     ) -> dict[str, float]:
-        """The mean loss over batches, weighted by their sizes, and each metric."""
+        """The mean loss over batches, weighted by their sizes, and each metric; of the weights as
+        they are, or `averaged`.
+        """
         self._evaluation = self._evaluation or self._open()
-        weights = self.weights
-        inputs = self.task.manifest.of_role("batch")
-        names = [v.name for v in self.task.evaluation.main.outputs]
-        sums: dict[str, float] = {}
-        counts: dict[str, int] = {}
-        for batch in as_data(data, batch_size, None, whole=self._fixed_batch).epoch(0):
-            feeds = checked(batch, inputs)
-            outputs = dict(
-                zip(names, self._evaluation.run(names, {**feeds, **weights}), strict=True)
-            )
-            size = len(next(iter(feeds.values()))) if next(iter(feeds.values())).ndim else 1
-            found = {"loss": (float(outputs[self.task.manifest.loss]), size)}
-            found |= {name: metric(outputs, feeds) for name, metric in metrics.items()}
-            for name, (value, count) in found.items():
-                sums[name] = sums.get(name, 0.0) + value * count
-                counts[name] = counts.get(name, 0) + count
-        if not counts:
-            raise InputError("the data to evaluate on gave no batch")
-        return {name: sums[name] / max(counts[name], 1) for name in sums}
+        weights = self.averaged if averaged else self.weights
+        batches = as_data(data, batch_size, None, whole=self._fixed_batch).epoch(0)
+        return evaluated(self._evaluation, self.task, weights, batches, metrics)
 
     # ---- values ----------------------------------------------------------------------------------
 
@@ -293,6 +299,18 @@ class Trainer:
     def leads(self) -> bool:
         """Whether this process writes and speaks for all that train together; alone it does."""
         return self._engine.leads
+
+    @property
+    def averaged(self) -> dict[str, Array]:
+        """`weights`, with the moving averages of the trained ones. Raises InputError for a step
+        without any.
+        """
+        manifest, values = self.task.manifest, self._engine.values
+        if manifest.average is None:
+            raise InputError("the step keeps no average of its weights: make it with average=0.999")
+        held = {fed.of: values[fed.name] for fed in manifest.of_role("average")}
+        own = {p.name: held[p.name].astype(dtype_of(p)) for p in manifest.of_role("parameter")}
+        return {**self.weights, **own}
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write where training stands: one file, whole or not at all."""
@@ -321,18 +339,11 @@ class Trainer:
         self._engine.put(values)
         self._engine.seed, self.progress = progress.seed, progress
 
-    def export(self, model: ModelLike) -> Program:
-        """`model`, from which the step was made, with the trained weights in place of its own."""
+    def export(self, model: ModelLike, *, averaged: bool = False) -> Program:
+        """`model`, from which the step was made, with the trained weights in place of its own, or
+        with their averages.
+        """
         how = {"steps": self.progress.steps, "optimizer": dict(self.task.manifest.optimizer)}
-        return export(model, self.weights, how)
-
-
-def _own_rate(step: TrainingStep) -> float:
-    """The learning rate that the step's optimiser has of its own."""
-    return float(step.manifest.optimizer.get("lr", 1e-3))
-
-
-def _finite_rate(rate: float) -> float:
-    if not np.isfinite(rate):
-        raise InputError(f"the learning rate must be finite, not {rate}")
-    return float(rate)
+        if averaged:
+            how["average"] = self.task.manifest.average
+        return export(model, self.averaged if averaged else self.weights, how)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,6 +14,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.save import save, to_proto
 from onnxgrad.train import SGD
 from onnxgrad.train.metrics import accuracy
+from onnxgrad.train.schedules import Cosine
 from onnxgrad.train.store import save_step
 from onnxgrad.train.trainer import CHECKPOINT, Diverged, Trainer
 from onnxgrad.verify.running.run import run
@@ -137,3 +139,104 @@ def test_only_the_trained_weights_differ(tmp_path: Path) -> None:
         assert (old == new) is (old.name != "w2")
     assert before.graph.node == after.graph.node
     assert json.loads(after.metadata_props[0].value)["weights"] == ["w2"]
+
+
+def split(data: dict[str, Any], size: int) -> list[dict[str, Any]]:
+    count = len(next(iter(data.values())))
+    return [{k: a[i : i + size] for k, a in data.items()} for i in range(0, count, size)]
+
+
+@pytest.mark.parametrize("engine", ["graph", "blocks"])
+def test_micro_batches_give_the_curve_of_the_batch(engine: Any) -> None:
+    data = examples(96)
+    one = Trainer(step(clip_norm=0.5), 0.01, threads=1, engine=engine)
+    several = Trainer(step(clip_norm=0.5, accumulate=4), 0.01, threads=1, engine=engine)
+    expected = one.fit(split(data, 32), epochs=2)
+    found = several.fit(split(data, 8), epochs=2)
+    assert [e.step for e in found.events] == [1, 2, 3, 4, 5, 6]
+    np.testing.assert_allclose(found.losses, expected.losses, rtol=1e-5)
+    for name, value in one.parameters.items():
+        np.testing.assert_allclose(several.parameters[name], value, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ["graph", "blocks"])
+def test_a_run_broken_off_between_micro_batches_ends_with_the_same_bytes(
+    tmp_path: Path, engine: Any
+) -> None:
+    def own() -> Trainer:
+        return Trainer(step(accumulate=4, average=0.9), 0.01, threads=1, engine=engine)
+
+    whole, first, rest = own(), own(), own()
+    batches = split(examples(88), 8)  # 11 micro-batches: two and three quarters of a step
+    whole.fit(batches, epochs=3)
+    first.fit(batches, epochs=1)
+    assert (first.progress.steps, first.progress.micro) == (2, 3)
+    first.save(tmp_path / "a")
+    rest.restore(tmp_path / "a")
+    rest.fit(batches, epochs=3)
+    for name, trainer in (("whole", whole), ("rest", rest)):
+        trainer.save(tmp_path / name)
+    assert (tmp_path / "whole").read_bytes() == (tmp_path / "rest").read_bytes()
+
+
+@pytest.mark.parametrize("engine", ["graph", "blocks"])
+def test_a_loss_that_is_no_number_ends_sums_too(engine: Any) -> None:
+    own = Trainer(step(accumulate=3), 0.01, threads=1, engine=engine)
+    data = examples(8)
+    before = own.parameters
+    own.step(data)
+    with pytest.raises(Diverged, match="step 1: the loss is nan"):
+        own.step({**data, "x": data["x"] * np.float32(np.nan)})
+    assert own.progress.micro == 0
+    assert not any(v.any() for k, v in own._engine.values.items() if k.endswith(".accumulated"))
+    assert all(np.array_equal(value, before[name]) for name, value in own.parameters.items())
+
+
+@pytest.mark.parametrize("engine", ["graph", "blocks"])
+def test_a_norm_that_is_no_number_ends_training(engine: Any) -> None:
+    own = Trainer(step(SGD(), clip_norm=1.0), 0.01, threads=1, engine=engine)
+    data = examples(8)
+    before = own.parameters
+    with pytest.raises(Diverged, match=r"step 1: the loss is .*, but the norm of its gradients"):
+        own.step({**data, "x": data["x"] * np.float32(1e30)})
+    assert all(np.array_equal(value, before[name]) for name, value in own.parameters.items())
+
+
+def test_averaged_weights_are_evaluated_and_exported(tmp_path: Path) -> None:
+    own = Trainer(step(average=0.9), 0.01, threads=1)
+    data = examples(64)
+    own.fit(data, epochs=3)
+    exported = {
+        t.name: onnx.numpy_helper.to_array(t)
+        for t in to_proto(own.export(write_model(tmp_path), averaged=True)).graph.initializer
+    }
+    assert all(np.array_equal(exported[name], value) for name, value in own.averaged.items())
+    assert not np.array_equal(own.averaged["w1"], own.parameters["w1"])
+    plain, averaged = own.evaluate(data)["loss"], own.evaluate(data, averaged=True)["loss"]
+    assert plain != averaged
+    with pytest.raises(InputError, match="keeps no average"):
+        trainer().evaluate(data, averaged=True)
+
+
+@pytest.mark.parametrize("engine", ["graph", "blocks"])
+def test_a_schedule_inside_is_the_one_beside(engine: Any) -> None:
+    schedule = Cosine(0.0625, T_max=6)
+    inside = Trainer(step(SGD(), schedule=schedule), threads=1, engine=engine)
+    beside = Trainer(step(SGD()), schedule, threads=1, engine=engine)
+    found, expected = (t.fit(examples(96), epochs=2) for t in (inside, beside))
+    np.testing.assert_allclose(found.losses, expected.losses, rtol=1e-6)
+    assert [e.rate for e in found.events] == [schedule(n) for n in range(1, 7)]
+    with pytest.raises(InputError, match="has its schedule inside"):
+        Trainer(step(schedule=schedule), 0.1)
+
+
+def test_an_overflow_leaves_the_step_out_and_training_goes_on() -> None:
+    own = Trainer(step(SGD(), clip_norm=1.0, loss_scale=2.0**100), 0.01, threads=1)
+    data = examples(8)
+    before = own.parameters
+    own.step({**data, "x": data["x"] * np.float32(1e15)})
+    assert all(np.array_equal(value, before[name]) for name, value in own.parameters.items())
+    own.step(data)
+    assert not np.array_equal(own.parameters["w1"], before["w1"])
+    assert own._engine.values["loss.skipped"] == 1
+    assert own.progress.steps == 2

@@ -32,19 +32,21 @@ class Result:
 class Engine(ABC):
     """Parameters and states of one training step, and the way to the next.
 
-    last: whether the batch that `run` is given is the last one of those that make a step, after
-    which parameters are updated.
+    part: which of the micro-batches that make a step `run` is given next, from 0 on; after the last
+    one parameters are updated.
     seed: of the run; a batch draws by `seed_of` it and the batch's number.
     """
 
     def __init__(self, step: TrainingStep) -> None:
         self.task = step
-        self.last = True  # of the micro-batches that make a step, the next one is the last
+        self.part = 0
         self.seed = 0
 
     @abstractmethod
     def run(self, batch: Mapping[str, Array], number: int, rate: float) -> Result:
-        """One step from the values held, which it replaces. `number` counts from 1 on."""
+        """One step, or micro-batch of it, from the values held, which it replaces. `number` is the
+        step's, from 1 on.
+        """
 
     @abstractmethod
     def back(self) -> None:
@@ -60,6 +62,16 @@ class Engine(ABC):
     @abstractmethod
     def put(self, values: Mapping[str, Array]) -> None:
         """Go on from these values."""
+
+    @property
+    def last(self) -> bool:
+        """Whether the present micro-batch is the step's last one."""
+        return self.part == self.task.manifest.accumulate - 1
+
+    def draw(self, number: int) -> int:
+        """What the present batch of that step draws by."""
+        batches = (number - 1) * self.task.manifest.accumulate + self.part + 1
+        return seed_of(self.seed, batches)
 
     # of several processes that train together one leads; most engines are one process
 

@@ -9,14 +9,12 @@ changed nothing.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from onnx import helper
 
-from onnxgrad.errors import InputError
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
@@ -24,43 +22,40 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.train import array_math
-from onnxgrad.train.engines.base import Engine, Result, checked, open_session, seed_of
-from onnxgrad.train.manifest import Fed, Manifest
-from onnxgrad.train.optimizers import OPTIMIZERS, Optimizer
+from onnxgrad.train.averaging import ExponentialMovingAverage
+from onnxgrad.train.engines.base import (
+    Engine,
+    Result,
+    checked,
+    open_session,
+    sizes_of,
+)
+from onnxgrad.train.engines.regions import Region, laid_out, made_ready, slot_of
+from onnxgrad.train.manifest import Fed
+from onnxgrad.train.optimizers import OPTIMIZERS
 from onnxgrad.train.optimizers.base import Moment
+from onnxgrad.train.schedules import schedule_of
 from onnxgrad.train.step import TrainingStep
 
 # numbers per block: with a gradient, two states and the temporaries of a formula they fit into a
 # core's own cache
 _BLOCK = 1 << 14
-# each tensor begins at a multiple of this, in numbers: 64 bytes of float32
-_ALIGNED = 16
 
 
 def fits(step: TrainingStep) -> bool:
-    """Whether a step's update can be computed beside the graph: its optimiser is ours, and
-    element by element.
+    """Whether a step's update can be computed beside the graph: its optimisers and its schedule are
+    ours, element by element, and all that it carries has one dtype and no loss scaling.
     """
-    optimizer = OPTIMIZERS.get(str(step.manifest.optimizer.get("name")))
-    beside = {fed.name for fed in step.manifest.running()}
-    carried = [fed for fed in step.manifest.inputs if fed.next is not None]
-    dtypes = {fed.dtype for fed in carried if fed.name not in beside}
-    mixed = len(dtypes) != 1 or "master" in step.manifest.optimizer
     told = step.manifest
-    beyond = told.groups or told.average or told.loss_scaling or told.schedule or told.update
-    return optimizer is not None and optimizer.elementwise and not mixed and not beyond
-
-
-def optimizer_of(manifest: Manifest) -> Optimizer:
-    """The optimiser that a manifest names. Raises InputError for one that is unknown."""
-    told = dict(manifest.optimizer)
-    name = told.pop("name", None)
-    if name not in OPTIMIZERS:
-        raise InputError(f"the step's optimiser '{name}' is none of {', '.join(OPTIMIZERS)}")
-    hyperparameters: dict[str, Any] = {
-        k: tuple(v) if isinstance(v, list) else v for k, v in told.items()
-    }
-    return OPTIMIZERS[name](**hyperparameters)
+    optimizers = [told.optimizer, *(group["optimizer"] for group in told.groups)]
+    beside = {fed.name for fed in told.running()}
+    dtypes = {f.dtype for f in told.inputs if f.next is not None and f.name not in beside}
+    if len(dtypes) != 1 or "master" in told.optimizer or told.loss_scaling is not None:
+        return False
+    if told.schedule is not None and schedule_of(told.schedule) is None:
+        return False
+    found = [OPTIMIZERS.get(str(o.get("name"))) for o in optimizers]
+    return all(cls is not None and cls.elementwise for cls in found)
 
 
 def gradient_graph(step: TrainingStep) -> Program:
@@ -75,7 +70,7 @@ def gradient_graph(step: TrainingStep) -> Program:
         block.remove_output(v)
     values = {v.name: v for v in block.vars()}
     for fed in manifest.of_role("parameter"):
-        adjoint = values[fed.gradient or ""]
+        adjoint = values[fed.adjoint or ""]
         if adjoint.returned or adjoint.definition is None:
             with emitting(block):
                 adjoint = op.Identity(adjoint)
@@ -94,7 +89,10 @@ class BlocksEngine(Engine):
     def __init__(self, step: TrainingStep, *, threads: int | None = None) -> None:
         super().__init__(step)
         manifest = step.manifest
-        self._optimizer = optimizer_of(manifest)
+        self._schedule = None if manifest.schedule is None else schedule_of(manifest.schedule)
+        self._average = None
+        if manifest.average is not None:
+            self._average = ExponentialMovingAverage(manifest.average)
         graph = gradient_graph(step)
         self._session = open_session(graph, "cpu", threads)
         self._batch = manifest.of_role("batch")
@@ -102,8 +100,9 @@ class BlocksEngine(Engine):
         self._states: dict[str, list[Fed]] = {}
         self._running = manifest.running()
         of_optimizer = [fed for fed in manifest.of_role("state") if fed not in self._running]
-        for fed in of_optimizer:
-            self._states.setdefault(fed.name.removeprefix(f"{fed.of}."), []).append(fed)
+        for fed in [*of_optimizer, *manifest.of_role("average", "accumulated")]:
+            self._states.setdefault(slot_of(fed), []).append(fed)
+        self._group = {fed.name: fed.group or 0 for fed in self._parameters}
         wide = {fed.name for fed in self._parameters if fed.shape}
         self._single = {
             slot
@@ -116,7 +115,8 @@ class BlocksEngine(Engine):
         self._loss = np.zeros((), numpy_dtype(loss.dtype))
         self._drawn = np.zeros((), np.int64)
         self._dtype = np.dtype(self._parameters[0].dtype)
-        self._places, self._size = _places(self._parameters)
+        self._places, self._regions, self._size = laid_out(manifest)
+        self._norm: Array | None = None
         self.put(step.initial)
 
     def put(self, values: Mapping[str, Array]) -> None:
@@ -128,8 +128,12 @@ class BlocksEngine(Engine):
             slot: self._flat({fed.of or "": values[fed.name] for fed in feds})
             for slot, feds in own.items()
         }
-        # one number for all parameters
-        self._shared = {slot: values[self._states[slot][0].name][()] for slot in self._single}
+        # one number for all parameters of a group
+        self._shared = {
+            (self._group[fed.of or ""], slot): values[fed.name][()]
+            for slot in self._single
+            for fed in self._states[slot]
+        }
         # running statistics as they are, and as the graph moves them
         self._statistics = {
             fed.name: (np.array(values[fed.name]), np.array(values[fed.name]))
@@ -148,7 +152,7 @@ class BlocksEngine(Engine):
 
         binding = self._session.io_binding()
         for fed, adjoint in zip(self._parameters, self._adjoints, strict=True):
-            place, shape = self._places[fed.name], _sizes(fed)
+            place, shape = self._places[fed.name], sizes_of(fed)
             binding.bind_ortvalue_input(
                 fed.name, ort.OrtValue.ortvalue_from_numpy(self._p[place].reshape(shape))
             )
@@ -172,13 +176,13 @@ class BlocksEngine(Engine):
         """One step; nothing changes where the loss is no finite number. Raises InputError for a
         batch that is none.
         """
-        self._drawn[...] = seed_of(self.seed, number)
+        self._drawn[...] = self.draw(number)
         metrics = self._differentiate(batch)
         if np.isfinite(self._loss):
             self._update(number, rate)
             for now, moved in self._statistics.values():
                 now[...] = moved
-        return Result(float(self._loss), metrics)
+        return Result(float(self._loss), metrics | self._told)
 
     def _differentiate(self, batch: Mapping[str, Array]) -> dict[str, Array]:
         """The loss and the gradient into their memory; the metrics are returned."""
@@ -194,26 +198,57 @@ class BlocksEngine(Engine):
         return {name: value.numpy() for name, value in zip(names, returned, strict=True)}
 
     def _update(self, number: int, rate: float) -> None:
-        """The optimiser's formula, block by block, in place."""
-        at = Moment(
-            np.float32(rate),
-            np.float64(number),
-            array_math,
-            helper.np_dtype_to_tensor_dtype(self._dtype),
-        )
-        shared = dict(self._shared)
+        """The optimisers' formulas, block by block, in place; nothing but the sum before the last
+        micro-batch, and nothing where the norm that was asked for is no number.
+        """
+        if "accumulated" in self._s:
+            total = self._s["accumulated"]
+            np.add(total, self._g, out=total)
+            if not self.last:
+                return
+            self._g[:] = total
+            total[:] = 0
         with np.errstate(all="ignore"):
-            for start in range(0, self._size, _BLOCK):
-                part = slice(start, start + _BLOCK)
-                held = {slot: flat[part] for slot, flat in self._s.items()} | shared
-                new, kept = self._optimizer.update(self._p[part], self._g[part], held, at)
-                self._p[part] = new
-                for slot, flat in self._s.items():
-                    flat[part] = kept[slot]
-                self._shared = {slot: kept[slot] for slot in shared}
+            factor, norm = made_ready(self._g, self.task.manifest)
+        self._norm = None if norm is None else np.asarray(norm, self._dtype)
+        if norm is not None and not np.isfinite(norm):
+            return
+        given = np.float32(rate) if self._schedule is None else np.float64(self._schedule(number))
+        dtype = helper.np_dtype_to_tensor_dtype(self._dtype)
+        with np.errstate(all="ignore"):
+            for index, region in enumerate(self._regions):
+                own = given if region.factor == 1 else np.float64(given) * region.factor
+                at = Moment(own, np.float64(number), array_math, dtype)
+                self._update_region(index, region, factor, at)
+
+    def _update_region(self, index: int, region: Region, factor: float, at: Moment) -> None:
+        shared = {slot: v for (i, slot), v in self._shared.items() if i == index}
+        states = {slot: self._s[slot] for slot in region.slots if slot not in shared}
+        for start in range(region.part.start, region.part.stop, _BLOCK):
+            part = slice(start, min(start + _BLOCK, region.part.stop))
+            held = {slot: flat[part] for slot, flat in states.items()} | shared
+            g = self._g[part] if factor == 1 else self._g[part] * self._dtype.type(factor)
+            new, kept = region.optimizer.update(self._p[part], g, held, at)
+            self._p[part] = new
+            for slot, flat in states.items():
+                flat[part] = kept[slot]
+            self._shared |= {(index, slot): kept[slot] for slot in shared}
+            if self._average is not None:
+                average = self._s["average"]
+                average[part] = self._average.update(average[part], new, at)
+
+    @property
+    def _told(self) -> dict[str, Array]:
+        """The norm of the last step's gradients, where it is asked."""
+        name = self.task.manifest.gradient_norm
+        if name is None or self._norm is None or not self.last:
+            return {}
+        return {name: self._norm}
 
     def back(self) -> None:
-        """Nothing to undo: a step whose loss is no number has changed nothing."""
+        """A step whose loss or norm is no number has changed nothing but sums, which begin anew."""
+        if "accumulated" in self._s:
+            self._s["accumulated"][:] = 0
 
     @property
     def values(self) -> dict[str, Array]:
@@ -223,27 +258,11 @@ class BlocksEngine(Engine):
             for fed in feds:
                 single = slot in self._single
                 found[fed.name] = (
-                    np.array(self._shared[slot])
+                    np.array(self._shared[self._group[fed.of or ""], slot])
                     if single
                     else self._part(self._s[slot], fed.of or "", fed)
                 )
         return found | {name: now.copy() for name, (now, _) in self._statistics.items()}
 
     def _part(self, flat: Array, name: str, fed: Fed) -> Array:
-        return flat[self._places[name]].reshape(_sizes(fed)).copy()
-
-
-def _sizes(fed: Fed) -> tuple[int, ...]:
-    """A parameter's shape, all of whose sizes are known."""
-    return tuple(d for d in fed.shape or () if isinstance(d, int))
-
-
-def _places(parameters: list[Fed]) -> tuple[dict[str, slice], int]:
-    """Where each parameter lies in the flat buffers, and how long these are."""
-    places: dict[str, slice] = {}
-    end = 0
-    for fed in parameters:
-        length = math.prod(_sizes(fed))
-        places[fed.name] = slice(end, end + length)
-        end += -(-length // _ALIGNED) * _ALIGNED
-    return places, end
+        return flat[self._places[name]].reshape(sizes_of(fed)).copy()

@@ -22,7 +22,6 @@ from onnxgrad.train.engines.base import (
     checked,
     dtype_of,
     open_session,
-    seed_of,
     sizes_of,
 )
 from onnxgrad.train.in_place import may_be_overwritten
@@ -110,7 +109,6 @@ class GraphEngine(Engine):
         self._runs = [0] * len(self._files)
         self._bindings: dict[tuple[int, ...], Any] = {}
         self._last_run: list[int] = []
-        self._part = 0  # how many micro-batches of the step were run
 
     def _value(self, array: Array) -> Any:
         import onnxruntime as ort
@@ -158,11 +156,9 @@ class GraphEngine(Engine):
         """
         # the runtime reads this memory, so it lives until the run is over
         feeds = checked(batch, self._batch)
-        batches = (number - 1) * self.task.manifest.accumulate + self._part + 1
-        given = {"step": number, "learning_rate": rate, "seed": seed_of(self.seed, batches)}
+        given = {"step": number, "learning_rate": rate, "seed": self.draw(number)}
         for role, array in self._given.values():
             array[...] = given[role]
-        self._part = 0 if self.last else self._part + 1
         self._last_run = []
         metrics = self._run(0, feeds)
         if len(self._files) > 1 and self.last and np.isfinite(self._loss):
@@ -190,7 +186,7 @@ class GraphEngine(Engine):
         """
         for index in self._last_run:
             self._runs[index] -= 1
-        self._last_run, self._part = [], 0
+        self._last_run = []
         for fed in self._carried:
             if fed.role == "accumulated":
                 self._buffers[self._now(fed.name)][fed.name].update_inplace(

@@ -98,7 +98,7 @@ def test_where_every_update_waits_for_the_norm_parameters_have_one_buffer(
     assert options or cls is Adafactor or names <= shared._single
     for engine in (shared, safe):
         for number in range(1, 9):
-            engine.last = number % task.manifest.accumulate == 0
+            engine.part = (number - 1) % task.manifest.accumulate
             engine.run(examples(8, seed=number), 1 + number // task.manifest.accumulate, 1e-2)
     expected = safe.values
     assert all(np.array_equal(value, expected[key]) for key, value in shared.values.items())
@@ -111,7 +111,7 @@ def test_the_same_as_who_follows_the_manifest(options: dict[str, Any], accumulat
     follower, engine = Follower(task), GraphEngine(task, threads=1)
     for number in range(8):
         batch = examples(8, seed=number)
-        engine.last = (number + 1) % accumulate == 0
+        engine.part = number % accumulate
         found = engine.run(batch, follower.number, follower.rate)
         assert found.loss == pytest.approx(follower.step(batch), rel=1e-6)
         if engine.last and task.manifest.gradient_norm:
@@ -121,11 +121,11 @@ def test_the_same_as_who_follows_the_manifest(options: dict[str, Any], accumulat
         np.testing.assert_allclose(value, follower.values[name], rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("last", [False, True])
-def test_going_back_begins_sums_anew(last: bool) -> None:
+@pytest.mark.parametrize("last", [0, 1])
+def test_going_back_begins_sums_anew(last: int) -> None:
     engine = GraphEngine(step(SGD(), accumulate=2), threads=1)
     before = engine.values
-    for engine.last in (False, last):
+    for engine.part in (0, last):
         engine.run(examples(4), 1, 0.1)
     engine.back()
     assert all(np.array_equal(value, before[key]) for key, value in engine.values.items())
