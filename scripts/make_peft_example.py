@@ -1,5 +1,5 @@
 """Writes tests/data/peft: adapters as PEFT saves them, the weights that they are for, and what
-PyTorch computes without and with them.
+PyTorch computes without and with them, and the losses of 20 steps of AdamW that train them.
 
     python scripts/make_peft_example.py [FOLDER]
 
@@ -45,7 +45,16 @@ def main(folder: Path) -> None:
     after = adapted(ids).detach().numpy()
     adapted.save_pretrained(str(folder))
     (folder / "README.md").unlink()
-    np.savez(folder / "values.npz", ids=ids.numpy(), before=before, after=after, **weights)
+    parameters = [p for p in adapted.parameters() if p.requires_grad]
+    optimizer, losses = torch.optim.AdamW(parameters, lr=1e-2), []
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(adapted(ids), torch.tensor(before))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    found = {"ids": ids.numpy(), "before": before, "after": after, "losses": np.array(losses)}
+    np.savez(folder / "values.npz", **found, **weights)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import pytest
 
 import onnxgrad
 from onnxgrad.errors import InputError
+from onnxgrad.ir.save import to_proto
 from onnxgrad.train import MSE, SGD, AdamW, CrossEntropy, Trainer, training_step
 from onnxgrad.train.adapters import adapters_of, lora
 from onnxgrad.verify.running.run import run
@@ -236,6 +237,33 @@ def test_adapters_stand_beside_quantised_weights(model: onnx.ModelProto) -> None
     batch = {**feeds, "target": before + 1.0}
     losses = [trainer.step(batch) for _ in range(40)]
     assert losses[-1] < 0.5 * losses[0]
+
+
+def test_gradients_pass_weights_of_four_bits() -> None:
+    """Two layers of int4 in blocks, as onnxruntime's quantiser writes them: QLoRA's setting
+    (Dettmers et al. 2023).
+    """
+    rng = np.random.default_rng(0)
+    scales = {f"s{i}": rng.uniform(0.02, 0.05, (2, 32)).astype(np.float32) for i in (1, 2)}
+    text = """(float[N,32] x) => (float[N,32] y) {
+        v = DequantizeLinear <axis = 0, block_size = 16> (W1, s1)  h = MatMul (x, v)  t = Tanh (h)
+        w = DequantizeLinear <axis = 0, block_size = 16> (W2, s2)  y = MatMul (t, w) }"""
+    model = with_weights(text, **scales)
+    model.opset_import[0].version = 21
+    for name in ("W1", "W2"):
+        numbers = rng.integers(-8, 8, 32 * 32)
+        model.graph.initializer.append(
+            onnx.helper.make_tensor(name, onnx.TensorProto.INT4, (32, 32), numbers)
+        )
+    adapted, feeds = lora(model, "W*", rank=2), feeds_of(model)
+    before = run(model, feeds)["y"]
+    np.testing.assert_allclose(run(adapted, feeds)["y"], before, atol=1e-5)
+    trainer = Trainer(training_step(adapted, MSE(), AdamW(), wrt="*.lora_*"), 1e-2)
+    assert sorted(trainer.parameters) == ["W1.lora_A", "W1.lora_B", "W2.lora_A", "W2.lora_B"]
+    losses = [trainer.step({**feeds, "target": -before}) for _ in range(40)]
+    assert losses[-1] < 0.2 * losses[0]
+    kept = {t.name: t for t in to_proto(trainer.task.train).graph.initializer}
+    assert kept["W1"].data_type == kept["W2"].data_type == onnx.TensorProto.INT4
 
 
 # ---- refusals ------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import onnx
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.train import tensors
+from onnxgrad.train import MSE, AdamW, Trainer, tensors, training_step
 from onnxgrad.train.adapters import adapters_of, load_adapters, lora, merge, read_peft, save_peft
 from onnxgrad.verify.running.run import run
 from tests.helpers import DATA_DIR, ROOT
@@ -56,6 +56,16 @@ def test_what_peft_wrote_gives_what_pytorch_computed() -> None:
         np.testing.assert_allclose(
             run(after, feeds)["y"], stored["after"], rtol=0, atol=1e-6 * size
         )
+
+
+def test_training_follows_peft() -> None:
+    model, stored = example()
+    adapted = load_adapters(model, read_peft(FOLDER, model))
+    trainer = Trainer(training_step(adapted, MSE(), AdamW(), wrt="*.lora_*"), 1e-2)
+    batch = {"ids": stored["ids"], "target": stored["before"]}
+    losses = [trainer.step(batch) for _ in stored["losses"]]
+    np.testing.assert_allclose(losses, stored["losses"], rtol=1e-6)
+    assert losses[-1] < 0.8 * losses[0]
 
 
 def test_written_again_it_is_what_peft_wrote(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import onnxgrad
 from onnxgrad.errors import InputError
-from onnxgrad.train import CrossEntropy, Trainer, tensors, training_step
+from onnxgrad.train import MSE, AdamW, CrossEntropy, Trainer, tensors, training_step
 from onnxgrad.train.adapters import (
     Adapters,
     adapters_of,
@@ -123,6 +123,20 @@ def test_the_gradient_of_stacked_adapters_is_right() -> None:
     feeds = {**feeds_of(model), "adapter": np.array(2)}
     report = onnxgrad.check_gradient(switched, "*.lora_*", "y", inputs=feeds, tolerance=1e-4)
     assert report.ok, str(report)
+
+
+def test_training_the_chosen_one_leaves_the_others_and_none_as_they_are() -> None:
+    model = form("matmul")
+    switched = load_adapters(model, {"a": trained(model, 1), "b": trained(model, 2)})
+    trainer = Trainer(training_step(switched, MSE(), AdamW(weight_decay=0.0), wrt="*.lora_*"), 1e-2)
+    feeds = feeds_of(model)
+    batch = {**feeds, "target": run(model, feeds)["y"] + 1}
+    before = trainer.parameters
+    for which in (0, 2):
+        trainer.step({**batch, "adapter": np.array(which)})
+    for name, now in trainer.parameters.items():
+        changed = [bool((x != y).any()) for x, y in zip(before[name], now, strict=True)]
+        assert changed == [False, False, True]
 
 
 # ---- refusals ------------------------------------------------------------------------------------
