@@ -39,6 +39,14 @@ def add_training(parser: argparse.ArgumentParser) -> None:
         help="an output of the model that the step returns beside the loss",
     )  # fmt: skip
     group.add_argument(
+        "--batch-norm", choices=("frozen", "train"),
+        help="train: by the batch's statistics, the running ones are states (default: frozen)",
+    )  # fmt: skip
+    group.add_argument(
+        "--dropout", metavar="off|train|RATIO",
+        help="train: as the model's Dropout nodes say, by a seed for each step (default: off)",
+    )  # fmt: skip
+    group.add_argument(
         "--checkpoint", action="append", default=[], metavar="auto|SIZE|MARK",
         help="recompute instead of keep: auto, a memory budget such as 512MB, or marks",
     )  # fmt: skip
@@ -82,6 +90,8 @@ def training_options(args: argparse.Namespace) -> dict[str, Any]:
         "stop": args.stop,
         "metrics": args.metric,
         "checkpoint": checkpoint_of(args.checkpoint),
+        "batch_norm": args.batch_norm,
+        "dropout": _dropout(args.dropout),
         "groups": [_group(text) for text in args.group] or None,
         "clip_norm": args.clip_norm,
         "clip_value": args.clip_value,
@@ -97,6 +107,15 @@ def _group(text: str) -> tuple[str, Optimizer]:
     if not equals or not glob or not written:
         raise InputError(f"--group {text[:80]}: write GLOB=NAME or GLOB=NAME{{option=value}}")
     return glob, made(written, OPTIMIZERS, "optimiser")
+
+
+def _dropout(text: str | None) -> Any:
+    if text in (None, "off", "train"):
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"--dropout {text[:80]}: write off, train or a ratio") from None
 
 
 def _scale(text: str | None) -> Any:

@@ -31,6 +31,7 @@ class StepMade(Rendered):
             "batch": [fed.name for fed in manifest.of_role("batch")],
             "loss": manifest.loss,
             "optimizer": dict(manifest.optimizer),
+            "notes": list(self.step.notes),
             "nodes": nodes(self.step.train),
             "seconds": self.seconds,
             "check": None if self.check is None else self.check.to_dict(),
@@ -55,6 +56,8 @@ class StepMade(Rendered):
             for fed in parameters:
                 trained.add_row(cell(fed.name), cell(_type(fed.dtype, fed.shape)))
             yield trained
+        for note in self.step.notes:
+            yield cell(f"note: {note}")
         yield (
             f"{number(nodes(self.step.train))} nodes, opset {self.step.train.opset}, built in "
             f"{seconds_text(self.seconds)}"
