@@ -1,5 +1,6 @@
 """Training without the framework: a step as one plain graph, and what drives it in onnxruntime."""
 
+from onnxgrad.train import schedules
 from onnxgrad.train.adapters import (
     Adapters,
     adapters_of,
@@ -104,5 +105,6 @@ __all__ = [
     "save_adapters",
     "save_peft",
     "save_step",
+    "schedules",
     "training_step",
 ]
