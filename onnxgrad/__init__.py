@@ -20,7 +20,7 @@ from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.interop.given_back import to_graphsurgeon
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.save import save
+from onnxgrad.ir.save import save, to_proto
 from onnxgrad.passes.base import FamilyPass, Pass, RulePass, register
 from onnxgrad.pipeline.optimize import RewriteRefuted, optimize
 from onnxgrad.report.diff import Diff, diff
@@ -80,6 +80,7 @@ __all__ = [
     "save",
     "temporary_rules",
     "to_graphsurgeon",
+    "to_proto",
     "train",
     "training_step",
     "verify",

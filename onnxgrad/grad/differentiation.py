@@ -57,15 +57,18 @@ def differentiate(
     names: str = "{}_grad",
     aside: Collection[str] = (),
     stop: Stop = None,
+    replaced: bool = False,
 ) -> Gradient:
     """`gradient` on a Program, which is changed (or replaced, when its opset has to be raised); see
     there.
 
-    aside: names of values that `wrt` does not mean.
+    aside: names of values that `wrt` does not mean. replaced: others will give the values of what
+    `wrt` means, so that Constants among it become initializers.
     """
     with collector_paused(), blaming(program.proto):
         task = prepare(
-            program, Question(wrt, target, seed, checkpoint, ste, simplify, names, aside, stop)
+            program,
+            Question(wrt, target, seed, checkpoint, ste, simplify, names, aside, stop, replaced),
         )
         answer = _walk(task)
         finish(task)

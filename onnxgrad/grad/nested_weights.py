@@ -21,12 +21,13 @@ from onnxgrad.passes.base import nested
 
 def nested_constants(program: Program) -> list[Var]:
     """The floating-point initializers and Constants of nested graphs."""
-    return [v for block in nested(program.main) for v in block.vars() if _is_float_constant(v)]
+    return [v for block in nested(program.main) for v in block.vars() if is_float_constant(v)]
 
 
 def hoist(program: Program, chosen: Collection[Var]) -> None:
-    """Make these `nested_constants` initializers of the main graph. A name that another value
-    shares gets a suffix: what two branches call `w` are two weights.
+    """Make these `nested_constants`, or Constants of the main graph, initializers of the main
+    graph. A name that another value shares gets a suffix: what two branches call `w` are two
+    weights.
     """
     if not chosen:
         return
@@ -49,7 +50,8 @@ def hoist(program: Program, chosen: Collection[Var]) -> None:
             block.remove(definition)
 
 
-def _is_float_constant(v: Var) -> bool:
+def is_float_constant(v: Var) -> bool:
+    """Whether the file holds it as a floating-point tensor, dense or sparse."""
     kinds = (TensorProto, SparseTensorProto)
     return not v.is_input and v.dtype in FLOAT_DTYPES and isinstance(_tensor(v), kinds)
 

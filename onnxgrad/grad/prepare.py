@@ -20,6 +20,7 @@ from onnxgrad.grad.checkpoint import Recomputation
 from onnxgrad.grad.engine import AsKept, View, influenced, open_calls, reaching
 from onnxgrad.grad.loop import type_states
 from onnxgrad.grad.marks import Written, take
+from onnxgrad.grad.nested_weights import hoist, is_float_constant
 from onnxgrad.grad.opset import raise_opset
 from onnxgrad.grad.request import Target, Wrt, find_targets, find_wrt, hoist_requested
 from onnxgrad.grad.segments import Choice, choose
@@ -41,7 +42,8 @@ class Question:
     be.
 
     aside: values that `wrt` cannot mean, such as the constants of a loss. stop: where gradients
-    stop.
+    stop. replaced: others will give the values of what is asked for, so that Constants among it
+    become initializers.
     """
 
     wrt: Wrt
@@ -53,6 +55,7 @@ class Question:
     names: str
     aside: Collection[str] = ()
     stop: Stop = None
+    replaced: bool = False
 
     def __post_init__(self) -> None:
         if self.seed not in ("ones", "input"):
@@ -131,6 +134,9 @@ def prepare(program: Program, question: Question) -> Prepared:
         many = f"{count} quantisation{'' if count == 1 else 's'}"
         notes.append(f"straight through {many}: an estimate, not a derivative")
     asked = find_wrt(block, question.wrt, targets, own_values, ste=question.ste)
+    if question.replaced:
+        hoist(program, [v for v in asked if is_float_constant(v) and v.definition is not None])
+        asked = [block.initializers.get(v.name, v) for v in asked]
     asked_names = [v.name for v in asked]
     asked = [stopped.get(v, v) for v in asked]
     anchors += open_calls(block, targets, asked, () if written is None else written.values)

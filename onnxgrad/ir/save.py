@@ -62,8 +62,14 @@ def save(program: Program, path: str | os.PathLike[str], *, sync: bool = True) -
     says its content: `<name>.<digest>.data`; so do the weights of a model that would pass 2 GB. It
     comes before the model, and replaces nothing; the one that a replaced model had goes afterwards,
     if `save` made it. Links are followed; a device or a pipe gets the model in one piece. Raises
-    InputError when `path` is one of the model's own files or cannot be written.
+    InputError when `path` is one of the model's own files or cannot be written, and for a model of
+    another kind.
     """
+    if not isinstance(program, Program):
+        raise InputError(
+            f"save writes what onnxgrad.load gave, not a {type(program).__name__}: load it first, "
+            "or write a ModelProto with onnx.save"
+        )
     path = Path(path)
     try:
         if is_stream(path):

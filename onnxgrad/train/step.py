@@ -15,6 +15,7 @@ import numpy as np
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.differentiation import differentiate
+from onnxgrad.grad.nested_weights import hoist, is_float_constant, nested_constants
 from onnxgrad.grad.opset import raise_opset
 from onnxgrad.grad.request import Wrt
 from onnxgrad.grad.segments import Choice
@@ -120,7 +121,14 @@ def training_step(
     kept = [v.name for v in own_outputs if v.name in metrics]
     applied = modes.apply(program)
     found = differentiate(
-        program, wrt, goal.name, stop=stop, checkpoint=checkpoint, names="{}.grad", aside=of_loss
+        program,
+        wrt,
+        goal.name,
+        stop=stop,
+        checkpoint=checkpoint,
+        names="{}.grad",
+        aside=of_loss,
+        replaced=True,
     )
     program, block = found.program, found.program.main
     values = {v.name: v for v in block.vars()}
@@ -197,5 +205,8 @@ def _batch(v: Var, place: Place) -> Fed:
 
 
 def _ask_for(block: BindingBlock, names: Sequence[str]) -> None:
+    constants = [v for v in block.vars() if v.definition is not None and is_float_constant(v)]
+    inside = [*constants, *nested_constants(block.program)]
+    hoist(block.program, [v for v in inside if v.name in names])
     for name in names:
         block.ask_for(block.initializers[name])

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx.numpy_helper import from_array
+import onnxruntime as ort
 
-from onnxgrad import Trainer, op, save, train, training_step
+from onnxgrad import Trainer, op, save, to_proto, train, training_step
 
 MODEL = """
 <ir_version: 10, opset_import: ["" : 20]>
@@ -37,11 +37,9 @@ SHAPES = {
 def spirals(count, seed):
     """Points of two arms that wind around each other, and which arm each is of."""
     rng = np.random.default_rng(seed)
-    label = rng.integers(0, 2, count)
-    t = 4 * np.sqrt(rng.random(count))
-    angle = t + np.pi * label
-    x = np.stack([t * np.cos(angle), t * np.sin(angle)], 1) / 2 + rng.normal(0, 0.05, (count, 2))
-    return {"x": x.astype(np.float32), "labels": label}
+    label, t = rng.integers(0, 2, count), 4 * np.sqrt(rng.random(count))
+    x = np.stack([np.cos(t + np.pi * label), np.sin(t + np.pi * label)]) * t / 2
+    return (x + rng.normal(0, 0.05, x.shape)).T.astype(np.float32), label
 
 
 def divergence(values):
@@ -57,22 +55,22 @@ def main(folder=None):
         value = rng.normal(0, shape[0] ** -0.5, shape).astype(np.float32)
         model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
     x, labels = spirals(1000, seed=1)
-    teacher = Trainer(training_step(model, LABELS, train.Adam(), "teacher_*"), rate=0.01)
+    teaching = training_step(model, train.CrossEntropy("teacher"), train.Adam(), "teacher_*")
+    teacher = Trainer(teaching, rate=0.01)
     teacher.fit({"x": x, "labels": labels}, epochs=60, batch_size=100)
-    taught = teacher.export(model)
-    step = training_step(taught, divergence, train.Adam(), "params", stop="teacher")
+    taught, what = teacher.export(model), ["params", "!temperature"]
+    step = training_step(taught, divergence, train.Adam(), what, stop="teacher")
     student = Trainer(step, rate=0.02)
     losses = student.fit({"x": x}, epochs=200, batch_size=100).losses
     result = student.export(taught)
-
     x, labels = spirals(1000, seed=2)
-    session = ort.InferenceSession(to_bytes(result))
+    session = ort.InferenceSession(to_proto(result).SerializeToString())
     says = dict(zip(["teacher", "student"], session.run(["teacher", "student"], {"x": x})))
     right = {name: float((z.argmax(1) == labels).mean()) for name, z in says.items()}
     print(f"divergence {losses[0]:.4f} -> {losses[-1]:.4f}, right on held-out points: {right}")
     if folder:
         save(result, folder / "distilled.onnx")
-    return step, losses, right
+    return step, result, losses, right
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python scripts/examples/fit_ode.py [-o FOLDER]
 
-The model integrates a'' = -(9.81 / length) sin a - friction a' in an ONNX Loop, by the semi-implicit
-Euler method, and returns the angle after each step. Both parameters are initializers, as weights
+The model integrates a'' = -(9.81 / length) sin a - friction a' in an ONNX Loop, by semi-implicit
+Euler steps, and returns the angle after each step. Both parameters are initializers, as weights
 are: the step of training differentiates through the Loop and fits them to noisy angles that were
 measured. FOLDER gets pendulum.onnx with the fitted parameters, and fit.png (needs matplotlib).
 """

@@ -188,3 +188,51 @@ def test_the_original_is_left_as_it_was() -> None:
     before = model.SerializeToString(deterministic=True)
     training_step(model, CrossEntropy())
     assert model.SerializeToString(deterministic=True) == before
+
+
+def test_weights_that_the_file_holds_as_constants_are_trained_as_initializers_are() -> None:
+    """As Paddle's exporter writes them. Behind the Transpose nothing of the first value may be kept."""
+    text = """
+    <ir_version: 10, opset_import: ["" : 20]>
+    g (float[N,2] x) => (float[N,3] y) %s {
+      %s
+      turned = Transpose (w)
+      y = MatMul (x, turned)
+    }
+    """
+    values = "float[3,2] {1, -2, 0.5, 3, 2, 1}"
+    batch = {"x": np.array([[1, 2], [3, -1]], np.float32), "target": np.ones((2, 3), np.float32)}
+    runs = []
+    for inner in (
+        text % ("<float[3,2] w = {1, -2, 0.5, 3, 2, 1}>", ""),
+        text % ("", f"w = Constant <value = {values}> ()"),
+    ):
+        model = onnx.parser.parse_model(inner)
+        step = training_step(model, MSE(), SGD(lr=0.1), "w")
+        trainer = onnxgrad.Trainer(step)
+        losses = [trainer.step(batch) for _ in range(5)]
+        runs.append((losses, trainer.evaluate([batch])["loss"]))
+        exported = onnxgrad.to_proto(trainer.export(model))
+        (tensor,) = [
+            *exported.graph.initializer,
+            *(n.attribute[0].t for n in exported.graph.node if n.op_type == "Constant"),
+        ]
+        assert np.array_equal(onnx.numpy_helper.to_array(tensor), trainer.parameters["w"])
+    assert runs[0] == runs[1]
+    assert runs[0][0][4] < 0.5 * runs[0][0][0]
+
+
+def test_weights_inside_a_branch_are_trained() -> None:
+    model = onnx.parser.parse_model("""
+    <ir_version: 10, opset_import: ["" : 20]>
+    g (float[N] x, bool c) => (float[N] y) {
+      y = If (c) <
+        then_branch = a () => (float[N] p) { w = Constant <value = float {3}> () p = Mul (x, w) },
+        else_branch = b () => (float[N] q) <float v = {5}> { q = Mul (x, v) }>
+    }
+    """)
+    trainer = onnxgrad.Trainer(training_step(model, MSE(), SGD(lr=0.5), ["w", "v"]))
+    x = np.ones(1, np.float32)
+    assert trainer.step({"x": x, "c": np.array(True), "target": x}) == 4
+    assert trainer.parameters == {"w": 1, "v": 5}
+    assert trainer.evaluate([{"x": x, "c": np.array(True), "target": x}])["loss"] == 0

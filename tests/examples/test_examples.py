@@ -1,0 +1,118 @@
+"""The examples' numbers are what they say they are, and each runs as a script."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxgrad
+from onnxgrad import Trainer, train, training_step
+from onnxgrad.verify.running.run import run
+from scripts.examples import distill, fit_ode, forces, gauss_newton
+from tests.helpers import ROOT
+
+FOLDER = ROOT / "scripts" / "examples"
+QUICK = {
+    "distill": ["distilled.onnx"],
+    "fit_ode": ["fit.png", "pendulum.onnx"],
+    "forces": ["forces.onnx", "relaxed.xyz"],
+    "gauss_newton": None,
+}
+
+
+def run_script(name: str, *arguments: str) -> str:
+    """What it prints as a process of its own."""
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / f"{name}.py"), *arguments],
+        capture_output=True, text=True, timeout=300, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_it_is_short_and_says_how_it_is_called(name: str) -> None:
+    text = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
+    assert len(text.splitlines()) < 80
+    assert f"    python scripts/examples/{name}.py" in text.split('"""')[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUICK)
+def test_it_runs_and_writes_into_the_folder_only(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    before = set(FOLDER.iterdir())
+    files = QUICK[name]
+    assert run_script(name, *(["-o", str(tmp_path)] if files else []))
+    assert sorted(p.name for p in tmp_path.iterdir()) == (files or [])
+    assert {p for p in FOLDER.iterdir() if p.name != "__pycache__"} <= before
+    for model in tmp_path.glob("*.onnx"):
+        onnx.checker.check_model(onnx.load(model), full_check=True)
+
+
+def test_forces_are_the_slope_of_the_energy_and_lead_to_its_known_minimum() -> None:
+    energy_and_forces, shaken, relaxed, energies = forces.main()
+    i, j = np.triu_indices(13, 1)
+    r6 = ((shaken[i] - shaken[j]) ** 2).sum(1) ** 3
+    assert energies[0] == pytest.approx(float((4 / r6**2 - 4 / r6).sum()), rel=1e-12)
+    h, found = 1e-5, energy_and_forces(shaken)[1]
+    for atom, axis in [(0, 0), (5, 1), (12, 2)]:
+        step = np.zeros((13, 3))
+        step[atom, axis] = h
+        slope = (energy_and_forces(shaken + step)[0] - energy_and_forces(shaken - step)[0]) / 2 / h
+        assert found[atom, axis] == pytest.approx(-slope, rel=1e-6)
+    assert np.abs(found.sum(0)).max() < 1e-9 * np.abs(found).max()
+    assert energies[-1] == pytest.approx(-44.326801, abs=1e-6)
+    assert np.abs(energy_and_forces(relaxed)[1]).max() < 1e-8
+
+
+def test_gauss_newton_recovers_the_parameters_and_the_products_are_those_of_the_matrices() -> None:
+    p, losses, product, normal = gauss_newton.main()
+    assert np.abs(p - gauss_newton.TRUE).max() < 1e-8
+    assert losses == sorted(losses, reverse=True) and losses[-1] < 1e-20 and len(losses) < 12
+    # away from the solution H differs from J'J, and both are what the formulas say
+    q, t = np.array([1.5, 0.5, 4.0]), np.linspace(0, 3, 60)
+    a, b, c = q
+    e, cos, sin = np.exp(-b * t), np.cos(c * t), np.sin(c * t)
+    jacobian = np.stack([e * cos, -t * a * e * cos, -t * a * e * sin], 1)
+    r = a * e * cos - 2 * np.exp(-0.3 * t) * np.cos(5 * t)
+    ab, ac = -t * e * cos, -t * e * sin
+    bb, bc, cc = a * t * t * e * cos, a * t * t * e * sin, -a * t * t * e * cos
+    second = np.array([[0 * t, ab, ac], [ab, bb, bc], [ac, bc, cc]]) @ r
+    v = np.array([0.3, -1.0, 2.0])
+    assert np.allclose(normal(v, q), jacobian.T @ jacobian @ v, rtol=1e-10)
+    expected = (jacobian.T @ jacobian + second) @ v
+    assert np.allclose(product("Hv", "p_adjoint", p=q, p_grad_adjoint=v), expected, rtol=1e-10)
+    assert np.allclose(
+        product("Hv forward", "p_grad_tangent", p=q, p_tangent=v), expected, rtol=1e-10
+    )
+    assert not np.allclose(expected, normal(v, q), rtol=1e-2)
+
+
+def test_the_pendulum_is_found_again() -> None:
+    found, losses = fit_ode.main()
+    assert all(abs(found[name] - true) < 1e-3 for name, true in fit_ode.TRUE.items())
+    assert losses[-1] < 1.1e-6 < 1e-2 < losses[0]  # the noise has a variance of 1e-6
+
+
+def test_the_student_answers_as_the_teacher_and_the_teacher_learns_nothing() -> None:
+    step, result, losses, right = distill.main()
+    assert losses[-1] < 1e-3 * losses[0]
+    assert right["teacher"] > 0.99 and right["student"] > right["teacher"] - 0.01
+    # with the teacher's answers as data, it is KLDiv
+    x = distill.spirals(50, seed=3)[0]
+    z = run(onnxgrad.to_proto(result), {"x": x})["teacher"] / 2
+    answers = np.exp(z) / np.exp(z).sum(1, keepdims=True)
+    kl = 4.0 * train.KLDiv("log_p", reduction="batchmean")
+    apart = Trainer(training_step(result, kl, wrt="student_*"))
+    here = Trainer(training_step(result, distill.divergence, wrt="student_*"))
+    found = apart.step({"x": x, "target": answers})
+    assert found == pytest.approx(here.step({"x": x}), rel=1e-3, abs=1e-7)
+    trained = {fed.name for fed in step.manifest.of_role("parameter")}
+    assert trained == {"student_w1", "student_b1", "student_w2"}
