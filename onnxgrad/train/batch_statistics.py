@@ -137,8 +137,7 @@ def _refuse_merged(roots: Mapping[Binding, Sequence[Var]]) -> None:
 def _merged(v: Var, how: str) -> InputError:
     return InputError(
         f"the running statistic '{v.name}' is {how}: equal numbers were merged into one, which "
-        "cannot move apart; export the model again with its running statistics moved, or leave "
-        "batch_norm frozen"
+        "cannot move apart; export the model in training mode, or leave batch_norm frozen"
     )
 
 

@@ -100,11 +100,16 @@ class Modes:
         return Applied(statistics, seed, self._notes(norms, drops))
 
     def _notes(self, norms: Sequence[Binding], drops: Sequence[Binding]) -> tuple[str, ...]:
-        found = []
+        found = [
+            f"{len(trained)} {trained[0].op}{'s' * (len(trained) > 1)} in training"
+            for trained in (norms, drops)
+            if trained
+        ]
         if self.batch_norm == "train" and not norms:
             found.append(
-                "there is no BatchNormalization to train: the exporter folded them into weights, "
-                "or the model never had one"
+                "there is no BatchNormalization to train: the exporter folded them into weights "
+                "(torch.onnx.export with optimize=False, or in training mode, does not), or the "
+                "model never had one"
             )
         if self.dropout not in (None, "off") and not drops:
             found.append(

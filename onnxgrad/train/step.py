@@ -172,7 +172,9 @@ def training_step(
     )
     _ask_for(evaluation.main, [p.name for p in parameters])
     batch_statistics.ask_for(evaluation, [s.name for s in applied.statistics])
-    return TrainingStep(program, evaluation, initial, manifest, update, applied.notes)
+    return TrainingStep(
+        program, evaluation, initial, manifest, update, (*found.notes, *applied.notes)
+    )
 
 
 def _of_modes(values: Mapping[str, Var], applied: Applied) -> list[Fed]:

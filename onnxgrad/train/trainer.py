@@ -25,7 +25,7 @@ from onnxgrad.ir.types import Array
 from onnxgrad.train import tensors
 from onnxgrad.train.callbacks import Callback, EarlyStopping, Event, History, JsonLines
 from onnxgrad.train.data import Data, Given, as_data
-from onnxgrad.train.engines.base import Result, checked, dtype_of, open_session
+from onnxgrad.train.engines.base import Result, checked, dtype_of, open_session, seed_of
 from onnxgrad.train.engines.choice import EngineName, open_engine
 from onnxgrad.train.evaluation import evaluated
 from onnxgrad.train.export import export
@@ -87,6 +87,7 @@ class Trainer:
         self.rate: Rate = rate_of(self.task.manifest, rate)
         self.progress = Progress(seed=seed)
         self._engine = open_engine(self.task, engine, provider, threads, data_parallel)
+        seed_of(seed, 0)  # refuses one out of range before any step
         self._engine.seed = seed
         self._loss = math.nan  # of the last step: the mean over its micro-batches
         self._evaluation: Any = None

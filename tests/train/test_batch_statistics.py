@@ -80,6 +80,41 @@ def test_the_recorded_numbers_are_those_of_pytorch() -> None:
     np.testing.assert_allclose(loss.item(), EVALUATED, atol=1e-5)
 
 
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore")
+def test_a_fresh_network_of_the_exporter_follows_pytorch() -> None:
+    """Statistics of several layers, equal at the start, and momenta of their own."""
+    import torch
+
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.BatchNorm2d(8), torch.nn.ReLU(),
+        torch.nn.Conv2d(8, 8, 3, padding=1), torch.nn.BatchNorm2d(8, momentum=0.3),
+        torch.nn.Flatten(), torch.nn.Linear(288, 4), torch.nn.BatchNorm1d(4, affine=False),
+    ).eval()  # fmt: skip
+    exported = torch.onnx.export(
+        net, (torch.zeros(8, 3, 6, 6),), dynamo=True, optimize=False, verbose=False,
+        dynamic_shapes=({0: torch.export.Dim("N")},),
+    )  # fmt: skip
+    model = exported.model_proto
+    step = training_step(model, CrossEntropy(), SGD(momentum=0.9), batch_norm="train")
+    found = Trainer(step, 0.05)
+    name = step.manifest.of_role("batch")[0].name
+    optimizer = torch.optim.SGD(net.train().parameters(), lr=0.05, momentum=0.9)
+    for batch in batches(20):
+        optimizer.zero_grad()
+        given = {k: torch.tensor(v) for k, v in batch.items()}
+        loss = torch.nn.functional.cross_entropy(net(given["x"]), given["labels"])
+        loss.backward()
+        optimizer.step()
+        got = found.step({name: batch["x"], "labels": batch["labels"]})
+        np.testing.assert_allclose(got, loss.item(), atol=1e-5)
+    running = {k: v.numpy() for k, v in net.state_dict().items() if "running" in k}
+    assert {fed.name for fed in step.manifest.running()} == set(running)
+    for key, value in running.items():
+        np.testing.assert_allclose(found.weights[key], value, rtol=1e-5, atol=1e-5)
+
+
 def first_statistics(step: TrainingStep, batch: dict[str, Any]) -> dict[str, Any]:
     """The running statistics after one step."""
     engine = GraphEngine(step)
