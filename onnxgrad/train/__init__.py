@@ -15,6 +15,7 @@ from onnxgrad.train.adapters import (
 from onnxgrad.train.callbacks import EarlyStopping, Event, History, JsonLines
 from onnxgrad.train.data import Arrays, Data
 from onnxgrad.train.export import export
+from onnxgrad.train.from_training_info import step_from_training_info
 from onnxgrad.train.losses import (
     CTC,
     L1,
@@ -52,6 +53,7 @@ from onnxgrad.train.optimizers import (
 from onnxgrad.train.step import TrainingStep, training_step
 from onnxgrad.train.store import read_step, save_step
 from onnxgrad.train.trainer import Diverged, Trainer
+from onnxgrad.train.training_info import with_training_info
 
 __all__ = [
     "CTC",
@@ -106,5 +108,7 @@ __all__ = [
     "save_peft",
     "save_step",
     "schedules",
+    "step_from_training_info",
     "training_step",
+    "with_training_info",
 ]

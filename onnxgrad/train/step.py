@@ -17,7 +17,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.differentiation import differentiate
 from onnxgrad.grad.nested_weights import hoist, is_float_constant, nested_constants
 from onnxgrad.grad.opset import raise_opset
-from onnxgrad.grad.request import Wrt
+from onnxgrad.grad.request import Wrt, hoist_requested
 from onnxgrad.grad.segments import Choice
 from onnxgrad.grad.stops import Stop
 from onnxgrad.ir.block import BindingBlock
@@ -109,6 +109,7 @@ def training_step(
     if program.opset < OLDEST_OPSET:
         program, _ = raise_opset(program)
     program = modes.prepare(program)
+    hoist_requested(program, wrt)  # evaluation is fed the same weights
     block = program.main
     own_outputs, place = list(block.outputs), Place(block)
     target = emit_loss(place, loss_of(loss, place))
