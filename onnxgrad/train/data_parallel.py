@@ -46,6 +46,16 @@ class DataParallel(BlocksEngine):
         self, step: TrainingStep, *, threads: int | None = None, ranks: Ranks | None = None
     ) -> None:
         self.ranks = ranks or world()
+        if step.manifest.running():
+            raise InputError(
+                "BatchNormalization in training normalises by the whole batch, of which each "
+                'process has a part: make the step with batch_norm="frozen"'
+            )
+        if step.manifest.of_role("seed"):
+            raise InputError(
+                "Dropout draws for the whole batch, of which each process has a part: make the "
+                'step with dropout="off"'
+            )
         told = step.manifest.to_json()
         if any(said != told for said in self.ranks.all(told)):
             raise InputError("the processes were given different training steps")

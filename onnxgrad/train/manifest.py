@@ -26,9 +26,9 @@ class Fed:
     and slot: what the optimiser calls it. adjoint: the value of train.onnx that is a parameter's;
     gradient: what the optimiser gets of it, averaged and clipped (in update.onnx where there is
     one, else in train.onnx). group: the index of a parameter's group. classes, ignored: the labels
-    of a loss are 0 to classes - 1, or `ignored`.
-    unread: so many labels at the beginning of a sequence belong to no score.
-    A running statistic is a state `of` itself; a seed is another number in each run.
+    of a loss are 0 to classes - 1, or `ignored`; unread: so many labels at the beginning of a
+    sequence belong to no score. A running statistic is a state `of` itself; a seed is another
+    number in each run.
     """
 
     name: str

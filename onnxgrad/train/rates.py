@@ -19,13 +19,18 @@ def rate_of(manifest: Manifest, given: Rate | None) -> Rate:
     """A number, or a function of the step's number such as a schedule; where none is given, the
     schedule inside the step, or the optimiser's own `lr`.
 
-    Of a schedule inside that is a class of your own the rate is not known: NaN. Raises InputError
-    for a rate beside a schedule inside, and one that is no finite number.
+    Of a schedule inside that is a class of your own, and of a step that somebody else wrote without
+    such an input, the rate is not known: NaN. Raises InputError for a rate beside either, and one
+    that is no finite number.
     """
     if manifest.schedule is not None:
         if given is not None:
             raise InputError("the step has its schedule inside: give no learning rate beside it")
         return schedule_of(manifest.schedule) or (lambda number: math.nan)
+    if not manifest.of_role("learning_rate"):
+        if given is not None:
+            raise InputError("the step takes no learning rate, as its graph has its own: give none")
+        return lambda number: math.nan
     if given is None:
         given = manifest.optimizer.get("lr")
         if given is None:

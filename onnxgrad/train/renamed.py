@@ -74,6 +74,7 @@ def renamed_manifest(manifest: Manifest, new: Mapping[str, str]) -> Manifest:
                 next=other(fed.next),
                 of=other(fed.of),
                 gradient=other(fed.gradient),
+                adjoint=other(fed.adjoint),
             )
             for fed in manifest.inputs
         ),

@@ -135,7 +135,8 @@ class Trainer:
 
     def rate_at(self, number: int) -> float:
         """The learning rate of that step."""
-        if self.task.manifest.schedule is not None and callable(self.rate):
+        inside = not self.task.manifest.of_role("learning_rate")
+        if inside and callable(self.rate):
             return self.rate(number)
         return finite_rate(self.rate(number) if callable(self.rate) else self.rate)
 

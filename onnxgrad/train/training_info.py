@@ -53,13 +53,18 @@ def with_training_info(step: TrainingStep, original: ModelLike) -> Program:
     initializers that update_binding names. `initialization` resets the number, and each state that
     begins as one number everywhere; the others begin, as the weights do, with their initializers.
     Former training_info is replaced, and an opset that the gradient does not know is raised. Raises
-    InputError for another model, for a step in micro-batches, and for a weight that cannot be an
-    initializer of the main graph.
+    InputError for another model, for a step in micro-batches or with BatchNormalization or Dropout
+    in training, and for a weight that cannot be an initializer of the main graph.
     """
     if step.update is not None:
         raise InputError(
             "TrainingInfoProto has one graph for a step, and this one adds up micro-batches in "
             "another: make it with accumulate=1"
+        )
+    if step.manifest.running() or step.manifest.of_role("seed"):
+        raise InputError(
+            "TrainingInfoProto has no words for another loss in evaluation than in training: make "
+            'the step with batch_norm="frozen" and dropout="off"'
         )
     weights = [fed.name for fed in step.manifest.of_role("parameter")]
     program = _inference(step, original, weights)

@@ -243,3 +243,8 @@ def test_what_is_refused() -> None:
     micro = training_step(classifier(), CrossEntropy(), accumulate=2)
     with pytest.raises(InputError, match="accumulate=1"):
         with_training_info(micro, classifier())
+    text = '<ir_version: 8, opset_import: ["": 18]> g (float[N, 3] x) => (float[N, 3] y) { h = Mul (x, w)  y = Dropout (h) }'
+    model = parse(text)
+    model.graph.initializer.append(numpy_helper.from_array(np.float32([1, -2, 0.5]), "w"))
+    with pytest.raises(InputError, match="no words for another loss in evaluation"):
+        with_training_info(training_step(model, "mse", dropout="train"), model)
