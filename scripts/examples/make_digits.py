@@ -1,8 +1,8 @@
 """A classifier of 8x8 digits, made without a framework, and its training step as a folder that
 Node.js and a web page train with.
 
-    python scripts/examples/make_digits.py [FOLDER] [--network mlp|cnn]
-        [--optimizer sgd|momentum|adamw]
+    python scripts/examples/make_digits.py [FOLDER] [--network cnn|mlp]
+        [--optimizer momentum|sgd|adamw]
 
 FOLDER (scripts/examples/step when left out) gets digits.onnx, the model with its first weights, and
 beside it train.onnx, eval.onnx, state.safetensors and manifest.json.
@@ -41,9 +41,9 @@ SHAPES = {
     "cnn": {"w1": (16, 1, 3, 3), "b1": (16,), "w2": (256, 10), "b2": (10,)},
 }
 OPTIMIZERS: dict[str, train.Optimizer] = {
-    "sgd": train.SGD(),
-    "momentum": train.SGD(momentum=0.9),
-    "adamw": train.AdamW(),
+    "sgd": train.SGD(lr=0.05),
+    "momentum": train.SGD(lr=0.05, momentum=0.9),
+    "adamw": train.AdamW(lr=0.005),
 }
 TRAINED_ON = 1500  # the digits after them are held out
 
@@ -82,7 +82,7 @@ def network(name: str, seed: int = 0) -> onnx.ModelProto:
     return model
 
 
-def write(folder: Path, name: str = "mlp", optimizer: str = "momentum") -> None:
+def write(folder: Path, name: str = "cnn", optimizer: str = "momentum") -> None:
     """Write the model and its training step."""
     folder.mkdir(parents=True, exist_ok=True)
     model = network(name)
@@ -94,7 +94,7 @@ def write(folder: Path, name: str = "mlp", optimizer: str = "momentum") -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("folder", nargs="?", type=Path, default=HERE / "step")
-    parser.add_argument("--network", choices=NODES, default="mlp")
+    parser.add_argument("--network", choices=NODES, default="cnn")
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="momentum")
     args = parser.parse_args()
     write(args.folder, args.network, args.optimizer)

@@ -6,8 +6,8 @@
  * @typedef {{name: string, role: string, dtype: string, shape: (number | string | null)[] | null,
  *   next: string | null, classes: number | null, ignored: number | null}} Fed  an input
  * @typedef {{format: string, version: number, inputs: Fed[], loss: string, metrics: string[],
- *   optimizer: {name: string}, model: string, train: string, eval: string, state: string,
- *   update: string | null, accumulate: number}} Manifest
+ *   optimizer: {name: string, lr?: number}, model: string, train: string, eval: string,
+ *   state: string, update: string | null, accumulate: number}} Manifest
  */
 
 const FORMAT = "onnxgrad training step";

@@ -39,6 +39,7 @@ export class Training {
   constructor(ort, manifest, sessions) {
     this.manifest = manifest;
     this.steps = 0; // taken
+    this.rate = manifest.optimizer.lr ?? 1e-3; // the optimiser's own
     this._ort = ort;
     this._sessions = sessions;
     /** @type {Tensors} parameters, states and what else is carried, by the names of inputs */
@@ -50,10 +51,10 @@ export class Training {
    * number, nothing changes. Steps must not overlap: wait for one before the next.
    *
    * @param {Batch | Batch[]} batch as many as `manifest.accumulate` says
-   * @param {number} rate
+   * @param {number} [rate]
    * @returns {Promise<number>}
    */
-  async step(batch, rate) {
+  async step(batch, rate = this.rate) {
     const batches = Array.isArray(batch) ? batch : [batch];
     const { accumulate, loss } = this.manifest;
     const number = this.steps + 1;

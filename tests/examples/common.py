@@ -13,7 +13,6 @@ from scripts.examples.make_digits import batch
 from tests.helpers import ROOT
 
 EXAMPLES = ROOT / "scripts" / "examples"
-RATE = 0.05
 STEPS = 20
 
 
@@ -28,7 +27,7 @@ def need(package: str, program: str | None, name: str) -> str:
 
 def trained(folder: Path, steps: int = STEPS) -> tuple[Trainer, list[float]]:
     """Python's Trainer after these steps, by the portable graph, and the loss of each."""
-    trainer = Trainer(folder, RATE, threads=1, engine="graph")
+    trainer = Trainer(folder, threads=1, engine="graph")
     return trainer, [trainer.step(batch(k)) for k in range(steps)]
 
 
@@ -42,7 +41,7 @@ def assert_same_losses(found: list[float], folder: Path) -> None:
 def assert_same_files(state: Path, model: Path, folder: Path) -> None:
     """Python goes on from that state, and exports from it the weights that stand in that model."""
     trainer, _ = trained(folder)
-    again = Trainer(folder, RATE, threads=1)
+    again = Trainer(folder, threads=1)
     again.restore(state)
     assert again.progress.steps == STEPS
     original, saved = onnx.load(folder / "digits.onnx"), onnx.load(model)

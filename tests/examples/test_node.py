@@ -132,7 +132,7 @@ def test_a_batch_that_does_not_fit(batch: str, message: str | None, tmp_path: Pa
 
 @pytest.mark.parametrize("options", [{}, {"clip_norm": 1.0, "average": 0.9, "metrics": ["logits"]}])
 def test_half_batches_that_are_accumulated(options: dict[str, Any], tmp_path: Path) -> None:
-    loss, optimizer = train.CrossEntropy(), train.AdamW()
+    loss, optimizer = train.CrossEntropy(), train.AdamW(lr=0.005)
     whole = train.training_step(network("mlp"), loss, optimizer, **options)
     train.save_step(whole, tmp_path / "whole")
     halves = train.training_step(network("mlp"), loss, optimizer, accumulate=2, **options)
@@ -141,7 +141,7 @@ def test_half_batches_that_are_accumulated(options: dict[str, Any], tmp_path: Pa
         const losses = [];
         for (let k = 0; k < 20; k++) {
           const rows = chosen(digits, k);
-          losses.push(await training.step(BATCH, 0.05));
+          losses.push(await training.step(BATCH));
         }
         console.log(JSON.stringify(losses));
         """

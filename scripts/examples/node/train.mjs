@@ -1,11 +1,11 @@
 /**
  * Trains on digits in Node.js with a step that make_digits.py wrote.
  *
- *     node scripts/examples/node/train.mjs [FOLDER] [--steps 200] [--rate 0.05] [--from STATE]
+ *     node scripts/examples/node/train.mjs [FOLDER] [--steps 200] [--rate RATE] [--from STATE]
  *         [--log FILE] [--save STATE] [--model OUT.onnx]
  *
- * --log: the losses as JSON lines. --save: where training stands, which --from takes up again.
- * --model: the original digits.onnx with the trained weights.
+ * --rate: the optimiser's own where left out. --log: the losses as JSON lines. --save: where
+ * training stands, which --from takes up again. --model: digits.onnx with the trained weights.
  */
 import { readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
@@ -30,7 +30,7 @@ async function main() {
   if (options.from) training.restore(await readFile(options.from));
 
   const digits = parse(await readFile(here("../digits.txt"), "utf8"));
-  const [last, rate] = [Number(options.steps ?? 200), Number(options.rate ?? 0.05)];
+  const [last, rate] = [Number(options.steps ?? 200), Number(options.rate ?? training.rate)];
   const log = [];
   while (training.steps < last) {
     const batch = batchOf(chosen(digits.training, training.steps));

@@ -129,6 +129,7 @@ const main = tell(async () => {
   ort.env.wasm.numThreads = 1; // more would need headers that a plain server does not send
   digits = parse(await (await fetch("../digits.txt")).text());
   training = await Training.open(ort, ofStep);
+  $("rate").value = training.rate;
   own = ownDigit($, digits.heldOut, () => tell(showOwn)(new Event("drawn")));
   await showAll();
   for (const [id, act] of Object.entries(actions)) {
