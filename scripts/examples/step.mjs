@@ -1,22 +1,21 @@
 /**
  * A training step that `onnxgrad.train.save_step` wrote, run by any onnxruntime for JavaScript.
  *
- * The graph has no memory: what training changes goes in and comes out, and `manifest.json` says
- * which output is which input of the next step.
+ * What training changes goes in and comes out; `manifest.json` says which output is which input of
+ * the next step.
  *
  * @typedef {import("./manifest.mjs").Manifest} Manifest
  * @typedef {import("./manifest.mjs").Batch} Batch
  * @typedef {Record<string, any>} Tensors  onnxruntime's, by name
  * @typedef {{train: any, evaluation: any, update: any}} Sessions
  */
-import { check, parse } from "./manifest.mjs";
+import { check, checkFinite, ofModel, parse } from "./manifest.mjs";
 import * as safetensors from "./safetensors.mjs";
 
 export class Training {
   /**
    * @param {any} ort onnxruntime-node or onnxruntime-web
    * @param {(file: string) => Promise<Uint8Array>} load gives a file of the step's folder
-   * @returns {Promise<Training>}
    */
   static async open(ort, load) {
     const manifest = parse(await load("manifest.json"));
@@ -39,6 +38,7 @@ export class Training {
   constructor(ort, manifest, sessions) {
     this.manifest = manifest;
     this.steps = 0; // taken
+    this.seed = 0; // of what is drawn in the steps: Dropout
     this.rate = manifest.optimizer.lr ?? 1e-3; // the optimiser's own
     this._ort = ort;
     this._sessions = sessions;
@@ -47,8 +47,8 @@ export class Training {
   }
 
   /**
-   * One step: the loss before it, the mean where a step takes several batches. When it is no finite
-   * number, nothing changes. Steps must not overlap: wait for one before the next.
+   * One step: the loss before it, the mean of several batches. When it is no finite number, nothing
+   * changes. Steps must not overlap: wait for one before the next.
    *
    * @param {Batch | Batch[]} batch as many as `manifest.accumulate` says
    * @param {number} [rate]
@@ -56,46 +56,43 @@ export class Training {
    */
   async step(batch, rate = this.rate) {
     const batches = Array.isArray(batch) ? batch : [batch];
-    const { accumulate, loss } = this.manifest;
-    const number = this.steps + 1;
+    const [number, { accumulate, loss }] = [this.steps + 1, this.manifest];
     if (batches.length !== accumulate) throw new Error(`a step takes ${accumulate} batches`);
-    let [values, sum] = [this._values, 0];
-    for (const part of batches) {
-      const given = this._given(part, number, rate);
-      const outputs = await run(this._sessions.train, { ...given, ...values });
+    /** @type {[Tensors, Tensors, Tensors, number]} */
+    let [values, outputs, feeds, sum] = [this._values, {}, {}, 0];
+    for (const [i, part] of batches.entries()) {
+      feeds = this._given(part, number, rate, this.steps * accumulate + i + 1);
+      outputs = await run(this._sessions.train, { ...feeds, ...values });
       values = this._carried(values, outputs);
       sum += Number(outputs[loss].data[0]);
     }
-    const mean = sum / batches.length;
-    if (!Number.isFinite(mean)) throw new Error(`step ${number}: the loss is ${mean}`);
     if (this._sessions.update) {
-      const given = this._given(batches[0], number, rate);
-      const outputs = await run(this._sessions.update, { ...given, ...values });
+      outputs = await run(this._sessions.update, { ...feeds, ...values });
       values = this._carried(values, outputs);
     }
+    const mean = sum / accumulate;
+    checkFinite(this.manifest, number, mean, outputs);
     this._values = values;
     this.steps = number;
     return mean;
   }
 
   /**
-   * The model's outputs and the loss with the parameters as they are now.
-   *
    * @param {Batch} batch
-   * @returns {Promise<Tensors>}
+   * @returns {Promise<Tensors>} the model's outputs and the loss, with the weights as they are now
    */
   evaluate(batch) {
     return run(this._sessions.evaluation, { ...this._given(batch), ...this._values });
   }
 
-  /** The trained weights as they are now, by their names in the model. */
-  parameters() {
-    return new Map(this._of("parameter").map(({ name }) => [name, this._values[name]]));
+  /** The trained weights and running statistics as they are now, by their names in the model. */
+  weights() {
+    return new Map(ofModel(this.manifest).map(({ name }) => [name, this._values[name]]));
   }
 
   /** Where training stands, as a file that `restore` and Python's `Trainer.restore` read. */
   save() {
-    const progress = JSON.stringify({ steps: this.steps });
+    const progress = JSON.stringify({ steps: this.steps, seed: this.seed });
     const said = JSON.stringify({ model: this.manifest.model, progress });
     return safetensors.write(new Map(Object.entries(this._values)), { onnxgrad: said });
   }
@@ -105,6 +102,8 @@ export class Training {
     const { values, metadata } = safetensors.read(bytes);
     const said = JSON.parse(metadata.onnxgrad ?? "{}");
     if (said.model !== this.manifest.model) throw new Error("the state is of another model");
+    const { steps = 0, seed = 0, micro = 0 } = JSON.parse(said.progress ?? "{}");
+    if (micro) throw new Error("the state stands between the batches of one step");
     /** @type {Tensors} */
     const found = {};
     for (const { name, dtype, shape } of this.manifest.inputs.filter(({ next }) => next)) {
@@ -115,21 +114,21 @@ export class Training {
       found[name] = new this._ort.Tensor(value.type, value.data, value.dims);
     }
     this._values = found;
-    this.steps = said.progress ? JSON.parse(said.progress).steps : 0;
+    Object.assign(this, { steps, seed });
   }
 
-  _of = (/** @type {string} */ role) => this.manifest.inputs.filter((fed) => fed.role === role);
-
-  /** What a graph takes beside the values that are carried; `number` of the step is from 1 on. */
-  _given(/** @type {Batch} */ batch, number = 1, rate = 0) {
-    check(this._of("batch"), batch);
+  /** What a graph takes beside what is carried; steps and batches are counted from 1 on. */
+  _given(/** @type {Batch} */ batch, step = 1, rate = 0, part = 1) {
+    check(this.manifest.inputs, batch);
     const { Tensor } = this._ort;
+    const whole = (/** @type {bigint} */ n) => new Tensor("int64", BigInt64Array.of(n), []);
     /** @type {Tensors} */
     const feeds = {};
     for (const { name, role } of this.manifest.inputs) {
       const { type, data, dims } = batch[name] ?? {};
       if (role === "batch") feeds[name] = new Tensor(type, data, dims);
-      if (role === "step") feeds[name] = new Tensor("int64", BigInt64Array.of(BigInt(number)), []);
+      if (role === "step") feeds[name] = whole(BigInt(step));
+      if (role === "seed") feeds[name] = whole((BigInt(this.seed) << 32n) + BigInt(part));
       if (role === "learning_rate") feeds[name] = new Tensor("float32", Float32Array.of(rate), []);
     }
     return feeds;
@@ -137,14 +136,16 @@ export class Training {
 
   /** The values for what comes next: an output that is the next of an input takes its place. */
   _carried(/** @type {Tensors} */ values, /** @type {Tensors} */ outputs) {
-    const changed = this.manifest.inputs.filter(({ next }) => next && next in outputs);
-    const news = changed.map(({ name, next }) => [name, outputs[next ?? ""]]);
-    return { ...values, ...Object.fromEntries(news) };
+    const changed = { ...values };
+    for (const { name, next } of this.manifest.inputs) {
+      if (next && next in outputs) changed[name] = outputs[next];
+    }
+    return changed;
   }
 }
 
 /** Runs a graph with those of the values that it takes. */
 function run(/** @type {any} */ session, /** @type {Tensors} */ values) {
-  const taken = session.inputNames.filter((/** @type {string} */ name) => name in values);
-  return session.run(Object.fromEntries(taken.map((/** @type {string} */ n) => [n, values[n]])));
+  const taken = Object.entries(values).filter(([name]) => session.inputNames.includes(name));
+  return session.run(Object.fromEntries(taken));
 }

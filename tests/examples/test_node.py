@@ -8,11 +8,22 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 
 from onnxgrad import train
-from scripts.examples.make_digits import network, write
-from tests.examples.common import EXAMPLES, STEPS, assert_same_files, assert_same_losses, need
+from onnxgrad.ir.save import to_proto
+from onnxgrad.verify.running.run import run
+from scripts.examples.make_digits import digits, network, write
+from tests.examples.common import (
+    EXAMPLES,
+    STEPS,
+    assert_same_files,
+    assert_same_losses,
+    need,
+    trained,
+)
 
 pytestmark = pytest.mark.node
 
@@ -137,18 +148,64 @@ def test_half_batches_that_are_accumulated(options: dict[str, Any], tmp_path: Pa
     train.save_step(whole, tmp_path / "whole")
     halves = train.training_step(network("mlp"), loss, optimizer, accumulate=2, **options)
     train.save_step(halves, tmp_path / "halves")
-    run = """
-        const losses = [];
-        for (let k = 0; k < 20; k++) {
-          const rows = chosen(digits, k);
-          losses.push(await training.step(BATCH));
-        }
-        console.log(JSON.stringify(losses));
-        """
-    said = script(tmp_path / "whole", run.replace("BATCH", "batchOf(rows)"))
+    found = steps(tmp_path / "whole")
     parts = "[batchOf(rows.slice(0, 16)), batchOf(rows.slice(16))]"
-    assert json.loads(said) == pytest.approx(
-        json.loads(script(tmp_path / "halves", run.replace("BATCH", parts))), abs=1e-5
+    assert found == pytest.approx(steps(tmp_path / "halves", parts), abs=1e-5)
+    assert_same_losses(found, tmp_path / "whole")
+
+
+def steps(folder: Path, batch: str = "batchOf(rows)") -> list[float]:
+    """The losses of 20 steps."""
+    said = script(
+        folder,
+        f"""
+        const losses = [];
+        for (let k = 0; k < 20; k++) {{
+          const rows = chosen(digits, k);
+          losses.push(await training.step({batch}));
+        }}
+        console.log(JSON.stringify(losses));
+        """,
     )
-    if not options:
-        assert_same_losses(json.loads(said), tmp_path / "whole")
+    return json.loads(said)
+
+
+def test_dropout_and_running_statistics(tmp_path: Path) -> None:
+    text = """
+    <ir_version: 8, opset_import: ["" : 18]>
+    digits (float[N, 64] x) => (float[N, 10] logits) {
+      h = Gemm (x, w1, b1)
+      n = BatchNormalization (h, scale, shift, mean, variance)
+      r = Relu (n)
+      d = Dropout (r, ratio)
+      logits = Gemm (d, w2, b2)
+    }
+    """
+    model = onnx.parser.parse_model(text)
+    weights = {i.name: onnx.numpy_helper.to_array(i) for i in network("mlp").graph.initializer}
+    zeros, ones = np.zeros(32, np.float32), np.ones(32, np.float32)
+    weights |= {"scale": ones, "shift": zeros, "mean": zeros, "variance": ones}
+    for name, value in {**weights, "ratio": np.array(0.3, np.float32)}.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+    step = train.training_step(
+        model, train.CrossEntropy(), train.SGD(lr=0.05), batch_norm="train", dropout="train"
+    )
+    train.save_step(step, tmp_path)
+    assert {"seed", "state"} <= {fed.role for fed in step.manifest.inputs}
+    assert_same_losses(steps(tmp_path), tmp_path)
+    trainer, _ = trained(tmp_path)
+    said = script(
+        tmp_path,
+        """
+        for (let k = 0; k < 20; k++) await training.step(batchOf(chosen(digits, k)));
+        const { logits } = await training.evaluate(good);
+        const { mean } = Object.fromEntries(training.weights());
+        console.log(JSON.stringify([[...logits.data], [...mean.data]]));
+        """,
+    )
+    logits, mean = json.loads(said)
+    exported = to_proto(trainer.export(model))
+    held = {i.name: onnx.numpy_helper.to_array(i) for i in exported.graph.initializer}
+    assert mean == pytest.approx(held["mean"], abs=1e-5) and any(mean)
+    expected = run(exported, {"x": digits()[0][3:4]})["logits"]
+    assert logits == pytest.approx(np.asarray(expected)[0], abs=1e-4)

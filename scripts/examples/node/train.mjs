@@ -47,7 +47,7 @@ async function main() {
   if (options.log) await writeFile(options.log, log.map((line) => `${line}\n`).join(""));
   if (options.save) await writeFile(options.save, training.save());
   if (options.model) {
-    const trained = withWeights(await load("digits.onnx"), training.parameters());
+    const trained = withWeights(await load("digits.onnx"), training.weights());
     await writeFile(options.model, trained);
   }
 }
