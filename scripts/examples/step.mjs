@@ -7,7 +7,6 @@
  * @typedef {import("./manifest.mjs").Manifest} Manifest
  * @typedef {import("./manifest.mjs").Batch} Batch
  * @typedef {Record<string, any>} Tensors  onnxruntime's, by name
- * @typedef {{train: any, evaluation: any, update: any}} Sessions
  */
 import { check, checkFinite, ofModel, parse } from "./manifest.mjs";
 import * as safetensors from "./safetensors.mjs";
@@ -33,7 +32,7 @@ export class Training {
   /**
    * @param {any} ort
    * @param {Manifest} manifest
-   * @param {Sessions} sessions
+   * @param {{train: any, evaluation: any, update: any}} sessions
    */
   constructor(ort, manifest, sessions) {
     this.manifest = manifest;
