@@ -25,6 +25,7 @@ from onnxgrad.train.schedules import (
     Schedule,
     Sequential,
     Step,
+    schedule_of,
     warm_up,
 )  # fmt: skip
 from onnxgrad.verify.running.run import run
@@ -232,3 +233,26 @@ def test_any_schedule_follows_pytorch(seed: int) -> None:
 def test_the_record_is_what_pytorch_computes(schedule: Schedule, expected: list[float]) -> None:
     rates = by_torch(theirs(schedule), 0.5, 20)
     np.testing.assert_allclose([rates[s - 1] for s in STEPS], expected, rtol=1e-9, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        Constant(0.5),
+        MultiStep(0.5, (2, 4)),
+        OneCycle(0.5, total_steps=9, anneal_strategy="linear"),
+        warm_up(warm_up(Cosine(0.5, T_max=9), 2), 3),
+    ],
+    ids=lambda s: s.name,
+)
+def test_a_schedule_comes_back_from_what_it_told(schedule: Schedule) -> None:
+    found = schedule_of(json.loads(json.dumps(schedule.to_dict())))
+    assert found is not None
+    assert [found(n) for n in range(1, 12)] == [schedule(n) for n in range(1, 12)]
+
+
+def test_a_class_of_ones_own_goes_by_no_name_of_ours() -> None:
+    own = type("Cosine", (Constant,), {"__module__": "mine"})(0.5)
+    assert own.name == "mine:Cosine"
+    assert schedule_of(own.to_dict()) is None
+    assert schedule_of(Sequential((own, Constant(1.0)), (3,)).to_dict()) is None
