@@ -12,10 +12,12 @@ from onnxgrad.train.adapters import (
     save_adapters,
     save_peft,
 )
+from onnxgrad.train.averaging import ExponentialMovingAverage
 from onnxgrad.train.callbacks import EarlyStopping, Event, History, JsonLines
 from onnxgrad.train.data import Arrays, Data
 from onnxgrad.train.export import export
 from onnxgrad.train.from_training_info import step_from_training_info
+from onnxgrad.train.loss_scaling import LossScaling
 from onnxgrad.train.losses import (
     CTC,
     L1,
@@ -38,6 +40,7 @@ from onnxgrad.train.losses import (
 )
 from onnxgrad.train.manifest import Manifest
 from onnxgrad.train.metrics import accuracy
+from onnxgrad.train.not_finite import Diverged
 from onnxgrad.train.optimizers import (
     SGD,
     Adadelta,
@@ -52,7 +55,7 @@ from onnxgrad.train.optimizers import (
 )
 from onnxgrad.train.step import TrainingStep, training_step
 from onnxgrad.train.store import read_step, save_step
-from onnxgrad.train.trainer import Diverged, Trainer
+from onnxgrad.train.trainer import Trainer
 from onnxgrad.train.training_info import with_training_info
 
 __all__ = [
@@ -76,6 +79,7 @@ __all__ = [
     "Diverged",
     "EarlyStopping",
     "Event",
+    "ExponentialMovingAverage",
     "History",
     "Huber",
     "JsonLines",
@@ -84,6 +88,7 @@ __all__ = [
     "L2Penalty",
     "Lion",
     "Loss",
+    "LossScaling",
     "Manifest",
     "NAdam",
     "Optimizer",

@@ -6,11 +6,40 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from onnxgrad.errors import NotProved
 from onnxgrad.ir.load import load_own
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_bytes
 from onnxgrad.ir.types import FLOAT_DTYPES, Array
+from onnxgrad.train.manifest import Manifest
 from onnxgrad.verify.running.run import run
+
+
+class Diverged(NotProved):
+    """The loss, or the norm of its gradients, is no finite number any more (exit code 1)."""
+
+
+def what_ends(manifest: Manifest, loss: float, metrics: Mapping[str, Array]) -> str | None:
+    """What a step returned that ends training: a loss that is not finite, or such a norm of the
+    gradients, unless loss scaling leaves that update out.
+    """
+    if not np.isfinite(loss):
+        return f"the loss is {loss}"
+    name = manifest.gradient_norm
+    norm = None if name is None else metrics.get(name)
+    if norm is None or np.isfinite(norm) or manifest.loss_scaling is not None:
+        return None
+    return f"the loss is {loss}, but the norm of its gradients {float(norm)}"
+
+
+def diverged(number: int, what: str, first: str | None) -> str:
+    """One line about the end of training, with the first value that is not finite."""
+    where = (
+        f"the first value that is not finite is '{first}'"
+        if first
+        else "all values of the model are finite"
+    )
+    return f"step {number}: {what}; {where}. The parameters are those before this step"
 
 
 def first_not_finite(program: Program, feeds: Mapping[str, Array]) -> str | None:

@@ -16,31 +16,25 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-import numpy as np
-
-from onnxgrad.errors import InputError, NotProved
+from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Array
 from onnxgrad.train import tensors
 from onnxgrad.train.callbacks import Callback, EarlyStopping, Event, History, JsonLines
 from onnxgrad.train.data import Data, Given, as_data
-from onnxgrad.train.engines.base import Result, checked, dtype_of, open_session, seed_of
+from onnxgrad.train.engines.base import checked, dtype_of, open_session, seed_of
 from onnxgrad.train.engines.choice import EngineName, open_engine
 from onnxgrad.train.evaluation import evaluated
 from onnxgrad.train.export import export
 from onnxgrad.train.metrics import Metric
-from onnxgrad.train.not_finite import first_not_finite
+from onnxgrad.train.not_finite import Diverged, diverged, first_not_finite, what_ends
 from onnxgrad.train.progress import Progress
 from onnxgrad.train.rates import Rate, finite_rate, rate_of
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.store import check_values, read_step
 
 CHECKPOINT = "checkpoint.safetensors"
-
-
-class Diverged(NotProved):
-    """The loss, or the norm of its gradients, is no finite number any more (exit code 1)."""
 
 
 P = ParamSpec("P")
@@ -109,10 +103,11 @@ class Trainer:
         micro = self.progress.micro + 1
         self._engine.part = self.progress.micro
         found = self._engine.run(batch, number, self.rate_at(number))
-        if (what := self._not_finite(found)) is not None:
+        if (what := what_ends(self.task.manifest, found.loss, found.metrics)) is not None:
             self._engine.back()
             self.progress = replace(self.progress, micro=0, micro_loss=0.0)
-            raise Diverged(self._what_diverged(number, what, batch))
+            feeds = {**checked(batch, self.task.manifest.of_role("batch")), **self.weights}
+            raise Diverged(diverged(number, what, first_not_finite(self.task.evaluation, feeds)))
         total, batches = self.progress.micro_loss + found.loss, self.progress.batches + 1
         if micro == count:
             self._loss = total / count
@@ -123,32 +118,12 @@ class Trainer:
             self.progress = replace(self.progress, batches=batches, micro=micro, micro_loss=total)
         return found.loss
 
-    def _not_finite(self, found: Result) -> str | None:
-        """What a step returned that ends training."""
-        if not math.isfinite(found.loss):
-            return f"the loss is {found.loss}"
-        name = self.task.manifest.gradient_norm
-        norm = None if name is None else found.metrics.get(name)
-        if norm is None or np.isfinite(norm) or self.task.manifest.loss_scaling is not None:
-            return None
-        return f"the loss is {found.loss}, but the norm of its gradients {float(norm)}"
-
     def rate_at(self, number: int) -> float:
         """The learning rate of that step."""
         inside = not self.task.manifest.of_role("learning_rate")
         if inside and callable(self.rate):
             return self.rate(number)
         return finite_rate(self.rate(number) if callable(self.rate) else self.rate)
-
-    def _what_diverged(self, number: int, what: str, batch: Mapping[str, Array]) -> str:
-        feeds = {**checked(batch, self.task.manifest.of_role("batch")), **self.weights}
-        first = first_not_finite(self.task.evaluation, feeds)
-        where = (
-            f"the first value that is not finite is '{first}'"
-            if first
-            else "all values of the model are finite"
-        )
-        return f"step {number}: {what}; {where}. The parameters are those before this step"
 
     # ---- epochs ----------------------------------------------------------------------------------
 

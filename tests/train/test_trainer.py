@@ -14,9 +14,10 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.save import save, to_proto
 from onnxgrad.train import SGD
 from onnxgrad.train.metrics import accuracy
+from onnxgrad.train.not_finite import Diverged
 from onnxgrad.train.schedules import Cosine
 from onnxgrad.train.store import save_step
-from onnxgrad.train.trainer import CHECKPOINT, Diverged, Trainer
+from onnxgrad.train.trainer import CHECKPOINT, Trainer
 from onnxgrad.verify.running.run import run
 from tests.train.common import examples, step, write_model
 
