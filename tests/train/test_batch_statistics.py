@@ -12,7 +12,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.save import to_proto
 from onnxgrad.train import SGD, CrossEntropy, Trainer, TrainingStep, training_step
 from onnxgrad.train.engines.graph import GraphEngine
-from onnxgrad.train.trainer import EngineName
+from onnxgrad.train.trainer import Diverged, EngineName
 from onnxgrad.verify.running.run import run
 from tests.helpers import ROOT
 from tests.train.modes_common import batches, network, weights
@@ -275,6 +275,18 @@ def test_half_precision_with_statistics_of_its_own() -> None:
         for name, value in expected.items():
             assert found[name].dtype == (np.float32 if wide else np.float16)
             np.testing.assert_allclose(found[name], value, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("engine", ["graph", "blocks"])
+def test_a_loss_that_is_no_number_leaves_the_statistics(engine: EngineName) -> None:
+    found = trainer(engine, batch_norm="train")
+    first, second = batches(2)
+    found.step(first)
+    before = found.weights
+    with pytest.raises(Diverged):
+        found.step({**second, "x": second["x"] * np.float32(np.nan)})
+    for name, value in before.items():
+        np.testing.assert_array_equal(found.weights[name], value)
 
 
 def test_export_writes_statistics_and_nothing_else() -> None:

@@ -174,12 +174,16 @@ def test_layers_and_steps_differ_and_runs_do_not() -> None:
         assert abs(both - 1 / 16) < 6 * np.sqrt(1 / 16 / a.size)
 
 
+@pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("engine", ["graph", "blocks"])
-def test_a_run_taken_up_again_ends_with_the_same_bytes(engine: EngineName, tmp_path: Path) -> None:
+def test_a_run_taken_up_again_ends_with_the_same_bytes(
+    engine: EngineName, accumulate: int, tmp_path: Path
+) -> None:
     def trainer(seed: int) -> Trainer:
         step = training_step(
-            network(DROPOUT), CrossEntropy(), SGD(momentum=0.9), dropout="train", batch_norm="train"
-        )
+            network(DROPOUT), CrossEntropy(), SGD(momentum=0.9), dropout="train",
+            batch_norm="train", accumulate=accumulate,
+        )  # fmt: skip
         return Trainer(step, 0.05, engine=engine, threads=1, seed=seed)
 
     data = batches(6)
