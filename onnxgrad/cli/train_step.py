@@ -10,6 +10,7 @@ from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import named, shown, source
 from onnxgrad.cli.options import add_running, natural, require_runtime, running_options
 from onnxgrad.cli.output import Output
+from onnxgrad.cli.targets import target_of, write_model
 from onnxgrad.cli.training_options import add_training, training_options
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.grad import check_gradient
@@ -18,6 +19,8 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.report.parts import heading
 from onnxgrad.report.training import StepMade
 from onnxgrad.train import TrainingStep, save_step, training_step
+from onnxgrad.train.from_training_info import step_from_training_info
+from onnxgrad.train.training_info import with_training_info
 from onnxgrad.verify.feeds.input_files import load_inputs
 
 # the proof looks at this many weights, spread over those that are trained
@@ -31,6 +34,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", metavar="FOLDER", required=True,
         help="where train.onnx, eval.onnx, state.safetensors and manifest.json go",
     )  # fmt: skip
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--training-info", action="store_true",
+        help="one file instead: the model with the step as its TrainingInfoProto; -o names it",
+    )  # fmt: skip
+    form.add_argument(
+        "--from-training-info", action="store_true",
+        help="the step that the model's TrainingInfoProto holds; options of steps say nothing",
+    )  # fmt: skip
     add_training(parser)
     add_running(parser, "proof")
     parser.add_argument(
@@ -43,7 +55,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Write the step once a sample of its gradient agrees with differences."""
-    if args.output == "-":
+    target = None
+    if args.training_info:
+        target = target_of(args.output, [args.model])
+    elif args.output == "-":
         raise InputError("-o: a training step is a folder of files, which stdout is not")
     asked = training_options(args)
     if not args.no_verify:
@@ -51,12 +66,20 @@ def run(args: argparse.Namespace, out: Output) -> int:
     try:
         with within_limits(args):
             started = time.perf_counter()
-            step = training_step(source(args.model), **asked)
+            model = source(args.model)
+            step = (
+                step_from_training_info(model)
+                if args.from_training_info
+                else training_step(model, **asked)
+            )
             seconds = time.perf_counter() - started
             report = None if args.no_verify else _prove(args, step, out)
             if report is not None and not report.ok:
                 raise NotProved(f"{args.model}: {report}; nothing was written")
-            save_step(step, args.output)
+            if args.training_info:
+                write_model(with_training_info(step, model), target)
+            else:
+                save_step(step, args.output)
     except OnnxgradError as error:
         raise named(error, args.model) from error
     made = StepMade(step, seconds, report)

@@ -85,6 +85,20 @@ def test_a_schedule_is_the_rate(folder: Path) -> None:
     np.testing.assert_allclose(rates, [0.1, 0.075, 0.05, 0.025], rtol=1e-6)
 
 
+def test_one_file_holds_model_and_step(folder: Path) -> None:
+    words = ["train-step", "model.onnx", "-o", "both.onnx", "--loss", "cross_entropy"]
+    assert main([*words, "--training-info"]) == 0
+    model = onnx.load("both.onnx")
+    onnx.checker.check_model(model)
+    assert len(model.training_info) == 1
+    assert main(["train-step", "both.onnx", "--from-training-info", "-o", "step"]) == 0
+    run_of = ["--data", "data.npz", "--steps", "5", "--threads", "1", "--json"]
+    assert main(["fit", "step", *run_of, "a.json"]) == 0
+    assert main(["fit", "model.onnx", "--loss", "cross_entropy", *run_of, "b.json"]) == 0
+    losses = [json.loads(Path(name).read_text())["losses"] for name in ("a.json", "b.json")]
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
 def test_the_update_has_options(folder: Path) -> None:
     words = ["train-step", "model.onnx", "-o", "step", "--loss", "cross_entropy", "--no-verify"]
     words += ["--group", "b*=sgd{lr=0.1}", "--clip-norm", "1", "--clip-value", "0.5"]
