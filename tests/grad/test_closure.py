@@ -58,6 +58,9 @@ SINGLE: dict[str, dict[str, Any]] = {
     "y = com.microsoft.FusedMatMul <transB = 1, alpha = 0.5> (x, s)": {"x": X, "s": S},
     "y = com.microsoft.Gelu (x)": {"x": X},
     "y = com.microsoft.LayerNormalization (x, w)": {"x": X, "w": W},
+    "y = com.microsoft.MatMulNBits <K = 16, N = 2, block_size = 16> (x, q, s)": {
+        "x": normal(3, 16), "q": np.arange(16, dtype=np.uint8).reshape(2, 1, 8), "s": positive(2),
+    },
     "y = com.microsoft.MultiHeadAttention <num_heads = 2> (x, s, x)": {"x": X, "s": S},
     "y = com.microsoft.QuickGelu (x)": {"x": X},
     "y = com.microsoft.SimplifiedLayerNormalization (x, w)": {"x": X, "w": W},

@@ -266,6 +266,22 @@ def test_gradients_pass_weights_of_four_bits() -> None:
     assert kept["W1"].data_type == kept["W2"].data_type == onnx.TensorProto.INT4
 
 
+def test_gradients_pass_packed_weights() -> None:
+    rng = np.random.default_rng(0)
+    model = with_weights(
+        "(float[N,32] x) => (float[N,6] y) { h = MatMul (x, V) t = Tanh (h) "
+        "y = com.microsoft.MatMulNBits <K = 32, N = 6, bits = 4, block_size = 16> (t, W, s) }",
+        V=(0.2 * rng.standard_normal((32, 32))).astype(np.float32),
+        W=rng.integers(0, 256, (6, 2, 8)).astype(np.uint8),
+        s=rng.uniform(0.01, 0.02, 12).astype(np.float32),
+    )
+    model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    after, feeds = moved(lora(model, "V,W", rank=2)), feeds_of(model)
+    report = onnxgrad.check_gradient(after, "*.lora_*", "y", inputs=feeds, tolerance=1e-4)
+    assert report.ok, str(report)
+    assert len(report.values) == 4
+
+
 # ---- refusals ------------------------------------------------------------------------------------
 
 

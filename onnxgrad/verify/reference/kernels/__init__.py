@@ -30,6 +30,7 @@ CONTRACTIONS = frozenset({
     "LogSoftmax", "LayerNormalization", "RMSNormalization", "GroupNormalization",
     "InstanceNormalization", "BatchNormalization", "AveragePool", "GlobalAveragePool", "LSTM",
     "GRU", "RNN", "Attention", "CumSum", "Sum", "FusedMatMul", "FusedConv", "DeformConv",
+    "MatMulNBits",
 })  # fmt: skip
 # what rounds: those, and arithmetic element by element
 ROUNDED = CONTRACTIONS | {

@@ -31,6 +31,36 @@ def _arranged(v: Array, last_two: int | None, batch: int | None) -> Array:
     return v.swapaxes(-1, -2) if last_two and v.ndim > 1 else v
 
 
+@kernel("MatMulNBits", domain=_MS, why="missing")
+def matmul_nbits(
+    call: Call,
+    x: Array,
+    q: Array,
+    scales: Array,
+    zero_points: Array | None = None,
+    g_idx: Array | None = None,
+    bias: Array | None = None,
+) -> Array:
+    """x W^T + bias; W is (N, K), in blocks along K that share a scale and a zero point."""
+    if g_idx is not None or call["weight_prepacked"]:
+        raise Unsupported(f"{call.op_type} with integers in another order than rows and blocks")
+    bits, k, n, block = call["bits"] or 4, call["K"], call["N"], call["block_size"]
+    blocks = -(-k // block)
+    zero = np.full((n, blocks), 1 << bits - 1, np.float64)
+    if zero_points is not None:
+        packed = zero_points.dtype == np.uint8
+        zero = (_integers(zero_points, bits) if packed else zero_points).reshape(n, -1)[:, :blocks]
+    w = _integers(q, bits).reshape(n, blocks, block) - zero[..., None]
+    w = (w * scales.reshape(n, blocks, 1)).reshape(n, -1)[:, :k]
+    return np.asarray(matmul(call, x, w.T) + (0.0 if bias is None else bias))
+
+
+def _integers(packed: Array, bits: int) -> Array:
+    """The integers that share bytes, lowest bits first."""
+    single = np.unpackbits(packed.astype(np.uint8).reshape(-1, 1), axis=1, bitorder="little")
+    return np.asarray(single.reshape(-1, bits) @ (2.0 ** np.arange(bits)))
+
+
 @kernel("FusedGemm", domain=_MS, why="missing")
 def fused_gemm(call: Call, a: Array, b: Array, c: Array | None = None) -> Array:
     return _activated(call, gemm(call, a, b, c), call["activation_alpha"], call["activation_beta"])
