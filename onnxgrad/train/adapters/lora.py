@@ -52,7 +52,8 @@ def lora(
     Raises InputError for a rank below 1 or above the smaller side of a weight, an entry that meets
     nothing or what cannot be adapted, and a model that has adapters.
     """
-    _check_numbers(rank, alpha)
+    _check_numbers(rank, alpha, seed)
+    rank, alpha = int(rank), float(alpha)  # numpy's numbers would bring their dtypes
     program = _own(model)
     chosen = choose(program, targets)
     for site in chosen:
@@ -62,7 +63,7 @@ def lora(
         a, b = _first_values(site, rank, seed)
         added += beside(site, *_initializers(program, site.name, a, b), alpha / rank)
     entries = (targets,) if isinstance(targets, str) else tuple(targets)
-    words = Adapters(int(rank), float(alpha), entries, digest(model)).words()
+    words = Adapters(rank, alpha, entries, digest(model)).words()
     names = [site.name + suffix for site in chosen for suffix in (LORA_A, LORA_B)]
     return like(with_note(program, {**words, "added": added, "values": names}), model)
 
@@ -102,13 +103,15 @@ def _own(model: ModelLike) -> Program:
     return program
 
 
-def _check_numbers(rank: int, alpha: float) -> None:
+def _check_numbers(rank: int, alpha: float, seed: int) -> None:
     if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or rank < 1:
         raise InputError(f"rank must be an integer of at least 1, not {rank!r}")
     if isinstance(alpha, bool) or not isinstance(alpha, (int, float, np.number)):
         raise InputError(f"alpha must be a number, not {alpha!r}")
     if not math.isfinite(alpha) or alpha == 0:
         raise InputError(f"alpha must be finite and not 0, not {alpha!r}")
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise InputError(f"seed must be an integer of at least 0, not {seed!r}")
 
 
 def _check_rank(site: Site, rank: int) -> None:

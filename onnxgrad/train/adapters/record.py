@@ -131,6 +131,11 @@ def adapters_of(model: ModelLike, values: Mapping[str, Array] | None = None) -> 
         for v in program.main.initializers.values()
         if v.initializer is not None and v.name in _names(note)
     }
+    if gone := sorted(_names(note) - held.keys()):
+        raise InputError(
+            f"'{gone[0]}' is no initializer of the model any more: something that rewrote it moved "
+            "the adapters: take them from the model that lora() made"
+        )
     for name, value in (values or {}).items():
         if name not in held or held[name].shape != value.shape:
             raise InputError(

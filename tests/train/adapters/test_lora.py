@@ -295,6 +295,9 @@ def test_gradients_pass_packed_weights() -> None:
         ({"alpha": float("nan")}, "alpha must be finite"),
         ({"alpha": 0}, "alpha must be finite and not 0"),
         ({"alpha": "8"}, "alpha must be a number"),
+        ({"seed": -1}, "seed must be an integer of at least 0, not -1"),
+        ({"targets": 5}, "targets must be names or globs, not 5"),
+        ({"targets": ["w1", 5]}, "targets must be names or globs, not ['w1', 5]"),
         ({"targets": "attn*"}, "'attn*' meets no matrix"),
         ({"targets": "w11"}, "'w11' meets no matrix of the main graph.* (close: w1)"),
         ({"targets": "b1"}, "'b1' meets no matrix"),
@@ -308,6 +311,11 @@ def test_bad_requests(options: dict[str, Any], words: str) -> None:
         lora(classifier(), **{"targets": "w1", "rank": 2, **options})
     for part in words.split(".*"):
         assert part in str(error.value)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    one = lora(classifier(), "w1", rank=np.int64(2), alpha=np.float32(3), seed=np.uint8(4))
+    assert one == lora(classifier(), "w1", rank=2, alpha=3.0, seed=4)
 
 
 def test_a_model_with_adapters_gets_no_others() -> None:

@@ -192,6 +192,19 @@ def test_adapters_that_do_not_fit(change: dict[str, Any], words: str) -> None:
         load_adapters(model, broken)
 
 
+def test_adapters_that_another_tool_folded() -> None:
+    model = moved(lora(classifier(), "w1", rank=2))
+    first = next(t for t in model.graph.initializer if t.name == "w1.lora_A")
+    first.name = "folded"
+    for node in model.graph.node:
+        node.input[:] = ["folded" if i == "w1.lora_A" else i for i in node.input]
+    for function in (adapters_of, merge):
+        with pytest.raises(
+            InputError, match=r"'w1.lora_A' is no initializer of the model any more"
+        ):
+            function(model)
+
+
 def test_a_note_that_is_damaged() -> None:
     model = lora(classifier(), "w1", rank=2)
     for text, words in (("{", "is damaged"), ("{}", "does not say what its adapters are")):

@@ -248,6 +248,7 @@ def test_the_tables_name_operators() -> None:
     assert {name for name in CONTRACTIONS if ("", name) not in known} == {
         "FusedMatMul",
         "FusedConv",
+        "MatMulNBits",
     }
 
 
