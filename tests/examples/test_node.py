@@ -66,6 +66,13 @@ def test_a_run_that_was_broken_off_goes_on(tmp_path: Path) -> None:
     assert (tmp_path / "whole").read_bytes() == (tmp_path / "broken").read_bytes()
 
 
+def test_a_run_that_python_began_goes_on(tmp_path: Path) -> None:
+    write(tmp_path, "cnn", "adamw")
+    trainer, first = trained(tmp_path, 7)
+    trainer.save(tmp_path / "python")
+    assert_same_losses(first + losses_of(tmp_path, "--from", tmp_path / "python"), tmp_path)
+
+
 def test_a_state_of_another_model_or_a_damaged_one(tmp_path: Path) -> None:
     for name in ("mlp", "cnn"):
         write(tmp_path / name, name)
