@@ -24,6 +24,7 @@ from onnxgrad.train import (
     training_step,
 )
 from onnxgrad.train.ranks import world
+from onnxgrad.train.schedules import Cosine
 from tests.train.common import classifier, examples, step
 
 LANGUAGE = """
@@ -64,9 +65,21 @@ def of(loss: Any) -> TrainingStep:
 
 
 # a step, its batches, the rate
-CASES: dict[str, Callable[[], tuple[TrainingStep, Any, float]]] = {
+CASES: dict[str, Callable[[], tuple[TrainingStep, Any, float | None]]] = {
     "sgd": lambda: (step(SGD()), [examples(33, i) for i in range(20)], 0.1),
     "adamw": lambda: (step(AdamW()), [examples(33, i) for i in range(20)], 0.01),
+    "options": lambda: (
+        step(
+            AdamW(lr=0.01),
+            groups={"b*": {"weight_decay": 0.0}},
+            clip_norm=0.1,
+            average=0.9,
+            accumulate=2,
+            schedule=Cosine(0.01, T_max=20),
+        ),
+        [examples(16, i) for i in range(40)],
+        None,
+    ),
     "one example": lambda: (step(SGD()), [examples(n) for n in (9, 1, 5)], 0.1),
     "sum": lambda: (of(CrossEntropy(reduction="sum")), [examples(9, i) for i in range(5)], 0.01),
     "penalty": lambda: (

@@ -13,7 +13,8 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.save import to_proto
 from onnxgrad.train import SGD, Manifest, tensors
 from onnxgrad.train.store import read_step, save_step
-from tests.train.common import step
+from tests.train.common import examples, step
+from tests.train.follower import Follower
 
 
 def test_it_comes_back(tmp_path: Path) -> None:
@@ -76,3 +77,16 @@ def test_parts_of_two_steps(tmp_path: Path) -> None:
     tensors.write(tmp_path / "b" / "state.safetensors", arrays, {"model": "another"})
     with pytest.raises(InputError, match="of another model"):
         read_step(tmp_path / "b")
+
+
+def test_a_step_of_two_graphs_comes_back(tmp_path: Path) -> None:
+    made = step(accumulate=2, clip_norm=0.5, groups={"b*": {"weight_decay": 0.0}})
+    save_step(made, tmp_path)
+    found = read_step(tmp_path)
+    assert found.update is not None and (tmp_path / "update.onnx").exists()
+    batches = [examples(8, seed=i) for i in range(6)]
+    losses = [Follower(task).losses(batches) for task in (made, found)]
+    assert losses[0] == losses[1]
+    (tmp_path / "update.onnx").unlink()
+    with pytest.raises(InputError, match=r"update\.onnx"):
+        read_step(tmp_path)
