@@ -6,6 +6,8 @@ import argparse
 import time
 from typing import Any
 
+import numpy as np
+
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import named, shown, source
 from onnxgrad.cli.options import add_running, natural, require_runtime, running_options
@@ -19,6 +21,7 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.report.parts import heading
 from onnxgrad.report.training import StepMade
 from onnxgrad.train import TrainingStep, save_step, training_step
+from onnxgrad.train.forward import forward
 from onnxgrad.train.from_training_info import step_from_training_info
 from onnxgrad.train.training_info import with_training_info
 from onnxgrad.verify.feeds.input_files import load_inputs
@@ -90,13 +93,19 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 def _prove(args: argparse.Namespace, step: TrainingStep, out: Output) -> GradientReport:
     """The numeric check of the loss's gradient by some of the weights, at their own values."""
-    names = [fed.name for fed in step.manifest.of_role("parameter")]
+    manifest = step.manifest
+    # with BatchNormalization and Dropout in the modes that they train in
+    in_modes = bool(manifest.running() or manifest.of_role("seed"))
+    program = forward(step) if in_modes else step.evaluation
+    read = {v.name for v in program.main.inputs}
+    names = [fed.name for fed in manifest.of_role("parameter") if fed.name in read]
     chosen = names if len(names) <= _SAMPLE else names[:: len(names) // _SAMPLE + 1]
     options = running_options(args)
     options.pop("threads")
     given = options.pop("inputs", None)
-    model = to_proto(step.evaluation, weights=True)
-    values: dict[str, Any] = {fed.name: step.initial[fed.name] for fed in step.manifest.of_model()}
+    model = to_proto(program, weights=True)
+    values: dict[str, Any] = {name: step.initial[name] for name in step.initial if name in read}
+    values |= {fed.name: np.array(1) for fed in manifest.of_role("seed")}
     if given is not None:
         values |= dict(load_inputs(given, model))
     with out.progress("check", 1) as advance:
@@ -104,7 +113,7 @@ def _prove(args: argparse.Namespace, step: TrainingStep, out: Output) -> Gradien
         return check_gradient(
             model,
             chosen,
-            step.manifest.loss,
+            manifest.loss,
             seed=args.data_seed,
             inputs=values,
             **options,
