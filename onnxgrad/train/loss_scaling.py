@@ -47,6 +47,10 @@ class LossScaling:
     dynamic: bool = True
 
     def __post_init__(self) -> None:
+        for name in ("init_scale", "growth_factor", "backoff_factor", "growth_interval"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+                raise InputError(f"loss scaling: {name} must be a number, not {value!r}")
         if not 0 < self.init_scale < np.inf:
             raise InputError(f"loss scaling: init_scale must be above 0, not {self.init_scale}")
         if not 1 < self.growth_factor < np.inf or not 0 < self.backoff_factor < 1:

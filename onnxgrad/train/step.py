@@ -39,6 +39,7 @@ from onnxgrad.train.optimizers.base import Optimizer
 from onnxgrad.train.plan import NORM, Average, Scaling, plan_of
 from onnxgrad.train.schedules import Schedule
 from onnxgrad.train.update import emit_update, fed_of
+from onnxgrad.train.written import close
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,8 @@ def training_step(
     loss: a Loss, its text as `parse_loss` reads it, the name of a scalar value, a function of the
     model's values by name, or None for the only output. optimizer: AdamW by default; weights
     narrower than float32 follow master weights, which are states. wrt: the weights to train, as
-    `gradient` takes them. metrics: values of the model that the step returns beside the loss. stop:
-    values at which gradients stop; the weights before them are frozen.
+    `gradient` takes them. metrics: outputs of the model that the step returns beside the loss.
+    stop: values at which gradients stop; the weights before them are frozen.
 
     groups: optimisers, or the hyperparameters that differ, by globs of weights; the first that fits
     decides, and `lr` counts in proportion to that of `optimizer`. clip_value, clip_norm: limits of
@@ -119,7 +120,7 @@ def training_step(
     for v in own_outputs:
         if v.name not in metrics and v is not target:
             block.remove_output(v)
-    kept = [v.name for v in own_outputs if v.name in metrics]
+    kept = _metrics(metrics, [v.name for v in own_outputs])
     applied = modes.apply(program)
     found = differentiate(
         program,
@@ -194,6 +195,17 @@ def _parameter(v: Var) -> Var:
             "leave it out of wrt"
         )
     return v
+
+
+def _metrics(asked: Sequence[str], outputs: Sequence[str]) -> list[str]:
+    """The model's outputs that are asked for. Raises InputError for what is none."""
+    for name in asked:
+        if name not in (*outputs, NORM):
+            raise InputError(
+                f"metric '{name}' is no output of the model{close(name, outputs)}: choose from "
+                f"{', '.join((*outputs, NORM))}"
+            )
+    return [name for name in outputs if name in asked]
 
 
 def _cut_at(fed: Sequence[Fed], adjoints: Mapping[str, str]) -> list[Fed]:

@@ -136,7 +136,14 @@ def test_a_scaled_loss(dtype: Any) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"init_scale": 0.0}, {"growth_factor": 1.0}, {"backoff_factor": 1.0}, {"growth_interval": 0}],
+    [
+        {"init_scale": 0.0},
+        {"growth_factor": 1.0},
+        {"backoff_factor": 1.0},
+        {"growth_interval": 0},
+        {"init_scale": "much"},
+        {"growth_interval": None},
+    ],
 )
 def test_numbers_that_make_no_scaling(options: Any) -> None:
     with pytest.raises(InputError, match="loss scaling: "):
