@@ -42,9 +42,10 @@ def decided_by_caller(b: Binding) -> bool:
 
 
 def turn_off(program: Program) -> None:
-    """Every Dropout that the file lets drop passes its operand on."""
+    """Every Dropout that the file, or the caller, lets drop passes its operand on."""
     for block in program.blocks():
-        for b in [b for b in block.bindings if b.is_op("Dropout") and in_training(b)]:
+        drops = [b for b in block.bindings if b.is_op("Dropout")]
+        for b in [b for b in drops if in_training(b) or decided_by_caller(b)]:
             with emitting(block, sources=(b,), made_by="dropout"):
                 _stand_in(b, _operand(b), None)
 

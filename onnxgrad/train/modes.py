@@ -92,12 +92,14 @@ class Modes:
         drops = [b for b in block.bindings if b.is_op("Dropout") and self._trains(b)]
         if self.batch_norm == "frozen":
             batch_statistics.freeze(program)
-        if self.dropout == "off" or not drops:
+        if self.dropout == "off":
             dropout.turn_off(program)
+        left = [b for b in block.walk() if b.is_op("Dropout") and dropout.decided_by_caller(b)]
+        unseeded = len(set(left).difference(drops))
         statistics = batch_statistics.train(program, norms) if norms else []
         ratio = self.dropout if isinstance(self.dropout, (int, float)) else None
         seed = dropout.turn_on(block, drops, ratio).name if drops else None
-        return Applied(statistics, seed, self._notes(norms, drops))
+        return Applied(statistics, seed, (*self._notes(norms, drops), *_of_unseeded(unseeded)))
 
     def _notes(self, norms: Sequence[Binding], drops: Sequence[Binding]) -> tuple[str, ...]:
         found = [
@@ -153,6 +155,15 @@ def _add_callers(program: Program, found: set[FunctionKey]) -> None:
             for key, body in program.functions.items()
             if any(called(b) in found for b in body.walk())
         }
+
+
+def _of_unseeded(count: int) -> list[str]:
+    if not count:
+        return []
+    return [
+        f"{count} Dropout{'s' * (count > 1)} drop{'s' * (count == 1)} when an input of the model "
+        'says so, by draws of the runtime that no seed repeats: choose dropout="train" or "off"'
+    ]
 
 
 def _in_training(b: Binding) -> bool:

@@ -143,6 +143,23 @@ def test_a_ratio_that_an_input_gives() -> None:
             np.testing.assert_allclose(found, (1 - ratio) * (x * data["t"]).sum(), rtol=1e-4)
 
 
+def test_a_mode_that_an_input_gives() -> None:
+    text = ONE.replace("float[N, K] t)", "float[N, K] t, bool on)") % (18, 0.3, 0)
+    model = onnx.parser.parse_model(text.replace(", bool on = {0}", ""))
+    data = {**feeds(16, 16), "on": np.array(True)}
+    total = (data["x"] * data["t"]).sum()
+    left = step_of(model)
+    assert "no seed repeats" in left.notes[0]
+    off, on = step_of(model, dropout="off"), step_of(model, dropout="train")
+    assert off.notes == ()
+    np.testing.assert_allclose(GraphEngine(off).run(data, 1, 0.1).loss, total, rtol=1e-4)
+    assert on.notes == ("1 Dropout in training",)
+    found = [GraphEngine(on).run(data, 1, 0.1).loss for _ in range(2)]
+    assert found[0] == found[1]
+    for step in (left, off, on):
+        assert Trainer(step, 0.1).evaluate([data])["loss"] == pytest.approx(total, rel=1e-4)
+
+
 def test_everything_and_nothing_dropped() -> None:
     data = feeds(8, 8)
     total = (data["x"] * data["t"]).sum()
