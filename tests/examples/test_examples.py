@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -13,8 +14,10 @@ import pytest
 
 import onnxgrad
 from onnxgrad import Trainer, train, training_step
+from onnxgrad.train.export import changed_weights
 from onnxgrad.verify.running.run import run
 from scripts.examples import distill, fit_ode, forces, gauss_newton
+from scripts.fetch_models import FetchError, fetch
 from tests.helpers import ROOT
 
 FOLDER = ROOT / "scripts" / "examples"
@@ -24,6 +27,21 @@ QUICK = {
     "forces": ["forces.onnx", "relaxed.xyz"],
     "gauss_newton": None,
 }
+# of a model that comes inside a Python package, and with matplotlib
+OF_A_PACKAGE = {
+    "adversarial": ["adversarial.png"],
+    "finetune_head": ["fonts.onnx", "loss.png"],
+    "saliency": ["saliency.png"],
+}
+
+
+@pytest.fixture
+def classifier() -> str:
+    pytest.importorskip("matplotlib")
+    try:
+        return str(fetch("rapidocr_cls"))
+    except FetchError as error:
+        pytest.skip(str(error))
 
 
 def run_script(name: str, *arguments: str) -> str:
@@ -36,7 +54,7 @@ def run_script(name: str, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", [*QUICK, *OF_A_PACKAGE])
 def test_it_is_short_and_says_how_it_is_called(name: str) -> None:
     text = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
     assert len(text.splitlines()) < 80
@@ -116,3 +134,48 @@ def test_the_student_answers_as_the_teacher_and_the_teacher_learns_nothing() -> 
     assert found == pytest.approx(here.step({"x": x}), rel=1e-3, abs=1e-7)
     trained = {fed.name for fed in step.manifest.of_role("parameter")}
     assert trained == {"student_w1", "student_b1", "student_w2"}
+
+
+@pytest.mark.slow
+def test_small_changes_deceive_where_noise_of_their_size_does_not(
+    classifier: str, tmp_path: Path
+) -> None:
+    adversarial = importlib.import_module("scripts.examples.adversarial")
+    pictures, found = adversarial.main(classifier, tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == OF_A_PACKAGE["adversarial"]
+    assert found["as it is"] < 0.1 and found["with noise"] < 0.1
+    assert found["FGSM"] > 100 * found["with noise"] and found["PGD"] > 0.99
+    for x in pictures.values():
+        assert np.abs(x - pictures["as it is"]).max() <= adversarial.DISTANCE + 1e-6
+        assert np.abs(x).max() <= 1
+
+
+@pytest.mark.slow
+def test_the_shares_of_the_pixels_add_up_to_the_change_of_the_score(
+    classifier: str, tmp_path: Path
+) -> None:
+    saliency = importlib.import_module("scripts.examples.saliency")
+    x, shares, changed, added = saliency.main(classifier, tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == OF_A_PACKAGE["saliency"]
+    assert added == pytest.approx(changed, rel=0.02)
+    assert not shares[x == 1].any()  # the page itself has no share
+
+
+@pytest.mark.slow
+def test_the_head_learns_and_nothing_else_of_the_file_changes(
+    classifier: str, tmp_path: Path
+) -> None:
+    finetune_head = importlib.import_module("scripts.examples.finetune_head")
+    _, losses, before, after = finetune_head.main(classifier, tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == OF_A_PACKAGE["finetune_head"]
+    assert before < 0.65 and after > 0.85 and losses[-1] < 0.5 < losses[0]
+    old, new = onnx.load(classifier), onnx.load(tmp_path / "fonts.onnx")
+    assert changed_weights(old, without_metadata(new)) == ["fc_0.w_0", "fc_0.b_0"]
+
+
+def without_metadata(model: onnx.ModelProto) -> onnx.ModelProto:
+    """What training wrote about itself taken away."""
+    kept = [e for e in model.metadata_props if e.key != "onnxgrad.trained"]
+    del model.metadata_props[:]
+    model.metadata_props.extend(kept)
+    return model
