@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from onnxgrad.cli.models import named, shown, source
 from onnxgrad.cli.options import natural, require_runtime
-from onnxgrad.cli.output import Output
+from onnxgrad.cli.output import Output, complaint
 from onnxgrad.cli.targets import target_of, write_model
 from onnxgrad.cli.training_options import add_training, positive_count, training_options
 from onnxgrad.errors import InputError, OnnxgradError
@@ -18,6 +19,7 @@ from onnxgrad.report.parts import heading
 from onnxgrad.report.training import Fitted
 from onnxgrad.train import Event, Trainer, accuracy, training_step
 from onnxgrad.train.metrics import Metric
+from onnxgrad.train.ranks import world
 from onnxgrad.train.schedules import SCHEDULES
 from onnxgrad.train.written import made
 from onnxgrad.verify.running.session import PROVIDERS
@@ -81,7 +83,14 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Train, and write the trained model."""
+    """Train, alone or as one of several processes, and write the trained model."""
+    if not args.data_parallel:
+        return _fit(args, out)
+    with world().together(lambda words: print(complaint(words), file=sys.stderr)):
+        return _fit(args, out)
+
+
+def _fit(args: argparse.Namespace, out: Output) -> int:
     folder = Path(args.model).is_dir()
     original = args.original if folder else args.model
     if args.output is not None and original is None:

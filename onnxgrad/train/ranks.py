@@ -129,7 +129,7 @@ def _buckets(array: Array) -> Iterator[Array]:
 
 
 def _to_stderr(words: str) -> None:
-    print(f"onnxgrad: error: {words}", file=sys.stderr)
+    print(f"onnxgrad: {words}", file=sys.stderr)
 
 
 def _code(error: Exception) -> int:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.train import Adam, Trainer, tensors
+from onnxgrad.train import Adam, Trainer, tensors, training_step
 from onnxgrad.train.optimizers import Adafactor
 from onnxgrad.train.trainer import CHECKPOINT
 from tests.helpers import ROOT
-from tests.train.common import step
+from tests.train.common import examples, step, write_model
 from tests.train.parallel_runs import CASES, losses
 
 pytest.importorskip("mpi4py", reason="MPI needs mpi4py, which the extra `mpi` brings")
@@ -92,8 +95,79 @@ def test_what_would_be_another_training_is_refused(tmp_path: Path, name: str, wo
     assert words in done.stderr and len(done.stderr.splitlines()) == 1
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_model(tmp_path)
+    data = examples(100)
+    np.savez(tmp_path / "data.npz", **data)
+    np.savez(tmp_path / "wrong.npz", x=data["x"])
+    return tmp_path
+
+
+def command(folder: Path, *words: str, count: int = 2) -> subprocess.CompletedProcess[str]:
+    words = (
+        "fit",
+        "model.onnx",
+        "--loss",
+        "cross_entropy",
+        "--optimizer",
+        "sgd",
+        "--threads",
+        "1",
+        *words,
+    )
+    start = [str(MPIEXEC), "-n", str(count)] if count > 1 else []
+    return subprocess.run(
+        [*start, sys.executable, "-m", "onnxgrad", *words], cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+def test_the_command_line(folder: Path) -> None:
+    words = ["--data", "data.npz", "--epochs", "5", "-o", "out.onnx", "--log", "log"]
+    done = command(folder, "--data-parallel", *words)
+    assert done.returncode == 0 and done.stdout.count("model.onnx") == 1, done.stderr
+    alone = command(folder, "--data", "data.npz", "--epochs", "5", "--log", "alone", count=1)
+    assert alone.returncode == 0, alone.stderr
+    curves = [
+        [json.loads(line)["loss"] for line in (folder / name).read_text().splitlines()]
+        for name in ("log", "alone")
+    ]
+    assert len(curves[0]) == 20
+    np.testing.assert_allclose(*curves, rtol=1e-5)
+    assert "onnxgrad.trained" in {e.key for e in onnx.load(folder / "out.onnx").metadata_props}
+
+
+@pytest.mark.parametrize(
+    "words", [["--data", "wrong.npz"], ["--data", "data.npz", "--loss", "mse"]]
+)
+def test_what_all_processes_find_wrong_is_said_once(folder: Path, words: list[str]) -> None:
+    done = command(folder, "--data-parallel", *words)
+    assert done.returncode != 0  # mpiexec joins the codes of all processes, the killed ones' too
+    assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("onnxgrad: "), done.stderr
+
+
 def test_one_process_is_the_ordinary_engine(tmp_path: Path) -> None:
     assert losses("sgd", parallel=True) == losses("sgd", parallel=False)
+
+
+MODES = """<ir_version: 8, opset_import: ["": 18]>
+g (float[N, 3] x) => (float[N, 3] y) {
+  h = Mul (x, w)
+  n = BatchNormalization (h, one, zero, mean, var)
+  y = Dropout (n)
+}"""
+
+
+@pytest.mark.parametrize("mode", ["batch_norm", "dropout"])
+def test_modes_that_look_at_the_whole_batch(mode: Any) -> None:
+    model = onnx.parser.parse_model(MODES)
+    for name, value in {"w": 2.0, "one": 1.0, "zero": 0.0, "mean": 0.5, "var": 2.0}.items():
+        tensor = onnx.numpy_helper.from_array(np.full(3, value, np.float32), name)
+        model.graph.initializer.append(tensor)
+    made = training_step(model, "mse", Adam(), "w", **{mode: "train"})
+    with pytest.raises(InputError, match=mode):
+        Trainer(made, data_parallel=True)
 
 
 def test_steps_that_need_one_process() -> None:
