@@ -16,7 +16,7 @@ import onnxgrad
 from onnxgrad import Trainer, train, training_step
 from onnxgrad.train.export import changed_weights
 from onnxgrad.verify.running.run import run
-from scripts.examples import distill, fit_ode, forces, gauss_newton
+from scripts.examples import distill, fit_ode, forces, gauss_newton, lora
 from scripts.fetch_models import FetchError, fetch
 from tests.helpers import ROOT
 
@@ -54,7 +54,7 @@ def run_script(name: str, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", [*QUICK, *OF_A_PACKAGE])
+@pytest.mark.parametrize("name", [*QUICK, *OF_A_PACKAGE, "lora"])
 def test_it_is_short_and_says_how_it_is_called(name: str) -> None:
     text = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
     assert len(text.splitlines()) < 80
@@ -171,6 +171,16 @@ def test_the_head_learns_and_nothing_else_of_the_file_changes(
     assert before < 0.65 and after > 0.85 and losses[-1] < 0.5 < losses[0]
     old, new = onnx.load(classifier), onnx.load(tmp_path / "fonts.onnx")
     assert changed_weights(old, without_metadata(new)) == ["fc_0.w_0", "fc_0.b_0"]
+
+
+@pytest.mark.slow
+def test_adapters_learn_and_merged_they_give_the_same(tmp_path: Path) -> None:
+    before, after, beside, merged, model = lora.main(tmp_path)
+    names = ["adapters.safetensors", "merged.onnx"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == names
+    assert after < before - 0.3
+    assert np.abs(beside - merged).max() < 1e-5 * np.abs(beside).max()
+    assert len(model.graph.node) == len(onnx.load(lora.MODEL).graph.node)
 
 
 def without_metadata(model: onnx.ModelProto) -> onnx.ModelProto:
