@@ -1,0 +1,96 @@
+"""Trained weights come back into the original, wherever it keeps them; nothing else moves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxgrad.errors import InputError, InternalError
+from onnxgrad.ir.save import save, to_proto
+from onnxgrad.train.export import KEY, changed_weights, export
+from tests.helpers import MODELS_DIR
+from tests.train.common import classifier
+
+INSIDE = """<ir_version: 8, opset_import: ["": 18]>
+g (float[2] x, bool c) => (float[2] y) {
+    k = Constant <value = float[2] {1, 2}> ()
+    y = If (c) <then_branch = t () => (float[2] a) { w = Constant <value = float[2] {3, 4}> ()
+        a = Mul (x, w) }, else_branch = e () => (float[2] b) { b = Add (x, k) }>
+}"""
+
+
+def test_constants_of_nodes_and_of_branches() -> None:
+    model = onnx.parser.parse_model(INSIDE)
+    before = model.SerializeToString(deterministic=True)
+    new = {"k": np.float32([5, 6]), "w": np.float32([7, 8])}
+    out = to_proto(export(model, new, {"steps": 3}))
+    assert model.SerializeToString(deterministic=True) == before
+    assert sorted(changed_weights(model_without(out), model)) == ["k", "w"]
+    said = {e.key: e.value for e in out.metadata_props}
+    assert json.loads(said[KEY]) == {"weights": ["k", "w"], "steps": 3}
+    again = to_proto(export(out, {"k": np.float32([0, 0])}))
+    assert [e.key for e in again.metadata_props] == [KEY]
+
+
+def model_without(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model without its metadata."""
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    del bare.metadata_props[:]
+    return bare
+
+
+def test_a_dtype_is_kept_and_external_data_too(tmp_path: Path) -> None:
+    model = classifier()
+    for t in model.graph.initializer:
+        if t.name == "w1":
+            t.CopyFrom(onnx.numpy_helper.from_array(np.ones((8, 16), np.float16), "w1"))
+    onnx.save(
+        model, tmp_path / "a.onnx", save_as_external_data=True, location="a.data", size_threshold=0
+    )
+    before = (tmp_path / "a.data").read_bytes()
+    values = {"w1": np.full((8, 16), 2.0, np.float32), "b2": np.float32([1, 2, 3])}
+    save(export(tmp_path / "a.onnx", values), tmp_path / "b.onnx")
+    found = {t.name: t for t in onnx.load(tmp_path / "b.onnx").graph.initializer}
+    assert found["w1"].data_type == onnx.TensorProto.FLOAT16
+    for name, value in values.items():
+        np.testing.assert_array_equal(onnx.numpy_helper.to_array(found[name]), value)
+    original = {t.name: t for t in classifier().graph.initializer}
+    assert onnx.numpy_helper.to_array(found["w2"]).tobytes() == (
+        onnx.numpy_helper.to_array(original["w2"]).tobytes()
+    )
+    assert (tmp_path / "a.data").read_bytes() == before
+
+
+def test_a_real_model_differs_in_its_trained_weights_only() -> None:
+    path = MODELS_DIR / "training" / "bert.onnx"
+    model = onnx.load(path)
+    names = {t.name for t in model.graph.initializer}
+    name = next(n for n in sorted(names) if n.endswith("pooler.dense.bias"))
+    shape = next(tuple(t.dims) for t in model.graph.initializer if t.name == name)
+    out = model_without(to_proto(export(path, {name: np.zeros(shape, np.float32)})))
+    assert changed_weights(model_without(model), out) == [name]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"nothing": np.zeros(2)}, "'nothing' is no weight of the original"),
+        ({"k": np.zeros(3)}, r"has shape \[3\] after training, \[2\] in the model"),
+        ({"x": np.zeros(2)}, "'x' is no weight"),
+    ],
+)
+def test_what_cannot_be_written_back(values: dict[str, np.ndarray], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        export(onnx.parser.parse_model(INSIDE), values)
+
+
+def test_more_than_weights_is_found() -> None:
+    one, two = classifier(), classifier()
+    two.graph.node[0].op_type = "Gemm"
+    with pytest.raises(InternalError, match="in more than weights"):
+        changed_weights(one, two)
