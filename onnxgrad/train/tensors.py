@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -48,29 +48,6 @@ def to_bytes(arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = N
     return data
 
 
-def from_bytes(data: bytes, where: str) -> tuple[dict[str, Array], dict[str, str]]:
-    """The arrays and the metadata of a safetensors file. Raises InputError for what is none,
-    naming `where`.
-    """
-    library = _library()
-    try:
-        return {name: _array(**told) for name, told in library.deserialize(data)}, _metadata(data)
-    except Exception as error:  # noqa: BLE001 - the library has a class of its own for each kind of damage
-        raise InputError(f"{where} is no safetensors file: {str(error).splitlines()[0]}") from None
-
-
-def _array(dtype: str, shape: Sequence[int], data: bytes) -> Array:
-    return np.frombuffer(data, np.dtype(_DTYPES[dtype])).reshape(shape).copy()
-
-
-def _metadata(data: bytes) -> dict[str, str]:
-    """Of the header, which is JSON behind its length in 8 bytes."""
-    length = int.from_bytes(data[:8], "little")
-    said = json.loads(data[8 : 8 + length]).get("__metadata__", {})
-    found: dict[str, str] = json.loads(said.get(_KEY, "{}"))
-    return found
-
-
 def write(
     path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None
 ) -> None:
@@ -79,9 +56,28 @@ def write(
 
 
 def read(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
-    """What `write` wrote. Raises InputError for a file that is missing or damaged."""
+    """What `write` wrote. Raises InputError for a file that is missing, none, or damaged.
+
+    The library checks the header; the elements are read once, straight into their arrays.
+    """
+    library = _library()
     try:
-        data = path.read_bytes()
+        with library.safe_open(path, framework="numpy"), open(path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header: dict[str, Any] = json.loads(file.read(length))
+            said = header.pop("__metadata__", {})
+            return {
+                name: _array(file, 8 + length, told) for name, told in header.items()
+            }, json.loads(said.get(_KEY, "{}"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    return from_bytes(data, str(path))
+    except Exception as error:  # noqa: BLE001 - the library has a class of its own for each kind of damage
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise InputError(f"{path} is no safetensors file: {reason}") from None
+
+
+def _array(file: BinaryIO, start: int, told: Mapping[str, Any]) -> Array:
+    begin, end = told["data_offsets"]
+    file.seek(start + begin)
+    elements = np.fromfile(file, np.uint8, end - begin)
+    return elements.view(np.dtype(_DTYPES[told["dtype"]])).reshape(told["shape"])

@@ -81,6 +81,8 @@ class Trainer:
         self.rate: Rate = rate_of(self.task.manifest, rate)
         self.progress = Progress(seed=seed)
         self._engine = open_engine(self.task, engine, provider, threads, data_parallel)
+        if not isinstance(step, TrainingStep):  # nobody else holds the first values: they may go
+            self.task = self._engine.task = replace(self.task, initial={})
         seed_of(seed, 0)  # refuses one out of range before any step
         self._engine.seed = seed
         self._loss = math.nan  # of the last step: the mean over its micro-batches
