@@ -7,7 +7,6 @@ variables; they begin as their initializers say, and then as `initialization` do
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_bytes, to_proto
 from onnxgrad.ir.types import Array
 from onnxgrad.rewrite.trace import Trace
+from onnxgrad.train.digest import digest
 from onnxgrad.train.foreign import Roles, connect_rate, connect_step, roles_of, scalar_loss
 from onnxgrad.train.manifest import Manifest, Role
 from onnxgrad.train.preview_training import LowerTraining
@@ -114,7 +114,7 @@ def _read(model: ModelLike, number: int | None, initialize: bool) -> _File:
         frozenset(updates) & {t.name for t in proto.graph.initializer},
         tuple(v.name for v in proto.graph.output),
         _told(proto, updates),
-        hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest(),
+        digest(program_of(proto, program.folder)),
     )
 
 

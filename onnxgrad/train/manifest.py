@@ -64,7 +64,7 @@ class Manifest:
     loss: str
     metrics: tuple[str, ...] = ()
     optimizer: Mapping[str, Any] = field(default_factory=dict)
-    model: str = ""  # sha256 of the original file
+    model: str = ""  # of the original, see `train.digest`
     train: str = "train.onnx"
     eval: str = "eval.onnx"
     state: str = "state.safetensors"

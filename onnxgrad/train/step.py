@@ -7,7 +7,6 @@ graph has no memory of its own, so that any runtime that can run the model can t
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -29,6 +28,7 @@ from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
 from onnxgrad.train import batch_statistics
 from onnxgrad.train.accumulation import add_up, update_program
+from onnxgrad.train.digest import digest
 from onnxgrad.train.groups import Groups
 from onnxgrad.train.losses import Loss, Place
 from onnxgrad.train.losses.base import OLDEST_OPSET
@@ -106,7 +106,7 @@ def training_step(
         schedule=schedule,
     )  # fmt: skip
     modes, program = Modes(batch_norm, dropout), load_own(model)
-    digest = hashlib.sha256(to_proto(program).SerializeToString(deterministic=True)).hexdigest()
+    original = digest(program)
     if program.opset < OLDEST_OPSET:
         program, _ = raise_opset(program)
     program = modes.prepare(program)
@@ -168,7 +168,7 @@ def training_step(
         target.name,
         tuple(kept),
         plan.optimizer.to_dict(),
-        digest,
+        original,
         gradient_norm=made.norm,
         **plan.told(),
     )

@@ -8,7 +8,6 @@ what becomes of them and of the weights. So the forward part stands in the file 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 
 import numpy as np
@@ -33,6 +32,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.random_draws import RANDOM_OPS
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array
+from onnxgrad.train.digest import digest
 from onnxgrad.train.manifest import Fed, Manifest
 from onnxgrad.train.renamed import names_of, node_names, reads, renamed, renamed_manifest
 from onnxgrad.train.step import TrainingStep
@@ -91,8 +91,7 @@ def with_training_info(step: TrainingStep, original: ModelLike) -> Program:
 def _inference(step: TrainingStep, original: ModelLike, weights: list[str]) -> Program:
     """The original model, with the weights as initializers of its main graph."""
     program = load_own(original)
-    data = to_proto(program).SerializeToString(deterministic=True)
-    if hashlib.sha256(data).hexdigest() != step.manifest.model:
+    if digest(program) != step.manifest.model:
         raise InputError("the training step was made from another model than this one")
     if program.opset < step.train.opset:
         program, _ = raise_opset(program)

@@ -23,9 +23,10 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Array, TensorType, numpy_dtype
 from onnxgrad.ir.var import Var
 from onnxgrad.train.adapters.beside import beside
-from onnxgrad.train.adapters.record import LORA_A, LORA_B, Adapters, digest, note_of, with_note
+from onnxgrad.train.adapters.record import LORA_A, LORA_B, Adapters, note_of, with_note
 from onnxgrad.train.adapters.store import Given, read_if_path
 from onnxgrad.train.adapters.targets import Site, choose, sites
+from onnxgrad.train.digest import digest
 
 # since then operators broadcast as numpy does; and initializers need not be inputs
 _OPSET, _IR_VERSION = 7, 4

@@ -18,11 +18,11 @@ from onnxgrad.train.adapters.record import (
     KEY,
     Adapters,
     adapters_of,
-    digest,
     note_of,
 )
 from onnxgrad.train.adapters.store import Given, read_if_path
 from onnxgrad.train.adapters.targets import Site
+from onnxgrad.train.digest import digest
 from onnxgrad.train.export import export
 
 

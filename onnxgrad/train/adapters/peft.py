@@ -16,8 +16,9 @@ from onnxgrad.ir.files import write_whole
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.types import Array
 from onnxgrad.train import tensors
-from onnxgrad.train.adapters.record import LORA_A, LORA_B, Adapters, adapters_of, digest
+from onnxgrad.train.adapters.record import LORA_A, LORA_B, Adapters, adapters_of
 from onnxgrad.train.adapters.targets import Site, sites
+from onnxgrad.train.digest import digest
 
 _CONFIG, _MODEL = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."

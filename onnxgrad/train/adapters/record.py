@@ -4,23 +4,18 @@ metadata.
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir import weights
-from onnxgrad.ir.load import ModelLike, load, program_of, proto_of
+from onnxgrad.ir.load import ModelLike, load, program_of
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
-from onnxgrad.ir.tensor_data import elements
 from onnxgrad.ir.types import Array
-from onnxgrad.train.export import bare
 
 KEY = "onnxgrad.lora"
 LORA_A, LORA_B = ".lora_A", ".lora_B"
@@ -149,21 +144,3 @@ def adapters_of(model: ModelLike, values: Mapping[str, Array] | None = None) -> 
 def _names(note: Mapping[str, Any]) -> set[str]:
     """Of the initializers."""
     return {str(name) for name in note.get("values", ())}
-
-
-def digest(model: ModelLike) -> str:
-    """sha256 of a model and of all its weights, wherever these lie."""
-    proto, folder = proto_of(model)
-    found = hashlib.sha256(bare(proto))
-    for tensor in weights.tensors(proto):
-        for piece in _elements(tensor, folder):
-            found.update(hashlib.sha256(piece).digest())
-    return found.hexdigest()
-
-
-def _elements(tensor: TensorProto, folder: Path | None) -> Sequence[bytes]:
-    if tensor.data_location == TensorProto.EXTERNAL:
-        tensor = weights.internalize(tensor, folder)
-    if tensor.data_type == TensorProto.STRING:
-        return list(tensor.string_data)
-    return [tensor.raw_data or elements(tensor).tobytes()]
