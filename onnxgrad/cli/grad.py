@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from onnxgrad.cli.gradient_options import ALLOW_EMPTY, add_gradient, gradient_options
+from onnxgrad.cli.gradient_options import ALLOW_EMPTY, add_gradient, gradient_options, spread
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import STDIN, named, shown, source
 from onnxgrad.cli.options import (
@@ -31,9 +30,6 @@ from onnxgrad.ir.load import load, read_proto
 from onnxgrad.report.gradient import GradientMade, check_lines, nodes
 from onnxgrad.report.parts import heading
 from onnxgrad.verify.feeds.input_files import load_inputs
-
-# the proof looks at this many values, spread over those asked for; check-grad looks at all
-_SAMPLE = 8
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -181,7 +177,7 @@ def _prove(
     args: argparse.Namespace, found: Gradient, asked: dict[str, Any], out: Output
 ) -> GradientReport:
     """The numeric check of some of the requested values, in the same request otherwise."""
-    names = _spread(list(found.adjoints))
+    names = spread(list(found.adjoints))
     strange = [name for name in args.allow_empty if name not in found.adjoints]
     if strange:
         raise InputError(f"--allow-empty {strange[0]}: no gradient of it was asked for")
@@ -202,10 +198,3 @@ def _prove(
             allow_empty=[name for name in args.allow_empty if name in names],
             **options,
         )
-
-
-def _spread(names: Sequence[str]) -> list[str]:
-    """At most `_SAMPLE` of the names, evenly spread, the first and last among them."""
-    if len(names) <= _SAMPLE:
-        return list(names)
-    return [names[round(i * (len(names) - 1) / (_SAMPLE - 1))] for i in range(_SAMPLE)]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from onnxgrad.grad.checkpoint import Checkpoint
 
+_SAMPLE = 8  # check-grad looks at all
 ALLOW_EMPTY = (
     "this value's gradient may be 0 throughout: without it, 0 = 0 for all values is exit 1"
 )
@@ -67,3 +69,10 @@ def checkpoint_of(marks: list[str]) -> Any:
         name, at, reader = rest.partition("@")
         found[kind].append((name, reader) if at else name)
     return Checkpoint(found["start"], found["end"])
+
+
+def spread(names: Sequence[str]) -> list[str]:
+    """What a proof looks at of the names: a few, evenly spread, the first and last among them."""
+    if len(names) <= _SAMPLE:
+        return list(names)
+    return [names[round(i * (len(names) - 1) / (_SAMPLE - 1))] for i in range(_SAMPLE)]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from onnxgrad.cli.gradient_options import spread
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import named, shown, source
 from onnxgrad.cli.options import add_running, natural, require_runtime, running_options
@@ -25,9 +26,6 @@ from onnxgrad.train.forward import forward
 from onnxgrad.train.from_training_info import step_from_training_info
 from onnxgrad.train.training_info import with_training_info
 from onnxgrad.verify.feeds.input_files import load_inputs
-
-# the proof looks at this many weights, spread over those that are trained
-_SAMPLE = 8
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -99,7 +97,6 @@ def _prove(args: argparse.Namespace, step: TrainingStep, out: Output) -> Gradien
     program = forward(step) if in_modes else step.evaluation
     read = {v.name for v in program.main.inputs}
     names = [fed.name for fed in manifest.of_role("parameter") if fed.name in read]
-    chosen = names if len(names) <= _SAMPLE else names[:: len(names) // _SAMPLE + 1]
     options = running_options(args)
     options.pop("threads")
     given = options.pop("inputs", None)
@@ -112,7 +109,7 @@ def _prove(args: argparse.Namespace, step: TrainingStep, out: Output) -> Gradien
         advance("gradient against differences", None)
         return check_gradient(
             model,
-            chosen,
+            spread(names),
             manifest.loss,
             seed=args.data_seed,
             inputs=values,

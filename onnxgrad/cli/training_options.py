@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from onnxgrad.cli.gradient_options import checkpoint_of
-from onnxgrad.cli.limit_options import seconds as positive
+from onnxgrad.cli.options import positive
 from onnxgrad.errors import InputError
 from onnxgrad.train.losses import LOSSES
 from onnxgrad.train.optimizers import OPTIMIZERS, Optimizer
