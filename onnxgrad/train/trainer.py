@@ -57,13 +57,12 @@ class Trainer:
     """Trains with a step from `training_step`, or from the folder that it was saved in.
 
     rate: the learning rate, or a function of the step's number, such as a schedule; None: the
-    optimiser's own, or the schedule inside the step. threads:
-    of onnxruntime. engine: "graph" runs the step as it is, "blocks" the update beside its gradient,
-    on the CPU, for our elementwise optimisers; "auto" the latter where it can. Both give the same
-    numbers. data_parallel: the processes that mpiexec started share out every batch; the first of
-    them logs, evaluates and saves. seed: of what is drawn in the steps (Dropout); a run that is
-    taken up keeps its own. Raises InputError for a rate that is not finite, and an engine that
-    cannot run this step.
+    optimiser's own, or the schedule inside the step. threads: of onnxruntime. engine: "graph" runs
+    the step as it is, "blocks" the update beside its gradient, on the CPU, for our elementwise
+    optimisers; "auto" the latter where it can. Both give the same numbers. data_parallel: the
+    processes that mpiexec started share out every batch; the first of them logs, evaluates and
+    saves. seed: of what is drawn in the steps (Dropout); a run that is taken up keeps its own.
+    Raises InputError for a rate that is not finite, and an engine that cannot run this step.
     """
 
     def __init__(
@@ -99,8 +98,10 @@ class Trainer:
         Raises InputError for a batch that does not fit, and Diverged, naming the first value that
         is not finite, when the loss is not, or the norm of the gradients (where the step returns
         it, and has no loss scaling, which leaves such an update out). `parameters` are then those
-        of before, and a step of several micro-batches begins anew.
+        of before, and a step of several micro-batches begins anew; where states were written over
+        (the graph engine keeps one buffer of each), training goes on after `restore` only.
         """
+        self._check_whole()
         number, count = self.progress.steps + 1, self.task.manifest.accumulate
         micro = self.progress.micro + 1
         self._engine.part = self.progress.micro
@@ -292,7 +293,10 @@ class Trainer:
         return {**self.weights, **own}
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write where training stands: one file, whole or not at all."""
+        """Write where training stands: one file, whole or not at all. Raises InputError after a
+        step that diverged and took states with it.
+        """
+        self._check_whole()
         words = {"model": self.task.manifest.model, "progress": json.dumps(asdict(self.progress))}
         tensors.write(Path(path), self._engine.values, words)
 
@@ -300,6 +304,13 @@ class Trainer:
         if place is not None and self._engine.leads:
             place.parent.mkdir(parents=True, exist_ok=True)
             self.save(place)
+
+    def _check_whole(self) -> None:
+        if self._engine.spoiled:
+            raise InputError(
+                "the last step diverged and wrote over the optimiser's states: go on with "
+                "restore(CHECKPOINT) or a new Trainer"
+            )
 
     def restore(self, path: str | PathLike[str]) -> None:
         """Go on from what `save` wrote. Raises InputError for a file that is damaged or of

@@ -241,3 +241,29 @@ def test_an_overflow_leaves_the_step_out_and_training_goes_on() -> None:
     assert not np.array_equal(own.parameters["w1"], before["w1"])
     assert own._engine.values["loss.skipped"] == 1
     assert own.progress.steps == 2
+
+
+def test_states_that_a_diverged_step_took_are_neither_saved_nor_gone_on_from(
+    tmp_path: Path,
+) -> None:
+    own = Trainer(step(), lambda number: 1e-2 if number < 2 else 1e38, threads=1, engine="graph")
+    data = examples(64)
+    own.step(data)
+    own.save(tmp_path / "good")
+    own.step(data)  # its rate takes the parameters away
+    with pytest.raises(Diverged):
+        own.step(data)
+    for again in (lambda: own.step(data), lambda: own.save(tmp_path / "bad")):
+        with pytest.raises(InputError, match="wrote over the optimiser's states"):
+            again()
+    assert not (tmp_path / "bad").exists()
+    own.restore(tmp_path / "good")
+    assert np.isfinite(own.step(data))
+
+
+def test_without_states_training_goes_on_after_a_bad_batch() -> None:
+    own = Trainer(step(SGD()), 1e-2, threads=1, engine="graph")
+    data = examples(64)
+    with pytest.raises(Diverged):
+        own.step({**data, "x": data["x"] * np.inf})
+    assert np.isfinite(own.step(data))

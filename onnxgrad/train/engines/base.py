@@ -34,13 +34,15 @@ class Engine(ABC):
 
     part: which of the micro-batches that make a step `run` is given next, from 0 on; after the last
     one parameters are updated.
-    seed: of the run; a batch draws by `seed_of` it and the batch's number.
+    seed: of the run; a batch draws by `seed_of` it and the batch's number. spoiled: states were
+    written over by a step that was then undone, so that training cannot go on before a `put`.
     """
 
     def __init__(self, step: TrainingStep) -> None:
         self.task = step
         self.part = 0
         self.seed = 0
+        self.spoiled = False
 
     @abstractmethod
     def run(self, batch: Mapping[str, Array], number: int, rate: float) -> Result:

@@ -95,6 +95,7 @@ class GraphEngine(Engine):
 
     def put(self, values: Mapping[str, Array]) -> None:
         """Go on from these values."""
+        self.spoiled = False
         self._buffers: list[dict[str, Any]] = [{}, {}]
         # a value on the CPU shares its memory with the array, which must live as long
         self._memory: list[Array] = []
@@ -184,6 +185,11 @@ class GraphEngine(Engine):
         """Undo the last step of what has two buffers, which the parameters have unless told
         otherwise; sums over micro-batches begin anew.
         """
+        self.spoiled = any(
+            fed.name in self._single and fed.role != "accumulated"
+            for fed in self._carried
+            if set(self._written[fed.name]) & set(self._last_run)
+        )
         for index in self._last_run:
             self._runs[index] -= 1
         self._last_run = []
