@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.differentiation import differentiate
+from onnxgrad.grad.differentiation import Gradient, differentiate
 from onnxgrad.grad.nested_weights import hoist, is_float_constant, nested_constants
 from onnxgrad.grad.opset import raise_opset
 from onnxgrad.grad.request import Wrt, hoist_requested
@@ -36,7 +36,7 @@ from onnxgrad.train.manifest import Fed, Manifest
 from onnxgrad.train.modes import Applied, BatchNormMode, DropoutMode, Modes
 from onnxgrad.train.objective import emit_loss, loss_of, scaled
 from onnxgrad.train.optimizers.base import Optimizer
-from onnxgrad.train.plan import NORM, Average, Scaling, plan_of
+from onnxgrad.train.plan import NORM, Average, Plan, Scaling, plan_of
 from onnxgrad.train.schedules import Schedule
 from onnxgrad.train.update import emit_update, fed_of
 from onnxgrad.train.written import close
@@ -105,8 +105,52 @@ def training_step(
         norm=NORM in metrics, accumulate=accumulate, average=average, loss_scale=loss_scale,
         schedule=schedule,
     )  # fmt: skip
-    modes, program = Modes(batch_norm, dropout), load_own(model)
+    program = load_own(model)
     original = digest(program)
+    modes = Modes(batch_norm, dropout)
+    ahead = _with_loss(program, loss, wrt, metrics, plan, modes)
+    found = differentiate(
+        ahead.program,
+        wrt,
+        ahead.goal,
+        stop=stop,
+        checkpoint=checkpoint,
+        names="{}.grad",
+        aside=ahead.of_loss,
+        replaced=True,
+    )
+    return _with_update(found, ahead, plan, original)
+
+
+@dataclass(frozen=True)
+class _Forward:
+    """A program whose last value is the loss, and what the acts behind it need to know of it.
+
+    goal: what is differentiated, the loss or a multiple of it; scales: the inputs that say which,
+    by their slots. of_loss: the names of values that the loss brought along. evaluation: the same
+    before anything was left out, for inference.
+    """
+
+    program: Program
+    place: Place
+    target: str
+    goal: str
+    scales: Mapping[str, str]
+    of_loss: set[str]
+    metrics: Sequence[str]
+    evaluation: Program
+    applied: Applied
+
+
+def _with_loss(
+    program: Program,
+    loss: Loss | str | Callable[[dict[str, Var]], Var] | None,
+    wrt: Wrt,
+    metrics: Sequence[str],
+    plan: Plan,
+    modes: Modes,
+) -> _Forward:
+    """Act one: the loss behind the model's outputs, of which those that nobody asked for go."""
     if program.opset < OLDEST_OPSET:
         program, _ = raise_opset(program)
     program = modes.prepare(program)
@@ -114,7 +158,7 @@ def training_step(
     block = program.main
     own_outputs, place = list(block.outputs), Place(block)
     target = emit_loss(place, loss_of(loss, place))
-    goal, scale_names = scaled(block, plan.scaling, target)
+    goal, scales = scaled(block, plan.scaling, target)
     of_loss = {v.name for v in block.vars()}.difference(place.own)
     evaluation = modes.infer(load(to_proto(program, weights=True)))
     for v in own_outputs:
@@ -122,27 +166,24 @@ def training_step(
             block.remove_output(v)
     kept = _metrics(metrics, [v.name for v in own_outputs])
     applied = modes.apply(program)
-    found = differentiate(
-        program,
-        wrt,
-        goal.name,
-        stop=stop,
-        checkpoint=checkpoint,
-        names="{}.grad",
-        aside=of_loss,
-        replaced=True,
+    return _Forward(
+        program, place, target.name, goal.name, scales, of_loss, kept, evaluation, applied
     )
-    program, block = found.program, found.program.main
+
+
+def _with_update(found: Gradient, ahead: _Forward, plan: Plan, original: str) -> TrainingStep:
+    """Act three: the optimiser's formula behind each adjoint; weights and states are asked for."""
+    program, block, applied = found.program, found.program.main, ahead.applied
     values = {v.name: v for v in block.vars()}
     parameters = [_parameter(values[name]) for name in found.adjoints]
+    adjoints = [values[name] for name in found.adjoints.values()]
     initial = {p.name: np.array(p.const) for p in parameters}
     initial |= {s.name: s.initial for s in applied.statistics}
-    scale = {slot: values[name] for slot, name in scale_names.items()}
-    others = {*scale_names.values(), *applied.inputs}
-    batch = [v for v in block.inputs if v.name not in others]
-    adjoints = [values[name] for name in found.adjoints.values()]
     if plan.scaling is not None:
-        initial |= {scale_names[slot]: a for slot, a in plan.scaling.state().items()}
+        initial |= {ahead.scales[slot]: a for slot, a in plan.scaling.state().items()}
+    scale = {slot: values[name] for slot, name in ahead.scales.items()}
+    others = {*ahead.scales.values(), *applied.inputs}
+    batch = [_batch(v, ahead.place) for v in block.inputs if v.name not in others]
     update = None
     with emitting(block, share=True, made_by=plan.optimizer.name):
         if plan.accumulate == 1:
@@ -158,25 +199,21 @@ def training_step(
         block.ask_for(p)
     block.remove_unused()
     # what only update.onnx takes
-    block.inputs = [v for v in block.inputs if v.use_count or v.name not in scale_names.values()]
+    scales = ahead.scales.values()
+    block.inputs = [v for v in block.inputs if v.use_count or v.name not in scales]
+    _ask_for(ahead.evaluation.main, [p.name for p in parameters])
+    batch_statistics.ask_for(ahead.evaluation, [s.name for s in applied.statistics])
     manifest = Manifest(
-        (
-            *(_batch(v, place) for v in batch),
-            *_cut_at(made.fed, found.adjoints),
-            *_of_modes(values, applied),
-        ),
-        target.name,
-        tuple(kept),
+        (*batch, *_cut_at(made.fed, found.adjoints), *_of_modes(values, applied)),
+        ahead.target,
+        tuple(ahead.metrics),
         plan.optimizer.to_dict(),
         original,
         gradient_norm=made.norm,
         **plan.told(),
     )
-    _ask_for(evaluation.main, [p.name for p in parameters])
-    batch_statistics.ask_for(evaluation, [s.name for s in applied.statistics])
-    return TrainingStep(
-        program, evaluation, initial, manifest, update, (*found.notes, *applied.notes)
-    )
+    notes = (*found.notes, *applied.notes)
+    return TrainingStep(program, ahead.evaluation, initial, manifest, update, notes)
 
 
 def _of_modes(values: Mapping[str, Var], applied: Applied) -> list[Fed]:
