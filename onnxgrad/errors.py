@@ -44,6 +44,10 @@ class InputError(OnnxgradError):
     exit_code = 2
 
 
+class CannotRun(InputError):
+    """The model that something is to be proved of does not run, on no inputs that we can make."""
+
+
 class UnknownDtype(InputError):
     """A constant like a value whose dtype nobody can tell, where no operator makes one; a rule
     then declines.

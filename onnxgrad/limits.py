@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar, cast
 
 from onnxgrad.errors import InputError, NotProved
+from onnxgrad.wording import option
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -68,14 +69,14 @@ class Limits:
         """The error for a deadline that has passed."""
         return LimitReached(
             f"not proved: the work took longer than {self.seconds:g} s; raise the "
-            "limit with --timeout"
+            f"limit with {option('--timeout', 'timeout=')}"
         )
 
     def out_of_memory(self) -> LimitReached:
         """The error for memory that has run out."""
         return LimitReached(
             f"not proved: the work needs more memory than {size_text(self.memory)}; raise the "
-            "limit with --max-memory"
+            f"limit with {option('--max-memory', 'max_memory=')}"
         )
 
 
@@ -95,9 +96,7 @@ def limited(timeout: float | None = None, max_memory: int | str | None = None) -
     """
     outer = _current.get()
     if timeout is not None and not 0 < timeout < float("inf"):
-        raise InputError(
-            f"timeout (--timeout) must be a positive number of seconds, not {timeout!r}"
-        )
+        raise InputError(f"timeout must be a positive number of seconds, not {timeout!r}")
     memory = default_memory() if max_memory is None else read_size(max_memory)
     if outer is not None:
         memory = outer.memory if max_memory is None else min(memory, outer.memory)

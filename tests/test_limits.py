@@ -65,7 +65,7 @@ def test_time_that_is_over_is_an_error_that_names_the_option() -> None:
         return current().left()
 
     with pytest.raises(
-        LimitReached, match=r"^not proved: the work took longer than 0\.01 s; .* --timeout$"
+        LimitReached, match=r"^not proved: the work took longer than 0\.01 s; .* timeout=$"
     ):
         late(timeout=0.01)
     assert late(timeout=10) > 1
@@ -88,7 +88,7 @@ def test_no_sizes_of_memory(text: int | str) -> None:
 def test_every_function_that_runs_models_takes_both() -> None:
     model = parse("g (float[2] x) => (float y) { y = ReduceSum<keepdims = 0>(x) }")
     for function in (onnxgrad.optimize, onnxgrad.gradient, onnxgrad.check_gradient):
-        with pytest.raises(LimitReached, match="--timeout"):
+        with pytest.raises(LimitReached, match="timeout="):
             onnxgrad.verify(model, model, timeout=1e-9)
         with pytest.raises(InputError, match="timeout"):
             function(model, timeout=-1)
@@ -176,7 +176,7 @@ def test_too_many_threads_are_refused(tmp_path: Path) -> None:
     path = saved(parse(BRANCHES), tmp_path)
     code, said, _ = command("verify", path, path, "--threads", "100000", folder=tmp_path)
     assert code == 2 and "--threads: a number from 1 to 256" in said
-    with pytest.raises(InputError, match="--threads"):
+    with pytest.raises(InputError, match="threads must"):
         onnxgrad.verify(str(path), str(path), threads=100_000)
 
 

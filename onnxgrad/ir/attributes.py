@@ -44,6 +44,11 @@ def written(node: NodeProto, name: str, default: Any) -> Any:
     return default if found is None else onnx.helper.get_attribute_value(found)
 
 
+def values_of(node: NodeProto) -> dict[str, Any]:
+    """All attributes as the file has them, as `written` answers one."""
+    return {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+
+
 def read(attribute: AttributeProto) -> Any:
     """One attribute's value: int, float, str (or bytes that are no text), tuple, TensorProto,
     RefAttr, ...

@@ -92,6 +92,24 @@ class Binding:
         self.node, self._attrs, self.changed = node, None, True
         self.block.touch()
 
+    def drop_attribute(self, name: str) -> None:
+        """Take an attribute away, from a NodeProto of its own."""
+        node = NodeProto()
+        node.CopyFrom(self.node)
+        kept = [a for a in node.attribute if a.name != name]
+        del node.attribute[:]
+        node.attribute.extend(kept)
+        self.node, self._attrs, self.changed = node, None, True
+        self.block.touch()
+
+    def rename_operator(self, op: str) -> None:
+        """Call another operator of the same domain, with the same operands and results."""
+        node = NodeProto()
+        node.CopyFrom(self.node)
+        node.op_type = self.op = op
+        self.node, self.changed = node, True
+        self.block.touch()
+
     def set_metadata(self, metadata: Mapping[str, str]) -> None:
         """Write the node's metadata, in a NodeProto of its own."""
         node = NodeProto()

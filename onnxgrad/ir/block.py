@@ -215,6 +215,18 @@ class BindingBlock:
         binding.changed = True
         binding.block.touch()
 
+    def set_operands(self, binding: Binding, operands: Sequence[Var | None]) -> None:
+        """Make `binding` read these, however many it read before."""
+        while operands and operands[-1] is None:
+            operands = operands[:-1]
+        for i in range(len(binding.inputs)):
+            self.set_operand(binding, i, None)
+        binding.inputs[:] = [None] * len(operands)
+        for i, v in enumerate(operands):
+            self.set_operand(binding, i, v)
+        binding.changed = True
+        self.touch()
+
     def add_result(self, binding: Binding, index: int, name: str, type_: Type | None) -> Var:
         """Name an omitted optional output of `binding`, so that others can read it."""
         if binding.result(index) is not None:

@@ -45,6 +45,8 @@ def called(binding: Binding) -> FunctionKey | None:
     none.
     """
     functions = binding.block.program.functions
+    if not functions:
+        return None
     for domain in dict.fromkeys((binding.domain, binding.node.domain)):
         key = (domain, binding.op, binding.node.overload)
         if key in functions:
@@ -175,6 +177,8 @@ def conflict(binding: Binding, body: Body) -> str | None:
 _CHANGED_SILENTLY: dict[tuple[str, int], Callable[[Binding], bool]] = {
     # the default moved by half a pixel
     ("RoiAlign", 16): lambda b: "coordinate_transformation_mode" not in b.attrs,
+    # one scale and bias for each channel, where there was one for each group
+    ("GroupNormalization", 21): lambda b: True,
     # equal parts are asked for now
     ("Split", 18): lambda b: b.operand(1) is None and "num_outputs" not in b.attrs,
 }
@@ -193,8 +197,13 @@ def changes_meaning(b: Binding, opset: int) -> str | None:
     if old is None and new is None:
         return None
     if old is not None and new is not None and _means_the_same(old, new):
-        changed = _CHANGED_SILENTLY.get((b.op, new.since_version)) if b.domain == "" else None
-        if changed is None or old.since_version == new.since_version or not changed(b):
+        first, last = sorted((old.since_version, new.since_version))
+        silent = (
+            changed(b)
+            for (name, since), changed in _CHANGED_SILENTLY.items()
+            if b.domain == "" and name == b.op and first < since <= last
+        )
+        if not any(silent):
             return None
     return (
         f"its body is written for opset {written} of domain '{b.domain}', here it is {opset}, and "

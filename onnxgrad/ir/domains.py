@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
 from collections.abc import Iterable
 
-from onnx import NodeProto, OperatorSetIdProto
+from onnx import NodeProto, OperatorSetIdProto, defs
+
+from onnxgrad.errors import InputError
 
 _LONG = "ai.onnx"
 
@@ -22,6 +26,38 @@ def is_default(domain: str) -> bool:
 def full_name(domain: str, op: str) -> str:
     """An operator's name with its domain, unless that is the default one."""
     return op if is_default(domain) else f"{domain}::{op}"
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """("my.domain", "Op") of "my.domain::Op"; "ai.onnx" is the default domain "". Raises
+    InputError.
+    """
+    domain, separator, op = name.rpartition("::")
+    if not op or (separator and not domain):
+        raise InputError(f'\'{name}\' is no operator name: write "Op" or "my.domain::Op"')
+    return canonical(domain), op
+
+
+def unknown_operator(domain: str, op: str) -> str:
+    """What is wrong with an operator that its domain lacks, of those whose operators onnx knows;
+    empty where nothing is.
+    """
+    known = _operators().get(domain)
+    if known is None or op in known:
+        return ""
+    where = f"the domain {domain}" if domain else "the default domain"
+    near = difflib.get_close_matches(op, known, 1)
+    hint = f"did you mean '{near[0]}'?" if near else "one of your own has a domain"
+    return f"{where} has no operator '{op}'; {hint}{'' if near else f', as in my.domain::{op}'}"
+
+
+@functools.cache
+def _operators() -> dict[str, dict[str, None]]:
+    """The operators of each domain that onnx has schemas of, whatever their version."""
+    found: dict[str, dict[str, None]] = {}
+    for schema in defs.get_all_schemas_with_history():
+        found.setdefault(schema.domain, {})[schema.name] = None
+    return found
 
 
 def versions(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:

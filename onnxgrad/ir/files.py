@@ -3,20 +3,20 @@ written into.
 
 A file is made beside its place under another name, brought to the disk and renamed: whoever looks
 sees the old file or the new one. Where several belong together the one that refers to the others
-comes last.
+comes last. What a killed process left in the folder goes with the next file that is made there.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import stat
 from pathlib import Path
 from types import TracebackType
 from typing import IO
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir import leftovers
 
 _REFUSED = {stat.S_IFBLK: "a block device", stat.S_IFSOCK: "a socket"}
 
@@ -73,6 +73,13 @@ class Part:
         # no mode of our own: the umask says who may read it, now and later
         handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
         self.file: IO[bytes] = open(handle, "wb")  # noqa: SIM115
+        self._held = leftovers.hold(handle)
+
+    def release(self) -> None:
+        """Say no more that somebody is writing it."""
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
 
     def settle(self, *, sync: bool = True) -> None:
         """All of it on the disk; what a full disk refuses shows here at the latest."""
@@ -100,11 +107,12 @@ class Staging:
         self._moves: tuple[tuple[Part, Path], ...] = ()
 
     def __enter__(self) -> Staging:
+        leftovers.sweep(self.folder)
         return self
 
     def part(self) -> Part:
         """A new empty file in the folder. Raises OSError."""
-        self._names.append(self.folder / f".onnxgrad-{secrets.token_hex(8)}.part")
+        self._names.append(self.folder / leftovers.new_name())
         self._parts.append(Part(self._names[-1]))
         return self._parts[-1]
 
@@ -136,6 +144,7 @@ class Staging:
         for part in self._parts:
             with contextlib.suppress(OSError):  # the disk is full: that was said before
                 part.file.close()
+            part.release()
         for name in self._names:
             name.unlink(missing_ok=True)
 

@@ -37,6 +37,10 @@ def load(model: ModelLike) -> Program:
 
     Raises InputError when the file is missing, empty or no ONNX model, when an operator or opset is
     unknown, a name is undefined or defined twice.
+
+    >>> program = onnxgrad.load("models/training/mlp.onnx")
+    >>> [str(v.type) for v in program.main.outputs]
+    ['f32[]']
     """
     model = settled(model)
     if isinstance(model, Program):

@@ -40,7 +40,20 @@ class _Operator:
 
 
 class Operators:
-    """One attribute for each operator of a domain, those included that onnx does not know."""
+    """One attribute for each operator of a domain, those included that onnx does not know.
+
+    A rule, a law or a rewriter emits with it: operands are values (`Var`, with `shape`, `dtype`,
+    `rank`), numbers or arrays, attributes keywords; the result is a value, several with
+    `outputs=`. Values also have Python's operators: `a * b + 1.0`, `x @ w`. `help(op.Softmax)`
+    shows an operator's operands, shapes and attributes.
+
+    >>> from onnxgrad import emitting, op
+    >>> block = onnxgrad.load("models/training/mlp.onnx").main
+    >>> with emitting(block):
+    ...     y = op.Softmax(block.inputs[0] * 2.0, axis=-1)
+    >>> y.type == block.inputs[0].type
+    True
+    """
 
     def __init__(self, domain: str) -> None:
         self._name = domain

@@ -269,7 +269,7 @@ def _write_declarations(values: list[Var], source: Any, target: Any) -> None:
 
 def _write_value_info(block: BindingBlock, source: GraphProto, graph: GraphProto) -> None:
     """What was declared stays, unless its value is gone; new values are declared where the file
-    declared its own.
+    declared its own, and those that a pass declares are anyway.
     """
     if not source.value_info and not block.declared:
         return
@@ -279,7 +279,7 @@ def _write_value_info(block: BindingBlock, source: GraphProto, graph: GraphProto
     graph.value_info.extend(
         v for v in source.value_info if v.name not in gone and v.name not in returned
     )
-    declared = {v.name for v in source.value_info} | {v.name for v in block.outputs} | before
+    declared = {v.name for v in source.value_info} | {v.name for v in block.outputs}
     for b in block.bindings:
         for out in b.outputs:
             if out is None or out.name in declared:
@@ -289,7 +289,7 @@ def _write_value_info(block: BindingBlock, source: GraphProto, graph: GraphProto
                 if info is not None:
                     graph.value_info.add().CopyFrom(info)
                     graph.value_info[-1].name = out.name
-            elif source.value_info and out.type is not None:
+            elif source.value_info and out.type is not None and out.name not in before:
                 graph.value_info.add(name=out.name, type=type_to_proto(out.type))
 
 

@@ -18,6 +18,8 @@ def topological_order(block: BindingBlock) -> list[Binding]:
     Depth-first post-order from each binding in turn, without recursion. Raises InternalError that
     prints the bindings of a cycle.
     """
+    if _is_ordered(block):
+        return list(block.bindings)
     order: list[Binding] = []
     done: dict[Binding, bool] = {}  # False: on the path being explored, True: placed
     for root in block.bindings:
@@ -40,6 +42,17 @@ def topological_order(block: BindingBlock) -> list[Binding]:
                 done[binding] = True
                 order.append(binding)
     return order
+
+
+def _is_ordered(block: BindingBlock) -> bool:
+    """Whether every binding stands behind what it reads, which is so nearly always."""
+    seen: set[Binding | None] = {None}
+    for b in block.bindings:
+        for v in b.reads() if b.blocks else b.inputs:
+            if v is not None and v.definition not in seen and v.block is block:
+                return False
+        seen.add(b)
+    return True
 
 
 def depends_on(reader: Binding, sources: set[Binding], beside: Iterable[Binding] = ()) -> bool:

@@ -67,13 +67,13 @@ class Var:
     @property
     def dtype(self) -> int:
         """The ONNX element type; 0 when unknown or not a tensor."""
-        type_ = self.type
+        type_ = self._type or self.type
         return type_.dtype if isinstance(type_, TensorType) else 0
 
     @property
     def shape(self) -> Shape | None:
         """The symbolic shape; None when the rank is unknown or the value is no tensor."""
-        type_ = self.type
+        type_ = self._type or self.type
         return type_.shape if isinstance(type_, TensorType) else None
 
     @property

@@ -176,3 +176,22 @@ def test_an_omitted_output_can_be_named_later() -> None:
     assert list(to_proto(block.program).graph.node[0].output) == ["y", "indices"]
     with pytest.raises(InternalError, match="a name already"):
         block.add_result(pool, 1, "again", None)
+
+
+def test_a_node_is_written_anew_in_place() -> None:
+    """Other operands, an attribute less, another operator: chains are exact, name and metadata stay."""
+    text = "g (float[2,3] x, float[2,3] y) => (float[2,3] z) { a = Neg(x) z = Concat <axis = 0> (x, a, y, y) }"
+    program = load(parse(text))
+    block = program.main
+    block.bindings = dict.fromkeys(block.bindings)
+    b = next(b for b in block.bindings if b.op == "Concat")
+    b.set_metadata({"k": "v"})
+    x, y = block.inputs
+    block.set_operands(b, [y, x, None])
+    b.drop_attribute("axis")
+    b.rename_operator("Sub")
+    block.check()
+    assert str(b).endswith("= Sub(y, x)") and y.users == {b: 1} and x.use_count == 2
+    node = to_proto(program).graph.node[1]
+    assert (node.op_type, list(node.input), len(node.attribute)) == ("Sub", ["y", "x"], 0)
+    assert node.metadata_props[0].value == "v"

@@ -10,7 +10,7 @@ from onnx import TensorProto, numpy_helper
 from onnxgrad.errors import InternalError
 from onnxgrad.ir import attributes
 from onnxgrad.ir.emission.append import append
-from onnxgrad.ir.emission.emitter import emitter
+from onnxgrad.ir.emission.emitter import Emitter, emitter
 from onnxgrad.ir.types import INT_DTYPES, Array, TensorType, dtype_name, numpy_dtype
 from onnxgrad.ir.var import Var
 
@@ -23,13 +23,35 @@ def constant(value: Any, dtype: int | None = None, name: str = "const") -> Var:
     InternalError when `dtype` cannot hold the value (0.5 as an integer, 1e9 as float16).
     """
     at = emitter()
+    # the numbers in formulas are asked for again and again: their text tells them apart soonest
+    number = (repr(value), dtype) if type(value) in (int, float) else None
+    var = _known(at, number)
+    if var is not None:
+        return var
     array = _array(value, dtype)
     key = None
-    if at.known is not None and array.dtype != object:
+    if array.dtype != object:
         key = ("constant", str(array.dtype), array.shape, array.tobytes())
-        known: Var | None = at.known.get(key)
-        if known is not None and _still_there(known):
-            return known
+    var = _known(at, key) or _new(at, array, name)
+    if at.known is not None:
+        at.known.update({k: var for k in (number, key) if k is not None})
+    return var
+
+
+def _known(at: Emitter, key: object) -> Var | None:
+    """The constant emitted under this key before, where equal ones are shared."""
+    found: Var | None = None if at.known is None or key is None else at.known.get(key)
+    if found is None:
+        return None
+    there = (
+        found.block.initializers.get(found.name) is found
+        if found.definition is None
+        else found.definition.is_live
+    )
+    return found if there else None
+
+
+def _new(at: Emitter, array: Array, name: str) -> Var:
     program = at.block.program
     # below IR 4 an initializer would have to be a graph input
     if at.block.is_function or program.ir_version < 4:
@@ -41,12 +63,10 @@ def constant(value: Any, dtype: int | None = None, name: str = "const") -> Var:
             at, "Constant", "", schema if floats else None, [], [("value", tensor)], [True]
         ).out
         var.type = TensorType(tensor.data_type, tuple(tensor.dims))
-    else:
-        tensor = numpy_helper.from_array(array, program.names.fresh(name))
-        var = at.block.add_initializer(tensor)
-        at.constants.append(var)
-    if key is not None and at.known is not None:
-        at.known[key] = var
+        return var
+    tensor = numpy_helper.from_array(array, program.names.fresh(name))
+    var = at.block.add_initializer(tensor)
+    at.constants.append(var)
     return var
 
 
@@ -71,9 +91,3 @@ def _holds(array: Array, source: Array, dtype: int) -> bool:
         return bool(np.array_equal(array, source))
     lost = ~np.isfinite(array.astype(np.float64)) & np.isfinite(source)
     return not bool(lost.any())
-
-
-def _still_there(var: Var) -> bool:
-    if var.definition is not None:
-        return var.definition.is_live
-    return var.block.initializers.get(var.name) is var

@@ -74,7 +74,7 @@ def emit(
             op_type,
             domain,
             tuple(inputs),
-            tuple(sorted((n, _key(v)) for n, v in given)),
+            tuple(sorted((n, _key(v)) for n, v in given)) if given else (),
             present,
         )
         known: Binding | None = at.known.get(key)
@@ -110,13 +110,10 @@ def _operands(
 ) -> list[Var | None]:
     """Literals to constants; operands that this opset wants as attributes to attributes."""
     if schema is None:
-        if domain == "":
-            raise InternalError(
-                f"operator {op_type} does not exist at opset "
-                f"{emitter().block.opsets.get(domain, 0)}"
-            )
-        return [v if isinstance(v, Var) or v is None else constant(v) for v in operands]
+        return _without_schema(op_type, domain, operands)
     since = schema.since_version
+    if _are_values(operands) and signature.moves_none(op_type, domain, since, len(operands)):
+        return list(operands)
     expected = signature.formals(op_type, domain, since)
     inputs: list[Var | None] = []
     for i, value in enumerate(operands):
@@ -141,6 +138,18 @@ def _operands(
             dtype = signature.literal_dtype(value, i, expected, operands)
             inputs.append(constant([value] if vector else value, dtype))
     return inputs
+
+
+def _without_schema(op_type: str, domain: str, operands: Sequence[Any]) -> list[Var | None]:
+    if domain == "":
+        raise InternalError(
+            f"operator {op_type} does not exist at opset {emitter().block.opsets.get(domain, 0)}"
+        )
+    return [v if isinstance(v, Var) or v is None else constant(v) for v in operands]
+
+
+def _are_values(operands: Sequence[Any]) -> bool:
+    return all(isinstance(v, Var) or v is None for v in operands)
 
 
 def _constant_like(value: Any, like: Var) -> Var:

@@ -4,11 +4,13 @@ ask for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from onnx import StringStringEntryProto
 
 from onnxgrad.errors import InternalError
 
@@ -31,6 +33,8 @@ class Emitter:
     made_by: str = ""
     emitted: list[Binding] = field(default_factory=list)
     constants: list[Var] = field(default_factory=list)
+    # sources, and the metadata that they amount to: an attempt emits many bindings from the same
+    origin: tuple[Sequence[Binding], list[StringStringEntryProto]] | None = None
 
     def discard(self) -> None:
         """Take back what was emitted and nothing reads."""
@@ -44,14 +48,20 @@ class Emitter:
 _in_force: ContextVar[Emitter] = ContextVar("onnxgrad_emitter")
 
 
-@contextmanager
-def in_force(emitter: Emitter) -> Iterator[Emitter]:
-    """Emission inside goes through `emitter`."""
-    token = _in_force.set(emitter)
-    try:
-        yield emitter
-    finally:
-        _in_force.reset(token)
+class in_force(AbstractContextManager[Emitter]):
+    """Emission inside goes through `emitter`. A class, because every attempt of a law opens one."""
+
+    __slots__ = ("_emitter", "_token")
+
+    def __init__(self, emitter: Emitter) -> None:
+        self._emitter = emitter
+
+    def __enter__(self) -> Emitter:
+        self._token = _in_force.set(self._emitter)
+        return self._emitter
+
+    def __exit__(self, *exc: object) -> None:
+        _in_force.reset(self._token)
 
 
 def emitter() -> Emitter:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from onnx import NodeProto
+from onnx import NodeProto, StringStringEntryProto
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emitter import Emitter
@@ -30,5 +30,8 @@ def add_provenance(node: NodeProto, at: Emitter) -> None:
     """Write what the emitter says of the binding's origin into its metadata."""
     if at.block.program.ir_version < 10:
         return  # nodes carry metadata from IR 10 on
-    for key, value in merged_metadata(at.sources, at.made_by).items():
-        node.metadata_props.add(key=key, value=value)
+    if at.origin is None or at.origin[0] is not at.sources:
+        merged = merged_metadata(at.sources, at.made_by)
+        props = [StringStringEntryProto(key=key, value=value) for key, value in merged.items()]
+        at.origin = at.sources, props
+    node.metadata_props.extend(at.origin[1])

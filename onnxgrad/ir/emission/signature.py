@@ -71,6 +71,12 @@ def moved_to_attribute(op_type: str, domain: str, since: int, index: int) -> str
     return name if name in attribute_types(op_type, domain, since) else None
 
 
+@lru_cache(maxsize=4096)
+def moves_none(op_type: str, domain: str, since: int, count: int) -> bool:
+    """Whether none of the first operands is an attribute of the schema at hand."""
+    return all(moved_to_attribute(op_type, domain, since, i) is None for i in range(count))
+
+
 @lru_cache(maxsize=1024)
 def attribute_types(
     op_type: str, domain: str, since: int
@@ -110,6 +116,8 @@ def attribute(schema: onnx.defs.OpSchema | None, name: str, value: Any) -> Attri
 
 
 def _number_attribute(name: str, kind: AttributeProto.AttributeType, value: Any) -> AttributeProto:
+    if type(value) is int and kind == AttributeProto.INT:
+        return AttributeProto(name=name, type=kind, i=value)
     array = np.asarray(value)
     single = kind in (AttributeProto.INT, AttributeProto.FLOAT)
     if array.size and array.dtype.kind not in "biuf":
@@ -137,11 +145,11 @@ def check_operands(schema: onnx.defs.OpSchema, inputs: Sequence[Var | None]) -> 
     """Raise TypeMismatch unless number and dtypes of the operands are those that the schema
     allows.
     """
-    if not schema.min_input <= len(inputs) <= schema.max_input:
+    least, most, expected = _call_of(schema)
+    if not least <= len(inputs) <= most:
         raise TypeMismatch(
             f"{len(inputs)} operands, at version {schema.since_version} it takes {_arity(schema)}"
         )
-    expected = formals(schema.name, schema.domain, schema.since_version)
     bound: dict[str, Var] = {}
     for i, v in enumerate(inputs):
         dtype = 0 if v is None else v.dtype
@@ -154,6 +162,13 @@ def check_operands(schema: onnx.defs.OpSchema, inputs: Sequence[Var | None]) -> 
             raise TypeMismatch(
                 f"operand '{formal.name}' must have the dtype of '{bound[formal.variable].name}'"
             )
+
+
+@lru_cache(maxsize=1024)
+def _call_of(schema: onnx.defs.OpSchema) -> tuple[int, int, tuple[Formal, ...]]:
+    """How few and how many operands it takes, and its formal ones: read from the schema once."""
+    expected = formals(schema.name, schema.domain, schema.since_version)
+    return schema.min_input, schema.max_input, expected
 
 
 def _arity(schema: onnx.defs.OpSchema) -> str:

@@ -7,11 +7,10 @@ infers for older models is one too large.
 
 from __future__ import annotations
 
-from typing import Any
-
-from onnx import NodeProto, helper
+from onnx import NodeProto
 
 from onnxgrad.ir import domains
+from onnxgrad.ir.attributes import values_of
 from onnxgrad.ir.types import Dim, Shape
 
 POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
@@ -22,7 +21,7 @@ def rounds_up(node: NodeProto) -> bool:
     return (
         node.op_type in POOLS
         and domains.is_default(node.domain)
-        and bool(_attributes(node).get("ceil_mode"))
+        and bool(values_of(node).get("ceil_mode"))
     )
 
 
@@ -32,7 +31,7 @@ def without_late_windows(node: NodeProto, x: Shape | None, y: Shape | None) -> S
     """
     if x is None or y is None or len(x) != len(y):
         return y
-    a, n = _attributes(node), len(x) - 2
+    a, n = values_of(node), len(x) - 2
     if a.get("auto_pad", b"NOTSET") != b"NOTSET":
         return y
     strides, begin = a.get("strides") or [1] * n, (a.get("pads") or [0] * n)[:n]
@@ -43,7 +42,3 @@ def without_late_windows(node: NodeProto, x: Shape | None, y: Shape | None) -> S
         for size, out, s, b in zip(x[2:], y[2:], strides, begin)
     ]
     return (*y[:2], *sizes)
-
-
-def _attributes(node: NodeProto) -> dict[str, Any]:
-    return {a.name: helper.get_attribute_value(a) for a in node.attribute}

@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 from onnx import NodeProto, TensorProto
 
-from onnxgrad.ir.attributes import written
+from onnxgrad.ir.attributes import values_of, written
 from onnxgrad.ir.types import (
     Dim,
     Shape,
@@ -145,12 +145,12 @@ def _reshape(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
 def _gemm(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
     a, b = inputs[0].shape, inputs[1].shape
     if (
-        len(inputs) != 2
+        len(inputs) not in (2, 3)
         or a is None
         or b is None
         or len(a) != 2
         or len(b) != 2
-        or inputs[0].dtype != inputs[1].dtype
+        or len({v.dtype for v in inputs}) > 1
     ):
         return None
     (m, k), (k2, n) = (
@@ -172,7 +172,60 @@ def _reduce(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
     )
 
 
-# fmt: off
+def _conv(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
+    """(N, M, (d_i + pads - dilation_i (k_i - 1) - 1) // stride_i + 1), of known sizes."""
+    x, w = inputs[0].shape, inputs[1].shape
+    if x is None or w is None or len(x) != len(w) or inputs[0].dtype != inputs[1].dtype:
+        return None
+    n = len(x) - 2
+    sizes, kernel = [d for d in x[1:] if isinstance(d, int)], [d for d in w if isinstance(d, int)]
+    if n < 1 or x[0] is None or len(sizes) <= n or len(kernel) < n + 2:
+        return None
+    a = values_of(node)
+    strides, dilations = a.get("strides", [1] * n), a.get("dilations", [1] * n)
+    pads = a.get("pads", [0] * 2 * n)
+    if (
+        (len(strides), len(dilations), len(pads)) != (n, n, 2 * n)
+        or a.get("auto_pad", b"NOTSET") != b"NOTSET"
+        or list(a.get("kernel_shape", kernel[2:])) != kernel[2:]
+        or sizes[0] != kernel[1] * a.get("group", 1)
+    ):
+        return None
+    room = [
+        d + before + after - dilation * (k - 1) - 1
+        for d, before, after, dilation, k in zip(
+            sizes[1:], pads[:n], pads[n:], dilations, kernel[2:], strict=True
+        )
+    ]
+    if min(room) < 0 or min(strides) < 1:
+        return None  # onnx says what is wrong
+    spatial = [r // s + 1 for r, s in zip(room, strides, strict=True)]
+    return TensorType(inputs[0].dtype, (x[0], kernel[0], *spatial))
+
+
+def _unsqueeze(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
+    shape = inputs[0].shape
+    axes = inputs[1].ints if len(inputs) == 2 else written(node, "axes", None)
+    if shape is None or not axes or (len(inputs) == 2 and inputs[1].rank != 1):
+        return None
+    rank = len(shape) + len(axes)
+    new = {a % rank for a in axes if -rank <= a < rank}
+    if len(new) != len(axes) or None in shape:
+        return None
+    rest = iter(shape)
+    return TensorType(inputs[0].dtype, tuple(1 if i in new else next(rest) for i in range(rank)))
+
+
+def _expand(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
+    shape, target = inputs[0].shape, inputs[1].ints
+    if shape is None or target is None or inputs[1].rank != 1 or min(target, default=1) < 1:
+        return None
+    if not all(isinstance(d, int) for d in shape):
+        return None
+    found = broadcast_shapes([shape, target])
+    return None if found is None or None in found else TensorType(inputs[0].dtype, found)
+
+
 # fmt: off
 _SAME_AS_OPERAND = (
     "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Celu", "Cos", "Cosh", "Elu", "Erf",
@@ -197,6 +250,9 @@ CLOSED_FORMS: dict[str, Callable[[NodeProto, Sequence[Var]], TensorType | None]]
     "Shape": _shape,
     "Reshape": _reshape,
     "Gemm": _gemm,
+    "Conv": _conv,
+    "Unsqueeze": _unsqueeze,
+    "Expand": _expand,
     "ReduceSum": _reduce,
     "ReduceMean": _reduce,
 }

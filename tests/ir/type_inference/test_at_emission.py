@@ -20,7 +20,7 @@ from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.type_inference import at_emission, closed_forms
-from onnxgrad.ir.types import Shape, TensorType, broadcast_shapes
+from onnxgrad.ir.types import Shape, TensorType, TypeMismatch, broadcast_shapes
 from onnxgrad.ir.var import Var
 from tests.helpers import parse
 
@@ -174,7 +174,9 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
 }
 
 
-QUICK = sorted(closed_forms.CLOSED_FORMS)
+# tried with operands of their own below
+OWN = {"Conv", "Expand", "Unsqueeze"}
+QUICK = sorted(closed_forms.CLOSED_FORMS.keys() - OWN)
 VERSIONS = [
     (name, opset)
     for name in QUICK
@@ -266,6 +268,66 @@ def test_closed_forms_with_integers_agree_with_onnx(
     )
 
 
+CONVS: list[tuple[str, str, dict[str, Any]]] = [
+    ("2,3,9,8", "4,3,3,2", {}),
+    ("N,3,9,8", "4,3,3,3", {"strides": [2, 3], "pads": [1, 0, 2, 1], "dilations": [2, 1]}),
+    ("N,4,9", "6,2,3", {"group": 2, "kernel_shape": [3]}),
+    ("1,2,5,5,5", "3,2,1,2,3", {"strides": [1, 2, 2]}),
+    ("2,3,9,8", "4,3,3,2", {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
+    ("2,3,W,8", "4,3,3,2", {}),
+    ("2,C,9,8", "4,3,3,2", {}),
+    ("2,3,9,8", "M,3,3,2", {}),
+    ("2,3,2,8", "4,3,3,2", {}),  # no window fits
+    ("2,3,9,8", "4,2,3,2", {}),  # not these channels
+    ("2,3,9,8", "4,3,3,2", {"kernel_shape": [3, 3]}),
+    ("2,3,9,8", "4,3,3,2", {"strides": [2]}),
+]
+
+
+@pytest.mark.parametrize(("x", "w", "options"), CONVS)
+def test_conv_agrees_with_onnx(x: str, w: str, options: dict[str, Any]) -> None:
+    block = load(parse(f"g (float[{x}] x, float[{w}] w) => (float[1] y) {{ y = Neg (w) }}")).main
+    node = onnx.helper.make_node("Conv", ["x", "w"], ["c"], **options)
+    schema = attributes.schema("Conv", 20, "")
+    assert schema is not None
+    try:
+        theirs = at_emission._onnx_types(schema, node, block.inputs, block)
+    except TypeMismatch:
+        assert closed_forms.CLOSED_FORMS["Conv"](node, block.inputs) is None
+    else:
+        assert at_emission.result_types(schema, node, block.inputs, block) == theirs
+
+
+@pytest.mark.parametrize("opset", [11, 20])
+@pytest.mark.parametrize("shape", ["3,4", "N,4", ""])
+@pytest.mark.parametrize("axes", [[0], [-1, 1], [2, 0], [1, 1], [9]])
+def test_unsqueeze_agrees_with_onnx(opset: int, shape: str, axes: list[int]) -> None:
+    block = load(parse(f"g (float[{shape}] x) => (float[1] y) {{ y = Neg (x) }}", opset=opset)).main
+    schema = attributes.schema("Unsqueeze", opset, "")
+    assert schema is not None
+    with emitting(block) as at:
+        try:
+            op.Unsqueeze(block.inputs[0], np.array(axes, np.int64))
+        except InternalError:  # axes that do not fit are onnx's to refuse
+            assert axes in ([1, 1], [9]) or len(axes) + bool(shape) * 2 <= max(axes)
+            return
+    (b,) = at.emitted
+    assert [b.out.type] == at_emission._onnx_types(schema, b.node, b.inputs, block)
+
+
+@pytest.mark.parametrize("shape", ["3,1", "N,1", "1"])
+@pytest.mark.parametrize("sizes", [[3, 4], [1, 1], [2, 3, 5], [0], []])
+def test_expand_agrees_with_onnx(shape: str, sizes: list[int]) -> None:
+    block = load(parse(f"g (float[{shape}] x) => (float[1] y) {{ y = Neg (x) }}")).main
+    schema = attributes.schema("Expand", 20, "")
+    assert schema is not None
+    with emitting(block) as at:
+        op.Expand(block.inputs[0], np.array(sizes, np.int64))
+    (b,) = at.emitted
+    quick = closed_forms.CLOSED_FORMS["Expand"](b.node, [v for v in b.inputs if v is not None])
+    assert quick is None or [quick] == at_emission._onnx_types(schema, b.node, b.inputs, block)
+
+
 @pytest.mark.parametrize("sizes", [[-2, -12], [-2, 12], [-1, -1], [-1, 5]])
 def test_a_reshape_to_impossible_sizes_is_refused(sizes: list[int]) -> None:
     block = load(parse("g (float[3,2,4] a) => (float[3,2,4] y) { y = Neg (a) }", opset=20)).main
@@ -292,5 +354,7 @@ def test_gemm_agrees_with_onnx(options: dict[str, int]) -> None:
         a = op.Transpose(a) if options.get("transA") else a
         b = op.Transpose(b) if options.get("transB") else b
         assert op.Gemm(a, b, **options).type == TensorType(TensorProto.FLOAT, (3, 5))
+        bias = np.zeros(5, np.float32)
+        assert op.Gemm(a, b, bias, **options).type == TensorType(TensorProto.FLOAT, (3, 5))
         with pytest.raises(InternalError):
             op.Gemm(a, a, transA=options.get("transA", 0), transB=options.get("transA", 0))

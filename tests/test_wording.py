@@ -1,0 +1,55 @@
+"""Messages name options as their reader wrote them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import onnxgrad
+from onnxgrad.cli.app import main
+from onnxgrad.wording import dim_option, input_option, on_the_command_line, option
+from tests.helpers import parse
+
+SMALL = "g (float[N] x) => (float[N] y) { y = Sqrt (x) }"
+
+
+def test_each_reader_has_his_own_words() -> None:
+    assert option("--a", "a=") == "a="
+    with on_the_command_line():
+        assert option("--a", "a=") == "--a"
+        assert input_option("x") == "--input x=FILE"
+        assert dim_option("N", "M") == "--dim N=SIZE --dim M=SIZE"
+    assert (input_option("x"), dim_option("N", "M")) == (
+        "inputs={'x': array}",
+        "dims={'N': size, 'M': size}",
+    )
+
+
+def test_a_command_that_fails_leaves_python_to_python(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same mistake, said on the command line and then in Python."""
+    path = tmp_path / "m.onnx"
+    path.write_bytes(parse(SMALL).SerializeToString())
+    assert main(["verify", str(path), str(path), "--dim", "q=3"]) == 2
+    assert "--dim q=3: no input has a dimension 'q'" in capsys.readouterr().err
+    with pytest.raises(onnxgrad.InputError, match=r"dims=\{'q': 3\}: no input has a dimension 'q'"):
+        onnxgrad.verify(path, path, dims={"q": 3})
+
+
+def test_only_who_may_skip_the_proof_is_told_how(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused = parse(
+        '<ir_version: 8, opset_import: ["": 17, "my": 1]> '
+        "g (float[2] x) => (float[2] y) { y = my.Cube (x) }"
+    )
+    path = tmp_path / "m.onnx"
+    path.write_bytes(refused.SerializeToString())
+    with pytest.raises(onnxgrad.InputError, match="or skip the proof with verify=False"):
+        onnxgrad.optimize(path)
+    assert main(["optimize", str(path), "--dry-run"]) == 2
+    assert "or skip the proof with --no-verify" in capsys.readouterr().err
+    assert main(["verify", str(path), str(path)]) == 2
+    assert "skip the proof" not in capsys.readouterr().err
