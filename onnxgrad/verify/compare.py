@@ -15,7 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from onnxgrad.verify.bounds import Bound
 from onnxgrad.verify.tolerance import floor
+from onnxgrad.verify.values import is_float
+
+Limit = float | Bound | None
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,9 @@ class Difference:
     tolerance: float
     reason: str = ""
     compared: int = 0
+    # by a bound of the user's own: what its measure found, and what it wanted
+    found: str = ""
+    wanted: str = ""
 
     @property
     def ok(self) -> bool:
@@ -43,6 +50,8 @@ class Difference:
             return f"{self.output}: {self.reason}"
         at = "" if self.index is None else f"[{', '.join(map(str, self.index))}]"
         size = f"{self.rel:.2e} of max (tolerance {self.tolerance:.2e})"
+        if self.found:
+            size = f"{self.found} (wanted {self.wanted})"
         return f"{self.output}{at}: {_shown(self.a)} -> {_shown(self.b)}, {size}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -51,7 +60,7 @@ class Difference:
             "output": self.output, "index": index, "a": _jsonable(self.a), "b": _jsonable(self.b),
             "rel": _jsonable(self.rel), "tolerance": _jsonable(self.tolerance),
             "reason": self.reason, "ok": self.ok,
-            "compared": self.compared,
+            "compared": self.compared, "found": self.found, "wanted": self.wanted,
         }  # fmt: skip
 
 
@@ -62,11 +71,6 @@ def _shown(value: Any) -> str:
 def _jsonable(value: Any) -> Any:
     """JSON has no NaN or infinity: those become strings."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def is_float(array: np.ndarray[Any, Any]) -> bool:
-    """True for numpy's floats and for ml_dtypes' (bfloat16, float8, float4)."""
-    return bool(array.dtype.kind == "f" or array.dtype.name.startswith(("bfloat", "float")))
 
 
 def has_finite(value: Any) -> bool:
@@ -87,12 +91,13 @@ def _finite(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def compare(
     expected: Mapping[str, Any],
     actual: Mapping[str, Any],
-    tolerance: Mapping[str, float] | float | None = None,
+    tolerance: Mapping[str, Limit] | Limit = None,
 ) -> list[Difference]:
     """The worst difference of every output (sequence elements are named `y[0]`), structural ones
     included.
 
-    `tolerance`: by output name, one for all, or None for the floor of each dtype.
+    `tolerance`: by output name, one for all, or None for the floor of each dtype; a Bound is
+    something else to ask for than a share of the largest element.
     """
     found = []
     for name, value in expected.items():
@@ -127,7 +132,7 @@ def _broken(name: str, reason: str) -> Difference:
     return Difference(name, None, None, None, math.inf, 0.0, reason)
 
 
-def _compare_value(name: str, a: Any, b: Any, limit: float | None) -> list[Difference]:
+def _compare_value(name: str, a: Any, b: Any, limit: Limit) -> list[Difference]:
     if isinstance(a, list) or isinstance(b, list):
         if not (isinstance(a, list) and isinstance(b, list)):
             return [_broken(name, f"was a {_kind(a)}, is a {_kind(b)}")]
@@ -162,28 +167,57 @@ def _kind(value: Any) -> str:
 
 
 def compare_tensor(
-    name: str, a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], limit: float | None
+    name: str, a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], allowed: Limit
 ) -> Difference:
-    """Two tensors of any dtype and shape; `limit` None takes the floor of the dtype."""
-    limit = floor(a.dtype) if limit is None else limit
-    if _dtype_name(a) != _dtype_name(b):
-        return _broken(name, f"dtype was {_dtype_name(a)}, is {_dtype_name(b)}")
-    if a.shape != b.shape:
-        # an infinite limit says that the original's own runs disagree about the shape: nothing is
-        # left to compare
-        reason = f"shape was {list(a.shape)}, is {list(b.shape)}"
-        return Difference(
-            name, None, None, None, math.inf, limit if math.isinf(limit) else 0.0, reason
-        )
+    """Two tensors of any dtype and shape; `allowed` None takes the floor of the dtype."""
+    bound = allowed if isinstance(allowed, Bound) and allowed.judges(a) else None
+    limit = floor(a.dtype) if allowed is None or isinstance(allowed, Bound) else allowed
+    if (wrong := _other_structure(name, a, b, limit, bound)) is not None:
+        return wrong
     if a.size == 0:
         return Difference(name, None, None, None, 0.0, limit)
     compared = int(_finite(a).sum())
     if a.dtype.kind == "c":
         a, b = _split_complex(a), _split_complex(b)
-    if not is_float(a):
-        wrong = np.asarray(a != b, bool)
-        return _at(name, a, b, wrong, float(wrong.mean()), limit, compared)
+    if not is_float(a) and bound is None:
+        differ = np.asarray(a != b, bool)
+        return _at(name, a, b, differ, float(differ.mean()), limit, compared)
     x, y = a.astype(np.float64), b.astype(np.float64)
+    if (wrong := _other_places(name, x, y, limit)) is not None:
+        return wrong
+    if bound is not None:
+        return _scored(name, x, y, bound)
+    finite = np.isfinite(x)
+    gap = np.abs(np.subtract(x, y, where=finite, out=np.zeros_like(x)))
+    scale = max(
+        np.max(np.abs(x), where=finite, initial=0.0), np.max(np.abs(y), where=finite, initial=0.0)
+    )
+    rel = float(gap.max() / scale) if scale else 0.0
+    return _at(name, x, y, gap, rel, limit, compared)
+
+
+def _other_structure(
+    name: str,
+    a: np.ndarray[Any, Any],
+    b: np.ndarray[Any, Any],
+    limit: float,
+    bound: Bound | None,
+) -> Difference | None:
+    """Another dtype (floats of two widths may be compared within a bound) or another shape."""
+    if _dtype_name(a) != _dtype_name(b) and not (bound and is_float(a) and is_float(b)):
+        return _broken(name, f"dtype was {_dtype_name(a)}, is {_dtype_name(b)}")
+    if a.shape == b.shape:
+        return None
+    # an infinite limit says that the original's own runs disagree about the shape: nothing is
+    # left to compare
+    reason = f"shape was {list(a.shape)}, is {list(b.shape)}"
+    return Difference(name, None, None, None, math.inf, limit if math.isinf(limit) else 0.0, reason)
+
+
+def _other_places(
+    name: str, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], limit: float
+) -> Difference | None:
+    """NaN or infinity where the other has none."""
     for what, mask in (
         ("NaN", np.isnan(x) != np.isnan(y)),
         ("infinity", _infinite(x) != _infinite(y)),
@@ -195,13 +229,25 @@ def compare_tensor(
                 f"{what} at {list(where.index or ())} of one only: {where.a} -> {where.b} ({count})"
             )
             return Difference(name, where.index, where.a, where.b, math.inf, limit, reason)
-    finite = np.isfinite(x)
-    gap = np.abs(np.subtract(x, y, where=finite, out=np.zeros_like(x)))
-    scale = max(
-        np.max(np.abs(x), where=finite, initial=0.0), np.max(np.abs(y), where=finite, initial=0.0)
-    )
-    rel = float(gap.max() / scale) if scale else 0.0
-    return _at(name, x, y, gap, rel, limit, compared)
+    return None
+
+
+def _scored(
+    name: str, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], bound: Bound
+) -> Difference:
+    """The measure that fails most, or comes nearest to failing; compared is what all of them
+    looked at.
+    """
+    scores = bound.scores(x, y)
+    found = [
+        Difference(
+            name, at, x[at].item(), y[at].item(), s.off, s.limit,
+            found=s.found, wanted=s.wanted, compared=min(other.compared for other in scores),
+        )
+        for s in scores
+        for at in [tuple(int(i) for i in np.unravel_index(s.at, x.shape))]
+    ]  # fmt: skip
+    return max(found, key=_excess)
 
 
 def _dtype_name(array: np.ndarray[Any, Any]) -> str:

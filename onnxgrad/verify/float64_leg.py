@@ -12,6 +12,7 @@ from onnxgrad.errors import OnnxgradError, Unsupported
 from onnxgrad.limits import LimitReached, current, size_text
 from onnxgrad.verify.account import Found, Trial
 from onnxgrad.verify.compare import Difference, compare, noise
+from onnxgrad.verify.correspondence import Asked
 from onnxgrad.verify.feeds.proof_cases import Results
 from onnxgrad.verify.reference.in_child import Float64
 from onnxgrad.verify.report import Leg
@@ -24,6 +25,7 @@ from onnxgrad.verify.tolerance import (
     in_float64,
     rounded,
 )
+from onnxgrad.wording import option
 
 _JITTER = 2.0**-51
 _PERTURBED_RUNS = 3
@@ -32,7 +34,10 @@ _PERTURBED_RUNS = 3
 class Oracle:
     """Results in float64, or None where there are none; then `why` says what happened."""
 
-    def __init__(self, original: Subject, candidate: Subject, budget: float) -> None:
+    def __init__(
+        self, original: Subject, candidate: Subject, budget: float, asked: Asked | None = None
+    ) -> None:
+        self.asked = asked or Asked()
         self.subjects = {"original": original, "candidate": candidate}
         self.budget = budget
         self.left = budget
@@ -47,8 +52,10 @@ class Oracle:
         return self._run("original", feeds, jitter, seed)
 
     def candidate(self, feeds: Results) -> Results | None:
-        """The candidate's outputs."""
-        return self._run("candidate", feeds)
+        """The candidate's outputs, by the original's names."""
+        names = self.asked.names
+        results = self._run("candidate", names.feeds(feeds))
+        return None if results is None else names.results(results)
 
     def _run(
         self, which: str, feeds: Results, jitter: float = 0.0, seed: int = 0
@@ -77,7 +84,7 @@ class Oracle:
             if needed > memory:
                 raise Unsupported(
                     f"the weights would need {size_text(needed)} in float64, more than "
-                    f"{size_text(memory)} (--max-memory)"
+                    f"{size_text(memory)} ({option('--max-memory', 'max_memory=')})"
                 )
             self._made[which] = Float64(subject.source)
         return self._made[which]
@@ -98,14 +105,14 @@ def float64_leg(
         if trial.exact is None or got is None:
             break
         limits = in_float64(trial.exact, trial.noise, computed)
-        differences = compare(trial.exact, got, limits)
+        differences = compare(trial.exact, got, oracle.asked.bounds.over(limits))
         if not all(difference.ok for difference in differences):
             differences = (
                 _allow_for_condition(oracle, trial, trial.exact, got, limits, found) or differences
             )
         found.add("float64", differences, trial.exact)
         count += 1
-    if most and count:
+    if most and count and oracle.asked.bounds.common is None:
         names = ", ".join(sorted(TensorProto.DataType.Name(dtype).lower() for dtype in computed))
         found.notes.append(
             f"weights were recomputed and rounded to their dtype ({names}), so the float64 leg "
@@ -139,4 +146,4 @@ def _allow_for_condition(
             found.notes.append(
                 f"one bit of rounding moves {name!r} of the original by {moved:.1e} even in float64"
             )
-    return compare(expected, got, for_condition(limits, own))
+    return compare(expected, got, oracle.asked.bounds.over(for_condition(limits, own)))

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onnxgrad.errors import InputError
+from onnxgrad.errors import CannotRun
 from onnxgrad.verify.account import Found, Trial
-from onnxgrad.verify.compare import Difference, compare, is_float, noise
+from onnxgrad.verify.compare import Difference, compare, noise
+from onnxgrad.verify.correspondence import Asked
 from onnxgrad.verify.feeds.proof_cases import Results
 from onnxgrad.verify.report import Leg
 from onnxgrad.verify.running.model_source import Model
@@ -20,7 +21,7 @@ from onnxgrad.verify.running.process import RunFailed
 from onnxgrad.verify.running.session import Session, open_session
 from onnxgrad.verify.subject import Subject
 from onnxgrad.verify.tolerance import in_onnxruntime
-from onnxgrad.verify.values import Value
+from onnxgrad.verify.values import Value, is_float
 
 
 @dataclass(frozen=True)
@@ -49,30 +50,47 @@ def open_original(original: Subject, settings: Settings) -> Session:
     except RunFailed as error:
         if error.limit:
             raise
-        raise InputError(
-            f"the original model does not load in onnxruntime: {error.reason}; skip the proof with "
-            "--no-verify"
+        raise CannotRun(
+            f"the original model does not load in onnxruntime: {error.reason}"
         ) from error
 
 
 def onnxruntime_leg(
-    original: Subject, candidate: Subject, trials: Sequence[Trial], found: Found, settings: Settings
+    original: Subject,
+    candidate: Subject,
+    trials: Sequence[Trial],
+    found: Found,
+    settings: Settings,
+    asked: Asked,
 ) -> Leg:
     """Calibrate on the original, then compare the candidate with optimisations on and off."""
-    for trial in trials:
-        if trial.exact is not None:
-            trial.widen(noise([trial.expected, _as_computed(trial.exact, trial.expected)]))
-    why = _calibrate(original, trials, settings)
+    why = calibrate(original, trials, settings)
+    return held_against(candidate, trials, found, settings, asked, why)
+
+
+def held_against(
+    candidate: Subject,
+    trials: Sequence[Trial],
+    found: Found,
+    settings: Settings,
+    asked: Asked,
+    why: str = "",
+) -> Leg:
+    """What the candidate gives, with optimisations on (not where `why` says why the original does
+    not run so) and off, against what the trials expect.
+    """
     for optimize in (False,) if why else (True, False):
         how = f"with optimisations {'on' if optimize else 'off'}"
         try:
             session = settings.open(candidate.source, optimize=optimize)
-            results = [session.run(trial.feeds) for trial in trials]
+            results = [
+                asked.names.results(session.run(asked.names.feeds(trial.feeds))) for trial in trials
+            ]
         except RunFailed as error:
             if error.limit:
-                found.unproved.append(limit_reached(f"the second model {how}", error))
+                found.unproved.append(limit_reached(f"{asked.of} {how}", error))
                 continue
-            reason = f"the second model does not run {how}: {error.reason}"
+            reason = f"{asked.of} does not run {how}: {error.reason}"
             found.add(
                 "onnxruntime", [Difference("(model)", None, None, None, math.inf, 0.0, reason)]
             )
@@ -81,15 +99,19 @@ def onnxruntime_leg(
             placed = ", ".join(f"{count} on {name}" for name, count in session.placement.items())
             found.notes.append(f"nodes {how}: {placed}")
         for trial, got in zip(trials, results):
-            differences = compare(trial.expected, got, in_onnxruntime(trial.expected, trial.noise))
+            limits = asked.bounds.over(in_onnxruntime(trial.expected, trial.noise))
+            differences = compare(trial.expected, got, limits)
             found.add("onnxruntime", differences, trial.expected, how)
     return found.leg("onnxruntime", len(trials), why)
 
 
-def _calibrate(original: Subject, trials: Sequence[Trial], settings: Settings) -> str:
-    """Widen the noise by the original's other legal runs; why not, where it does not run with
-    optimisations on.
+def calibrate(original: Subject, trials: Sequence[Trial], settings: Settings) -> str:
+    """Widen the noise by the original's other legal runs, and by float64; why not, where it does
+    not run with optimisations on.
     """
+    for trial in trials:
+        if trial.exact is not None:
+            trial.widen(noise([trial.expected, as_computed(trial.exact, trial.expected)]))
     other_threads = 2 if settings.threads == 1 else 1
     legal = [(settings, True), (Settings(settings.provider, other_threads), True)]
     if settings.provider != "cpu":
@@ -109,7 +131,7 @@ def _calibrate(original: Subject, trials: Sequence[Trial], settings: Settings) -
     return ""
 
 
-def _as_computed(exact: Results, computed: Results) -> Results:
+def as_computed(exact: Results, computed: Results) -> Results:
     """Float64 results in the dtypes that onnxruntime answered in."""
     return {name: _cast_like(exact.get(name), value) for name, value in computed.items()}
 

@@ -9,25 +9,32 @@ off, one and two threads, and from the float64 reference.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
 
 from onnx import TensorProto
 
-from onnxgrad.errors import InputError
+from onnxgrad.errors import CannotRun, InputError
 from onnxgrad.limits import bounded
 from onnxgrad.verify.account import Found, Trial
+from onnxgrad.verify.bounds import Bounds, PerOutput
 from onnxgrad.verify.compare import Difference
+from onnxgrad.verify.correspondence import correspondence
 from onnxgrad.verify.feeds.proof_cases import Attempt, Chosen, Inputs, Results, choose_cases
 from onnxgrad.verify.float64_leg import Oracle, float64_leg
 from onnxgrad.verify.interface import interface_differences
 from onnxgrad.verify.new_weights import new_weights
 from onnxgrad.verify.onnxruntime_leg import Settings, limit_reached, onnxruntime_leg, open_original
+from onnxgrad.verify.reference.own import unknown_to_onnxruntime
 from onnxgrad.verify.report import Leg, Report
 from onnxgrad.verify.running.model_source import Model
 from onnxgrad.verify.running.process import RunFailed
 from onnxgrad.verify.running.session import Session
+from onnxgrad.verify.stored import Stored, against_stored
 from onnxgrad.verify.subject import Subject, subject
 from onnxgrad.verify.tolerance import UNSTABLE
+from onnxgrad.wording import option
 
 LEGS = ("float64", "onnxruntime")
 _REFERENCE = "reference"  # the stage of a RunFailed that our reference, not onnxruntime, caused
@@ -36,8 +43,9 @@ _REFERENCE = "reference"  # the stage of a RunFailed that our reference, not onn
 @bounded
 def verify(
     a: Model,
-    b: Model,
+    b: Model | None = None,
     *,
+    expect: Stored | None = None,
     inputs: Inputs | None = None,
     provider: str = "cpu",
     dims: Mapping[str, int] | None = None,
@@ -49,6 +57,10 @@ def verify(
     timeout: float | None = None,
     max_memory: int | str | None = None,
     allow_empty: Collection[str] = (),
+    atol: PerOutput = None,
+    rtol: PerOutput = None,
+    metric: str | Iterable[str] | None = None,
+    map: Mapping[str, str] | None = None,
 ) -> Report:
     """Compare model `b` with the original `a` by running both. That they differ is in the report,
     not an exception; so is that nothing is known: an output without one finite element to compare,
@@ -59,17 +71,61 @@ def verify(
     dims: symbol -> size, fixed. float64_exact: no arithmetic was done on weights, so the float64
     leg may ask for 1e-9 of max|y|; otherwise what rounding to the weights' dtype costs (1e-6 in
     float32), or 3 times the original's own error; None looks at the weights. float64_budget:
-    seconds for that leg. allow_empty: outputs that may have nothing to compare. timeout: seconds
-    for everything (300); max_memory: bytes, or such as "4GB", for each process that runs a model
-    (half of what there is).
+    seconds for that leg. allow_empty: outputs that may have nothing to compare.
+
+    atol, rtol: |a - b| <= atol + rtol * |a| is all that is asked for, of every output of floats or
+    of each in a mapping by name; metric: "cosine=0.999", "psnr=40", "top1=0.99", one or several,
+    "logits:top1=1" for one output (see `verify.bounds`). Then a float may have another width in
+    `b`, which gets `a`'s inputs rounded to it; the verdict is "within bounds". map: what `b` calls
+    inputs and outputs of `a`, {"logits": "linear"}. expect: in place of `b` stored results, by
+    name or in an .npz, which `a` is to give on the `inputs`; there `map` says what `a` calls them.
+    timeout: seconds for everything (300); max_memory: bytes, or such as "4GB", for each process
+    that runs a model (half of what there is).
 
     Raises InputError when the original cannot be run or fed, or the provider is missing,
     LimitReached.
     """
+    _check_legs(legs)
+    bounds = Bounds.of(atol, rtol, metric)
+    request = _Request(
+        Settings(provider, threads), inputs, dims, seeds, legs, float64_exact, float64_budget,
+        allow_empty, bounds, map or {},
+    )  # fmt: skip
+    if expect is None and b is None:
+        raise InputError(f"a second model is wanted, or {option('--expect FILE', 'expect=')}")
+    if b is None:
+        return against_stored(
+            subject(a), cast(Stored, expect), inputs, request.names, bounds,
+            settings=request.settings, legs=legs, budget=float64_budget, allow_empty=allow_empty,
+        )  # fmt: skip
+    if expect is not None:
+        raise InputError("stored results are compared with one model, and two were given")
+    return replace(_compared(subject(a), subject(b), request), bounds=str(bounds))
+
+
+@dataclass(frozen=True)
+class _Request:
+    """The arguments of `verify`, read."""
+
+    settings: Settings
+    inputs: Inputs | None
+    dims: Mapping[str, int] | None
+    seeds: Sequence[int]
+    legs: Sequence[str]
+    float64_exact: bool | None
+    budget: float
+    allow_empty: Collection[str]
+    bounds: Bounds
+    names: Mapping[str, str]
+
+
+def _compared(original: Subject, candidate: Subject, request: _Request) -> Report:
+    """The two legs, as far as they run."""
     start = time.monotonic()
-    original, candidate = subject(a), subject(b)
+    provider, legs = request.settings.provider, request.legs
     outputs = [value.name for value in original.proto.graph.output]
-    _check_request(legs, allow_empty, outputs)
+    _check_outputs(request, outputs)
+    asked, seen = correspondence(original.proto, candidate.proto, request.names, request.bounds)
 
     def nothing_ran(
         why: str, differences: Sequence[Difference] = (), unproved: Sequence[str] = ()
@@ -86,15 +142,18 @@ def verify(
             unproved=tuple(unproved),
         )
 
-    broken = interface_differences(original.proto, candidate.proto)
+    broken = interface_differences(original.proto, seen)
     if broken:
         return nothing_ran("the interfaces differ", broken)
-    settings = Settings(provider, threads)
-    oracle = Oracle(original, candidate, float64_budget) if "float64" in legs else None
-    session = None
+    budget = request.budget
+    oracle = Oracle(original, candidate, budget, asked) if "float64" in legs else None
+    session, ran = None, dict[str, Leg]()
     try:
-        session = open_original(original, settings) if "onnxruntime" in legs else None
-        chosen = choose_cases(original.proto, inputs, dims, seeds, _attempt(session, oracle))
+        if "onnxruntime" in legs:
+            session, ran = _opened(original, request)
+        chosen = choose_cases(
+            original.proto, request.inputs, request.dims, request.seeds, _attempt(session, oracle)
+        )
     except (RunFailed, InputError) as error:
         cause = _unproved(error)
         if cause is None:
@@ -107,33 +166,51 @@ def verify(
         )
     trials = [_trial(case, session, oracle) for case in chosen]
     found = Found()
-    ran: dict[str, Leg] = {}
     if session is not None:
-        ran["onnxruntime"] = onnxruntime_leg(original, candidate, trials, found, settings)
-    if oracle is not None:
-        ran["float64"] = float64_leg(
-            oracle, trials, found, _recomputed(original, candidate, float64_exact)
+        ran["onnxruntime"] = onnxruntime_leg(
+            original, candidate, trials, found, request.settings, asked
         )
+    if oracle is not None:
+        computed = _recomputed(original, candidate, request.float64_exact)
+        ran["float64"] = float64_leg(oracle, trials, found, computed)
     if not any(leg.ran for leg in ran.values()):
         found.unproved.append(f"the float64 leg could not run ({ran['float64'].why})")
-    found.unproved += _empty(found, outputs, allow_empty)
+    found.unproved += _empty(found, outputs, request.allow_empty)
     return _report(found, ran, trials, provider, time.monotonic() - start)
 
 
-def _check_request(
-    legs: Sequence[str], allow_empty: Collection[str], outputs: Sequence[str]
-) -> None:
-    """Raises InputError for a leg or an output that there is not."""
+def _opened(original: Subject, request: _Request) -> tuple[Session | None, dict[str, Leg]]:
+    """The original in onnxruntime; or that leg, which does not run where onnxruntime lacks an
+    operator that the user's own kernel computes in float64. Errors as `open_original`.
+    """
+    try:
+        return open_original(original, request.settings), {}
+    except CannotRun as error:
+        own = unknown_to_onnxruntime(original.proto, str(error))
+        if not own or "float64" not in request.legs:
+            raise
+        library = option("--custom-ops", "onnxgrad.custom_ops")
+        why = f"it lacks {own}, which a kernel of yours computes; {library} loads a library"
+        return None, {"onnxruntime": Leg("onnxruntime", False, why)}
+
+
+def _check_legs(legs: Sequence[str]) -> None:
+    """Raises InputError for a leg that there is not."""
     unknown = [leg for leg in legs if leg not in LEGS]
     if unknown:
         raise InputError(f"unknown leg {unknown[0]!r}: choose from {', '.join(LEGS)}")
     if not legs:
         raise InputError("no leg was asked for")
-    strange = [name for name in allow_empty if name not in outputs]
+
+
+def _check_outputs(request: _Request, outputs: Sequence[str]) -> None:
+    """Raises InputError for an output that there is not."""
+    request.bounds.check(outputs)
+    strange = [name for name in request.allow_empty if name not in outputs]
     if strange:
+        where = option("--allow-empty", "allow_empty:")
         raise InputError(
-            f"--allow-empty {strange[0]}: the model has no such output (outputs: "
-            f"{', '.join(outputs)})"
+            f"{where} {strange[0]}: the model has no such output (outputs: {', '.join(outputs)})"
         )
 
 
@@ -187,10 +264,10 @@ def _empty(found: Found, outputs: Sequence[str], allowed: Collection[str]) -> li
     empty = [name for name in outputs if not compared.get(name) and name not in allowed]
     if not empty or found.unproved or not all(d.ok for d in found.differences.values()):
         return []
-    option = " ".join(f"--allow-empty {name}" for name in empty)
+    accept = option(" ".join(f"--allow-empty {n}" for n in empty), f"allow_empty={empty}")
     return [
-        f"nothing finite to compare in {', '.join(empty)} (give inputs with --input, or accept "
-        f"it: {option})"
+        f"nothing finite to compare in {', '.join(empty)} (give inputs with "
+        f"{option('--input', 'inputs=')}, or accept it: {accept})"
     ]
 
 

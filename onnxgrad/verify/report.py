@@ -9,6 +9,7 @@ from typing import Any
 from onnxgrad.verify.compare import Difference, worst
 
 EQUAL, DIFFERENT, NOT_PROVED = "equal", "different", "not proved"
+WITHIN = "within bounds"  # of the user's own: not meant to be equal
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,9 @@ class Leg:
         if not self.ran:
             return f"{self.name} leg: did not run ({self.why})"
         result = (
-            "bit-identical" if self.worst is None or self.worst.rel == 0 else f"worst {self.worst}"
+            "bit-identical"
+            if self.worst is None or (self.worst.rel == 0 and not self.worst.found)
+            else f"worst {self.worst}"
         )
         cases = f"{self.cases} case{'s' * (self.cases != 1)}, {counted(self.compared)}"
         return f"{self.name} leg: {cases}, {result}" + (f" ({self.why})" if self.why else "")
@@ -80,7 +83,8 @@ class Case:
 class Report:
     """`ok` is the verdict, and what the report is as a truth value; `differences` holds the worst
     difference of every output and leg, `compared` the finite elements of each output over all
-    feeds, `unproved` why nothing is known, `unstable` the outputs whose own noise hides a lot.
+    feeds, `unproved` why nothing is known, `unstable` the outputs whose own noise hides a lot,
+    `bounds` those of the user's own.
     """
 
     ok: bool
@@ -94,6 +98,7 @@ class Report:
     seconds: float = 0.0
     compared: Mapping[str, int] = field(default_factory=dict)
     unproved: tuple[str, ...] = ()
+    bounds: str = ""
 
     def __bool__(self) -> bool:
         return self.ok
@@ -105,10 +110,12 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """`equal`, `different`, or `not proved`."""
+        """`equal` (`within bounds` where the user gave some), `different`, or `not proved`."""
         if not all(difference.ok for difference in self.differences):
             return DIFFERENT
-        return EQUAL if self.ok else NOT_PROVED
+        if not self.ok:
+            return NOT_PROVED
+        return WITHIN if self.bounds else EQUAL
 
     @property
     def gaps(self) -> str:
@@ -120,8 +127,10 @@ class Report:
         """The verdict in one line, with what it rests on or fails by."""
         if self.verdict == NOT_PROVED:
             return f"not proved: {'; '.join(self.unproved)}"
-        if self.verdict == EQUAL:
-            return f"equal on {self.provider}" + (f"; {self.gaps}" if self.gaps else "")
+        if self.ok:
+            asked = f" ({self.bounds})" if self.bounds else ""
+            gaps = f"; {self.gaps}" if self.gaps else ""
+            return f"{self.verdict}{asked} on {self.provider}{gaps}"
         found = self.worst
         seen = 0 if found is None else self.compared.get(found.output, found.compared)
         return (
@@ -138,6 +147,7 @@ class Report:
             "verdict": self.verdict,
             "summary": self.summary,
             "unproved": list(self.unproved),
+            "bounds": self.bounds,
             "provider": self.provider,
             "worst": None if found is None else found.to_dict(),
             "compared": dict(self.compared),

@@ -109,3 +109,49 @@ def test_python_and_the_command_give_one_verdict(run: Run, branches: Path) -> No
     other = scaled(branches, 1 + 1.2e-7)
     assert verify(branches, other).ok and run("verify", branches, other).code == 0
     assert not verify(branches, other, float64_exact=True)
+
+
+def test_bounds_of_ones_own(run: Run, branches: Path) -> None:
+    near = scaled(branches, 1.01)
+    assert run("verify", branches, near).code == 1
+    done = run("verify", branches, near, "--rtol", "0.2", "--atol", "y=0.5", "--atol", "z=0.5")
+    assert done.code == 0 and "within bounds (rtol=0.2, y: atol=0.5" in done.out, done.out
+    done = run("verify", branches, near, "--metric", "cosine=0.9999", "--json", "-")
+    assert done.code == 0 and json.loads(done.out)["bounds"] == "cosine=0.9999"
+    far = run("verify", branches, near, "--metric", "y:psnr=120")
+    assert far.code == 1 and "≥ 120 dB" in far.out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--atol", "much"], "--atol much: write X or OUTPUT=X"),
+        (["--rtol", "1", "--rtol", "2"], "--rtol: one number for all outputs, or one for each"),
+        (["--metric", "cosine"], "--metric 'cosine': write cosine=LEAST"),
+        (["--atol", "q=1"], "a bound is given for 'q', which is no output"),
+        (["--map", "y"], "--map y: write NAME=OTHER"),
+        (["--map", "y=q"], "--map: the second model has no output 'q'"),
+        (["--expect", "no.npz"], "stored results are compared with one model, and two were given"),
+    ],
+)
+def test_bounds_that_are_none(run: Run, branches: Path, words: list[str], message: str) -> None:
+    done = run("verify", branches, branches, *words)
+    assert done.code == 2 and message in done.err, done.err
+
+
+def test_stored_results(run: Run, tmp_path: Path) -> None:
+    onnx.save(parse("g (float[N] x) => (float[N] y) { y = Exp (x) }"), tmp_path / "m.onnx")
+    x = np.array([0, 1, 2], np.float32)
+    np.savez(tmp_path / "in.npz", x=x)
+    np.savez(tmp_path / "out.npz", y=np.exp(x))
+    np.savez(tmp_path / "theirs.npz", logits=np.exp(x) + 1e-3)
+    words = ["verify", tmp_path / "m.onnx", "--input", tmp_path / "in.npz", "--expect"]
+    done = run(*words, tmp_path / "out.npz")
+    assert done.code == 0 and "equal on cpu" in done.out
+    done = run(*words, tmp_path / "theirs.npz", "--map", "logits=y")
+    assert done.code == 1 and "different on cpu" in done.out
+    assert run(*words, tmp_path / "theirs.npz", "--map", "logits=y", "--atol", "0.01").code == 0
+    done = run("verify", tmp_path / "m.onnx", "--expect", tmp_path / "out.npz")
+    assert done.code == 2 and "stored results need the inputs that gave them: --input" in done.err
+    done = run("verify", tmp_path / "m.onnx")
+    assert done.code == 2 and "a second model is wanted, or --expect FILE" in done.err

@@ -66,7 +66,7 @@ def test_at_least_90_percent_of_the_fetched_models_run_on_generated_feeds(
             )
         except InputError as error:
             refused[name] = str(error)
-            assert "--input" in str(error) or "--dim" in str(error)
+            assert "inputs=" in str(error) or "dims=" in str(error)
         else:
             assert report.ok, f"{name}: {report}"
     assert len(refused) <= 0.1 * len(NAMES), refused

@@ -15,6 +15,7 @@ from typing import Final
 import onnx
 
 from onnxgrad.errors import InputError
+from onnxgrad.wording import dim_option, option
 
 _BATCH, _LENGTH, _SPATIAL = "batch", "length", "spatial"
 _OPERATORS: Final = {
@@ -89,7 +90,7 @@ def evaluate(dim: int | str, sizes: Mapping[str, int]) -> int:
         return sizes[dim]
     tree = _parse(dim)
     if tree is None:
-        raise InputError(f"dimension {dim!r} has no size; give one with --dim {dim}=SIZE")
+        raise InputError(f"dimension {dim!r} has no size; give one with {dim_option(dim)}")
     return max(_value(tree, sizes), 0)
 
 
@@ -146,13 +147,12 @@ def dim_plans(
     found = roles(model.graph)
     fixed = dict(dims or {})
     for name, size in fixed.items():
+        where = option(f"--dim {name}={size}", f"dims={fixed}")
         if name not in found:
             known = ", ".join(found) or "none"
-            raise InputError(
-                f"--dim {name}={size}: no input has a dimension {name!r} (dimensions: {known})"
-            )
+            raise InputError(f"{where}: no input has a dimension {name!r} (dimensions: {known})")
         if size < 0:
-            raise InputError(f"--dim {name}={size}: a size cannot be negative")
+            raise InputError(f"{where}: a size cannot be negative")
     sizes = [(2, 8, 64), (1, 1, 96), (1, 5, 96), (1, 1, 64), (1, 5, 64), (2, 8, 96), (1, 1, 1)]
     sizes += [(batch, size, size) for size in _FALLBACK_SIZES for batch in (2, 1)]
     plans: list[dict[str, int]] = []

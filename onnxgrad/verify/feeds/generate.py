@@ -21,6 +21,7 @@ from onnxgrad.verify.feeds.dims import dim_plans, evaluate, required_inputs, sha
 from onnxgrad.verify.feeds.edge_cases import Edges, Slot, edged
 from onnxgrad.verify.feeds.value_bounds import Uses, uses_of
 from onnxgrad.verify.values import Value
+from onnxgrad.wording import input_option, option
 
 _MAX_ELEMENTS = 2**28  # a generated input of over a gigabyte helps nobody
 _MOST_AXES = 64
@@ -73,7 +74,7 @@ class Feeder:
         for name, value in feeds.items():
             if name not in inputs:
                 raise InputError(
-                    f"--input {name}: the model has no such input (inputs: {', '.join(inputs)})"
+                    f"{_given(name)}: the model has no such input (inputs: {', '.join(inputs)})"
                 )
             _check_given(inputs[name], value)
         sizes = self._sizes | dict(dims or {}) | bound_by(self.model, feeds)
@@ -100,6 +101,11 @@ def bound_by(model: onnx.ModelProto, given: Mapping[str, Value]) -> dict[str, in
     return found
 
 
+def _given(name: str) -> str:
+    """What the value of an input came from."""
+    return option(f"--input {name}", f"inputs[{name!r}]")
+
+
 def _check_given(value: onnx.ValueInfoProto, array: Value) -> None:
     """A given tensor must have the declared dtype, rank and fixed sizes: onnxruntime's own words
     are hard to read.
@@ -114,7 +120,7 @@ def _check_given(value: onnx.ValueInfoProto, array: Value) -> None:
     if not fits:
         wanted = onnx.TensorProto.DataType.Name(kind.elem_type).lower()
         raise InputError(
-            f"--input {value.name}: the model wants {wanted}, the file holds {array.dtype.name}"
+            f"{_given(value.name)}: the model wants {wanted}, it holds {array.dtype.name}"
         )
     shape = shape_of(value.name, kind)
     if shape is None:
@@ -123,8 +129,7 @@ def _check_given(value: onnx.ValueInfoProto, array: Value) -> None:
         isinstance(d, int) and d != s for d, s in zip(shape, array.shape, strict=True)
     ):
         raise InputError(
-            f"--input {value.name}: the model wants shape {shape}, the file holds "
-            f"{list(array.shape)}"
+            f"{_given(value.name)}: the model wants shape {shape}, it holds {list(array.shape)}"
         )
 
 
@@ -163,7 +168,7 @@ class _Maker:
             return self._of_type(name, kind.optional_type.elem_type, turn, rng, edge_rng)
         raise InputError(
             f"no value can be made for the input {name!r} (a {which or 'value without a type'}); "
-            f"give one with --input {name}=FILE"
+            f"give one with {input_option(name)}"
         )
 
     def _tensor(
@@ -183,8 +188,8 @@ class _Maker:
             )
         if math.prod(shape) > _MAX_ELEMENTS:
             raise InputError(
-                f"input {name!r} would have shape {shape}; choose smaller sizes with --dim, "
-                f"or give a value with --input {name}=FILE"
+                f"input {name!r} would have shape {shape}; choose smaller sizes with "
+                f"{option('--dim', 'dims=')}, or give a value with {input_option(name)}"
             )
         text = kind.elem_type == onnx.TensorProto.STRING
         dtype = np.dtype(object) if text else onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)

@@ -17,6 +17,7 @@ from onnx import numpy_helper
 from onnxgrad.errors import InputError
 from onnxgrad.verify.feeds.dims import required_inputs
 from onnxgrad.verify.values import Value
+from onnxgrad.wording import option
 
 
 def load_inputs(
@@ -44,8 +45,9 @@ def _load(item: str, model: onnx.ModelProto) -> dict[str, Value]:
     )
     path = Path(item if named is None else item[len(named) + 1 :])
     if named is None and "=" in item and not path.exists():
+        where = option(f"--input {item}", f"inputs={item!r}")
         raise InputError(
-            f"--input {item}: the model has no input {item.split('=', 1)[0]!r} (inputs: "
+            f"{where}: the model has no input {item.split('=', 1)[0]!r} (inputs: "
             f"{', '.join(names)})"
         )
     if path.is_dir():
@@ -86,8 +88,8 @@ def _only_input(path: Path, model: onnx.ModelProto) -> str:
     if len(names) != 1:
         known = ", ".join(names)
         raise InputError(
-            f"{path}: the model has {len(names)} inputs; say which with --input "
-            f"NAME={path} ({known})"
+            f"{path}: the model has {len(names)} inputs; say which with "
+            f"{option('--input ', '')}NAME={path} ({known})"
         )
     return names[0]
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx
 
-from onnxgrad.errors import InputError
+from onnxgrad.errors import CannotRun
 from onnxgrad.verify.compare import has_finite
 from onnxgrad.verify.feeds.dims import dim_plans, required_inputs, roles
 from onnxgrad.verify.feeds.edge_cases import variants
@@ -25,6 +25,7 @@ from onnxgrad.verify.feeds.jumps import jumps
 from onnxgrad.verify.report import Case
 from onnxgrad.verify.running.process import RunFailed
 from onnxgrad.verify.values import Value
+from onnxgrad.wording import dim_option, input_option
 
 Results: TypeAlias = "dict[str, Value]"
 Inputs: TypeAlias = (
@@ -173,9 +174,8 @@ def _given_case(
     except RunFailed as error:
         if error.limit:
             raise
-        raise InputError(
-            f"the original model does not run on the given inputs: {error.reason}; skip the proof "
-            "with --no-verify"
+        raise CannotRun(
+            f"the original model does not run on the given inputs: {error.reason}"
         ) from error
     return Chosen(Case(bound_by(feeder.model, feeds), None), feeds, results)
 
@@ -225,7 +225,7 @@ def _running(
     if not good and first is not None:
         if first.limit:
             raise first
-        raise InputError(
+        raise CannotRun(
             f"the original model does not run on generated inputs: {first.reason}; "
             f"{_advice(feeder.model)}"
         ) from first
@@ -234,8 +234,8 @@ def _running(
 
 def _advice(model: onnx.ModelProto) -> str:
     names = [value.name for value in model.graph.input]
-    option = f"pass real inputs with --input {names[0] if names else 'NAME'}=FILE"
+    advice = f"pass real inputs with {input_option(names[0] if names else 'NAME')}"
     symbols = list(roles(model.graph))[:4]
     if symbols:
-        option += f" or sizes with {' '.join(f'--dim {symbol}=SIZE' for symbol in symbols)}"
-    return f"{option}, or skip the proof with --no-verify"
+        advice += f" or sizes with {dim_option(*symbols)}"
+    return advice

@@ -24,6 +24,7 @@ from onnxgrad.ir.tensor_data import elements
 from onnxgrad.verify.reference.borrowed import borrow
 from onnxgrad.verify.reference.kernels import BOUNDED, CONTRACTIONS, KERNELS, Call, Unsupported
 from onnxgrad.verify.reference.order import scheduled
+from onnxgrad.verify.reference.own import OWN, call_own
 from onnxgrad.verify.values import Feeds, Value, attribute_value, bind, dense, type_of, widen
 
 __all__ = ["Reference", "Unsupported", "reference"]
@@ -169,7 +170,7 @@ def _apply(step: _Step, env: _Env, clock: _Clock) -> Iterator[Any]:
     except Unsupported:
         raise
     except MemoryError as error:
-        raise Unsupported(f"{where}: out of memory (--max-memory)") from error
+        raise Unsupported(f"{where}: out of memory") from error
     # numpy on foreign shapes: whatever it raises, this node has no result
     except Exception as error:
         raise Unsupported(
@@ -196,6 +197,16 @@ def _of_kernel(kernel: Callable[..., Any]) -> _Run:
     def run(call: Call, values: Sequence[Any], clock: _Clock) -> tuple[Any, ...]:
         found = kernel(call, *values)
         return found if isinstance(found, tuple) else (found,)
+
+    return run
+
+
+def _of_own(function: Callable[..., Any]) -> _Run:
+    """An operator of the user's own."""
+
+    def run(call: Call, values: Sequence[Any], clock: _Clock) -> tuple[Any, ...]:
+        outputs = max((i for i, name in enumerate(call.outputs, 1) if name), default=0)
+        return tuple(call_own(function, outputs, list(values), call.attributes))
 
     return run
 
@@ -266,7 +277,7 @@ class Reference:
         for name in graph.inputs:
             optional = self.declared[name].WhichOneof("value") == "optional_type"
             if name not in feeds and name not in graph.initial and not optional:
-                raise InputError(f"input {name!r} got no value; give one with --input {name}=FILE")
+                raise InputError(f"input {name!r} got no value")
         arguments = [widen(feeds[n]) if n in feeds else graph.initial.get(n) for n in graph.inputs]
         deadline = None if seconds is None else time.monotonic() + seconds
         with np.errstate(all="ignore"), warnings.catch_warnings():
@@ -309,6 +320,8 @@ class Reference:
         own = self.functions.get((node.domain, node.op_type, node.overload))
         if own is not None:
             return _Function(self, own, node, opsets, {})
+        if (call.domain, call.op_type) in OWN:
+            return _of_own(OWN[call.domain, call.op_type])
         kernel = KERNELS.get((call.domain, call.op_type)) or borrow(node, call, opsets)
         return _of_kernel(kernel) if kernel is not None else self._from_schema(node, call, opsets)
 

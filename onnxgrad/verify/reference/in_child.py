@@ -14,6 +14,7 @@ import onnx
 
 from onnxgrad.errors import InputError, Unsupported
 from onnxgrad.limits import current
+from onnxgrad.verify.reference.own import OWN, call_own
 from onnxgrad.verify.running.model_source import Model, sendable, source_of
 from onnxgrad.verify.running.pool import held
 from onnxgrad.verify.running.process import Child, Refused, RunFailed
@@ -31,7 +32,9 @@ class Float64:
     """
 
     def __init__(self, model: Model) -> None:
-        self._key, self._payload = source_of(model)
+        digest, self._payload = source_of(model)
+        self._own = sorted(OWN)
+        self._key = f"{digest} {self._own}"
 
     def run(
         self,
@@ -55,7 +58,7 @@ class Float64:
         with held("float64") as child:
             found = _ask(child, limit, "exact.run", self._key, dict(feeds), wanted, options)
             if found is None:  # not compiled yet, or no longer
-                _ask(child, limit, "exact.open", self._key, sendable(self._payload))
+                _ask(child, limit, "exact.open", self._key, sendable(self._payload), self._own)
                 found = _ask(child, limit, "exact.run", self._key, dict(feeds), wanted, options)
         return cast("dict[str, Value]", found)
 
@@ -84,9 +87,14 @@ def _inferred(model: bytes) -> bytes | None:
         return None
 
 
+def _called(domain: str, op: str, operands: list[Any], attributes: dict[str, Any]) -> list[Any]:
+    """What the child asks of us: an operator of the user's own."""
+    return call_own(OWN[domain, op], 0, operands, attributes)
+
+
 def _ask(child: Child, timeout: float, verb: str, *arguments: Any) -> Any:
     try:
-        return child.ask(timeout, verb, *arguments)
+        return child.ask(timeout, verb, *arguments, called=_called)
     except Refused as refused:
         if refused.kind == "InputError":
             raise InputError(refused.words) from None

@@ -6,15 +6,17 @@ it is first asked for.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import onnx
 
 from onnxgrad.errors import InputError
 from onnxgrad.verify.reference.evaluate import Reference
 from onnxgrad.verify.reference.kernels import CONTRACTIONS, ROUNDED
+from onnxgrad.verify.reference.own import OWN
 
+Ask: TypeAlias = Callable[[str, str, list[Any], dict[str, Any]], list[Any]]
 _KEPT = 2  # float64 weights are large: the original and the candidate
 
 
@@ -24,8 +26,15 @@ class References:
     def __init__(self) -> None:
         self._open: OrderedDict[str, Reference] = OrderedDict()
 
-    def open(self, key: str, model: bytes | bytearray | str) -> None:
-        """Compile a model: its serialized bytes, or a path whose external data is read as well."""
+    def open(
+        self, ask: Ask, key: str, model: bytes | bytearray | str, own: list[tuple[str, str]]
+    ) -> None:
+        """Compile a model: its serialized bytes, or a path whose external data is read as well.
+        `own`: operators that our parent computes, when we `ask` it.
+        """
+        OWN.clear()
+        for domain, op in own:
+            OWN[domain, op] = _asking(ask, domain, op)
         while len(self._open) >= _KEPT:
             self._open.popitem(last=False)
         self._open[key] = Reference(_read(model))
@@ -43,6 +52,13 @@ class References:
         jittered = ROUNDED if options.pop("everywhere") else CONTRACTIONS
         found = reference.run(feeds, jittered=jittered, **options)
         return found if outputs is None else {name: found[name] for name in outputs}
+
+
+def _asking(ask: Ask, domain: str, op: str) -> Callable[..., tuple[Any, ...]]:
+    def run(*operands: Any, **attributes: Any) -> tuple[Any, ...]:
+        return tuple(ask(domain, op, list(operands), attributes))
+
+    return run
 
 
 def infer_types(model: bytes | bytearray) -> bytes:

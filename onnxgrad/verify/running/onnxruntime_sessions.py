@@ -64,6 +64,11 @@ class Sessions:
             level.ORT_ENABLE_ALL if config["optimize"] else level.ORT_DISABLE_ALL
         )
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        for library in config.get("libraries", ()):
+            try:
+                options.register_custom_ops_library(library)
+            except Exception as error:  # noqa: BLE001  # onnxruntime's own class
+                return {"library": library, "why": " ".join(str(error).split())}
         on_cpu = provider == "CPUExecutionProvider"
         if not on_cpu:
             options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")

@@ -12,12 +12,14 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from onnxgrad.errors import NotProved
 from onnxgrad.limits import current, size_text
 from onnxgrad.verify.running.wire import receive, send
+from onnxgrad.wording import option
 
 
 class RunFailed(NotProved):
@@ -52,6 +54,7 @@ for name, folder in {packages!r}.items():
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = [folder]
 from onnxgrad.verify.running.child import main
+from onnxgrad.wording import option
 main()
 """
 
@@ -108,8 +111,15 @@ class Child:
             except BrokenPipeError:  # what was left unsent goes nowhere
                 continue
 
-    def ask(self, timeout: float, verb: str, *arguments: Any) -> Any:
-        """One request, bound by `timeout` seconds and by the limits in force.
+    def ask(
+        self,
+        timeout: float,
+        verb: str,
+        *arguments: Any,
+        called: Callable[..., Any] | None = None,
+    ) -> Any:
+        """One request, bound by `timeout` seconds and by the limits in force; `called` answers what
+        the child asks of us meanwhile.
 
         Raises LimitReached when the deadline of all work passes, RunFailed(killed | timeout |
         memory) when the child is lost otherwise, Refused when it answers with a failure.
@@ -123,6 +133,9 @@ class Child:
                 # counts
                 send(self.requests, (verb, 0 if self.kind == "cuda" else limits.memory, *arguments))
                 status, *answer = receive(self.answers)
+                while status == "call" and called is not None:
+                    send(self.requests, _answer(called, answer))
+                    status, *answer = receive(self.answers)
         except (EOFError, BrokenPipeError) as error:
             code = self.process.wait()
             said = self._said()
@@ -187,6 +200,14 @@ class Refused(Exception):
         self.words = words
 
 
+def _answer(called: Callable[..., Any], asked: list[Any]) -> tuple[str, Any]:
+    """What a function of the user's gives, or how it failed: they see it as the node's failure."""
+    try:
+        return "ok", called(*asked)
+    except Exception as error:  # noqa: BLE001  # whatever it raises, the node has no result
+        return "failed", (type(error).__name__, " ".join(str(error).split())[:300])
+
+
 def _obituary(lost: str, code: int, timeout: float, said: str) -> str:
     if lost == "timeout":
         return f"no answer within {timeout:g} s"
@@ -208,7 +229,8 @@ def _close(descriptor: int) -> None:
 
 def needs_more_memory() -> str:
     """What happened to a run that memory did not suffice for."""
-    return f"it needs more memory than {size_text(current().memory)} (--max-memory)"
+    raised = option("--max-memory", "max_memory=")
+    return f"it needs more memory than {size_text(current().memory)} ({raised})"
 
 
 def _resident(pid: int) -> int:

@@ -13,11 +13,13 @@ import numpy as np
 
 from onnxgrad.errors import InputError
 from onnxgrad.limits import SECONDS, current
+from onnxgrad.verify.running.libraries import LIBRARIES
 from onnxgrad.verify.running.model_source import Model, sendable, source_of
 from onnxgrad.verify.running.onnxruntime_sessions import CACHED_SESSIONS
 from onnxgrad.verify.running.pool import held
 from onnxgrad.verify.running.process import Child, Refused, RunFailed, needs_more_memory
 from onnxgrad.verify.values import Feeds, Value
+from onnxgrad.wording import input_option
 
 
 class RuntimeMissing(InputError):
@@ -110,7 +112,7 @@ class Session:
         ]
         if missing:
             raise InputError(
-                f"input {missing[0]!r} got no value; give one with --input {missing[0]}=FILE"
+                f"input {missing[0]!r} got no value; give one with {input_option(missing[0])}"
             )
         wanted = None if outputs is None else list(outputs)
         found = self._ask(timeout, "run", _all_plain(feeds), wanted)
@@ -183,9 +185,7 @@ def open_session(
     if provider not in PROVIDERS:
         raise InputError(f"unknown provider {provider!r}: choose one of {', '.join(PROVIDERS)}")
     if not 1 <= threads <= MOST_THREADS:
-        raise InputError(
-            f"threads (--threads) must be a number from 1 to {MOST_THREADS}, not {threads}"
-        )
+        raise InputError(f"threads must be a number from 1 to {MOST_THREADS}, not {threads}")
     digest, payload = source_of(model)
     config = {
         "provider": PROVIDERS[provider],
@@ -194,14 +194,20 @@ def open_session(
         "threads": threads,
         "options": dict(session_options),
         "keep": keep,
+        "libraries": list(LIBRARIES),
     }
-    key = f"{digest} {optimize} {threads} {sorted(session_options.items())}"
+    key = f"{digest} {optimize} {threads} {sorted(session_options.items())} {list(LIBRARIES)}"
     with _held(provider) as child:
         # by sessions of other models, which come back when they are wanted
         if child.resident() > current().memory / 4:
             child.kill()
     with _held(provider) as child:
         info = _ask(child, timeout, "load", "open", key, sendable(payload), config)
+    if "library" in info:
+        raise InputError(
+            f"onnxruntime cannot load the custom operators of {info['library']}: "
+            f"{_plain_words(info['why'])}"
+        )
     if "missing" in info:
         raise InputError(_how_to_get(info["missing"], info["available"]))
     placement = info["placement"]

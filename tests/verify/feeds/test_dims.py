@@ -37,7 +37,7 @@ def test_formulas_follow_their_symbols() -> None:
     assert evaluate("2*past + new - 1", {"past": 3, "new": 4}) == 9
     assert evaluate("n // 2", {"n": 7}) == 3
     assert evaluate("n - 9", {"n": 7}) == 0
-    with pytest.raises(InputError, match="--dim q=SIZE"):
+    with pytest.raises(InputError, match=r"dims=\{'q': size\}"):
         evaluate("q", {})
 
 

@@ -78,6 +78,8 @@ def test_conv_of_one_and_three_axes() -> None:
         "strides = [2, 2], output_shape = [9, 10]",
         'strides = [2, 2], auto_pad = "SAME_UPPER"',
         'strides = [2, 2], auto_pad = "SAME_LOWER"',
+        'strides = [4, 5], auto_pad = "SAME_UPPER"',
+        'strides = [4, 2], auto_pad = "SAME_LOWER"',
         "dilations = [2, 1], strides = [1, 2]",
     ],
 )

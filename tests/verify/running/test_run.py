@@ -179,7 +179,7 @@ def test_refusals_are_one_line_without_onnxruntimes_clutter(model: bytes, stage:
 def test_feeds_that_do_not_fit() -> None:
     with pytest.raises(RunFailed, match=r"tensor\(double\)"):
         run(parse(NEG), {"x": np.ones(1)})
-    with pytest.raises(InputError, match="--input x=FILE"):
+    with pytest.raises(InputError, match=r"inputs=\{'x': array\}"):
         run(parse(NEG), {})
 
 

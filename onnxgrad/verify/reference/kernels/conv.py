@@ -88,7 +88,8 @@ def _placement(call: Call, full: list[int], same: list[int]) -> tuple[list[int],
     mode = call["auto_pad"] or "NOTSET"
     shape = call["output_shape"]
     if shape is None and mode in ("SAME_UPPER", "SAME_LOWER"):
-        shape = same
+        # onnxruntime and onnx's inference crop, and add nothing where a kernel is below its stride
+        shape = [min(wished, f) for wished, f in zip(same, full, strict=True)]
     if shape is None:
         pads = call["pads"] if call["pads"] and mode == "NOTSET" else [0] * (2 * rank)
         return list(pads[:rank]), [f - pads[a] - pads[a + rank] for a, f in enumerate(full)]

@@ -1,0 +1,236 @@
+"""How near is near enough: bounds of the user's own, for two models that are not meant to be equal.
+
+float16 against float32, int8 against float: no calibrated tolerance fits what rounding on purpose
+costs. Element by element (`atol`, `rtol`), or by a measure of a whole output:
+
+    |a - b| <= atol + rtol * |a|         as numpy.testing.assert_allclose has it, a the original
+    cosine   <a, b> / (|a| |b|)          at least the bound
+    psnr     20 log10(max|a| / rms(a - b)) in dB, at least the bound
+    top1     the share of rows (along the last axis) whose largest element is at the same place;
+             where a row of the original has several, any of them
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from onnxgrad.errors import InputError
+from onnxgrad.verify.values import is_float
+from onnxgrad.wording import option
+
+Array = np.ndarray[Any, Any]
+# one number for all outputs of floats, or one per output
+PerOutput = float | Mapping[str, float] | None
+_METRIC = re.compile(r"(?:(?P<output>.+):)?(?P<metric>\w+)=(?P<least>[^=]+)", re.DOTALL)
+_EXACT = 2.0**53
+_MOST = {"cosine": 1.0, "psnr": math.inf, "top1": 1.0}
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a measure says: `off` against `limit`, where, how both are told, and how many elements
+    (of top1: rows) it looked at; with none of them it says nothing.
+    """
+
+    off: float
+    limit: float
+    at: int
+    found: str
+    wanted: str
+    compared: int
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What is allowed for one output. `named`: it was named, so this holds for integers too."""
+
+    atol: float | None = None
+    rtol: float | None = None
+    metrics: tuple[tuple[str, float], ...] = ()
+    named: bool = False
+
+    def judges(self, a: Array) -> bool:
+        """Whether it is meant for such values: those that are rounded, or whose output was named.
+
+        Integers that float64 does not hold have to be equal.
+        """
+        if is_float(a) or a.dtype.kind == "c":
+            return True
+        largest = max(int(a.max(initial=0)), -int(a.min(initial=0))) if a.dtype.kind in "biu" else 0
+        return self.named and a.dtype.kind in "biu" and largest < _EXACT
+
+    def scores(self, a: Array, b: Array) -> list[Score]:
+        """Every measure, of two arrays of one shape in float64 or integers; what is not finite is
+        at the same places of both, and left out.
+        """
+        found = [_METRICS[name](a, b, least) for name, least in self.metrics]
+        if self.atol is not None or self.rtol is not None:
+            found.append(_close(a, b, self.atol or 0.0, self.rtol or 0.0))
+        return found
+
+    def __str__(self) -> str:
+        said = [f"{name}={least:g}" for name, least in self.metrics]
+        for name in ("atol", "rtol"):
+            if getattr(self, name) is not None:
+                said.append(f"{name}={getattr(self, name):g}")
+        return " ".join(said)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The bounds of a comparison: one for all outputs of floats, and those of single outputs."""
+
+    common: Bound | None = None
+    own: Mapping[str, Bound] = field(default_factory=dict)
+
+    @staticmethod
+    def of(atol: PerOutput, rtol: PerOutput, metrics: str | Iterable[str] | None) -> Bounds:
+        """From the arguments of `verify`. Raises InputError for what is no bound."""
+        texts = [metrics] if isinstance(metrics, str) else list(metrics or ())
+        said: dict[str | None, dict[str, Any]] = {}
+        for name, given in (("atol", atol), ("rtol", rtol)):
+            for output, value in _by_output(name, given).items():
+                said.setdefault(output, {})[name] = value
+        for text in texts:
+            output, metric = _metric(text)
+            own = said.setdefault(output, {})
+            own["metrics"] = (*own.get("metrics", ()), metric)
+        common = said.pop(None, None)
+        named = {str(name): Bound(**own, named=True) for name, own in said.items()}
+        return Bounds(None if common is None else Bound(**common), named)
+
+    def check(self, outputs: Collection[str]) -> None:
+        """Raises InputError for a bound of an output that there is not."""
+        for name in self.own:
+            if name not in outputs:
+                raise InputError(
+                    f"a bound is given for {name!r}, which is no output (outputs: "
+                    f"{', '.join(outputs)})"
+                )
+
+    def bound(self, output: str) -> Bound | None:
+        """What is allowed for an output; None: what the proof itself allows."""
+        return self.own.get(output, self.common)
+
+    def over(self, limits: Mapping[str, float]) -> dict[str, float | Bound]:
+        """The proof's own tolerances, by output, but where something else is allowed."""
+        return {name: self.bound(name) or limit for name, limit in limits.items()}
+
+    def __bool__(self) -> bool:
+        return self.common is not None or bool(self.own)
+
+    def __str__(self) -> str:
+        all_of_them = [] if self.common is None else [str(self.common)]
+        return ", ".join([*all_of_them, *(f"{name}: {own}" for name, own in self.own.items())])
+
+
+def _by_output(name: str, given: PerOutput) -> dict[str | None, float]:
+    if given is None:
+        return {}
+    found = dict(given) if isinstance(given, Mapping) else {None: given}
+    for value in found.values():
+        if not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+            where = option(f"--{name}", name)
+            raise InputError(f"{where}: a number from 0 on is wanted, not {value!r}")
+    return {output: float(value) for output, value in found.items()}
+
+
+def _metric(text: str) -> tuple[str | None, tuple[str, float]]:
+    match = _METRIC.fullmatch(text)
+    known = " or ".join(f"{name}=LEAST" for name in _MOST)
+    where = option("--metric", "metric:")
+    if match is None or match["metric"] not in _MOST:
+        raise InputError(f"{where} {text[:80]!r}: write {known}, with OUTPUT: before it for one")
+    try:
+        least = float(match["least"])
+    except ValueError:
+        least = math.nan
+    if not 0 < least <= _MOST[match["metric"]] or math.isinf(least):
+        most = f" up to {_MOST[match['metric']]:g}" if _MOST[match["metric"]] < math.inf else ""
+        raise InputError(f"{where} {text[:80]!r}: the least is a number above 0{most}")
+    return match["output"], (match["metric"], least)
+
+
+# ---- the measures --------------------------------------------------------------------------------
+
+
+def _finite(a: Array, b: Array) -> tuple[Array, Array]:
+    """The elements that are finite in both, in float64, as vectors."""
+    x, y = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
+    both = np.isfinite(x) & np.isfinite(y)
+    return x[both], y[both]
+
+
+def _furthest(a: Array, b: Array) -> int:
+    """The place of the largest difference among finite elements."""
+    x, y = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
+    both = np.isfinite(x) & np.isfinite(y)
+    gap = np.abs(np.subtract(x, y, where=both, out=np.zeros_like(x)))
+    return int(np.argmax(gap)) if gap.size else 0
+
+
+def _close(a: Array, b: Array, atol: float, rtol: float) -> Score:
+    x, y = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
+    both = np.isfinite(x) & np.isfinite(y)
+    gap = np.abs(np.subtract(x, y, where=both, out=np.zeros_like(x)))
+    allowed = atol + rtol * np.abs(np.where(both, x, 0.0))
+    # where nothing is allowed, any difference is too much
+    over = np.where(gap > 0, np.inf, 0.0)
+    np.divide(gap, allowed, out=over, where=allowed > 0)
+    at = int(np.argmax(over)) if over.size else 0
+    if not over.size:
+        return Score(0.0, 1.0, at, "0", "", 0)
+    # the largest of the differences that are furthest from, or nearest to, what is allowed there
+    return Score(float(over[at]), 1.0, at, f"{gap[at]:.1e}", f"{allowed[at]:.1e}", int(both.sum()))
+
+
+def _cosine(a: Array, b: Array, least: float) -> Score:
+    x, y = _finite(a, b)
+    lengths = float(np.linalg.norm(x) * np.linalg.norm(y))
+    wanted = f"≥ {least:g}"
+    if np.array_equal(x, y):  # a vector of zeros has no direction
+        return Score(0.0, 1.0 - least, 0, "cosine 1", wanted, x.size if lengths else 0)
+    cosine = float(x @ y) / lengths if lengths else 0.0
+    return Score(1.0 - cosine, 1.0 - least, _furthest(a, b), f"cosine {cosine:.6g}", wanted, x.size)
+
+
+def _psnr(a: Array, b: Array, least: float) -> Score:
+    x, y = _finite(a, b)
+    peak = float(np.abs(x).max(initial=0.0))
+    error = math.sqrt(float(np.mean((x - y) ** 2))) if x.size else 0.0
+    limit, wanted = 10.0 ** (-least / 20), f"≥ {least:g} dB"
+    if not error:
+        return Score(0.0, limit, 0, "psnr inf", wanted, x.size if peak else 0)
+    ratio = error / peak if peak else math.inf
+    found = f"psnr {-20 * math.log10(ratio):.4g} dB" if peak else "psnr -inf"
+    return Score(ratio, limit, _furthest(a, b), found, wanted, x.size)
+
+
+def _top1(a: Array, b: Array, least: float) -> Score:
+    width = a.shape[-1] if a.ndim else 1
+    x, y = a.reshape(-1, width), b.reshape(-1, width)
+    known = ~(np.isnan(x.astype(np.float64)).any(axis=1) if x.size else np.zeros(len(x), bool))
+    rows = int(known.sum()) if width > 1 else 0  # of one element each says nothing
+    wanted = f"≥ {least:g}"
+    if not rows:
+        return Score(0.0, 1.0 - least, 0, "top1 of no rows", wanted, 0)
+    chosen = np.argmax(y, axis=1)
+    best = x[np.arange(len(x)), chosen] == x.max(axis=1)
+    wrong = known & ~best
+    share = float(wrong.sum()) / rows
+    row = int(np.argmax(wrong)) if wrong.any() else 0
+    at = row * width + int(np.argmax(x[row]))
+    return Score(share, 1.0 - least, at, f"top1 {1 - share:.6g}", wanted, rows)
+
+
+_METRICS: dict[str, Callable[[Array, Array, float], Score]] = {
+    "cosine": _cosine,
+    "psnr": _psnr,
+    "top1": _top1,
+}

@@ -1,0 +1,103 @@
+"""Operators of the user's own in the float64 reference: numpy functions, which run where they were
+registered.
+
+The reference itself runs in a child process, which knows none of the user's modules; there each of
+these operators asks the parent (`running.child`, `Child.ask`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+import onnx
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir import domains
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_NOT_KNOWN = "is not a registered function/op"  # as onnxruntime words it
+OWN: dict[tuple[str, str], Callable[..., Any]] = {}
+
+
+def kernel(name: str) -> Callable[[_F], _F]:
+    """Say what an operator of your own computes, for proofs and for `check_gradient`: a numpy
+    function of its operands, with its attributes as keywords.
+
+    `name` is "my.domain::Op". An operand that is left out arrives as None. Floats arrive, and are
+    expected, in float64, whatever the file declares, so that a change shows that rounding would
+    hide. Several outputs are a tuple. Where onnxruntime does not know the operator (`custom_ops`),
+    its leg of a proof does not run, which the verdict says. Raises InputError for an operator that
+    ONNX defines: what that computes is not yours to say.
+
+    >>> @onnxgrad.kernel("my.domain::Power")
+    ... def power(x, *, exponent=2.0):
+    ...     return x**exponent
+    >>> model = onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17, "my.domain": 1]>
+    ... g (float[3] x) => (float[3] y) { z = my.domain.Power <exponent = 3.0> (x)  y = Neg(z) }''')
+    >>> onnxgrad.verify(model, model).legs["float64"].ran
+    True
+    """
+    key = domains.split_name(name)
+    if onnx.defs.has(key[1], key[0]):
+        raise InputError(
+            f"kernel({name!r}): ONNX says what {name} computes; an operator of your own has a "
+            'domain, as in "my.domain::Op"'
+        )
+
+    def register(function: _F) -> _F:
+        OWN[key] = function
+        return function
+
+    return register
+
+
+def own_operators(model: onnx.ModelProto) -> list[str]:
+    """The operators in a model, its functions and nested graphs that a function of the user's
+    computes.
+    """
+    if not OWN:
+        return []
+    functions = {(domains.canonical(f.domain), f.name) for f in model.functions}
+    found = {
+        domains.full_name(node.domain, node.op_type): None
+        for nodes in (model.graph.node, *(f.node for f in model.functions))
+        for node in _all(nodes)
+        if (key := (domains.canonical(node.domain), node.op_type)) in OWN and key not in functions
+    }
+    return list(found)
+
+
+def unknown_to_onnxruntime(model: onnx.ModelProto, reason: str) -> str:
+    """The user's own operators of a model, where onnxruntime refused it for the `reason` that it
+    does not know some operator; else empty.
+    """
+    return ", ".join(own_operators(model)) if _NOT_KNOWN in reason else ""
+
+
+def _all(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _all(graph.node)
+
+
+def call_own(
+    function: Callable[..., Any], outputs: int, operands: list[Any], attributes: dict[str, Any]
+) -> list[Any]:
+    """What the user's function answers: so many arrays. Whatever it raises goes to the caller, and
+    TypeError where it answers something else.
+    """
+    found = function(*operands, **attributes)
+    listed = list(found) if isinstance(found, tuple) else [found]
+    if len(listed) < outputs:
+        raise TypeError(f"the kernel gives {len(listed)} of {outputs} outputs")
+    made = [v if v is None or isinstance(v, list) else np.asarray(v) for v in listed]
+    for value in made:
+        if isinstance(value, np.ndarray) and value.dtype == object and value.size:
+            strings = all(isinstance(item, str) for item in value.flat)
+            if not strings:
+                raise TypeError("the kernel gives something that is no array")
+    return made
