@@ -20,6 +20,13 @@ EPSILON: dict[int, float] = {
     TensorProto.FLOAT: 2.0**-23,
     TensorProto.DOUBLE: 2.0**-52,
 }
+# the smallest number with all its digits
+NORMAL: dict[int, float] = {
+    TensorProto.BFLOAT16: 2.0**-126,
+    TensorProto.FLOAT16: 2.0**-14,
+    TensorProto.FLOAT: 2.0**-126,
+    TensorProto.DOUBLE: 2.0**-1022,
+}
 # how many bindings over constants one value may be computed from
 _REACH = 100
 
@@ -32,11 +39,14 @@ def reason_of_rounding(exact: Any, dtype: int, name: str) -> str | None:
     beside it. Only dead channels may vanish, those below the last digit of the last digit of the
     whole: trained networks have many.
     """
-    wide = np.asarray(exact, np.longdouble)
+    exact = np.asarray(exact)
     with np.errstate(all="ignore"):
-        rounded = wide.astype(numpy_dtype(dtype)).astype(np.longdouble)
-        if not np.isfinite(rounded).all():
+        narrow = exact.astype(numpy_dtype(dtype))
+        if not np.isfinite(narrow).all():
             return f"{name} is not finite"
+        if not ((np.abs(narrow) < NORMAL[dtype]) & (exact != 0)).any():
+            return None  # each element is right to half of its last digit, and so is every slice
+        wide, rounded = exact.astype(np.longdouble), narrow.astype(np.longdouble)
         error = np.square(rounded - wide)
         size = np.square(wide)
         epsilon = EPSILON[dtype]

@@ -14,7 +14,7 @@ import numpy as np
 from onnx import TensorProto, numpy_helper
 
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.types import Array, numpy_dtype
+from onnxgrad.ir.types import Array, byte_count, numpy_dtype
 
 _Operands = Sequence[Any]
 
@@ -131,12 +131,30 @@ def _constant_of_shape(b: Binding, o: _Operands) -> Any:
 
 def _cast(b: Binding, o: _Operands) -> Any:
     source, target = o[0].dtype, numpy_dtype(b.attr("to"))
-    # out of range float to int, and rounding to or from 8 bits and less, differ between libraries
+    # rounding to or from 8 bits and less, like what is out of an integer's range, differs between
+    # libraries
     exact = source.kind in "biu" and target.kind in "biuf" and target.itemsize >= 4
     exact = exact or (
         source.kind == "f" and target.kind == "f" and min(source.itemsize, target.itemsize) >= 4
     )
     return o[0].astype(target) if exact else None
+
+
+def truncated(b: Binding) -> Array | None:
+    """A Cast of constant floats to integers that can hold them: every library cuts off alike. None
+    for all else.
+    """
+    x = b.operand(0)
+    if not b.is_op("Cast") or x is None or byte_count(x.type) is None:
+        return None
+    a: Any = x.const
+    target: Any = numpy_dtype(b.attr("to"))
+    if a is None or a.dtype.kind != "f" or a.dtype.itemsize < 4 or target.kind not in "iu":
+        return None
+    limits = np.iinfo(target)
+    fits = bool(((a >= float(limits.min)) & (a < float(limits.max))).all())
+    cut: Array | None = a.astype(target) if fits else None
+    return cut
 
 
 def _plain(a: Any) -> bool:

@@ -30,7 +30,7 @@ class Touched:
     neighbours: list[Binding]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Attempt:
     """A law at one place. `where` names the place for people, and is put into words only when they
     are told of it; what is emitted tells of `sources`.
@@ -64,7 +64,7 @@ class Attempt:
         if answer is not None and not isinstance(answer, Decline):
             answer = _unless_declined(lambda: mapping(answer))
         if isinstance(answer, Decline):
-            trace.missed(self.law, str(self.where), answer.reason)
+            trace.missed(self.law, self.where, answer.reason)
         if not answer or isinstance(answer, Decline):
             emitter.discard()
             return None
@@ -143,6 +143,7 @@ def _in_scope(v: Var, block: BindingBlock) -> bool:
     return True
 
 
+@lru_cache(maxsize=1024)
 def fault_of(build: Callable[..., Any]) -> type[OnnxgradError]:
     """The error for what a rewriter did wrong: a user's is the input, one of this package is our
     own fault.

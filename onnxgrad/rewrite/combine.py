@@ -16,7 +16,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.attempt import Attempt, call_arguments, fault_of, replacements
-from onnxgrad.rewrite.captures import heads, value_of
+from onnxgrad.rewrite.captures import Captured, heads, value_of
 from onnxgrad.rewrite.match import match_binding
 from onnxgrad.rewrite.pattern import Pattern
 from onnxgrad.rewrite.trace import Decline, Trace, decline
@@ -59,6 +59,20 @@ def combine(pattern: Pattern, *, by: Key) -> Callable[[Callable[..., Any]], Fami
     matched bindings, or `group`, the branches. `by` receives the captures by name (and `root`) and
     returns the group's key; None leaves the branch out, and so does `decline("why")`, which says
     why. The function may decline too.
+
+    >>> from onnxgrad import P, capture, combine, op
+    >>> x, w = capture("x w")
+    >>> @combine(P.Mul(x, w), by=lambda x: x)
+    ... def stacked(x, w):
+    ...     # x * w1, x * w2, ... of vectors of one size: one product, its rows
+    ...     rows = op.Mul(x[0], op.Concat(*[op.Unsqueeze(v, [0]) for v in w], axis=0))
+    ...     return [op.Squeeze(r, [0]) for r in op.Split(rows, [1] * len(w), outputs=len(w))]
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
+    ... g (float[4] x, float[4] a, float[4] b) => (float[4] y, float[4] z) {
+    ...   y = Mul (x, a)  z = Mul (x, b) }''')
+    >>> found = onnxgrad.optimize(model, passes=[stacked], merge="always")
+    >>> [n.op_type for n in found.graph.node].count("Mul")
+    1
     """
     return lambda build: Family(build.__name__, pattern, by, build)
 
@@ -72,25 +86,26 @@ def apply_family(
     counts = trace.of(family.name)
     started = time.perf_counter()
     emitted: list[Binding] = []
-    buckets: dict[tuple[BindingBlock, Hashable], list[Binding]] = {}
+    buckets: dict[tuple[BindingBlock, Hashable], list[Branch]] = {}
     ops = heads(family.pattern)
     for b in list(block.walk()):
         if ops is not None and (b.domain, b.op) not in ops:
             continue
         counts.tried += 1
-        key = _key(family, b)
+        key, captured = _key(family, b)
         if isinstance(key, Decline):
-            trace.missed(family.name, str(b), key.reason)
+            trace.missed(family.name, b, key.reason)
         elif key is not None:
             counts.matched += 1
-            buckets.setdefault((b.block, key), []).append(b)
-    for key, members in buckets.items():
+            buckets.setdefault((b.block, key), []).append(Branch(b, captured))
+    fired = len(trace.firings)
+    for (_, key), members in buckets.items():
         left = members
         while len(left) >= min_branches and not trace.stopped:
-            branches = _still(family, left, key[1])
+            branches = left if len(trace.firings) == fired else _still(family, left, key)
             taken = independent([branch.root for branch in branches])
             group = [branch for branch in branches if branch.root in taken]
-            left = [branch.root for branch in branches if branch.root not in taken]
+            left = [branch for branch in branches if branch.root not in taken]
             if len(group) < min_branches:
                 if len(left) >= len(members):
                     break
@@ -100,24 +115,23 @@ def apply_family(
     return emitted
 
 
-def _key(family: Family, b: Binding) -> Hashable | Decline | None:
+def _key(family: Family, b: Binding) -> tuple[Hashable | Decline | None, Captured]:
     captured = next(match_binding(family.pattern, b), None)
     if captured is None:
-        return None
+        return None, {}
     try:
-        return family.by(**call_arguments(family.by, {**captured, "root": b}))
+        return family.by(**call_arguments(family.by, {**captured, "root": b})), captured
     except Decline as declined:
-        return declined
+        return declined, captured
 
 
-def _still(family: Family, members: Sequence[Binding], key: Hashable) -> list[Branch]:
+def _still(family: Family, members: Sequence[Branch], key: Hashable) -> list[Branch]:
     """The members that are still there and still belong to the group after earlier rewrites."""
     branches = []
-    for b in members:
-        if b.is_live and _key(family, b) == key:
-            captured = next(match_binding(family.pattern, b), None)
-            if captured is not None:
-                branches.append(Branch(b, captured))
+    for b in [member.root for member in members if member.root.is_live]:
+        found, captured = _key(family, b)
+        if found == key:
+            branches.append(Branch(b, captured))
     return branches
 
 

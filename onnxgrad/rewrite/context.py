@@ -190,6 +190,18 @@ def rewrite_bindings(
     an InputError that names the rewriter. Values that the new bindings need from further down are
     hoisted by the schedule; a match whose replacement would close a cycle is refused. Raises
     InternalError naming the rewriter when it does not terminate.
+
+    >>> from onnxgrad import P, PatternContext, capture, op, rewrite_bindings
+    >>> x = capture("x")
+    >>> s, c = P.Sin(x), P.Cos(x)
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
+    ... g (float[N] x) => (float[N] y, float[N] z) { y = Sin (x)  z = Cos (x) }''')
+    >>> def by_sine(m):
+    ...     # Cos(x) = Sin(x + pi / 2)
+    ...     return {c: op.Sin(m[x] + float(np.pi / 2))}
+    >>> found = rewrite_bindings(PatternContext(s, c), by_sine, model)
+    >>> sorted(n.op_type for n in found.graph.node)
+    ['Add', 'Sin', 'Sin']
     """
     trace = trace or Trace()
     return _over(model, lambda block: _rewrite_block(context, rewriter, block, trace))
@@ -207,6 +219,14 @@ def rewrite_call(
     Program in place).
 
     `rewriter` is called as a `@rewrite` rule is: with the captures it names, and `root`.
+
+    >>> from onnxgrad import P, capture, op, rewrite_call
+    >>> x = capture("x")
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
+    ... g (float[N] x) => (float[N] y) { y = Softsign (x) }''')
+    >>> found = rewrite_call(P.Softsign(x), lambda x: x / (op.Abs(x) + 1.0), model)
+    >>> [n.op_type for n in found.graph.node]
+    ['Abs', 'Add', 'Div']
     """
     rule = rewrite(pattern, shrinks=shrinks)(rewriter)
     return _over(model, lambda block: apply_rules(block, [rule], trace or Trace()))

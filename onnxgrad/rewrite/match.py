@@ -30,6 +30,11 @@ from onnxgrad.rewrite.pattern import (
 _PERMUTED = 5
 
 
+def may_match(pattern: Pattern, binding: Binding) -> bool:
+    """False where a look at the operators tells that `match_binding` finds nothing."""
+    return type(pattern) is not Call or _operators_fit(pattern, binding)
+
+
 def match_binding(
     pattern: Pattern, binding: Binding, found: Captured | None = None
 ) -> Iterator[Captured]:

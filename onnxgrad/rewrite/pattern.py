@@ -159,7 +159,12 @@ class Not(Pattern):
 
 
 def capture(names: str) -> Any:
-    """Captures for the names in a space-separated string: one, or a tuple of them."""
+    """Captures for the names in a space-separated string: one, or a tuple of them.
+
+    >>> x, w = onnxgrad.capture("x w")
+    >>> x.name, w.name
+    ('x', 'w')
+    """
     made = tuple(Capture(n) for n in names.split())
     return made[0] if len(made) == 1 else made
 
@@ -167,6 +172,19 @@ def capture(names: str) -> Any:
 class _Operators:
     """`P.Op(operand patterns, attribute=value or capture)`; `P.any_of("Relu", "Tanh")(x)`;
     `P.domain("d").Op(...)`.
+
+    Operand patterns are captures, other patterns, numbers, or None for one that is left out;
+    attributes may be captured too. Where several values may stand, an `Each`.
+
+    >>> from onnxgrad import P, capture
+    >>> x, w, b = capture("x w b")
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
+    ... g (float[N,4] x, float[4,5] w, float[5] b) => (float[N,5] y) {
+    ...   p = MatMul (x, w)  y = Add (p, b) }''')
+    >>> to_gemm = lambda x, w, b: onnxgrad.op.Gemm(x, w, b)
+    >>> found = onnxgrad.rewrite_call(P.Add(P.MatMul(x, w), b), to_gemm, model)
+    >>> [n.op_type for n in found.graph.node]
+    ['Gemm']
     """
 
     def __init__(self, domain: str = "") -> None:

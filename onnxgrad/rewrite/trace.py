@@ -18,6 +18,9 @@ class Decline(Exception):
 def decline(reason: str) -> Decline:
     """For a law that matched but must not fire, to return or to raise; `--explain` shows the
     reason.
+
+    >>> onnxgrad.decline("the weight is no matrix").reason
+    'the weight is no matrix'
     """
     return Decline(reason)
 
@@ -91,11 +94,14 @@ class Trace:
         """Record a firing."""
         self.firings.append(Firing(len(self.firings) + 1, self.pass_name, rule, where))
 
-    def missed(self, rule: str, where: str, reason: str) -> None:
-        """Record a near miss, once."""
+    def missed(self, rule: str, where: object, reason: str) -> None:
+        """Record a near miss, once; `where` is put into words only where they are asked for."""
         if self.explain:
-            self.declined[(rule, where, reason)] = None
+            self.declined[(rule, str(where), reason)] = None
 
     def of(self, rule: str) -> RuleCounts:
         """The counts of one rule."""
-        return self.counts.setdefault(rule, RuleCounts())
+        found = self.counts.get(rule)
+        if found is None:
+            found = self.counts[rule] = RuleCounts()
+        return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.attempt import Attempt, Touched, call_arguments, fault_of, replacements
 from onnxgrad.rewrite.captures import Captured, heads, value_of
-from onnxgrad.rewrite.match import match_binding
+from onnxgrad.rewrite.match import match_binding, may_match
 from onnxgrad.rewrite.pattern import Pattern
 from onnxgrad.rewrite.trace import Trace
 
@@ -76,6 +76,18 @@ def rewrite(
     match alone by returning None, that value itself, an empty mapping, or `decline("why")`.
     Anything else is an InputError that names the function. Without `shrinks` the rule is one-shot:
     it never fires on what it emitted itself.
+
+    >>> from onnxgrad import P, capture, op, rewrite
+    >>> x = capture("x")
+    >>> @rewrite(P.Abs(P.Neg(x)))
+    ... def abs_of_neg(x):
+    ...     '''Abs(Neg(x)) = Abs(x), of any shape and dtype'''
+    ...     return op.Abs(x)
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
+    ... g (float[N] x) => (float[N] y) { n = Neg (x)  y = Abs (n) }''')
+    >>> found = onnxgrad.optimize(model, passes=[abs_of_neg, "remove-unused"])
+    >>> [n.op_type for n in found.graph.node]
+    ['Abs']
     """
     if not isinstance(pattern, Pattern):
         raise InputError(
@@ -96,8 +108,10 @@ def apply_rules(
 
     `where` limits the roots at which they may fire.
     """
-    rules_at = _by_operator(rules)
-    work = _Worklist(b for b in block.walk() if rules_at(b))
+    rules_at, ops = _by_operator(rules)
+    work = _Worklist(
+        list(block.walk()) if ops is None else [b for b in block.walk() if (b.domain, b.op) in ops]
+    )
     fuel = Fuel(_FUEL_FLOOR + _FUEL_PER_BINDING * len(work))
     makers: dict[Binding, str] = {}
     fired = 0
@@ -128,8 +142,12 @@ def apply_rules(
     return fired
 
 
-def _by_operator(rules: Sequence[Rule]) -> Callable[[Binding], Sequence[Rule]]:
-    """Of `rules`, in their order, those that may fire at a binding."""
+def _by_operator(
+    rules: Sequence[Rule],
+) -> tuple[Callable[[Binding], Sequence[Rule]], Container[tuple[str, str]] | None]:
+    """Of `rules`, in their order, those that may fire at a binding; and the operators at which
+    any may, None for all.
+    """
     known = [(rule, heads(rule.pattern)) for rule in rules]
     anywhere = [rule for rule, ops in known if ops is None]
     table = {
@@ -137,13 +155,15 @@ def _by_operator(rules: Sequence[Rule]) -> Callable[[Binding], Sequence[Rule]]:
         for _, named in known
         for key in named or ()
     }
-    return lambda b: table.get((b.domain, b.op), anywhere)
+    return lambda b: table.get((b.domain, b.op), anywhere), None if anywhere else table
 
 
 def fire(rule: Rule, binding: Binding, trace: Trace) -> Touched | None:
     """Try one rule at one binding, in every way that it matches, until one fires."""
     counts = trace.of(rule.name)
     counts.tried += 1
+    if not may_match(rule.pattern, binding):
+        return None
     started = time.perf_counter()
     try:
         for captured in match_binding(rule.pattern, binding):

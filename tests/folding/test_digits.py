@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
-from onnxgrad.folding.digits import reason_of_rounding
+from onnxgrad.folding.digits import EPSILON, NORMAL, reason_of_rounding
+from onnxgrad.ir.types import numpy_dtype
 from tests.rewriting import Done, apply, assert_same_results, model_of
 
 NAMES = {"float16": np.float16, "float": np.float32, "double": np.float64}
@@ -131,3 +133,12 @@ def test_the_measure_of_lost_digits() -> None:
     )
     assert not lost(np.zeros((2, 3))) and not lost(np.zeros((0, 3)))
     assert not lost([1e-44 / 3, 1.0]) and lost([[1e-44 / 3], [1e-36]])
+
+
+@pytest.mark.parametrize("dtype", [TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE])
+def test_numbers_with_all_their_digits_need_no_second_look(dtype: int) -> None:
+    least = NORMAL[dtype]
+    assert least == float(np.finfo(numpy_dtype(dtype)).tiny)
+    edge = np.array([least * (1 - EPSILON[dtype] / 4), -least, 0.0], np.longdouble)
+    assert reason_of_rounding(edge, dtype, "w") is None
+    assert reason_of_rounding(edge * EPSILON[dtype] * 1.3, dtype, "w") is not None

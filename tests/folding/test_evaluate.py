@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxgrad.folding.evaluate import _RULES, MOVES, evaluate
+from onnxgrad.folding.evaluate import _RULES, MOVES, evaluate, truncated
 from onnxgrad.ir.load import load
 from onnxgrad.verify import RunFailed, run
 
@@ -198,3 +199,27 @@ def test_what_libraries_may_round_differently_is_left_to_onnxruntime(
     op: str, operands: list[Any], attrs: dict[str, Any]
 ) -> None:
     assert answers(op, operands, **attrs)[0] is None
+
+
+@pytest.mark.parametrize(
+    ("values", "fits"),
+    [
+        ([1.5, -2.5, 0.0, -0.0], True),
+        ([2147483520.0, -2147483648.0], True),
+        ([2147483648.0], False),
+        ([np.nan], False),
+        ([-np.inf], False),
+    ],
+)
+def test_floats_are_cut_off_where_the_integers_hold_them(values: list[float], fits: bool) -> None:
+    graph = "g () => (int32[N] y) <float[%d] c = {%s}> { y = Cast<to = 6>(c) }"
+    array = np.array(values, np.float32)
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> '
+        + graph % (len(values), ", ".join("0" for _ in values))
+    )
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(array, "c"))
+    found = truncated(next(iter(load(model).main.bindings)))
+    assert (found is not None) is fits
+    if found is not None:
+        np.testing.assert_array_equal(found, run(model, {})["y"], strict=True)
