@@ -17,7 +17,6 @@ import numpy as np
 from onnxgrad.errors import InputError
 from onnxgrad.grad.rules._common import pad
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.like import shape_of
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 
@@ -40,6 +39,13 @@ class Geometry:
     def extent(self) -> tuple[int, ...]:
         """The dilated kernel, which must be known."""
         return tuple((k - 1) * d + 1 for k, d in zip(self.kernel or (), self.dilations))
+
+    def missing(self, long: Sequence[int], short: Sequence[int]) -> list[int]:
+        """By how many positions the last window reaches past the end of each long axis; negative
+        where it leaves some unread.
+        """
+        parts = zip(short, self.strides, self.extent, self.fixed_begin, long)
+        return [(a - 1) * s + e - b - size for a, s, e, b, size in parts]
 
     @property
     def is_fixed(self) -> bool:
@@ -132,10 +138,7 @@ def onto_long(short: Var, w: Var, like: Var, geo: Geometry, group: int) -> Var:
     options: dict[str, Any] = {"group": group, "strides": geo.strides, "dilations": geo.dilations}
     if o is not None and d is not None and geo.is_fixed and not isinstance(geo.begin, Var):
         # what reaches past the end is cropped; what no window reaches is zero
-        cropped = [
-            (a - 1) * s + e - b - size
-            for a, s, e, b, size in zip(o, geo.strides, geo.extent, geo.begin, d)
-        ]
+        cropped = geo.missing(d, o)
         extra = [max(-c, 0) for c in cropped]
         fits = all(x < max(s, dil) for x, s, dil in zip(extra, geo.strides, geo.dilations))
         result = op.ConvTranspose(
@@ -159,9 +162,6 @@ def onto_long(short: Var, w: Var, like: Var, geo: Geometry, group: int) -> Var:
     return op.Slice(result, first, last, np.arange(2, n + 2))
 
 
-_LETTERS = "xyz"
-
-
 def onto_short(long: Var, w: Var, like: Var, geo: Geometry, group: int) -> Var:
     """Conv of `long` by `w` with the spatial sizes of `like`: the transpose of `onto_long`."""
     d, o = spatial(long), spatial(like)
@@ -174,109 +174,18 @@ def onto_short(long: Var, w: Var, like: Var, geo: Geometry, group: int) -> Var:
         or isinstance(geo.begin, Var)
         or isinstance(geo.end, Var)
     ):
-        result = _conv_padded(long, w, geo, options)
+        result = padded_conv(long, w, geo, options)
         return op.Slice(result, np.zeros(n, np.int64), op.Shape(like, start=2), np.arange(2, n + 2))
-    missing = [
-        (a - 1) * s + e - b - size
-        for a, s, e, b, size in zip(o, geo.strides, geo.extent, geo.begin, d)
-    ]
+    missing = geo.missing(d, o)
     result = op.Conv(long, w, pads=[*geo.begin, *(max(m, 0) for m in missing)], **options)
     if all(-m < s for m, s in zip(missing, geo.strides)):
         return result
     return op.Slice(result, [0] * n, list(o), list(range(2, n + 2)))
 
 
-def _conv_padded(long: Var, w: Var, geo: Geometry, options: dict[str, Any]) -> Var:
+def padded_conv(long: Var, w: Var, geo: Geometry, options: dict[str, Any]) -> Var:
     if isinstance(geo.begin, Var) or isinstance(geo.end, Var):
         none = np.zeros(2, np.int64)
         long = pad(long, op.Concat(none, geo.begin, none, geo.end, axis=0))
         return op.Conv(long, w, **options)
     return op.Conv(long, w, pads=[*geo.begin, *geo.end], **options)
-
-
-def weight_gradient(long: Var, short: Var, w: Var, geo: Geometry, group: int) -> Var:
-    """sum over batch and positions of long[n, c, o s + k d - begin] short[n, m, o], as (M, C /
-    group, kernel).
-
-    A Conv of `long` by `short` with batch and channel axes swapped, stride and dilation swapped.
-    """
-    n = len(geo.strides)
-    if group == 1 and _is_pointwise(geo):
-        product = _pointwise_product(long, short, geo)
-        if product is not None:
-            return product
-    kernels = _batch_second(short, n)
-    data = _batch_second(long, n) if group == 1 else _batch_per_group(long, group, n)
-    options: dict[str, Any] = {"group": group, "strides": geo.dilations, "dilations": geo.strides}
-    d, o = spatial(long), spatial(short)
-    if d is not None and o is not None and geo.is_fixed and not isinstance(geo.begin, Var):
-        missing = [
-            (a - 1) * s + e - b - size
-            for a, s, e, b, size in zip(o, geo.strides, geo.extent, geo.begin, d)
-        ]
-        result = op.Conv(data, kernels, pads=[*geo.begin, *(max(m, 0) for m in missing)], **options)
-        exact = all(-m < dil for m, dil in zip(missing, geo.dilations))
-    else:
-        result = _conv_padded(data, kernels, geo, options)
-        exact = False
-    if not exact:
-        kernel: Any = op.Shape(w, start=2) if geo.kernel is None else list(geo.kernel)
-        result = op.Slice(result, [0] * n, kernel, list(range(2, n + 2)))
-    return _batch_second(result, n)
-
-
-def _is_pointwise(geo: Geometry) -> bool:
-    """A kernel of one pixel without padding."""
-    padded = (
-        isinstance(geo.begin, Var) or isinstance(geo.end, Var) or any(geo.begin) or any(geo.end)
-    )
-    return not padded and geo.kernel is not None and all(k == 1 for k in geo.kernel)
-
-
-def _pointwise_product(long: Var, short: Var, geo: Geometry) -> Var | None:
-    """short @ long^T over batch and positions, 3 to 9 times faster than the Conv; None where sizes
-    are not known.
-
-    With strides by Einsum, which needs fewer nodes for the few pixels that are left.
-    """
-    n, o = len(geo.strides), spatial(short)
-    if all(s == 1 for s in geo.strides):
-        flat = [0, -1]
-        m, c = (op.Reshape(_batch_second(v, n), flat) for v in (short, long))
-        product = op.Gemm(m, c, transB=1)
-    elif o is not None and n <= len(_LETTERS):
-        last = [(size - 1) * s + 1 for size, s in zip(o, geo.strides)]
-        read = op.Slice(long, [0] * n, last, list(range(2, n + 2)), list(geo.strides))
-        at = _LETTERS[:n]
-        product = op.Einsum(short, read, equation=f"nm{at},nc{at}->mc")
-    else:
-        return None
-    return op.Unsqueeze(product, list(range(2, n + 2)))
-
-
-def _batch_second(v: Var, n: int) -> Var:
-    """Batch and channel swapped; `n` spatial axes."""
-    return op.Transpose(v, perm=[1, 0, *range(2, n + 2)])
-
-
-def _batch_per_group(v: Var, group: int, n: int) -> Var:
-    """(N, C, D) as (C / group, group N, D)."""
-    shape: Any = shape_of(v)
-    spatial_axes = range(3, n + 3)
-    if isinstance(shape, np.ndarray):
-        batch, channels, *sizes = (int(d) for d in shape)
-        split: Any = np.array([batch, group, channels // group, *sizes], np.int64)
-        joined: Any = np.array([channels // group, group * batch, *sizes], np.int64)
-    else:
-        sizes_now = op.Shape(v, start=2)
-        channels_now = op.Div(op.Shape(v, start=1, end=2), np.array([group], np.int64))
-        split = op.Concat(
-            op.Shape(v, start=0, end=1),
-            np.array([group], np.int64),
-            channels_now,
-            sizes_now,
-            axis=0,
-        )
-        joined = op.Concat(channels_now, np.array([-1], np.int64), sizes_now, axis=0)
-    swapped = op.Transpose(op.Reshape(v, split), perm=[2, 1, 0, *spatial_axes])
-    return op.Reshape(swapped, joined)

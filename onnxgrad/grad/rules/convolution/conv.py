@@ -10,12 +10,12 @@ from onnxgrad.grad.rules._geometry import (
     Geometry,
     geometry,
     kernel_of,
-    onto_long,
     onto_short,
     spatial,
     spatial_rank,
-    weight_gradient,
 )
+from onnxgrad.grad.rules.convolution._input_gradient import input_gradient
+from onnxgrad.grad.rules.convolution._weight_gradient import weight_gradient
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
@@ -26,11 +26,25 @@ def _bias(g: Var, y: Var, x: Var, w: Var, b: Var, binding: Binding) -> Var:
     return op.ReduceSum(g, [0, *range(2, n + 2)], keepdims=0)
 
 
+def _check_channels(binding: Binding, x: Var, w: Var, axis: int, times: int) -> None:
+    """Raises InputError unless x has the channels that w takes, `times` its axis `axis`, as far as
+    both are known: shape inference lets such models pass.
+    """
+    given, taken = (v.shape[a] if v.shape else None for v, a in ((x, 1), (w, axis)))
+    if isinstance(given, int) and isinstance(taken, int) and given != times * taken:
+        raise InputError(
+            f"no gradient of '{binding}': {x.name} has {given} channels, and {w.name} takes "
+            f"{times * taken}"
+        )
+
+
 def _conv_x(g: Var, y: Var, x: Var, w: Var, group: int, binding: Binding) -> Var:
-    return onto_long(g, w, x, geometry(binding, kernel_of(w, binding), x, y), group)
+    _check_channels(binding, x, w, 1, group)
+    return input_gradient(g, w, x, geometry(binding, kernel_of(w, binding), x, y), group)
 
 
 def _conv_w(g: Var, y: Var, x: Var, w: Var, group: int, binding: Binding) -> Var:
+    _check_channels(binding, x, w, 1, group)
     return weight_gradient(x, g, w, geometry(binding, kernel_of(w, binding), x, y), group)
 
 
@@ -74,10 +88,12 @@ def _transposed_geometry(binding: Binding, x: Var, y: Var, w: Var) -> Geometry:
 
 
 def _transpose_x(g: Var, y: Var, x: Var, w: Var, group: int, binding: Binding) -> Var:
+    _check_channels(binding, x, w, 0, 1)
     return onto_short(g, w, x, _transposed_geometry(binding, x, y, w), group)
 
 
 def _transpose_w(g: Var, y: Var, x: Var, w: Var, group: int, binding: Binding) -> Var:
+    _check_channels(binding, x, w, 0, 1)
     return weight_gradient(g, x, w, _transposed_geometry(binding, x, y, w), group)
 
 
