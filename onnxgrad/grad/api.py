@@ -11,6 +11,7 @@ from onnxgrad.grad.prepare import Seed
 from onnxgrad.grad.request import Target, Wrt
 from onnxgrad.grad.segments import Choice
 from onnxgrad.grad.stops import Stop
+from onnxgrad.ir.collector import collector_paused
 from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.limits import limited
@@ -53,8 +54,12 @@ def gradient(
     a value that is not floating-point, no unique target. Warns when no requested value reaches the
     target, and when `wrt` holds a target with `seed="input"`: `y_grad` is then the new input, so
     that the adjoint of `y` is returned as `y_grad_2`.
+
+    >>> model = onnxgrad.gradient("models/training/mlp.onnx", "params,!*.bias", "loss")
+    >>> [v.name for v in model.graph.output]
+    ['loss', '0.weight_grad', '2.weight_grad', '4.weight_grad']
     """
-    with limited(timeout, max_memory):
+    with limited(timeout, max_memory), collector_paused():
         program = load_own(model)
         check_room(program, model)
         found = differentiate(
@@ -73,4 +78,5 @@ def gradient(
     for value in found.seeds:  # the input of that name is ours: nobody can have seen it coming
         if value in found.adjoints:
             warnings.warn(renamed(value, found.adjoints[value], names), stacklevel=2)
-    return like(found.program, model)
+    with collector_paused():
+        return like(found.program, model)

@@ -18,6 +18,7 @@ from onnxgrad.grad.request import Target, Wrt
 from onnxgrad.grad.segments import Choice
 from onnxgrad.grad.sequences import zeros_of
 from onnxgrad.grad.stops import Stop, cut_off
+from onnxgrad.grad.variable import variable
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.collector import collector_paused
@@ -58,19 +59,25 @@ def differentiate(
     aside: Collection[str] = (),
     stop: Stop = None,
     replaced: bool = False,
+    detached: Collection[str] = (),
 ) -> Gradient:
     """`gradient` on a Program, which is changed (or replaced, when its opset has to be raised); see
     there.
 
-    aside: names of values that `wrt` does not mean. replaced: others will give the values of what
-    `wrt` means, so that Constants among it become initializers.
+    aside: names of values that `wrt` does not mean; detached: of those at which gradients stop.
+    replaced: others will give the values of what `wrt` means, so that Constants among it become
+    initializers.
     """
     with collector_paused(), blaming(program.proto):
         task = prepare(
             program,
-            Question(wrt, target, seed, checkpoint, ste, simplify, names, aside, stop, replaced),
+            Question(
+                wrt, target, seed, checkpoint, ste, simplify, names, aside, stop, replaced, detached
+            ),
         )
-        answer = _walk(task)
+        # rules may compute ahead of time from a weight only if it stays what it is
+        with variable(task.asked if replaced else ()):
+            answer = _walk(task)
         finish(task)
         return answer
 

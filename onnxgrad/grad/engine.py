@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias, cast
 
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.grad.bodies import has_body, open_call, refuse_bomb
 from onnxgrad.grad.calling import partials
+from onnxgrad.grad.chains import closed
 from onnxgrad.grad.registry import GradientRule, missing, naming, rule_of
 from onnxgrad.grad.sequences import add_up_sequences
 from onnxgrad.grad.unbroadcast import contradict, fit
@@ -79,24 +80,34 @@ def edges(binding: Binding) -> list[Var]:
     return [v for i, v in inputs if v is not None and rule.has_formula(i) and has_gradient(v.type)]
 
 
-def influenced(block: BindingBlock, sources: Iterable[Var]) -> set[Var]:
+# of each binding, the values that adjoints go to from it: asked once for several walks
+Paths: TypeAlias = Mapping[Binding, Sequence[Var]]
+
+
+def paths_of(block: BindingBlock) -> Paths:
+    """The `edges` of every binding of a block, as long as nothing about it changes."""
+    return {b: edges(b) for b in block.bindings}
+
+
+def influenced(block: BindingBlock, sources: Iterable[Var], paths: Paths | None = None) -> set[Var]:
     """What depends differentiably on `sources`."""
     block.schedule()
+    paths = paths_of(block) if paths is None else paths
     found = set(sources)
     for b in block.bindings:
-        if any(v in found for v in edges(b)):
+        if not found.isdisjoint(paths[b]):
             found.update(v for v in b.outputs if v is not None and has_gradient(v.type))
     return found
 
 
-def reaching(block: BindingBlock, targets: Iterable[Var]) -> set[Var]:
+def reaching(block: BindingBlock, targets: Iterable[Var], paths: Paths | None = None) -> set[Var]:
     """What `targets` depend on differentiably."""
     block.schedule()
-    found = set(targets)
+    found: set[Var | None] = set(targets)
     for b in reversed(block.bindings):
-        if any(v in found for v in b.outputs if v is not None):
-            found.update(edges(b))
-    return found
+        if not found.isdisjoint(b.outputs):
+            found.update(edges(b) if paths is None else paths[b])
+    return cast(set[Var], found)
 
 
 def open_calls(
@@ -114,13 +125,14 @@ def open_calls(
     kept: set[Var] = {*targets, *sources, *others}
     anchors: list[Binding] = []
     while True:
-        needed = influenced(block, sources) & reaching(block, targets)
+        paths = paths_of(block)
+        needed = influenced(block, sources, paths) & reaching(block, targets, paths)
         unknown = [
             v
             for v in sources
             if v.type is None or (isinstance(v.type, TensorType) and v.shape is None)
         ]
-        needed |= reaching(block, unknown) if unknown else set()
+        needed |= reaching(block, unknown, paths) if unknown else set()
         calls = [
             b
             for b in block.bindings
@@ -150,8 +162,8 @@ def backward(
     `wanted` may hold values of enclosing blocks. Raises InputError for an operator without a rule
     and for a rule that answers what cannot be.
     """
-    block.schedule()
-    needed = influenced(block, wanted) & reaching(block, seeds)
+    paths = paths_of(block)
+    needed = influenced(block, wanted, paths) & reaching(block, seeds, paths)
     arrived: dict[Var, list[Any]] = {v: [g] for v, g in seeds.items() if v in needed}
     adjoints: dict[Var, Any] = {}
     at = emitter()
@@ -164,8 +176,13 @@ def backward(
             None if v is None or v not in arrived else _total(v, arrived, adjoints)
             for v in b.outputs
         ]
-        asked = [v for v in edges(b) if v in needed]
+        asked = [v for v in paths[b] if v in needed]
         if not asked:
+            continue
+        # of what is recomputed, the bindings of a chain are not at hand
+        whole = closed(b, g[0], needed, wanted) if isinstance(view, AsKept) else None
+        if whole is not None:
+            arrived.setdefault(whole[0], []).append(whole[1])
             continue
         rule = rule_of(b)
         if rule is None:
@@ -208,16 +225,15 @@ def _partials(
         with naming(rule, forward):
             return _block_partials(rule, read, g, asked, originals)
     wanted = [v in asked and rule.has_formula(i) for i, v in enumerate(forward.inputs)]
+    result: list[tuple[Var, Any]] = []
     with naming(rule, forward):
         found = partials(rule, read, g, wanted)
-    result: list[tuple[Var, Any]] = []
-    for i, (v, partial) in enumerate(zip(forward.inputs, found, strict=True)):
-        if v is None or partial is None or not wanted[i]:
-            continue
-        if isinstance(partial, Var) and isinstance(v.type, TensorType):
-            with naming(rule, forward):
+        for i, (v, partial) in enumerate(zip(forward.inputs, found, strict=True)):
+            if v is None or partial is None or not wanted[i]:
+                continue
+            if isinstance(partial, Var) and isinstance(v.type, TensorType):
                 partial = fit(partial, v, rule.name, rule.broadcasts, forward, i)
-        result.append((v, partial))
+            result.append((v, partial))
     return result
 
 

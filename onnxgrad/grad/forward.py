@@ -9,9 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnxgrad.errors import InputError
-from onnxgrad.grad.differentiation import differentiate
-from onnxgrad.grad.opset import raise_opset
+from onnxgrad.grad.differentiation import Gradient, differentiate
+from onnxgrad.grad.products import (
+    Products,
+    check_names,
+    drop_input,
+    drop_outputs,
+    drop_parts,
+    with_target,
+)
 from onnxgrad.grad.request import Target, Wrt
 from onnxgrad.grad.simplify import simplify
 from onnxgrad.ir.interop.given_back import check_room, like
@@ -28,18 +34,35 @@ def jvp(
 
     `wrt` and `target` as for `gradient`; targets may have any shape. Tangents are named by `names`.
     The result is of the kind given. Raises InputError as `gradient` does.
+
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
+    ... g (float[N] x) => (float[N] y) { y = Tanh (x) }''')
+    >>> forward = onnxgrad.jvp(model)
+    >>> [v.name for v in forward.graph.input], [v.name for v in forward.graph.output]
+    (['x', 'x_tangent'], ['y', 'y_tangent'])
     """
     program = load_own(model)
     check_room(program, model)
-    return like(_tangents(program, wrt, target, names), model)
+    return like(tangents(program, wrt, target, names).program, model)
 
 
-def _tangents(program: Program, wrt: Wrt, target: Target, names: str) -> Program:
-    if names.count("{}") != 1:
-        raise InputError(f"names must hold {{}} once, for the value's name; it is {names!r}")
-    program, _ = raise_opset(program)
+def tangents(program: Program, wrt: Wrt, target: Target, names: str = "{}_tangent") -> Products:
+    """`jvp` on a Program, which is changed or replaced."""
+    check_names(names)
+    program, target, parts = with_target(program, target)
     outputs, original = len(program.main.outputs), set(program.main.bindings)
     backward = differentiate(program, wrt, target, seed="input", simplify=False, names="{}_adjoint")
+    made = pushed_forward(backward, outputs, names)
+    block = made.program.main
+    drop_parts(block, parts)
+    simplify(made.program, [v for v in block.vars() if v.name in made.tangents], original)
+    return made
+
+
+def pushed_forward(backward: Gradient, outputs: int, names: str) -> Products:
+    """J v, from J'u with u as an input, whose adjoints are the outputs from number `outputs` on;
+    both go. Not simplified.
+    """
     forward = differentiate(
         backward.program,
         list(backward.seeds.values()),
@@ -51,19 +74,19 @@ def _tangents(program: Program, wrt: Wrt, target: Target, names: str) -> Program
     program = forward.program
     block = program.main
     values = {v.name: v for v in block.vars()}
-    for v in block.outputs[outputs : outputs + len(backward.adjoints)]:
-        v.returned -= 1
-    del block.outputs[outputs : outputs + len(backward.adjoints)]
-    block.touch()
+    drop_outputs(block, outputs, len(backward.adjoints))
     for result, seed in backward.seeds.items():
-        block.replace(values[seed], values[result])
-        block.inputs.remove(values[seed])
+        drop_input(block, values[seed], values[result])
     block.remove_unused()
+    inputs = {}
     for value, adjoint in backward.adjoints.items():
         given = values[forward.seeds[adjoint]]
-        block.replace(given, block.add_input(program.names.fresh(names.format(value)), given.type))
-        block.inputs.remove(given)
+        moved = block.add_input(program.names.fresh(names.format(value)), given.type)
+        drop_input(block, given, moved)
+        inputs[value] = moved.name
+    results = {}
     for result, seed in backward.seeds.items():
-        rename(values[forward.adjoints[seed]], program.names.fresh(names.format(result)))
-    simplify(program, [values[v] for v in backward.adjoints if v in values], original)
-    return program
+        made = values[forward.adjoints[seed]]
+        rename(made, program.names.fresh(names.format(result)))
+        results[result] = made.name
+    return Products(program, "jvp", tuple(results), results, inputs, notes=backward.notes)

@@ -24,6 +24,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var, names_of
 from onnxgrad.laws.quantized.operators import LAWS
+from onnxgrad.wording import option
 
 SHADOWED = "Shadowed"
 _MOVES = frozenset(
@@ -185,10 +186,12 @@ def why_zero(
     ]
     integer = next((b for b in between if (b.domain, b.op) in LAWS and b.op not in _EDGES), None)
     if integer is not None:
-        return (
-            f"'{integer}' computes with integers: run `onnxgrad optimize MODEL --passes legalize "
-            "-o OUT` first, then differentiate OUT with ste=True, --ste"
+        first = option(
+            "run `onnxgrad optimize MODEL --passes legalize -o OUT` first, then differentiate OUT "
+            "with --ste",
+            'differentiate `optimize(model, passes="legalize")` with ste=True',
         )
+        return f"'{integer}' computes with integers: {first}"
     alive = influenced(block, sources)
     place = {b: i for i, b in enumerate(block.bindings)}
 
@@ -209,5 +212,5 @@ def _why_it_ends(at: Binding, ste: bool) -> str:
     if at.domain == INTERNAL and at.inputs[0] is not None:
         return f"gradients stop at '{at.inputs[0].name}'"
     if at.op in _ROUNDS and not ste:
-        return f"'{at}' rounds; ste=True, --ste, passes its gradient straight through"
+        return f"'{at}' rounds; {option('--ste', 'ste=True')} passes its gradient straight through"
     return f"'{at}' passes no gradient"

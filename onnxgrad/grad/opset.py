@@ -26,13 +26,13 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.ir.weights import load_weights
+from onnxgrad.laws.opsets.convert import OLDEST, convert, own_weights
 
 # axes of reductions are operands from here on, ScatterND and ScatterElements add since 16
 OPSET = 18
 # the oldest IR version that allows it in onnxruntime's eyes is older; metadata of nodes needs 10,
 # which is optional
 _IR_VERSION = 8
-_WEIGHTS_ARE_NO_INPUTS = 4
 # what onnx.version_converter passes over: PRelu's slopes were one per channel
 _SLOPES_BROADCAST = 7
 # where operators that onnx.version_converter does not know, and that no version changed, wait
@@ -45,15 +45,35 @@ _LARGE = 1 << 16
 def raise_opset(program: Program) -> tuple[Program, str]:
     """The program at opset 18 or above, and a note when it had to be converted ("" otherwise).
 
-    Names, metadata and doc strings are carried over where the converted model still has the node.
-    Raises InputError when onnx.version_converter cannot convert the model, or is known to convert
-    it wrongly.
+    In place, by `laws.opsets`, from opset 7 on. What is older, and a Scan with a batch axis, is
+    onnx.version_converter's; names, metadata and doc strings are carried over where its result
+    still has the node. Raises InputError when the model cannot be converted.
     """
-    _own_weights(program)
+    own_weights(program)
     # without an operator of the default domain any version will do
     program.opsets.setdefault("", OPSET)
-    if program.opset >= OPSET:
+    before = program.opset
+    if before >= OPSET:
         return program, ""
+    if before < OLDEST or (before < batched_scan.SINCE and _has_scan(program)):
+        raised, opened = _by_onnx(program)
+    else:
+        raised, opened = program, raised_functions.open_changed(program, OPSET)
+        convert(program, OPSET)
+    note = f"opset raised from {before} to {OPSET}: the gradient needs its operators"
+    if opened:
+        note += f"; the calls of {', '.join(opened)} are opened, whose operators changed in between"
+    return raised, note
+
+
+def _has_scan(program: Program) -> bool:
+    return any(b.is_op("Scan") for block in program.blocks() for b in block.bindings)
+
+
+def _by_onnx(program: Program) -> tuple[Program, list[str]]:
+    """The program as onnx.version_converter raises it, and the functions whose calls were opened
+    for that.
+    """
     batched = program.opset < batched_scan.SINCE
     if batched:
         batched_scan.refuse_batched_scans(program)
@@ -72,10 +92,7 @@ def raise_opset(program: Program) -> tuple[Program, str]:
         _align_slopes(raised)
     _type_numbers(raised)
     raised.folder, raised.path = program.folder, program.path
-    note = f"opset raised from {program.opset} to {OPSET}: the gradient needs its operators"
-    if opened:
-        note += f"; the calls of {', '.join(opened)} are opened, whose operators changed in between"
-    return raised, note
+    return raised, opened
 
 
 def _converted(program: Program, source: ModelProto) -> ModelProto:
@@ -140,20 +157,6 @@ def _put_back(aside: list[tuple[TensorProto, bool]], model: ModelProto) -> None:
         if model.graph.input[i].name in stand:
             del model.graph.input[i]
     model.graph.initializer.extend(t for t, _ in aside)
-
-
-def _own_weights(program: Program) -> None:
-    """Below IR 4 a weight had to be listed as an input, which nobody could feed; from IR 4 on
-    anybody could.
-    """
-    if program.ir_version >= _WEIGHTS_ARE_NO_INPUTS:
-        return
-    program.ir_version = _IR_VERSION
-    block = program.main
-    for v in [v for v in block.inputs if v.initializer is not None]:
-        block.inputs.remove(v)
-        v.is_input = False
-    block.touch()
 
 
 def _align_slopes(program: Program) -> None:

@@ -41,9 +41,9 @@ class Question:
     """What is asked of a program: see `gradient`. Raises InputError for a seed or names that cannot
     be.
 
-    aside: values that `wrt` cannot mean, such as the constants of a loss. stop: where gradients
-    stop. replaced: others will give the values of what is asked for, so that Constants among it
-    become initializers.
+    aside: values that `wrt` cannot mean, such as the constants of a loss; detached: those of them
+    at which gradients stop. stop: where gradients stop. replaced: others will give the values of
+    what is asked for, so that Constants among it become initializers.
     """
 
     wrt: Wrt
@@ -56,6 +56,7 @@ class Question:
     aside: Collection[str] = ()
     stop: Stop = None
     replaced: bool = False
+    detached: Collection[str] = ()
 
     def __post_init__(self) -> None:
         if self.seed not in ("ones", "input"):
@@ -126,6 +127,7 @@ def prepare(program: Program, question: Question) -> Prepared:
     hoist_requested(program, question.wrt)
     own_values = {v.name: v for v in block.vars() if v.name not in not_meant}
     stops = find_stops(block, question.stop, own_values)
+    stops += [v for v in block.vars() if v.name in question.detached]
     stopped = stop_at(block, stops)
     targets = [stopped.get(v, v) for v in targets]
     anchors: list[Binding] = []

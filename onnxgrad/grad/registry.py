@@ -15,6 +15,7 @@ from onnxgrad.errors import InputError, InternalError, OnnxgradError
 from onnxgrad.ir import attributes, domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.laws.quantized.operators import WITHOUT_FORM
+from onnxgrad.wording import option
 
 Formula = Callable[..., Any]
 Kind = Literal["vjp", "vjp_all", "vjp_blocks", "zero", "body"]
@@ -104,13 +105,24 @@ def vjp(
     schema. `compares`: a formula asks which operands equal a result, as that of a maximum does;
     under checkpointing it then reads both from one computation, for two may differ in the last bit.
     Raises InputError when the operator has a rule already and `replace` is not set.
+
+    `g` is the adjoint of the output, of its shape; `y` the output; then the operands, None where
+    left out. A partial has its operand's shape, before broadcasting is undone.
+
+    >>> from onnxgrad import kernel, vjp
+    >>> vjp("my.domain::Cube", lambda g, y, x: g * 3.0 * x * x)
+    >>> _ = kernel("my.domain::Cube")(lambda x: x**3)
+    >>> model = onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17, "my.domain": 1]>
+    ... g (float[N] x) => (float[N] y) { y = my.domain.Cube (x) }''')
+    >>> onnxgrad.check_gradient(model).verdict
+    'agrees'
     """
     if not any(formulas):
         raise InputError(
             f'vjp("{name}") has no formula: declare it with zero("{name}") if its '
             "derivative is zero"
         )
-    domain, op = split_name(name)
+    domain, op = domains.split_name(name)
     broad = (domain == "" and op in _BROADCASTING) if broadcasts is None else broadcasts
     _add(
         GradientRule(domain, op, "vjp", formulas, fill, many, broad, since, notes, compares),
@@ -132,8 +144,16 @@ def vjp_all(
 ) -> None:
     """Register one function `f(g, y, xs, attributes by name ...)` that returns a list with one
     partial per input.
+
+    >>> from onnxgrad import kernel, vjp_all
+    >>> vjp_all("my.domain::Total", lambda g, y, xs: [g for x in xs])
+    >>> _ = kernel("my.domain::Total")(lambda *xs: sum(xs))
+    >>> model = onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17, "my.domain": 1]>
+    ... g (float[N] a, float[N] b) => (float[N] y) { y = my.domain.Total (a, b) }''')
+    >>> onnxgrad.check_gradient(model).verdict
+    'agrees'
     """
-    domain, op = split_name(name)
+    domain, op = domains.split_name(name)
     broad = (domain == "" and op in _BROADCASTING) if broadcasts is None else broadcasts
     _add(
         GradientRule(domain, op, "vjp_all", (formula,), fill, many, broad, since, notes, compares),
@@ -150,7 +170,7 @@ def vjp_blocks(
     `g` has one entry per output (None: absent); `wanted` are the values, operands and captures,
     whose partials are asked for.
     """
-    domain, op = split_name(name)
+    domain, op = domains.split_name(name)
     _add(GradientRule(domain, op, "vjp_blocks", (formula,), since=since, notes=notes), replace)
 
 
@@ -164,17 +184,27 @@ def body(
     the call. The answer is the result, or a tuple with one per output (None: not computed). Between
     the requested values and the target the call is replaced by what was emitted, which is
     differentiated in its stead; elsewhere it stays.
+
+    >>> from onnxgrad import body, kernel, op
+    >>> body("my.domain::Swish", lambda x, *, beta=1.0: x * op.Sigmoid(x * beta))
+    >>> _ = kernel("my.domain::Swish")(lambda x, beta=1.0: x / (1 + np.exp(-beta * x)))
+    >>> model = onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17, "my.domain": 1]>
+    ... g (float[N] x) => (float[N] y) { y = my.domain.Swish <beta = 2.0> (x) }''')
+    >>> onnxgrad.check_gradient(model).verdict
+    'agrees'
     """
-    domain, op = split_name(name)
+    domain, op = domains.split_name(name)
     _add(GradientRule(domain, op, "body", (builder,), since=since, notes=notes), replace)
 
 
 def zero(*names: str, notes: str = "") -> None:
     """Declare operators whose derivative is zero almost everywhere (or that have no float input
     at all).
+
+    >>> onnxgrad.zero("my.domain::Bucket", "my.domain::Rank")
     """
     for name in names:
-        domain, op = split_name(name)
+        domain, op = domains.split_name(name)
         _add(GradientRule(domain, op, "zero", notes=notes), replace=False)
 
 
@@ -185,7 +215,7 @@ def rule_of(binding: Binding) -> GradientRule | None:
 
 def find(name: str) -> GradientRule | None:
     """The rule registered under "Op" or "domain::Op"."""
-    return RULES.get(split_name(name))
+    return RULES.get(domains.split_name(name))
 
 
 def rules() -> Iterator[GradientRule]:
@@ -215,7 +245,7 @@ def missing(binding: Binding) -> InputError:
         f"{binding.version}) at "
         f"'{binding}': register one with onnxgrad.vjp(\"{name}\", lambda g, y, {operands}: ...), "
         "one formula per "
-        f'operand, or onnxgrad.zero("{name}"); on the command line --plugin FILE'
+        f'operand, or onnxgrad.zero("{name}"){option(", in a file given with --plugin", "")}'
     )
 
 
@@ -244,14 +274,6 @@ def naming(rule: GradientRule, binding: Binding) -> Iterator[None]:
         raise InputError(f"{text}; are these operands what {rule.name} takes?") from error
 
 
-def split_name(name: str) -> tuple[str, str]:
-    """("my.domain", "Op") of "my.domain::Op"; "ai.onnx" is the default domain ""."""
-    domain, separator, op = name.rpartition("::")
-    if not op or (separator and not domain):
-        raise InputError(f'\'{name}\' is no operator name: write "Op" or "my.domain::Op"')
-    return (domains.canonical(domain), op)
-
-
 def _add(rule: GradientRule, replace: bool) -> None:
     key = (rule.domain, rule.op)
     if key in RULES and not replace:
@@ -260,4 +282,8 @@ def _add(rule: GradientRule, replace: bool) -> None:
             "another in its place"
         )
     caller = sys._getframe(2)  # of `vjp` and the like
-    RULES[key] = dataclasses.replace(rule, module=caller.f_globals.get("__name__", ""))
+    module = caller.f_globals.get("__name__", "")
+    # ours may be of operators newer than the onnx that is installed
+    if not module.startswith("onnxgrad.") and (unknown := domains.unknown_operator(*key)):
+        raise InputError(f"no gradient rule can be given: {unknown}")
+    RULES[key] = dataclasses.replace(rule, module=module)

@@ -20,6 +20,7 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES, TensorType
 from onnxgrad.ir.var import Var
+from onnxgrad.wording import option
 
 Wrt: TypeAlias = "str | Sequence[str] | None"
 Target: TypeAlias = "str | int | Sequence[str | int] | None"
@@ -56,10 +57,10 @@ def find_targets(block: BindingBlock, target: Target, *, scalar: bool) -> list[V
                 f"target '{v.name}' is {v.type or 'of unknown type'}, not a floating-point tensor"
             )
         if scalar and v.shape != ():
+            seed = option("--seed input", 'seed="input"')
             raise InputError(
                 f"target '{v.name}' is {v.type}, not a scalar: reduce it to one, or give its "
-                "adjoint as an input with "
-                'seed="input" (--seed input)'
+                f"adjoint as an input with {seed}"
             )
         found[v] = None
     return list(found)
@@ -171,10 +172,10 @@ def _float_inputs(block: BindingBlock) -> list[Var]:
     if inputs:
         return inputs
     listed = ", ".join(f"{v.name}: {v.type or '?'}" for v in block.inputs) or "none"
+    where = option("--wrt, or --wrt params", 'wrt, or wrt="params"')
     raise InputError(
         f"the model has no floating-point input (inputs: {listed}): name weights or intermediate "
-        "values in "
-        'wrt, or wrt="params" (--wrt params)'
+        f"values in {where}"
     )
 
 
@@ -186,8 +187,8 @@ def _named(block: BindingBlock, entry: str, values: Mapping[str, Var]) -> list[V
         return _matching(entry, values)
     raise InputError(
         f"wrt '{entry}' is no value of the "
-        f"model{did_you_mean(entry, values)}{inside(block, entry)}; `onnxgrad inspect --text` "
-        "lists them"
+        f"model{did_you_mean(entry, values)}{inside(block, entry)}; "
+        f"{option('`onnxgrad inspect --text`', '`print(onnxgrad.load(model).main)`')} lists them"
     )
 
 
@@ -247,7 +248,8 @@ def _no_weight(
     why = why_zero(block, arrays or constants, targets, ste=ste)
     if decisions and not why:
         v, decision = next(iter(decisions.items()))
-        why = f"'{v.name}' is none ({decision.why}); `onnxgrad inspect --weights` lists all"
+        listing = option("`onnxgrad inspect --weights`", "`onnxgrad.weights(model)`")
+        why = f"'{v.name}' is none ({decision.why}); {listing} lists all"
     what = "weight" if decisions else "float initializer or Constant"
     return InputError(
         f'wrt="params": the model has no {what} that reaches the target{": " if why else ""}{why}'

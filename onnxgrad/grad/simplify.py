@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable
 
 from onnxgrad.grad.bodies import fold
+from onnxgrad.grad.variable import variable
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
@@ -54,6 +54,7 @@ LAYOUT = [
     sums.add_of_tiles,
 ]
 RULES = [*ARITHMETIC, *LAYOUT]
+_ALL = [*TRANSPOSES, *RULES, *(law for law in NOOPS if law not in TRANSPOSES)]
 
 
 def simplify(
@@ -67,11 +68,9 @@ def simplify(
     `variables`, the requested initializers, are never folded: their values will be replaced.
     """
     trace = trace or Trace()
-    with _variable(variables):
+    with variable(variables):
         for block in roots(program):
-            apply_rules(
-                block, [*TRANSPOSES, *RULES, *NOOPS], trace, where=lambda b: b not in forward
-            )
+            apply_rules(block, _ALL, trace, where=lambda b: b not in forward)
             _fold_constants(block, forward)
             apply_rules(block, NOOPS, trace, where=lambda b: b not in forward)
             merge_bindings(block, trace, where=lambda b: b not in forward)
@@ -88,16 +87,3 @@ def _fold_constants(block: BindingBlock, forward: Collection[Binding]) -> None:
             if value is not None:
                 block.replace(b.out, value)
                 block.remove(b)
-
-
-@contextmanager
-def _variable(values: Iterable[Var]) -> Iterator[None]:
-    """While this lasts, initializers among `values` are no constants."""
-    weights = [v for v in values if v.initializer is not None]
-    for v in weights:
-        v.variable = True
-    try:
-        yield
-    finally:
-        for v in weights:
-            v.variable = False

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
+from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.like import shape_of, with_type_of
+from onnxgrad.ir.like import fill, shape_of, with_type_of
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.types import FLOAT_DTYPES, Shape, TensorType, Type, dtype_name
+from onnxgrad.ir.types import (
+    FLOAT_DTYPES,
+    Shape,
+    TensorType,
+    Type,
+    dtype_name,
+    element_count,
+)
 from onnxgrad.ir.var import Var
 
 
@@ -88,10 +99,37 @@ def contradict(a: Type | None, b: Type | None) -> bool:
 
 def _sum_over(partial: Var, axes: tuple[int, ...], lead: int) -> Var:
     inner = len(axes) > lead
+    if not inner and _has_rows(partial, lead):
+        return _sum_of_rows(partial, lead)
     result = op.ReduceSum(partial, list(axes), keepdims=int(inner))
     if inner and lead:
         result = op.Squeeze(result, list(range(lead)))
     return result
+
+
+# a row of ones has a column for each row that is added up: more are left to ReduceSum
+_MOST_ROWS = 1 << 16
+
+
+def _has_rows(v: Var, lead: int) -> bool:
+    """Whether the leading axes are worth joining: a product of known sizes in float32."""
+    shape = v.shape or ()
+    rows, columns = element_count(shape[:lead]), element_count(shape[lead:])
+    if v.dtype != TensorProto.FLOAT or rows is None or not columns or len(shape) == lead:
+        return False
+    return 1 < rows <= _MOST_ROWS
+
+
+def _sum_of_rows(v: Var, lead: int) -> Var:
+    """The sum over the leading axes as a product, 1' V, which onnxruntime computes in 0.24 to 0.95
+    of the time of a ReduceSum, and rounds less: of a million rows to 4e-6, where that is off by
+    2e-5 (`scripts/bench_forms.py`).
+    """
+    shape: tuple[Any, ...] = v.shape or ()
+    rows, columns = math.prod(shape[:lead]), math.prod(shape[lead:])
+    flat = v if len(shape) == 2 else op.Reshape(v, [-1, columns])
+    total: Var = op.MatMul(fill(np.array([rows]), 1.0, v.dtype), flat)
+    return total if len(shape) == lead + 1 else op.Reshape(total, np.array(shape[lead:], np.int64))
 
 
 def _unbroadcast_at_run_time(partial: Var, operand: Var) -> Var:

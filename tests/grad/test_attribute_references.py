@@ -13,7 +13,7 @@ from onnxgrad import verify
 from onnxgrad.errors import InputError
 from onnxgrad.grad import check_gradient, gradient
 from onnxgrad.ir.load import load
-from onnxgrad.pipeline.optimize import optimize
+from onnxgrad.report.optimize import optimize
 
 SPARSE = helper.make_sparse_tensor(
     numpy_helper.from_array(np.float32([2, 3]), "s"),

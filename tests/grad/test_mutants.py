@@ -200,3 +200,14 @@ def test_a_state_declared_without_a_dtype() -> None:
     state = model.graph.node[0].attribute[0].g.input[2]
     state.type.tensor_type.elem_type = 0
     assert [v.name for v in gradient(model, seed="input").graph.output] == ["y", "x_grad"]
+
+
+@pytest.mark.parametrize("node", ["Conv (x, w)", "ConvTranspose (x, w)"])
+@pytest.mark.parametrize("wrt", ["x", "w"])
+def test_channels_that_contradict_each_other(node: str, wrt: str) -> None:
+    """Shape inference lets them pass."""
+    model = parse(
+        f"g (float[1,2,6,6] x, float[63,63,3,3] w) => (float y) {{ c = {node} y = ReduceSum <keepdims = 0> (c) }}"
+    )
+    with pytest.raises(InputError, match="x has 2 channels, and w takes 63"):
+        differentiate(load(model.SerializeToString()), [wrt])

@@ -169,7 +169,7 @@ def test_large_weights_in_external_files_stay_there(tmp_path: Path) -> None:
     )
     (tmp_path / "out").mkdir()
     program = gradient(load(tmp_path / "m.onnx"), "params")
-    assert [t.name for t in outside(program.proto)] == ["w"] and program.opset == 18
+    assert "w" in [t.name for t in outside(program.proto)] and program.opset == 18
     save(program, tmp_path / "out" / "g.onnx")
     again = onnx.load(tmp_path / "out" / "g.onnx")
     assert [v.name for v in again.graph.input] == ["x"]

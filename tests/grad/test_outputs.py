@@ -14,6 +14,7 @@ from onnxgrad.grad import check_gradient, gradient
 from onnxgrad.grad.checking import check
 from onnxgrad.verify.reference.evaluate import Reference
 from onnxgrad.verify.reference.in_child import Float64
+from onnxgrad.verify.running import run as onnxruntime
 from onnxgrad.verify.running.process import RunFailed
 from onnxgrad.verify.running.run import run
 from onnxgrad.verify.values import Feeds
@@ -88,14 +89,14 @@ def test_a_name_that_is_taken_is_said() -> None:
 
 def refuse(monkeypatch: pytest.MonkeyPatch, outputs: set[int], stage: str = "run") -> None:
     """onnxruntime takes no model with so many outputs."""
-    real = check.run
+    real = onnxruntime.run
 
     def attempt(model: onnx.ModelProto, *arguments: object, **options: object) -> object:
         if len(model.graph.output) in outputs:
             raise RunFailed(stage, "no kernel")
         return real(model, *arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(check, "run", attempt)
+    monkeypatch.setattr(onnxruntime, "run", attempt)
 
 
 def test_our_result_that_does_not_run_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,10 @@ from onnxgrad.grad import gradient
 from onnxgrad.verify.running.run import run
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "models" / "training"
-# nodes of the gradient graph, Constant and Identity not counted
-NODES = {"mlp": 38, "bert": 555, "vit": 715, "gpt2": 485, "llama": 740, "resnet18": 390}
+# nodes of the gradient graph, Constant and Identity not counted; in resnet18 the products for each pixel of
+# the kernels are quicker than the one Conv with swapped axes that would leave 390; sums over rows are a Reshape and
+# a product with ones, and LayerNormalization has its means as products: quicker than 555, 715 and 485 nodes without
+NODES = {"mlp": 32, "bert": 596, "vit": 760, "gpt2": 514, "llama": 665, "resnet18": 670}
 
 
 @pytest.mark.parametrize("optimize", [True, False])

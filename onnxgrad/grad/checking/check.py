@@ -24,6 +24,7 @@ from onnxgrad.grad.checking.line import Line
 from onnxgrad.grad.checking.probe import Probe, probe_of
 from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.grad.checking.rounding import TOLERANCES, coarsest, second_look
+from onnxgrad.grad.checking.runner import runner
 from onnxgrad.grad.checking.vectors import Flat, flat, values_of, zero_deltas
 from onnxgrad.grad.differentiation import differentiate
 from onnxgrad.grad.reach import values_reaching
@@ -39,7 +40,7 @@ from onnxgrad.verify.feeds.generate import feeds_for
 from onnxgrad.verify.feeds.proof_cases import runnable
 from onnxgrad.verify.reference.in_child import Float64
 from onnxgrad.verify.running.process import RunFailed
-from onnxgrad.verify.running.run import run
+from onnxgrad.wording import option
 
 # the target itself may be off by this many times the tolerance: rounding also moves what a model
 # rounds or picks
@@ -72,8 +73,11 @@ def check_gradient(
     lacks an operator, NotProved where onnxruntime runs the model and refuses the gradient graph,
     and RunFailed or LimitReached where `timeout` (seconds for everything, 300) or `max_memory`
     (half of what there is) does not suffice.
+
+    >>> onnxgrad.check_gradient("models/training/mlp.onnx", "params", "loss").verdict
+    'agrees'
     """
-    source, target, parts = with_parts(_in_memory(model), target)
+    source, target, parts = with_parts(in_memory(model), target)
     program = load(source)
     scalar = all(v.shape == () for v in find_targets(program.main, target, scalar=False))
     dtypes = {v.name: v.dtype for v in program.main.vars()}
@@ -82,14 +86,14 @@ def check_gradient(
         program, wrt, target, seed="ones" if scalar else "input", aside=parts, **options
     )
     for strange in (name for name in allow_empty if name not in found.adjoints):
-        raise InputError(f"--allow-empty {strange}: no gradient of it was asked for")
+        where = option("--allow-empty", "allow_empty:")
+        raise InputError(f"{where} {strange}: no gradient of it was asked for")
     graph = to_proto(found.program, weights=True)
     names = list(found.adjoints)
 
+    run, where = runner(source, provider)
     if not inputs:
-        dims = runnable(
-            source, dims, seed, lambda feeds: run(source, feeds, provider=provider), count=1
-        )[0]
+        dims = runnable(source, dims, seed, lambda feeds: run(source, feeds), count=1)[0]
     feeds = feeds_for(source, seed=seed, dims=dims, given=inputs)
     probe = probe_of(source, wrt, names, found.targets, found.stops)
     reference = Float64(probe.model)
@@ -101,9 +105,7 @@ def check_gradient(
         held = values_of(source, feeds, probe.held)
         return {**feeds, **zeros, **{probe.held[name]: value for name, value in held.items()}}
 
-    feeds, base = _where_finite(
-        reference, probe, unmoved, [feeds] if inputs else [feeds, *_masks_alike(feeds)]
-    )
+    feeds, base = where_finite(reference, probe, unmoved, feeds, given=bool(inputs))
     at = unmoved(feeds)
 
     rng = np.random.default_rng(seed)
@@ -113,9 +115,9 @@ def check_gradient(
     given = {**feeds, **{found.seeds[t]: weights[t] for t in found.seeds}}
     shown = [t for t in found.targets if any(v.name == t for v in found.program.main.outputs)]
     try:
-        results = run(graph, given, provider=provider, outputs=[*found.adjoints.values(), *shown])
+        results = run(graph, given, outputs=[*found.adjoints.values(), *shown])
     except RunFailed as error:
-        raise _whose_fault(error, source, feeds, provider) from error
+        raise _whose_fault(error, lambda: run(source, feeds)) from error
     gradients = {n: flat(results[found.adjoints[n]]) for n in names}
     limit = TOLERANCES[coarsest(found.program)] if tolerance is None else tolerance
     for t in shown:
@@ -137,29 +139,32 @@ def check_gradient(
         replace(c, unreachable=c.name not in reaching, allowed=c.name in allow_empty)
         for c in checks
     ]
-    return GradientReport(tuple(checks), limit, provider, found.notes)
+    return GradientReport(tuple(checks), limit, where, found.notes)
 
 
-def _in_memory(model: ModelLike) -> ModelProto:
+def in_memory(model: ModelLike) -> ModelProto:
     """The model with its weights. Raises InputError where they pass what one protobuf holds."""
     try:
         return to_proto(load(model), weights=True)
     except TooLarge as error:
         raise InputError(
             "the model's weights pass 2 GB, more than the check by differences holds in memory: "
-            "`onnxgrad grad --no-verify` writes the gradient without it"
+            f"{option('`onnxgrad grad --no-verify`', '`gradient`')} makes the gradient without it"
         ) from error
 
 
-def _where_finite(
+def where_finite(
     reference: Float64,
     probe: Probe,
     unmoved: Callable[[Mapping[str, Any]], dict[str, Any]],
-    choices: Iterable[dict[str, Any]],
+    feeds: dict[str, Any],
+    *,
+    given: bool = False,
 ) -> tuple[dict[str, Any], Mapping[str, Any]]:
-    """The first feeds on which every target is finite, else the first of all; and what the
-    reference answers there.
+    """The feeds, or where they were not `given` and some target is not finite on them, others on
+    which all are; and what the reference answers there.
     """
+    choices = [feeds] if given else [feeds, *_masks_alike(feeds)]
 
     def finite(results: Mapping[str, Any]) -> bool:
         return all(np.isfinite(flat(results[out])).all() for out in probe.outputs.values())
@@ -174,14 +179,12 @@ def _largest(gradients: Iterable[Flat]) -> float:
     return max((float(np.linalg.norm(g)) for g in gradients if np.isfinite(g).all()), default=0.0)
 
 
-def _whose_fault(
-    error: RunFailed, source: ModelProto, feeds: Mapping[str, Any], provider: str
-) -> OnnxgradError:
+def _whose_fault(error: RunFailed, again: Callable[[], object]) -> OnnxgradError:
     """What to raise where onnxruntime refused the gradient graph: an InputError where it refuses
-    the model as well.
+    the model as well, when it runs `again`.
     """
     try:
-        run(source, feeds, provider=provider)
+        again()
     except RunFailed as refused:
         if refused.stage in ("load", "run"):
             return InputError(f"the model itself does not run on these inputs: {refused.reason}")

@@ -62,7 +62,13 @@ def _along(name: str, g: Flat, at: Line, by: Yardstick) -> ValueCheck:
             " and the differences are not finite: nothing to compare" if both else ""
         )
         return ValueCheck(name, got, difference, float("inf"), not both, why)
-    against = by.size(g)
+    return slope(name, got, by.size(g), at, by.limit)
+
+
+def slope(name: str, got: float, against: float, at: Line, limit: float) -> ValueCheck:
+    """The slope `got` against central differences along the line, from steps small enough that two
+    of them agree to a part of the `limit`; on the scale `against`.
+    """
     h = STEP * max(1.0, at.size)
     for part in SHRINK:
         small, large = at.central(h * part), at.central(2 * h * part)
@@ -76,7 +82,7 @@ def _along(name: str, g: Flat, at: Line, by: Yardstick) -> ValueCheck:
                 False,
                 "the differences are not finite: nothing to compare",
             )
-        if abs(small - large) <= _AGREE * by.limit * max(against, abs(difference)):
+        if abs(small - large) <= _AGREE * limit * max(against, abs(difference)):
             break
     else:
         return ValueCheck(name, got, difference, 0.0, False, f"a kink within {h * SHRINK[-1]:.0e}")

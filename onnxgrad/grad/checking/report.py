@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from onnxgrad.wording import option
+
 _NAMED = 5
 
 
@@ -62,6 +64,7 @@ class GradientReport:
     tolerance: float
     provider: str
     notes: tuple[str, ...] = ()
+    what: str = "gradient"
 
     @property
     def ok(self) -> bool:
@@ -86,9 +89,11 @@ class GradientReport:
                 "no value could be judged "
                 f"({'; '.join(f'{v.name!r}: {v.why}' for v in open_values[:_NAMED])})"
             )
+        name = judged[0].name
         return (
             f"every gradient and every difference is 0 ({_listed(judged)}): give other values with "
-            f"--input or --data-seed, or accept it with --allow-empty {judged[0].name}"
+            f"{option('--input or --data-seed', 'inputs= or seed=')}, or accept it with "
+            f"{option(f'--allow-empty {name}', f'allow_empty=[{name!r}]')}"
         )
 
     @property
@@ -118,10 +123,8 @@ class GradientReport:
 
     def __str__(self) -> str:
         if self.verdict == "not proved":
-            return f"gradient not proved: {self.unproved}"
-        head = (
-            "gradient agrees with differences" if self.ok else "gradient DIFFERS from differences"
-        )
+            return f"{self.what} not proved: {self.unproved}"
+        head = f"{self.what} {'agrees with' if self.ok else 'DIFFERS from'} differences"
         worst = self.worst
         if worst is None:
             return f"{head}: no value was left to judge"
@@ -134,9 +137,10 @@ class GradientReport:
         tail += f", 0 = 0 for {_listed(zeros)}" if zeros else ""
         tail += f", no path to the target from {_listed(absent)}" if absent else ""
         why = f", {worst.why}" if worst.why else ""
+        product = "<g, v>" if self.what == "gradient" else "<u, J v>"
         return (
-            f"{head}: {len(self.values) - len(skipped)} values{tail}, worst '{worst.name}': <g, v> "
-            f"= {worst.gradient:.6g}, differences {worst.difference:.6g}, error "
+            f"{head}: {len(self.values) - len(skipped)} values{tail}, worst '{worst.name}': "
+            f"{product} = {worst.gradient:.6g}, differences {worst.difference:.6g}, error "
             f"{worst.error:.1e}{why} (tolerance {self.tolerance:.0e}, {self.provider})"
         )
 

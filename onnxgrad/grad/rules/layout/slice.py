@@ -12,7 +12,7 @@ from onnxgrad.grad.rules._common import from_front, pad
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.like import reshape_like, zeros_like
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.types import Dim
+from onnxgrad.ir.types import Dim, same_shape
 from onnxgrad.ir.var import Var
 
 
@@ -25,6 +25,8 @@ def _slice(
     d data = Pad(g, before, after), where before = starts and after = size of data - size of y -
     before, axis by axis
     """
+    if _takes_everything(data, y, steps):
+        return op.Slice(g, *binding.inputs[1:])
     plain = steps is None or (not isinstance(steps, Var) and all(s == 1 for s in steps))
     known = not isinstance(starts, Var) and not isinstance(axes, Var)
     if not (plain and known and data.rank is not None):
@@ -40,6 +42,12 @@ def _slice(
         return _pad_at_run_time(g, data, y, [start.get(axis, 0) for axis in range(data.rank)])
     before, after = [p[0] for p in around], [p[1] for p in around]
     return pad(g, [*before, *after]) if any(before) or any(after) else g
+
+
+def _takes_everything(data: Var, y: Var, steps: Any) -> bool:
+    """Forwards or backwards: as it was taken it is put back."""
+    turned = isinstance(steps, Sequence) and all(abs(s) == 1 for s in steps)
+    return turned and same_shape(data.shape, y.shape)
 
 
 def _before_and_after(start: int | None, size: Dim, taken: Dim) -> tuple[int, int] | None:

@@ -9,6 +9,7 @@ from onnxgrad.grad.registry import vjp_all
 from onnxgrad.grad.rules.normalization._statistics import as_dtype_of, per_channel, rank_of
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import element_count
 from onnxgrad.ir.var import Var
 
 
@@ -54,26 +55,35 @@ def _batch_norm_training(
     binding: Binding,
     wanted: Sequence[bool],
 ) -> list[Any]:
-    """Batch statistics are calculated again (they are no outputs); the running ones receive
-    momentum's share.
+    """Of c = x - mean and r = 1 / sqrt(var + epsilon), n elements per channel:
+
+        x: scale r (g - sum(g) / n - c r^2 sum(g c) / n),  scale: r sum(g c),  bias: sum(g)
+
+    Batch statistics are calculated again (they are no outputs); the running ones receive momentum's
+    share. Source: Ioffe and Szegedy, 2015.
     """
-    x, scale, _, mean_in, variance_in = xs
+    x, scale, _, mean_in, _ = xs
     rank = rank_of(x, binding)
     axes = [0, *range(2, rank)]
     up = as_dtype_of(x, mean_in)
+    count = _count(up, mean_in, axes)
     centred = up - op.ReduceMean(up, axes, keepdims=1)
-    inverse = op.Reciprocal(op.Sqrt(op.ReduceMean(centred * centred, axes, keepdims=1) + epsilon))
-    hat = centred * inverse
+    variance = op.ReduceSum(centred * centred, axes, keepdims=0) / count
+    inverse = op.Reciprocal(op.Sqrt(variance + epsilon))
     g0 = None if g[0] is None else as_dtype_of(g[0], mean_in)
     result: list[Any] = [None] * len(xs)
     if g0 is not None:
+        total = op.ReduceSum(g0, axes, keepdims=0)
+        along = op.ReduceSum(g0 * centred, axes, keepdims=0)
         if wanted[0]:
-            slope = per_channel(as_dtype_of(scale, inverse), rank) * inverse
-            flat = g0 - op.ReduceMean(g0, axes, keepdims=1)
-            result[0] = (flat - hat * op.ReduceMean(g0 * hat, axes, keepdims=1)) * slope
-        result[1] = op.ReduceSum(g0 * hat, axes, keepdims=0) if wanted[1] else None
-        result[2] = op.ReduceSum(g0, axes, keepdims=0) if wanted[2] else None
-    for i, running in enumerate((mean_in, variance_in), 1):
+            # the numbers of a channel are brought together first: four passes over all elements
+            slope = as_dtype_of(scale, inverse) * inverse
+            mean, tilt = slope * total / count, slope * inverse * inverse * along / count
+            moved = centred * per_channel(tilt, rank) + per_channel(mean, rank)
+            result[0] = g0 * per_channel(slope, rank) - moved
+        result[1] = along * inverse if wanted[1] else None
+        result[2] = total if wanted[2] else None
+    for i in (1, 2):
         arrived = g[i] if len(g) > i else None
         if arrived is None:
             continue
@@ -84,10 +94,17 @@ def _batch_norm_training(
                 axes,
                 keepdims=1,
             )
-            count = op.Cast(op.Div(op.Size(x), op.Size(running)), to=running.dtype)
             part = part / count if i == 1 else centred * (part * 2.0 / count)
             result[0] = op.Expand(part, op.Shape(x)) if result[0] is None else result[0] + part
     return result
+
+
+def _count(x: Var, statistic: Var, axes: Sequence[int]) -> Var | float:
+    """How many elements a channel has."""
+    count = element_count(tuple((x.shape or ())[i] for i in axes))
+    if count is not None:
+        return float(count)
+    return op.Cast(op.Div(op.Size(x), op.Size(statistic)), to=x.dtype)
 
 
 vjp_all("BatchNormalization", _batch_norm)

@@ -5,37 +5,42 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onnxgrad.grad.registry import vjp
+from onnxgrad.grad.rules._common import reduced_count
 from onnxgrad.grad.rules.normalization._statistics import per_channel, rank_of
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 
 
-def _instance_parts(x: Var, epsilon: float, axes: Sequence[int]) -> tuple[Var, Var]:
-    """The normalized input and 1 / sqrt(var + eps) of each instance and channel."""
+def _instance_parts(g: Var, x: Var, epsilon: float, axes: Sequence[int]) -> tuple[Var, Var, Var]:
+    """x - mean, 1 / sqrt(var + eps), and the mean of g times the normalized input, of each instance
+    and channel.
+    """
     centred = x - op.ReduceMean(x, axes, keepdims=1)
     inverse = op.Reciprocal(op.Sqrt(op.ReduceMean(centred * centred, axes, keepdims=1) + epsilon))
-    return centred * inverse, inverse
+    return centred, inverse, op.ReduceMean(g * centred, axes, keepdims=1) * inverse
 
 
 def _instance_norm_x(
     g: Var, y: Var, x: Var, scale: Var, bias: Var, epsilon: float, binding: Binding
 ) -> Var:
+    """(g - mean(g) - hat mean(g hat)) scale / sqrt(var + eps), where hat is the normalized input,
+    which is not written out: what multiplies the elements is made of one number per channel.
+    """
     rank = rank_of(x, binding)
     axes = list(range(2, rank))
-    hat, inverse = _instance_parts(x, epsilon, axes)
+    centred, inverse, along = _instance_parts(g, x, epsilon, axes)
     flat = g - op.ReduceMean(g, axes, keepdims=1)
-    return (flat - hat * op.ReduceMean(g * hat, axes, keepdims=1)) * (
-        per_channel(scale, rank) * inverse
-    )
+    return (flat - centred * (along * inverse)) * (per_channel(scale, rank) * inverse)
 
 
 def _instance_norm_scale(
     g: Var, y: Var, x: Var, scale: Var, bias: Var, epsilon: float, binding: Binding
 ) -> Var:
     rank = rank_of(x, binding)
-    hat, _ = _instance_parts(x, epsilon, list(range(2, rank)))
-    return op.ReduceSum(g * hat, [0, *range(2, rank)], keepdims=0)
+    axes = list(range(2, rank))
+    _, _, along = _instance_parts(g, x, epsilon, axes)
+    return op.ReduceSum(along, [0, *axes], keepdims=0) * reduced_count(x, along, axes)
 
 
 vjp(

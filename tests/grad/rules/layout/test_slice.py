@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.grad.numeric import check_op, normal
+from onnxgrad import gradient
+from tests.grad.numeric import check_op, normal, op_model, operators
 
 
 def ints(*values: int) -> np.ndarray:
@@ -32,3 +33,13 @@ def test_a_slice_that_starts_before_the_beginning(symbolic: bool) -> None:
         check_op("y = Slice (x, s, e, a)", {"x": normal(5, 3), **given}, symbolic=True)
     else:
         check_op("y = Slice (x, s, e, a)", {"x": normal(5, 3)}, constants=given)
+
+
+def test_what_was_turned_round_is_turned_back() -> None:
+    bounds = {"s": ints(-1, -1), "e": ints(-1000, -9), "a": ints(1, 2), "t": ints(-1, -1)}
+    node = "y = Slice (x, s, e, a, t) z = Mul (y, y) "
+    check_op(node, {"x": normal(3, 5, 4)}, constants=bounds)
+    graph = gradient(
+        op_model(node, {"x": normal(3, 5, 4)}, constants=bounds), "x", "z", seed="input"
+    )
+    assert operators(graph)["Slice"] == 2 and "ScatterElements" not in operators(graph)

@@ -19,6 +19,15 @@ def test_layer_normalization() -> None:
     check_op("y = LayerNormalization (x, s)", {"x": normal(2, 3, 4), "s": normal(1)})
 
 
+@pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 3, 4), (1, 4), (2, 3, 1)])
+@pytest.mark.parametrize("wrt", [["x"], ["s"], ["x", "s", "b"]])
+def test_layer_normalization_by_products(shape: tuple[int, ...], wrt: list[str]) -> None:
+    feeds = {"x": normal(*shape), "s": normal(shape[-1]), "b": normal(shape[-1], seed=1)}
+    check_op("y = LayerNormalization (x, s, b)", feeds, wrt)
+    check_op("y = LayerNormalization (x, s, b)", feeds, wrt, symbolic=True)
+    check_op("y, m, i = LayerNormalization (x, s, b)", feeds, wrt)
+
+
 def test_layer_normalization_with_all_outputs() -> None:
     feeds = {"x": normal(2, 3, 4), "s": normal(3, 4), "b": normal(3, 4, seed=1)}
     check_op("y, m, i = LayerNormalization <axis = 1> (x, s, b)", feeds)

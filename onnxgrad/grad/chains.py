@@ -1,0 +1,90 @@
+"""Chains of bindings that are one function: where the adjoint of their result arrives, one formula
+gives that of their operand, and the walk passes the bindings between over.
+
+Exporters write Gelu by tanh as nine bindings, whose rules together emit eleven; in closed form,
+reading what the forward part computed, it takes eight. `chain` registers one; the answer is for
+`x`. Nothing changes for other readers of what stands between: their adjoints go their own way, and
+add up with these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from onnxgrad.grad.registry import Formula
+from onnxgrad.grad.unbroadcast import fit
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.emitter import emitter
+from onnxgrad.ir.var import Var
+from onnxgrad.rewrite.attempt import call_arguments
+from onnxgrad.rewrite.captures import heads
+from onnxgrad.rewrite.match import match_binding
+from onnxgrad.rewrite.pattern import Pattern
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A pattern over a capture `x` and numbers, and the formula `f(g, y, captures by name ...)` of
+    the partial of `x`.
+    """
+
+    name: str
+    pattern: Pattern
+    formula: Formula
+
+
+_CHAINS: dict[tuple[str, str], list[Chain]] = {}
+
+
+def chain(pattern: Pattern) -> Callable[[Formula], Formula]:
+    """Register the formula that is decorated; its docstring says what the chain computes."""
+
+    def register(formula: Formula) -> Formula:
+        for head in sorted(heads(pattern) or ()):
+            _CHAINS.setdefault(head, []).append(Chain(formula.__name__, pattern, formula))
+        return formula
+
+    return register
+
+
+def closed(
+    root: Binding, g: Var | None, needed: Collection[Var], wanted: Collection[Var]
+) -> tuple[Var, Var] | None:
+    """The operand of the chain that ends at `root`, and its partial; None where no chain does, or
+    where the adjoint of something else in it is asked for.
+
+    needed: what lies between the values whose adjoints are `wanted` and the targets.
+    """
+    for found in _CHAINS.get((root.domain, root.op), ()) if g is not None else ():
+        for captured in match_binding(found.pattern, root):
+            x: Var = captured["x"]
+            between, beside = _around(root, x)
+            asked = any(v in wanted for v in between) or any(v in needed for v in beside)
+            if x not in needed or asked:
+                continue
+            at = emitter()
+            made = [v.definition for v in between if v.definition is not None]
+            at.sources, at.made_by = (*reversed(made), root), f"gradient of {found.name}"
+            partial = found.formula(g, root.out, **call_arguments(found.formula, captured))
+            return x, fit(partial, x, found.name, True, root, 0)
+    return None
+
+
+def _around(root: Binding, x: Var) -> tuple[list[Var], list[Var]]:
+    """The values between `x` and the result of `root`, and what else they are computed from: the
+    numbers of the chain, and whatever another block defines.
+    """
+    between: dict[Var, None] = {}
+    beside: list[Var] = []
+    work = [v for v in root.inputs if v is not None]
+    while work:
+        v = work.pop()
+        if v is x or v in between:
+            continue
+        if v.definition is None or v.block is not root.block:
+            beside.append(v)
+            continue
+        between[v] = None
+        work += [u for u in v.definition.inputs if u is not None]
+    return list(between), beside

@@ -1,0 +1,277 @@
+"""Jacobians as one output: products with each unit vector in turn, in one Scan.
+
+What depends on the unit vector is the body of the Scan; the model itself, and whatever else does
+not, runs once, outside. In reverse mode the unit vectors are those of the target and give J's rows,
+in forward mode those of a value and give its columns. With `batched` a unit vector stands in every
+sample at once, so that as many products as one sample has elements give the Jacobians of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.differentiation import differentiate
+from onnxgrad.grad.forward import pushed_forward
+from onnxgrad.grad.products import (
+    Products,
+    check_names,
+    drop_input,
+    drop_outputs,
+    drop_parts,
+    with_target,
+)
+from onnxgrad.grad.request import Target, Wrt
+from onnxgrad.grad.simplify import simplify
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.clone import clone_bindings
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.emission.nested import emit_with_blocks, nested_block
+from onnxgrad.ir.interop.given_back import check_room, like
+from onnxgrad.ir.like import zeros_like
+from onnxgrad.ir.load import ModelLike, load_own
+from onnxgrad.ir.names import rename
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.types import TensorType, element_count
+from onnxgrad.ir.var import Var
+
+Mode = Literal["auto", "forward", "reverse"]
+_MODES = ("auto", "forward", "reverse")
+
+
+def jacobian(
+    model: ModelLike,
+    wrt: Wrt = None,
+    target: Target = None,
+    *,
+    mode: Mode = "auto",
+    batched: bool = False,
+    names: str = "{}_by_{}",
+) -> Any:
+    """The model with one more output per value in `wrt`: the Jacobian of the target by it, of the
+    target's shape followed by the value's.
+
+    `wrt` as for `gradient`; `target` is one floating-point value of any shape, or a part of one.
+    `mode`: "reverse" takes one product per element of the target, "forward" one per element of a
+    value; "auto" whichever are fewer, reverse where the sizes are unknown. `batched`: the first
+    axis of the target and of each value counts samples that do not influence each other (a
+    BatchNormalization in training mode would): the result is of shape (samples, target, value),
+    the axes of each without the first. Of an empty target or value onnxruntime runs no
+    Scan. `names` of target and value. The result is of the kind
+    given. Raises InputError as `gradient` does.
+
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
+    ... g (float[N,3] x) => (float[N,2] y) <float[3,2] w = {1, 2, 3, 4, 5, 6}> {
+    ... y = MatMul (x, w) }''')
+    >>> by_sample = onnxgrad.jacobian(model, batched=True)
+    >>> str(onnxgrad.load(by_sample).main.outputs[1].type)
+    'f32[N,2,3]'
+    """
+    program = load_own(model)
+    check_room(program, model)
+    return like(jacobians(program, wrt, target, mode, batched, names).program, model)
+
+
+def jacobians(
+    program: Program,
+    wrt: Wrt,
+    target: Target,
+    mode: Mode = "auto",
+    batched: bool = False,
+    names: str = "{}_by_{}",
+) -> Products:
+    """`jacobian` on a Program, which is changed or replaced."""
+    check_names(names, 2)
+    if mode not in _MODES:
+        raise InputError(f"mode={mode!r}: choose one of {', '.join(_MODES)}")
+    program, target, parts = with_target(program, target)
+    outputs, original = len(program.main.outputs), set(program.main.bindings)
+    asked = differentiate(program, wrt, target, seed="input", simplify=False, names="{}_adjoint")
+    if len(asked.seeds) != 1:
+        raise InputError(f"a Jacobian is of one target; given are {', '.join(asked.seeds)}")
+    block = asked.program.main
+    values = {v.name: v for v in block.vars()}
+    ((result, seed),) = asked.seeds.items()
+    wanted = [values[name] for name in asked.adjoints]
+    for v in (values[result], *wanted):
+        _check_shape(v, batched)
+    if mode == "auto":
+        mode = _cheaper(values[result], wanted, batched)
+    if mode == "reverse":
+        program = asked.program
+        simplify(program, wanted, original)
+        values = {v.name: v for v in block.vars()}
+        adjoints = {name: values[a] for name, a in asked.adjoints.items()}
+        found = _rows(block, values[seed], values[result], adjoints, values, batched)
+        drop_outputs(block, outputs, len(adjoints))
+        drop_input(block, values[seed], values[result])
+    else:
+        moved = pushed_forward(asked, outputs, "{}_tangent")
+        program, block = moved.program, moved.program.main
+        simplify(program, [v for v in block.vars() if v.name in moved.tangents], original)
+        found = _columns(block, moved, result, batched)
+        drop_outputs(block, outputs, 1)
+        values = {v.name: v for v in block.vars()}
+        for name, given in moved.tangents.items():
+            drop_input(block, values[given], values[name])
+    results = {}
+    for name, v in found.items():
+        rename(v, program.names.fresh(names.format(result, name)))
+        block.add_output(v)
+        results[name] = v.name
+    drop_parts(block, parts)
+    block.remove_unused()
+    simplify(program, [v for v in block.vars() if v.name in found], original)
+    return Products(program, "jacobian", (result,), results, batched=batched, notes=asked.notes)
+
+
+def _check_shape(v: Var, batched: bool) -> None:
+    """Raises InputError for what has no axes to count along."""
+    if not isinstance(v.type, TensorType):
+        raise InputError(f"'{v.name}' is {v.type or 'of unknown type'}: no Jacobian by or of it")
+    if batched and not v.rank:
+        what = "of unknown rank" if v.rank is None else "a scalar"
+        raise InputError(f"'{v.name}' is {what}: it has no axis of samples (batched)")
+
+
+def _cheaper(target: Var, values: Sequence[Var], batched: bool) -> Mode:
+    """By how many products each mode takes."""
+    first = 1 if batched else 0
+    rows = element_count((target.shape or (None,))[first:])
+    columns = [element_count((v.shape or (None,))[first:]) for v in values]
+    if rows is None or None in columns:
+        return "reverse"
+    return "forward" if sum(n for n in columns if n is not None) < rows else "reverse"
+
+
+def _rows(
+    block: BindingBlock,
+    seed: Var,
+    target: Var,
+    adjoints: Mapping[str, Var],
+    values: Mapping[str, Var],
+    batched: bool,
+) -> dict[str, Var]:
+    """J e for unit vectors e of the target: [rows, (samples,) *value] put in order."""
+    with emitting(block, made_by="gradient"):
+        stacks = _products(block, {seed: target}, seed, list(adjoints.values()), batched)
+        found = {}
+        for (name, _), stack in zip(adjoints.items(), stacks, strict=True):
+            x = values[name]
+            if batched:
+                flat = op.Reshape(
+                    stack, _joined([_count(target, 1), _sizes(x, 0, 1), _count(x, 1)])
+                )
+                stack = op.Transpose(flat, perm=[1, 0, 2])
+            found[name] = op.Reshape(stack, _whole(target, x, batched))
+    return found
+
+
+def _columns(block: BindingBlock, moved: Products, result: str, batched: bool) -> dict[str, Var]:
+    """J e for unit vectors e of each value: [columns, (samples,) *target] put in order."""
+    values = {v.name: v for v in block.vars()}
+    target, inputs = values[result], {n: values[v] for n, v in moved.tangents.items()}
+    zeros = {given: values[name] for name, given in inputs.items()}
+    found = {}
+    with emitting(block, made_by="gradient"):
+        for name, given in inputs.items():
+            x = values[name]
+            (stack,) = _products(block, zeros, given, [values[moved.results[result]]], batched)
+            if batched:
+                sizes = [_count(x, 1), _sizes(target, 0, 1), _count(target, 1)]
+                flat = op.Transpose(op.Reshape(stack, _joined(sizes)), perm=[1, 2, 0])
+            else:
+                sizes = [_count(x, 0), _count(target, 0)]
+                flat = op.Transpose(op.Reshape(stack, _joined(sizes)), perm=[1, 0])
+            found[name] = op.Reshape(flat, _whole(target, x, batched))
+    return found
+
+
+def _products(
+    block: BindingBlock,
+    inputs: Mapping[Var, Var],
+    unit: Var,
+    results: Sequence[Var],
+    batched: bool,
+) -> tuple[Var, ...]:
+    """The `results`, one after the other for every unit vector in the place of the input `unit`,
+    zeros in that of the others; `inputs` says which value each is shaped like.
+    """
+    block.schedule()
+    following = _following(block, inputs)
+    like_ = inputs[unit]
+    count = op.Squeeze(_joined([_count(like_, 1 if batched else 0)]), [0])
+    steps = op.Range(np.int64(0), count, np.int64(1))
+    shape = op.Shape(like_)
+    others = {v: zeros_like(x) for v, x in inputs.items() if v is not unit}
+    body = nested_block("unit_vectors")
+    with emitting(body, made_by="gradient"):
+        i = body.add_input(block.program.names.fresh("i"), TensorType(TensorProto.INT64, ()))
+        hot = op.Cast(op.Equal(steps, i), to=like_.dtype)
+        if batched:
+            hot = op.Expand(op.Reshape(hot, _joined([_sizes(like_, 1, None)])), shape)
+        else:
+            hot = op.Reshape(hot, shape)
+        mapping: dict[Var, Var | None] = {unit: hot, **others}
+        clone_bindings(following, body, mapping)
+        for v in results:
+            out = mapping.get(v) or v
+            if out.block is not body or out.returned or out.definition is None:
+                out = op.Identity(out)
+            body.add_output(out)
+    types = [_stacked(v, like_, batched) for v in results]
+    return emit_with_blocks("Scan", [steps], {"body": body}, types, num_scan_inputs=1)
+
+
+def _following(block: BindingBlock, inputs: Mapping[Var, Var]) -> list[Binding]:
+    """The bindings that depend on some inputs, in order."""
+    known = set(inputs)
+    found = []
+    for b in block.bindings:
+        if any(v in known for v in b.reads()):
+            known.update(v for v in b.outputs if v is not None)
+            found.append(b)
+    return found
+
+
+def _stacked(v: Var, unit: Var, batched: bool) -> TensorType:
+    """One product after the other."""
+    count = element_count(unit.shape[1 if batched else 0 :]) if unit.shape is not None else None
+    return TensorType(v.dtype, None if v.shape is None else (count, *v.shape))
+
+
+def _sizes(v: Var, start: int, end: int | None) -> Any:
+    """Some of a value's sizes, as a vector."""
+    if v.shape is not None and all(isinstance(d, int) for d in v.shape[start:end]):
+        return np.array(v.shape[start:end], np.int64)
+    return op.Shape(v, start=start, end=end)
+
+
+def _count(v: Var, start: int) -> Any:
+    """The number of elements along the axes from `start` on, as a vector of length 1."""
+    sizes = _sizes(v, start, None)
+    if isinstance(sizes, np.ndarray):
+        return np.array([sizes.prod()], np.int64)
+    return op.ReduceProd(sizes, keepdims=1)
+
+
+def _joined(vectors: Sequence[Any]) -> Any:
+    """Sizes one after the other, as an operand."""
+    if all(isinstance(v, np.ndarray) for v in vectors):
+        return constant(np.concatenate(vectors))
+    made = [constant(v) if isinstance(v, np.ndarray) else v for v in vectors]
+    return made[0] if len(made) == 1 else op.Concat(*made, axis=0)
+
+
+def _whole(target: Var, x: Var, batched: bool) -> Any:
+    """(samples,) *target, *value."""
+    if batched:
+        return _joined([_sizes(target, 0, None), _sizes(x, 1, None)])
+    return _joined([_sizes(target, 0, None), _sizes(x, 0, None)])

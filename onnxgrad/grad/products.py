@@ -1,0 +1,71 @@
+"""What multiplies by a derivative: a program, what its new inputs and outputs belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.opset import raise_opset
+from onnxgrad.grad.request import Target
+from onnxgrad.grad.slices import cut
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.var import Var
+
+Kind = Literal["jvp", "hvp", "jacobian"]
+
+
+@dataclass(frozen=True)
+class Products:
+    """`tangents`: by what each value is moved, an input. `results`: of a jvp by target, else by
+    value.
+    """
+
+    program: Program
+    kind: Kind
+    targets: tuple[str, ...]
+    results: Mapping[str, str]
+    tangents: Mapping[str, str] = field(default_factory=dict)
+    batched: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def with_target(program: Program, target: Target) -> tuple[Program, Target, list[str]]:
+    """The program at an opset that gradients need; the target with its parts as values, which are
+    outputs until `drop_parts`; their names.
+    """
+    program, _ = raise_opset(program)
+    found = cut(program.main, target, summed=False)
+    for v in [v for v in program.main.vars() if v.name in found.labels]:
+        program.main.add_output(v)
+    return program, found.target, list(found.labels)
+
+
+def drop_parts(block: BindingBlock, names: Collection[str]) -> None:
+    """Return the parts of values no longer."""
+    for v in [v for v in block.outputs if v.name in names]:
+        block.remove_output(v)
+
+
+def check_names(names: str, count: int = 1) -> None:
+    """Raises InputError for a pattern without a place for each name."""
+    if names.count("{}") != count:
+        places = "once, for the value's name" if count == 1 else "twice, for target and value"
+        raise InputError(f"names must hold {{}} {places}; it is {names!r}")
+
+
+def drop_input(block: BindingBlock, given: Var, instead: Var) -> None:
+    """Take an input away; what reads it, for its shape alone, reads `instead`."""
+    block.replace(given, instead)
+    block.inputs.remove(given)
+    block.touch()
+
+
+def drop_outputs(block: BindingBlock, start: int, count: int) -> None:
+    """Return some values no longer."""
+    for v in block.outputs[start : start + count]:
+        v.returned -= 1
+    del block.outputs[start : start + count]
+    block.touch()

@@ -1,0 +1,1 @@
+"""Chains that exporters write for one function, each with the closed form of its derivative."""

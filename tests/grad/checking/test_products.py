@@ -1,0 +1,87 @@
+"""Products with derivatives against differences: right ones, wrong ones, and what proves nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnxgrad import check_gradient, check_product, op, vjp
+from onnxgrad.errors import InputError
+from tests.helpers import parse
+
+TEXT = """g (float[N,3] x, float[N,2] t) => (float[N,2] y, float loss)
+  <float[3,2] w = {1,-2, 0.5,0.3, -0.4,0.7}> { h = MatMul (x, w)  y = Tanh (h)
+  d = Sub (y, t)  loss = ReduceSumSquare <keepdims = 0> (d) }"""
+WAYS: list[tuple[list[str], str, dict[str, Any]]] = [
+    (["x", "w"], "y", {"of": "jvp"}),
+    (["x", "w"], "y[:,1]", {"of": "jvp"}),
+    (["x", "w", "t"], "loss", {"of": "hvp"}),
+    (["x", "w"], "y", {"of": "jacobian"}),
+    (["x", "w"], "y", {"of": "jacobian", "mode": "forward"}),
+    (["x"], "y", {"of": "jacobian", "batched": True}),
+    (["x"], "y", {"of": "jacobian", "batched": True, "mode": "forward"}),
+]
+
+
+@pytest.mark.parametrize(("wrt", "target", "options"), WAYS)
+def test_what_is_right_agrees(wrt: list[str], target: str, options: dict[str, Any]) -> None:
+    report = check_product(parse(TEXT), wrt, target, **options)
+    assert report.ok and [v.name for v in report.values] == wrt
+    assert all(v.judged and v.gradient for v in report.values)
+    assert str(report).startswith(f"{options['of']} agrees with differences")
+    given = {"x": np.ones((2, 3), np.float32), "t": np.zeros((2, 2), np.float32)}
+    assert check_product(parse(TEXT), wrt, target, inputs=given, **options).ok
+
+
+@pytest.mark.parametrize(("wrt", "target", "options"), WAYS)
+def test_a_wrong_rule_is_found(wrt: list[str], target: str, options: dict[str, Any]) -> None:
+    vjp("Tanh", lambda g, y, x: g * (1.01 - y * y), replace=True)
+    assert not check_product(parse(TEXT), wrt, target, **options).ok
+
+
+def test_a_second_derivative_that_is_wrong_where_the_first_is_right() -> None:
+    """The rule of Softsign holds a Sqrt, whose own rule is wrong and asked for by H alone."""
+
+    def softsign(g: Any, y: Any, x: Any) -> Any:
+        d = 1.0 + op.Abs(x)
+        return g / op.Sqrt(d * d * d * d)
+
+    vjp("Softsign", softsign, replace=True)
+    text = "g (float[4] x) => (float y) { s = Softsign (x)  y = ReduceSum <keepdims = 0> (s) }"
+    assert check_product(parse(text), of="hvp").ok
+    vjp("Sqrt", lambda g, y, x: g / (2.1 * y), replace=True)
+    assert check_gradient(parse(text)).ok
+    report = check_product(parse(text), of="hvp")
+    assert not report.ok and report.what == "hvp"
+
+
+def test_what_is_linear_on_both_sides_of_a_kink_has_no_second_derivative() -> None:
+    """0 is right for what no path leads to; a mean of two slopes is nobody's second derivative."""
+    text = "g (float[8] x) => (float y) { r = Relu (x)  y = ReduceSum <keepdims = 0> (r) }"
+    with pytest.warns(UserWarning, match="all gradients are zero"):
+        report = check_product(parse(text), of="hvp")
+    assert report.ok and report.values[0].unreachable
+    squared = text.replace("r)  }", "").replace("ReduceSum <", "ReduceSumSquare <")
+    assert check_product(parse(squared), of="hvp").ok
+    at_kink = {"x": np.array([0, 0, 0, 0, 0, 0, 0, 0], np.float32)}
+    report = check_product(parse(squared), of="hvp", inputs=at_kink)
+    assert not report.ok and report.verdict == "not proved"
+
+
+def test_nothing_against_nothing_is_not_proved() -> None:
+    text = "g (float[3] x, float[3] z) => (float[3] y) { y = Mul (x, z) }"
+    zero = {"x": np.zeros(3, np.float32), "z": np.zeros(3, np.float32)}
+    report = check_product(parse(text), of="jvp", inputs=zero)
+    assert report.verdict == "not proved"
+    assert check_product(parse(text), of="jvp", inputs=zero, allow_empty=["x", "z"]).ok
+
+
+def test_what_cannot_be_asked_is_refused() -> None:
+    with pytest.raises(InputError, match="of='vjp': choose one of jvp, hvp, jacobian"):
+        check_product(parse(TEXT), of="vjp")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="allow_empty: q: no derivative by it was asked for"):
+        check_product(parse(TEXT), "x", "y", of="jvp", allow_empty=["q"])
+    with pytest.raises(InputError, match="not a scalar"):
+        check_product(parse(TEXT), "x", "y", of="hvp")
