@@ -1,10 +1,11 @@
-"""Squeeze and Unsqueeze that undo each other."""
+"""Squeeze and Unsqueeze that undo each other, or are one."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.noops import x_or_identity
 from onnxgrad.rewrite.pattern import P, capture
@@ -23,6 +24,19 @@ def squeeze_of_unsqueeze(x: Var, inner: Binding, root: Binding) -> Any:
 def unsqueeze_of_squeeze(x: Var, inner: Binding, root: Binding) -> Any:
     """Unsqueeze(Squeeze(x, axes), axes) = x"""
     return x_or_identity(root, x) if _same_axes(inner, root, x.rank) else None
+
+
+@rewrite(P.Unsqueeze(P.Unsqueeze(x, a.maybe).only.named("inner"), b.maybe), shrinks=count())
+def unsqueeze_of_unsqueeze(x: Var, inner: Binding, root: Binding) -> Any:
+    """Unsqueeze(Unsqueeze(x, a), b) = Unsqueeze(x, a and b), a counted among the axes that b
+    leaves
+    """
+    rank = root.out.rank
+    one, other = _axes(inner, inner.out.rank), _axes(root, rank)
+    if rank is None or one is None or other is None:
+        return None
+    left = [i for i in range(rank) if i not in other]
+    return op.Unsqueeze(x, sorted([*other, *(left[i] for i in one)]))
 
 
 def _same_axes(inner: Binding, outer: Binding, rank: int | None) -> bool:

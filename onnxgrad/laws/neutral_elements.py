@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import FLOAT_DTYPES, same_shape
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.noops import x_if_free
@@ -71,4 +72,33 @@ def power_of_one(x: Var, c: Var, root: Binding) -> Any:
     return x_if_free(root, x) if x.dtype in FLOAT_DTYPES and neutral(root, x, c, 1) else None
 
 
-NEUTRAL_ELEMENTS = [times_one, over_one, minus_zero, plus_zero, power_of_one]
+@rewrite(P.any_of("And", "Or")(x, number), shrinks=count())
+def and_true(x: Var, c: Var, root: Binding) -> Any:
+    """x and true = x or false = x"""
+    array = c.const
+    fits = array is not None and bool(array.all()) is (root.op == "And")
+    return x_if_free(root, x) if fits and same_shape(x.shape, root.out.shape) else None
+
+
+@rewrite(P.Softmax(P.Add(x, c).only), shrinks=count())
+def softmax_of_plus_zero(x: Var, c: Var, root: Binding) -> Any:
+    """softmax(x + 0) = softmax(x) for zeros of either sign: exp(-0.0) is exp(0.0)
+
+    Exporters write a mask of zeros where nothing is masked.
+    """
+    total = root.inputs[0]
+    if c.dtype not in FLOAT_DTYPES or total is None or not same_shape(x.shape, total.shape):
+        return None
+    array: Any = c.const
+    return None if array is None or array.any() else op.Softmax(x, **root.attrs)
+
+
+NEUTRAL_ELEMENTS = [
+    times_one,
+    over_one,
+    minus_zero,
+    plus_zero,
+    power_of_one,
+    and_true,
+    softmax_of_plus_zero,
+]

@@ -81,10 +81,13 @@ def same_rank_result(x: Var, root: Binding) -> Any:
     return x_if_free(root, x) if stays else None
 
 
-@rewrite(P.Transpose(x, perm=p), shrinks=count())
-def transpose_in_order(x: Var, p: Any, root: Binding) -> Any:
+in_order = p.where(lambda perm: perm is not None and list(perm) == sorted(perm))
+
+
+@rewrite(P.Transpose(x, perm=in_order), shrinks=count())
+def transpose_in_order(x: Var, root: Binding) -> Any:
     """Transpose(x, (0, 1, ..., n-1)) = x"""
-    return x_if_free(root, x) if p is not None and list(p) == sorted(p) else None
+    return x_if_free(root, x)
 
 
 @rewrite(P.Slice(x, begin, end, axis.maybe, step.maybe), shrinks=count())

@@ -82,3 +82,31 @@ def test_negative_axes_of_unknown_rank_stay() -> None:
 def test_axes_that_a_caller_gives_stay() -> None:
     text = "g (float[2,N] x, int64[1] a) => (float[2,N] o) { y = Unsqueeze(x, a) z = Squeeze(y, a) o = Relu(z) }"
     assert len(rewritten(text, "remove-noops").ops) == 3
+
+
+@pytest.mark.parametrize("opset", [11, 13, 20])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [((0,), (0,)), ((0,), (1,)), ((1, -1), (2, 0)), ((-1,), (-1,)), ((2,), (0,))],
+)
+def test_unsqueeze_of_unsqueeze(
+    opset: int, first: tuple[int, ...], second: tuple[int, ...]
+) -> None:
+    rank = 2 + len(first) + len(second)
+    result = f"float[{','.join('ABCDEF'[:rank])}] o"
+    if opset < 13:
+        text = f"""g (float[2,N] x) => ({result}) {{
+            y = Unsqueeze<axes = {[i % (2 + len(first)) for i in first]}>(x)
+            z = Unsqueeze<axes = {[i % rank for i in second]}>(y) o = Relu(z) }}"""
+    else:
+        text = f"g (float[2,N] x) => ({result}) {{ y = Unsqueeze(x, a) z = Unsqueeze(y, b) o = Relu(z) }}"
+    constants = {"a": i64(*first), "b": i64(*second)} if opset >= 13 else {}
+    done = rewritten(text, "remove-noops", constants, opset=opset)
+    assert done.ops == ["Unsqueeze", "Relu"]
+    assert_same_bits(done, x=special(2, 3))
+
+
+def test_an_unsqueeze_that_is_read_elsewhere_stays() -> None:
+    text = """g (float[2,N] x) => (float[1,1,2,N] o, float[1,2,N] p)
+        { y = Unsqueeze(x, a) o = Unsqueeze(y, a) p = Relu(y) }"""
+    assert rewritten(text, "remove-noops", {"a": i64(0)}).ops == ["Unsqueeze", "Unsqueeze", "Relu"]

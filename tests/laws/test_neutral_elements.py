@@ -108,3 +108,59 @@ def test_before_opset_7_only_where_the_result_is_known_to_have_the_shape() -> No
         "Sub",
         "Relu",
     ]
+
+
+@pytest.mark.parametrize("dtype", NUMPY)
+@pytest.mark.parametrize("opset", [11, 13, 20])
+@pytest.mark.parametrize("shape", [(2, 3), (1, 3), (3,), ()])
+@pytest.mark.parametrize("order", ["x, c", "c, x"])
+def test_a_softmax_of_a_mask_of_zeros(
+    dtype: str, opset: int, shape: tuple[int, ...], order: str
+) -> None:
+    zeros = np.zeros(shape, NUMPY[dtype])
+    zeros.reshape(-1)[:1] *= -1
+    text = f"g ({dtype}[2,3] x) => ({dtype}[2,3] y) {{ s = Add({order}) y = Softmax<axis = 1>(s) }}"
+    done = rewritten(text, "remove-noops", {"c": zeros}, opset=opset)
+    assert done.ops == ["Softmax"]
+    if dtype != "float16":
+        for x in ([[0.0, -0.0, 1.0], [-0.0, -0.0, -0.0]], [[-np.inf, 0.0, 2.0], [1.0, 5.0, -3.0]]):
+            assert_same_bits(done, x=np.array(x, NUMPY[dtype]))
+
+
+@pytest.mark.parametrize(
+    ("mask", "result", "more"),
+    [
+        (np.array([0.0, 0.0, 1e-30]), "[2,3]", ""),
+        (np.zeros((4, 2, 3)), "[4,2,3]", ""),
+        (np.zeros(3), "[2,3]", "z = Neg(s)"),
+    ],
+)
+def test_a_softmax_of_another_sum(mask: object, result: str, more: str) -> None:
+    outputs = f"float{result} y" + (", float[2,3] z" if more else "")
+    text = f"g (float[2,3] x) => ({outputs}) {{ s = Add(x, c) y = Softmax(s) {more} }}"
+    done = rewritten(text, "remove-noops", {"c": np.asarray(mask, np.float32)})
+    assert "Add" in done.ops
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+@pytest.mark.parametrize(
+    ("binding", "number", "gone"),
+    [
+        ("And(x, c)", True, True),
+        ("And(c, x)", True, True),
+        ("Or(x, c)", False, True),
+        ("And(x, c)", False, False),
+        ("Or(c, x)", True, False),
+        ("Xor(x, c)", True, False),
+    ],
+)
+def test_truths(binding: str, number: bool, gone: bool, shape: tuple[int, ...]) -> None:
+    text = f"g (bool[N,3] x) => (bool[N,3] o) {{ y = {binding} o = Not(y) }}"
+    done = rewritten(text, "remove-noops", {"c": np.full(shape, number)})
+    assert done.ops == (["Not"] if gone else [binding.partition("(")[0], "Not"])
+    assert_same_bits(done, x=np.array([[True, False, True]]))
+
+
+def test_a_truth_that_widens_stays() -> None:
+    text = "g (bool[3] x) => (bool[1,3] o) { y = And(x, c) o = Not(y) }"
+    assert "And" in rewritten(text, "remove-noops", {"c": np.full((1, 1), True)}).ops

@@ -13,7 +13,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim, numpy_dtype
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.parallel.concat_and_split import concat, known_size, reason_not_to_split, split
-from onnxgrad.laws.parallel.when_merging_pays import reason_not_to_merge, reason_of_shared
+from onnxgrad.laws.parallel.when_merging_pays import reason_not_to_merge, reason_of_weights
 from onnxgrad.rewrite.combine import Family, combine
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Decline, decline
@@ -88,7 +88,7 @@ def gemms_of_one_left(merge: str, provider: str) -> Family:
             merge, provider, len(roots), m if isinstance(m, int) else None, k
         )
         if reason is None and merge == "auto":
-            reason = reason_of_shared(w)
+            reason = reason_of_weights(w, provider)
         sizes = [_columns(v, root) for v, root in zip(w, roots, strict=True)]
         reason = reason or reason_not_to_split(2, sizes, first.version)
         if reason is not None:

@@ -9,7 +9,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.parallel.concat_and_split import concat, known_size, reason_not_to_split, split
-from onnxgrad.laws.parallel.when_merging_pays import reason_not_to_merge, reason_of_shared, rows
+from onnxgrad.laws.parallel.when_merging_pays import reason_not_to_merge, reason_of_weights, rows
 from onnxgrad.rewrite.combine import Family, combine
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Decline, decline
@@ -51,7 +51,7 @@ def products_of_one_left(merge: str, provider: str) -> Family:
         k = known_size(w[0], -2)
         reason = reason_not_to_merge(merge, provider, len(x), rows(x[0]), k)
         if reason is None and merge == "auto":
-            reason = reason_of_shared(w)
+            reason = reason_of_weights(w, provider)
         sizes = [known_size(v, -1) for v in w]
         reason = reason or reason_not_to_split(x[0].rank, sizes, roots[0].version)
         if reason is not None:

@@ -1,0 +1,103 @@
+"""The order of a chain of products, by cost (TVM's AdjustMatmulOrder).
+
+For real numbers both orders are equal; in floating point they round differently, and a @ b may
+leave the range of half precision where x @ a does not. So these laws are for those who ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from onnx import TensorProto
+
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import Shape
+from onnxgrad.ir.var import Var
+from onnxgrad.laws.product_costs import chain, cost_of_products, fixed
+from onnxgrad.rewrite.pattern import P, capture
+from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.worklist import Rule, rewrite
+
+x, a, b, c = capture("x a b c")
+
+_HALF = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+
+
+def _check(to_left: bool, values: Sequence[Var], shapes: Sequence[Shape | None], rows: int) -> None:
+    """Raises Decline unless the other order is clearly cheaper."""
+    if values[0].dtype in _HALF:
+        raise decline("half precision: the product of the right operands may overflow")
+    free = all(map(fixed, values[1:]))
+    if free and fixed(values[0]):
+        raise decline("all operands are constant, and so is the product")
+    x, a, b = shapes
+    costs = chain(x, a, b, free=free, rows=rows)
+    new, old = (costs.left, costs.right) if to_left else (costs.right, costs.left)
+    if not new.below(old, costs.rows):
+        many = "any number of" if costs.rows is None else f"{costs.rows:,}"
+        raise decline(f"the other order is not clearly cheaper for {many} rows")
+
+
+def _turned(v: Var, turn: int) -> Shape | None:
+    """The shape of a Gemm's operand as it is multiplied."""
+    return None if v.shape is None else v.shape[::-1] if turn else v.shape
+
+
+def order_of_products(rows: int) -> list[Rule]:
+    """(x @ a) @ b and x @ (a @ b), whichever is cheaper; `rows`, unless 0, stands for an unknown
+    number of rows.
+    """
+    measure = cost_of_products(rows)
+
+    @rewrite(P.MatMul(P.MatMul(x, a).only, b), shrinks=measure)
+    def product_of_product_left(x: Var, a: Var, b: Var) -> Any:
+        """(x @ a) @ b = x @ (a @ b)"""
+        _check(False, [x, a, b], [x.shape, a.shape, b.shape], rows)
+        return x @ (a @ b)
+
+    @rewrite(P.MatMul(x, P.MatMul(a, b).only), shrinks=measure)
+    def product_of_product_right(x: Var, a: Var, b: Var) -> Any:
+        """x @ (a @ b) = (x @ a) @ b"""
+        _check(True, [x, a, b], [x.shape, a.shape, b.shape], rows)
+        return (x @ a) @ b
+
+    @rewrite(P.Gemm(P.Gemm(x, a).only.named("inner"), b, c.maybe), shrinks=measure)
+    def gemm_of_gemm_left(
+        x: Var, a: Var, b: Var, c: Var | None, inner: Binding, root: Binding
+    ) -> Any:
+        """Gemm(Gemm(x, a), b, c) = Gemm(x, Gemm(a, b), c), alphas multiplied, transA and transB
+        with their operands
+        """
+        if root.attr("transA") or root.version < 7:
+            return decline("the inner product is transposed, or broadcast by an attribute")
+        t = inner.attr("transA"), inner.attr("transB"), root.attr("transB")
+        _check(False, [x, a, b], [_turned(v, i) for v, i in zip((x, a, b), t)], rows)
+        right = op.Gemm(a, b, transA=t[1], transB=t[2])
+        return op.Gemm(x, right, c, **_scalars(root, inner), transA=t[0])
+
+    @rewrite(P.Gemm(x, P.Gemm(a, b).only.named("inner"), c.maybe), shrinks=measure)
+    def gemm_of_gemm_right(
+        x: Var, a: Var, b: Var, c: Var | None, inner: Binding, root: Binding
+    ) -> Any:
+        """Gemm(x, Gemm(a, b), c) = Gemm(Gemm(x, a), b, c), alphas multiplied, transA and transB
+        with their operands
+        """
+        if root.attr("transB") or root.version < 7:
+            return decline("the inner product is transposed, or broadcast by an attribute")
+        t = root.attr("transA"), inner.attr("transA"), inner.attr("transB")
+        _check(True, [x, a, b], [_turned(v, i) for v, i in zip((x, a, b), t)], rows)
+        left = op.Gemm(x, a, transA=t[0], transB=t[1])
+        return op.Gemm(left, b, c, **_scalars(root, inner), transB=t[2])
+
+    return [
+        product_of_product_left,
+        product_of_product_right,
+        gemm_of_gemm_left,
+        gemm_of_gemm_right,
+    ]
+
+
+def _scalars(root: Binding, inner: Binding) -> dict[str, Any]:
+    return {"alpha": root.attr("alpha") * inner.attr("alpha"), "beta": root.attr("beta")}

@@ -1,0 +1,202 @@
+"""Which masks Attention treats as the chain does: it adds them to the scores, but has a mind of its
+own about rows in which nothing is left to attend to.
+
+Such a row is uniform in the chain where it is filled with a large finite number, NaN where it is
+filled with -inf; in Attention it is 0 for -inf, and in onnxruntime for float32's lowest number as
+well (measured with 1.31.1). A number that is large enough to leave nothing of a score, and not the
+lowest, means the same in both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import numpy_dtype, same_dim
+from onnxgrad.ir.var import Var
+from onnxgrad.laws.composites.reading import scalar
+from onnxgrad.rewrite.trace import decline
+
+# what is added to a score in place of any number below it: nothing of the score is left
+_FLOOR = -1e30
+# and this leaves something of that
+_LARGE = 1e20
+# a score replaced by such a number was one that nothing else in its row is as small as
+_REPLACED = -1e9
+# what hands its operand on, element by element
+_ELSEWHERE = frozenset(
+    {"Cast", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose",
+     "Unsqueeze", "Gather"}
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """Scores where `keep` is true, and `fill` where it is not (the other way round: `inverted`)."""
+
+    keep: Var
+    fill: float
+    inverted: bool
+
+
+def together(masks: Sequence[Var], repaired: bool) -> Var:
+    """The sum of what the chain adds to its scores, one after the other. Raises Decline.
+
+    Two masks that leave nothing make numbers of two sizes where both are: none that is constant
+    may leave a row without anything, and of the others there is one at most.
+    """
+    deep = [m for m in masks if not _is_moderate(m)]
+    if len(deep) > 1 and (repaired or sum(m.const is None for m in deep) > 1):
+        raise decline("it has two masks that may leave nothing in a row")
+    found = [added(m, repaired) for m in masks]
+    if len(deep) > 1:
+        found = [_at_floor(m) for m in found]
+    total = found[-1]
+    for m in found[-2::-1]:
+        total = total + m
+    return total
+
+
+def _at_floor(mask: Var) -> Var:
+    """A constant mask with nothing below what is added for nothing."""
+    array = mask.const
+    if array is None or mask.dtype != TensorProto.FLOAT:
+        return mask
+    return constant(np.maximum(array, np.float32(_FLOOR)), name=f"{mask.name}_at_floor")
+
+
+def _is_moderate(mask: Var) -> bool:
+    """Whether every element is known to be far from what leaves nothing of a score."""
+    low, high = bounds(mask)
+    return low > _FLOOR and high < _LARGE
+
+
+def added(mask: Var, repaired: bool) -> Var:
+    """What Attention is to add for the `mask` that the chain adds. `repaired`: the chain makes
+    zeros of rows without anything. Raises Decline where that cannot be shown.
+    """
+    array = mask.const
+    if array is not None:
+        return _constant(mask, array, repaired)
+    if _is_moderate(mask):
+        return mask
+    b = mask.definition
+    if b is not None and b.is_op("Where") and b.inputs[0] is not None:
+        return _chosen(b, b.inputs[0], repaired)
+    if b is not None and b.is_op("Expand"):
+        inner = b.inputs[0]
+        new = None if inner is None else added(inner, repaired)
+        return mask if new is inner else op.Expand(new, b.inputs[1])
+    raise decline(
+        f"its mask {mask.name} may leave nothing in a row, which Attention treats in another way"
+    )
+
+
+def replaced(mask: Replaced, dtype: int, repaired: bool) -> Var:
+    """The number to be added where the chain replaces scores. Raises Decline."""
+    fill = mask.fill
+    if fill == -math.inf:
+        if not repaired:
+            raise decline("a row that its mask fills with -inf is NaN, in Attention it is 0")
+    elif fill <= _REPLACED and dtype == TensorProto.FLOAT:
+        fill = _FLOOR
+    else:
+        raise decline(f"where its mask is, the scores become {fill:g}: not surely below the others")
+    kind = numpy_dtype(dtype)
+    zero, low = np.array(0, kind), np.array(fill, kind)
+    made: Var = op.Where(mask.keep, low, zero) if mask.inverted else op.Where(mask.keep, zero, low)
+    return made
+
+
+def _constant(mask: Var, array: np.ndarray, repaired: bool) -> Var:
+    """A constant mask, unless a row of it is without anything."""
+    wide = array.astype(np.float64)
+    if np.isnan(wide).any() or (wide >= _LARGE).any():
+        raise decline(f"its mask {mask.name} has a number that nothing is added to")
+    best = wide.max(axis=-1, initial=-np.inf) if wide.ndim else wide
+    if (best > _FLOOR).all() or (repaired and ((best > _FLOOR) | (best == -np.inf)).all()):
+        return mask
+    raise decline(f"its mask {mask.name} has a row that leaves nothing")
+
+
+def _chosen(where: Binding, keep: Var, repaired: bool) -> Var:
+    """Where(keep, a, b) of two numbers, of which none is between nothing and too much."""
+    numbers = [scalar(v) for v in where.inputs[1:]]
+    out = where.out
+    if any(n is None or not n <= -_FLOOR for n in numbers):
+        raise decline(f"its mask {out.name} is not chosen between two numbers")
+    known = [n for n in numbers if n is not None]
+    if -math.inf in known and not repaired:
+        raise decline("a row that its mask fills with -inf is NaN, in Attention it is 0")
+    if all(n == -math.inf or n > _FLOOR for n in known):
+        return out
+    if out.dtype != TensorProto.FLOAT:
+        raise decline(f"its mask {out.name} fills rows with the lowest number of its dtype")
+    if -math.inf in known:
+        raise decline(f"its mask {out.name} fills rows with two kinds of nothing")
+    one, other = (np.array(max(n, _FLOOR), np.float32) for n in known)
+    made: Var = op.Where(keep, one, other)
+    return made
+
+
+def bounds(v: Var) -> tuple[float, float]:
+    """Between which numbers every element lies; infinite where nothing is known."""
+    work: Var | None = v
+    while work is not None and work.const is None:
+        b = work.definition
+        if b is None or b.domain != "" or b.op not in _ELSEWHERE:
+            break
+        if b.op == "Cast" and b.inputs[0] is not None and b.inputs[0].dtype == TensorProto.BOOL:
+            return 0.0, 1.0
+        work = b.inputs[0]
+    array = None if work is None else work.const
+    if array is not None and array.size and array.dtype.kind in "biuf":
+        low, high = float(array.min()), float(array.max())
+        return (low, high) if not math.isnan(low) else (-math.inf, math.inf)
+    made = None if work is None else work.definition
+    return (-math.inf, math.inf) if made is None else _of_two(made)
+
+
+def _of_two(b: Binding) -> tuple[float, float]:
+    """The bounds of a sum, a difference, a product or a choice of values with bounds."""
+    if b.domain != "" or b.op not in ("Add", "Sub", "Mul", "Where"):
+        return -math.inf, math.inf
+    (la, ha), (lb, hb) = ((-math.inf, math.inf) if v is None else bounds(v) for v in b.inputs[-2:])
+    if b.op == "Where":
+        return min(la, lb), max(ha, hb)
+    if b.op == "Add":
+        return la + lb, ha + hb
+    if b.op == "Sub":
+        return la - hb, ha - lb
+    if any(map(math.isinf, (la, ha, lb, hb))):
+        return -math.inf, math.inf
+    ends = [p * q for p in (la, ha) for q in (lb, hb)]
+    return min(ends), max(ends)
+
+
+def spread(mask: Var, rows: Var, columns: Var) -> Var:
+    """The mask with a row for each row of `rows` (its last axis but one), as onnxruntime wants it,
+    and with a column for each row of `columns`. Raises Decline where its sizes are not known.
+    """
+    if mask.shape is None or rows.shape is None or columns.shape is None or mask.rank is None:
+        raise decline("the rank of its mask is unknown")
+    if mask.rank > 4:
+        raise decline(f"its mask has {mask.rank} axes")
+    count, width = rows.shape[-2], columns.shape[-2]
+    if mask.rank == 0 or not same_dim(mask.shape[-1], width):
+        raise decline("its mask is not known to have a number for each key")
+    if mask.rank > 1 and same_dim(mask.shape[-2], count):
+        return mask
+    if mask.rank > 1 and mask.shape[-2] != 1:
+        raise decline("its mask is not known to have a row for each query")
+    one = constant(np.array([1], np.int64))
+    size = op.Concat(op.Shape(rows, start=-2, end=-1), one, axis=0)
+    made: Var = op.Expand(mask, [count, 1] if isinstance(count, int) else size)
+    return made

@@ -1,0 +1,100 @@
+"""RMSNormalization and LayerNormalization from the chains that exporters write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onnx import TensorProto
+
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.var import Var
+from onnxgrad.laws.composites.reading import last_axes, normalises, require, scalar
+from onnxgrad.rewrite.pattern import Call, Capture, Either, P, capture
+from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.worklist import count, rewrite
+
+x, w, b, d, eps, axes, to, wide = capture("x w b d eps axes to wide")
+
+# the operators compute in float32, whatever they are given
+_FLOATS = frozenset({TensorProto.FLOAT})
+_HALF = frozenset({TensorProto.FLOAT16})
+
+
+def _over_root(a: Capture, mean: str) -> Either:
+    """a / sqrt(mean(a a) + eps), in the ways of writing it; `mean` labels the reduction."""
+    square = P.Pow(a, 2.0) | P.Mul(a, a)
+    moment = P.Add(P.ReduceMean(square, axes.maybe).named(mean).only, eps).only
+    root = P.Sqrt(moment).only
+    inverse = P.Reciprocal(root).only | P.Div(1.0, root).only | P.Pow(moment, -0.5).only
+    divided: Call = P.Div(a, root).only
+    either: Either = divided | P.Mul(a, inverse).only
+    return either
+
+
+@rewrite(P.Mul(w, _over_root(x, "mean")), shrinks=count())
+def rms_normalization(x: Var, w: Var, eps: Var, mean: Binding, root: Binding) -> Any:
+    """x / sqrt(mean(x x) + eps) w = RMSNormalization(x, w)"""
+    return _rms(x, w, eps, mean, root)
+
+
+@rewrite(P.Mul(w, P.Cast(_over_root(wide, "mean"), to=to).only), shrinks=count())
+def rms_normalization_in_float(wide: Var, w: Var, eps: Var, mean: Binding, root: Binding) -> Any:
+    """Cast(u / sqrt(mean(u u) + eps)) w = RMSNormalization(x, w), where u is x in float32"""
+    cast = wide.definition
+    half = None if cast is None or not cast.is_op("Cast") else cast.inputs[0]
+    if half is None or half.dtype not in _HALF or wide.dtype != TensorProto.FLOAT:
+        return decline("it computes in float32 of something that is no float16")
+    return _rms(half, w, eps, mean, root) if w.dtype == half.dtype else None
+
+
+def _rms(x: Var, w: Var, eps: Var, mean: Binding, root: Binding) -> Any:
+    dtypes = _HALF if mean.out.dtype != x.dtype else _FLOATS
+    require(root, "RMSNormalization", 23, x, dtypes)
+    axis, epsilon = _measured(x, eps, mean)
+    if not normalises(x, axis, w):
+        return decline(f"its weight {w.name} is no vector over the normalised axes")
+    return op.RMSNormalization(x, w, axis=axis - (x.rank or 0), epsilon=epsilon)
+
+
+@rewrite(P.Mul(w, _over_root(d, "mean")), shrinks=count())
+def layer_normalization(d: Var, w: Var, eps: Var, mean: Binding, root: Binding) -> Any:
+    """d / sqrt(mean(d d) + eps) w = LayerNormalization(x, w), where d = x - mean(x)"""
+    centre = d.definition
+    if centre is None or not centre.is_op("Sub") or centre.inputs[1] is None:
+        return None
+    x, first = centre.inputs[0], centre.inputs[1].definition
+    if x is None or first is None or not first.is_op("ReduceMean") or first.inputs[0] is not x:
+        return None
+    require(root, "LayerNormalization", 17, x, _FLOATS)
+    axis, epsilon = _measured(x, eps, mean)
+    if last_axes(first, x.rank) != axis:
+        return decline("its two means are over different axes")
+    if not normalises(x, axis, w):
+        return decline(f"its weight {w.name} is no vector over the normalised axes")
+    return op.LayerNormalization(x, w, axis=axis - (x.rank or 0), epsilon=epsilon)
+
+
+_WITHOUT_BIAS = P.LayerNormalization(x, w).only.named("norm")
+
+
+@rewrite(P.Add(_WITHOUT_BIAS, b), shrinks=count())
+def bias_of_layer_normalization(x: Var, w: Var, b: Var, norm: Binding) -> Any:
+    """LayerNormalization(x, w) + b = LayerNormalization(x, w, b)"""
+    axis = int(norm.attr("axis"))
+    if norm.has_refs or x.rank is None or b.dtype != w.dtype or norm.result(1) or norm.result(2):
+        return None
+    if not normalises(x, axis % x.rank, b):
+        return decline(f"its bias {b.name} is no vector over the normalised axes")
+    return op.LayerNormalization(x, w, b, **norm.attrs)
+
+
+def _measured(x: Var, eps: Var, mean: Binding) -> tuple[int, float]:
+    """The first normalised axis, and epsilon. Raises Decline."""
+    axis = last_axes(mean, x.rank)
+    if axis is None:
+        raise decline("its mean is not over the last axes, kept as ones")
+    epsilon = scalar(eps)
+    if epsilon is None or epsilon < 0:
+        raise decline("its epsilon is no number of the file")
+    return axis, epsilon

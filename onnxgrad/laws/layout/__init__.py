@@ -1,0 +1,3 @@
+"""Values in another order of axes: what computes with them as well, and where the order had better
+change.
+"""

@@ -1,0 +1,276 @@
+"""Operators whose version changed what was written before it, each as what it is from then on.
+
+An adapter gets the binding, in a block that has the new opset already, and the attributes as the
+old version understood them; it changes the binding in place, so that names and metadata stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from onnxgrad.errors import UnknownDtype
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import is_static, numpy_dtype
+from onnxgrad.ir.var import Var
+
+Attributes = Mapping[str, Any]
+Adapter = Callable[[Binding, Attributes], None]
+ADAPTERS: dict[tuple[str, int], Adapter] = {}
+
+
+class Refused(Exception):
+    """Why a binding cannot be what it was."""
+
+
+def adapter(since: int, *ops: str) -> Callable[[Adapter], Adapter]:
+    """Register what makes these operators, as they were before version `since`, what they are
+    since.
+    """
+
+    def register(function: Adapter) -> Adapter:
+        ADAPTERS.update({(name, since): function for name in ops})
+        return function
+
+    return register
+
+
+def _operands(b: Binding, index: int, new: list[Var | None]) -> None:
+    """Make `new` the operands of `b` from `index` on."""
+    kept = [*b.inputs, *[None] * (index - len(b.inputs))][:index]
+    b.block.set_operands(b, [*kept, *new])
+
+
+def _vector(value: Any) -> Var | None:
+    """int64, as axes, sizes and pads are."""
+    return None if value is None else constant(np.array(value, np.int64).reshape(-1))
+
+
+def _number(value: Any, like: Var | None) -> Var | None:
+    """A number in the dtype of a value, which may be known at run time only."""
+    if value is None or like is None:
+        return None
+    if like.dtype:
+        with np.errstate(over="ignore"):
+            return constant(np.array(value, np.float32).astype(numpy_dtype(like.dtype)))
+    if like.block.opsets.get("", 0) < 15:
+        raise UnknownDtype(f"the dtype of '{like.name}' is not known, which a number is to have")
+    made: Var = op.CastLike(constant(np.array(value, np.float32)), like)
+    return made
+
+
+def _moved(b: Binding, *names: str) -> None:
+    for name in names:
+        if name in b.attrs:
+            b.drop_attribute(name)
+
+
+# ---- attributes that became operands -------------------------------------------------------------
+
+
+@adapter(13, "Squeeze", "Unsqueeze", "ReduceSum")
+@adapter(
+    18, "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
+    "ReduceMin", "ReduceProd", "ReduceSumSquare",
+)  # fmt: skip
+def axes_as_operand(b: Binding, was: Attributes) -> None:
+    """f<axes = a>(x) = f(x, a)"""
+    _moved(b, "axes")
+    _operands(b, 1, [_vector(was.get("axes"))])
+
+
+@adapter(13, "Split")
+def split_as_operand(b: Binding, was: Attributes) -> None:
+    """Split<split = s>(x) = Split(x, s)"""
+    _moved(b, "split")
+    _operands(b, 1, [_vector(was.get("split"))])
+
+
+@adapter(18, "Split")
+def number_of_parts(b: Binding, was: Attributes) -> None:
+    """Equal parts: their number is an attribute."""
+    if b.operand(1) is None:
+        b.set_attribute("num_outputs", len(b.outputs))
+
+
+@adapter(10, "Slice")
+def bounds_as_operands(b: Binding, was: Attributes) -> None:
+    """Slice<starts, ends, axes>(x) = Slice(x, starts, ends, axes)"""
+    _moved(b, "starts", "ends", "axes")
+    _operands(b, 1, [_vector(was.get(name)) for name in ("starts", "ends", "axes")])
+
+
+@adapter(10, "TopK")
+def count_as_operand(b: Binding, was: Attributes) -> None:
+    """TopK<k>(x) = TopK(x, [k])"""
+    _moved(b, "k")
+    _operands(b, 1, [_vector(was["k"])])
+
+
+@adapter(11, "Pad")
+def pads_as_operands(b: Binding, was: Attributes) -> None:
+    """Pad<pads, value>(x) = Pad(x, pads, value)"""
+    fill = _number(b.attrs.get("value"), b.operand(0))
+    _moved(b, "pads", "value")
+    _operands(b, 1, [_vector(was["pads"]), fill])
+
+
+@adapter(11, "Clip")
+def limits_as_operands(b: Binding, was: Attributes) -> None:
+    """Clip<min, max>(x) = Clip(x, min, max); what is not written limits nothing"""
+    limits = [_number(b.attrs.get(name), b.operand(0)) for name in ("min", "max")]
+    _moved(b, "min", "max")
+    _operands(b, 1, limits)
+
+
+@adapter(12, "Dropout")
+def ratio_as_operand(b: Binding, was: Attributes) -> None:
+    """Dropout<ratio>(x) = Dropout(x, ratio), which does not train"""
+    _moved(b, "ratio")
+    _operands(b, 1, [constant(np.array(was["ratio"], np.float32))])
+
+
+@adapter(9, "Upsample")
+def scales_as_operand(b: Binding, was: Attributes) -> None:
+    """Upsample<scales>(x) = Upsample(x, scales)"""
+    _moved(b, "scales")
+    _operands(b, 1, [constant(np.array(was["scales"], np.float32))])
+
+
+@adapter(20, "DFT")
+def axis_as_operand(b: Binding, was: Attributes) -> None:
+    """DFT<axis>(x, length) = DFT(x, length, axis)"""
+    _moved(b, "axis")
+    _operands(b, 2, [constant(np.array(was["axis"], np.int64))])
+
+
+# ---- other names, defaults and meanings ----------------------------------------------------------
+
+
+@adapter(10, "Upsample")
+def upsample_is_resize(b: Binding, was: Attributes) -> None:
+    """Upsample(x, scales) = Resize(x, scales)"""
+    b.rename_operator("Resize")
+
+
+@adapter(11, "Resize")
+def resize_from_the_corner(b: Binding, was: Attributes) -> None:
+    """Resize(x, scales) = Resize<asymmetric>(x, , scales); the nearest to a place between two is
+    the lower where it enlarges, the upper where it makes smaller
+    """
+    scales, nearest = b.operand(1), was.get("mode") == "nearest"
+    smaller, larger = _resized(b)
+    if nearest and smaller and larger:
+        raise Refused("which element is nearest is another question where it enlarges")
+    empty = constant(np.zeros(0, np.float32))
+    _operands(b, 1, [empty, scales])
+    b.set_attribute("coordinate_transformation_mode", "asymmetric")
+    if nearest:
+        b.set_attribute("nearest_mode", "ceil" if smaller else "floor")
+
+
+def _resized(b: Binding) -> tuple[bool, bool]:
+    """Whether it may make an axis smaller, and whether larger: by its scales, or by its sizes."""
+    x, scales = b.inputs[:2]
+    factors: Any = None if scales is None else scales.const
+    before, after = None if x is None else x.shape, b.out.shape
+    if factors is None and is_static(before) and is_static(after):
+        factors = np.array(after) / np.maximum(before, 1)
+    if factors is None:
+        return True, True
+    return bool((factors < 1).any()), bool((factors > 1).any())
+
+
+@adapter(13, "Resize")
+def resize_without_a_mode(b: Binding, was: Attributes) -> None:
+    """The same, but for a mode that went."""
+    if was.get("coordinate_transformation_mode") == "tf_half_pixel_for_nn":
+        raise Refused("its coordinate_transformation_mode tf_half_pixel_for_nn went")
+
+
+@adapter(11, "Scatter")
+def scatter_of_elements(b: Binding, was: Attributes) -> None:
+    """Scatter = ScatterElements"""
+    b.rename_operator("ScatterElements")
+
+
+@adapter(13, "Softmax", "LogSoftmax", "Hardmax")
+def along_one_axis(b: Binding, was: Attributes) -> None:
+    """f<axis = k>(x), over all axes from k on = Reshape(f<axis = -1>(Flatten<axis = k>(x)))"""
+    x, axis = b.operand(0), int(was["axis"])
+    if x is None:
+        return
+    if axis == -1 or (x.rank is not None and axis == x.rank - 1):
+        b.set_attribute("axis", axis)
+        return
+    y, shape = b.out, op.Shape(x)
+    flat = op.Flatten(x, axis=axis)
+    part = getattr(op, b.op)(flat, axis=-1)
+    b.block.replace(y, op.Reshape(part, shape))
+    b.block.remove(b)
+
+
+@adapter(9, "BatchNormalization")
+def one_statistic_a_channel(b: Binding, was: Attributes) -> None:
+    """spatial = 1 is all there is."""
+    if was.get("spatial", 1) != 1:
+        raise Refused("its statistics are one for each element (spatial=0)")
+    _moved(b, "spatial")
+
+
+@adapter(14, "BatchNormalization")
+def normalization_in_inference(b: Binding, was: Attributes) -> None:
+    """The number of results said whether it trains."""
+    if any(v is not None for v in b.outputs[1:]):
+        raise Refused(f"it has {len(b.outputs)} results, which means training before opset 14")
+
+
+@adapter(10, "Dropout")
+def dropout_without_its_mask(b: Binding, was: Attributes) -> None:
+    """The mask was of the data's dtype."""
+    if (mask := b.result(1)) is not None and mask.use_count:
+        raise Refused("the dtype of its mask changed")
+
+
+@adapter(16, "RoiAlign")
+def half_a_pixel(b: Binding, was: Attributes) -> None:
+    """The default moved by half a pixel."""
+    if "coordinate_transformation_mode" not in b.attrs:
+        b.set_attribute("coordinate_transformation_mode", "output_half_pixel")
+
+
+@adapter(20, "GridSample")
+def modes_of_grid_sample(b: Binding, was: Attributes) -> None:
+    """bilinear and bicubic are linear and cubic."""
+    mode = str(was["mode"])
+    b.set_attribute("mode", {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode))
+
+
+@adapter(21, "GroupNormalization")
+def normalization_of_channels(b: Binding, was: Attributes) -> None:
+    """One scale and one bias for each channel: that of its group, repeated."""
+    x, groups = b.operand(0), int(was["num_groups"])
+    channels = None if x is None or x.shape is None else x.shape[1]
+    if not isinstance(channels, int):
+        raise Refused("the number of its channels is not known")
+    for i in (1, 2):
+        if (v := b.operand(i)) is not None:
+            wide = op.Expand(op.Unsqueeze(v, [1]), [groups, channels // groups])
+            b.block.set_operand(b, i, op.Reshape(wide, [channels]))
+
+
+@adapter(24, "Attention")
+def attention_without_caps(b: Binding, was: Attributes) -> None:
+    """The scores are capped after the mask is added, where it was before."""
+    if was.get("softcap") or b.result(3) is not None:
+        raise Refused("the order of its softcap and its mask changed")
+
+
+@adapter(9, "Scan")
+def batch_of_a_scan(b: Binding, was: Attributes) -> None:
+    """There was a batch axis in front of all others."""
+    raise Refused("it runs once for each member of a batch")
