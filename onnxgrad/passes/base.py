@@ -24,6 +24,24 @@ from onnxgrad.rewrite.worklist import Rule, apply_rules
 class Pass(ABC):
     """A named transformation of a program. Subclasses are dataclasses whose fields are the
     pass's options.
+
+    `run(program, trace)` rewrites the program in place and calls `trace.fired(law, place)` for each
+    rewrite. A `register`ed one has a name in `passes="..."`; any runs from a list.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class DropDocs(onnxgrad.Pass):
+    ...     '''Remove the doc strings of nodes.'''
+    ...     name = "drop-docs"
+    ...     def run(self, program, trace):
+    ...         for binding in program.main.bindings:
+    ...             if binding.node.doc_string:
+    ...                 trace.fired("drop_docs", str(binding))
+    ...                 binding.node.doc_string, binding.changed = "", True
+    ...                 program.main.touch()
+    >>> done = onnxgrad.optimize("models/training/mlp.onnx", passes=[DropDocs()], report=True)
+    >>> {r.pass_name for r in done.rewrites} <= {"drop-docs"}
+    True
     """
 
     name: ClassVar[str]
@@ -38,6 +56,11 @@ class Pass(ABC):
         """
         return model
 
+    def proved(self, program: Program) -> None:  # noqa: B027  # most passes need nothing here
+        """Take away what only the proof of the result needed; called once that is done, or is not
+        asked for.
+        """
+
     @classmethod
     def law(cls) -> str:
         """The first line of the docstring."""
@@ -46,7 +69,27 @@ class Pass(ABC):
 
 @dataclass(frozen=True)
 class RulePass(Pass):
-    """Laws, everywhere until none applies."""
+    """Laws, everywhere until none applies.
+
+    >>> from dataclasses import dataclass
+    >>> from onnxgrad import P, capture, op, register, rewrite
+    >>> x = capture("x")
+    >>> @rewrite(P.Abs(P.Neg(x)))
+    ... def abs_of_neg(x):
+    ...     '''Abs(Neg(x)) = Abs(x)'''
+    ...     return op.Abs(x)
+    >>> @register
+    ... @dataclass(frozen=True)
+    ... class SimplerAbs(onnxgrad.RulePass):
+    ...     '''Abs(Neg(x)) = Abs(x).'''
+    ...     name = "simpler-abs"
+    ...     laws = [abs_of_neg]
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
+    ... g (float[N] x) => (float[N] y) { n = Neg (x)  y = Abs (n) }''')
+    >>> done = onnxgrad.optimize(model, passes="simpler-abs,remove-unused", report=True)
+    >>> [r.rule for r in done.rewrites]
+    ['abs_of_neg']
+    """
 
     # its laws compute floating-point constants anew
     rounds: ClassVar[bool] = False

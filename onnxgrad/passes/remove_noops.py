@@ -6,7 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from onnxgrad.laws.axes import squeeze_of_unsqueeze, unsqueeze_of_squeeze
+from onnxgrad.laws.axes import (
+    squeeze_of_unsqueeze,
+    unsqueeze_of_squeeze,
+    unsqueeze_of_unsqueeze,
+)
 from onnxgrad.laws.clipping import relu_of_relu
 from onnxgrad.laws.neutral_elements import NEUTRAL_ELEMENTS
 from onnxgrad.laws.noops import NOOPS
@@ -14,7 +18,13 @@ from onnxgrad.laws.selection import where_of_constant
 from onnxgrad.passes.base import RulePass, register
 from onnxgrad.rewrite.worklist import Rule
 
-_EXACT = [*NOOPS, squeeze_of_unsqueeze, unsqueeze_of_squeeze, relu_of_relu]
+_EXACT = [
+    *NOOPS,
+    squeeze_of_unsqueeze,
+    unsqueeze_of_squeeze,
+    unsqueeze_of_unsqueeze,
+    relu_of_relu,
+]
 
 
 @register

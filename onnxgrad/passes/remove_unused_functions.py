@@ -68,6 +68,8 @@ class RemoveUnusedFunctions(Pass):
 
     def run(self, program: Program, trace: Trace) -> None:
         """Mark from the roots, delete the rest; one firing for each function."""
+        if not program.functions:
+            return
         patterns = self.keep.split()
         entries = [
             key for key in program.functions if any(names_function(p, key) for p in patterns)

@@ -4,11 +4,17 @@ to do.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Set
+
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
-from onnxgrad.ir.types import TensorType, is_static
+from onnxgrad.ir.types import TensorType
+
+# what a computed size is computed from: names that call no function
+_OPERAND = re.compile(r"[^\W\d]\w*\b(?!\()")
 
 
 def types_of_a_fresh_reading(program: Program) -> bool:
@@ -19,8 +25,10 @@ def types_of_a_fresh_reading(program: Program) -> bool:
     tells more about all that follows. All types are taken, not only better ones: symbols of two
     readings must not be mixed.
     """
+    # a size that an input names is what it is: no reading makes a number of it
+    named = {d for v in program.main.inputs for d in v.shape or () if isinstance(d, str)}
     if all(
-        _is_known(v.type)
+        _is_known(v.type, named)
         for block in program.blocks()
         for b in block.bindings
         for v in b.outputs
@@ -44,8 +52,15 @@ def types_of_a_fresh_reading(program: Program) -> bool:
     return learned
 
 
-def _is_known(type_: object) -> bool:
-    return isinstance(type_, TensorType) and bool(type_.dtype) and is_static(type_.shape)
+def _is_known(type_: object, named: Set[str]) -> bool:
+    if not isinstance(type_, TensorType) or not type_.dtype or type_.shape is None:
+        return False
+    return all(isinstance(d, int) or _is_named(d, named) for d in type_.shape)
+
+
+def _is_named(dim: str | None, named: Set[str]) -> bool:
+    """Whether it is one of the sizes, or computed from them alone: Min(128, sequence)."""
+    return dim in named or (dim is not None and named >= set(_OPERAND.findall(dim)))
 
 
 def _says_more(new: object, old: object) -> bool:

@@ -1,36 +1,33 @@
-"""`optimize`: run a pipeline, prove the result against the original, or name the first rewrite
-that broke it.
+"""`optimize_program`: run a pipeline, prove the result against the original, or name the first
+rewrite that broke it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from onnx import ModelProto
 
-from onnxgrad.errors import InternalError, NotProved
+from onnxgrad.errors import CannotRun, InternalError, NotProved
 from onnxgrad.folding.size import constant_bytes, file_bytes
 from onnxgrad.ir.interop.given import settled
-from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import save, to_proto
 from onnxgrad.ir.weights import load_weights, outside
-from onnxgrad.limits import bounded
 from onnxgrad.pipeline.each import EachReport, EachTrace, FiringDiffers
-from onnxgrad.pipeline.pipeline import Pass, PassResult, Pipeline
-from onnxgrad.rewrite.combine import Family
+from onnxgrad.pipeline.pipeline import Fired, PassResult, Pipeline
 from onnxgrad.rewrite.trace import Firing, Trace
-from onnxgrad.rewrite.worklist import Rule
 from onnxgrad.verify import Report, verify
 from onnxgrad.verify.bisect import bisect
 from onnxgrad.verify.report import DIFFERENT
 from onnxgrad.verify.running.process import RunFailed
+from onnxgrad.wording import option
 
 # options of the proof that speak of the whole model's inputs
 _OF_THE_WHOLE = frozenset({"inputs", "dims", "float64_exact", "allow_empty"})
@@ -71,8 +68,8 @@ class Grown(NotProved):
         self.growth = growth
         super().__init__(
             f"merging always grows the file by {growth:,} bytes ({growth / max(size, 1):.0%}), "
-            "because weights that are merged have other readers: allow it with --allow-growth "
-            "(allow_growth=True), or merge auto; nothing was written"
+            "because weights that are merged have other readers: allow it with "
+            f"{option('--allow-growth', 'allow_growth=True')}, or merge auto; nothing was written"
         )
 
 
@@ -104,6 +101,7 @@ def optimize_program(
     proof: Mapping[str, Any] | None = None,
     on_stage: Callable[[str], None] | None = None,
     on_read: Callable[[Program], None] | None = None,
+    on_fired: Fired | None = None,
     allow_growth: bool = False,
 ) -> Optimized:
     """Run `pipeline` over a fresh reading of `model` and prove the result; `proof` goes to
@@ -112,10 +110,10 @@ def optimize_program(
     `each` also proves every firing on its own operands, when it happens (see `passes.each`),
     whatever `prove` says. `on_read` sees the program before any rewrite and may refuse it. `limit`
     stops after that many rewrites; `on_stage` is told what begins: "read", each pass by name,
-    "prove", "bisect". Raises RewriteRefuted (exit code 1) when the proof fails, after bisecting the
-    numbered firings, Grown (1) when merging always grows the file by more than a tenth without
-    `allow_growth`, and InputError when the model cannot be read, or cannot be run while `prove` is
-    on.
+    "prove", "bisect", and `on_fired` of each pass that changed something. Raises RewriteRefuted
+    (exit code 1) when the proof fails, after bisecting the numbered firings, Grown (1) when merging
+    always grows the file by more than a tenth without `allow_growth`, and InputError when the model
+    cannot be read, or cannot be run while `prove` is on.
     """
     options = dict(proof or {})
     trace = EachTrace(limit=limit, explain=explain) if each else Trace(limit=limit, explain=explain)
@@ -127,84 +125,56 @@ def optimize_program(
         on_read(program)
     bounded_growth = pipeline.merges_always and not allow_growth
     before = constant_bytes(program) if bounded_growth else 0
-    results = _run(pipeline, program, trace, tell, options)
+    results = _run(pipeline, program, trace, (tell, on_fired), options)
     if bounded_growth:
         growth, size = constant_bytes(program) - before, file_bytes(program)
         if growth > _GROWTH * size:
             raise Grown(growth, size)
     singly = trace.report if isinstance(trace, EachTrace) else None
     if not prove:
+        _proved(pipeline, program)
         return Optimized(program, results, trace, None, singly)
     options.setdefault("float64_exact", not trace.rounded)
     tell("prove")
     with _original(program) as original:
         with _runnable(program) as candidate:
-            report = verify(_stated(pipeline, original, trace, options), candidate, **options)
+            try:
+                report = verify(_stated(pipeline, original, trace, options), candidate, **options)
+            except CannotRun as error:
+                skip = option("--no-verify", "verify=False")
+                raise CannotRun(f"{error}, or skip the proof with {skip}") from error
         if not report.ok:
             culprit = None
             if report.verdict == DIFFERENT:
                 tell("bisect")
                 culprit = _culprit(model, pipeline, len(trace.firings), original, options)
             raise RewriteRefuted(report, culprit)
+    _proved(pipeline, program)
     return Optimized(program, results, trace, report, singly)
+
+
+def _proved(pipeline: Pipeline, program: Program) -> None:
+    for p in pipeline.passes:
+        p.proved(program)
 
 
 def _run(
     pipeline: Pipeline,
     program: Program,
     trace: Trace,
-    tell: Callable[[str], None],
+    watch: tuple[Callable[[str], None], Fired | None],
     options: Mapping[str, Any],
 ) -> list[PassResult]:
     """Run the pipeline. Raises RewriteRefuted for a firing that an EachTrace finds wrong."""
     if not isinstance(trace, EachTrace):
-        return pipeline.run(program, trace, tell)
+        return pipeline.run(program, trace, *watch)
     trace.watch(program, {k: v for k, v in options.items() if k not in _OF_THE_WHOLE})
     try:
-        results = pipeline.run(program, trace, tell)
+        results = pipeline.run(program, trace, *watch)
         trace.finish()
     except FiringDiffers as error:
         raise RewriteRefuted(error.report, error.firing, alone=True) from None
     return results
-
-
-@bounded
-def optimize(
-    model: ModelLike,
-    *,
-    preset: str = "default",
-    passes: str | Sequence[str | Pass | Rule | Family] | None = None,
-    merge: str = "auto",
-    provider: str = "cpu",
-    verify: bool | Literal["each"] = True,
-    allow_empty: Sequence[str] = (),
-    allow_growth: bool = False,
-    timeout: float | None = None,
-    max_memory: int | str | None = None,
-) -> Any:
-    """The optimised model, in the kind that was given (what has none to come back as gives a
-    ModelProto).
-
-    `preset` or `passes` choose what runs: `"a,b{option=value}"`, or a list of such, of passes,
-    rules and families. `merge` is always, auto or never; `verify` proves the result on `provider`,
-    where the outputs `allow_empty` may have nothing finite to compare; "each" proves every rewrite
-    on its own operands as well. With merge="always" the file grows by at most a tenth, unless
-    `allow_growth`. `timeout`: seconds for everything (300); `max_memory`: bytes, or such as "4GB",
-    for each process that runs a model (half of what there is). Raises InputError, RewriteRefuted,
-    Grown, LimitReached.
-    """
-    pipeline = Pipeline.of(preset, passes, merge=merge, provider=provider)
-    given = settled(model)  # a stream is read once
-    done = optimize_program(
-        given,
-        pipeline,
-        prove=bool(verify),
-        each=verify == "each",
-        proof={"provider": provider, "allow_empty": allow_empty},
-        on_read=lambda program: check_room(program, model),
-        allow_growth=allow_growth,
-    )
-    return like(done.program, model)
 
 
 @contextlib.contextmanager

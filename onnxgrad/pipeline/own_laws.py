@@ -11,38 +11,53 @@ from typing import Any, ClassVar
 
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.program import Program
+from onnxgrad.outlining.composites import Composite
 from onnxgrad.passes.base import PASSES, Pass, roots
+from onnxgrad.pipeline.composites import leave_out_body, outline
 from onnxgrad.rewrite.combine import Family, apply_family
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.rewrite.worklist import Rule, apply_rules
 
+Law = Rule | Family | Composite
+
 
 @dataclass(frozen=True)
 class OwnLaws(Pass):
-    """Rules, everywhere until none applies; then each family."""
+    """Rules, everywhere until none applies; then each family, and each composite."""
 
     name: ClassVar[str] = "own-laws"
-    laws: tuple[Rule | Family, ...] = ()
+    laws: tuple[Law, ...] = ()
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Apply the rules in every block, then combine every group of each family."""
+        """Apply the rules in every block, combine every group of each family, then outline the
+        composites.
+        """
         rules = [law for law in self.laws if isinstance(law, Rule)]
         for block in roots(program):
             apply_rules(block, rules, trace)
             for law in self.laws:
                 if isinstance(law, Family):
                     apply_family(block, law, trace)
+        for law in self.laws:
+            if isinstance(law, Composite):
+                outline(law, program, trace)
+
+    def proved(self, program: Program) -> None:
+        """Leave out the bodies of operators that the runtime has."""
+        for law in self.laws:
+            if isinstance(law, Composite) and not law.body:
+                leave_out_body(law, program)
 
 
 def run_plugins(files: Iterable[str]) -> list[Pass]:
-    """Run Python files that register gradient rules, passes and the like; the rules and families
-    that each of them leaves at its top level, as a pass called as the file.
+    """Run Python files that register gradient rules, passes and the like; the rules, families and
+    composites that each of them leaves at its top level, as a pass called as the file.
 
     Raises InputError that names file and line, and what the file raised.
     """
     found: list[Pass] = []
     for name in files:
-        own = [v for v in _run(name).values() if isinstance(v, (Rule, Family))]
+        own = [v for v in _run(name).values() if isinstance(v, Law)]
         if own:
             found.append(_called(Path(name).stem.replace("_", "-"), own))
     return found
@@ -63,7 +78,7 @@ def _run(name: str) -> dict[str, Any]:
         ) from error
 
 
-def _called(name: str, laws: Sequence[Rule | Family]) -> Pass:
+def _called(name: str, laws: Sequence[Law]) -> Pass:
     """A pass of this name, which `--passes` knows too."""
     if name in PASSES and not issubclass(PASSES[name], OwnLaws):
         raise InputError(f"--plugin {name}: there is a pass of this name: call the file otherwise")
@@ -77,5 +92,7 @@ def _called(name: str, laws: Sequence[Rule | Family]) -> Pass:
     return found
 
 
-def _law(law: Rule | Family) -> str:
+def _law(law: Law) -> str:
+    if isinstance(law, Composite):
+        return f"what matches is a call of {law.domain}::{law.name}"
     return (law.build.__doc__ or law.name).strip().split("\n")[0]

@@ -14,14 +14,16 @@ from onnxgrad.ir.fault import blaming
 from onnxgrad.ir.program import Program
 from onnxgrad.laws.parallel.when_merging_pays import MERGE
 from onnxgrad.passes.base import PASSES, Pass
+from onnxgrad.passes.convert_opset import ConvertOpset
 from onnxgrad.pipeline.fresh_types import types_of_a_fresh_reading
-from onnxgrad.pipeline.own_laws import OwnLaws
+from onnxgrad.pipeline.own_laws import Law, OwnLaws
 from onnxgrad.pipeline.presets import PRESETS
-from onnxgrad.rewrite.combine import Family
 from onnxgrad.rewrite.trace import Trace
-from onnxgrad.rewrite.worklist import Rule
 
 __all__ = ["PASSES", "PRESETS", "Pass", "PassResult", "Pipeline", "parse_passes"]
+
+# told of a pass that changed a program
+Fired = Callable[[str, Program], None]
 
 # a pass may open the way for an earlier one, and the backstop is the fuel of each: no model we know
 # takes more than 6
@@ -48,13 +50,15 @@ class Pipeline:
     @staticmethod
     def of(
         preset: str = "default",
-        passes: Sequence[str | Pass | Rule | Family] | str | None = None,
+        passes: Sequence[str | Pass | Law] | str | None = None,
         *,
         merge: str = "auto",
         provider: str = "cpu",
+        target_opset: int | None = None,
     ) -> Pipeline:
-        """A preset's passes, or those listed, where a rule or family is a pass of its own. `merge`
-        and `provider` reach every pass that has these options.
+        """A preset's passes, or those listed, where a rule, family or composite is a pass of its
+        own. `merge` and `provider` reach every pass that has these options. With `target_opset` the
+        model is brought to that opset first, so that all of them may use its operators.
 
         Raises InputError for an unknown preset, pass, option or merge rule.
         """
@@ -64,9 +68,9 @@ class Pipeline:
             if preset not in PRESETS:
                 raise InputError(f"unknown preset '{preset}': choose one of {', '.join(PRESETS)}")
             passes = PRESETS[preset]
-        parsed: list[Pass] = []
+        parsed: list[Pass] = [] if target_opset is None else [ConvertOpset(to=target_opset)]
         for item in passes if isinstance(passes, (list, tuple)) else [passes]:
-            if isinstance(item, (Rule, Family)):
+            if isinstance(item, Law):
                 parsed.append(OwnLaws((item,)))
             elif isinstance(item, str):
                 parsed += parse_passes(item, merge=merge, provider=provider)
@@ -74,7 +78,8 @@ class Pipeline:
                 parsed.append(item)
             else:
                 raise InputError(
-                    f"a pass is a name, a Pass, a rule or a family, not {type(item).__name__}"
+                    "a pass is a name, a Pass, a rule, a family or a composite, not "
+                    f"{type(item).__name__}"
                 )
         return Pipeline(tuple(parsed))
 
@@ -88,17 +93,24 @@ class Pipeline:
         program: Program,
         trace: Trace | None = None,
         on_stage: Callable[[str], None] | None = None,
+        on_fired: Fired | None = None,
     ) -> list[PassResult]:
         """Run the passes in order, again until a round fires nothing, nor would in a fresh reading
         of the result. The program is changed in place.
 
-        `on_stage` is told the name of each pass before it runs.
+        `on_stage` is told the name of each pass before it runs, `on_fired` after it changed
+        something.
         """
+        watch = on_stage or (lambda stage: None), on_fired or (lambda name, program: None)
         with collector_paused(), blaming(program.proto):
-            return self._run(program, trace or Trace(), on_stage or (lambda stage: None))
+            return self._run(program, trace or Trace(), *watch)
 
     def _run(
-        self, program: Program, trace: Trace, on_stage: Callable[[str], None]
+        self,
+        program: Program,
+        trace: Trace,
+        on_stage: Callable[[str], None],
+        on_fired: Fired,
     ) -> list[PassResult]:
         done: dict[str, PassResult] = {}
         # how many firings there were when a pass last found nothing: if there are no more now, it
@@ -119,6 +131,8 @@ class Pipeline:
                 bindings = result.after
                 if not result.firings:
                     idle[p] = len(trace.firings)
+                else:
+                    on_fired(p.name, program)
                 known = done.get(p.name)
                 done[p.name] = result if known is None else _sum(known, result)
             if len(trace.firings) == fired:
@@ -151,8 +165,8 @@ _ITEM = re.compile(r"\s*([\w-]+)\s*(?:\{([^}]*)\})?\s*(?:,|$)")
 
 
 def parse_passes(text: str, **common: Any) -> list[Pass]:
-    """Passes from `name,name{option=value,option=value}`; `common` options go to each pass that has
-    them.
+    """Passes from `name,name{option=value,option=value}`; the name of a preset stands for its
+    passes. `common` options go to each pass that has them.
 
     Raises InputError that names what is unknown and lists what there is.
     """
@@ -164,7 +178,10 @@ def parse_passes(text: str, **common: Any) -> list[Pass]:
             raise InputError(
                 f"cannot read the list of passes at '{text[position:]}': write a,b{{option=value}}"
             )
-        found.append(_make(item[1], item[2] or "", common))
+        if item[1] in PRESETS and item[2] is None:
+            found += parse_passes(",".join(PRESETS[item[1]]), **common)
+        else:
+            found.append(_make(item[1], item[2] or "", common))
         position = item.end()
     if not found:
         raise InputError("the list of passes is empty")

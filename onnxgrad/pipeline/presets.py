@@ -69,6 +69,14 @@ _FOLDED = (
     Step("fold-constant", "weight * scale becomes the weight"),
     Step("fold-bias", "the shift is next to its product only when the scale between them is gone"),
 )
+_RAISED = (
+    Step(
+        "raise-composites",
+        "before scales and sums change what the chains look like; what it emits is merged again "
+        "below",
+    ),
+    Step("merge-equal", "the masks and tables that it made for each layer are one"),
+)
 _STATISTICS = Step("fold-constant", "the statistics' arithmetic becomes one scale and one shift")
 _INFERENCE = (
     Step(
@@ -80,6 +88,7 @@ _INFERENCE = (
     _FORWARD,
     *_FOLDED,
 )
+_LOWERED = Step("lower-composites", "their kernels are slower than these chains")
 # no scale moves forward, because onnxruntime looks for the multiply at the end of an RMS
 # normalisation
 _INFERENCE_THAT_PAYS = (
@@ -88,8 +97,20 @@ _INFERENCE_THAT_PAYS = (
         "a BatchNormalization that no product can take in would be two kernels in place of one",
     ),
     _STATISTICS,
-    _BACKWARD,
+    Step(
+        "backward-fold-scale-axis{scalars=true}",
+        "a scale moves whatever its sign; of one factor too, as attention scales its queries",
+    ),
     *_FOLDED,
+)
+_FLATTENED = (
+    Step("divide-by-root", "one kernel of onnxruntime's for the five of an RMS normalisation"),
+    Step(
+        "flatten-products",
+        "last, when no law looks for a MatMul any more: onnxruntime makes these Gemms itself, and "
+        "leaves two Reshapes at each",
+    ),
+    Step("merge-equal", "branches of one input share the Reshape of it"),
 )
 _PRODUCTS = (
     Step(
@@ -116,15 +137,23 @@ DESCRIBED: dict[str, Preset] = {
     "clean": Preset("no law about products, no weight computed anew", _CLEAN),
     "default": Preset(
         "not slower than the input: what the cost rules do not forbid",
-        (*_CLEAN, *_INFERENCE_THAT_PAYS, *_PRODUCTS),
+        (
+            *_CLEAN,
+            *_RAISED,
+            _LOWERED,
+            *_INFERENCE_THAT_PAYS,
+            *_PRODUCTS[:-1],
+            *_FLATTENED,
+            _PRODUCTS[-1],
+        ),
     ),
     "inference": Preset(
         "BatchNormalization and Dropout away, scales and shifts into weights, products as they are",
-        (*_CLEAN, *_INFERENCE, _PRODUCTS[-1]),
+        (*_CLEAN, *_RAISED, *_INFERENCE, _PRODUCTS[-1]),
     ),
     "canonical": Preset(
         "every law wherever it holds, no cost rule: equal computations get equal graphs",
-        (*_CLEAN, _ARITHMETIC, *_INFERENCE, *_EVERYWHERE),
+        (*_CLEAN, *_RAISED, _ARITHMETIC, *_INFERENCE, *_EVERYWHERE),
     ),
     "training-safe": Preset(
         "every weight keeps its name, shape and bytes, and BatchNormalization and Dropout stay",

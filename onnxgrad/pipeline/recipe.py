@@ -3,7 +3,9 @@ pyproject.toml or a TOML file.
 
     [tool.onnxgrad]                       # in a file given with --config: at top level
     preset = "default"                    # or passes = "a,b{option=value}" (or a list of such)
+    without = ["combine-parallel-conv"]
     merge = "auto"
+    target_opset = 23
 
     [tool.onnxgrad.verify]
     dims = { batch = 4 }
@@ -45,7 +47,9 @@ _TABLE = "tool.onnxgrad"
 OPTIONS: dict[str, type] = {
     "preset": str,
     "passes": object,
+    "without": list,
     "merge": str,
+    "target_opset": int,
     "allow_growth": bool,
     "verify.run": bool,
     "verify.provider": str,
@@ -206,6 +210,7 @@ def _check_items(flat: Mapping[str, Any], where: str) -> None:
     """Raises InputError for a list with something in it that cannot be there."""
     items: dict[str, Callable[[Any], bool]] = {
         "verify.seeds": lambda v: type(v) is int and 0 <= v < 1 << 63,
+        "without": lambda v: isinstance(v, str),
         "verify.inputs": lambda v: isinstance(v, str),
         "verify.legs": LEGS.__contains__,
         "verify.allow_empty": lambda v: isinstance(v, str),

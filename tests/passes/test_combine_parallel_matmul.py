@@ -306,6 +306,38 @@ def test_a_shared_weight_is_not_stored_twice_by_default() -> None:
     assert done.count("MatMul") == 2 and "twice" in done.reasons("combine_parallel_matmul")[0]
 
 
+def test_weights_that_every_run_would_join_anew_stay_apart_by_default() -> None:
+    text = "g (float[1,512] x, float[512,64] u, float[512,64] v) => (float[1,64] a, float[1,64] b) { a = MatMul(x, u) b = MatMul(x, v) }"
+    done = apply(model_of(text), "combine-parallel-matmul", merge="auto")
+    assert done.count("MatMul") == 2 and "not constant" in done.declined
+    assert apply(model_of(text), CombineParallelMatMul(provider="cuda")).count("MatMul") == 1
+
+
+@pytest.mark.parametrize(
+    ("x", "u", "v", "groups"),
+    [  # TVM's CombineParallelBatchMatmul, and what it has no room for
+        ("2,3,4", "2,4,5", "2,4,1", 1),
+        ("2,3,4", "1,4,5", "1,4,1", 1),
+        ("3,4", "2,4,5", "2,4,1", 1),
+        ("7,2,3,4", "1,2,4,5", "1,2,4,1", 1),
+        ("B,H,3,4", "B,H,4,5", "B,H,4,1", 1),
+        ("2,3,4", "1,4,5", "2,4,1", 2),  # a Concat broadcasts nothing
+        ("2,3,4", "4,5", "2,4,1", 2),
+        ("2,3,4", "B,4,5", "2,4,1", 2),
+        ("2,3,4", "B,4,5", "C,4,1", 2),
+    ],
+)
+@pytest.mark.parametrize("constant", [False, True])
+def test_parallel_batched_products(x: str, u: str, v: str, groups: int, constant: bool) -> None:
+    if constant and not set(u + v) <= set("0123456789,"):
+        return
+    inputs = f"float[{x}] x" + ("" if constant else f", float[{u}] u, float[{v}] v")
+    sizes = {n: [int(d) for d in s.split(",")] for n, s in (("u", u), ("v", v)) if constant}
+    text = f"g ({inputs}) => (float[] a, float[] b) {{ a = MatMul(x, u) b = MatMul(x, v) }}"
+    done = merged(text, weights(sizes))
+    assert done.count("MatMul") == groups
+
+
 # ---- biases and activations ----------------------------------------------------------------------------------------
 
 THREE = "g (float[2,3,4] x{inputs}) => (float[2,3,5] a, float[2,3,2] b, float[2,3,1] c)"

@@ -223,3 +223,18 @@ def test_dropout_between_input_and_output_keeps_the_interface() -> None:
     )
     assert done.ops == ["Identity"]
     done.prove()
+
+
+@pytest.mark.parametrize("constant", ["", "var", "gamma beta mean", "mean var", "gamma beta var"])
+@pytest.mark.parametrize("before", ["c = Conv(x, w)", "c = Relu(x)"])
+def test_by_default_statistics_that_are_no_constants_stay(before: str, constant: str) -> None:
+    """Up to twelve nodes in place of one, and nothing that a product could take in."""
+    found = {n: (3,) for n in STATISTICS if n in constant.split()}
+    inputs = "".join(f", float[3] {n}" for n in STATISTICS if n not in found)
+    text = f"""g (float[N,3,8,8] x{inputs}) => (float[N,3,6,6] y) {{
+      {before} y = BatchNormalization(c, gamma, beta, mean, var) }}"""
+    text = text.replace("6,6", "6,6" if "Conv" in before else "8,8")
+    sizes = {**found, **({"w": (3, 3, 3, 3)} if "Conv" in before else {})}
+    done = apply(model_of(text, weights(sizes, positive="var")), "default", merge="auto", rounds=2)
+    assert done.ops == [before.split()[2].partition("(")[0], "BatchNormalization"]
+    assert not done.trace.firings

@@ -20,6 +20,9 @@ PASSES = (
     "outline,inline{names=onnxgrad::*}",
     "legalize",
     "legalize{to=float}",
+    "fake-quantization-to-integer{exact=false}",
+    "convert-layout",
+    "adjust-matmul-order{rows=8},expand-matmul-of-sum{rows=8},reorder-gather-matmul{rows=8}",
 )
 # one LSB of a quantized result: these round in another place than the kernel
 _SAMPLE = 40

@@ -13,8 +13,9 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
 from onnxgrad.passes.base import Pass, roots
 from onnxgrad.pipeline.each import EachReport
-from onnxgrad.pipeline.optimize import Optimized, RewriteRefuted, optimize, optimize_program
+from onnxgrad.pipeline.optimize import Optimized, RewriteRefuted, optimize_program
 from onnxgrad.pipeline.pipeline import Pipeline
+from onnxgrad.report.optimize import optimize
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.rewrite.worklist import apply_rules, count, rewrite

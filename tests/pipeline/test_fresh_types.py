@@ -6,10 +6,14 @@ import pytest
 
 from onnxgrad.ir.load import load
 from onnxgrad.ir.types import Shape, TensorType
+from onnxgrad.pipeline import fresh_types
 from onnxgrad.pipeline.fresh_types import types_of_a_fresh_reading
 from tests.helpers import parse
 
-TEXT = "g (float[N,3] x, float[A,B] u) => (float[P,Q] y) { r = Neg(x) s = MatMul(r, u) y = Neg(s) }"
+# the size of a NonZero has no name, so the result is read
+TEXT = """g (float[N,3] x, float[A,B] u) => (float[P,Q] y) {
+    r = Neg(x) s = MatMul(r, u) y = Neg(s) z = NonZero(x)
+}"""
 
 
 @pytest.mark.parametrize(
@@ -40,3 +44,17 @@ def test_a_dtype_is_more() -> None:
     negated = next(iter(program.main.bindings)).out
     negated.type = None
     assert types_of_a_fresh_reading(program)
+
+
+@pytest.mark.parametrize(
+    ("dim", "is_read"), [("N", False), ("Min(128, N)", False), ("M", True), ("Min(M, N)", True)]
+)
+def test_nothing_is_read_where_inputs_name_all_sizes(
+    dim: str, is_read: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = []
+    monkeypatch.setattr(fresh_types, "load", lambda proto: read.append(1) or load(proto))
+    program = load(parse("g (float[N,3] x) => (float[N,3] y) { y = Neg(x) }"))
+    next(iter(program.main.bindings)).out.type = TensorType(1, (dim, 3))
+    assert not types_of_a_fresh_reading(program)
+    assert bool(read) is is_read

@@ -89,7 +89,7 @@ SHARED = """g (float[1,256] x) => (float[1,256] y, float[1,256] z, float[1,256] 
 def test_merging_everywhere_asks_before_it_grows_the_file() -> None:
     model = model_of(SHARED, weights(w=(256, 256), v=(256, 256)))
     with pytest.raises(
-        Grown, match=r"grows the file by 262,1\d\d bytes \(50%\).*--allow-growth"
+        Grown, match=r"grows the file by 262,1\d\d bytes \(50%\).*allow_growth=True"
     ) as raised:
         optimize(model, merge="always")
     assert isinstance(raised.value, NotProved) and raised.value.exit_code == 1

@@ -16,8 +16,10 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
 from onnxgrad.passes.base import Pass
 from onnxgrad.passes.remove_noops import RemoveNoops
-from onnxgrad.pipeline.optimize import RewriteRefuted, optimize, optimize_program
+from onnxgrad.pipeline.optimize import RewriteRefuted, optimize_program
 from onnxgrad.pipeline.pipeline import Pipeline, parse_passes
+from onnxgrad.pipeline.presets import PRESETS
+from onnxgrad.report.optimize import optimize
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.rewrite.worklist import apply_rules, count, rewrite
@@ -136,6 +138,14 @@ def test_the_list_of_passes_as_text() -> None:
     )
     assert [p.name for p in passes] == ["remove-noops", "fold-constant", "combine-parallel-matmul"]
     assert (passes[1].max_growth, passes[2].merge, passes[2].min_branches) == (5, "never", 3)  # type: ignore[attr-defined]
+
+
+def test_a_preset_among_passes_stands_for_its_own() -> None:
+    passes = parse_passes("outline, clean, merge-equal{floats=false}", merge="never")
+    names = [p.partition("{")[0] for p in PRESETS["clean"]]
+    assert [p.name for p in passes] == ["outline", *names, "merge-equal"]
+    with pytest.raises(InputError, match="unknown pass 'clean'"):
+        parse_passes("clean{floats=false}")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,118 @@
+"""Float operators between dequantized and quantized values on the integers themselves (TVM's
+FakeQuantizationToInteger); `legalize` is the way back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.var import Var
+from onnxgrad.laws.quantized.islands import (
+    Rounding,
+    in_float,
+    in_integers,
+    island,
+    rounding,
+    target,
+)
+from onnxgrad.laws.quantized.through import THROUGH, bounds_of, held
+from onnxgrad.passes.base import Pass, register, roots
+from onnxgrad.rewrite.attempt import Attempt
+from onnxgrad.rewrite.trace import Inexact, Trace, decline
+from onnxgrad.rewrite.worklist import apply_rules
+
+_PRODUCTS = ("Conv", "MatMul")
+_BOUNDS = ("Relu", "Clip")
+# the first opset with QLinearConv, QLinearMatMul and MatMulInteger
+_SINCE = 10
+
+
+@register
+@dataclass(frozen=True)
+class FakeQuantizationToInteger(Pass):
+    """quantize(f(dequantize(x))) = f'(x): 8-bit values are moved, compared, multiplied as integers.
+
+    Moves, MaxPool, Relu, Clip and Concat of equal scales are equal to the bit, and so are products
+    whose scales are powers of two and whose sums stay within 2^24. `exact=false` takes all other
+    products as well: QLinearConv and QLinearMatMul, off by one quantum at most (which is said of
+    each), and MatMulInteger where the result stays float. Scales and zero points must be constants.
+    """
+
+    name: ClassVar[str] = "fake-quantization-to-integer"
+    exact: bool = True
+
+    def run(self, program: Program, trace: Trace) -> None:
+        """Values first, then products, then what the products left between two of them."""
+        for root in roots(program):
+            apply_rules(root, THROUGH, trace)
+            for b in list(root.walk()):
+                if not trace.stopped and b.is_live and b.is_op("QuantizeLinear"):
+                    _to_integers(b, self.exact, trace)
+            for b in list(root.walk()):
+                if not self.exact and not trace.stopped and b.is_live and b.is_op("MatMul"):
+                    _to_float(b, trace)
+            apply_rules(root, THROUGH, trace)
+
+
+def _to_integers(root: Binding, exact: bool, trace: Trace) -> None:
+    """A product in front of a QuantizeLinear, a Relu or Clip between them or not."""
+    between = _made(root)
+    held_by = between if between is not None and between.op in _BOUNDS else None
+    product = between if held_by is None else _made(held_by)
+    if product is None or product.domain or product.op not in _PRODUCTS:
+        return
+    rule, where, off = f"quantize_of_{product.op.lower()}", str(root), Rounding(0.0, "")
+
+    def build() -> dict[Var, Var]:
+        nonlocal off
+        _check_place(root, [b for b in (held_by, product) if b is not None])
+        to, found = target(root), island(product)
+        off = rounding(found, to)
+        if exact and off.quanta:
+            raise decline(f"{off.words}: exact=false allows it")
+        y = in_integers(found, to)
+        return {root.out: y if held_by is None else held(y, bounds_of(held_by, to), to)}
+
+    sources = [b for b in (root, held_by, product) if b is not None]
+    _attempt(rule, root, sources, build, trace)
+    if not root.is_live and off.quanta:
+        trace.inexact.append(Inexact(rule, where, 1.0, off.words))
+        trace.rounded = True
+
+
+def _made(b: Binding) -> Binding | None:
+    return None if b.inputs[0] is None else b.inputs[0].definition
+
+
+def _check_place(root: Binding, chain: list[Binding]) -> None:
+    """Raises Decline where something else reads what would go."""
+    if root.version < _SINCE or any(b.has_refs for b in (root, *chain)):
+        raise decline("an attribute is that of the enclosing function, or the opset below 10")
+    for reader, b in zip((root, *chain), chain, strict=False):
+        if b.out.sole_user() is not reader or b.block is not root.block:
+            raise decline(f"{b.out.name} is read elsewhere as well")
+
+
+def _to_float(b: Binding, trace: Trace) -> None:
+    """A product of dequantized values whose result stays float."""
+
+    def build() -> dict[Var, Var]:
+        if b.has_refs or b.version < _SINCE:
+            raise decline("an attribute is that of the enclosing function, or the opset below 10")
+        return {b.out: in_float(island(b))}
+
+    _attempt("matmul_of_dequantize", b, [b], build, trace)
+    if not b.is_live:
+        trace.rounded = True
+
+
+def _attempt(
+    rule: str, b: Binding, sources: list[Binding], build: Callable[[], Any], trace: Trace
+) -> None:
+    trace.of(rule).tried += 1
+    if Attempt(rule, b, b.block, sources)(trace, build) is not None:
+        trace.of(rule).matched += 1

@@ -1,0 +1,82 @@
+"""A model for one size of a symbolic dimension: its declarations say so, nothing else changes."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from onnx import GraphProto, ModelProto, ValueInfoProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.interop.given_back import like
+from onnxgrad.ir.load import ModelLike, load
+from onnxgrad.ir.save import to_proto
+from onnxgrad.verify.feeds.dims import evaluate, roles, symbols_in, tensor_types
+from onnxgrad.wording import option
+
+
+def fix_dims(model: ModelLike, dims: Mapping[str, int]) -> Any:
+    """The model with these sizes in the place of symbols, in every declared shape; in the kind that
+    was given. `optimize` then folds what it computes from them.
+
+    Raises InputError for a symbol that no input has, and a size that is none.
+
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
+    ... g (float[N,3] x) => (float[N,3] y) { y = Tanh (x) }''')
+    >>> str(onnxgrad.load(onnxgrad.fix_dims(model, {"N": 1})).main.inputs[0].type)
+    'f32[1,3]'
+    """
+    return like(load(fixed(model, dims)), model)
+
+
+def fixed(model: ModelLike, dims: Mapping[str, int]) -> ModelProto:
+    """`fix_dims` as a ModelProto with its weights. Raises InputError where these pass 2 GB."""
+    made = ModelProto()
+    made.CopyFrom(to_proto(load(model), weights=True))
+    known = list(roles(made.graph))
+    for name, size in dims.items():
+        where = option(f"--fix-dim {name}={size}", f"fix_dims: {{{name!r}: {size!r}}}")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            known_ones = ", ".join(known) or "none"
+            hint = f"did you mean '{near[0]}'?" if near else f"there are: {known_ones}"
+            raise InputError(f"{where}: no input has a dimension {name!r}; {hint}")
+        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+            raise InputError(f"{where}: a whole number from 0 on is wanted")
+    for graph in _graphs(made.graph):
+        _fix((*graph.input, *graph.output), dims)
+        # what follows from the inputs is inferred anew
+        stale = [v for v in graph.value_info if symbols_of(v) & dims.keys()]
+        for value in stale:
+            graph.value_info.remove(value)
+    return made
+
+
+def symbols_of(value: ValueInfoProto) -> set[str]:
+    """The symbols of a declared shape, those inside expressions too."""
+    return {
+        symbol
+        for kind in tensor_types(value.type)
+        for dim in kind.shape.dim
+        if dim.dim_param
+        for symbol in symbols_in(dim.dim_param)
+    }
+
+
+def _fix(values: Iterable[ValueInfoProto], dims: Mapping[str, int]) -> None:
+    for value in values:
+        for kind in tensor_types(value.type):
+            for dim in kind.shape.dim:
+                symbols = symbols_in(dim.dim_param) if dim.dim_param else set()
+                if symbols and (symbols <= dims.keys() or dim.dim_param in dims):
+                    dim.dim_value = evaluate(dim.dim_param, dims)
+
+
+def _graphs(graph: GraphProto) -> Iterable[GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for nested in (attribute.g, *attribute.graphs):
+                if nested.node:
+                    yield from _graphs(nested)

@@ -1,0 +1,128 @@
+"""What may be chosen: passes that the static rule has or has not, and kinds of parallel products
+that are merged or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from onnxgrad.ir.load import ModelLike
+from onnxgrad.passes.base import PASSES, FamilyPass, Pass
+from onnxgrad.pipeline.pipeline import Pipeline, parse_passes
+from onnxgrad.pipeline.tuning.groups import kinds_in, with_kinds
+
+# passes that may be worth their while, and in front of which pass each then runs; where that is
+# none of the pipeline's, at its end
+_OFFERED = (
+    ("simplify-arithmetic{exact=false}", "backward-fold-scale-axis"),
+    ("simplify-inference", "backward-fold-scale-axis"),
+    ("forward-fold-scale-axis", "fold-bias"),
+    ("reorder-gather-matmul", "simplify-transpose"),
+    ("adjust-matmul-order", "simplify-transpose"),
+    ("expand-matmul-of-sum", "simplify-transpose"),
+    ("raise-composites", "divide-by-root"),
+    ("convert-layout", "flatten-products"),
+    ("lower-composites", "flatten-products"),
+)
+# passes without which a runtime may be quicker
+_OPTIONAL = ("flatten-products", "divide-by-root", "raise-composites", "combine-parallel-gemm")
+
+
+EACH = "every kind"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One decision: `name` says it, and is what a file of decisions has."""
+
+    name: str
+    item: str = ""  # a pass that runs too
+    before: str = ""
+    without: str = ""  # a pass that does not run
+    merging: str = ""  # a pass that merges parallel products,
+    kind: str = ""  # of which one kind, or each,
+    merged: bool = False  # is merged or not, whatever the static rule says
+
+
+@dataclass(frozen=True)
+class Choices:
+    """All decisions about one model, in the order in which they are taken; `kinds`: see
+    `kinds_in`.
+    """
+
+    pipeline: Pipeline
+    all: tuple[Choice, ...]
+    kinds: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(model: ModelLike, pipeline: Pipeline) -> Choices:
+        """What there is to decide about `model`, beginning with `pipeline`."""
+        named = {p.name for p in pipeline.passes}
+        found = [Choice(f"without {name}", without=name) for name in _OPTIONAL if name in named]
+        for item, before in _OFFERED:
+            name = item.partition("{")[0]
+            if name in PASSES and not _has(pipeline, item):
+                found.append(Choice(f"with {item}", item=item, before=before))
+        kinds = kinds_in(model, pipeline)
+        for name, own in kinds.items():
+            found += _about_kinds(name, own)
+        return Choices(pipeline, tuple(found), kinds)
+
+    def made(self, kept: Iterable[Choice]) -> Pipeline:
+        """The pipeline with these decisions."""
+        passes = list(self.pipeline.passes)
+        kinds = {name: {k for k, on in own.items() if on} for name, own in self.kinds.items()}
+        decided: set[str] = set()
+        for choice in kept:
+            if choice.merging:
+                about = set(self.kinds[choice.merging]) if choice.kind == EACH else {choice.kind}
+                before = kinds[choice.merging]
+                kinds[choice.merging] = before | about if choice.merged else before - about
+                decided.add(choice.merging)
+            elif choice.without:
+                passes = [p for p in passes if p.name != choice.without]
+            else:
+                passes = _with(passes, choice)
+        chosen = {name: frozenset(kinds[name]) for name in decided}
+        return with_kinds(Pipeline(tuple(passes)), chosen)
+
+
+def _about_kinds(name: str, kinds: Mapping[str, bool]) -> list[Choice]:
+    """First all kinds at once, which shows best, then each otherwise than by the static rule."""
+    found = []
+    for merged in (True, False):
+        if len(kinds) > 1 and any(on is not merged for on in kinds.values()):
+            words = "merged" if merged else "apart"
+            found.append(Choice(f"{name}: {EACH}, {words}", merging=name, kind=EACH, merged=merged))
+    for kind, on in kinds.items():
+        words = f"{name}: {kind}, {'apart' if on else 'merged'}"
+        found.append(Choice(words, merging=name, kind=kind, merged=not on))
+    return found
+
+
+def _has(pipeline: Pipeline, item: str) -> bool:
+    (offered,) = parse_passes(item)
+    return any(p.name == offered.name and _plain(p) == _plain(offered) for p in pipeline.passes)
+
+
+def _plain(p: Pass) -> dict[str, Any]:
+    """Its options, without those that each pipeline sets for all its passes."""
+    return {k: v for k, v in vars(p).items() if k not in ("merge", "provider", "check")}
+
+
+def _with(passes: list[Pass], choice: Choice) -> list[Pass]:
+    """The pass among the others: in the place of those of its name that have other options."""
+    (offered,) = parse_passes(choice.item)
+    if any(p.name == offered.name for p in passes):
+        return [offered if p.name == offered.name else p for p in passes]
+    at = next((i for i, p in enumerate(passes) if p.name == choice.before), len(passes))
+    return [*passes[:at], offered, *passes[at:]]
+
+
+def described(pipeline: Pipeline) -> list[str]:
+    """Each pass with its options, as a file of decisions names what they are about."""
+    return [
+        repr(replace(p, check=None) if isinstance(p, FamilyPass) else p) for p in pipeline.passes
+    ]

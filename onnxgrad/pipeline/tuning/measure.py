@@ -1,0 +1,166 @@
+"""`--tune`: each choice is measured against what was kept before it, and kept where it wins."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from onnx import ModelProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.load import ModelLike, load_own
+from onnxgrad.ir.save import to_proto
+from onnxgrad.pipeline.pipeline import Pipeline
+from onnxgrad.pipeline.tuning.choices import Choice, Choices
+from onnxgrad.verify.bench import Spread, bench
+
+SECONDS = 60.0
+# why a choice was not measured
+LATE = "the time was up"
+_ROUNDS = 16
+# a gain below this is not told from none, however quiet the machine
+_LEAST = 0.01
+# of measuring one choice, for each of the two models
+_SHORTEST, _LONGEST = 0.1, 2.0
+# notches of a box plot: the medians of two samples differ where theirs do not meet
+_NOTCH = 1.57
+
+Told = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What became of a choice: its time over that of what was kept before it, and how far that may
+    be off; None where it was not measured, and `why` says why not.
+    """
+
+    choice: str
+    kept: bool
+    ratio: float | None = None
+    spread: float | None = None
+    why: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON's types."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The pipeline that was decided on, every decision, and the result's time over that of the
+    static rule.
+    """
+
+    pipeline: Pipeline
+    decisions: tuple[Decision, ...]
+    total: Decision | None = None
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """Where and on what is measured: options of `verify.bench.bench`."""
+
+    options: Mapping[str, Any]
+    seconds: float = SECONDS
+
+    @property
+    def is_cpu_time(self) -> bool:
+        """With one thread CPU time says the same as wall time, and does not mind other work."""
+        where = self.options.get("provider", "cpu"), self.options.get("threads", 1)
+        return where == ("cpu", 1)
+
+    def ratio(self, a: ModelProto, b: ModelProto, seconds: float) -> tuple[float, float]:
+        """The time of `b` over that of `a`, and how far the median may be off. InputError where
+        either does not run.
+        """
+        report = bench({"before": a, "after": b}, rounds=_ROUNDS, seconds=seconds, **self.options)
+        if report.refused:
+            raise InputError(next(iter(report.refused.values())))
+        after = report.timings[1]
+        found: Spread = after.cpu_ratio if self.is_cpu_time else after.wall_ratio
+        return found.median, _NOTCH * (found.high - found.low) / _ROUNDS**0.5
+
+
+def tune(
+    model: ModelLike, pipeline: Pipeline, measuring: Measuring, told: Told | None = None
+) -> Tuned:
+    """Decide every choice for `model`, greedily in order, within `measuring.seconds`; `told` hears
+    of each choice and which part of the whole is done.
+
+    A choice is kept where its median ratio is below 1 by more than the spread and than a hundredth.
+    If all together are not quicker than the static rule, none is. Raises InputError where the model
+    itself does not run.
+    """
+    tell = told or (lambda what, part: None)
+    choices = Choices.of(model, pipeline)
+    search = _Search(model, choices, measuring)
+    for i, choice in enumerate(choices.all):
+        tell(choice.name, i / len(choices.all))
+        search.decide(choice, len(choices.all) - i)
+    total = search.confirmed()
+    return Tuned(choices.made(search.kept), tuple(search.decisions), total)
+
+
+class _Search:
+    """The state of one search: what was kept, and the model that it makes."""
+
+    def __init__(self, model: ModelLike, choices: Choices, measuring: Measuring) -> None:
+        self.model, self.choices, self.measuring = model, choices, measuring
+        self.kept: list[Choice] = []
+        self.decisions: list[Decision] = []
+        self.static = self.current = self._built([])
+        self.deadline = time.monotonic() + measuring.seconds
+
+    def _built(self, kept: list[Choice]) -> ModelProto:
+        program = load_own(self.model)
+        self.choices.made(kept).run(program)
+        return to_proto(program, weights=True)
+
+    def decide(self, choice: Choice, left: int) -> None:
+        """Measure one choice, `left` of which have to share the time, and keep it or not."""
+        if time.monotonic() >= self.deadline:
+            self.decisions.append(Decision(choice.name, False, why=LATE))
+            return
+        candidate = self._built([*self.kept, choice])
+        if candidate == self.current:
+            self.decisions.append(Decision(choice.name, False, why="it changes nothing"))
+            return
+        try:
+            ratio, spread = self._measured(self.current, candidate, left)
+        except InputError as error:
+            self.decisions.append(Decision(choice.name, False, why=str(error)))
+            return
+        kept = wins(ratio, spread)
+        self.decisions.append(Decision(choice.name, kept, ratio, spread))
+        if kept:
+            self.kept.append(choice)
+            self.current = candidate
+
+    def confirmed(self) -> Decision | None:
+        """The result against the static rule; where it is not quicker after all, nothing is
+        kept.
+        """
+        if not self.kept:
+            return None
+        ratio, spread = self._measured(self.static, self.current, 1)
+        kept = ratio < 1
+        if not kept:
+            self.kept = []
+            self.decisions = [
+                Decision(d.choice, False, d.ratio, d.spread, "all together are not quicker")
+                if d.kept
+                else d
+                for d in self.decisions
+            ]
+        return Decision("all that was kept", kept, ratio, spread)
+
+    def _measured(self, a: ModelProto, b: ModelProto, left: int) -> tuple[float, float]:
+        share = (self.deadline - time.monotonic()) / (2 * (left + 1))
+        return self.measuring.ratio(a, b, min(max(share, _SHORTEST), _LONGEST))
+
+
+def wins(ratio: float, spread: float) -> bool:
+    """Whether a ratio is below 1 beyond the noise."""
+    return ratio + max(spread, _LEAST) < 1

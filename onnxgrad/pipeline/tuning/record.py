@@ -1,0 +1,125 @@
+"""The file of decisions: what was decided for which model, where and with what, and how it is used
+again without measuring.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir import weights
+from onnxgrad.ir.files import write_whole
+from onnxgrad.ir.load import ModelLike, proto_of
+from onnxgrad.pipeline.pipeline import Pipeline
+from onnxgrad.pipeline.tuning.choices import Choices, described
+from onnxgrad.pipeline.tuning.measure import Decision, Measuring, Tuned
+from onnxgrad.verify.running.session import versions
+from onnxgrad.version import __version__
+
+NAME = "onnxgrad.tune.json"
+_FORMAT = 1
+
+
+def digest(model: ModelLike) -> str:
+    """sha256 of a model and of the weights that it has outside. InputError where one cannot be
+    read.
+    """
+    proto, folder = proto_of(model)
+    found = hashlib.sha256(proto.SerializeToString(deterministic=True))
+    for tensor in weights.outside(proto):
+        found.update(weights.internalize(tensor, folder).raw_data)
+    return found.hexdigest()
+
+
+def record(
+    model: ModelLike, pipeline: Pipeline, measuring: Measuring, tuned: Tuned
+) -> dict[str, Any]:
+    """What the file says, in JSON's types. `pipeline`: the static rule that was begun with."""
+    options = measuring.options
+    return {
+        "format": _FORMAT,
+        "model": digest(model),
+        "passes": described(pipeline),
+        "provider": options.get("provider", "cpu"),
+        "threads": options.get("threads", 1),
+        "dims": dict(options.get("dims") or {}),
+        "inputs": _shown(options.get("inputs")),
+        "versions": {
+            "onnxgrad": __version__,
+            "onnx": onnx.__version__,
+            "onnxruntime": versions()["onnxruntime"],
+        },
+        "decisions": [d.to_dict() for d in tuned.decisions],
+        "total": None if tuned.total is None else tuned.total.to_dict(),
+    }
+
+
+def _shown(inputs: Any) -> Any:
+    """Names of files; of values the shapes."""
+    if inputs is None or isinstance(inputs, str):
+        return inputs
+    if isinstance(inputs, Mapping):
+        return {name: str(getattr(v, "shape", "")) for name, v in inputs.items()}
+    return [os.fspath(i) if isinstance(i, (str, os.PathLike)) else _shown(i) for i in inputs]
+
+
+def write(path: Path, data: Mapping[str, Any]) -> None:
+    """Write the file whole or not at all. Raises InputError."""
+    try:
+        write_whole(path, (json.dumps(data, indent=1) + "\n").encode())
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def read(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The decisions in a file. Raises InputError for one that is missing or no such file."""
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not JSON: {' '.join(str(error).split())[:200]}") from error
+    if not isinstance(data, dict) or data.get("format") != _FORMAT or not _is_list(data):
+        raise InputError(f"{path}: no file of decisions of this version: tune again")
+    return data
+
+
+def _is_list(data: Mapping[str, Any]) -> bool:
+    found = data.get("decisions")
+    return isinstance(found, list) and all(
+        isinstance(d, dict) and isinstance(d.get("choice"), str) and isinstance(d.get("kept"), bool)
+        for d in found
+    )
+
+
+def replayed(model: ModelLike, pipeline: Pipeline, data: Mapping[str, Any], where: str) -> Tuned:
+    """The decisions of a file, nothing measured. Raises InputError where they were taken for
+    another model, other passes or by another version.
+    """
+    if data.get("model") != digest(model):
+        raise InputError(f"{where}: these decisions are another model's: tune this one")
+    made_by = (data.get("versions") or {}).get("onnxgrad")
+    if made_by != __version__:
+        raise InputError(
+            f"{where}: these decisions are of onnxgrad {made_by}, this is {__version__}: tune again"
+        )
+    if data.get("passes") != described(pipeline):
+        raise InputError(f"{where}: these decisions were taken with other passes: tune again")
+    choices = Choices.of(model, pipeline)
+    known = {choice.name: choice for choice in choices.all}
+    kept = [d["choice"] for d in data["decisions"] if d["kept"]]
+    strange = next((name for name in kept if name not in known), None)
+    if strange is not None:
+        raise InputError(f"{where}: there is no choice '{strange[:80]}' here: tune again")
+    decisions = tuple(
+        Decision(d["choice"], d["kept"], d.get("ratio"), d.get("spread"), d.get("why", ""))
+        for d in data["decisions"]
+    )
+    return Tuned(choices.made(known[name] for name in kept), decisions)

@@ -1,0 +1,192 @@
+# ruff: noqa: E501  # graphs as text, one to a line
+"""What raising chains to operators of opset 23 is worth: whole models, and operator by operator.
+
+`python scripts/bench_composites.py [vit bert llama] [--seconds S]` needs torch and transformers
+beside onnxruntime. The same PyTorch model is exported at opset 18 and at 23, with its attention
+written out ("eager") and as one call ("sdpa"); that of 18 is optimised as it is, and with
+`target_opset=23`. All files of a model run in turns, one thread, CPU time; the record is
+scripts/results/composites.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+
+import onnxgrad  # noqa: E402  # the script runs from a checkout
+from onnxgrad.verify.bench import bench  # noqa: E402
+from scripts.records import write_record  # noqa: E402
+
+MODELS = {
+    "vit": "ViT, hidden 384, 6 layers, 6 heads, 197 tokens",
+    "bert": "BERT, hidden 384, 6 layers, 6 heads, (2, 128) ids with a mask",
+    "llama": "Llama, hidden 512, 6 layers, 8 heads, 2 of keys and values, 128 ids",
+}
+FILES = ("18", "23", "18 optimised", "18 raised", "23 optimised")
+
+
+def build(name: str, attention: str) -> tuple[Any, dict[str, Any], Any]:
+    """A module, its inputs, and which of their sizes are symbols."""
+    import torch
+    import transformers as hf
+    from exporting.common import randomise
+    from exporting.hf import Ids, IdsMask, Pixels
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6}
+    dynamic = None
+    if name == "vit":
+        config = hf.ViTConfig(**sizes, intermediate_size=1536)
+        inputs = {"pixel_values": torch.randn(1, 3, 224, 224)}
+    elif name == "bert":
+        config = hf.BertConfig(**sizes, intermediate_size=1536, vocab_size=2000)
+        mask = torch.ones(2, 128, dtype=torch.int64)
+        mask[1, 100:] = 0
+        inputs = {"input_ids": torch.randint(3, 2000, (2, 128)), "attention_mask": mask}
+        dynamic = {key: {0: "batch", 1: "sequence"} for key in inputs}
+    else:
+        config = hf.LlamaConfig(
+            hidden_size=512, num_hidden_layers=6, num_attention_heads=8, num_key_value_heads=2,
+            intermediate_size=1376, vocab_size=2000, use_cache=False,
+        )  # fmt: skip
+        inputs = {"input_ids": torch.randint(3, 2000, (1, 128))}
+    config._attn_implementation = attention
+    hidden = ("last_hidden_state",)
+    module = {
+        "vit": lambda: Pixels(hf.ViTModel(config, add_pooling_layer=False), hidden),
+        "bert": lambda: IdsMask(hf.BertModel(config, add_pooling_layer=False), hidden),
+        "llama": lambda: Ids(hf.LlamaForCausalLM(config), ("logits",)),
+    }[name]()
+    randomise(module.eval())
+    return module, inputs, dynamic
+
+
+def export(name: str, attention: str, folder: Path) -> tuple[dict[str, Path], dict[str, Any]]:
+    """The files to compare, and what to run them on."""
+    import torch
+
+    files: dict[str, Path] = {}
+    feeds: dict[str, Any] = {}
+    for opset in (18, 23):
+        module, inputs, dynamic = build(name, attention)
+        program = torch.onnx.export(
+            module, kwargs=inputs, dynamo=True, opset_version=opset, dynamic_shapes=dynamic,
+            verbose=False,
+        )  # fmt: skip
+        files[str(opset)] = folder / f"{name}_{attention}_{opset}.onnx"
+        program.save(files[str(opset)])
+        feeds = {key: value.numpy() for key, value in inputs.items()}
+    for label, opset, target in (
+        ("18 optimised", "18", None),
+        ("18 raised", "18", 23),
+        ("23 optimised", "23", None),
+    ):
+        done = onnxgrad.optimize(
+            files[opset], target_opset=target, report=True, legs=("onnxruntime",), seeds=(0,)
+        )
+        files[label] = folder / f"{name}_{attention}_{label.replace(' ', '_')}.onnx"
+        onnx.save(done.model, files[label])
+    return files, feeds
+
+
+# operator -> its chain, the operator, extra inputs; each over x (1, 128, 512)
+NUMBERS = """<int64[1] ax = {-1}, float two = {2}, float eps = {0.00001}, float one = {1}, float half = {0.5},
+ float r2 = {1.4142135}, float k = {0.044715}, float s = {0.7978845608}, float three = {3}, float six = {6}, float zero = {0}, float a17 = {1.702}>"""
+MEAN = "p = Pow(x, two) m = ReduceMean<keepdims = 1>(p, ax) a = Add(m, eps) q = Sqrt(a)"
+CENTRE = MEAN.replace("Pow(x", "Pow(d").replace(
+    "p = ", "u = ReduceMean<keepdims = 1>(x, ax) d = Sub(x, u) p = ", 1
+)
+OPERATORS = {
+    "RMSNormalization (PyTorch)": (f"{MEAN} i = Reciprocal(q) z = Mul(x, i) y = Mul(w, z)", "y = RMSNormalization(x, w)"),
+    "RMSNormalization (divided)": (f"{MEAN} z = Div(x, q) y = Mul(w, z)", "y = RMSNormalization(x, w)"),
+    "LayerNormalization": (f"{CENTRE} z = Div(d, q) t = Mul(z, w) y = Add(t, b)", "y = LayerNormalization(x, w, b)"),
+    "Gelu": ("d = Div(x, r2) e = Erf(d) a = Add(e, one) m = Mul(x, a) y = Mul(m, half)", "y = Gelu(x)"),
+    "Gelu by tanh": ("p = Pow(x, three) m = Mul(p, k) a = Add(x, m) u = Mul(a, s) t = Tanh(u) o = Add(t, one) h = Mul(x, half) y = Mul(h, o)", 'y = Gelu<approximate = "tanh">(x)'),
+    "HardSwish": ("a = Add(x, three) q = Clip(a, zero, six) m = Mul(x, q) y = Div(m, six)", "y = HardSwish(x)"),
+    "HardSigmoid": ("a = Add(x, three) q = Clip(a, zero, six) y = Div(q, six)", "y = HardSigmoid<alpha = 0.16666667>(x)"),
+    "Softmax": ("m = ReduceMax<keepdims = 1>(x, ax) d = Sub(x, m) e = Exp(d) q = ReduceSum<keepdims = 1>(e, ax) y = Div(e, q)", "y = Softmax(x)"),
+    "Mish (not raised)": ("m = Softplus(x) t = Tanh(m) y = Mul(x, t)", "y = Mish(x)"),
+    "Swish (lowered)": ("g = Sigmoid(x) y = Mul(x, g)", "y = Swish(x)"),
+    "QuickGelu of onnxruntime (left)": ("m = Mul(x, a17) g = Sigmoid(m) y = Mul(x, g)", "y = com.microsoft.QuickGelu<alpha = 1.702>(x)"),
+    "BiasGelu of onnxruntime (left)": ("a = Add(x, b) y = Gelu(a)", "y = com.microsoft.BiasGelu(x, b)"),
+    "SkipLayerNormalization of onnxruntime (lowered)": ("a = Add(x, r) y = LayerNormalization(a, w, b)", "y = com.microsoft.SkipLayerNormalization<epsilon = 0.00001>(x, r, w, b)"),
+    "SkipSimplifiedLayerNormalization of onnxruntime (lowered)": ("a = Add(x, r) y = RMSNormalization(a, w)", "y = com.microsoft.SkipSimplifiedLayerNormalization<epsilon = 0.00001>(x, r, w)"),
+    "GroupNormalization (lowered)": ("h = Reshape(x, rows) n = InstanceNormalization(h, ones, none) v = Shape(x) c = Reshape(n, v) d = Mul(c, gw) y = Add(c, gb)", "y = GroupNormalization<num_groups = 8>(x, gs, go)"),
+}  # fmt: skip
+INPUTS = "float[1,128,512] x, float[1,128,512] r, float[512] w, float[512] b, float[8] ones, float[8] none, float[128,1] gw, float[128,1] gb, float[128] gs, float[128] go"
+
+
+def operator_models(chain: str, operator: str, folder: Path) -> dict[str, Path]:
+    """The two files of one row."""
+    found = {}
+    for label, body in (("chain", chain), ("operator", operator)):
+        numbers = NUMBERS.replace("<", "<int64[3] rows = {0, 8, -1}, ", 1)
+        text = f'<ir_version: 11, opset_import: ["" : 24, "com.microsoft" : 1]> g ({INPUTS}) => (float[1,128,512] y) {numbers} {{ {body} }}'
+        found[label] = folder / f"{label}.onnx"
+        onnx.save(onnx.parser.parse_model(text), found[label])
+    return found
+
+
+def ratios(files: dict[str, Path], feeds: Any, args: argparse.Namespace) -> dict[str, float]:
+    """CPU time by file, the first's in ms and the others' over it."""
+    report = bench(
+        {label: str(path) for label, path in files.items()},
+        inputs=feeds, seconds=args.seconds, rounds=args.rounds, threads=1,
+    ).to_dict()  # fmt: skip
+    first, *others = report["timings"]
+    return {
+        first["name"]: first["cpu"]["median"] * 1e3,
+        **{t["name"]: t["cpu_ratio"]["median"] for t in others},
+    }
+
+
+def main() -> None:
+    """Measure, print and record."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=", ".join(MODELS))
+    parser.add_argument("--seconds", type=float, default=1.5, help="measuring time for each file")
+    parser.add_argument("--rounds", type=int, default=12)
+    args = parser.parse_args()
+    lines = [
+        "CPU time, one thread, in turns, medians; ratios to the export of opset 18. Raised: "
+        "`onnxgrad optimize --target-opset 23`; optimised: without that option.",
+        f"Load average at the start {os.getloadavg()[0]:.1f}.",
+        "",
+        "| model | attention | 18, ms | 23 / 18 | 18 optimised | 18 raised | 23 optimised |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name in args.models or MODELS:
+        for attention in ("sdpa", "eager"):
+            with tempfile.TemporaryDirectory() as folder:
+                files, feeds = export(name, attention, Path(folder))
+                found = ratios({label: files[label] for label in FILES}, feeds, args)
+            cells = [f"{found['18']:.1f}", *(f"{found[label]:.3f}" for label in FILES[1:])]
+            lines.append(f"| {MODELS[name]} | {attention} | {' | '.join(cells)} |")
+            print(lines[-1], flush=True)
+    lines += ["", "| operator | chain, ms | operator / chain |", "|---|---|---|"]
+    rng = np.random.default_rng(0)
+    shapes = {part.split()[1]: part.split()[0] for part in INPUTS.split(", ")}
+    feeds = {
+        key: rng.uniform(0.5, 1.5, [int(d) for d in kind[6:-1].split(",")]).astype(np.float32)
+        for key, kind in shapes.items()
+    }
+    for name, (chain, operator) in OPERATORS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            found = ratios(operator_models(chain, operator, Path(folder)), feeds, args)
+        lines.append(f"| {name} | {found['chain']:.3f} | {found['operator']:.2f} |")
+        print(lines[-1], flush=True)
+    print(write_record("composites", lines))
+
+
+if __name__ == "__main__":
+    main()
