@@ -6,6 +6,10 @@ without models, those of models/ and those fetched before. Each peer runs in a p
 with its defaults (`PYTHON` has the four installed; default: this one). Then all results of one
 model are measured in one run of `onnxgrad.verify.bench`: sessions in turns, CPU time beside wall
 time, ratios to the input. A result that computes something else is marked.
+
+The same transformers at realistic widths, where overheads no longer dominate: export them with
+`scripts/export_models.py bert gpt2 llama vit clip t5 whisper --wider 16 --out FOLDER`, then
+measure `FOLDER/*.onnx --out scripts/results/latency_wide.json`.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from onnxgrad.errors import OnnxgradError  # noqa: E402  # the script runs from a checkout
-from onnxgrad.pipeline.optimize import optimize  # noqa: E402
+from onnxgrad.report.optimize import optimize  # noqa: E402
 from onnxgrad.verify import verify  # noqa: E402
 from onnxgrad.verify.bench import bench  # noqa: E402
 from onnxgrad.verify.running.session import versions  # noqa: E402
@@ -36,6 +40,7 @@ from scripts.fetch_models import cache_folder  # noqa: E402
 
 CONTROL = "input again"
 PRESETS = ("default", "inference", "canonical")
+TUNED = "onnxgrad tuned"
 PEERS = {
     "onnxsim": "import onnxsim; out, ok = onnxsim.simplify(model)",
     "onnxslim": "import onnxslim; out = onnxslim.slim(model)",
@@ -68,6 +73,22 @@ def peer(python: str, name: str, model: Path, target: Path, timeout: float) -> s
     return ""
 
 
+def ours(path: Path, folder: Path, tune: float) -> tuple[dict[str, str], dict[str, str]]:
+    """Our results by label, and what went wrong by label."""
+    wanted: dict[str, dict[str, Any]] = {f"onnxgrad {p}": {"preset": p} for p in PRESETS}
+    if tune:
+        wanted[TUNED] = {"tune": tune, "timeout": 600 + tune}
+    models, failed = {}, {}
+    for label, options in wanted.items():
+        target = folder / f"{label}.onnx"
+        try:
+            onnx.save(optimize(path, verify=False, **options), target)
+            models[label] = str(target)
+        except OnnxgradError as error:
+            failed[label] = str(error)
+    return models, failed
+
+
 def measure(path: Path, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     """One model under every tool; `input again` is a copy of the input, whose ratio shows the
     noise.
@@ -75,14 +96,8 @@ def measure(path: Path, folder: Path, args: argparse.Namespace) -> dict[str, Any
     copy = folder / f"{CONTROL}.onnx"
     shutil.copy(path, copy)
     models: dict[str, Any] = {"input": str(path), CONTROL: str(copy)}
-    failed: dict[str, str] = {}
-    for preset in PRESETS:
-        target = folder / f"onnxgrad {preset}.onnx"
-        try:
-            onnx.save(optimize(path, preset=preset, verify=False), target)
-            models[f"onnxgrad {preset}"] = str(target)
-        except OnnxgradError as error:
-            failed[f"onnxgrad {preset}"] = str(error)
+    own, failed = ours(path, folder, args.tune)
+    models.update(own)
     for name in PEERS:
         target = folder / f"{name}.onnx"
         wrong = peer(args.peers_python, name, path, target, timeout=120)
@@ -116,13 +131,18 @@ def measure(path: Path, folder: Path, args: argparse.Namespace) -> dict[str, Any
     return {"model": path.name, "nodes": nodes, "proofs": proofs, "failed": failed, **report_of}
 
 
-def line(row: dict[str, Any]) -> str:
+def columns(tuned: bool) -> list[str]:
+    """The labels of the table's columns after the first two."""
+    return [CONTROL, *(f"onnxgrad {p}" for p in PRESETS), *([TUNED] if tuned else []), *PEERS]
+
+
+def line(row: dict[str, Any], tuned: bool) -> str:
     """One row of the table: wall ratio (CPU ratio) per tool; ! where the result differs, - where
     the tool failed.
     """
     ratios = {t["name"]: t for t in row.get("timings", ())}
     cells = []
-    for label in (CONTROL, *(f"onnxgrad {p}" for p in PRESETS), *PEERS):
+    for label in columns(tuned):
         if label in ratios:
             t = ratios[label]
             wrong = "" if row["proofs"].get(label, "equal") == "equal" else "!"
@@ -145,9 +165,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="measuring time for each result")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument(
+        "--tune", type=float, default=0, metavar="S", help="also default tuned for S seconds"
+    )
     parser.add_argument("--no-verify", action="store_true", help="measure only")
     args = parser.parse_args()
-    header = ["model", "input ms", CONTROL, *(f"onnxgrad {p}" for p in PRESETS), *PEERS]
+    header = ["model", "input ms", *columns(args.tune > 0)]
     table = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     print("\n".join(table), flush=True)
     rows = []
@@ -155,7 +178,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             row = measure(path, Path(folder), args)
         rows.append(row)
-        table.append(line(row))
+        table.append(line(row, args.tune > 0))
         print(table[-1], flush=True)
         write(args, rows, table)
 

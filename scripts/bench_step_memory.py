@@ -1,10 +1,12 @@
 """Peak memory of training: our trainer's forms and PyTorch's AdamW, each in its own process.
 
-    python scripts/bench_step_memory.py [NAME ...]
+    python scripts/bench_step_memory.py [NAME ...] [--cold]
 
-Resident memory at its peak over five steps, less what it was when all was imported; parameters,
-states and both buffer sets are in it. The step is made beforehand, as a folder. Needs PyTorch and
-the full-size models that export_training.py writes.
+Resident memory at its peak over five steps, less what it was before them; parameters, states and
+both buffer sets are in it. Before them all is imported and one step of the model's small version
+was run, so that what libraries load late counts for none; with --cold nothing was run before. The
+step is made beforehand, as a folder. Needs PyTorch and the full-size models that
+export_training.py writes.
 """
 
 from __future__ import annotations
@@ -22,11 +24,17 @@ from fetch_models import cache_folder
 
 STEPS = 5
 FORMS = ("torch", "blocks", "graph", "checkpoint")
+SMALL = Path(__file__).resolve().parent.parent / "models" / "training"
 
 
-def inputs_of(name: str) -> dict[str, Any]:
-    """The recorded batch of a model."""
-    with np.load(cache_folder("training") / f"{name}.npz") as record:
+def small_of(name: str) -> str:
+    """The model whose small version is run before."""
+    return name.removesuffix("_deep")
+
+
+def inputs_of(path: Path) -> dict[str, Any]:
+    """The batch recorded beside a model."""
+    with np.load(path.with_suffix(".npz")) as record:
         return {k.removeprefix("in:"): record[k] for k in record.files if k.startswith("in:")}
 
 
@@ -45,62 +53,71 @@ def peak() -> int:
     return int(next(line for line in told if line.startswith("VmHWM")).split()[1]) * 1024
 
 
-def torch_steps(name: str) -> int:
+def torch_steps(name: str, cold: bool) -> int:
     """Run PyTorch's steps; the bytes before."""
     import torch
     from exporting.losses import MODELS
     from reference_gradients import build
 
     torch.set_num_threads(1)
-    # what PyTorch and the library load late is no part of the comparison
-    small, inputs = build(MODELS[name], full=MODELS[name].full_only)
-    warm = torch.optim.AdamW(small.parameters(), 1e-4)
-    if not MODELS[name].full_only:
-        small(*inputs.values()).backward()
-        warm.step()
-    del small, warm
+
+    def run(which: str, full: bool, steps: int) -> None:
+        model, inputs = build(MODELS[which], full=full)
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+        for _ in range(steps):
+            optimizer.zero_grad(set_to_none=True)
+            model(*inputs.values()).backward()
+            optimizer.step()
+
+    if not cold:
+        run(small_of(name), False, 1)
     before = resident()
-    model, inputs = build(MODELS[name], full=True)
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
-    for _ in range(STEPS):
-        optimizer.zero_grad(set_to_none=True)
-        model(*inputs.values()).backward()
-        optimizer.step()
+    run(name, True, STEPS)
     return before
 
 
-def our_steps(name: str, folder: str, form: str) -> int:
+def our_steps(name: str, folder: Path, form: str, cold: bool) -> int:
     """Run our trainer's steps; the bytes before."""
     import onnxruntime  # noqa: F401  # part of the imports
 
     from onnxgrad import train
 
-    batch = inputs_of(name)
-    before = resident()
     engine: Any = "blocks" if form == "blocks" else "graph"
-    trainer = train.Trainer(folder, 1e-4, threads=1, engine=engine)
-    for _ in range(STEPS):
-        trainer.step(batch)
+
+    def run(place: Path, batch: dict[str, Any], steps: int) -> None:
+        trainer = train.Trainer(place, 1e-4, threads=1, engine=engine)
+        for _ in range(steps):
+            trainer.step(batch)
+
+    small = inputs_of(SMALL / small_of(name))
+    batch = inputs_of(cache_folder("training") / name)
+    if not cold:
+        run(folder / "small", small, 1)
+    before = resident()
+    run(folder / ("checkpoint" if form == "checkpoint" else "plain"), batch, STEPS)
     return before
 
 
-def measured(name: str, form: str, folder: str) -> float:
+def measured(name: str, form: str, folder: str, cold: bool) -> float:
     """Megabytes of one form."""
     command = [sys.executable, __file__, name, "--form", form, "--folder", folder]
+    command += ["--cold"] if cold else []
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return float(done.stdout.split()[-1])
 
 
 def make(name: str, folder: Path) -> None:
-    """The steps as folders, plain and with checkpoints."""
+    """The steps as folders, plain, with checkpoints, and of the small version."""
     from onnxgrad import train
 
-    path, batch = cache_folder("training") / f"{name}.onnx", inputs_of(name)
-    with np.load(path.with_suffix(".npz")) as record:
-        keys = [key.removeprefix("grad:") for key in record.files if key.startswith("grad:")]
-    names = [n for n in keys if n not in batch]
-    for form, choice in (("plain", None), ("checkpoint", "auto")):
-        step = train.training_step(path, None, train.AdamW(), names, checkpoint=choice)
+    full, small = cache_folder("training") / name, SMALL / small_of(name)
+    forms: dict[str, tuple[Path, Any]] = {"plain": (full, None), "checkpoint": (full, "auto")}
+    for form, (path, choice) in (forms | {"small": (small, None)}).items():
+        with np.load(path.with_suffix(".npz")) as record:
+            keys = [key.removeprefix("grad:") for key in record.files if key.startswith("grad:")]
+        names = [n for n in keys if n not in inputs_of(path)]
+        model = path.with_suffix(".onnx")
+        step = train.training_step(model, None, train.AdamW(), names, checkpoint=choice)
         train.save_step(step, folder / form)
 
 
@@ -110,12 +127,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", default=["mlp", "bert", "gpt2", "llama"])
+    parser.add_argument("--cold", action="store_true")
     parser.add_argument("--form", choices=FORMS)
-    parser.add_argument("--folder", default="")
+    parser.add_argument("--folder", default="", type=Path)
     args = parser.parse_args()
     if args.form is not None:
-        name, ours = args.names[0], args.form != "torch"
-        before = our_steps(name, args.folder, args.form) if ours else torch_steps(name)
+        name = args.names[0]
+        if args.form == "torch":
+            before = torch_steps(name, args.cold)
+        else:
+            before = our_steps(name, args.folder, args.form, args.cold)
         print((peak() - before) / 1e6)
         return
     print(
@@ -125,10 +146,10 @@ def main() -> None:
     for name in args.names:
         with tempfile.TemporaryDirectory() as folder:
             make(name, Path(folder))
-            found: dict[str, Any] = {}
-            for form in FORMS:
-                place = f"{folder}/{'checkpoint' if form == 'checkpoint' else 'plain'}"
-                found[form] = np.median([measured(name, form, place) for _ in range(3)])
+            found: dict[str, Any] = {
+                form: np.median([measured(name, form, folder, args.cold) for _ in range(3)])
+                for form in FORMS
+            }
         cells = " | ".join(f"{found[form]:.0f}" for form in FORMS)
         ratios = f"{found['blocks'] / found['torch']:.2f} | {found['graph'] / found['torch']:.2f}"
         print(f"| {name} | {cells} | {ratios} |", flush=True)

@@ -1,9 +1,12 @@
-"""Forward plus all weight gradients: onnxgrad's graph in stock onnxruntime against PyTorch eager,
-in turns.
+"""Forward plus all weight gradients: onnxgrad's graph in stock onnxruntime against PyTorch eager
+and against the forward graph alone, in turns.
 
 Needs PyTorch with what the model needs (see export_training.py), and the full-size models exported
-there. Two threads each; PyTorch with OMP_WAIT_POLICY=PASSIVE and onnxruntime without spinning, or
-each would wait for the other's cores. `python scripts/bench_training.py [NAME ...] [--rounds N]`
+there. PyTorch with OMP_WAIT_POLICY=PASSIVE and onnxruntime without spinning, or each would wait for
+the other's cores. The ratio to PyTorch is one of wall times, or with --cpu of CPU times, which a
+loaded machine disturbs less; the ratio to the forward graph always is of CPU times.
+
+    python scripts/bench_training.py [NAME ...] [--threads 2] [--rounds 15] [--cpu]
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import argparse
 import statistics
 import time
+from collections.abc import Callable
 
 import numpy as np
 import onnxruntime
@@ -25,19 +29,29 @@ from reference_gradients import build
 
 from onnxgrad.grad import gradient
 
-SIX = ("mlp", "bert", "resnet18", "vit", "gpt2", "llama")
+TEN = (
+    *("mlp", "bert", "gpt2", "llama", "vit"),
+    *("resnet18", "mobilenet_v2", "convnext", "unet", "lstm"),
+)
 
 
-def session_of(graph: bytes) -> onnxruntime.InferenceSession:
-    """A session with two threads that do not spin."""
+def session_of(graph: bytes, threads: int) -> onnxruntime.InferenceSession:
+    """A session whose threads do not spin."""
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 2
+    options.intra_op_num_threads = threads
     options.log_severity_level = 3
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
 
-def compare(name: str, rounds: int) -> str:
+def timed(work: Callable[[], object]) -> tuple[float, float]:
+    """Wall and CPU seconds."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    work()
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def compare(name: str, rounds: int, threads: int, clock: int) -> str:
     """One line: medians of both and of the ratios of neighbouring runs."""
     model, inputs = build(MODELS[name], full=True)
     path = cache_folder("training") / f"{name}.onnx"
@@ -46,51 +60,53 @@ def compare(name: str, rounds: int) -> str:
     started = time.perf_counter()
     graph = gradient(path, [n for n in asked if n not in inputs], "loss")
     built = time.perf_counter() - started
-    session = session_of(graph.SerializeToString())
+    session = session_of(graph.SerializeToString(), threads)
+    forward = session_of(path.read_bytes(), threads)
     outputs = [o.name for o in session.get_outputs() if o.name.endswith("_grad")]
     feeds = {k: v.detach().numpy() for k, v in inputs.items()}
 
-    def ours() -> float:
-        begin = time.perf_counter()
-        session.run(outputs, feeds)
-        return time.perf_counter() - begin
-
-    def theirs() -> float:
-        begin = time.perf_counter()
+    def theirs() -> None:
         model.zero_grad(set_to_none=True)
         model(*inputs.values()).backward()
-        return time.perf_counter() - begin
 
-    for _ in range(2):
-        ours()
-        theirs()
-    pairs = [(ours(), theirs()) for _ in range(rounds)]
-    a, b = (statistics.median(p[i] for p in pairs) for i in (0, 1))
-    ratios = sorted(x / y for x, y in pairs)
+    three = (
+        lambda: session.run(outputs, feeds),
+        theirs,
+        lambda: forward.run(None, feeds),
+    )
+    for work in (*three, *three):
+        work()
+    turns = [[timed(work) for work in three] for _ in range(rounds)]
+    a, b = (1000 * statistics.median(turn[i][clock] for turn in turns) for i in (0, 1))
+    ratios = sorted(turn[0][clock] / turn[1][clock] for turn in turns)
     spread = f"{ratios[len(ratios) // 4]:.2f}-{ratios[-1 - len(ratios) // 4]:.2f}"
+    times = statistics.median(turn[0][1] / turn[2][1] for turn in turns)
     nodes = sum(n.op_type not in ("Constant", "Identity") for n in graph.graph.node)
-    ratio = np.median(ratios)
     return (
-        f"| {name} | {nodes} | {1000 * a:.1f} | {1000 * b:.1f} | {ratio:.2f} | {spread} | "
-        f"{built:.2f} |"
+        f"| {name} | {nodes} | {a:.1f} | {b:.1f} | {np.median(ratios):.2f} | {spread} | "
+        f"{times:.2f} | {built:.2f} |"
     )
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=SIX)
+    parser.add_argument("names", nargs="*", default=TEN)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--cpu", action="store_true", help="CPU times in place of wall times")
     arguments = parser.parse_args()
-    torch.set_num_threads(2)
+    torch.set_num_threads(arguments.threads)
     print(
-        f"onnxruntime {onnxruntime.__version__}, PyTorch {torch.__version__}, 2 threads, "
-        f"{arguments.rounds} rounds"
+        f"onnxruntime {onnxruntime.__version__}, PyTorch {torch.__version__}, "
+        f"{arguments.threads} threads, {arguments.rounds} rounds, "
+        f"{'CPU' if arguments.cpu else 'wall'} times"
     )
-    print("| model | nodes | onnxgrad ms | PyTorch ms | ratio | quartiles | build s |")
-    print("|---|---|---|---|---|---|---|")
-    for name in arguments.names or SIX:
-        print(compare(name, arguments.rounds), flush=True)
+    print("| model | nodes | onnxgrad ms | PyTorch ms | ratio | quartiles | / forward | build s |")
+    print("|---|---|---|---|---|---|---|---|")
+    for name in arguments.names or TEN:
+        line = compare(name, arguments.rounds, arguments.threads, int(arguments.cpu))
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """Export the topologies of models/ with PyTorch: `python scripts/export_models.py [NAME ...]
-[--both] [--out FOLDER]`.
+[--both] [--out FOLDER] [--wider N]`.
 
 Needs torch, onnx, onnxscript and onnxruntime; plus transformers and diffusers for the transformer
 topologies, or torchvision for the convolutional ones (models/README.md has the two environments).
@@ -145,11 +145,21 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--out", type=Path, default=Path(__file__).resolve().parent.parent / "models"
     )
+    parser.add_argument(
+        "--wider",
+        type=int,
+        metavar="N",
+        help="transformers N times wider (16: hidden 384 or 512), for measuring; needs --out",
+    )
     parser.add_argument("--json", type=Path, help="write the summary rows here as well")
     options = parser.parse_args(arguments)
     unknown = [name for name in options.names if name not in MODELS]
     if unknown:
         parser.error(f"no such model: {', '.join(unknown)}")
+    if options.wider is not None:
+        if options.out == parser.get_default("out"):
+            parser.error("--wider models are not committed: say where they go with --out")
+        importlib.import_module("exporting.hf").WIDER = options.wider  # type: ignore[attr-defined]
     warnings.filterwarnings("ignore")
     logging.disable(
         logging.WARNING

@@ -1,22 +1,23 @@
 """Losses of our training steps beside PyTorch's: the same initial weights, batches and optimiser,
 step by step.
 
-    python scripts/training_curves.py [--only digits_mlp] [--steps 200] [--record
-    scripts/results/training_curves.md]
+    python scripts/training_curves.py [--only digits_mlp] [--settings adamw 'clip by norm']
+        [--steps 200] [--float64] [--moved]
 
 Needs PyTorch, transformers and scikit-learn beside onnxgrad. A model is exported once at its
 initial weights; then both train on the same batches. Two losses agree where they differ by less
 than 1e-3 of the larger of PyTorch's and 1 % of the first one. Where float32 drifts further, because
-two right computations part, the step is told.
+two right computations part, `--float64` compares in double precision, to 1e-9: ours in numpy, and
+PyTorch's with the few constants that an ONNX file holds as float32. And `--moved` shows how far
+PyTorch parts from itself: in our place trains PyTorch, from weights that are off by a rounding.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import io
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,163 +29,13 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from onnxgrad import train
+from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.verify.reference.evaluate import Reference
+from scripts.curve_networks import CASES, Case
+from scripts.curve_settings import OPTIMIZERS, Setting, options
 
-Batches = Iterator[dict[str, torch.Tensor]]
-Beside = Callable[[Any], torch.optim.Optimizer]
-TO = torch.optim
-OPTIMIZERS: dict[str, tuple[train.Optimizer, Beside, float]] = {
-    "sgd": (train.SGD(), TO.SGD, 0.1),
-    "momentum": (train.SGD(momentum=0.9), lambda p: TO.SGD(p, momentum=0.9), 0.02),
-    "nesterov, decay": (
-        train.SGD(momentum=0.9, nesterov=True, weight_decay=1e-3),
-        lambda p: TO.SGD(p, momentum=0.9, nesterov=True, weight_decay=1e-3),
-        0.02,
-    ),
-    "adam": (train.Adam(), TO.Adam, 1e-3),
-    "adamw": (train.AdamW(), TO.AdamW, 1e-3),
-    "nadam": (train.NAdam(), TO.NAdam, 1e-3),
-    "adagrad": (train.Adagrad(), TO.Adagrad, 1e-2),
-    "rmsprop": (train.RMSprop(), TO.RMSprop, 1e-3),
-    "adadelta": (train.Adadelta(), TO.Adadelta, 1.0),
-    "adafactor": (train.Adafactor(), TO.Adafactor, 1e-2),
-}
-
-
-@dataclass(frozen=True)
-class Case:
-    """A network, its loss in both worlds, and its batches; `accuracy`: on what it is judged at
-    the end, if at all.
-    """
-
-    build: Callable[[], nn.Module]
-    names: tuple[str, ...]
-    loss: train.Loss
-    torch_loss: Callable[[torch.Tensor, dict[str, torch.Tensor]], torch.Tensor]
-    batches: Callable[[int], list[dict[str, torch.Tensor]]]
-    held_out: Callable[[], tuple[torch.Tensor, torch.Tensor]] | None = None
-
-
-def _digits() -> tuple[torch.Tensor, torch.Tensor]:
-    from sklearn.datasets import load_digits
-
-    data = load_digits()
-    order = np.random.default_rng(0).permutation(len(data.target))
-    return torch.tensor(data.data[order] / 16, dtype=torch.float32), torch.tensor(
-        data.target[order]
-    )
-
-
-def _digit_batches(shape: tuple[int, ...]) -> Callable[[int], list[dict[str, torch.Tensor]]]:
-    def batches(steps: int) -> list[dict[str, torch.Tensor]]:
-        x, y = _digits()
-        x, y = x[:1500].reshape(-1, *shape), y[:1500]
-        rng = np.random.default_rng(1)
-        chosen = [rng.integers(0, len(y), 32) for _ in range(steps)]
-        return [{"x": x[i], "labels": y[i]} for i in chosen]
-
-    return batches
-
-
-def _digits_held_out(shape: tuple[int, ...]) -> Callable[[], tuple[torch.Tensor, torch.Tensor]]:
-    return lambda: (_digits()[0][1500:].reshape(-1, *shape), _digits()[1][1500:])
-
-
-def _cross_entropy(logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    return nn.functional.cross_entropy(logits, batch["labels"])
-
-
-def _mlp() -> nn.Module:
-    return nn.Sequential(
-        nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 32), nn.GELU(), nn.Linear(32, 10)
-    )
-
-
-def _cnn() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(64, 10),
-    )  # fmt: skip
-
-
-class _Logits(nn.Module):
-    """A transformer of the transformers package as a function of one tensor."""
-
-    def __init__(self, model: nn.Module, name: str) -> None:
-        super().__init__()
-        self.model, self.name = model, name
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The logits."""
-        return self.model(**{self.name: x}).logits  # type: ignore[no-any-return]
-
-
-def _gpt2() -> nn.Module:
-    import transformers as hf
-
-    config = hf.GPT2Config(
-        vocab_size=60,
-        n_positions=16,
-        n_embd=32,
-        n_layer=2,
-        n_head=2,
-        use_cache=False,
-        attn_implementation="eager",
-    )
-    return _Logits(hf.GPT2LMHeadModel(config), "input_ids")
-
-
-def _vit(activation: str = "gelu") -> nn.Module:
-    import transformers as hf
-
-    config = hf.ViTConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
-        image_size=8, patch_size=2, num_channels=1, num_labels=10, hidden_act=activation,
-        attn_implementation="eager",
-    )  # fmt: skip
-    return _Logits(hf.ViTForImageClassification(config), "pixel_values")
-
-
-def _tokens(steps: int) -> list[dict[str, torch.Tensor]]:
-    generator = torch.Generator().manual_seed(3)
-    starts = torch.randint(0, 60, (steps, 8, 1), generator=generator)
-    x = (starts + 7 * torch.arange(16)) % 60  # a sequence that can be learned
-    return [{"x": row, "labels": torch.roll(row, -1, 1)} for row in x]
-
-
-def _token_loss(logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    return nn.functional.cross_entropy(logits.reshape(-1, 60), batch["labels"].reshape(-1))
-
-
-CASES = {
-    "digits_mlp": Case(
-        _mlp,
-        ("x",),
-        train.CrossEntropy(),
-        _cross_entropy,
-        _digit_batches((64,)),
-        _digits_held_out((64,)),
-    ),
-    "digits_cnn": Case(
-        _cnn,
-        ("x",),
-        train.CrossEntropy(),
-        _cross_entropy,
-        _digit_batches((1, 8, 8)),
-        _digits_held_out((1, 8, 8)),
-    ),
-    "gpt2_tiny": Case(_gpt2, ("x",), train.SequenceCrossEntropy(shift=0), _token_loss, _tokens),
-    # the exporter rounds gelu's 1 / sqrt(2) to float32, which float64 sees
-    "vit_relu": Case(
-        lambda: _vit("relu"),
-        ("x",),
-        train.CrossEntropy(),
-        _cross_entropy,
-        _digit_batches((1, 8, 8)),
-    ),
-    "vit_tiny": Case(_vit, ("x",), train.CrossEntropy(), _cross_entropy, _digit_batches((1, 8, 8))),
-}
+Batch = dict[str, torch.Tensor]
 
 
 def exported(model: nn.Module, example: torch.Tensor) -> onnx.ModelProto:
@@ -198,76 +49,186 @@ def exported(model: nn.Module, example: torch.Tensor) -> onnx.ModelProto:
     return onnx.load_from_string(buffer.getvalue())
 
 
-def compare(name: str, case: Case, optimizer: str, steps: int, float64: bool) -> str:
-    """One row: the largest relative difference, and where."""
-    ours, theirs, rate = OPTIMIZERS[optimizer]
-    torch.manual_seed(0)
-    model = case.build()
-    batches = case.batches(steps)
-    if float64:
-        model = model.double()
-        # the library's Softmax rounds to float32
-        nn.functional.softmax = lambda x, dim, dtype=None: torch.softmax(x, dim)  # type: ignore[assignment]
-        batches = [
-            {k: v.double() if v.is_floating_point() else v for k, v in b.items()} for b in batches
-        ]
-    proto = exported(model, batches[0]["x"])
-    held = {t.name for t in proto.graph.initializer}  # a tied weight has one of its names
-    named = model.named_parameters(remove_duplicate=False)
-    names = [n for n, p in named if p.requires_grad and n in held]
-    task = train.training_step(proto, case.loss, ours, names)
-    trained = sum(task.initial[fed.name].size for fed in task.manifest.of_role("parameter"))
-    assert trained == sum(p.numel() for p in model.parameters()), "not every parameter is trained"
-    trainer: Any = Wide(task, rate) if float64 else train.Trainer(task, rate, threads=1)
-    beside = theirs([p for p in model.parameters() if p.requires_grad])
-    for group in beside.param_groups:
-        group["lr"] = rate
-    worst, where, first = 0.0, 0, 0.0
-    for step, batch in enumerate(batches, 1):
-        mine = trainer.step({k: v.numpy() for k, v in batch.items()})
-        beside.zero_grad()
-        loss = case.torch_loss(model(batch["x"]), batch)
-        loss.backward()  # type: ignore[no-untyped-call]
-        beside.step()
-        reference = float(loss.detach())
-        first = first or reference
-        off = abs(mine - reference) / max(reference, 0.01 * first)
-        if off > worst:
-            worst, where = off, step
-    end = f"{reference:.5f}"
-    judged = ""
-    if case.held_out is not None and not float64:
-        x, y = case.held_out()
-        right = int((model(x).argmax(1) == y).sum())
-        outputs = trainer.evaluate(
-            {"x": x.numpy(), "labels": y.numpy()},
-            batch_size=len(y),
-            metrics={"accuracy": train.accuracy()},
-        )
-        judged = f"{right} / {round(outputs['accuracy'] * len(y))} of {len(y)}"
-    verdict = "yes" if worst <= (1e-9 if float64 else 1e-3) else "NO"
-    return (
-        f"| {name} | {optimizer} | {first:.4f} | {end} | {worst:.1e} at {where} | {verdict} | "
-        f"{judged} |"
-    )
+class Gelu(nn.Module):
+    """GELU with 1 / sqrt(2) as the exporter writes it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x (1 + erf(x / sqrt(2))) / 2"""
+        return 0.5 * x * (1.0 + torch.erf(x * float(np.float32(0.5**0.5))))
+
+
+class GeluByTanh(nn.Module):
+    """GPT-2's GELU with its two numbers as the exporter writes them."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2"""
+        inner = x + float(np.float32(0.044715)) * torch.pow(x, 3.0)
+        return 0.5 * x * (1.0 + torch.tanh(float(np.float32((2 / np.pi) ** 0.5)) * inner))
+
+
+_AS_WRITTEN = {"GELU": Gelu, "GELUActivation": Gelu, "NewGELUActivation": GeluByTanh}
+
+
+def in_float64(model: nn.Module) -> nn.Module:
+    """The model in double precision, as its file computes it: the epsilon of a LayerNormalization
+    is an attribute, and attributes are float32.
+    """
+    # the library's attention rounds its Softmax to float32
+    nn.functional.softmax = lambda x, dim, dtype=None: torch.softmax(x, dim)  # type: ignore[assignment]
+    for module in list(model.modules()):
+        if isinstance(module, nn.LayerNorm):
+            module.eps = float(np.float32(module.eps))
+        for name, child in module.named_children():
+            if type(child).__name__ in _AS_WRITTEN:
+                setattr(module, name, _AS_WRITTEN[type(child).__name__]())
+    return model.double()
+
+
+def wide(batch: Batch) -> Batch:
+    """Floating-point arrays in double precision."""
+    return {k: v.double() if v.is_floating_point() else v for k, v in batch.items()}
 
 
 class Wide:
     """A training step in our float64 evaluator, with the trainer's `step`."""
 
     def __init__(self, task: train.TrainingStep, rate: float) -> None:
-        self.task, self.rate, self.number = task, rate, 0
+        self.task, self.rate, self.batches = task, rate, 0
         self.values: dict[str, Any] = {k: v.astype(np.float64) for k, v in task.initial.items()}
-        self.run = Reference(to_proto(task.train, weights=True))
+        self.run = _reference(task.train)
+        self.update = None if task.update is None else _reference(task.update)
 
     def step(self, batch: dict[str, Any]) -> float:
         """The loss, and on to the next values."""
-        self.number += 1
-        own = {"step": np.array(self.number), "learning_rate": np.array(self.rate)}
-        wide = {k: v.astype(np.float64) if v.dtype.kind == "f" else v for k, v in batch.items()}
-        found = self.run.run({**wide, **self.values, **own})
-        self.values = {f.name: found[f.next] for f in self.task.manifest.inputs if f.next}
+        count = self.task.manifest.accumulate
+        number = self.batches // count + 1
+        self.batches += 1
+        own = {"step": np.array(number), "learning_rate": np.array(self.rate)}
+        found = self._next(self.run, {**batch, **own})
+        if self.update is not None and self.batches % count == 0:
+            self._next(self.update, own)
         return float(found[self.task.manifest.loss])
+
+    def _next(self, run: tuple[Reference, set[str]], known: dict[str, Any]) -> Any:
+        reference, names = run
+        found = reference.run({k: v for k, v in {**known, **self.values}.items() if k in names})
+        self.values |= {f.name: found[f.next] for f in self.task.manifest.inputs if f.next in found}
+        return found
+
+
+class Moved:
+    """PyTorch itself with the trainer's `step`, each weight off by at most half a rounding."""
+
+    def __init__(self, model: nn.Module, case: Case, setting: Setting) -> None:
+        self.model, self.case, self.setting, self.batches = copy.deepcopy(model), case, setting, 0
+        generator = torch.Generator().manual_seed(5)
+        with torch.no_grad():
+            for p in self.model.parameters():
+                by = 2 * torch.rand(p.shape, generator=generator, dtype=p.dtype) - 1
+                p.mul_(1 + torch.finfo(p.dtype).eps / 2 * by)
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = setting.optimizer(self.parameters)
+        self.schedule = setting.schedule[1](self.optimizer) if setting.schedule else None
+
+    def step(self, batch: dict[str, Any]) -> float:
+        """The loss of a micro-batch, and on to the next weights where it is a step's last one."""
+        given = {name: torch.from_numpy(a) for name, a in batch.items()}
+        loss = self.case.torch_loss(self.model(given["x"]), given)
+        (loss / self.setting.accumulate).backward()  # type: ignore[no-untyped-call]
+        self.batches += 1
+        if self.batches % self.setting.accumulate == 0:
+            self.setting.clip(self.parameters)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            if self.schedule is not None:
+                self.schedule.step()
+        return float(loss.detach())
+
+
+def _reference(program: Program) -> tuple[Reference, set[str]]:
+    proto = to_proto(program, weights=True)
+    return Reference(proto), {v.name for v in proto.graph.input}
+
+
+def compare(
+    name: str, case: Case, told: str, setting: Setting, steps: int, way: str = "float32"
+) -> str:
+    """One row: the largest relative difference, and where. way: float32 or float64, or moved32,
+    moved64.
+    """
+    moved, double = way.startswith("moved"), way.endswith("64")
+    torch.manual_seed(0)
+    model = case.build().eval()
+    batches = case.batches(steps * setting.accumulate)
+    if double:
+        model, batches = in_float64(model), [wide(b) for b in batches]
+    trainer: Any = (
+        Moved(model, case, setting)
+        if moved
+        else trainer_of(model, case, setting, batches[0]["x"], way)
+    )
+    ours, theirs, clipped = both(trainer, model, case, setting, batches)
+    scale = np.maximum(theirs, 0.01 * theirs[0])
+    off = np.abs(ours - theirs) / scale
+    where = int(off.argmax())
+    agrees = bool(off[where] <= (1e-9 if double else 1e-3))
+    judged = accuracies(trainer, model, case) if way == "float32" else ""
+    return (
+        f"| {name} | {told}{f' ({clipped} steps clipped)' if clipped else ''} | {theirs[0]:.4f} | "
+        f"{theirs[-1]:.5f} | {off[where]:.1e} at {where + 1} | {'yes' if agrees else 'NO'} | "
+        f"{judged} |"
+    )
+
+
+def trainer_of(
+    model: nn.Module, case: Case, setting: Setting, example: torch.Tensor, way: str
+) -> Any:
+    """What trains the model's file, all of its parameters."""
+    proto = exported(model, example)
+    held = {t.name for t in proto.graph.initializer}  # a tied weight has one of its names
+    named = model.named_parameters(remove_duplicate=False)
+    task = setting.step(proto, case.loss, [n for n, p in named if p.requires_grad and n in held])
+    trained = sum(task.initial[fed.name].size for fed in task.manifest.of_role("parameter"))
+    assert trained == sum(p.numel() for p in model.parameters()), "not every parameter is trained"
+    return Wide(task, setting.hyper["lr"]) if way == "float64" else train.Trainer(task, threads=1)
+
+
+def both(
+    trainer: Any, model: nn.Module, case: Case, setting: Setting, batches: list[Batch]
+) -> tuple[Any, Any, int]:
+    """Our losses and PyTorch's, each the mean over a step's micro-batches; the steps in which
+    PyTorch clipped.
+    """
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = setting.optimizer(parameters)
+    schedule = setting.schedule[1](optimizer) if setting.schedule else None
+    ours, theirs, clipped, count = [], [], 0, setting.accumulate
+    for first in range(0, len(batches), count):
+        optimizer.zero_grad()
+        for batch in batches[first : first + count]:
+            ours.append(trainer.step({k: v.numpy() for k, v in batch.items()}))
+            loss = case.torch_loss(model(batch["x"]), batch)
+            (loss / count).backward()  # type: ignore[no-untyped-call]
+            theirs.append(float(loss.detach()))
+        clipped += setting.clip(parameters)
+        optimizer.step()
+        if schedule is not None:
+            schedule.step()
+    return *(np.array(losses).reshape(-1, count).mean(1) for losses in (ours, theirs)), clipped
+
+
+def accuracies(trainer: train.Trainer, model: nn.Module, case: Case) -> str:
+    """How many of the held-out examples PyTorch's network and ours put right, if there are any."""
+    if case.held_out is None:
+        return ""
+    x, y = case.held_out()
+    right = int((model(x).argmax(1) == y).sum())
+    found = trainer.evaluate(
+        {"x": x.numpy(), "labels": y.numpy()},
+        batch_size=len(y),
+        metrics={"accuracy": train.accuracy()},
+    )
+    return f"{right} / {round(found['accuracy'] * len(y))} of {len(y)}"
 
 
 def main() -> None:
@@ -275,20 +236,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", nargs="*", default=list(CASES))
-    parser.add_argument("--optimizers", nargs="*", default=list(OPTIMIZERS))
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--only", nargs="*", default=list(CASES))
+    parser.add_argument("--settings", nargs="*", help="optimisers and options; default: all")
     parser.add_argument("--float64", action="store_true", help="both in float64, to 1e-9")
+    parser.add_argument("--moved", action="store_true", help="PyTorch beside itself")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    way = f"{'moved' if args.moved else 'float'}{64 if args.float64 else 32}"
+    known = {**OPTIMIZERS, **options(args.steps)}
     print(
-        "| model | optimiser | first loss | last loss | worst difference | agrees | right: "
+        "| model | setting | first loss | last loss | worst difference | agrees | right: "
         "PyTorch / ours |"
     )
     print("|---|---|---|---|---|---|---|")
     for name in args.only:
-        for optimizer in args.optimizers:
-            print(compare(name, CASES[name], optimizer, args.steps, args.float64), flush=True)
+        for told in args.settings or known:
+            row = compare(name, CASES[name], told, known[told], args.steps, way)
+            print(row, flush=True)
 
 
 if __name__ == "__main__":

@@ -11,13 +11,16 @@ from typing import Any
 
 from onnxgrad.cli.models import named, shown, source
 from onnxgrad.cli.options import natural, require_runtime
-from onnxgrad.cli.output import Output, complaint
+from onnxgrad.cli.output import Output
+from onnxgrad.cli.parser import complaint
 from onnxgrad.cli.targets import target_of, write_model
 from onnxgrad.cli.training_options import add_training, positive_count, training_options
 from onnxgrad.errors import InputError, OnnxgradError
+from onnxgrad.ir.load import load
 from onnxgrad.report.parts import heading
 from onnxgrad.report.training import Fitted
-from onnxgrad.train import Event, Trainer, accuracy, training_step
+from onnxgrad.train import Event, Trainer, accuracy, features, training_step
+from onnxgrad.train.data import read_npz
 from onnxgrad.train.metrics import Metric
 from onnxgrad.train.ranks import world
 from onnxgrad.train.schedules import SCHEDULES
@@ -68,7 +71,10 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "--folder", metavar="DIR", help="save here after each epoch; go on from what is there"
     )
     group.add_argument("--every", type=positive_count, metavar="N", help="save each N steps too")
-    group.add_argument("--log", metavar="FILE", help="a line of JSON for each step")
+    group.add_argument("--log", metavar="FILE",
+        help="a line of JSON for each step, with the norm of the gradients where --clip-norm or "
+        "--metric gradient_norm asks for it",
+    )  # fmt: skip
     group.add_argument("--plot", metavar="FILE", help="the loss as a picture, a .png")
     group.add_argument(
         "--data-parallel", action="store_true",
@@ -103,6 +109,7 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
     require_runtime(args.provider)
     try:
         step: Any = args.model if folder else training_step(source(args.model), **asked)
+        data, validation = (_data(args, path, folder) for path in (args.data, args.validation))
         trainer = Trainer(
             step, rate, provider=args.provider, threads=args.threads, engine=args.engine,
             data_parallel=args.data_parallel,
@@ -110,12 +117,12 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
         started = time.perf_counter()
         with out.progress("train", 1) as advance:
             history = trainer.fit(
-                args.data,
+                data,
                 epochs=args.epochs,
                 steps=args.steps,
                 batch_size=args.batch_size,
                 seed=None if args.no_shuffle else args.shuffle,
-                validation=args.validation,
+                validation=validation,
                 metrics=metrics,
                 patience=args.patience,
                 callbacks=[_shown(args, advance)],
@@ -129,13 +136,26 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
         if args.plot is not None:
             history.plot(args.plot)
         if args.output is not None and original is not None:
-            write_model(trainer.export(source(original)), target)
+            write_model(trainer.export(load(source(original))), target)
     except OnnxgradError as error:
         raise named(error, args.model) from error
     fitted = Fitted(history, trainer.progress.steps, seconds)
     out.show(heading(shown(args.model)), *fitted.parts(out.verbose))
     out.json({"model": args.model, "output": args.output, **fitted.to_dict()})
     return 0
+
+
+def _data(args: argparse.Namespace, path: str | None, folder: bool) -> Any:
+    """The arrays of a file; what the model's frozen part makes of them, unless they are that."""
+    if path is None or folder or not args.inputs_at:
+        return path
+    arrays = read_npz(Path(path))
+    if all(name in arrays for name in args.inputs_at):
+        return arrays
+    return features(
+        source(args.model), args.inputs_at, arrays, batch_size=args.batch_size,
+        provider=args.provider, threads=args.threads,
+    )  # fmt: skip
 
 
 def _shown(

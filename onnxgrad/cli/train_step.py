@@ -112,6 +112,7 @@ def _prove(args: argparse.Namespace, step: TrainingStep, out: Output) -> Gradien
             spread(names),
             manifest.loss,
             seed=args.data_seed,
+            stop=[v.name for v in program.main.vars() if v.name in step.stops],
             inputs=values,
             **options,
         )

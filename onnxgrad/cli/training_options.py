@@ -20,7 +20,8 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--loss", metavar="LOSS",
         help="NAME{option=value,...}, terms with + and factors with *: "
-        f"{', '.join(sorted(LOSSES))}; or a scalar of the model; default: its only output",
+        f"{', '.join(sorted(LOSSES))}; or a scalar of the model; default: its only output. "
+        "Labels are inputs, or values of the model held fixed: mse{output=a,target=b}",
     )  # fmt: skip
     group.add_argument(
         "--optimizer", default="adamw", metavar="NAME{option=value,...}",
@@ -33,6 +34,11 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--stop", action="append", metavar="NAME|GLOB",
         help="values at which gradients stop: the weights before them are frozen",
+    )  # fmt: skip
+    group.add_argument(
+        "--inputs-at", action="append", metavar="NAME",
+        help="values that become the inputs: what comes before them is frozen and no part of the "
+        "step (fit runs it once over the data)",
     )  # fmt: skip
     group.add_argument(
         "--metric", action="append", default=[], metavar="OUTPUT",
@@ -88,6 +94,7 @@ def training_options(args: argparse.Namespace) -> dict[str, Any]:
         "optimizer": made(args.optimizer, OPTIMIZERS, "optimiser"),
         "wrt": args.wrt or "params",
         "stop": args.stop,
+        "inputs_at": args.inputs_at or (),
         "metrics": args.metric,
         "checkpoint": checkpoint_of(args.checkpoint),
         "batch_norm": args.batch_norm,

@@ -17,6 +17,7 @@ from onnxgrad.train.callbacks import EarlyStopping, Event, History, JsonLines
 from onnxgrad.train.data import Arrays, Data
 from onnxgrad.train.export import export
 from onnxgrad.train.from_training_info import step_from_training_info
+from onnxgrad.train.frozen import features
 from onnxgrad.train.loss_scaling import LossScaling
 from onnxgrad.train.losses import (
     CTC,
@@ -102,6 +103,7 @@ __all__ = [
     "accuracy",
     "adapters_of",
     "export",
+    "features",
     "load_adapters",
     "lora",
     "merge",

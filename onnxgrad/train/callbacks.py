@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
@@ -21,7 +22,8 @@ class Event:
     """What a callback is told after each step, and once more after each evaluation.
 
     step counts from 1 on, epoch from 0; evaluation: the loss and metrics on the held-out data, or
-    None.
+    None. gradient_norm: of all gradients before they were clipped, where the step clips by it or
+    has it among its metrics.
     """
 
     step: int
@@ -29,6 +31,7 @@ class Event:
     loss: float
     rate: float
     evaluation: Mapping[str, float] | None = None
+    gradient_norm: float | None = None
 
 
 # True ends training
@@ -49,6 +52,9 @@ class JsonLines:
             "loss": event.loss,
             "rate": event.rate,
         }
+        if event.gradient_norm is not None:
+            finite = math.isfinite(event.gradient_norm)  # JSON has no other numbers
+            line["gradient_norm"] = event.gradient_norm if finite else None
         if event.evaluation is not None:
             line = {"step": event.step, "epoch": event.epoch, "evaluation": dict(event.evaluation)}
         try:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,10 @@ from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, numpy_help
 
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir import weights
+from onnxgrad.ir.interop.given_back import like
 from onnxgrad.ir.load import ModelLike, program_of, proto_of
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.save import save
 from onnxgrad.ir.tensor_data import elements
 from onnxgrad.ir.types import Array, numpy_dtype
 
@@ -25,13 +29,40 @@ _DATA = (
 
 
 def export(
-    model: ModelLike, values: Mapping[str, Array], how: Mapping[str, Any] | None = None
-) -> Program:
-    """`model` with these values of weights; what was trained, and `how`, stands in its metadata.
+    model: ModelLike,
+    values: Mapping[str, Array],
+    how: Mapping[str, Any] | None = None,
+    *,
+    path: str | PathLike[str] | None = None,
+) -> Any:
+    """`model`, in its own kind (see `gradient`), with these values of weights; what was trained,
+    and `how`, stands in its metadata. With `path` it is written there instead, of any size, and
+    nothing is returned.
 
     Raises InputError for a name that is no weight of the file, one that several graphs of it have,
-    and a value of another shape.
+    a value of another shape, and a path that cannot be written.
     """
+    if path is not None:
+        _refuse_own_file(model, path)
+    trained = with_weights(model, values, how)
+    return like(trained, model) if path is None else save(trained, path)
+
+
+def _refuse_own_file(model: ModelLike, path: str | PathLike[str]) -> None:
+    read = model.path if isinstance(model, Program) else model
+    if not isinstance(read, (str, PathLike)) or not os.path.exists(read):
+        return
+    if os.path.exists(path) and os.path.samefile(read, path):
+        raise InputError(
+            f"{path}: output and input are the same file; the input is never changed, choose "
+            "another output"
+        )
+
+
+def with_weights(
+    model: ModelLike, values: Mapping[str, Array], how: Mapping[str, Any] | None = None
+) -> Program:
+    """`export` as a Program. Errors likewise."""
     before, folder = proto_of(model)
     proto = ModelProto()
     proto.CopyFrom(before)

@@ -91,6 +91,11 @@ class Manifest:
         """What a trained model consists of: parameters and running statistics."""
         return [*self.of_role("parameter"), *self.running()]
 
+    @property
+    def fixed_batch(self) -> bool:
+        """The step takes batches of one size only."""
+        return any(fed.shape and isinstance(fed.shape[0], int) for fed in self.of_role("batch"))
+
     def to_json(self) -> str:
         """The file's text."""
         return json.dumps({"format": "onnxgrad training step", **asdict(self)}, indent=2) + "\n"

@@ -25,11 +25,16 @@ def what_ends(manifest: Manifest, loss: float, metrics: Mapping[str, Array]) -> 
     """
     if not np.isfinite(loss):
         return f"the loss is {loss}"
-    name = manifest.gradient_norm
-    norm = None if name is None else metrics.get(name)
+    norm = norm_of(manifest, metrics)
     if norm is None or np.isfinite(norm) or manifest.loss_scaling is not None:
         return None
-    return f"the loss is {loss}, but the norm of its gradients {float(norm)}"
+    return f"the loss is {loss}, but the norm of its gradients {norm}"
+
+
+def norm_of(manifest: Manifest, metrics: Mapping[str, Array]) -> float | None:
+    """The norm of all gradients, where a step returns it."""
+    norm = None if manifest.gradient_norm is None else metrics.get(manifest.gradient_norm)
+    return None if norm is None else float(norm)
 
 
 def diverged(number: int, what: str, first: str | None) -> str:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from onnxgrad.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -20,3 +24,17 @@ class Progress:
     seed: int = 0
     micro: int = 0
     micro_loss: float = 0.0
+
+    def words(self) -> dict[str, str]:
+        """The same as a checkpoint says it."""
+        return {"progress": json.dumps(asdict(self))}
+
+    @staticmethod
+    def of(said: Mapping[str, str], where: str) -> Progress:
+        """What `words` said. Raises InputError for what it did not."""
+        try:
+            return Progress(**json.loads(said["progress"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"{where} does not say where training stands ({error!r}): it is no checkpoint"
+            ) from None

@@ -28,6 +28,7 @@ from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
 from onnxgrad.train import batch_statistics
 from onnxgrad.train.accumulation import add_up, update_program
+from onnxgrad.train.cut import At, check_apart, check_behind, cut
 from onnxgrad.train.digest import digest
 from onnxgrad.train.groups import Groups
 from onnxgrad.train.losses import Loss, Place
@@ -50,7 +51,7 @@ class TrainingStep:
     states out. evaluation: batch and parameters in; the model's outputs and the loss out. initial:
     parameters and states by the names of the inputs. update: where gradients of micro-batches are
     added up, what comes after so many; `train` then gives their sums in place of new parameters.
-    notes: what to tell the user.
+    notes: what to tell the user. stops: the values at which gradients stop.
     """
 
     train: Program
@@ -59,6 +60,7 @@ class TrainingStep:
     manifest: Manifest
     update: Program | None = None
     notes: tuple[str, ...] = ()
+    stops: tuple[str, ...] = ()
 
 
 def training_step(
@@ -79,6 +81,7 @@ def training_step(
     schedule: Schedule | None = None,
     batch_norm: BatchNormMode = None,
     dropout: DropoutMode = None,
+    inputs_at: At = (),
 ) -> TrainingStep:
     """One step of training as a graph, for any model whose gradient can be formed.
 
@@ -94,8 +97,9 @@ def training_step(
     is that norm. accumulate: so many micro-batches make one step (see `accumulation`). average: the
     decay of a moving average of the weights. loss_scale: "dynamic", or a number, by which the loss
     of a float16 model is multiplied; no update is made where a gradient overflows. schedule: the
-    learning rate inside the graph, in place of an input. batch_norm, dropout: "train", and what
-    else `Modes` says; by default as the file has them.
+    learning rate inside the graph, in place of an input. batch_norm: "train" or "frozen", dropout:
+    "train", "off" or a ratio; by default as the file has them. inputs_at: values that become
+    inputs, given by `features`: what comes before them is frozen and no part of the step.
 
     Raises InputError for a loss that does not fit, for a weight that the file does not hold as
     floating-point numbers, and for an option that is none.
@@ -107,6 +111,10 @@ def training_step(
     )  # fmt: skip
     program = load_own(model)
     original = digest(program)
+    before: set[str] = set()
+    if inputs_at:
+        before = cut(program, inputs_at)
+        check_behind(program, wrt, before, inputs_at)
     modes = Modes(batch_norm, dropout)
     ahead = _with_loss(program, loss, wrt, metrics, plan, modes)
     found = differentiate(
@@ -118,7 +126,9 @@ def training_step(
         names="{}.grad",
         aside=ahead.of_loss,
         replaced=True,
+        detached=ahead.place.detached,
     )
+    check_apart(found.adjoints, before, inputs_at)
     return _with_update(found, ahead, plan, original)
 
 
@@ -213,7 +223,7 @@ def _with_update(found: Gradient, ahead: _Forward, plan: Plan, original: str) ->
         **plan.told(),
     )
     notes = (*found.notes, *applied.notes)
-    return TrainingStep(program, ahead.evaluation, initial, manifest, update, notes)
+    return TrainingStep(program, ahead.evaluation, initial, manifest, update, notes, found.stops)
 
 
 def _of_modes(values: Mapping[str, Var], applied: Applied) -> list[Fed]:

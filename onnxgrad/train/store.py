@@ -4,6 +4,9 @@ comes last.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
@@ -42,6 +45,13 @@ def read_step(folder: str | PathLike[str]) -> TrainingStep:
     """The step that `save_step` wrote. Raises InputError for a folder that holds none, or parts
     of several.
     """
+    with opened_step(folder) as step:
+        return replace(step, initial=dict(step.initial))
+
+
+@contextmanager
+def opened_step(folder: str | PathLike[str]) -> Iterator[TrainingStep]:
+    """As `read_step`, but each initial value is read whenever it is asked for, inside of it."""
     folder = Path(folder)
     path = folder / MANIFEST
     try:
@@ -49,12 +59,12 @@ def read_step(folder: str | PathLike[str]) -> TrainingStep:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read: {error}: is {folder} a training step?") from None
     manifest = Manifest.from_json(text, str(path))
-    values, said = tensors.read(folder / manifest.state)
-    check_values(values, manifest, said.get("model", ""), str(folder / manifest.state))
-    update = None if manifest.update is None else load(folder / manifest.update)
-    return TrainingStep(
-        load(folder / manifest.train), load(folder / manifest.eval), values, manifest, update
-    )
+    with tensors.opened(folder / manifest.state) as values:
+        model = values.metadata.get("model", "")
+        check_values(values.outlines, manifest, model, str(folder / manifest.state))
+        update = None if manifest.update is None else load(folder / manifest.update)
+        train, evaluation = load(folder / manifest.train), load(folder / manifest.eval)
+        yield TrainingStep(train, evaluation, values, manifest, update)
 
 
 def check_values(values: tensors.Arrays, manifest: Manifest, model: str, where: str) -> None:

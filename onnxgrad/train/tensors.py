@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -56,28 +58,85 @@ def write(
 
 
 def read(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
-    """What `write` wrote. Raises InputError for a file that is missing, none, or damaged.
+    """What `write` wrote. Raises InputError for a file that is missing, none, or damaged."""
+    with opened(path) as stored:
+        return dict(stored), stored.metadata
 
-    The library checks the header; the elements are read once, straight into their arrays.
-    """
-    library = _library()
-    try:
-        with library.safe_open(path, framework="numpy"), open(path, "rb") as file:
+
+@contextmanager
+def opened(path: Path) -> Iterator[Stored]:
+    """What `write` wrote, of which nothing is in memory yet; inside of it. Errors as `read`."""
+    with ExitStack() as files:
+        with _told(path), _library().safe_open(path, framework="numpy"):  # checks the header
+            file = files.enter_context(open(path, "rb"))
             length = int.from_bytes(file.read(8), "little")
-            header: dict[str, Any] = json.loads(file.read(length))
-            said = header.pop("__metadata__", {})
-            return {
-                name: _array(file, 8 + length, told) for name, told in header.items()
-            }, json.loads(said.get(_KEY, "{}"))
+            stored = Stored(path, file, 8 + length, json.loads(file.read(length)))
+        yield stored
+
+
+def copy(values: Mapping[str, Array], name: str, into: Array) -> None:
+    """A value into a flat array; of an open file without memory between."""
+    if isinstance(values, Stored) and values.outlines[name].dtype == into.dtype:
+        values.read(name, into)
+    else:
+        into[:] = values[name].reshape(-1)
+
+
+class Stored(Mapping[str, Array]):
+    """The arrays of an open file: each is read, straight into its memory, when it is asked for.
+
+    outlines: zeros of their shapes and dtypes, which take no memory. InputError for a damaged one.
+    """
+
+    def __init__(
+        self, path: Path, file: BufferedReader, start: int, header: dict[str, Any]
+    ) -> None:
+        said = header.pop("__metadata__", {})
+        self.metadata: dict[str, str] = json.loads(said.get(_KEY, "{}"))
+        self._path, self._file, self._start, self._header = path, file, start, header
+        self.outlines: dict[str, Array] = {
+            name: np.broadcast_to(np.zeros((), self._dtype(name)), told["shape"])
+            for name, told in header.items()
+        }
+
+    def _dtype(self, name: str) -> np.dtype[Any]:
+        told = self._header[name]["dtype"]
+        if told not in _DTYPES:
+            raise InputError(
+                f"{self._path}: '{name}' is {told}, which is not read: convert it to one of "
+                f"{', '.join(_DTYPES)}"
+            )
+        return np.dtype(_DTYPES[told])
+
+    def __getitem__(self, name: str) -> Array:
+        outline = self.outlines[name]
+        elements = np.empty(outline.size, outline.dtype)
+        self.read(name, elements)
+        return elements.reshape(outline.shape)
+
+    def read(self, name: str, into: Array) -> None:
+        """The elements of an array into a flat one of its dtype."""
+        with _told(self._path):
+            self._file.seek(self._start + self._header[name]["data_offsets"][0])
+            if self._file.readinto(into.view(np.uint8).data) != into.nbytes:
+                raise ValueError(f"'{name}' ends too early")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._header)
+
+    def __len__(self) -> int:
+        return len(self._header)
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """What goes wrong with the file as an InputError."""
+    try:
+        yield
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except Exception as error:  # noqa: BLE001 - the library has a class of its own for each kind of damage
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise InputError(f"{path} is no safetensors file: {reason}") from None
-
-
-def _array(file: BinaryIO, start: int, told: Mapping[str, Any]) -> Array:
-    begin, end = told["data_offsets"]
-    file.seek(start + begin)
-    elements = np.fromfile(file, np.uint8, end - begin)
-    return elements.view(np.dtype(_DTYPES[told["dtype"]])).reshape(told["shape"])

@@ -7,50 +7,45 @@ and taken up again ends with the same bytes.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
-from functools import partial, wraps
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike
-from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Array
 from onnxgrad.train import tensors
 from onnxgrad.train.callbacks import Callback, EarlyStopping, Event, History, JsonLines
 from onnxgrad.train.data import Data, Given, as_data
-from onnxgrad.train.engines.base import checked, dtype_of, open_session, seed_of
+from onnxgrad.train.engines.base import (
+    checked,
+    dtype_of,
+    ending_together,
+    open_session,
+    seed_of,
+)
 from onnxgrad.train.engines.choice import EngineName, open_engine
 from onnxgrad.train.evaluation import evaluated
 from onnxgrad.train.export import export
 from onnxgrad.train.metrics import Metric
-from onnxgrad.train.not_finite import Diverged, diverged, first_not_finite, what_ends
+from onnxgrad.train.not_finite import (
+    Diverged,
+    diverged,
+    first_not_finite,
+    norm_of,
+    what_ends,
+)
 from onnxgrad.train.progress import Progress
 from onnxgrad.train.rates import Rate, finite_rate, rate_of
 from onnxgrad.train.step import TrainingStep
-from onnxgrad.train.store import check_values, read_step
+from onnxgrad.train.store import check_values, opened_step
 
 CHECKPOINT = "checkpoint.safetensors"
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _ending_together(method: Callable[P, R]) -> Callable[P, R]:
-    """Inside of a trainer's method, an error of one process ends all that train together."""
-
-    @wraps(method)
-    def called(*args: P.args, **kwargs: P.kwargs) -> R:
-        trainer: Any = args[0]
-        with trainer._engine.together():
-            return method(*args, **kwargs)
-
-    return called
 
 
 class Trainer:
@@ -76,15 +71,17 @@ class Trainer:
         data_parallel: bool = False,
         seed: int = 0,
     ) -> None:
-        self.task = step if isinstance(step, TrainingStep) else read_step(step)
-        self.rate: Rate = rate_of(self.task.manifest, rate)
         self.progress = Progress(seed=seed)
-        self._engine = open_engine(self.task, engine, provider, threads, data_parallel)
-        if not isinstance(step, TrainingStep):  # nobody else holds the first values: they may go
+        with nullcontext(step) if isinstance(step, TrainingStep) else opened_step(step) as task:
+            self.task = task
+            self.rate: Rate = rate_of(self.task.manifest, rate)
+            self._engine = open_engine(self.task, engine, provider, threads, data_parallel)
+        if not isinstance(step, TrainingStep):  # its first values were read into the engine
             self.task = self._engine.task = replace(self.task, initial={})
         seed_of(seed, 0)  # refuses one out of range before any step
         self._engine.seed = seed
         self._loss = math.nan  # of the last step: the mean over its micro-batches
+        self._norm: float | None = None  # of its gradients, where it is told
         self._evaluation: Any = None
         self._open: Callable[[], Any] = partial(
             open_session, self.task.evaluation, provider, threads
@@ -113,7 +110,7 @@ class Trainer:
             raise Diverged(diverged(number, what, first_not_finite(self.task.evaluation, feeds)))
         total, batches = self.progress.micro_loss + found.loss, self.progress.batches + 1
         if micro == count:
-            self._loss = total / count
+            self._loss, self._norm = total / count, norm_of(self.task.manifest, found.metrics)
             self.progress = replace(
                 self.progress, steps=number, batches=batches, micro=0, micro_loss=0.0
             )
@@ -130,7 +127,7 @@ class Trainer:
 
     # ---- epochs ----------------------------------------------------------------------------------
 
-    @_ending_together
+    @ending_together
     def fit(
         self,
         data: Given | Data,
@@ -158,7 +155,7 @@ class Trainer:
         and after each `every` steps; a run that finds its own file there goes on from it. Raises
         InputError and Diverged as `step` does; the file in `folder` is then the last good one.
         """
-        source = as_data(data, batch_size, seed, whole=self._fixed_batch)
+        source = as_data(data, batch_size, seed, whole=self.task.manifest.fixed_batch)
         place = None if folder is None else Path(folder) / CHECKPOINT
         if place is not None and self._engine.agree(place.exists()):
             self.restore(place)
@@ -227,7 +224,8 @@ class Trainer:
             if self.progress.micro:
                 continue
             number = self.progress.steps
-            event = Event(number, self.progress.epoch, self._loss, self.rate_at(number))
+            rate, norm = self.rate_at(number), self._norm
+            event = Event(number, self.progress.epoch, self._loss, rate, gradient_norm=norm)
             stop = self._tell(event, watching)
             if every and number % every == 0:
                 self._save(place)
@@ -236,14 +234,6 @@ class Trainer:
         if not taken:
             raise InputError("the data gave no batch")
         return False
-
-    @property
-    def _fixed_batch(self) -> bool:
-        """The model takes batches of one size only."""
-        return any(
-            fed.shape and isinstance(fed.shape[0], int)
-            for fed in self.task.manifest.of_role("batch")
-        )
 
     def evaluate(
         self,
@@ -258,7 +248,7 @@ class Trainer:
         """
         self._evaluation = self._evaluation or self._open()
         weights = self.averaged if averaged else self.weights
-        batches = as_data(data, batch_size, None, whole=self._fixed_batch).epoch(0)
+        batches = as_data(data, batch_size, None, whole=self.task.manifest.fixed_batch).epoch(0)
         return evaluated(self._evaluation, self.task, weights, batches, metrics)
 
     # ---- values ----------------------------------------------------------------------------------
@@ -297,7 +287,7 @@ class Trainer:
         step that diverged and took states with it.
         """
         self._check_whole()
-        words = {"model": self.task.manifest.model, "progress": json.dumps(asdict(self.progress))}
+        words = {"model": self.task.manifest.model, **self.progress.words()}
         tensors.write(Path(path), self._engine.values, words)
 
     def _save(self, place: Path | None) -> None:
@@ -320,20 +310,21 @@ class Trainer:
         own = tensors.read(Path(path)) if self._engine.leads else empty
         values, said = self._engine.agree(own)
         check_values(values, self.task.manifest, said.get("model", ""), str(path))
-        try:
-            progress = Progress(**json.loads(said["progress"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                f"{path} does not say where training stands ({error!r}): it is no checkpoint"
-            ) from None
+        progress = Progress.of(said, str(path))
         self._engine.put(values)
         self._engine.seed, self.progress = progress.seed, progress
 
-    def export(self, model: ModelLike, *, averaged: bool = False) -> Program:
-        """`model`, from which the step was made, with the trained weights in place of its own, or
-        with their averages.
+    def export(
+        self,
+        model: ModelLike,
+        path: str | PathLike[str] | None = None,
+        *,
+        averaged: bool = False,
+    ) -> Any:
+        """`model`, from which the step was made, in its own kind with the trained weights in place
+        of its own, or with their averages; with `path` it is written there instead, of any size.
         """
         how = {"steps": self.progress.steps, "optimizer": dict(self.task.manifest.optimizer)}
         if averaged:
             how["average"] = self.task.manifest.average
-        return export(model, self.averaged if averaged else self.weights, how)
+        return export(model, self.averaged if averaged else self.weights, how, path=path)

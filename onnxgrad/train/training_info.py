@@ -25,7 +25,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.opset import raise_opset
 from onnxgrad.grad.request import hoist_requested
 from onnxgrad.ir import domains
-from onnxgrad.ir.load import ModelLike, load_own, program_of
+from onnxgrad.ir.load import ModelLike, load, load_own, program_of
 from onnxgrad.ir.names import Names
 from onnxgrad.ir.nodes import graphs_of
 from onnxgrad.ir.program import Program
@@ -66,6 +66,7 @@ def with_training_info(step: TrainingStep, original: ModelLike) -> Program:
             "TrainingInfoProto has no words for another loss in evaluation than in training: make "
             'the step with batch_norm="frozen" and dropout="off"'
         )
+    _refuse_cut(step, original)
     weights = [fed.name for fed in step.manifest.of_role("parameter")]
     program = _inference(step, original, weights)
     main, train = to_proto(program), to_proto(step.train, weights=True)
@@ -86,6 +87,16 @@ def with_training_info(step: TrainingStep, original: ModelLike) -> Program:
     _add_variables(info, manifest, initial, names)
     main.metadata_props.add(key=KEY, value=manifest.to_json())
     return program_of(main, program.folder)
+
+
+def _refuse_cut(step: TrainingStep, original: ModelLike) -> None:
+    batch = {fed.name for fed in step.manifest.of_role("batch")}
+    for v in load(original).main.vars():
+        if v.name in batch and v.definition is not None:
+            raise InputError(
+                f"the step takes '{v.name}', which the model computes: what comes before it is no "
+                "part of the step, but of the file; make it without inputs_at"
+            )
 
 
 def _inference(step: TrainingStep, original: ModelLike, weights: list[str]) -> Program:

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from onnxgrad import Trainer, op, save, to_proto, train, training_step
+from onnxgrad import Trainer, op, train, training_step
 
 MODEL = """
 <ir_version: 10, opset_import: ["" : 20]>
@@ -64,12 +64,12 @@ def main(folder=None):
     losses = student.fit({"x": x}, epochs=200, batch_size=100).losses
     result = student.export(taught)
     x, labels = spirals(1000, seed=2)
-    session = ort.InferenceSession(to_proto(result).SerializeToString())
+    session = ort.InferenceSession(result.SerializeToString())
     says = dict(zip(["teacher", "student"], session.run(["teacher", "student"], {"x": x})))
     right = {name: float((z.argmax(1) == labels).mean()) for name, z in says.items()}
     print(f"divergence {losses[0]:.4f} -> {losses[-1]:.4f}, right on held-out points: {right}")
     if folder:
-        save(result, folder / "distilled.onnx")
+        onnx.save(result, folder / "distilled.onnx")
     return step, result, losses, right
 
 

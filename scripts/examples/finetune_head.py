@@ -18,7 +18,7 @@ import onnxruntime as ort
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from onnxgrad import Trainer, diff, save, to_proto, train, training_step
+from onnxgrad import Trainer, diff, train, training_step
 
 SCORES, OUTPUT = "linear_1.tmp_1", "save_infer_model/scale_0.tmp_1"
 
@@ -54,11 +54,11 @@ def main(model, folder=None):
     trainer = Trainer(step, rate=0.05)
     history = trainer.fit(data, epochs=14)
     tuned = trainer.export(model)
-    before, after = right(model, held_out), right(to_proto(tuned).SerializeToString(), held_out)
+    before, after = right(model, held_out), right(tuned.SerializeToString(), held_out)
     print(f"right on held-out words: {before:.3f} -> {after:.3f}")
     print(diff(model, tuned))
     if folder:
-        save(tuned, folder / "fonts.onnx")
+        trainer.export(model, folder / "fonts.onnx")
         history.plot(folder / "loss.png")
     return tuned, history.losses, before, after
 

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from onnxgrad import Trainer, save, train, training_step
+from onnxgrad import Trainer, train, training_step
 
 PENDULUM = """
 <ir_version: 10, opset_import: ["" : 20]>
@@ -64,7 +64,7 @@ def main(folder=None):
     if folder:
         from matplotlib.figure import Figure
 
-        save(trainer.export(model), folder / "pendulum.onnx")
+        trainer.export(model, folder / "pendulum.onnx")
         axes = Figure().subplots()
         axes.plot(measured, ".", label="measured")
         axes.plot(angles(with_values(model, found), feeds), label="fitted")

@@ -6,7 +6,7 @@ The model is a damped oscillation a e^(-b t) cos(c t), whose parameters p = (a, 
 samples. Three products come from it as graphs, none of which ever holds a matrix:
   J v    `jvp` of the residuals r;
   J'u    `gradient` of the residuals, with the adjoint u as an input;
-  H v    `gradient` of the gradient of the loss, or `jvp` of it.
+  H v    `hessian_vector_product` of the loss, which gives the gradient as well.
 A Gauss-Newton step solves (J'J + m) s = -J'r by conjugate gradients, m as by Levenberg and
 Marquardt. At an exact fit H = J'J, as the third product shows.
 """
@@ -43,13 +43,11 @@ def solve(product, b):
 
 def main():
     model = onnx.parser.parse_model(MODEL)
-    gradient = onnxgrad.gradient(model, "p", "loss")
     graphs = {
         "Jv": onnxgrad.jvp(model, "p", "r"),
         "J'u": onnxgrad.gradient(model, "p", "r", seed="input"),
-        "grad": gradient,
-        "Hv": onnxgrad.gradient(gradient, "p", "p_grad", seed="input", names="{}_adjoint"),
-        "Hv forward": onnxgrad.jvp(gradient, "p", "p_grad"),
+        "grad": onnxgrad.gradient(model, "p", "loss"),
+        "Hv": onnxgrad.hessian_vector_product(model, "p", "loss"),
     }
     sessions = {k: ort.InferenceSession(g.SerializeToString()) for k, g in graphs.items()}
     t = np.linspace(0, 3, 60)
@@ -70,7 +68,7 @@ def main():
         p, m = (new, m / 10) if loss < here else (p, m * 10)
         losses.append(min(loss, here))
         print(f"step {len(losses) - 1}: loss {losses[-1]:.2e}, p = {p.round(6)}")
-    hv = run("Hv", "p_adjoint", p=p, p_grad_adjoint=TRUE)
+    hv = run("Hv", "p_hvp", p=p, p_tangent=TRUE)
     print(f"H p = {hv.round(6)}, J'J p = {normal(TRUE, p).round(6)}")
     return p, losses[1:], run, normal
 

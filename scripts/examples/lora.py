@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from onnxgrad import Trainer, to_proto, train, training_step
+from onnxgrad import Trainer, train, training_step
 
 MODEL = Path(__file__).resolve().parents[2] / "models" / "gpt2.onnx"
 
@@ -40,7 +40,7 @@ def main(folder=None, epochs=4):
     after = trainer.evaluate(held_out)["loss"]
     count = sum(v.size for v in trainer.parameters.values())
     print(f"held-out loss {before:.3f} -> {after:.3f} by {count} numbers beside the model")
-    beside = to_proto(trainer.export(model))
+    beside = trainer.export(model)
     merged = train.merge(beside)
     a, b = (
         ort.InferenceSession(m.SerializeToString()).run(["logits"], held_out)[0]

@@ -1,8 +1,10 @@
 /**
- * Trained weights into the bytes of the original ONNX file, where all else stays as it is.
+ * Trained weights into the bytes of the original ONNX file, where all else stays as it is, but for
+ * an entry of its metadata that says what was trained, as Python's `Trainer.export` writes it.
  *
  * An ONNX file is a protobuf message: fields, each a key (number * 8 + kind of content) and a
- * content. Weights lie in ModelProto.graph (7) . initializer (5), with name (8) and raw_data (9).
+ * content. Weights lie in ModelProto.graph (7) . initializer (5), with name (8) and raw_data (9);
+ * an entry of ModelProto.metadata_props (14) has a key (1) and a value (2).
  *
  * @typedef {import("./safetensors.mjs").Value} Value
  */
@@ -11,14 +13,17 @@ const GRAPH = 7;
 const INITIALIZER = 5;
 const NAME = 8;
 const RAW_DATA = 9;
+const METADATA = 14;
+const KEY = "onnxgrad.trained";
 
 /**
- * The fields of one message that hold bytes: [number, begin, end] of each.
+ * The fields of one message that hold bytes: [number, begin and end of the content, begin of the
+ * field] of each.
  *
  * @param {Uint8Array} bytes
  * @param {number} at
  * @param {number} end
- * @returns {Generator<[number, number, number]>}
+ * @returns {Generator<[number, number, number, number]>}
  */
 function* fields(bytes, at, end) {
   const varint = () => {
@@ -30,6 +35,7 @@ function* fields(bytes, at, end) {
     }
   };
   while (at < end) {
+    const first = at;
     const key = varint();
     const kind = key % 8;
     if (kind === 0) varint();
@@ -37,7 +43,7 @@ function* fields(bytes, at, end) {
     else if (kind === 5) at += 4;
     else if (kind === 2) {
       const length = varint();
-      yield [Math.floor(key / 8), at, at + length];
+      yield [Math.floor(key / 8), at, at + length, first];
       at += length;
     } else throw new Error("this is no ONNX file");
   }
@@ -46,19 +52,19 @@ function* fields(bytes, at, end) {
 /**
  * @param {Uint8Array} model the original file
  * @param {Map<string, Value>} weights by name
+ * @param {{steps: number, manifest: {optimizer: object}}} training how they were trained
  * @returns {Uint8Array} the file with these weights
  */
-export function withWeights(model, weights) {
+export function withWeights(model, weights, { steps, manifest: { optimizer } }) {
   const trained = new Uint8Array(model); // a copy
   const missing = new Set(weights.keys());
   for (const [inModel, graphBegin, graphEnd] of fields(model, 0, model.length)) {
     if (inModel !== GRAPH) continue;
     for (const [inGraph, begin, end] of fields(model, graphBegin, graphEnd)) {
       if (inGraph !== INITIALIZER) continue;
-      const parts = new Map([...fields(model, begin, end)].map(([n, ...place]) => [n, place]));
-      const name = new TextDecoder().decode(model.subarray(...(parts.get(NAME) ?? [0, 0])));
+      const name = text(model, begin, end, NAME);
       const value = weights.get(name);
-      const [from, to] = parts.get(RAW_DATA) ?? [0, 0];
+      const [from, to] = part(model, begin, end, RAW_DATA);
       if (!value || to - from !== value.data.byteLength) continue;
       const { buffer, byteOffset, byteLength } = value.data;
       trained.set(new Uint8Array(buffer, byteOffset, byteLength), from);
@@ -68,5 +74,51 @@ export function withWeights(model, weights) {
   for (const name of missing) {
     throw new Error(`'${name}' lies not as raw_data in the file: export with Python's Trainer`);
   }
-  return trained;
+  const said = JSON.stringify({ weights: [...weights.keys()].sort(), steps, optimizer });
+  const entry = field(METADATA, join([field(1, KEY), field(2, said)]));
+  return join([...withoutEntry(trained), entry]);
+}
+
+/** @returns {[number, number]} where the content of a field of a message lies */
+function part(
+  /** @type {Uint8Array} */ bytes,
+  /** @type {number} */ begin,
+  /** @type {number} */ end,
+  /** @type {number} */ number,
+) {
+  const found = [...fields(bytes, begin, end)].findLast(([n]) => n === number);
+  return found ? [found[1], found[2]] : [0, 0];
+}
+
+/** @type {(bytes: Uint8Array, ...of: [number, number, number]) => string} */
+const text = (bytes, ...of) => new TextDecoder().decode(bytes.subarray(...part(bytes, ...of)));
+
+/** The file's bytes without what an earlier training said of itself. */
+function* withoutEntry(/** @type {Uint8Array} */ model) {
+  let from = 0;
+  for (const [number, begin, end, first] of fields(model, 0, model.length)) {
+    if (number !== METADATA || text(model, begin, end, 1) !== KEY) continue;
+    yield model.subarray(from, first);
+    from = end;
+  }
+  yield model.subarray(from);
+}
+
+/** A field of bytes or text, of a number below 16. */
+function field(/** @type {number} */ number, /** @type {Uint8Array | string} */ content) {
+  const bytes = typeof content === "string" ? new TextEncoder().encode(content) : content;
+  const head = [number * 8 + 2];
+  let length = bytes.length;
+  for (; length > 127; length = Math.floor(length / 128)) head.push((length % 128) + 128);
+  return join([Uint8Array.from([...head, length]), bytes]);
+}
+
+function join(/** @type {Uint8Array[]} */ parts) {
+  const joined = new Uint8Array(parts.reduce((sum, bytes) => sum + bytes.length, 0));
+  let at = 0;
+  for (const bytes of parts) {
+    joined.set(bytes, at);
+    at += bytes.length;
+  }
+  return joined;
 }

@@ -81,14 +81,18 @@ def _ids(vocabulary: int, *shape: int) -> Tensor:
     )  # 0..2 are special tokens (padding, begin, end) in these libraries
 
 
+# how many times wider than the committed files; `export_models.py --wider` sets it
+WIDER = 1
+
+
 def bert() -> Built:
     """BERT-base topology: 12 layers, 12 heads; hidden 24, ff 96; the second sequence is padded."""
     config = _eager(
         hf.BertConfig(
-            hidden_size=24,
+            hidden_size=24 * WIDER,
             num_attention_heads=12,
             num_hidden_layers=12,
-            intermediate_size=96,
+            intermediate_size=96 * WIDER,
             vocab_size=300,
             max_position_embeddings=128,
         )
@@ -110,7 +114,7 @@ def gpt2() -> Built:
     """GPT-2 topology: 12 layers, 12 heads; n_embd 24; packed QKV, tied head, no cache."""
     config = _eager(
         hf.GPT2Config(
-            n_embd=24,
+            n_embd=24 * WIDER,
             n_head=12,
             n_layer=12,
             vocab_size=300,
@@ -130,11 +134,11 @@ def llama() -> Built:
     """
     config = _eager(
         hf.LlamaConfig(
-            hidden_size=32,
+            hidden_size=32 * WIDER,
             num_attention_heads=8,
             num_key_value_heads=2,
             num_hidden_layers=12,
-            intermediate_size=88,
+            intermediate_size=88 * WIDER,
             vocab_size=300,
             max_position_embeddings=64,
         )
@@ -150,10 +154,10 @@ def vit() -> Built:
     """
     config = _eager(
         hf.ViTConfig(
-            hidden_size=24,
+            hidden_size=24 * WIDER,
             num_attention_heads=12,
             num_hidden_layers=12,
-            intermediate_size=96,
+            intermediate_size=96 * WIDER,
             image_size=64,
         )
     )
@@ -165,10 +169,10 @@ def clip() -> Built:
     """CLIP text topology: 12 layers, 12 heads, QuickGelu, causal mask; hidden 24, ff 96."""
     config = _eager(
         hf.CLIPTextConfig(
-            hidden_size=24,
+            hidden_size=24 * WIDER,
             num_attention_heads=12,
             num_hidden_layers=12,
-            intermediate_size=96,
+            intermediate_size=96 * WIDER,
             vocab_size=300,
             max_position_embeddings=77,
             bos_token_id=1,
@@ -186,9 +190,9 @@ def t5() -> Built:
     """
     config = _eager(
         hf.T5Config(
-            d_model=32,
-            d_kv=4,
-            d_ff=96,
+            d_model=32 * WIDER,
+            d_kv=4 * WIDER,
+            d_ff=96 * WIDER,
             num_layers=6,
             num_heads=8,
             vocab_size=300,
@@ -205,13 +209,13 @@ def whisper() -> Built:
     """
     config = _eager(
         hf.WhisperConfig(
-            d_model=24,
+            d_model=24 * WIDER,
             encoder_layers=4,
             decoder_layers=4,
             encoder_attention_heads=6,
             decoder_attention_heads=6,
-            encoder_ffn_dim=96,
-            decoder_ffn_dim=96,
+            encoder_ffn_dim=96 * WIDER,
+            decoder_ffn_dim=96 * WIDER,
             vocab_size=300,
             max_source_positions=50,
             max_target_positions=32,

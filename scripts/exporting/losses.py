@@ -202,6 +202,16 @@ def vit(full: bool) -> Built:
     return CrossEntropy(network), _images(full, classes, 32)
 
 
+def _for_benchmarks(kind: str) -> Callable[[bool], Built]:
+    """A builder for a function of exporting.convolutional."""
+
+    def build(full: bool) -> Built:
+        made: Built = getattr(importlib.import_module("exporting.convolutional"), kind)(100)
+        return made
+
+    return build
+
+
 def _own(kind: str, **sizes: tuple[int, int]) -> Callable[[bool], Built]:
     """A builder for a class of exporting.small; sizes are (full, small)."""
 
@@ -228,6 +238,9 @@ MODELS: Mapping[str, Training] = {
         Training("lstm_tagger", _own("lstm_tagger", width=(128, 8)), classic=True),
         Training("gru_tagger", _own("gru_tagger", width=(128, 8)), classic=True),
         Training("unet", _own("unet", width=(64, 8), size=(64, 16))),
+        Training("mobilenet_v2", _for_benchmarks("mobilenet_v2"), full_only=True),
+        Training("convnext", _for_benchmarks("convnext"), full_only=True),
+        Training("lstm", _for_benchmarks("lstm"), classic=True, full_only=True),
         Training("cnn", _own("cnn", width=(64, 8), size=(64, 17))),
     )
 }

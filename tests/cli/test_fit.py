@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
+import onnxgrad
 from onnxgrad.cli.app import main
 from onnxgrad.verify.running.run import run
 from tests.helpers import MODELS_DIR
@@ -57,6 +58,34 @@ def test_a_step_is_a_folder_that_trains_like_the_model(
         assert main(["fit", *given, *run_of, "-o", f"{given[0]}.out"]) == 0
     one, two = (onnx.load(f"{name}.out").graph.initializer for name in ("step", "model.onnx"))
     assert list(one) == list(two)
+
+
+def test_a_value_of_the_model_is_the_target(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loss = "mse{output=logits,target=p}"  # what the bias is added to
+    assert main(["train-step", "model.onnx", "-o", "step", "--loss", loss]) == 0
+    assert "gradient agrees with differences" in capsys.readouterr().out
+    manifest = json.loads(Path("step/manifest.json").read_text())
+    assert [fed["name"] for fed in manifest["inputs"] if fed["role"] == "batch"] == ["x"]
+
+
+def test_the_frozen_part_runs_once(folder: Path) -> None:
+    words = ["fit", "model.onnx", *BASE, "--epochs", "2", "--validation"]
+    frozen = ["--wrt", "w2", "--wrt", "b2"]
+    assert main([*words, "held.npz", *frozen, "--data", "data.npz", "-o", "whole.onnx"]) == 0
+    assert (
+        main([*words, "held.npz", "--inputs-at", "h2", "--data", "data.npz", "-o", "a.onnx"]) == 0
+    )
+    for name in ("data.npz", "held.npz"):
+        np.savez(f"kept.{name}", **onnxgrad.train.features("model.onnx", "h2", name))
+    kept = ["kept.held.npz", "--inputs-at", "h2", "--data", "kept.data.npz"]
+    assert main([*words, *kept, "--accuracy", "logits=labels", "-o", "b.onnx"]) == 0
+    assert Path("a.onnx").read_bytes() == Path("b.onnx").read_bytes()
+    for one, two in zip(*(onnx.load(f"{n}.onnx").graph.initializer for n in ("a", "whole"))):
+        np.testing.assert_allclose(
+            *map(onnx.numpy_helper.to_array, (one, two)), rtol=1e-5, atol=1e-7
+        )
 
 
 def test_the_step_of_a_real_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

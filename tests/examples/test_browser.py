@@ -13,7 +13,14 @@ import pytest
 
 from scripts.examples.make_digits import write
 from tests.examples import chromium
-from tests.examples.common import EXAMPLES, STEPS, assert_same_files, assert_same_losses, need
+from tests.examples.common import (
+    EXAMPLES,
+    STEPS,
+    assert_same_files,
+    assert_same_losses,
+    described,
+    need,
+)
 
 pytestmark = pytest.mark.browser
 
@@ -49,6 +56,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]
         if path.name != "step":
             (folder / path.name).symlink_to(path)
     write(folder / "step", "cnn", "momentum")
+    described(folder / "step")
     write(folder / "sgd", "mlp", "sgd")
     with served(folder) as address:
         yield folder, address

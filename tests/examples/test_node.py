@@ -13,7 +13,6 @@ import onnx
 import pytest
 
 from onnxgrad import train
-from onnxgrad.ir.save import to_proto
 from onnxgrad.verify.running.run import run
 from scripts.examples.make_digits import digits, network, write
 from tests.examples.common import (
@@ -21,6 +20,7 @@ from tests.examples.common import (
     STEPS,
     assert_same_files,
     assert_same_losses,
+    described,
     need,
     trained,
 )
@@ -53,6 +53,7 @@ def test_losses_are_those_of_python(network: str, optimizer: str, tmp_path: Path
 
 def test_what_is_saved_is_what_python_reads(tmp_path: Path) -> None:
     write(tmp_path, "cnn")
+    described(tmp_path)
     state, model = tmp_path / "trained.safetensors", tmp_path / "trained.onnx"
     losses_of(tmp_path, "--save", state, "--model", model)
     assert_same_files(state, model, tmp_path)
@@ -211,7 +212,7 @@ def test_dropout_and_running_statistics(tmp_path: Path) -> None:
         """,
     )
     logits, mean = json.loads(said)
-    exported = to_proto(trainer.export(model))
+    exported = trainer.export(model)
     held = {i.name: onnx.numpy_helper.to_array(i) for i in exported.graph.initializer}
     assert mean == pytest.approx(held["mean"], abs=1e-5) and any(mean)
     expected = run(exported, {"x": digits()[0][3:4]})["logits"]

@@ -165,7 +165,7 @@ def test_statistics_that_are_constant_nodes_go_back_into_them() -> None:
     for one in (found, expected):
         one.step(batches(1)[0])
     np.testing.assert_array_equal(found.weights["bn_mean"], expected.weights["bn_mean"])
-    written = to_proto(found.export(model), weights=True)
+    written = found.export(model)
     tensor = onnx.numpy_helper.to_array(written.graph.node[0].attribute[0].t)
     np.testing.assert_array_equal(tensor, found.weights["bn_mean"])
     assert found.evaluate(batches(1)) == expected.evaluate(batches(1))
@@ -294,7 +294,7 @@ def test_export_writes_statistics_and_nothing_else() -> None:
     for batch in batches(3):
         found.step(batch)
     model = network()
-    written = to_proto(found.export(model), weights=True)
+    written = found.export(model)
     after = {t.name: onnx.numpy_helper.to_array(t) for t in written.graph.initializer}
     np.testing.assert_array_equal(after["bn_var"], found.weights["bn_var"])
     assert written.graph.node == model.graph.node

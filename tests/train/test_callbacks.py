@@ -27,6 +27,13 @@ def test_lines_are_added(tmp_path: Path) -> None:
     assert len(lines) == 6
 
 
+def test_a_norm_is_told_where_there_is_one(tmp_path: Path) -> None:
+    for norm in (0.5, float("inf")):
+        JsonLines(tmp_path / "log")(Event(1, 0, 2.0, 0.1, gradient_norm=norm))
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert [line["gradient_norm"] for line in lines] == [0.5, None]
+
+
 def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be written"):
         JsonLines(tmp_path)(EVENTS[0])

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir
 import pytest
 
+import onnxgrad
 from onnxgrad.errors import InputError, InternalError
-from onnxgrad.ir.save import save, to_proto
+from onnxgrad.ir.program import Program
 from onnxgrad.train.export import KEY, changed_weights, export
+from onnxgrad.verify.running.run import run
 from tests.helpers import MODELS_DIR
 from tests.train.common import classifier
 
@@ -27,12 +30,12 @@ def test_constants_of_nodes_and_of_branches() -> None:
     model = onnx.parser.parse_model(INSIDE)
     before = model.SerializeToString(deterministic=True)
     new = {"k": np.float32([5, 6]), "w": np.float32([7, 8])}
-    out = to_proto(export(model, new, {"steps": 3}))
+    out = export(model, new, {"steps": 3})
     assert model.SerializeToString(deterministic=True) == before
     assert sorted(changed_weights(model_without(out), model)) == ["k", "w"]
     said = {e.key: e.value for e in out.metadata_props}
     assert json.loads(said[KEY]) == {"weights": ["k", "w"], "steps": 3}
-    again = to_proto(export(out, {"k": np.float32([0, 0])}))
+    again = export(out, {"k": np.float32([0, 0])})
     assert [e.key for e in again.metadata_props] == [KEY]
 
 
@@ -54,7 +57,7 @@ def test_a_dtype_is_kept_and_external_data_too(tmp_path: Path) -> None:
     )
     before = (tmp_path / "a.data").read_bytes()
     values = {"w1": np.full((8, 16), 2.0, np.float32), "b2": np.float32([1, 2, 3])}
-    save(export(tmp_path / "a.onnx", values), tmp_path / "b.onnx")
+    export(tmp_path / "a.onnx", values, path=tmp_path / "b.onnx")
     found = {t.name: t for t in onnx.load(tmp_path / "b.onnx").graph.initializer}
     assert found["w1"].data_type == onnx.TensorProto.FLOAT16
     for name, value in values.items():
@@ -72,8 +75,39 @@ def test_a_real_model_differs_in_its_trained_weights_only() -> None:
     names = {t.name for t in model.graph.initializer}
     name = next(n for n in sorted(names) if n.endswith("pooler.dense.bias"))
     shape = next(tuple(t.dims) for t in model.graph.initializer if t.name == name)
-    out = model_without(to_proto(export(path, {name: np.zeros(shape, np.float32)})))
+    out = model_without(export(path, {name: np.zeros(shape, np.float32)}))
     assert changed_weights(model_without(model), out) == [name]
+
+
+def test_the_kind_that_was_given_comes_back(tmp_path: Path) -> None:
+    onnx.save(classifier(), tmp_path / "a.onnx", save_as_external_data=True, size_threshold=0)
+    values = {"b2": np.float32([1, 2, 3])}
+    models = [
+        tmp_path / "a.onnx", classifier(), classifier().SerializeToString(),
+        onnxgrad.load(classifier()), onnx_ir.from_proto(classifier()),
+    ]  # fmt: skip
+    kinds = [onnx.ModelProto, onnx.ModelProto, onnx.ModelProto, Program, onnx_ir.Model]
+    x = np.ones((2, 8), np.float32)
+    expected = None
+    for model, kind in zip(models, kinds, strict=True):
+        found = export(model, values)
+        assert type(found) is kind
+        y = run(onnxgrad.to_proto(onnxgrad.load(found)), {"x": x})["logits"]
+        expected = y if expected is None else expected
+        np.testing.assert_array_equal(y, expected)
+
+
+def test_into_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.onnx"
+    onnx.save(classifier(), path)
+    values = {"b2": np.float32([1, 2, 3])}
+    assert export(path, values, path=tmp_path / "b.onnx") is None
+    assert onnx.load(tmp_path / "b.onnx") == export(path, values)
+    for model in (path, str(path), onnxgrad.load(path)):
+        with pytest.raises(InputError, match="output and input are the same file"):
+            export(model, values, path=path)
+    with pytest.raises(InputError, match="cannot be written"):
+        export(path, values, path=tmp_path / "nowhere" / "b.onnx")
 
 
 @pytest.mark.parametrize(

@@ -216,7 +216,7 @@ def test_the_trained_weights_come_back_into_the_file() -> None:
     file = model(BY_HAND, counts=False)
     trainer = Trainer(step_from_training_info(file), threads=1)
     trainer.fit(batches())
-    after = to_proto(trainer.export(file))
+    after = trainer.export(file)
     weights = {t.name: numpy_helper.to_array(t) for t in after.graph.initializer}
     np.testing.assert_array_equal(weights["w"], trainer.parameters["w"])
     assert after.training_info == file.training_info

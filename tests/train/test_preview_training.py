@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.pipeline.optimize import optimize
+from onnxgrad.report.optimize import optimize
 from onnxgrad.train.preview_training import DOMAIN
 from onnxgrad.verify.running.run import run
 from tests.backend_suite import Case, usable

@@ -12,7 +12,7 @@ import pytest
 from onnxgrad.errors import InputError
 from onnxgrad.ir.save import to_proto
 from onnxgrad.train import SGD, Manifest, tensors
-from onnxgrad.train.store import read_step, save_step
+from onnxgrad.train.store import opened_step, read_step, save_step
 from tests.train.common import examples, step
 from tests.train.follower import Follower
 
@@ -90,3 +90,12 @@ def test_a_step_of_two_graphs_comes_back(tmp_path: Path) -> None:
     (tmp_path / "update.onnx").unlink()
     with pytest.raises(InputError, match=r"update\.onnx"):
         read_step(tmp_path)
+
+
+def test_an_opened_step_reads_a_value_when_it_is_asked_for(tmp_path: Path) -> None:
+    save_step(step(), tmp_path)
+    with opened_step(tmp_path) as found:
+        again = read_step(tmp_path).initial
+        assert found.initial.keys() == again.keys()
+        assert found.initial["w1"] is not found.initial["w1"]
+        assert all(np.array_equal(found.initial[name], value) for name, value in again.items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import ml_dtypes
@@ -49,3 +50,28 @@ def test_what_is_no_such_file(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "a").write_bytes(data)
     with pytest.raises(InputError, match="no safetensors file"):
         tensors.read(tmp_path / "a")
+
+
+@pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E5M2"])
+def test_a_dtype_that_is_not_read(tmp_path: Path, dtype: str) -> None:
+    header = json.dumps({"w": {"dtype": dtype, "shape": [4], "data_offsets": [0, 4]}}).encode()
+    (tmp_path / "a").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    with pytest.raises(InputError, match=f"'w' is {dtype}, which is not read: convert it to one"):
+        tensors.read(tmp_path / "a")
+
+
+def test_an_open_file_gives_what_is_asked_for(tmp_path: Path) -> None:
+    tensors.write(tmp_path / "a", ARRAYS)
+    with tensors.opened(tmp_path / "a") as stored:
+        (tmp_path / "a").unlink()  # what was opened is read to the end
+        assert len(stored) == len(ARRAYS) and set(stored) == set(ARRAYS)
+        for name, array in ARRAYS.items():
+            outline = stored.outlines[name]
+            assert (outline.shape, outline.dtype) == (array.shape, array.dtype)
+            np.testing.assert_array_equal(stored[name], array)
+            for source in (stored, ARRAYS):
+                flat = np.zeros(array.size, array.dtype)
+                tensors.copy(source, name, flat)
+                np.testing.assert_array_equal(flat, array.reshape(-1))
+        with pytest.raises(InputError, match="'scalar' ends too early"):
+            stored.read("scalar", np.zeros(1000))

@@ -11,7 +11,6 @@ import onnx
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.save import save, to_proto
 from onnxgrad.train import SGD
 from onnxgrad.train.metrics import accuracy
 from onnxgrad.train.not_finite import Diverged
@@ -36,7 +35,7 @@ def test_a_model_learns_and_comes_back(tmp_path: Path) -> None:
     assert len(history.losses) == 12 * 16
     assert history.losses[-1] < 0.2 * history.losses[0]
     assert history.evaluations[-1]["accuracy"] > 0.9
-    save(own.export(model), tmp_path / "trained.onnx")
+    own.export(model, tmp_path / "trained.onnx")
     logits = np.asarray(run(tmp_path / "trained.onnx", {"x": held_out["x"]})["logits"])
     right = float((logits.argmax(1) == held_out["labels"]).mean())
     assert right == pytest.approx(history.evaluations[-1]["accuracy"])
@@ -135,7 +134,7 @@ def test_only_the_trained_weights_differ(tmp_path: Path) -> None:
     model = write_model(tmp_path)
     own = Trainer(step(wrt=["w2"]), 1e-2, threads=1)
     own.fit(examples(64))
-    before, after = onnx.load(model), to_proto(own.export(model))
+    before, after = onnx.load(model), own.export(model)
     for old, new in zip(before.graph.initializer, after.graph.initializer, strict=True):
         assert (old == new) is (old.name != "w2")
     assert before.graph.node == after.graph.node
@@ -203,13 +202,31 @@ def test_a_norm_that_is_no_number_ends_training(engine: Any) -> None:
     assert all(np.array_equal(value, before[name]) for name, value in own.parameters.items())
 
 
+@pytest.mark.parametrize("engine", ["graph", "blocks"])
+@pytest.mark.parametrize("options", [{"clip_norm": 1e-3}, {"metrics": ["gradient_norm"]}])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_norm_of_the_gradients_is_told(
+    engine: Any, options: dict[str, Any], accumulate: int, tmp_path: Path
+) -> None:
+    task = step(SGD(), **options, accumulate=accumulate)
+    own = Trainer(task, 0.5, threads=1, engine=engine)
+    before, log = own.parameters, tmp_path / "log"
+    batches = split(examples(8), 8 // accumulate)
+    (event,) = own.fit(batches, steps=1, log=log).events
+    moved = sum(((own.parameters[k] - v) ** 2).sum() for k, v in before.items()) ** 0.5
+    assert event.gradient_norm is not None and event.gradient_norm > 0.1
+    size = min(event.gradient_norm, options.get("clip_norm", np.inf))
+    assert moved == pytest.approx(0.5 * size, rel=1e-3)
+    assert json.loads(log.read_text())["gradient_norm"] == event.gradient_norm
+
+
 def test_averaged_weights_are_evaluated_and_exported(tmp_path: Path) -> None:
     own = Trainer(step(average=0.9), 0.01, threads=1)
     data = examples(64)
     own.fit(data, epochs=3)
     exported = {
         t.name: onnx.numpy_helper.to_array(t)
-        for t in to_proto(own.export(write_model(tmp_path), averaged=True)).graph.initializer
+        for t in own.export(write_model(tmp_path), averaged=True).graph.initializer
     }
     assert all(np.array_equal(exported[name], value) for name, value in own.averaged.items())
     assert not np.array_equal(own.averaged["w1"], own.parameters["w1"])

@@ -23,7 +23,7 @@ from onnxgrad.train.adapters.record import (
 from onnxgrad.train.adapters.store import Given, read_if_path
 from onnxgrad.train.adapters.targets import Site
 from onnxgrad.train.digest import digest
-from onnxgrad.train.export import export
+from onnxgrad.train.export import with_weights
 
 
 def merge(model: ModelLike, adapters: Given | None = None) -> Any:
@@ -45,7 +45,7 @@ def merge(model: ModelLike, adapters: Given | None = None) -> Any:
     places = fitting(program, found, found.base if base is not None else digest(model))
     values = {site.name: _merged(site, found) for site in places}
     how = {"lora": {"rank": found.rank, "alpha": found.alpha}}
-    return like(export(model if base is None else base, values, how), model)
+    return like(with_weights(model if base is None else base, values, how), model)
 
 
 def _merged(site: Site, adapters: Adapters) -> Array:

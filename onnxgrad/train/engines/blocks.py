@@ -2,7 +2,7 @@
 cache-sized block at a time.
 
 A graph's elementwise nodes each read and write whole tensors, and those of all weights together
-leave the cache; the same formula over blocks of 16 k numbers does not. The graph is done with the
+leave the cache; the same formula over blocks of 32 k numbers does not. The graph is done with the
 weights before they change, so nothing needs a second buffer, and a loss that is no number has
 changed nothing.
 """
@@ -21,16 +21,18 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array, numpy_dtype
-from onnxgrad.train import array_math
+from onnxgrad.train import array_math, tensors
 from onnxgrad.train.averaging import ExponentialMovingAverage
 from onnxgrad.train.engines.base import (
     Engine,
     Result,
     checked,
+    give_back,
     open_session,
     sizes_of,
 )
-from onnxgrad.train.engines.regions import Region, laid_out, made_ready, slot_of
+from onnxgrad.train.engines.recorded import Replay
+from onnxgrad.train.engines.regions import Region, aligned, laid_out, made_ready, slot_of
 from onnxgrad.train.manifest import Fed
 from onnxgrad.train.optimizers import OPTIMIZERS
 from onnxgrad.train.optimizers.base import Moment
@@ -39,7 +41,11 @@ from onnxgrad.train.step import TrainingStep
 
 # numbers per block: with a gradient, two states and the temporaries of a formula they fit into a
 # core's own cache
-_BLOCK = 1 << 14
+_BLOCK = 1 << 15
+# parameters from which on memory counts for more than the tenth of a second that giving back takes
+_LARGE = 1 << 20
+# beside the names of states
+_WEIGHT, _GRADIENT = "", "gradient"
 
 
 def fits(step: TrainingStep) -> bool:
@@ -97,6 +103,10 @@ class BlocksEngine(Engine):
         self._session = open_session(graph, "cpu", threads)
         self._batch = manifest.of_role("batch")
         self._parameters = manifest.of_role("parameter")
+        outputs = graph.main.outputs
+        self._adjoints = [v.name for v in outputs[-len(self._parameters) :]]
+        loss = next(numpy_dtype(v.dtype) for v in outputs if v.name == manifest.loss)
+        del graph, outputs
         self._states: dict[str, list[Fed]] = {}
         self._running = manifest.running()
         of_optimizer = [fed for fed in manifest.of_role("state") if fed not in self._running]
@@ -109,23 +119,23 @@ class BlocksEngine(Engine):
             for slot, feds in self._states.items()
             if any(f.shape == () and f.of in wide for f in feds)
         }
-        outputs = graph.main.outputs
-        self._adjoints = [v.name for v in outputs[-len(self._parameters) :]]
-        loss = next(v for v in outputs if v.name == manifest.loss)
-        self._loss = np.zeros((), numpy_dtype(loss.dtype))
+        self._loss = np.zeros((), loss)
         self._drawn = np.zeros((), np.int64)
         self._dtype = np.dtype(self._parameters[0].dtype)
         self._places, self._regions, self._size = laid_out(manifest)
+        if self._size >= _LARGE:
+            give_back()
         self._norm: Array | None = None
+        self._replay = Replay(_BLOCK)
         self.put(step.initial)
 
     def put(self, values: Mapping[str, Array]) -> None:
         """Go on from these values."""
-        self._p = self._flat({fed.name: values[fed.name] for fed in self._parameters})
-        self._g = np.zeros(self._size, self._dtype)
+        self._p = self._flat(values, {fed.name: fed.name for fed in self._parameters})
+        self._g = aligned(self._size, self._dtype)
         own = {slot: feds for slot, feds in self._states.items() if slot not in self._single}
         self._s = {
-            slot: self._flat({fed.of or "": values[fed.name] for fed in feds})
+            slot: self._flat(values, {fed.of or "": fed.name for fed in feds})
             for slot, feds in own.items()
         }
         # one number for all parameters of a group
@@ -141,10 +151,11 @@ class BlocksEngine(Engine):
         }
         self._binding = self._bound()
 
-    def _flat(self, arrays: Mapping[str, Array]) -> Array:
-        flat = np.zeros(self._size, self._dtype)
-        for name, array in arrays.items():
-            flat[self._places[name]] = array.reshape(-1)
+    def _flat(self, values: Mapping[str, Array], names: Mapping[str, str]) -> Array:
+        """A buffer of what belongs to each parameter, by the name of that."""
+        flat = aligned(self._size, self._dtype)
+        for parameter, name in names.items():
+            tensors.copy(values, name, flat[self._places[parameter]])
         return flat
 
     def _bound(self) -> Any:
@@ -223,19 +234,22 @@ class BlocksEngine(Engine):
 
     def _update_region(self, index: int, region: Region, factor: float, at: Moment) -> None:
         shared = {slot: v for (i, slot), v in self._shared.items() if i == index}
-        states = {slot: self._s[slot] for slot in region.slots if slot not in shared}
-        for start in range(region.part.start, region.part.stop, _BLOCK):
-            part = slice(start, min(start + _BLOCK, region.part.stop))
-            held = {slot: flat[part] for slot, flat in states.items()} | shared
-            g = self._g[part] if factor == 1 else self._g[part] * self._dtype.type(factor)
-            new, kept = region.optimizer.update(self._p[part], g, held, at)
-            self._p[part] = new
-            for slot, flat in states.items():
-                flat[part] = kept[slot]
-            self._shared |= {(index, slot): kept[slot] for slot in shared}
+        slots = sorted(region.slots.difference(shared))
+        arrays = {_WEIGHT: self._p, _GRADIENT: self._g, **{slot: self._s[slot] for slot in slots}}
+        if self._average is not None:
+            arrays["average"] = self._s["average"]
+
+        def formula(held: dict[str, Any]) -> dict[str, Any]:
+            p, g = held.pop(_WEIGHT), held.pop(_GRADIENT)
+            average = held.pop("average", None)
+            g = g if factor == 1 else g * self._dtype.type(factor)
+            new, kept = region.optimizer.update(p, g, held | shared, at)
             if self._average is not None:
-                average = self._s["average"]
-                average[part] = self._average.update(average[part], new, at)
+                kept["average"] = self._average.update(average, new, at)
+            return {_WEIGHT: new, **kept}
+
+        numbers = self._replay.update(formula, arrays, region.part)
+        self._shared |= {(index, slot): numbers[slot] for slot in shared}
 
     @property
     def _told(self) -> dict[str, Array]:

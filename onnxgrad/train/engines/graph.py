@@ -16,6 +16,7 @@ import numpy as np
 
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Array, numpy_dtype
+from onnxgrad.train import tensors
 from onnxgrad.train.engines.base import (
     Engine,
     Result,
@@ -100,11 +101,13 @@ class GraphEngine(Engine):
         # a value on the CPU shares its memory with the array, which must live as long
         self._memory: list[Array] = []
         for fed in self._carried:
-            self._buffers[0][fed.name] = self._value(np.array(values[fed.name], dtype_of(fed)))
+            now = np.empty(sizes_of(fed), dtype_of(fed))
+            tensors.copy(values, fed.name, now.reshape(-1))
+            self._buffers[0][fed.name] = self._value(now)
             self._buffers[1][fed.name] = (
                 self._buffers[0][fed.name]
                 if fed.name in self._single
-                else self._value(np.zeros(values[fed.name].shape, dtype_of(fed)))
+                else self._value(np.zeros_like(now))
             )
         # how often each file ran: what it writes is in the buffer of that parity
         self._runs = [0] * len(self._files)

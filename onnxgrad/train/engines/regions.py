@@ -17,10 +17,18 @@ from onnxgrad.train.engines.base import sizes_of
 from onnxgrad.train.manifest import Fed, Manifest
 from onnxgrad.train.optimizers import OPTIMIZERS, Optimizer
 
-# each tensor begins at a multiple of this, in numbers: 64 bytes of float32
+# each tensor begins at a multiple of this, in numbers: a cache line of float32
 _ALIGNED = 16
+_LINE = 64
 # numbers per sum of squares, which are added up in float64
 _BLOCK = 1 << 14
+
+
+def aligned(length: int, dtype: np.dtype[Any]) -> Array:
+    """Zeros that begin where a cache line does, as each tensor in a flat buffer then does."""
+    memory = np.zeros(length * dtype.itemsize + _LINE, np.uint8)
+    start = -memory.ctypes.data % _LINE
+    return memory[start : start + length * dtype.itemsize].view(dtype)
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ class Reduced(Loss):
     """A loss of many terms, of which the mean or the sum is taken.
 
     output: the value that it is of, by default the only floating-point output. target: the name of
-    the labels' input.
+    the labels' input, or of a value of the model, which is then held fixed: it learns nothing.
     """
 
     output: str | None = None

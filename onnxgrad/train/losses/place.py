@@ -20,6 +20,9 @@ from onnxgrad.ir.var import Var
 
 _INTEGERS = frozenset({TensorProto.INT64, TensorProto.INT32})
 _HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
+# what losses call their labels unless told otherwise: a value of the model that has such a name by
+# chance, as a classifier's answer may, is none
+_BY_DEFAULT = frozenset({"target", "labels", "other", "input_lengths", "target_lengths"})
 
 
 @dataclass(frozen=True)
@@ -29,13 +32,15 @@ class Place:
 
     own: the model's values by name, without what losses add. classes: labels' input -> how many
     classes there are, None where the model does not say, and the label that is ignored. unread:
-    labels' input -> how many labels at the beginning of a sequence belong to no score.
+    labels' input -> how many labels at the beginning of a sequence belong to no score. detached:
+    names of values at which gradients stop, each a copy of one of the model's that is a target.
     """
 
     block: BindingBlock
     own: Mapping[str, Var] = field(init=False)
     classes: dict[str, tuple[int | None, int]] = field(init=False, default_factory=dict)
     unread: dict[str, int] = field(init=False, default_factory=dict)
+    detached: list[str] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "own", {v.name: v for v in self.block.vars()})
@@ -77,27 +82,37 @@ class Place:
         return wide(found)
 
     def labels(self, name: str, dtype: int, shape: Shape, of: str = "") -> Var:
-        """The graph input of that name; a new one of that type where there is none.
+        """The graph input of that name; the model's value of that name, through which no gradient
+        flows; a new input of that type where there is neither.
 
         One that is there may be an integer of another width, and a float of another precision,
         which is cast. Raises InputError where it is of another kind or cannot have that shape.
         """
         wanted = TensorType(dtype, shape)
-        found = next((v for v in self.block.inputs if v.name == name), None)
-        if found is None:
-            if any(v.name == name for v in self.block.vars()):
-                raise InputError(
-                    f"the labels '{name}' are a value of the model already: choose "
-                    "another name (target=)"
-                )
+        found = next((v for v in self.block.inputs if v.name == name), self.own.get(name))
+        if found is None and all(v.name != name for v in self.block.vars()):
             return self.block.add_input(name, wanted)
+        if found is None or (name in _BY_DEFAULT and not found.is_input):
+            raise InputError(
+                f"the labels '{name}' are a value of the model already: choose "
+                "another name (target=)"
+            )
         alike = FLOAT_DTYPES if dtype in FLOAT_DTYPES else _INTEGERS
-        if found.dtype not in alike or not fits(found.shape, shape):
+        if found.dtype not in alike or not _may_be(found, shape):
             raise InputError(
                 f"the labels '{name}' are {found.type or 'of unknown type'} already, the "
                 f"loss{of and ' of ' + of} wants {wanted}: choose another name (target=)"
             )
-        return op.Cast(found, to=dtype) if dtype in FLOAT_DTYPES and found.dtype != dtype else found
+        if dtype not in FLOAT_DTYPES:
+            return found
+        found = found if found.is_input else self._detached(found)
+        return op.Cast(found, to=dtype) if found.dtype != dtype else found
+
+    def _detached(self, v: Var) -> Var:
+        """A copy at which gradients stop: the value's other readers keep theirs."""
+        copy: Var = op.Identity(v)
+        self.detached.append(copy.name)
+        return copy
 
     def _listed(self) -> str:
         return ", ".join(f"{v.name}: {v.type or '?'}" for v in self.block.outputs)
@@ -111,6 +126,20 @@ def is_float(v: Var) -> bool:
 def wide(v: Var) -> Var:
     """Half precision in float32; the others as they are."""
     return op.Cast(v, to=TensorProto.FLOAT) if v.dtype in _HALVES else v
+
+
+def _may_be(v: Var, wanted: Shape) -> bool:
+    """Whether labels can have that shape; of the model's own value, which nobody checks when it is
+    there, also that it is not repeated along an axis.
+    """
+    if v.is_input:
+        return fits(v.shape, wanted)
+    shape = v.shape
+    return shape is not None and fits(shape, wanted) and not _repeats(shape, wanted)
+
+
+def _repeats(shape: Shape, wanted: Shape) -> bool:
+    return any((a == 1) is not (b == 1) for a, b in zip(shape, wanted))
 
 
 def fits(found: Shape | None, wanted: Shape) -> bool:

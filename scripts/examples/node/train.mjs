@@ -47,7 +47,7 @@ async function main() {
   if (options.log) await writeFile(options.log, log.map((line) => `${line}\n`).join(""));
   if (options.save) await writeFile(options.save, training.save());
   if (options.model) {
-    const trained = withWeights(await load("digits.onnx"), training.weights());
+    const trained = withWeights(await load("digits.onnx"), training.weights(), training);
     await writeFile(options.model, trained);
   }
 }

@@ -118,7 +118,8 @@ const actions = {
   again: async () => startFrom(await ofStep(training.manifest.state)),
   "save-state": () => save(training.save(), "state.safetensors"),
   "save-model": async () => {
-    save(withWeights(await ofStep("digits.onnx"), training.weights()), "trained.onnx");
+    const model = await ofStep("digits.onnx");
+    save(withWeights(model, training.weights(), training), "trained.onnx");
   },
   "open-state": async ({ target }) => {
     await startFrom(new Uint8Array(await target.files[0].arrayBuffer()));

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import onnx
 
-from onnxgrad.ir.save import to_proto
 from onnxgrad.train.adapters import adapters_of
 from onnxgrad.train.export import export
 from tests.helpers import parse
@@ -87,4 +86,4 @@ def moved(model: Any, seed: int = 2) -> onnx.ModelProto:
     rng = np.random.default_rng(seed)
     values = adapters_of(model).values
     new = {k: (0.5 * rng.standard_normal(v.shape)).astype(v.dtype) for k, v in values.items()}
-    return to_proto(export(model, new))
+    return export(model, new)

@@ -56,12 +56,12 @@ def test_real_models(name: str, targets: str) -> None:
     merged = merge(path, adapters)
     beside = onnxgrad.train.export(adapted, small)
     feeds = inputs_of(name)
-    plain, one, other = (run(m, feeds) for m in (path, merged, to_proto(beside)))
+    plain, one, other = (run(m, feeds) for m in (path, merged, beside))
     for k in plain:
         size = np.abs(plain[k]).max()
         assert np.abs(one[k] - plain[k]).max() > 1e-3 * size
         np.testing.assert_allclose(one[k], other[k], rtol=0, atol=1e-5 * size, err_msg=k)
-    reference = onnxgrad.verify(merged, to_proto(beside), inputs=feeds)
+    reference = onnxgrad.verify(merged, beside, inputs=feeds)
     assert reference.ok, str(reference)
     del merged.metadata_props[-1]
     changed = changed_weights(onnx.load(path), merged)
@@ -79,9 +79,7 @@ def test_taking_adapters_out_gives_the_original_file() -> None:
     merged, other = merge(trained), merge(path, adapters_of(model, trainer.parameters))
     assert digest(merged) == digest(to_proto(onnxgrad.load(other)))
     feeds = {k: batch[k] for k in batch if k in {v.name for v in other.graph.input}}
-    np.testing.assert_allclose(
-        run(other, feeds)["loss"], run(to_proto(trained), feeds)["loss"], rtol=1e-6
-    )
+    np.testing.assert_allclose(run(other, feeds)["loss"], run(trained, feeds)["loss"], rtol=1e-6)
 
 
 def test_weights_outside_of_the_file(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from onnxgrad.errors import InputError
 from onnxgrad.train import Manifest, Optimizer, Trainer, training_step
+from onnxgrad.train.engines import blocks
 from onnxgrad.train.engines.blocks import BlocksEngine, fits, gradient_graph
 from onnxgrad.train.engines.graph import GraphEngine
 from onnxgrad.train.engines.regions import optimizer_of
@@ -130,3 +132,18 @@ def test_what_has_a_schedule_of_ones_own_or_a_group_of_another_stays_in_the_grap
 
     assert not fits(step(schedule=Own()))
     assert not fits(step(groups={"w1": Adafactor()}))
+
+
+def test_the_graph_that_was_built_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[weakref.ref[Any]] = []
+
+    def noted(task: Any) -> Any:
+        graph = gradient_graph(task)
+        built.append(weakref.ref(graph.main))
+        return graph
+
+    monkeypatch.setattr(blocks, "gradient_graph", noted)
+    monkeypatch.setattr(blocks, "_LARGE", 1)
+    engine = BlocksEngine(step(), threads=1)
+    assert [graph() for graph in built] == [None]
+    assert np.isfinite(engine.run(examples(4), 1, 0.1).loss)

@@ -9,6 +9,7 @@ import pytest
 
 from onnxgrad.errors import InputError
 from onnxgrad.train import SGD, AdamW, Optimizer, training_step
+from onnxgrad.train.engines.blocks import BlocksEngine
 from onnxgrad.train.engines.graph import GraphEngine, InPlace
 from onnxgrad.train.optimizers import OPTIMIZERS, Adafactor
 from tests.helpers import ROOT
@@ -129,3 +130,11 @@ def test_going_back_begins_sums_anew(last: int) -> None:
         engine.run(examples(4), 1, 0.1)
     engine.back()
     assert all(np.array_equal(value, before[key]) for key, value in engine.values.items())
+
+
+def test_no_memory_is_planned_beside_what_the_first_run_took() -> None:
+    for session in (
+        BlocksEngine(step(), threads=1)._session,
+        *(file.session for file in GraphEngine(step(), threads=1)._files),
+    ):
+        assert not session.get_session_options().enable_mem_pattern

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from onnxgrad.pipeline.optimize import optimize
+from onnxgrad.report.optimize import optimize
 from onnxgrad.train.optimizers.base import Optimizer
 from onnxgrad.train.optimizers.standard import StandardAdagrad, StandardAdam, StandardMomentum
 from onnxgrad.verify.running.run import run
