@@ -9,23 +9,26 @@ from typing import Any
 from onnxgrad.grad.registry import RULES
 from onnxgrad.passes.base import PASSES
 from onnxgrad.verify.reference.kernels import KERNELS, WHY
+from onnxgrad.verify.reference.own import OWN
+from onnxgrad.verify.running.libraries import LIBRARIES
 
 
 @contextmanager
 def temporary_rules() -> Iterator[None]:
-    """Gradient rules, passes and kernels of the float64 reference are afterwards what they were
-    before.
+    """Gradient rules, passes, kernels of the float64 reference and libraries of custom operators
+    are afterwards what they were before.
 
-    Those registered inside (`vjp`, `vjp_all`, `zero`, `body`, `register`, `kernel`, a plugin that
-    was run) are gone, those replaced are back, whatever was raised. May be nested. The tables are
-    the process's: not for threads that register at the same time. As a fixture for every test::
+    Those registered inside (`vjp`, `vjp_all`, `zero`, `body`, `register`, `kernel`, `custom_ops`, a
+    plugin that was run) are gone, those replaced are back, whatever was raised. May be nested. The
+    tables are the process's: not for threads that register at the same time. As a fixture for
+    every test::
 
         @pytest.fixture(autouse=True)
         def rules_of_one_test():
             with onnxgrad.temporary_rules():
                 yield
     """
-    tables: list[dict[Any, Any]] = [RULES, PASSES, KERNELS, WHY]
+    tables: list[dict[Any, Any]] = [RULES, PASSES, KERNELS, WHY, OWN, LIBRARIES]
     before = [dict(table) for table in tables]
     try:
         yield

@@ -16,6 +16,7 @@ PACKAGE = ROOT / "onnxgrad"
 LAYERS = [
     "version",
     "startup",
+    "wording",
     "errors",
     "limits",
     "ir",
@@ -31,6 +32,7 @@ LAYERS = [
     "train",
     "testing",
     "report",
+    "surface",
     "cli",
     "__init__",
     "__main__",

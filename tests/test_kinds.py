@@ -170,7 +170,7 @@ def test_a_wrong_law_is_found_in_a_program_and_in_a_stream(monkeypatch: pytest.M
     """Bisecting reads the model again and again."""
     from onnxgrad.pipeline import optimize as module
 
-    def broken(pipeline: Any, program: Program, trace: Any, tell: Any = None) -> list[Any]:
+    def broken(pipeline: Any, program: Program, trace: Any, *told: Any) -> list[Any]:
         (relu,) = [b for b in program.main.bindings if b.op == "Relu"]
         if not trace.stopped:
             with onnxgrad.emitting(program.main):

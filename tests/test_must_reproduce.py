@@ -16,8 +16,8 @@ from onnx import ModelProto
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
-from onnxgrad.pipeline.optimize import optimize
 from onnxgrad.pipeline.pipeline import Pipeline
+from onnxgrad.report.optimize import optimize
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import Unsupported, feeds_for, run
 from onnxgrad.verify.reference.evaluate import reference
@@ -215,4 +215,4 @@ def test_every_fetched_model_is_proved(name: str, fetched: Callable[[str], Path]
     try:
         optimize(str(fetched(name)), merge="always", allow_growth=True)
     except InputError as error:
-        assert "--input" in str(error) or "--dim" in str(error), error
+        assert "inputs=" in str(error) or "dims=" in str(error), error

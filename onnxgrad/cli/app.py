@@ -2,7 +2,8 @@
 on stderr.
 
 A command is a module `onnxgrad.cli.<name>` with `add_options(parser)` and `run(args, out) -> exit
-code`, and one line in COMMANDS. It is imported only when it is called.
+code`, and one line in COMMANDS. It is imported only when it is called, and so is everything that
+`--help` does not need (`onnxgrad.cli.command`).
 """
 
 from __future__ import annotations
@@ -15,15 +16,12 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
-from onnxgrad.cli.options import Parser, add_common, wants
-from onnxgrad.cli.output import Output, complaint
+from onnxgrad.cli.parser import Parser, add_common, complaint, wants
 from onnxgrad.cli.process import Stopped, drop, open_streams, quiet_libraries, stoppable
-from onnxgrad.cli.targets import check_json
 from onnxgrad.errors import InputError, InternalError, NotProved, OnnxgradError
-from onnxgrad.pipeline.own_laws import run_plugins
 from onnxgrad.report.parts import clean
-from onnxgrad.verify.blame import blamed
 from onnxgrad.version import __version__
+from onnxgrad.wording import on_the_command_line
 
 COMMANDS = {
     "optimize": "rewrite a model into a smaller equal one, and prove that it is equal",
@@ -33,6 +31,8 @@ COMMANDS = {
     "fit": "train a model on data, without the framework that made it",
     "verify": "run two models and say whether they compute the same",
     "inspect": "what is in a model: interface, operators, parameters, or the whole block as text",
+    "convert-opset": "bring a model to another opset, operator by operator, and prove it equal",
+    "extract": "the part of a model between some of its values, proved against the whole",
     "diff": "what changed between two models",
     "reduce": "the smallest model that still fails a check, by delta debugging",
     "bench": "measure the latency of models in turns, wall and CPU time",
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with contextlib.suppress(AttributeError):  # a captured stream need not be a text file
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # typed as TextIO, which lacks it
     verbose = wants(words, "-v", "--verbose")
-    with stoppable(), quiet_libraries(verbose):
+    with stoppable(), quiet_libraries(verbose), on_the_command_line():
         code = _outcome(words, verbose)
     try:
         sys.stderr.flush()
@@ -69,16 +69,7 @@ def _outcome(words: Sequence[str], verbose: bool) -> int:
     args = None
     try:
         args = _parser(words).parse_args(words)
-        check_json(args)
-        args.own_passes = run_plugins(args.plugin)
-        out = Output(
-            color=args.color,
-            quiet=args.quiet,
-            verbose=args.verbose,
-            json=args.json,
-            binary=getattr(args, "output", None) == "-",
-        )
-        code: int = args.run(args, out)
+        code: int = import_module("onnxgrad.cli.command").carry_out(args)
         _flush()
         return code
     except SystemExit as done:  # argparse after --help or --version
@@ -113,9 +104,9 @@ def _foreseen(error: BaseException) -> tuple[str, int] | None:
 
 def _ours(error: BaseException, args: argparse.Namespace | None, verbose: bool) -> int:
     """What nobody expected: the model's fault where it does not run, else our own."""
-    theirs = (
-        blamed(_models(args), error) if args is not None and isinstance(error, Exception) else None
-    )
+    theirs = None
+    if args is not None and isinstance(error, Exception):
+        theirs = import_module("onnxgrad.cli.command").blamed(_models(args), error)
     if theirs is not None:
         return _failed(str(theirs), theirs.exit_code, verbose)
     what = str(error) if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"

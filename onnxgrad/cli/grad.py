@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from onnxgrad.cli.grad_products import add_products, write_products
 from onnxgrad.cli.gradient_options import ALLOW_EMPTY, add_gradient, gradient_options, spread
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import STDIN, named, shown, source
@@ -39,9 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", metavar="OUT", required=True, help="the file to write; - is stdout"
     )
     add_gradient(parser)
-    parser.add_argument(
-        "--names", default="{}_grad", metavar="PATTERN", help="of the adjoints (default: {}_grad)"
-    )
+    parser.add_argument("--names", metavar="PATTERN", help="of the adjoints (default: {}_grad)")
     parser.add_argument(
         "--ste", action="store_true",
         help="pass QuantizeLinear - DequantizeLinear pairs straight through: an estimate, not "
@@ -57,6 +56,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="the gradient of this local function, by all its operands, as one more function of "
              "the model",
     )  # fmt: skip
+    add_products(parser)
     parser.add_argument(
         "--no-simplify", action="store_true", help="leave the graph as the backward walk made it"
     )
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     asked = gradient_options(args)
     asked |= {
         "seed": args.adjoint,
-        "names": args.names,
+        "names": args.names or "{}_grad",
         "simplify": not args.no_simplify,
         "ste": args.ste,
     }
@@ -83,6 +83,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
         return _mark(args, out, asked, target)
     if args.function is not None:
         return _function(args, out, asked, target)
+    if args.of is not None:
+        return write_products(args, out, asked, target)
     if not args.no_verify:
         require_runtime(args.provider)
     model = source(args.model)

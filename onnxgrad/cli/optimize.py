@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import functools
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+
+from onnx import ModelProto
 
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import STDIN, expand, named, shown, source
-from onnxgrad.cli.options import add_proof, natural, proof_options, require_runtime
+from onnxgrad.cli.options import add_proof, natural, proof_options, require_runtime, size_of
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.recipe_options import with_recipe
 from onnxgrad.cli.targets import (
@@ -21,17 +22,21 @@ from onnxgrad.cli.targets import (
     target_of,
     write_model,
 )
+from onnxgrad.cli.tuning_options import add_tuning, keep_decisions, tuning_of
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.load import read_proto
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.stats import stats_of
 from onnxgrad.laws.parallel.when_merging_pays import MERGE
 from onnxgrad.passes.inline import Inline
+from onnxgrad.pipeline.fixed_dims import fixed
+from onnxgrad.pipeline.instruments import PrintAfter, leave_out
 from onnxgrad.pipeline.optimize import Optimized, RewriteRefuted, optimize_program
 from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.pipeline.presets import PRESETS
 from onnxgrad.pipeline.recipe import Recipe, find
-from onnxgrad.report.optimized import Outcome, summary
+from onnxgrad.report.optimized import Clock, Outcome, summary
+from onnxgrad.report.tuning import Tuning
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -52,14 +57,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--preset", choices=tuple(PRESETS), default="default", help="see `onnxgrad passes`"
     )
     how.add_argument(
-        "--passes", metavar="LIST", help="these passes in this order: a,b{option=value}"
+        "--passes",
+        metavar="LIST",
+        help="these passes in this order: a,b{option=value}; a preset's name stands for its passes",
     )
+    how.add_argument(
+        "--without", action="append", default=[], metavar="PASS",
+        help="all of them but this one, or those that a glob means; may be repeated",
+    )  # fmt: skip
     how.add_argument(
         "--merge",
         choices=MERGE,
         default="auto",
         help="parallel products into one: auto (default) where it pays",
     )
+    how.add_argument(
+        "--target-opset", type=natural, metavar="N", help="bring the model to opset N first, whose "
+        "operators the passes may use, such as Attention of 23 (default: the model's)",
+    )  # fmt: skip
     how.add_argument(
         "--allow-growth",
         action="store_true",
@@ -74,10 +89,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--config", metavar="FILE", help="a recipe: options and requirements as TOML; default: "
         "[tool.onnxgrad] of pyproject.toml in this folder",
     )  # fmt: skip
+    how.add_argument(
+        "--fix-dim", action="append", default=[], metavar="NAME=SIZE",
+        help="write the model for this size of a symbolic dimension alone",
+    )  # fmt: skip
     how.add_argument("--max-rewrites", type=natural, metavar="N", help="stop after N rewrites")
     how.add_argument(
         "--explain", action="store_true", help="list near misses with the reason they were declined"
     )
+    how.add_argument(
+        "--print-after", action="append", default=[], metavar="PASS[=DIR]", help="show the program "
+        "as text on stderr, or in a file of DIR, each time that this pass (or those that a glob "
+        "means) changed it; may be repeated",
+    )  # fmt: skip
+    add_tuning(parser)
     add_proof(parser)
     parser.add_argument(
         "--verify", choices=("model", "each"), default="model", help="model (default): prove the "
@@ -97,25 +122,11 @@ class _Job:
 
     args: argparse.Namespace
     pipeline: Pipeline
+    printing: PrintAfter | None
     proof: dict[str, object]
     out: Output
     recipe: Recipe | None
-
-
-@dataclass
-class _Clock:
-    """Seconds by kind of work, from the stages that `optimize_program` announces."""
-
-    kind: str = "read"
-    since: float = field(default_factory=time.perf_counter)
-    spent: dict[str, float] = field(default_factory=dict)
-
-    def switch(self, stage: str) -> None:
-        """A stage begins: everything but reading and proving is a pass."""
-        now = time.perf_counter()
-        self.spent[self.kind] = self.spent.get(self.kind, 0.0) + now - self.since
-        self.since = now
-        self.kind = stage if stage in ("read", "prove", "bisect", "write") else "rewrite"
+    tuning: Tuning | None
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
@@ -170,12 +181,21 @@ def _require_runtimes(jobs: list[_Job]) -> None:
 
 def _job(args: argparse.Namespace, name: str, recipe: Recipe | None, out: Output) -> _Job:
     own = args if recipe is None else with_recipe(args, recipe, name, args.words)
-    pipeline = Pipeline.of(own.preset, own.passes, merge=own.merge, provider=own.provider)
+    pipeline = Pipeline.of(
+        own.preset,
+        own.passes,
+        merge=own.merge,
+        provider=own.provider,
+        target_opset=own.target_opset,
+    )
     named = {p.name for p in pipeline.passes}
     pipeline = Pipeline((*pipeline.passes, *(p for p in args.own_passes if p.name not in named)))
     if own.inline:
         pipeline = Pipeline((Inline(names=" ".join(own.inline)), *pipeline.passes))
-    return _Job(own, pipeline, dict(proof_options(own)), out, recipe)
+    pipeline = leave_out(pipeline, own.without)
+    printing = PrintAfter.of(own.print_after, pipeline, out.aside)
+    proof = dict(proof_options(own))
+    return _Job(own, pipeline, printing, proof, out, recipe, tuning_of(args))
 
 
 def _targets(args: argparse.Namespace, models: list[str]) -> list[Path | None]:
@@ -224,9 +244,9 @@ def _make_folder(folder: Path, dry_run: bool) -> None:
 def _one(job: _Job, name: str, target: Path | None, *, last: bool) -> Outcome:
     """Read, rewrite, prove and write one model. An error of ours is in the outcome."""
     outcome = Outcome(name, None if target is None else str(target), shown(name), job.args.explain)
-    clock = _Clock()
+    clock = Clock()
     try:
-        with within_limits(job.args):
+        with within_limits(job.args, extra=0 if job.tuning is None else job.tuning.seconds):
             done = _rewrite(job, name, target, outcome, clock)
             clock.switch("write")
             if job.recipe is not None:
@@ -234,6 +254,7 @@ def _one(job: _Job, name: str, target: Path | None, *, last: bool) -> Outcome:
             if not job.args.dry_run:
                 write_model(done.program, target)
                 outcome.written = True
+            keep_decisions(job.args, target, outcome.tuning)
     except OnnxgradError as error:
         outcome.error = named(error, name)
         if isinstance(error, RewriteRefuted):
@@ -248,10 +269,10 @@ def _one(job: _Job, name: str, target: Path | None, *, last: bool) -> Outcome:
 
 
 def _rewrite(
-    job: _Job, name: str, target: Path | None, outcome: Outcome, clock: _Clock
+    job: _Job, name: str, target: Path | None, outcome: Outcome, clock: Clock
 ) -> Optimized:
     args, steps = job.args, len(job.pipeline.passes)
-    model = source(name)
+    model: Path | bytes | ModelProto = source(name)
     with job.out.progress("stdin" if name == STDIN else Path(name).name, steps) as advance:
         ran = 0
 
@@ -267,9 +288,17 @@ def _rewrite(
 
         if target is not None and target.exists() and isinstance(model, Path):
             check_not_weights(target, read_proto(model), model.parent)
+        if args.fix_dim:
+            model = fixed(model, dict(size_of(text, "--fix-dim") for text in args.fix_dim))
+        pipeline = job.pipeline
+        if job.tuning is not None:
+            clock.switch("tune")
+            pipeline, outcome.tuning = job.tuning.decide(
+                model, pipeline, job.proof, lambda what, part: advance(what, part * steps)
+            )
         done = optimize_program(
             model,
-            job.pipeline,
+            pipeline,
             prove=not args.no_verify,
             each=args.verify == "each",
             limit=args.max_rewrites,
@@ -277,6 +306,7 @@ def _rewrite(
             proof=job.proof,
             on_stage=on_stage,
             on_read=None if job.recipe is None else functools.partial(job.recipe.check_names, name),
+            on_fired=job.printing,
             allow_growth=args.allow_growth,
         )
     outcome.done, outcome.report = done, done.report

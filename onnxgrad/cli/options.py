@@ -1,10 +1,9 @@
-"""Options that commands share, and what they say."""
+"""Options of the commands that run or prove something, and what they say."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import onnx
 
@@ -19,43 +18,6 @@ from onnxgrad.verify.running.session import MOST_THREADS, PROVIDERS
 _DIGITS = 18
 
 
-class Parser(argparse.ArgumentParser):
-    """argparse whose complaints are one line, like every other error."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options, allow_abbrev=False)
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message} (see {self.prog} --help)")
-
-
-def wants(words: Sequence[str], short: str, long: str) -> bool:
-    """Whether a flag is among the words: needed when the words cannot be parsed."""
-    return any(w == long or (w.startswith(short) and not w.startswith("--")) for w in words)
-
-
-def add_common(parser: argparse.ArgumentParser) -> None:
-    """Options that every command has."""
-    group = parser.add_argument_group("output")
-    group.add_argument(
-        "--json",
-        metavar="FILE",
-        help="write the result as JSON; - is stdout, in place of the tables",
-    )
-    group.add_argument(
-        "--color", choices=("auto", "always", "never"), default="auto", help="default: auto"
-    )
-    group.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
-    group.add_argument(
-        "-v", "--verbose", action="store_true", help="print more; a traceback with errors"
-    )
-    parser.add_argument(
-        "--plugin", action="append", default=[], metavar="FILE.py",
-        help="a Python file with rules, families, passes or gradient rules of your own; it runs "
-             "with your rights",
-    )  # fmt: skip
-
-
 def add_running(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
     """Options of every command that runs models."""
     group = parser.add_argument_group(title)
@@ -68,7 +30,15 @@ def add_running(parser: argparse.ArgumentParser, title: str) -> argparse._Argume
              "generated values",
     )  # fmt: skip
     group.add_argument(
-        "--dim", action="append", default=[], metavar="NAME=SIZE", help="fix a symbolic dimension"
+        "--custom-ops", action="append", default=[], metavar="LIB.so",
+        help="a library of custom operators for onnxruntime; it runs with your rights",
+    )  # fmt: skip
+    group.add_argument(
+        "--dim",
+        action="append",
+        default=[],
+        metavar="NAME=SIZE",
+        help="fix a symbolic dimension where models are run; a written file keeps it",
     )
     add_limits(group)
     group.add_argument(
@@ -85,7 +55,7 @@ def running_options(args: argparse.Namespace) -> dict[str, Any]:
     if args.input:
         options["inputs"] = args.input
     if args.dim:
-        options["dims"] = dict(_dim(text) for text in args.dim)
+        options["dims"] = dict(size_of(text) for text in args.dim)
     return options
 
 
@@ -131,11 +101,12 @@ def proof_options(args: argparse.Namespace) -> dict[str, Any]:
     return options
 
 
-def _dim(text: str) -> tuple[str, int]:
+def size_of(text: str, option: str = "--dim") -> tuple[str, int]:
+    """A symbol and its size, of NAME=SIZE. Raises InputError."""
     name, equals, size = text.rpartition("=")
     if not equals or not name or not size.isdecimal() or len(size) > _DIGITS:
         raise InputError(
-            f"--dim {text[:80]}: write NAME=SIZE with a whole number, such as --dim batch=4"
+            f"{option} {text[:80]}: write NAME=SIZE with a whole number, such as {option} batch=4"
         )
     return name, int(size)
 

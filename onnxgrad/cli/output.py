@@ -14,18 +14,13 @@ from typing import Any, BinaryIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from onnxgrad.cli.parser import complaint
 from onnxgrad.errors import InputError
 from onnxgrad.ir.files import write_whole
-from onnxgrad.report.parts import LONGEST, Part, clean
+from onnxgrad.report.parts import Part, clean
 from onnxgrad.report.rendering import WIDTH, rich_of
 
 _PATIENCE = 1.0  # seconds of work before a progress bar appears
-
-
-def complaint(text: str) -> str:
-    """What is wrong, as the one line that it is."""
-    line = f"onnxgrad: {' '.join(clean(text).split())}"
-    return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."
 
 
 def _console(stream: Any, color: str) -> Console:
@@ -96,6 +91,10 @@ class Output:
     def complain(self, text: str) -> None:
         """An error that does not end the run: one line on stderr."""
         print(complaint(text), file=sys.stderr)
+
+    def aside(self, text: str) -> None:
+        """Print text that was asked for on stderr, as it is, however wide."""
+        print(clean(text), file=sys.stderr)
 
     def text(self, text: str) -> None:
         """Print text as it is, however wide."""

@@ -31,8 +31,10 @@ def with_recipe(
         if key not in OPTIONS:
             continue  # what is required of the result
         name = _OPTION.get(key, key.rpartition(".")[2])
-        flag = f"--{name.replace('_', '-')}"
-        if not any(w == flag or w.startswith(f"{flag}=") for w in given):
+        flags = [f"--{name.replace('_', '-')}"]
+        if key == "passes":
+            flags.append("--preset")  # which says what runs as well
+        if not any(w.partition("=")[0] in flags for w in given):
             setattr(made, name, _argument(key, value))
     return made
 

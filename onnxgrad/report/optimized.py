@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -26,8 +27,10 @@ from onnxgrad.report.parts import (
 )
 from onnxgrad.report.proof import proof_lines, verdict
 from onnxgrad.report.rendering import Rendered
+from onnxgrad.report.tuning import tuning_parts
 from onnxgrad.rewrite.trace import Inexact
 from onnxgrad.verify import Report
+from onnxgrad.wording import option
 
 _OPERATORS = 12  # rows of changed operators without -v
 _MISSES = 20  # rows of near misses without -v
@@ -48,6 +51,7 @@ class Outcome(Rendered):
     done: Optimized | None = None
     report: Report | None = None
     error: OnnxgradError | None = None
+    tuning: Mapping[str, Any] | None = None
     written: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -71,6 +75,7 @@ class Outcome(Rendered):
             "rules": {} if done is None else _rules_data(done),
             "inexact": [] if done is None else [asdict(i) for i in done.trace.inexact],
             "declined": [] if done is None else [_miss(*key) for key in done.trace.declined],
+            "tuning": self.tuning,
             "proof": None if self.report is None else self.report.to_dict(),
             "seconds": {kind: round(spent, 3) for kind, spent in self.seconds.items()},
         }
@@ -80,6 +85,7 @@ class Outcome(Rendered):
         if self.before is not None and self.after is not None:
             yield heading(self.title)
             yield _counts(self.before, self.after, verbose)
+        yield from tuning_parts(self.tuning, verbose)
         if self.done is not None:
             yield from _passes(self.done, verbose)
             yield from _inexact(self.done.trace.inexact)
@@ -96,9 +102,29 @@ class Outcome(Rendered):
             yield from proof_lines(self.report, verbose)
             yield ""
         elif self.error is None:
-            yield line("not proved (--no-verify)", "yellow")
+            yield line(f"not proved ({option('--no-verify', 'verify=False')})", "yellow")
         if self.error is None:
             yield _last_line(self)
+
+
+# of work that is no pass
+_KINDS = ("read", "tune", "prove", "bisect", "write")
+
+
+@dataclass
+class Clock:
+    """Seconds by kind of work, from the stages that `optimize_program` announces."""
+
+    kind: str = "read"
+    since: float = field(default_factory=time.perf_counter)
+    spent: dict[str, float] = field(default_factory=dict)
+
+    def switch(self, stage: str) -> None:
+        """A stage begins: everything but reading and proving is a pass."""
+        now = time.perf_counter()
+        self.spent[self.kind] = self.spent.get(self.kind, 0.0) + now - self.since
+        self.since = now
+        self.kind = stage if stage in _KINDS else "rewrite"
 
 
 def _passes_data(done: Optimized) -> list[dict[str, Any]]:
@@ -227,7 +253,13 @@ def _misses(done: Optimized, verbose: bool) -> Iterator[Part]:
 
 
 def _last_line(outcome: Outcome) -> Text:
-    words = {"read": "read", "rewrite": "rewritten", "prove": "proved", "write": "written"}
+    words = {
+        "read": "read",
+        "tune": "tuned",
+        "rewrite": "rewritten",
+        "prove": "proved",
+        "write": "written",
+    }
     shown = [k for k in words if k != "write" or outcome.written]
     spent = ", ".join(
         f"{words[k]} in {seconds_text(s)}" for k, s in outcome.seconds.items() if k in shown

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from onnxgrad.report.parts import Part, Table, Text, cell, line, number, share_text, table
 from onnxgrad.verify import Difference, Report
-from onnxgrad.verify.report import DIFFERENT, EQUAL, NOT_PROVED, counted
+from onnxgrad.verify.report import DIFFERENT, EQUAL, NOT_PROVED, WITHIN, counted
 
-_STYLES = {EQUAL: "bold green", DIFFERENT: "bold red", NOT_PROVED: "bold red"}
+_STYLES = {EQUAL: "bold green", WITHIN: "bold green", DIFFERENT: "bold red", NOT_PROVED: "bold red"}
 _ROWS = 10  # outputs without -v
 
 
@@ -25,7 +25,8 @@ def proof_lines(report: Report, verbose: bool) -> Iterator[Part]:
     ran = f"  {len(report.cases)} run{'s' * (len(report.cases) != 1)}: {cases}" if cases else ""
     # a leg that did not run is part of the verdict
     gaps = cell(f"; {report.gaps}" if report.gaps else "", "yellow")
-    yield verdict(report) + cell(f" on {report.provider}") + gaps + cell(ran, "dim")
+    asked = cell(f" ({report.bounds})" if report.bounds and report.ok else "")
+    yield verdict(report) + asked + cell(f" on {report.provider}") + gaps + cell(ran, "dim")
     for reason in report.unproved:
         yield cell(f"  {reason}", "red")
     made = _legs(report)
@@ -51,7 +52,10 @@ def _legs(report: Report) -> Table:
             continue
         found = leg.worst
         place = cell(
-            "bit-identical" if found is None or found.rel == 0 else place_text(found), "dim"
+            "bit-identical"
+            if found is None or (found.rel == 0 and not found.found)
+            else place_text(found),
+            "dim",
         )
         if leg.why:
             place += line(f" ({leg.why})", "yellow")
@@ -74,6 +78,8 @@ def _sizes(difference: Difference | None) -> tuple[Text, str]:
     if difference is None:
         return line("0"), ""
     style = "green" if difference.ok else "bold red"
+    if difference.found:
+        return line(difference.found, style), difference.wanted
     return line(share_text(difference.rel), style), share_text(difference.tolerance)
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import rich.table
 
 WIDTH = 160  # a pipe, a file or a string has none; tables take only what they need
+LONGEST_NAME = 32  # of a row, that is never broken
 
 
 class Rendered(ABC):
@@ -85,10 +86,15 @@ def _rich_table(part: Table) -> rich.table.Table:
         )  # fmt: skip
     else:
         made = RichTable.grid(padding=(0, 3, 0, 0))
-    for name in part.columns:
+    # what a row is called stays in one piece, so that it can be searched for
+    names = max((len(str(row[0])) for row in part.rows if row), default=0) <= LONGEST_NAME
+    for i, name in enumerate(part.columns):
         right = name.startswith(">")
         made.add_column(
-            name.lstrip(">"), justify="right" if right else "left", no_wrap=right, overflow="fold"
+            name.lstrip(">"),
+            justify="right" if right else "left",
+            no_wrap=right or (i == 0 and names),
+            overflow="fold",
         )
     for i, row in enumerate(part.rows, 1):
         made.add_row(*map(rich_of, row), end_section=i in part.sections)

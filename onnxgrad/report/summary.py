@@ -139,6 +139,9 @@ def inspect(model: ModelLike) -> Summary:
     data read.
 
     Raises InputError when the model cannot be read.
+
+    >>> onnxgrad.inspect("models/training/mlp.onnx").stats.operators["Gemm"]
+    3
     """
     model = settled(model)
     program = load(model)

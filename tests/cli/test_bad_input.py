@@ -133,6 +133,18 @@ USAGE: dict[str, tuple[list[str], str]] = {
         "cannot read the list",
     ),
     "empty list of passes": (["--dry-run", "--passes", ""], "empty"),
+    "--without an unknown pass": (["--dry-run", "--without", "merge-equals"], "'merge-equal'?"),
+    "--without any pass": (["--dry-run", "--without", "*"], "no pass is left to run"),
+    "--print-after an unknown pass": (["--dry-run", "--print-after", "combine"], "'combine*'?"),
+    "--print-after a pass that does not run": (
+        ["--dry-run", "--print-after", "outline"],
+        "has no such pass",
+    ),
+    "--print-after into a file": (
+        ["--dry-run", "--print-after", "merge-equal={}/model.onnx"],
+        "cannot be made",
+    ),
+    "--print-after into no name": (["--dry-run", "--print-after", "merge-equal="], "is empty"),
     "unknown merge rule": (["--dry-run", "--merge", "sometimes"], "invalid choice"),
     "bad --dim": (["--dry-run", "--dim", "N"], "--dim N"),
     "--dim without a size": (["--dry-run", "--dim", "N="], "--dim N="),

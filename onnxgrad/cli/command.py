@@ -1,0 +1,31 @@
+"""What every command does first, once its words are understood."""
+
+from __future__ import annotations
+
+import argparse
+
+from onnxgrad import surface  # noqa: F401  # every rule and pass is there before a plugin runs
+from onnxgrad.cli.output import Output
+from onnxgrad.cli.targets import check_json
+from onnxgrad.pipeline.own_laws import run_plugins
+from onnxgrad.verify.blame import blamed
+from onnxgrad.verify.running.libraries import custom_ops
+
+__all__ = ["blamed", "carry_out"]
+
+
+def carry_out(args: argparse.Namespace) -> int:
+    """Run the command that `args` name, with the user's plugins; its exit code."""
+    check_json(args)
+    for library in getattr(args, "custom_ops", ()):
+        custom_ops(library)
+    args.own_passes = run_plugins(args.plugin)
+    out = Output(
+        color=args.color,
+        quiet=args.quiet,
+        verbose=args.verbose,
+        json=args.json,
+        binary=getattr(args, "output", None) == "-",
+    )
+    code: int = args.run(args, out)
+    return code

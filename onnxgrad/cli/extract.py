@@ -1,0 +1,75 @@
+"""`onnxgrad extract`: the part of a model between some of its values, proved."""
+
+from __future__ import annotations
+
+import argparse
+
+from onnxgrad.cli.limit_options import add_limits, within_limits
+from onnxgrad.cli.models import named, shown, source
+from onnxgrad.cli.options import natural, require_runtime
+from onnxgrad.cli.output import Output
+from onnxgrad.cli.targets import target_of, write_model
+from onnxgrad.errors import NotProved, OnnxgradError
+from onnxgrad.ir.load import load
+from onnxgrad.report.extract import extracted, proved
+from onnxgrad.report.gradient import nodes
+from onnxgrad.report.parts import cell, heading, number
+from onnxgrad.report.proof import proof_lines
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument("model", metavar="MODEL", help="an ONNX file, or - for stdin")
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="OUT", help="the file to write; - is stdout"
+    )
+    for what in ("inputs", "outputs"):
+        parser.add_argument(
+            f"--{what}", action="append", default=[], metavar="NAME,...",
+            help=f"values of the main graph (default: the model's {what})",
+        )  # fmt: skip
+    group = parser.add_argument_group("proof")
+    group.add_argument("--data-seed", type=natural, default=0, metavar="N", help="of its values")
+    group.add_argument(
+        "--no-verify", action="store_true", help="skip the proof (needs no onnxruntime)"
+    )
+    add_limits(group)
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Cut the part out, prove that it computes what the whole model does, write it."""
+    target = target_of(args.output, [args.model])
+    if not args.no_verify:
+        require_runtime("cpu")
+    model = source(args.model)
+    try:
+        with within_limits(args), out.progress("extract", 1) as advance:
+            advance("the part against the whole", None)
+            part = extracted(load(model), _names(args.inputs), _names(args.outputs))
+            report = None if args.no_verify else proved(model, part, seed=args.data_seed)
+            if report is None or report.ok:
+                write_model(part, target)
+    except OnnxgradError as error:
+        raise named(error, args.model) from error
+    out.show(heading(shown(args.model)))
+    for what, values in (("input", part.main.inputs), ("output", part.main.outputs)):
+        for v in values:
+            out.show(cell(f"{what} {v.name}: {v.type or '?'}"))
+    out.show(f"{number(nodes(load(model)))} → {number(nodes(part))} nodes")
+    out.json({
+        "model": args.model,
+        "output": args.output,
+        "inputs": [v.name for v in part.main.inputs],
+        "outputs": [v.name for v in part.main.outputs],
+        "proof": None if report is None else report.to_dict(),
+    })  # fmt: skip
+    if report is not None:
+        out.show(*proof_lines(report, out.verbose))
+        if not report.ok:
+            raise NotProved(f"{args.model}: {report.summary}; nothing was written")
+    return 0
+
+
+def _names(given: list[str]) -> list[str] | None:
+    """Several by commas; None where none was said."""
+    return [name for text in given for name in text.split(",") if name] or None

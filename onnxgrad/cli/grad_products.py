@@ -1,0 +1,163 @@
+"""`onnxgrad grad --jvp`, `--hvp`, `--jacobian`: products with derivatives, and whole Jacobians."""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+from onnxgrad.cli.gradient_options import spread
+from onnxgrad.cli.limit_options import within_limits
+from onnxgrad.cli.models import STDIN, named, shown, source
+from onnxgrad.cli.options import require_runtime, running_options
+from onnxgrad.cli.output import Output
+from onnxgrad.cli.targets import check_not_weights, write_model
+from onnxgrad.errors import InputError, NotProved, OnnxgradError
+from onnxgrad.grad.checking.products import check_product
+from onnxgrad.grad.checking.report import GradientReport
+from onnxgrad.grad.forward import tangents
+from onnxgrad.grad.jacobian import jacobians
+from onnxgrad.grad.products import Products
+from onnxgrad.grad.second_order import hessian_products
+from onnxgrad.ir.load import load, read_proto
+from onnxgrad.ir.save import to_proto
+from onnxgrad.report.gradient import check_lines, nodes
+from onnxgrad.report.parts import bytes_text, cell, heading, number, seconds_text
+from onnxgrad.verify.feeds.input_files import load_inputs
+
+# what says something of a gradient alone
+_OTHERS = ("ste", "mark", "checkpoint", "stop", "no_simplify")
+
+
+def add_products(parser: argparse.ArgumentParser) -> None:
+    """The options that ask for something else than the gradient."""
+    group = parser.add_argument_group("products, in place of the gradient")
+    which = group.add_mutually_exclusive_group()
+    which.add_argument(
+        "--jvp", dest="of", action="store_const", const="jvp",
+        help="forward mode: J v, with v as new inputs {}_tangent and outputs {}_tangent",
+    )  # fmt: skip
+    which.add_argument(
+        "--hvp", dest="of", action="store_const", const="hvp",
+        help="the gradient, and H v of a scalar target's Hessian, as {}_hvp",
+    )  # fmt: skip
+    which.add_argument(
+        "--jacobian", dest="of", action="store_const", const="jacobian",
+        help="the Jacobian of one target by each value, as TARGET_by_VALUE",
+    )  # fmt: skip
+    group.add_argument(
+        "--mode", choices=("auto", "forward", "reverse"), default="auto",
+        help="of --jacobian: by columns, by rows; auto (default): whichever are fewer",
+    )  # fmt: skip
+    group.add_argument(
+        "--batched", action="store_true",
+        help="of --jacobian: the first axis of all counts samples: one Jacobian for each",
+    )  # fmt: skip
+
+
+def write_products(
+    args: argparse.Namespace, out: Output, asked: dict[str, Any], target: Path | None
+) -> int:
+    """Write the graph once a sample of its products agrees with differences."""
+    wrong = [name for name in _OTHERS if getattr(args, name)]
+    if wrong or args.adjoint != "ones":
+        said = (wrong or ["seed"])[0].replace("_", "-")
+        raise InputError(f"--{said} says nothing of --{args.of}")
+    if args.of != "jacobian" and (args.batched or args.mode != "auto"):
+        raise InputError(f"--{'batched' if args.batched else 'mode'} is for --jacobian")
+    if not args.no_verify:
+        require_runtime(args.provider)
+    model = source(args.model)
+    if target is not None and target.exists() and isinstance(model, Path):
+        check_not_weights(target, read_proto(model), model.parent)
+    try:
+        started = time.perf_counter()
+        with within_limits(args), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what they say is among the notes
+            made = _made(args, asked, model)
+            seconds = time.perf_counter() - started
+            report = None if args.no_verify else _prove(args, asked, made, model, out)
+            if report is None or report.ok:
+                write_model(made.program, target)
+    except OnnxgradError as error:
+        raise named(error, args.model) from error
+    _show(args, out, made, seconds, report)
+    if report is not None and not report.ok:
+        raise NotProved(f"{args.model}: {report}; nothing was written")
+    return 0
+
+
+def _made(args: argparse.Namespace, asked: dict[str, Any], model: Path | bytes) -> Products:
+    program, wrt, target = load(model), asked["wrt"], asked["target"]
+    names = {} if args.names is None else {"names": args.names}
+    if args.of == "jvp":
+        return tangents(program, wrt, target, **names)
+    if args.of == "hvp":
+        return hessian_products(program, wrt, target, **names)
+    return jacobians(program, wrt, target, args.mode, args.batched, **names)
+
+
+def _prove(
+    args: argparse.Namespace,
+    asked: dict[str, Any],
+    made: Products,
+    model: Path | bytes,
+    out: Output,
+) -> GradientReport:
+    """The numeric check of some of the values, in the same request otherwise."""
+    values = list(made.tangents or made.results)
+    strange = [name for name in args.allow_empty if name not in values]
+    if strange:
+        raise InputError(f"--allow-empty {strange[0]}: no derivative by it was asked for")
+    names = spread(values)
+    options = running_options(args)
+    options.pop("threads")
+    given = options.pop("inputs", None)
+    original = load(model).proto
+    with out.progress("check", 1) as advance:
+        advance(f"{args.of} against differences", None)
+        return check_product(
+            model if args.model != STDIN else original,
+            names,
+            asked["target"],
+            of=args.of,
+            mode=args.mode,
+            batched=args.batched,
+            seed=args.data_seed,
+            inputs=None if given is None else load_inputs(given, original),
+            allow_empty=[name for name in args.allow_empty if name in names],
+            **options,
+        )
+
+
+def _show(
+    args: argparse.Namespace,
+    out: Output,
+    made: Products,
+    seconds: float,
+    report: GradientReport | None,
+) -> None:
+    program = made.program
+    types = {v.name: v.type for v in (*program.main.inputs, *program.main.outputs)}
+    out.show(heading(shown(args.model)))
+    for value, name in made.tangents.items():
+        out.show(cell(f"new input  {name}: {types.get(name) or '?'}, moves {value}"))
+    for value, name in made.results.items():
+        out.show(cell(f"new output {name}: {types.get(name) or '?'}, of {value}"))
+    for note in made.notes:
+        out.show(cell(f"note: {note}"))
+    size = bytes_text(to_proto(program).ByteSize())
+    out.show(f"{number(nodes(program))} nodes, {size}, built in {seconds_text(seconds)}")
+    if report is not None:
+        out.show(*check_lines(report, out.verbose))
+    out.json({
+        "model": args.model,
+        "output": args.output,
+        "of": made.kind,
+        "inputs": dict(made.tangents),
+        "outputs": dict(made.results),
+        "notes": list(made.notes),
+        "check": None if report is None else report.to_dict(),
+    })  # fmt: skip

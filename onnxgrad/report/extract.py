@@ -1,0 +1,164 @@
+"""A part of a model as a model: what computes some of its values from others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from onnx import ModelProto, ValueInfoProto
+
+from onnxgrad.errors import InputError, NotProved
+from onnxgrad.grad.request import did_you_mean
+from onnxgrad.ir.interop.given_back import check_room, like
+from onnxgrad.ir.load import ModelLike, load, load_own
+from onnxgrad.ir.names import rename
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.var import Var
+from onnxgrad.limits import bounded
+from onnxgrad.passes.remove_unused_functions import RemoveUnusedFunctions
+from onnxgrad.rewrite.trace import Trace
+from onnxgrad.verify import Report, run
+from onnxgrad.verify import verify as prove
+from onnxgrad.verify.feeds.generate import feeds_for
+from onnxgrad.verify.feeds.proof_cases import runnable
+
+
+@bounded
+def extract(
+    model: ModelLike,
+    inputs: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
+    *,
+    verify: bool = True,
+    provider: str = "cpu",
+    seed: int = 0,
+    dims: Mapping[str, int] | None = None,
+    timeout: float | None = None,
+    max_memory: int | str | None = None,
+) -> Any:
+    """The part of a model that computes `outputs` from `inputs`, any values of its main graph (the
+    model's own, where None), in the kind that was given.
+
+    `verify`: it is run on the values that the whole model has there, and gives what that computes.
+    Raises InputError for a name that there is not, an input whose type is unknown, and outputs that
+    depend on more than the inputs; NotProved where the part computes something else.
+
+    >>> part = onnxgrad.extract("models/training/mlp.onnx", outputs=["linear_2"])
+    >>> [v.name for v in part.graph.output]
+    ['linear_2']
+    """
+    program = load_own(model)
+    check_room(program, model)
+    part = extracted(program, inputs, outputs)
+    if verify:
+        report = proved(model, part, provider, seed, dims)
+        if not report.ok:
+            raise NotProved(f"the part: {report.summary}; nothing was written")
+    return like(part, model)
+
+
+def extracted(
+    program: Program, inputs: Sequence[str] | None, outputs: Sequence[str] | None
+) -> Program:
+    """`extract` on a Program, which is changed."""
+    block = program.main
+    values = {v.name: v for v in block.vars()}
+    ends = _named(values, outputs, "output") if outputs else list(block.outputs)
+    starts = None if not inputs else _named(values, inputs, "input")
+    for v in starts or ():
+        if any(v is end for end in ends):
+            raise InputError(f"'{v.name}' is asked for as input and as output")
+    for v in list(block.outputs):
+        block.remove_output(v)
+    for v in ends:
+        block.add_output(v)
+    if starts is not None:
+        given = [_cut(program, v) for v in starts]
+        block.remove_unused()
+        missing = [v for v in block.inputs if v.users and v.initializer is None and v not in given]
+        if missing:
+            raise InputError(
+                f"the outputs depend on '{missing[0].name}' as well, which is no input of the part"
+            )
+        block.inputs = given
+    else:
+        block.remove_unused()
+        block.inputs = [v for v in block.inputs if v.users or v.returned]
+    block.touch()
+    for v in [v for v in block.initializers.values() if not v.users and not v.returned]:
+        block.remove_initializer(v)
+    RemoveUnusedFunctions().run(program, Trace())
+    return program
+
+
+def _named(values: Mapping[str, Var], names: Sequence[str], what: str) -> list[Var]:
+    if len(set(names)) < len(names):
+        raise InputError(f"{what} '{max(names, key=list(names).count)}' is asked for twice")
+    for name in names:
+        if name not in values:
+            near = did_you_mean(name, values)
+            raise InputError(f"{what} '{name}' is no value of the main graph{near}")
+    return [values[name] for name in names]
+
+
+def _cut(program: Program, v: Var) -> Var:
+    """An input in the place of a value, by its name."""
+    block = program.main
+    if v.is_input and v.initializer is None:
+        return v
+    if v.type is None:
+        raise InputError(f"the type of '{v.name}' is not known: it cannot be an input")
+    if v.initializer is not None:
+        block.ask_for(v)
+        return v
+    name = v.name
+    rename(v, program.names.fresh(f"{name}_computed"))
+    made = block.add_input(name, v.type)
+    for user in list(v.users):
+        for place in user.places(v):
+            user.block.set_operand(user, place, made)
+    return made
+
+
+def proved(
+    model: ModelLike,
+    part: Program,
+    provider: str = "cpu",
+    seed: int = 0,
+    dims: Mapping[str, int] | None = None,
+) -> Report:
+    """The part on the values that the whole model has at its inputs, against those that it has at
+    its outputs.
+    """
+    whole = to_proto(load(model), weights=True)
+    sizes = runnable(
+        whole, dims, seed, lambda feeds: run(whole, feeds, provider=provider), count=1
+    )[0]
+    feeds = feeds_for(whole, seed=seed, dims=sizes)
+    starts = [v.name for v in part.main.inputs]
+    ends = [v.name for v in part.main.outputs]
+    seen = {**_constants(whole), **feeds}
+    between = [n for n in dict.fromkeys([*starts, *ends]) if n not in seen]
+    if between:
+        seen |= run(_showing(whole, between), feeds, provider=provider, optimize=False)
+    return prove(
+        to_proto(part, weights=True),
+        expect={n: seen[n] for n in ends},
+        inputs={n: seen[n] for n in starts},
+        provider=provider,
+    )
+
+
+def _constants(model: ModelProto) -> dict[str, Any]:
+    return {v.name: v.const for v in load(model).main.initializers.values() if v.is_constant}
+
+
+def _showing(model: ModelProto, names: Sequence[str]) -> ModelProto:
+    """The model with these values as its outputs."""
+    made = ModelProto()
+    made.CopyFrom(model)
+    known = {v.name: v for v in (*model.graph.output, *model.graph.value_info)}
+    del made.graph.output[:]
+    made.graph.output.extend(known.get(n, ValueInfoProto(name=n)) for n in names)
+    return made

@@ -1,0 +1,124 @@
+"""Every public name, and with them every gradient rule and pass that registers itself: what
+`onnxgrad` loads when somebody asks it for a name.
+"""
+
+from onnxgrad import train
+from onnxgrad.errors import CannotRun, InputError, InternalError, NotProved, OnnxgradError
+from onnxgrad.grad import (
+    GradientReport,
+    body,
+    check_gradient,
+    function_gradient,
+    gradient,
+    mark_checkpoints,
+    vjp,
+    vjp_all,
+    zero,
+)
+from onnxgrad.grad.checking.products import check_product
+from onnxgrad.grad.checkpoint import Checkpoint
+from onnxgrad.grad.forward import jvp
+from onnxgrad.grad.gradient_pass import GradientPass
+from onnxgrad.grad.jacobian import jacobian
+from onnxgrad.grad.second_order import hessian_vector_product
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.interop.given_back import to_graphsurgeon
+from onnxgrad.ir.load import load
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.save import save, to_proto
+from onnxgrad.ir.var import Var
+from onnxgrad.limits import LimitReached
+from onnxgrad.outlining.composites import outline_as
+from onnxgrad.passes.base import FamilyPass, Pass, RulePass, register
+from onnxgrad.pipeline.fixed_dims import fix_dims
+from onnxgrad.pipeline.optimize import Grown, RewriteRefuted
+from onnxgrad.report.convert_opset import convert_opset
+from onnxgrad.report.diff import Diff, diff
+from onnxgrad.report.extract import extract
+from onnxgrad.report.optimize import OptimizedModel, optimize
+from onnxgrad.report.summary import Summary, inspect
+from onnxgrad.report.weights import Weights, weights
+from onnxgrad.rewrite.combine import combine
+from onnxgrad.rewrite.context import PatternContext, rewrite_bindings, rewrite_call
+from onnxgrad.rewrite.pattern import Each, P, capture
+from onnxgrad.rewrite.trace import decline
+from onnxgrad.rewrite.worklist import rewrite
+from onnxgrad.testing import temporary_rules
+from onnxgrad.train import Trainer, training_step
+from onnxgrad.train.preview_training import LowerTraining
+from onnxgrad.verify import Report, RunFailed, Unsupported, verify
+from onnxgrad.verify.reference.own import kernel
+from onnxgrad.verify.running.libraries import custom_ops
+from onnxgrad.version import __version__
+
+__all__ = [
+    "BindingBlock",
+    "CannotRun",
+    "Checkpoint",
+    "Diff",
+    "Each",
+    "FamilyPass",
+    "GradientPass",
+    "GradientReport",
+    "Grown",
+    "InputError",
+    "InternalError",
+    "LimitReached",
+    "LowerTraining",
+    "NotProved",
+    "OnnxgradError",
+    "OptimizedModel",
+    "P",
+    "Pass",
+    "PatternContext",
+    "Report",
+    "RewriteRefuted",
+    "RulePass",
+    "RunFailed",
+    "Summary",
+    "Trainer",
+    "Unsupported",
+    "Var",
+    "Weights",
+    "__version__",
+    "body",
+    "capture",
+    "check_gradient",
+    "check_product",
+    "combine",
+    "convert_opset",
+    "custom_ops",
+    "decline",
+    "diff",
+    "emitting",
+    "extract",
+    "fix_dims",
+    "function_gradient",
+    "gradient",
+    "hessian_vector_product",
+    "inspect",
+    "jacobian",
+    "jvp",
+    "kernel",
+    "load",
+    "mark_checkpoints",
+    "op",
+    "optimize",
+    "outline_as",
+    "register",
+    "rewrite",
+    "rewrite_bindings",
+    "rewrite_call",
+    "save",
+    "temporary_rules",
+    "to_graphsurgeon",
+    "to_proto",
+    "train",
+    "training_step",
+    "verify",
+    "vjp",
+    "vjp_all",
+    "weights",
+    "zero",
+]

@@ -1,0 +1,81 @@
+"""`onnxgrad convert-opset`, and `optimize --target-opset`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+
+from tests.cli.conftest import Result
+from tests.helpers import ROOT, parse
+
+Run = Callable[..., Result]
+TEXT = "g (float[2,S] x) => (float[2] y) { y = ReduceSum <axes = [1], keepdims = 0> (x) }"
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    path = tmp_path / "old.onnx"
+    onnx.save(parse(TEXT, opset=12), path)
+    return path
+
+
+def opset_of(path: Path) -> int:
+    return int(onnx.load(path).opset_import[0].version)
+
+
+def test_converted_and_proved(run: Run, old: Path, tmp_path: Path) -> None:
+    out, report = tmp_path / "out.onnx", tmp_path / "r.json"
+    done = run("convert-opset", old, "--to", "23", "-o", out, "--json", report)
+    assert done.code == 0 and "equal on cpu" in done.out
+    assert opset_of(out) == 23
+    found = json.loads(report.read_text())
+    assert found["opset"] == 23 and found["proof"]["verdict"] == "equal"
+
+
+def test_back_again(run: Run, old: Path, tmp_path: Path) -> None:
+    new, back = tmp_path / "new.onnx", tmp_path / "back.onnx"
+    assert run("convert-opset", old, "--to", "21", "-o", new).code == 0
+    assert run("convert-opset", new, "--to", "12", "-o", back, "--no-verify").code == 0
+    node = onnx.load(back).graph.node[0]
+    assert {a.name for a in node.attribute} == {"axes", "keepdims"} and len(node.input) == 1
+
+
+@pytest.mark.parametrize("to", ["99", "5", "x"])
+def test_bad_opsets_are_one_line(run: Run, old: Path, tmp_path: Path, to: str) -> None:
+    done = run("convert-opset", old, "--to", to, "-o", tmp_path / "out.onnx")
+    assert done.code == 2 and done.err.count("\n") == 1 and not (tmp_path / "out.onnx").exists()
+
+
+def test_an_operator_that_cannot_is_named(run: Run, tmp_path: Path) -> None:
+    onnx.save(
+        parse("g (float[2] x) => (float[2] y) { y = Gelu (x) }", opset=20), tmp_path / "m.onnx"
+    )
+    done = run("convert-opset", tmp_path / "m.onnx", "--to", "18", "-o", tmp_path / "out.onnx")
+    assert (
+        done.code == 2
+        and "Gelu" in done.err
+        and "of opset 20 cannot be converted to 19" in done.err
+    )
+
+
+def test_optimize_may_use_newer_operators(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    done = run("optimize", ROOT / "models/llama.onnx", "--target-opset", "23", "-o", out)
+    assert done.code == 0 and "equal on cpu" in done.out
+    ops = [n.op_type for n in onnx.load(out).graph.node]
+    assert ops.count("Attention") == 12 and ops.count("RMSNormalization") == 25
+    told = tmp_path / "told.json"
+    run(
+        "optimize",
+        ROOT / "models/llama.onnx",
+        "--explain",
+        "--dry-run",
+        "--no-verify",
+        "--json",
+        told,
+    )
+    assert "Attention needs opset 23" in told.read_text(encoding="utf-8")

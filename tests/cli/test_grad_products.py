@@ -1,0 +1,84 @@
+"""`onnxgrad grad --jvp`, `--hvp`, `--jacobian`: written once a sample agrees with differences."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxgrad.verify.running.run import run as run_model
+from tests.cli.conftest import Result
+from tests.helpers import parse
+
+Run = Callable[..., Result]
+TEXT = """g (float[N,3] x) => (float[N,2] y, float loss)
+  <float[3,2] w = {1,-2, 0.5,0.3, -0.4,0.7}> { h = MatMul (x, w)  y = Tanh (h)
+  loss = ReduceSumSquare <keepdims = 0> (y) }"""
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> tuple[Path, Path]:
+    onnx.save(parse(TEXT), tmp_path / "m.onnx")
+    return tmp_path / "m.onnx", tmp_path / "o.onnx"
+
+
+@pytest.mark.parametrize(
+    ("words", "inputs", "outputs"),
+    [
+        (["--jvp", "--target", "y"], ["x", "x_tangent"], ["y", "loss", "y_tangent"]),
+        (["--hvp", "--target", "loss"], ["x", "x_tangent"], ["y", "loss", "x_grad", "x_hvp"]),
+        (["--jacobian", "--target", "y"], ["x"], ["y", "loss", "y_by_x"]),
+        (["--jacobian", "--target", "y", "--batched", "--mode", "forward"], ["x"],
+         ["y", "loss", "y_by_x"]),
+        (["--jvp", "--target", "y", "--names", "d_{}"], ["x", "d_x"], ["y", "loss", "d_y"]),
+    ],
+)  # fmt: skip
+def test_products(
+    run: Run, given: tuple[Path, Path], words: list[str], inputs: list[str], outputs: list[str]
+) -> None:
+    model, out = given
+    done = run("grad", model, "-o", out, "--wrt", "x", *words, "--json", "-")
+    assert done.code == 0, done.err
+    found, told = onnx.load(out), json.loads(done.out)
+    assert [v.name for v in found.graph.input] == inputs
+    assert [v.name for v in found.graph.output] == outputs
+    assert told["of"] == words[0][2:] and told["check"]["verdict"] == "agrees"
+    feeds = {n: np.ones((2, 3), np.float32) for n in inputs}
+    assert run_model(found, feeds).keys() == set(outputs)
+
+
+def test_a_wrong_rule_is_not_written(run: Run, given: tuple[Path, Path], tmp_path: Path) -> None:
+    model, out = given
+    plugin = tmp_path / "wrong.py"
+    plugin.write_text(
+        "from onnxgrad import vjp\nvjp('Tanh', lambda g, y, x: g * (1.1 - y * y), replace=True)\n"
+    )
+    words = ["grad", model, "-o", out, "--wrt", "x", "--target", "y", "--jacobian"]
+    done = run(*words, "--plugin", plugin)
+    assert done.code == 1 and "DIFFERS" in done.err and not out.exists()
+    done = run(*words, "--plugin", plugin, "--no-verify")
+    assert done.code == 0 and out.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--jvp", "--batched"], "--batched is for --jacobian"),
+        (["--hvp", "--mode", "forward"], "--mode is for --jacobian"),
+        (["--jvp", "--ste"], "--ste says nothing of --jvp"),
+        (["--hvp", "--checkpoint", "auto"], "--checkpoint says nothing of --hvp"),
+        (["--jacobian", "--seed", "input"], "--seed says nothing of --jacobian"),
+        (["--jvp", "--hvp"], "not allowed with argument"),
+        (["--jvp", "--target", "y", "--allow-empty", "q"], "--allow-empty q: no derivative by it"),
+    ],
+)
+def test_what_does_not_go_together(
+    run: Run, given: tuple[Path, Path], words: list[str], message: str
+) -> None:
+    model, out = given
+    done = run("grad", model, "-o", out, "--wrt", "x", *words)
+    assert done.code == 2 and message in done.err and done.err.count("\n") == 1

@@ -1,0 +1,111 @@
+"""A part of a model computes what the whole does there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxgrad
+from onnxgrad.cli.app import main
+from onnxgrad.errors import InputError
+from onnxgrad.ir.load import load
+from onnxgrad.report.extract import extract, proved
+from onnxgrad.verify.running.run import run
+from tests.helpers import parse
+
+TEXT = """g (float[N,3] x, float[N,2] z) => (float[N,2] y, float[N,2] u)
+  <float[3,2] w = {1,-2, 0.5,0.3, -0.4,0.7}> { h = MatMul (x, w)  t = Tanh (h)
+  e = Exp (t)  y = Mul (e, z)  u = Neg (t) }"""
+
+
+def names(model: onnx.ModelProto) -> tuple[list[str], list[str], list[str]]:
+    graph = model.graph
+    return ([v.name for v in graph.input], [v.name for v in graph.output],
+            [n.op_type for n in graph.node])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "left"),
+    [
+        (None, ["h"], (["x"], ["h"], ["MatMul"])),
+        (["t", "z"], ["y"], (["t", "z"], ["y"], ["Exp", "Mul"])),
+        (["z", "t"], ["y"], (["z", "t"], ["y"], ["Exp", "Mul"])),
+        (["h"], ["e", "u"], (["h"], ["e", "u"], ["Tanh", "Exp", "Neg"])),
+        (["x", "w"], ["h"], (["x", "w"], ["h"], ["MatMul"])),
+        (None, None, (["x", "z"], ["y", "u"], ["MatMul", "Tanh", "Exp", "Mul", "Neg"])),
+    ],
+)
+def test_the_part_between(
+    inputs: list[str] | None, outputs: list[str] | None, left: tuple[list[str], ...]
+) -> None:
+    part = extract(parse(TEXT), inputs, outputs)
+    onnx.checker.check_model(part, full_check=True)
+    assert names(part) == left
+    kept = [t.name for t in part.graph.initializer]
+    assert kept == (["w"] if "MatMul" in left[2] and "w" not in left[0] else [])
+
+
+def test_types_and_values() -> None:
+    part = extract(parse(TEXT), ["t", "z"], ["y"])
+    assert [str(v.type) for v in load(part).main.inputs] == ["f32[N,2]", "f32[N,2]"]
+    t = np.array([[0.1, -0.2]], np.float32)
+    assert np.allclose(run(part, {"t": t, "z": 2 * t})["y"], np.exp(t) * 2 * t)
+
+
+def test_a_value_read_inside_a_branch() -> None:
+    text = """g (float[2] x, bool c) => (float[2] y) { h = Exp (x)
+      y = If (c) <then_branch = t () => (float[2] a) { a = Relu (h) },
+                  else_branch = e () => (float[2] b) { b = Neg (h) }> }"""
+    part = extract(parse(text), ["h", "c"], ["y"])
+    assert names(part)[0] == ["h", "c"] and names(part)[2] == ["If"]
+
+
+def test_a_wrong_part_is_found_out() -> None:
+    wrong = load(parse(TEXT.replace("Exp", "Sin")))
+    assert not proved(parse(TEXT), wrong)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "message"),
+    [
+        (None, ["hh"], "output 'hh' is no value of the main graph"),
+        (["q"], ["y"], "input 'q' is no value of the main graph"),
+        (["t"], ["y"], "the outputs depend on 'z' as well, which is no input of the part"),
+        (["t"], ["t"], "'t' is asked for as input and as output"),
+        (["t", "t"], ["u"], "input 't' is asked for twice"),
+    ],
+)
+def test_what_cannot_be_cut_is_refused(
+    inputs: list[str] | None, outputs: list[str], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        extract(parse(TEXT), inputs, outputs)
+
+
+def test_the_kind_that_was_given_comes_back() -> None:
+    whole = load(parse(TEXT))
+    assert isinstance(extract(whole, None, ["h"]), type(whole))
+    assert len(whole.main.outputs) == 2  # and is not changed
+
+
+def test_a_packaged_model() -> None:
+    part = extract("models/training/mlp.onnx", None, ["linear_2"])
+    assert names(part)[1] == ["linear_2"]
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx.save(parse(TEXT), tmp_path / "m.onnx")
+    model, out = str(tmp_path / "m.onnx"), str(tmp_path / "o.onnx")
+    assert main(["extract", model, "-o", out, "--inputs", "t,z", "--outputs", "y"]) == 0
+    assert "5 → 2 nodes" in capsys.readouterr().out
+    assert names(onnx.load(out)) == (["t", "z"], ["y"], ["Exp", "Mul"])
+    assert main(["extract", model, "-o", out, "--outputs", "h", "--json", str(tmp_path / "j")]) == 0
+    assert json.loads((tmp_path / "j").read_text())["proof"]["verdict"] == "equal"
+    capsys.readouterr()
+    assert main(["extract", model, "-o", out, "--outputs", "hh"]) == 2
+    assert "output 'hh' is no value" in capsys.readouterr().err
+    assert onnxgrad.extract(model, outputs=["h"], verify=False).graph.node[0].op_type == "MatMul"
