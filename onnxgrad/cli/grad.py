@@ -27,7 +27,7 @@ from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.grad.function_gradient import add_function_gradient, check_function
 from onnxgrad.grad.marks import mark
 from onnxgrad.grad.opset import raise_opset
-from onnxgrad.ir.load import load, read_proto
+from onnxgrad.ir.load import load
 from onnxgrad.report.gradient import GradientMade, check_lines, nodes
 from onnxgrad.report.parts import heading
 from onnxgrad.verify.feeds.input_files import load_inputs
@@ -88,8 +88,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if not args.no_verify:
         require_runtime(args.provider)
     model = source(args.model)
-    if target is not None and target.exists() and isinstance(model, Path):
-        check_not_weights(target, read_proto(model), model.parent)
+    check_not_weights(target, model)
     try:
         started = time.perf_counter()
         with within_limits(args):

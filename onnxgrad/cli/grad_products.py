@@ -21,7 +21,7 @@ from onnxgrad.grad.forward import tangents
 from onnxgrad.grad.jacobian import jacobians
 from onnxgrad.grad.products import Products
 from onnxgrad.grad.second_order import hessian_products
-from onnxgrad.ir.load import load, read_proto
+from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
 from onnxgrad.report.gradient import check_lines, nodes
 from onnxgrad.report.parts import bytes_text, cell, heading, number, seconds_text
@@ -70,8 +70,7 @@ def write_products(
     if not args.no_verify:
         require_runtime(args.provider)
     model = source(args.model)
-    if target is not None and target.exists() and isinstance(model, Path):
-        check_not_weights(target, read_proto(model), model.parent)
+    check_not_weights(target, model)
     try:
         started = time.perf_counter()
         with within_limits(args), warnings.catch_warnings():

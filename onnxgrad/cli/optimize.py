@@ -24,7 +24,6 @@ from onnxgrad.cli.targets import (
 )
 from onnxgrad.cli.tuning_options import add_tuning, keep_decisions, tuning_of
 from onnxgrad.errors import InputError, OnnxgradError
-from onnxgrad.ir.load import read_proto
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.stats import stats_of
 from onnxgrad.laws.parallel.when_merging_pays import MERGE
@@ -272,7 +271,7 @@ def _rewrite(
     job: _Job, name: str, target: Path | None, outcome: Outcome, clock: Clock
 ) -> Optimized:
     args, steps = job.args, len(job.pipeline.passes)
-    model: Path | bytes | ModelProto = source(name)
+    opened = source(name)
     with job.out.progress("stdin" if name == STDIN else Path(name).name, steps) as advance:
         ran = 0
 
@@ -286,10 +285,10 @@ def _rewrite(
             advance(waiting or stage, None if waiting else ran)
             ran += 1
 
-        if target is not None and target.exists() and isinstance(model, Path):
-            check_not_weights(target, read_proto(model), model.parent)
+        check_not_weights(target, opened)
+        model: Path | bytes | ModelProto = opened
         if args.fix_dim:
-            model = fixed(model, dict(size_of(text, "--fix-dim") for text in args.fix_dim))
+            model = fixed(opened, dict(size_of(text, "--fix-dim") for text in args.fix_dim))
         pipeline = job.pipeline
         if job.tuning is not None:
             clock.switch("tune")

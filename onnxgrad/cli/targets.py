@@ -11,12 +11,11 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-import onnx
-
 from onnxgrad.cli.models import STDIN
 from onnxgrad.cli.output import stdout_for_data
 from onnxgrad.errors import InputError
 from onnxgrad.ir.files import is_stream, place_of
+from onnxgrad.ir.load import read_proto
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import save, to_bytes
 from onnxgrad.ir.weights import sources
@@ -119,11 +118,13 @@ def _refuse_taken(path: Path, models: Iterable[str]) -> None:
         )
 
 
-def check_not_weights(path: Path, proto: onnx.ModelProto, folder: Path | None) -> None:
-    """Raise InputError when a model reads its weights from `path`."""
-    if path.resolve() in sources(proto, folder):
+def check_not_weights(target: Path | None, model: Path | bytes) -> None:
+    """Raise InputError when `model` reads its weights from `target`."""
+    if target is None or not target.exists() or isinstance(model, bytes):
+        return
+    if target.resolve() in sources(read_proto(model), model.parent):
         raise InputError(
-            f"{path}: the model reads its weights from this file; choose another output"
+            f"{target}: the model reads its weights from this file; choose another output"
         )
 
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -22,15 +21,12 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir import domains
 from onnxgrad.ir.tensor_data import elements
 from onnxgrad.verify.reference.borrowed import borrow
-from onnxgrad.verify.reference.kernels import BOUNDED, CONTRACTIONS, KERNELS, Call, Unsupported
-from onnxgrad.verify.reference.order import scheduled
+from onnxgrad.verify.reference.kernels import CONTRACTIONS, KERNELS, Call, Unsupported
 from onnxgrad.verify.reference.own import OWN, call_own
+from onnxgrad.verify.reference.steps import Clock, Env, Graph, Run
 from onnxgrad.verify.values import Feeds, Value, attribute_value, bind, dense, type_of, widen
 
 __all__ = ["Reference", "Unsupported", "reference"]
-
-_Env: TypeAlias = dict[str, Any]
-_A = onnx.AttributeProto
 
 
 def reference(model: onnx.ModelProto, feeds: Feeds) -> dict[str, Value]:
@@ -42,169 +38,18 @@ def reference(model: onnx.ModelProto, feeds: Feeds) -> dict[str, Value]:
     return Reference(model).run(feeds)
 
 
-@dataclass
-class _Clock:
-    """The time budget of one run, and the perturbation (0: none) of what the operators
-    `jittered` compute.
-    """
-
-    deadline: float | None = None
-    seconds: float = 0.0
-    jitter: float = 0.0
-    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
-    jittered: Collection[str] = CONTRACTIONS
-
-    def check(self) -> None:
-        if self.deadline is not None and time.monotonic() > self.deadline:
-            raise Unsupported(f"over its budget of {self.seconds:.3g} s")
-
-    def perturb(self, value: Any, bounded: bool) -> Any:
-        if not isinstance(value, np.ndarray) or value.dtype != np.float64:
-            return value
-        moved = value * (1.0 + self.jitter * self.rng.uniform(-1.0, 1.0, value.shape))
-        if bounded and self.jittered is not CONTRACTIONS:
-            moved = moved + self.jitter * self.rng.uniform(-1.0, 1.0, value.shape)
-        return np.asarray(moved)
-
-
-_Run: TypeAlias = Callable[[Call, Sequence[Any], _Clock], "tuple[Any, ...]"]
-
-
-@dataclass
-class _Step:
-    """One node ready to run; `captured` names what its subgraphs read, `dead` what is dropped
-    after it.
-    """
-
-    call: Call
-    run: _Run
-    captured: tuple[str, ...]
-    dead: tuple[str, ...] = ()
-
-
-class _Graph:
-    """A graph, subgraph or function body, compiled to steps."""
-
-    def __init__(
-        self,
-        owner: Reference,
-        nodes: Iterable[onnx.NodeProto],
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        initial: _Env,
-        opsets: Mapping[str, int],
-    ) -> None:
-        self.owner = owner
-        self.opsets = opsets
-        self.inputs = tuple(inputs)
-        self.outputs = tuple(outputs)
-        self.initial = initial
-        self.steps = [self._step(node) for node in scheduled(list(nodes))]
-        known = {*self.inputs, *initial, ""}
-        needed: dict[str, None] = {}
-        for step in self.steps:
-            needed.update(
-                dict.fromkeys(n for n in (*step.call.inputs, *step.captured) if n not in known)
-            )
-            known.update(step.call.outputs)
-        needed.update(dict.fromkeys(n for n in self.outputs if n not in known))
-        self.captured = tuple(needed)
-        self._mark_dead()
-
-    def _mark_dead(self) -> None:
-        """Free every value after its last use: float64 needs twice the memory of the model as it
-        is.
-        """
-        live = {*self.outputs, ""}
-        for step in reversed(self.steps):
-            used = {*step.call.inputs, *step.captured, *step.call.outputs}
-            step.dead = tuple(used - live)
-            live |= used
-
-    def _step(self, node: onnx.NodeProto) -> _Step:
-        domain = domains.canonical(node.domain)
-        version = self.opsets.get(domain, self.opsets.get(node.domain, 1))
-        subgraphs: list[_Graph] = []
-        attributes = {a.name: self._attribute(a, subgraphs) for a in node.attribute}
-        self.owner.fill_defaults(domain, node.op_type, version, attributes)
-        call = Call(
-            node.op_type, domain, version, attributes, tuple(node.input), tuple(node.output)
-        )
-        captured = tuple(dict.fromkeys(name for graph in subgraphs for name in graph.captured))
-        return _Step(call, self.owner.implementation(node, call, self.opsets), captured)
-
-    def _attribute(self, attribute: onnx.AttributeProto, subgraphs: list[_Graph]) -> Any:
-        if attribute.type == _A.GRAPH:
-            subgraphs.append(self.owner.graph(attribute.g, self.opsets))
-            return subgraphs[-1]
-        return attribute_value(attribute)
-
-    def run(
-        self, arguments: Sequence[Any], outer: Mapping[str, Any], clock: _Clock
-    ) -> tuple[Any, ...]:
-        """Evaluate with positional arguments (missing ones are absent) and the values of the
-        enclosing scope.
-        """
-        env: _Env = {"": None, **self.initial}
-        for name in self.captured:
-            if name not in outer:
-                raise Unsupported(f"the value {name!r} is used but not defined")
-            env[name] = outer[name]
-        env.update(dict.fromkeys(self.inputs))
-        env.update(zip(self.inputs, arguments))
-        for step in self.steps:
-            clock.check()
-            for name, value in zip(step.call.outputs, _apply(step, env, clock)):
-                env[name] = value
-            for name in step.dead:
-                env.pop(name, None)
-        return tuple(env[name] for name in self.outputs)
-
-
-def _apply(step: _Step, env: _Env, clock: _Clock) -> Iterator[Any]:
-    """Run one node on the values of its scope."""
-    call = _with_bodies(step.call, env, clock)
-    where = f"{call.op_type} -> {call.outputs[0] if call.outputs else ''!r}"
-    try:
-        found = step.run(call, [env[name] for name in call.inputs], clock)
-    except Unsupported:
-        raise
-    except MemoryError as error:
-        raise Unsupported(f"{where}: out of memory") from error
-    # numpy on foreign shapes: whatever it raises, this node has no result
-    except Exception as error:
-        raise Unsupported(
-            f"{where}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        ) from error
-    if not clock.jitter or call.op_type not in clock.jittered:
-        return (widen(value) for value in found)
-    return (clock.perturb(widen(value), call.op_type in BOUNDED) for value in found)
-
-
-def _with_bodies(call: Call, env: _Env, clock: _Clock) -> Call:
-    """The call with its subgraphs as functions `body(*values)` over the scope's values."""
-    if not any(isinstance(value, _Graph) for value in call.attributes.values()):
-        return call
-
-    def close(graph: _Graph) -> Callable[..., tuple[Any, ...]]:
-        return lambda *arguments: graph.run(arguments, env, clock)
-
-    attributes = {k: close(v) if isinstance(v, _Graph) else v for k, v in call.attributes.items()}
-    return Call(call.op_type, call.domain, call.version, attributes, call.inputs, call.outputs)
-
-
-def _of_kernel(kernel: Callable[..., Any]) -> _Run:
-    def run(call: Call, values: Sequence[Any], clock: _Clock) -> tuple[Any, ...]:
+def _of_kernel(kernel: Callable[..., Any]) -> Run:
+    def run(call: Call, values: Sequence[Any], clock: Clock) -> tuple[Any, ...]:
         found = kernel(call, *values)
         return found if isinstance(found, tuple) else (found,)
 
     return run
 
 
-def _of_own(function: Callable[..., Any]) -> _Run:
+def _of_own(function: Callable[..., Any]) -> Run:
     """An operator of the user's own."""
 
-    def run(call: Call, values: Sequence[Any], clock: _Clock) -> tuple[Any, ...]:
+    def run(call: Call, values: Sequence[Any], clock: Clock) -> tuple[Any, ...]:
         outputs = max((i for i, name in enumerate(call.outputs, 1) if name), default=0)
         return tuple(call_own(function, outputs, list(values), call.attributes))
 
@@ -229,9 +74,9 @@ class _Function:
         self.node = node
         self.opsets = {**opsets, **domains.versions(function.opset_import)}
         self.defaults = defaults
-        self.graph: _Graph | None = None
+        self.graph: Graph | None = None
 
-    def __call__(self, call: Call, values: Sequence[Any], clock: _Clock) -> tuple[Any, ...]:
+    def __call__(self, call: Call, values: Sequence[Any], clock: Clock) -> tuple[Any, ...]:
         if self.graph is None:
             function = self.function
             bound = {
@@ -239,7 +84,7 @@ class _Function:
                 **{a.name: a for a in (*function.attribute_proto, *self.node.attribute)},
             }
             nodes = [bind(node, bound) for node in function.node]
-            self.graph = _Graph(self.owner, nodes, function.input, function.output, {}, self.opsets)
+            self.graph = Graph(self.owner, nodes, function.input, function.output, {}, self.opsets)
         return self.graph.run(values, {}, clock)
 
 
@@ -282,16 +127,16 @@ class Reference:
         deadline = None if seconds is None else time.monotonic() + seconds
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            clock = _Clock(deadline, seconds or 0.0, jitter, np.random.default_rng(seed), jittered)
+            clock = Clock(deadline, seconds or 0.0, jitter, np.random.default_rng(seed), jittered)
             found = graph.run(arguments, {}, clock)
         return dict(zip(graph.outputs, found))
 
-    def graph(self, graph: onnx.GraphProto, opsets: Mapping[str, int]) -> _Graph:
+    def graph(self, graph: onnx.GraphProto, opsets: Mapping[str, int]) -> Graph:
         """Compile a graph or subgraph."""
-        initial: _Env = {t.name: widen(elements(t)) for t in graph.initializer}
+        initial: Env = {t.name: widen(elements(t)) for t in graph.initializer}
         initial |= {t.values.name: dense(t) for t in graph.sparse_initializer}
         inputs, outputs = [v.name for v in graph.input], [v.name for v in graph.output]
-        return _Graph(self, graph.node, inputs, outputs, initial, opsets)
+        return Graph(self, graph.node, inputs, outputs, initial, opsets)
 
     def defaults(self, domain: str, op_type: str, version: int) -> dict[str, onnx.AttributeProto]:
         """The default attributes of an operator's schema; none for an unknown operator."""
@@ -315,7 +160,7 @@ class Reference:
             if name not in attributes:
                 attributes[name] = attribute_value(default)
 
-    def implementation(self, node: onnx.NodeProto, call: Call, opsets: Mapping[str, int]) -> _Run:
+    def implementation(self, node: onnx.NodeProto, call: Call, opsets: Mapping[str, int]) -> Run:
         """What runs a node; raises Unsupported for an operator that nothing implements."""
         own = self.functions.get((node.domain, node.op_type, node.overload))
         if own is not None:
@@ -325,7 +170,7 @@ class Reference:
         kernel = KERNELS.get((call.domain, call.op_type)) or borrow(node, call, opsets)
         return _of_kernel(kernel) if kernel is not None else self._from_schema(node, call, opsets)
 
-    def _from_schema(self, node: onnx.NodeProto, call: Call, opsets: Mapping[str, int]) -> _Run:
+    def _from_schema(self, node: onnx.NodeProto, call: Call, opsets: Mapping[str, int]) -> Run:
         try:
             # Typed Any: onnx's stubs lack the schema's function members.
             schema: Any = onnx.defs.get_schema(call.op_type, call.version, call.domain)
@@ -340,7 +185,7 @@ class Reference:
             name = f"{call.domain or 'ai.onnx'}::{call.op_type}"
             raise Unsupported(f"the operator {name} has no reference implementation")
 
-        def expand(call: Call, values: Sequence[Any], clock: _Clock) -> tuple[Any, ...]:
+        def expand(call: Call, values: Sequence[Any], clock: Clock) -> tuple[Any, ...]:
             """The body depends on the operands' types, so it is built when they are known."""
             types = [type_of(value).SerializeToString() for value in values]
             body = onnx.FunctionProto()

@@ -1,0 +1,184 @@
+"""A graph as steps that are run one after the other: what each needs, and when its operands go."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import onnx
+
+from onnxgrad.ir import domains
+from onnxgrad.verify.reference.kernels import BOUNDED, CONTRACTIONS, Call, Unsupported
+from onnxgrad.verify.reference.order import scheduled
+from onnxgrad.verify.values import attribute_value, widen
+
+Env: TypeAlias = dict[str, Any]
+_A = onnx.AttributeProto
+
+
+@dataclass
+class Clock:
+    """The time budget of one run, and the perturbation (0: none) of what the operators
+    `jittered` compute.
+    """
+
+    deadline: float | None = None
+    seconds: float = 0.0
+    jitter: float = 0.0
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    jittered: Collection[str] = CONTRACTIONS
+
+    def check(self) -> None:
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            raise Unsupported(f"over its budget of {self.seconds:.3g} s")
+
+    def perturb(self, value: Any, bounded: bool) -> Any:
+        if not isinstance(value, np.ndarray) or value.dtype != np.float64:
+            return value
+        moved = value * (1.0 + self.jitter * self.rng.uniform(-1.0, 1.0, value.shape))
+        if bounded and self.jittered is not CONTRACTIONS:
+            moved = moved + self.jitter * self.rng.uniform(-1.0, 1.0, value.shape)
+        return np.asarray(moved)
+
+
+Run: TypeAlias = Callable[[Call, Sequence[Any], Clock], "tuple[Any, ...]"]
+
+
+class Compiler(Protocol):
+    """Who knows the model around a graph: its functions, its opsets' schemas."""
+
+    def graph(self, graph: onnx.GraphProto, opsets: Mapping[str, int]) -> Graph: ...
+
+    def fill_defaults(
+        self, domain: str, op_type: str, version: int, attributes: dict[str, Any]
+    ) -> None: ...
+
+    def implementation(
+        self, node: onnx.NodeProto, call: Call, opsets: Mapping[str, int]
+    ) -> Run: ...
+
+
+@dataclass
+class Step:
+    """One node ready to run; `captured` names what its subgraphs read, `dead` what is dropped
+    after it.
+    """
+
+    call: Call
+    run: Run
+    captured: tuple[str, ...]
+    dead: tuple[str, ...] = ()
+
+
+class Graph:
+    """A graph, subgraph or function body, compiled to steps."""
+
+    def __init__(
+        self,
+        owner: Compiler,
+        nodes: Iterable[onnx.NodeProto],
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        initial: Env,
+        opsets: Mapping[str, int],
+    ) -> None:
+        self.owner = owner
+        self.opsets = opsets
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self.initial = initial
+        self.steps = [self._step(node) for node in scheduled(list(nodes))]
+        known = {*self.inputs, *initial, ""}
+        needed: dict[str, None] = {}
+        for step in self.steps:
+            needed.update(
+                dict.fromkeys(n for n in (*step.call.inputs, *step.captured) if n not in known)
+            )
+            known.update(step.call.outputs)
+        needed.update(dict.fromkeys(n for n in self.outputs if n not in known))
+        self.captured = tuple(needed)
+        self._mark_dead()
+
+    def _mark_dead(self) -> None:
+        """Free every value after its last use: float64 needs twice the memory of the model as it
+        is.
+        """
+        live = {*self.outputs, ""}
+        for step in reversed(self.steps):
+            used = {*step.call.inputs, *step.captured, *step.call.outputs}
+            step.dead = tuple(used - live)
+            live |= used
+
+    def _step(self, node: onnx.NodeProto) -> Step:
+        domain = domains.canonical(node.domain)
+        version = self.opsets.get(domain, self.opsets.get(node.domain, 1))
+        subgraphs: list[Graph] = []
+        attributes = {a.name: self._attribute(a, subgraphs) for a in node.attribute}
+        self.owner.fill_defaults(domain, node.op_type, version, attributes)
+        call = Call(
+            node.op_type, domain, version, attributes, tuple(node.input), tuple(node.output)
+        )
+        captured = tuple(dict.fromkeys(name for graph in subgraphs for name in graph.captured))
+        return Step(call, self.owner.implementation(node, call, self.opsets), captured)
+
+    def _attribute(self, attribute: onnx.AttributeProto, subgraphs: list[Graph]) -> Any:
+        if attribute.type == _A.GRAPH:
+            subgraphs.append(self.owner.graph(attribute.g, self.opsets))
+            return subgraphs[-1]
+        return attribute_value(attribute)
+
+    def run(
+        self, arguments: Sequence[Any], outer: Mapping[str, Any], clock: Clock
+    ) -> tuple[Any, ...]:
+        """Evaluate with positional arguments (missing ones are absent) and the values of the
+        enclosing scope.
+        """
+        env: Env = {"": None, **self.initial}
+        for name in self.captured:
+            if name not in outer:
+                raise Unsupported(f"the value {name!r} is used but not defined")
+            env[name] = outer[name]
+        env.update(dict.fromkeys(self.inputs))
+        env.update(zip(self.inputs, arguments))
+        for step in self.steps:
+            clock.check()
+            for name, value in zip(step.call.outputs, _apply(step, env, clock)):
+                env[name] = value
+            for name in step.dead:
+                env.pop(name, None)
+        return tuple(env[name] for name in self.outputs)
+
+
+def _apply(step: Step, env: Env, clock: Clock) -> Iterator[Any]:
+    """Run one node on the values of its scope."""
+    call = _with_bodies(step.call, env, clock)
+    where = f"{call.op_type} -> {call.outputs[0] if call.outputs else ''!r}"
+    try:
+        found = step.run(call, [env[name] for name in call.inputs], clock)
+    except Unsupported:
+        raise
+    except MemoryError as error:
+        raise Unsupported(f"{where}: out of memory") from error
+    # numpy on foreign shapes: whatever it raises, this node has no result
+    except Exception as error:
+        raise Unsupported(
+            f"{where}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        ) from error
+    if not clock.jitter or call.op_type not in clock.jittered:
+        return (widen(value) for value in found)
+    return (clock.perturb(widen(value), call.op_type in BOUNDED) for value in found)
+
+
+def _with_bodies(call: Call, env: Env, clock: Clock) -> Call:
+    """The call with its subgraphs as functions `body(*values)` over the scope's values."""
+    if not any(isinstance(value, Graph) for value in call.attributes.values()):
+        return call
+
+    def close(graph: Graph) -> Callable[..., tuple[Any, ...]]:
+        return lambda *arguments: graph.run(arguments, env, clock)
+
+    attributes = {k: close(v) if isinstance(v, Graph) else v for k, v in call.attributes.items()}
+    return Call(call.op_type, call.domain, call.version, attributes, call.inputs, call.outputs)
