@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxgrad.cli.models import named, shown, source
-from onnxgrad.cli.options import natural, require_runtime
+from onnxgrad.cli.options import add_custom_ops, natural, require_runtime
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.parser import complaint
 from onnxgrad.cli.targets import target_of, write_model
@@ -43,6 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("run")
+    add_custom_ops(group)
     group.add_argument(
         "--data", required=True, metavar="NPZ", help="arrays by the names of the batch's inputs"
     )

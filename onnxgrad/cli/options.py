@@ -29,10 +29,7 @@ def add_running(parser: argparse.ArgumentParser, title: str) -> argparse._Argume
         help=".npz, .npy or .pb with values to run on, or a folder of input_*.pb; default: "
              "generated values",
     )  # fmt: skip
-    group.add_argument(
-        "--custom-ops", action="append", default=[], metavar="LIB.so",
-        help="a library of custom operators for onnxruntime; it runs with your rights",
-    )  # fmt: skip
+    add_custom_ops(group)
     group.add_argument(
         "--dim",
         action="append",
@@ -45,6 +42,14 @@ def add_running(parser: argparse.ArgumentParser, title: str) -> argparse._Argume
         "--threads", type=_threads, default=1, metavar="N", help="of onnxruntime (default: 1)"
     )
     return group
+
+
+def add_custom_ops(group: argparse._ArgumentGroup) -> None:
+    """The option of every command that has onnxruntime run something."""
+    group.add_argument(
+        "--custom-ops", action="append", default=[], metavar="LIB.so",
+        help="a library of custom operators for onnxruntime; it runs with your rights",
+    )  # fmt: skip
 
 
 def running_options(args: argparse.Namespace) -> dict[str, Any]:

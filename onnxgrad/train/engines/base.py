@@ -19,6 +19,7 @@ from onnxgrad.ir.save import to_bytes
 from onnxgrad.ir.types import Array
 from onnxgrad.train.manifest import Fed
 from onnxgrad.train.step import TrainingStep
+from onnxgrad.verify.running.libraries import register
 from onnxgrad.verify.running.session import PROVIDER_OPTIONS, PROVIDERS, RuntimeMissing
 
 P = ParamSpec("P")
@@ -134,6 +135,7 @@ def open_session(program: Program, provider: str, threads: int | None) -> Any:
     options.enable_mem_pattern = False
     if threads is not None:
         options.intra_op_num_threads = threads
+    register(options)
     wanted: list[Any] = [(PROVIDERS[provider], PROVIDER_OPTIONS[provider])]
     if provider != "cpu":
         wanted.append(PROVIDERS["cpu"])

@@ -13,7 +13,7 @@ import numpy as np
 
 from onnxgrad.errors import InputError
 from onnxgrad.limits import SECONDS, current
-from onnxgrad.verify.running.libraries import LIBRARIES
+from onnxgrad.verify.running.libraries import LIBRARIES, cannot_load
 from onnxgrad.verify.running.model_source import Model, sendable, source_of
 from onnxgrad.verify.running.onnxruntime_sessions import CACHED_SESSIONS
 from onnxgrad.verify.running.pool import held
@@ -204,10 +204,7 @@ def open_session(
     with _held(provider) as child:
         info = _ask(child, timeout, "load", "open", key, sendable(payload), config)
     if "library" in info:
-        raise InputError(
-            f"onnxruntime cannot load the custom operators of {info['library']}: "
-            f"{_plain_words(info['why'])}"
-        )
+        raise cannot_load(info["library"], _plain_words(info["why"]))
     if "missing" in info:
         raise InputError(_how_to_get(info["missing"], info["available"]))
     placement = info["placement"]

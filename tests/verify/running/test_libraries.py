@@ -87,6 +87,26 @@ def test_the_operators_of_onnxruntime_extensions(
     assert code("bench", model, "--rounds", "2", "--seconds", "0.1") == 0
 
 
+def test_a_model_with_them_is_trained() -> None:
+    """Needs the package onnxruntime-extensions."""
+    extensions = pytest.importorskip("onnxruntime_extensions")
+    exec(PLUGIN, {})
+    custom_ops(extensions.get_library_path())
+    step = onnxgrad.training_step(parse(INVERSE), "mse", onnxgrad.train.SGD(lr=300.0), "e")
+    eye = np.eye(3, dtype=np.float32)
+    batch = {"x": eye, "target": eye}
+    losses = onnxgrad.Trainer(step).fit([batch] * 5).losses
+    assert losses == sorted(losses, reverse=True) and losses[-1] < 0.99 * losses[0]
+
+
+def test_training_refuses_what_is_no_library(tmp_path: Path) -> None:
+    (tmp_path / "no.so").write_text("no library")
+    step = onnxgrad.training_step("models/training/mlp.onnx", "loss")
+    custom_ops(tmp_path / "no.so")
+    with pytest.raises(InputError, match=r"cannot load the custom operators of .*no\.so"):
+        onnxgrad.Trainer(step)
+
+
 def _headers() -> Path | None:
     """Where onnxruntime_c_api.h lies: onnxruntime's wheels have none."""
     given = os.environ.get("ONNXRUNTIME_INCLUDE")
