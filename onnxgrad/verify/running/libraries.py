@@ -18,8 +18,8 @@ def custom_ops(path: str | os.PathLike[str]) -> None:
     training.
 
     It is native code, which runs with your rights: in child processes, and in this one for a
-    `Trainer`. `onnxgrad.temporary_rules` forgets it. Raises InputError for a file that is not there; one that onnxruntime cannot load is
-    refused when a model runs.
+    `Trainer`. `onnxgrad.temporary_rules` forgets it. Raises InputError for a file that is not
+    there; one that onnxruntime cannot load is refused when a model runs.
     """
     found = Path(path).absolute()
     if not found.is_file():
