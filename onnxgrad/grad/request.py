@@ -59,11 +59,18 @@ def find_targets(block: BindingBlock, target: Target, *, scalar: bool) -> list[V
         if scalar and v.shape != ():
             seed = option("--seed input", 'seed="input"')
             raise InputError(
-                f"target '{v.name}' is {v.type}, not a scalar: reduce it to one, or give its "
+                f"target '{v.name}' is {v.type}, not a scalar: {_to_a_scalar(v)}, or give its "
                 f"adjoint as an input with {seed}"
             )
         found[v] = None
     return list(found)
+
+
+def _to_a_scalar(v: Var) -> str:
+    """What there is to do with a target of several elements."""
+    if not v.rank:
+        return "reduce it to one"
+    return f"name a part, such as '{v.name}[{':,' if v.rank > 1 else ''}0]', which is summed"
 
 
 def _outputs(block: BindingBlock) -> str:

@@ -4,8 +4,9 @@
 
 The model is models/gpt2.onnx, 12 layers as transformers exports them, narrow and with random
 weights. Its "text" has 20 of its 300 words, each of which says which comes next. `lora` puts A and
-B of rank 8 beside each matrix of attention, feed-forward net and head (Hu et al., "LoRA", 2021);
-only these are trained. Merged into the matrices they give the same outputs. FOLDER gets
+B of rank 8 beside each matrix of attention, feed-forward net, table of words (the file calls it
+lm_head, as the two are tied) and head, the product node_linear (Hu et al., "LoRA", 2021); only
+these are trained. Merged into the matrices they give the same outputs. FOLDER gets
 adapters.safetensors, which holds only them, and merged.onnx.
 """
 
@@ -31,7 +32,7 @@ def text(count, seed):
 
 
 def main(folder=None, epochs=4):
-    model = train.lora(onnx.load(MODEL), "*.attn.*,*.mlp.*,*.lm_head.*", rank=8)
+    model = train.lora(onnx.load(MODEL), "*.attn.*,*.mlp.*,*.lm_head.*,node_linear", rank=8)
     loss = train.SequenceCrossEntropy("logits", target="input_ids")
     trainer = Trainer(training_step(model, loss, train.AdamW(), "*.lora_*"), rate=0.01)
     held_out = text(64, seed=2)

@@ -100,7 +100,10 @@ ERRORS = [
     ({"target": "sum"}, "target 'sum' is no value of the model"),
     ({"target": 3}, "target index 3 is out of range"),
     ({"target": -4}, "target index -4 is out of range"),
-    ({"target": 0}, "target 'h' is f32[2,4], not a scalar"),
+    (
+        {"target": 0},
+        "target 'h' is f32[2,4], not a scalar: name a part, such as 'h[:,0]', which is summed, or",
+    ),
     ({"target": "k"}, "target 'k' is i64[2], not a floating-point tensor"),
     ({"target": ["s", "s"]}, "target 's' is given twice"),
     ({"target": []}, "no target given"),
