@@ -1,5 +1,9 @@
 """Better and differentiated ONNX files, proved by running them in onnxruntime.
 
+`onnxgrad help` in a shell (or `python -m onnxgrad help`) lists the topics of the documentation, and
+`onnxgrad help TOPIC` prints one. `help(onnxgrad.optimize)` shows a function with an example;
+`gradient`, `verify`, `training_step`, `rewrite` and `vjp` are others to begin with.
+
 The public names stand in `surface`, which takes a quarter of a second to import: they come with the
 first one asked for (PEP 562), so that `import onnxgrad` and `onnxgrad --help` do not wait for them.
 """

@@ -33,6 +33,7 @@ LAYERS = [
     "testing",
     "report",
     "surface",
+    "help",
     "cli",
     "__init__",
     "__main__",

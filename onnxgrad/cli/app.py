@@ -40,6 +40,7 @@ COMMANDS = {
     "passes": "the passes with their laws and options, and the presets",
     "ops": "how the gradient of each operator is formed",
     "doctor": "what is installed here, and which providers really run",
+    "help": "the documentation by topic, with examples that run as they stand",
 }
 
 PIPE_CLOSED = 141  # what a shell reports for a program that SIGPIPE ended
@@ -68,7 +69,7 @@ def _outcome(words: Sequence[str], verbose: bool) -> int:
     """Run one command and turn whatever comes of it into an exit code."""
     args = None
     try:
-        args = _parser(words).parse_args(words)
+        args = parser_for(words).parse_args(words)
         code: int = import_module("onnxgrad.cli.command").carry_out(args)
         _flush()
         return code
@@ -141,7 +142,7 @@ def _flush() -> None:
         raise
 
 
-def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+def parser_for(words: Sequence[str]) -> argparse.ArgumentParser:
     """The parser, with the options of the commands that `words` may call."""
     parser = Parser(
         prog="onnxgrad", description="Better and differentiated ONNX files, proved by running them."

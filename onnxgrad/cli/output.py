@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rich.console import Console
+from rich.markdown import Markdown
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.theme import Theme
 
 from onnxgrad.cli.parser import complaint
 from onnxgrad.errors import InputError
@@ -20,6 +22,7 @@ from onnxgrad.ir.files import write_whole
 from onnxgrad.report.parts import Part, clean
 from onnxgrad.report.rendering import WIDTH, rich_of
 
+_LINE = 100  # columns of running text, on terminals that have more
 _PATIENCE = 1.0  # seconds of work before a progress bar appears
 
 
@@ -100,6 +103,16 @@ class Output:
         """Print text as it is, however wide."""
         if not self._silent:
             print(clean(text), file=self.results.file)
+
+    def markdown(self, text: str) -> None:
+        """Print Markdown: rendered on a terminal, as it is elsewhere."""
+        if not self.results.is_terminal:
+            self.text(text.rstrip("\n"))
+        elif not self._silent:
+            # the terminal's own colours, on its own background
+            rendered = Markdown(text, code_theme="ansi_dark", hyperlinks=False)
+            with self.results.use_theme(Theme({"markdown.code": "cyan"})):
+                self.results.print(rendered, width=min(self.results.width, _LINE))
 
     def json(self, data: dict[str, Any]) -> None:
         """Write `data` where --json says, whole or not at all."""

@@ -1,0 +1,51 @@
+"""The documentation: a page of Markdown for each topic, beside this module.
+
+`onnxgrad help TOPIC` prints them, `scripts/build_site.py` makes a site of them, and
+`tests/test_pages.py` runs every command and every Python block that stands in them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from importlib.resources import files
+
+from onnxgrad.errors import InputError
+
+# in the order of reading
+TOPICS = (
+    "start", "recipes", "proof", "gradients", "training", "laws", "rules", "hostile", "faq",
+    "coming-from",
+)  # fmt: skip
+_FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+_LINK = re.compile(r"\[[^\]\n]+\]\(([\w-]+)\.md\)")
+
+
+def source(topic: str) -> str:
+    """A page as it is written, with links between files. Raises InputError for an unknown topic."""
+    if topic not in TOPICS:
+        raise InputError(f"no topic '{topic}': {_hint(topic)}")
+    return files(__name__).joinpath(f"{topic}.md").read_text(encoding="utf-8")
+
+
+def page(topic: str) -> str:
+    """A page for a terminal, where a link is a command. Raises InputError for an unknown topic."""
+    return _LINK.sub(r"`onnxgrad help \1`", source(topic))
+
+
+def headings(topic: str) -> list[str]:
+    """The title of a page and of its sections. Raises InputError for an unknown topic."""
+    return _HEADING.findall(_FENCED.sub("", source(topic)))
+
+
+def _hint(word: str) -> str:
+    """What somebody may have meant who asked for `word`."""
+    near = difflib.get_close_matches(word, TOPICS, 1)
+    if near:
+        return f"did you mean '{near[0]}'?"
+    for topic in TOPICS:
+        for heading in headings(topic):
+            if word.lower() in heading.lower():
+                return f"'{heading}' stands in `onnxgrad help {topic}`"
+    return f"there are {', '.join(TOPICS)}"

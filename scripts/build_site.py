@@ -1,0 +1,183 @@
+"""The documentation as a site of static pages: README, the topics of `onnxgrad help`, the
+documents of the repository.
+
+    python scripts/build_site.py FOLDER
+
+Needs markdown-it-py, which the extra `docs` names (rich brings it too). Every link between the
+pages, and every heading that one points to, is looked up: what is not there ends the build with a
+line that says where it is written. The pages load nothing from elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import html
+import posixpath
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from onnxgrad.help import TOPICS
+
+ROOT = Path(__file__).resolve().parents[1]
+GUIDE = [f"onnxgrad/help/{topic}.md" for topic in TOPICS]
+REPOSITORY = [
+    "ARCHITECTURE.md", "CONTRIBUTING.md", "ORIGINS.md", "SECURITY.md", "CHANGELOG.md",
+    "onnxgrad/grad/OPERATORS.md", "models/README.md", "models/training/README.md",
+]  # fmt: skip
+SOURCES = ["README.md", *GUIDE, *REPOSITORY]
+STYLE = ROOT / "scripts" / "site.css"
+
+
+class BadLink(Exception):
+    """A link to a page, a heading or a file that is not there."""
+
+
+@dataclass
+class Page:
+    """A page: where it is written, what it is called in the site, its tokens and its headings."""
+
+    source: str
+    name: str
+    tokens: list[Token]
+    title: str = ""
+    anchors: set[str] = field(default_factory=set)
+
+
+def name_of(source: str) -> str:
+    """The file of a page in the site, all in one folder."""
+    path = Path(source)
+    if source == "README.md":
+        return "index.html"
+    stem = f"{path.parent.name}-models" if path.stem == "README" else path.stem.lower()
+    return f"{stem.removeprefix('models-')}.html"
+
+
+def slug(text: str) -> str:
+    """The anchor of a heading, as forges make it."""
+    return re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-")
+
+
+def read(source: str, parser: MarkdownIt) -> Page:
+    """Parse a page and give its headings anchors."""
+    text = (ROOT / source).read_text(encoding="utf-8")
+    page = Page(source, name_of(source), parser.parse(text))
+    for opening, inline in zip(page.tokens, page.tokens[1:]):
+        if opening.type != "heading_open":
+            continue
+        words = "".join(t.content for t in inline.children or ())
+        page.title = page.title or words
+        anchor = slug(words)
+        if anchor in page.anchors:
+            anchor = f"{anchor}-{len(page.anchors)}"
+        page.anchors.add(anchor)
+        opening.attrSet("id", anchor)
+    return page
+
+
+def links(tokens: list[Token]) -> Iterator[tuple[Token, str]]:
+    """Every token with an address that may point into the site, with the name of that attribute."""
+    for token in tokens:
+        yield from links(token.children or [])
+        for attribute in ("href", "src"):
+            address = token.attrGet(attribute)
+            if address and not re.match(r"[a-z]+:", str(address)):
+                yield token, attribute
+
+
+def resolve(page: Page, pages: dict[str, Page]) -> set[str]:
+    """Make a page's links point into the site; the files that it needs beside the pages.
+
+    Raises BadLink.
+    """
+    files = set()
+    for token, attribute in links(page.tokens):
+        address = str(token.attrGet(attribute))
+        path, _, anchor = address.partition("#")
+        source = (
+            posixpath.normpath(posixpath.join(posixpath.dirname(page.source), path))
+            if path
+            else page.source
+        )
+        if source in pages:
+            if anchor and anchor not in pages[source].anchors:
+                raise BadLink(f"{page.source}: no heading '{anchor}' in {source}")
+            token.attrSet(attribute, pages[source].name + (f"#{anchor}" if anchor else ""))
+        elif (ROOT / source).is_file():
+            files.add(source)
+            token.attrSet(attribute, f"files/{Path(source).name}")
+        else:
+            raise BadLink(f"{page.source}: {address} is not there")
+    return files
+
+
+def navigation(current: Page, pages: dict[str, Page]) -> str:
+    """The list of all pages."""
+    parts = []
+    for title, sources in (
+        ("Start", ["README.md"]),
+        ("Topics", GUIDE),
+        ("The repository", REPOSITORY),
+    ):
+        items = []
+        for source in sources:
+            page = pages[source]
+            here = ' aria-current="page"' if page is current else ""
+            items.append(f'<li><a href="{page.name}"{here}>{html.escape(page.title)}</a></li>')
+        parts.append(f"<p>{title}</p><ul>{''.join(items)}</ul>")
+    return f"<nav>{''.join(parts)}</nav>"
+
+
+def rendered(page: Page, pages: dict[str, Page], parser: MarkdownIt) -> str:
+    """The whole page as HTML."""
+    body = parser.renderer.render(page.tokens, parser.options, {})
+    body = body.replace("<table>", '<div class="table"><table>').replace(
+        "</table>", "</table></div>"
+    )
+    title = page.title if page.title == "onnxgrad" else f"{page.title} - onnxgrad"
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{html.escape(title)}</title><link rel="stylesheet" href="style.css"></head>
+<body><div class="page">{navigation(page, pages)}<main>{body}</main></div></body></html>
+"""
+
+
+def build(folder: Path) -> list[str]:
+    """Write the site into `folder`; the names of its pages. Raises BadLink, and then writes
+    nothing.
+    """
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
+    pages = {source: read(source, parser) for source in SOURCES}
+    files = set().union(*(resolve(page, pages) for page in pages.values()))
+    (folder / "files").mkdir(parents=True, exist_ok=True)
+    shutil.copy(STYLE, folder / "style.css")
+    for source in sorted(files):
+        shutil.copy(ROOT / source, folder / "files")
+    for page in pages.values():
+        (folder / page.name).write_text(rendered(page, pages, parser), encoding="utf-8")
+    return [page.name for page in pages.values()]
+
+
+def main() -> int:
+    """Build the site; 1 for a link to what is not there."""
+    arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    arguments.add_argument("folder", type=Path, metavar="FOLDER", help="where the site is written")
+    folder = arguments.parse_args().folder
+    try:
+        names = build(folder)
+    except BadLink as error:
+        print(f"build_site: {error}", file=sys.stderr)
+        return 1
+    print(f"{len(names)} pages in {folder}, beginning with {folder / names[0]}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

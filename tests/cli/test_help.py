@@ -1,0 +1,64 @@
+"""`onnxgrad help`: topics, pages, commands, and what is said of a word that is neither."""
+
+from __future__ import annotations
+
+import json
+import pydoc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import onnxgrad
+from onnxgrad.help import TOPICS, headings, page, source
+from tests.cli.conftest import Result
+from tests.helpers import ROOT
+
+Run = Callable[..., Result]
+
+
+def test_every_page_is_a_topic() -> None:
+    pages = {p.stem for p in (ROOT / "onnxgrad" / "help").glob("*.md")}
+    assert pages == set(TOPICS) and len(TOPICS) == len(pages)
+    assert all(source(t).startswith(f"# {headings(t)[0]}\n") for t in TOPICS)
+
+
+def test_the_list_of_topics(run: Run, tmp_path: Path) -> None:
+    done = run("help", "--json", tmp_path / "topics.json")
+    assert done.code == 0 and not done.err
+    assert all(f"{topic} " in done.out and headings(topic)[0] in done.out for topic in TOPICS)
+    assert list(json.loads((tmp_path / "topics.json").read_text())["topics"]) == list(TOPICS)
+
+
+def test_a_page_is_itself_in_a_pipe_and_rendered_on_a_terminal(run: Run) -> None:
+    piped = run("help", "proof")
+    assert piped.code == 0 and piped.out == page("proof") and "# Proof and tolerances" in piped.out
+    rendered = run("help", "proof", "--color", "always")
+    assert "\x1b[" in rendered.out and "# Proof" not in rendered.out
+    assert run("help", "proof", "-q").out == ""
+
+
+def test_links_are_commands_in_a_terminal(run: Run) -> None:
+    assert "[proof](proof.md)" in source("start")
+    assert "`onnxgrad help proof`" in run("help", "start").out
+
+
+def test_a_command_shows_its_options(run: Run) -> None:
+    assert run("help", "optimize").out == run("optimize", "--help").out != ""
+
+
+@pytest.mark.parametrize(
+    ("word", "answer"),
+    [
+        ("gradient", "did you mean 'gradients'?"),
+        ("onnxslim", "'onnxslim' stands in `onnxgrad help coming-from`"),
+        ("xyz", "there are start, "),
+    ],
+)
+def test_an_unknown_topic(run: Run, word: str, answer: str) -> None:
+    done = run("help", word)
+    assert done.code == 2 and done.out == "" and answer in done.err and len(done.lines) == 1
+
+
+def test_python_points_there() -> None:
+    assert "onnxgrad help TOPIC" in pydoc.render_doc(onnxgrad)

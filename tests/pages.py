@@ -1,0 +1,79 @@
+"""Runs what stands in a page of Markdown: its Python and its commands, in order, as one session.
+
+- A block of Python is executed; one whose first line is `# NAME.py` is written to that file instead, for commands and for
+  later blocks that import it, as are blocks of TOML, YAML or JSON that begin with `# NAME`.
+- In a block of shell a line that begins with `$ ` is a command; what follows is what it prints, with `...` for anything,
+  and with times and rounding errors as this machine has them. A command prints whatever it likes where nothing follows.
+- `# exit code N` behind a command is how it ends, else 0.
+"""
+
+from __future__ import annotations
+
+import doctest
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+NAMED = re.compile(r"\A# ([\w.-]+\.(?:py|toml|yaml|yml|json))\b[^\n]*\n")
+EXIT_CODE = re.compile(r"\s+# exit code (\d+)$")
+# what the machine decides: rounding errors and where the worst of them is, times, sizes in memory
+OF_THE_MACHINE = [
+    (re.compile(r"\S+\[[\d, ]*\]: \S+ → \S+"), "PLACE"),
+    (re.compile(r"\b\d+(\.\d+)?e[+-]\d+"), "ERROR"),
+    (re.compile(r"\b\d[\d,.]* (ms|s)\b"), "TIME"),
+    (re.compile("─+"), "RULE"),
+]
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of a page, what it prints there, and its exit code."""
+
+    words: tuple[str, ...]
+    output: str
+    code: int
+
+
+def commands(block: str) -> Iterator[Command]:
+    """The commands of one block of shell."""
+    line, output = "", []
+    for text in [*block.splitlines(), "$ "]:
+        if not text.startswith("$ "):
+            output.append(text)
+            continue
+        if line:
+            code = EXIT_CODE.search(line)
+            words = tuple(shlex.split(line[: code.start()] if code else line))
+            yield Command(words, "\n".join(output), int(code[1]) if code else 0)
+        line, output = text[2:], []
+
+
+def same_text(shown: str, printed: str) -> bool:
+    """Whether a command printed what its page shows."""
+    for pattern, word in OF_THE_MACHINE:
+        shown, printed = pattern.sub(word, shown), pattern.sub(word, printed)
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    return doctest.OutputChecker().check_output(f"{shown}\n", f"{printed}\n", flags)
+
+
+def run_page(text: str, name: str, call: Callable[..., tuple[int, str]]) -> int:
+    """Run a page in the current folder; `call(*words)` runs a command of ours. How much ran."""
+    names: dict[str, object] = {"__name__": name}
+    count = 0
+    for language, block in FENCED.findall(text):
+        if named := NAMED.match(block):
+            Path(named[1]).write_text(block, encoding="utf-8")
+        elif language == "python":
+            exec(compile(block, name, "exec"), names)
+            count += 1
+        elif language == "sh":
+            for command in commands(block):
+                assert command.words[0] == "onnxgrad", command
+                code, printed = call(*command.words[1:])
+                assert code == command.code, (command, printed)
+                assert not command.output or same_text(command.output, printed), (command, printed)
+                count += 1
+    return count

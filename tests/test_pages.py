@@ -1,0 +1,67 @@
+"""Every command and every Python block of the documentation runs, and prints what stands there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from onnxgrad import temporary_rules
+from onnxgrad.cli.app import main
+from onnxgrad.help import TOPICS, source
+from tests.helpers import ROOT
+from tests.pages import Command, commands, run_page, same_text
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A folder of its own that has the repository's models, and from which Python imports."""
+    (tmp_path / "models").symlink_to(ROOT / "models")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if Path(getattr(sys.modules[name], "__file__", None) or "/").is_relative_to(tmp_path):
+            del sys.modules[name]
+
+
+SLOW = {"faq"}  # reduces a model, which takes many proofs
+
+
+@pytest.mark.usefixtures("session")
+@pytest.mark.parametrize(
+    "topic", [pytest.param(t, marks=pytest.mark.slow) if t in SLOW else t for t in TOPICS]
+)
+def test_page(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def call(*words: str) -> tuple[int, str]:
+        capsys.readouterr()
+        with temporary_rules():  # as in a process of its own
+            code = main(words)
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
+
+    assert run_page(source(topic), f"{topic}.md", call) > 0
+
+
+def test_the_reader_of_commands() -> None:
+    block = "pip install x\n$ onnxgrad a 'b c'   # exit code 1\none\n...\n$ onnxgrad d\n"
+    assert list(commands(block)) == [
+        Command(("onnxgrad", "a", "b c"), "one\n...", 1),
+        Command(("onnxgrad", "d"), "", 0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "same"),
+    [
+        ("a ... c", "a b  c", True),
+        ("nodes 12", "nodes 13", False),
+        ("12 ms, 1.0e-7", "9.5 ms, 3.1e-08", True),
+        ("y[0, 1]: 0.5 → 0.6 done", "y[7]: 1e-3 → 2 done", True),
+    ],
+)
+def test_the_comparison(shown: str, printed: str, same: bool) -> None:
+    assert same_text(shown, printed) is same
