@@ -24,7 +24,7 @@ HOMES: dict[str, dict[str, str]] = {
         "cli/train_step": "cli/test_fit", "cli/training_options": "cli/test_fit",
         "report/training": "cli/test_fit", "report/tuning": "cli/test_tuning_options",
         "cli/extract": "report/test_extract",
-        "cli/limit_options": "cli/test_bad_input",
+        "verify/running/own_process": "cli/test_bad_input",
         "cli/models": "cli/test_bad_input", "cli/options": "cli/test_bad_input", "cli/targets": "cli/test_optimize",
         "report/optimized": "cli/test_optimize", "report/proof": "cli/test_verify", "verify/blame": "cli/test_bad_input",
     },
@@ -90,6 +90,10 @@ HOMES: dict[str, dict[str, str]] = {
         "grad/rules/normalization/batch_normalization": "grad/rules/normalization/test_layer_normalization",
         "grad/rules/onnxruntime/normalization": "grad/rules/onnxruntime/test_fused",
         "grad/rules/recurrent/lstm": "grad/rules/recurrent/test_rnn",
+    },
+    "what only a whole run of `onnxgrad ci` shows to work": {
+        "pipeline/ci/measure": "cli/test_ci", "pipeline/ci/outcome": "cli/test_ci", "pipeline/ci/work": "cli/test_ci",
+        "report/ci": "cli/test_ci",
     },
     "parts of one proof, which only a whole one shows to work": {
         "verify/account": "verify/test_proof", "verify/float64_leg": "verify/test_proof",

@@ -25,6 +25,7 @@ from onnxgrad.wording import on_the_command_line
 
 COMMANDS = {
     "optimize": "rewrite a model into a smaller equal one, and prove that it is equal",
+    "ci": "the models of a recipe optimised, proved, held to what is required and to the lock",
     "grad": "the gradient of a model as a plain ONNX graph, checked against differences",
     "check-grad": "compare a model's gradient with central differences, value by value",
     "train-step": "a training step as a folder of plain ONNX files: loss, gradient and update",

@@ -137,7 +137,7 @@ def optimize_program(
     options.setdefault("float64_exact", not trace.rounded)
     tell("prove")
     with _original(program) as original:
-        with _runnable(program) as candidate:
+        with runnable(program) as candidate:
             try:
                 report = verify(_stated(pipeline, original, trace, options), candidate, **options)
             except CannotRun as error:
@@ -204,7 +204,7 @@ def _stated(
 
 
 @contextlib.contextmanager
-def _runnable(program: Program) -> Iterator[ModelProto | Path]:
+def runnable(program: Program) -> Iterator[ModelProto | Path]:
     """The program as onnxruntime can load it: weights in external files need a file of the model
     beside them.
     """
@@ -234,7 +234,7 @@ def _culprit(
     def good(n: int) -> bool:
         try:
             program, trace = rewritten(n)
-            with _runnable(program) as candidate:
+            with runnable(program) as candidate:
                 stated = _stated(pipeline, original, trace, options)
                 return verify(stated, candidate, **options).verdict != DIFFERENT
         except RunFailed:

@@ -1,13 +1,26 @@
-"""What a recipe requires of the result: how often operators may stand in it."""
+"""What a recipe requires of the result: bounds on what is known of it (`pipeline.facts`).
+
+MatMul = 72                     # as often as that; "MatMul+Gemm" counts both
+nodes = "<= 1500"
+bytes = "<= -10%"               # of the model as it was given: at least a tenth less
+memory = "<= 200MB"             # at the peak of a run
+parameters = "<= baseline"      # of the lock that `onnxgrad ci` keeps; or "<= baseline +5%"
+latency = "<= 0.9"              # CPU time over the input's; or "<= 1.1 of models/old.onnx"
+opset = "<= 17"
+interface = "== baseline"
+legs = ["float64", "onnxruntime"]   # of the proof, which must have run in full
+"""
 
 from __future__ import annotations
 
 import difflib
 import functools
+import math
 import operator
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx
@@ -15,12 +28,128 @@ import onnx
 from onnxgrad.errors import InputError
 from onnxgrad.ir.domains import full_name
 from onnxgrad.ir.program import Program
+from onnxgrad.limits import read_size
+from onnxgrad.pipeline.facts import INPUT, Facts
+from onnxgrad.verify import Report
+from onnxgrad.verify.proof import LEGS
 
-_COMPARE: dict[str, Callable[[int, int], bool]] = {
+BASELINE = "baseline"
+# what a requirement may speak of beside counts of operators
+SIZES = ("bytes", "memory")
+QUANTITIES = ("nodes", "parameters", *SIZES, "opset", "latency", "interface", "legs")
+# what is measured by running models, which `onnxgrad ci` does
+MEASURED = ("latency", "memory")
+
+_COMPARE: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "<": operator.lt,
     ">": operator.gt,
 }  # fmt: skip
-_REQUIREMENT = re.compile(r"\s*(<=|>=|==|!=|<|>)\s*([0-9]{1,18})\s*")
+_BOUND = re.compile(
+    r"\s*(?P<sign><=|>=|==|!=|<|>)\s*"
+    r"(?:(?P<base>baseline|input)?\s*(?P<percent>[+-]\s*\d{1,9}(?:\.\d{1,9})?)\s*%"
+    r"|(?P<alone>baseline|input)"
+    r"|(?P<number>\d{1,18}(?:\.\d{1,9})?)\s*(?P<unit>(?:[kmgt]i?)?b|[kmgt]i?)?"
+    r"(?:\s+of\s+(?P<of>\S.*?))?)\s*",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """`sign` `number`, or with a `base` (input, baseline) 1 + `number` times what that has; `of`
+    the file that a ratio is to; `names`: the legs that are wanted.
+    """
+
+    sign: str = "=="
+    number: float = 0.0
+    base: str = ""
+    of: str = ""
+    names: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if self.names:
+            return ", ".join(self.names)
+        if not self.base:
+            return f"{self.sign} {self.number:.15g}{f' of {self.of}' if self.of else ''}"
+        percent = f"{100 * self.number:+.9g}%" if self.number else ""
+        base = "" if self.base == INPUT and percent else self.base
+        return f"{self.sign} {' '.join(filter(None, (base, percent)))}"
+
+
+@dataclass(frozen=True)
+class Held:
+    """One requirement and what came of it: the `value` found, the `limit` that the bound comes to
+    (both None where they are not numbers, or not known), and `why` it does not hold.
+    """
+
+    name: str
+    bound: str
+    value: float | None
+    limit: float | None
+    held: bool
+    why: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON's types."""
+        value = self.value
+        finite = value is None or math.isfinite(value)
+        return {**vars(self), "value": value if finite else str(value)}
+
+
+def bound_of(name: str, text: Any) -> Bound:
+    """The bound that a recipe writes for a quantity: text such as "<=164", a number that must be
+    met, or a list of legs. Raises InputError.
+    """
+    if name == "legs":
+        return _legs(text)
+    if isinstance(text, int) and not isinstance(text, bool):
+        return Bound("==", text)
+    match = _BOUND.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise InputError(
+            f"cannot read the requirement {repr(text)[:80]} of '{name}': write a number or such as "
+            '"<=164", "<= -10%" (of the input), "<= baseline"'
+        )
+    bound = _bound(match)
+    wrong = _misfit(name, bound, match)
+    if wrong:
+        raise InputError(f"cannot hold '{name}' to {text!r}: {wrong}")
+    return bound
+
+
+def _legs(names: Any) -> Bound:
+    if not isinstance(names, list) or not names or not all(n in LEGS for n in names):
+        raise InputError(
+            f"'legs' cannot be {repr(names)[:80]}: write a list of {', '.join(map(repr, LEGS))}"
+        )
+    return Bound(names=tuple(names))
+
+
+def _bound(match: re.Match[str]) -> Bound:
+    sign, alone, percent = match["sign"], match["alone"], match["percent"]
+    if alone:
+        return Bound(sign, base=alone.lower())
+    if percent:
+        share = float(percent.replace(" ", "")) / 100
+        return Bound(sign, share, base=(match["base"] or INPUT).lower())
+    unit = match["unit"]
+    number = read_size(match["number"] + unit) if unit else float(match["number"])
+    return Bound(sign, number, of=match["of"] or "")
+
+
+def _misfit(name: str, bound: Bound, match: re.Match[str]) -> str:
+    """What is wrong with such a bound on this quantity; else empty."""
+    if name == "interface" and (bound.base != BASELINE or bound.number or bound.sign != "=="):
+        return 'write interface = "== baseline"'
+    if match["unit"] and name not in SIZES:
+        return f"only {' and '.join(SIZES)} have a unit"
+    if bound.of and name != "latency":
+        return "only latency is a ratio to another model"
+    if not bound.base and name != "latency" and bound.number != int(bound.number):
+        return "a whole number is wanted"
+    if bound.base == INPUT and bound.number < -1:
+        return "nothing is less than nothing"
+    return ""
 
 
 def operators_of(program: Program) -> set[str]:
@@ -34,14 +163,15 @@ def unknown_operator(required: Iterable[str], known: set[str], *, others: bool =
     """What is wrong with the first of the `required` counts of operators that neither a schema has
     nor `known`; else empty. With `others` those of a domain without schemas pass.
     """
-    for name in (op.strip() for key in required if key != "nodes" for op in key.split("+")):
+    counts = (key for key in required if key not in QUANTITIES)
+    for name in (op.strip() for key in counts for op in key.split("+")):
         if (
             name in known
             or name in _schemas()
             or (others and name.rpartition("::")[0] not in _domains())
         ):
             continue
-        near = difflib.get_close_matches(name, sorted({*known, *_schemas()}), 1)
+        near = difflib.get_close_matches(name, sorted({*known, *_schemas(), *QUANTITIES}), 1)
         hint = f"; did you mean '{near[0]}'?" if near else ""
         return f"require names '{name}', which is no operator of the standard or of the model{hint}"
     return ""
@@ -56,23 +186,104 @@ def _domains() -> set[str]:
     return {name.rpartition("::")[0] for name in _schemas()}
 
 
-def miss(program: Program, name: str, text: Any) -> str | None:
-    """What is wrong with a count: of an operator, of several joined by +, or of all nodes."""
-    sign, number = requirement(text)
-    counts = Counter(
-        full_name(b.domain, b.op) for block in program.blocks() for b in block.bindings
+def hold(
+    name: str,
+    bound: Bound,
+    result: Facts,
+    given: Facts,
+    *,
+    baseline: Facts | None = None,
+    proof: Report | None = None,
+) -> Held:
+    """Whether the `result` keeps a bound; `given` is the model before it was rewritten."""
+    missing = Held(name, str(bound), None, None, held=False)
+    if name == "legs":
+        gaps = _gaps(bound.names, proof)
+        return replace(missing, held=not gaps, why=gaps)
+    if bound.base == BASELINE and baseline is None:
+        return replace(missing, why="there is no baseline of it: run `onnxgrad ci --update`")
+    if name == "interface":
+        same = baseline is not None and _interface(result) == _interface(baseline)
+        return replace(missing, held=same, why="" if same else "inputs or outputs changed")
+    value = _value(result, name)
+    if value is None:
+        return replace(missing, why="it could not be measured")
+    base = {INPUT: given, BASELINE: baseline}.get(bound.base)
+    reference = 1.0 if base is None else _reference(base, name, bound)
+    if reference is None or (
+        bound.base == BASELINE and not _comparable(result, baseline or result)
+    ):
+        return replace(missing, value=value, why=f"the {bound.base} has no such value")
+    limit = bound.number if base is None else reference * (1 + bound.number)
+    if _COMPARE[bound.sign](value, limit):
+        return Held(name, str(bound), value, limit, held=True)
+    return Held(name, str(bound), value, limit, False, _missed(name, bound, value, limit))
+
+
+def _missed(name: str, bound: Bound, value: float, limit: float) -> str:
+    comes_to = f" ({limit:,.10g})" if bound.base else ""
+    return f"{value:,.10g} {name}, not {bound}{comes_to}"
+
+
+def _gaps(wanted: Iterable[str], proof: Report | None) -> str:
+    if proof is None:
+        return "nothing was proved"
+    return "; ".join(
+        proof.legs[name].gap if name in proof.legs else f"{name} leg was not asked for"
+        for name in wanted
+        if name not in proof.legs or proof.legs[name].gap
     )
-    found = counts.total() if name == "nodes" else sum(counts[op.strip()] for op in name.split("+"))
-    return None if _COMPARE[sign](found, number) else f"{found} {name}, not {sign} {number}"
 
 
-def requirement(text: Any) -> tuple[str, int]:
-    """The comparison and the number of `"<=164"`, or of a number that must be met. Raises
-    InputError.
+def _interface(facts: Facts) -> list[list[tuple[str, str]]]:
+    """Names and types in their order."""
+    return [list(facts.inputs.items()), list(facts.outputs.items())]
+
+
+def _reference(base: Facts, name: str, bound: Bound) -> float | None:
+    if name == "latency" and bound.base == INPUT:
+        return 1.0  # the input's ratio to itself
+    return _value(base, name)
+
+
+def _comparable(result: Facts, base: Facts) -> bool:
+    """Whether two latencies are ratios to the same model."""
+    return (
+        result.latency is None
+        or base.latency is None
+        or result.latency.against == base.latency.against
+    )
+
+
+def _value(facts: Facts, name: str) -> float | None:
+    if name == "latency":
+        return None if facts.latency is None else facts.latency.ratio
+    if name == "opset":
+        return facts.opset.get("ai.onnx", 0)
+    if name in QUANTITIES:
+        found: float | None = getattr(facts, name)
+        return found
+    counts = Counter(facts.operators)
+    return sum(counts[op.strip()] for op in name.split("+"))
+
+
+def left_to_ci(required: Mapping[str, Any]) -> list[str]:
+    """The requirements that only `onnxgrad ci` holds: they need a baseline, or measuring."""
+    return [
+        name
+        for name, text in required.items()
+        if name in MEASURED or bound_of(name, text).base == BASELINE
+    ]
+
+
+def within_tolerance(options: Mapping[str, Any], proof: Report | None) -> list[Held]:
+    """Whether every difference keeps `verify.tolerance`, of the largest value; nothing without
+    it, or without a proof.
     """
-    if isinstance(text, int) and not isinstance(text, bool):
-        return "==", text
-    match = _REQUIREMENT.fullmatch(text) if isinstance(text, str) else None
-    if match is None:
-        raise InputError(f'cannot read the requirement {text!r}: write a number or such as "<=164"')
-    return match[1], int(match[2])
+    limit = options.get("verify.tolerance")
+    if limit is None or proof is None:
+        return []
+    worst = max((d.rel for d in proof.differences), default=0.0)
+    why = f"a difference of {worst:.2e} of max, tolerance = {limit:g}"
+    held = worst <= limit
+    return [Held("tolerance", f"<= {limit:g}", worst, float(limit), held, "" if held else why)]

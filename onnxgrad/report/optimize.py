@@ -15,13 +15,13 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.stats import stats_of
 from onnxgrad.limits import limited
-from onnxgrad.passes.inline import Inline
 from onnxgrad.pipeline.fixed_dims import fixed
-from onnxgrad.pipeline.instruments import PrintAfter, leave_out
+from onnxgrad.pipeline.instruments import PrintAfter
 from onnxgrad.pipeline.optimize import optimize_program
 from onnxgrad.pipeline.own_laws import Law
 from onnxgrad.pipeline.pipeline import Pass, Pipeline
 from onnxgrad.pipeline.recipe import OPTIONS, Recipe, find
+from onnxgrad.pipeline.recipe_options import pipeline_of, proof_of
 from onnxgrad.report.optimized import Clock, Outcome
 from onnxgrad.report.parts import Part
 from onnxgrad.report.rendering import Rendered
@@ -153,7 +153,7 @@ def optimize(
     chosen = _chosen(said, followed, name)
     with limited(chosen.get("verify.timeout"), chosen.get("verify.max_memory")):
         job = _Job(
-            model, name, chosen, followed, _pipeline(chosen, inline), Tuning.of(tune), fix_dims
+            model, name, chosen, followed, pipeline_of(chosen, inline), Tuning.of(tune), fix_dims
         )
         done = _optimized(job, max_rewrites, explain, print_after)
     return done if report else done.model
@@ -174,7 +174,7 @@ class _Job:
     @property
     def proof(self) -> dict[str, Any]:
         """The options of the proof."""
-        return {k: self.chosen[f"verify.{k}"] for k in _OF_PROOF if f"verify.{k}" in self.chosen}
+        return proof_of(self.chosen)
 
     def on_read(self, program: Program) -> None:
         """Raises InputError for what can be refused before any work."""
@@ -193,22 +193,6 @@ def _chosen(said: Mapping[str, Any], recipe: Recipe | None, name: str) -> dict[s
         known = ", ".join(map(repr, _PROOFS))
         raise InputError(f"verify={found['verify.run']!r}: choose one of {known}")
     return {key: value for key, value in found.items() if key in OPTIONS}
-
-
-def _pipeline(chosen: Mapping[str, Any], inline: Sequence[str]) -> Pipeline:
-    made = Pipeline.of(
-        chosen.get("preset", "default"),
-        chosen.get("passes"),
-        merge=chosen.get("merge", "auto"),
-        provider=chosen.get("verify.provider", "cpu"),
-        target_opset=chosen.get("target_opset"),
-    )
-    if inline:
-        made = Pipeline((Inline(names=" ".join(inline)), *made.passes))
-    return leave_out(made, chosen.get("without", ()))
-
-
-_OF_PROOF = ("provider", "dims", "seeds", "legs", "threads", "inputs", "allow_empty")
 
 
 def _optimized(

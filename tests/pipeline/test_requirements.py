@@ -2,49 +2,181 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import onnxgrad
 from onnxgrad.errors import InputError
-from onnxgrad.pipeline.requirements import miss, operators_of, requirement, unknown_operator
+from onnxgrad.pipeline.facts import Facts, Latency, facts_of
+from onnxgrad.pipeline.requirements import (
+    Held,
+    bound_of,
+    hold,
+    left_to_ci,
+    operators_of,
+    unknown_operator,
+    within_tolerance,
+)
+from onnxgrad.verify import Report, verify
 from tests.helpers import parse
 
-PROGRAM = onnxgrad.load(
-    parse("""<ir_version: 10, opset_import: ["": 20, "d": 1]> g (float[2,2] x) => (float[2,2] y) {
+MODEL = parse("""<ir_version: 10, opset_import: ["": 20, "d": 1]> g (float[2,2] x) => (float[2,2] y) {
       a = MatMul(x, x) b = MatMul(a, x) y = d.f(b) }
       <domain: "d", opset_import: ["": 20]> f (p) => (q) { q = Tanh(p) }""")
-)
+PROGRAM = onnxgrad.load(MODEL)
+RESULT = facts_of(PROGRAM, PROGRAM.proto)
+# a model twice as large, and one that somebody said yes to
+GIVEN = replace(RESULT, operators={"MatMul": 8}, bytes=2 * RESULT.bytes, memory=1000)
+BASELINE = replace(RESULT, parameters=10, latency=Latency("input", 0.5, 0.4, 0.6))
+TIMED = replace(RESULT, memory=900, latency=Latency("input", 0.8, 0.7, 0.9))
+
+
+def held(name: str, text: object, result: Facts = RESULT, **known: object) -> Held:
+    return hold(name, bound_of(name, text), result, GIVEN, **known)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("MatMul", 2, None),
+        ("MatMul", 2, ""),
         ("MatMul", "<=1", "2 MatMul, not <= 1"),
-        ("MatMul + Tanh", "== 3", None),
+        ("MatMul + Tanh", "== 3", ""),
         ("MatMul+Tanh", "<3", "3 MatMul+Tanh, not < 3"),
-        ("nodes", ">=4", None),
+        ("nodes", ">=4", ""),
+        ("nodes", "<= -50%", ""),
+        ("nodes", "<= -60%", "4 nodes, not <= -60% (3.2)"),
+        ("nodes", "< input", ""),
         ("d::f", "!=1", "1 d::f, not != 1"),
+        ("opset", "<= 20", ""),
+        ("opset", "<= 17", "20 opset, not <= 17"),
+        ("parameters", 0, ""),
+        ("bytes", "<= -50%", ""),
+        ("bytes", "<= 10kB", ""),
+        ("bytes", "<= input - 51 %", "is filled in below"),
     ],
 )
-def test_counts(name: str, text: int | str, words: str | None) -> None:
-    assert miss(PROGRAM, name, text) == words
+def test_counts(name: str, text: int | str, words: str) -> None:
+    found = held(name, text)
+    if words.startswith("is filled"):
+        words = f"{RESULT.bytes} bytes, not <= -51% ({GIVEN.bytes * 0.49:,.10g})"
+    assert found.why == words and found.held == (not words)
+
+
+def test_the_value_and_what_the_bound_comes_to_are_known() -> None:
+    found = held("bytes", "<= +10%")
+    assert found.bound == "<= +10%" and found.value == RESULT.bytes
+    assert found.limit == pytest.approx(2.2 * RESULT.bytes)
+    assert found.to_dict()["held"] is True
+
+
+def test_the_baseline() -> None:
+    assert "there is no baseline of it" in held("nodes", "<= baseline").why
+    assert held("nodes", "<= baseline", baseline=BASELINE).held
+    assert not held("nodes", "< baseline", baseline=BASELINE).held
+    assert held("nodes", "< baseline +5%", baseline=BASELINE).held
+    assert held("parameters", "<= baseline -100%", baseline=BASELINE).limit == 0
+    assert held("interface", "== baseline", baseline=BASELINE).held
+    other = replace(BASELINE, outputs={"z": "f32[2,2]"})
+    assert held("interface", "== baseline", baseline=other).why == "inputs or outputs changed"
+
+
+def test_what_is_measured() -> None:
+    assert held("latency", "<= 0.9").why == "it could not be measured"
+    assert held("latency", "<= 0.9", TIMED).held
+    assert held("latency", "<= -10%", TIMED).held and not held("latency", "<= -25%", TIMED).held
+    assert not held("latency", "<= baseline", TIMED, baseline=BASELINE).held
+    assert held("latency", "<= baseline +60%", TIMED, baseline=BASELINE).held
+    assert held("memory", "<= -10%", TIMED).held and held("memory", "< 1 kB", TIMED).held
+    assert held("memory", "<= baseline", TIMED, baseline=BASELINE).why == (
+        "the baseline has no such value"
+    )
+
+
+def test_ratios_to_two_models_are_not_compared() -> None:
+    other = replace(TIMED, latency=Latency("old.onnx", 0.4, 0.4, 0.4))
+    assert held("latency", "<= 1.1 of old.onnx", other).held
+    found = held("latency", "<= baseline", other, baseline=BASELINE)
+    assert not found.held and found.why == "the baseline has no such value"
+
+
+def test_the_legs_of_the_proof() -> None:
+    proof = verify(PROGRAM, MODEL, legs=["onnxruntime"])
+    assert held("legs", ["onnxruntime"], proof=proof).held
+    found = held("legs", ["float64", "onnxruntime"], proof=proof)
+    assert not found.held and "float64 leg" in found.why
+    assert held("legs", ["onnxruntime"]).why == "nothing was proved"
+
+
+def test_the_tolerance_of_the_proof() -> None:
+    proof: Report = verify(PROGRAM, MODEL)
+    assert (
+        within_tolerance({}, proof) == [] and within_tolerance({"verify.tolerance": 1}, None) == []
+    )
+    (found,) = within_tolerance({"verify.tolerance": 0}, proof)
+    assert found.held and found.value == 0
+    (found,) = within_tolerance({"verify.tolerance": -1.0}, proof)
+    assert found.why == "a difference of 0.00e+00 of max, tolerance = -1"
 
 
 def test_unknown_operators() -> None:
     known = operators_of(PROGRAM)
     assert known == {"MatMul", "Tanh", "d::f"}
-    assert unknown_operator(["nodes", "d::f + MatMul", "Gemm"], known) == ""
+    assert unknown_operator(["nodes", "bytes", "d::f + MatMul", "Gemm"], known) == ""
     assert "'Gem', which is no operator" in unknown_operator(["MatMul+Gem"], known)
     assert "did you mean 'MatMul'" in unknown_operator(["MatMull"], known)
+    assert "did you mean 'parameters'" in unknown_operator(["parameter"], known)
     assert (
         unknown_operator(["own::g"], known)
         and unknown_operator(["own::g"], known, others=True) == ""
     )
 
 
-def test_requirements_as_text() -> None:
-    assert requirement(3) == ("==", 3) and requirement(" <= 164 ") == ("<=", 164)
-    for text in ("164", "<= 1.5", True, 1.5, None):
-        with pytest.raises(InputError, match="cannot read the requirement"):
-            requirement(text)
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (3, "== 3"),
+        (" <= 164 ", "<= 164"),
+        ("<= -10%", "<= -10%"),
+        ("<=+2.5 %", "<= +2.5%"),
+        ("<= input", "<= input"),
+        ("< Baseline", "< baseline"),
+        ("<= baseline + 5%", "<= baseline +5%"),
+    ],
+)
+def test_bounds_as_text(text: object, shown: str) -> None:
+    assert str(bound_of("bytes", text)) == shown
+
+
+def test_sizes_have_units() -> None:
+    assert bound_of("memory", "<= 1.5 MiB").number == 1.5 * 2**20
+    assert bound_of("bytes", "<= 10MB").number == 10**7
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("nodes", "164", "cannot read the requirement"),
+        ("nodes", "<= 1.5", "a whole number is wanted"),
+        ("nodes", True, "cannot read the requirement"),
+        ("nodes", 1.5, "cannot read the requirement"),
+        ("nodes", None, "cannot read the requirement"),
+        ("nodes", "<= 90%", "cannot read the requirement"),
+        ("nodes", "<= 10kB", "only bytes and memory have a unit"),
+        ("bytes", "<= 10 of old.onnx", "only latency is a ratio"),
+        ("bytes", "<= -110%", "nothing is less than nothing"),
+        ("interface", "<= 3", 'write interface = "== baseline"'),
+        ("interface", "<= baseline", 'write interface = "== baseline"'),
+        ("legs", "float64", "write a list of 'float64'"),
+        ("legs", [], "write a list"),
+        ("legs", ["left"], "write a list"),
+    ],
+)
+def test_bounds_that_have_no_meaning(name: str, text: object, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        bound_of(name, text)
+
+
+def test_what_only_ci_holds() -> None:
+    required = {"nodes": "<= baseline", "bytes": "<= -1%", "latency": "<= 1", "memory": "<= 1GB"}
+    assert left_to_ci(required) == ["nodes", "latency", "memory"]

@@ -127,6 +127,22 @@ class Session:
         found = self._ask(timeout, "time", _all_plain(feeds), count)
         return cast("list[tuple[float, float]]", found)
 
+    def peak_memory(self, feeds: Feeds, *, timeout: float = SECONDS) -> int | None:
+        """Bytes that loading the model and one run take at most, in a process of its own, beyond
+        what onnxruntime takes without a model; None on systems that do not tell. Raises RunFailed.
+        """
+        child = Child(self.provider)
+        try:
+            _ask(child, timeout, "load", "versions")  # imports onnxruntime
+            before = child.resident()
+            payload, config = sendable(self._payload), dict(self._config)
+            _ask(child, timeout, "load", "open", self._key, payload, config)
+            _ask(child, timeout, "run", "time", self._key, _all_plain(feeds), 1)
+            peak = child.peak()
+        finally:
+            child.kill()
+        return max(peak - before, 0) if peak else None
+
     def _ask(self, timeout: float, verb: str, *arguments: Any) -> Any:
         """One request about this session, which the child opens first where it is not open (any
         more).

@@ -1,0 +1,137 @@
+"""`onnxgrad ci`: every model of a recipe optimised, proved, held to what is required, and compared
+with the lock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+from onnxgrad.cli.ci_workers import each
+from onnxgrad.cli.options import natural, require_runtime
+from onnxgrad.cli.output import Output
+from onnxgrad.cli.targets import check_folder, check_output
+from onnxgrad.errors import InputError
+from onnxgrad.pipeline.ci import lock as locks
+from onnxgrad.pipeline.ci.lock import Lock, settled
+from onnxgrad.pipeline.ci.outcome import ModelOutcome
+from onnxgrad.pipeline.ci.plan import Plan, plan_of
+from onnxgrad.pipeline.ci.work import Setup, ready
+from onnxgrad.pipeline.recipe import find
+from onnxgrad.report.ci import SCHEMA, CiReport
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument(
+        "config", nargs="?", metavar="CONFIG", help="the recipe (default: onnxgrad.toml, or "
+        "[tool.onnxgrad] of pyproject.toml, in this folder)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--update", action="store_true", help="write the lock anew, where every model passes"
+    )
+    parser.add_argument(
+        "--jobs", type=natural, default=1, metavar="N", help="models at once (default: 1)"
+    )
+    parser.add_argument(
+        "--keep-going", action="store_true", help="look at all models, also after one that fails"
+    )
+    parser.add_argument(
+        "--custom-ops", action="append", default=[], metavar="LIB.so",
+        help="a library of custom operators for onnxruntime; it runs with your rights",
+    )  # fmt: skip
+    parser.add_argument(
+        "--schema", action="store_true", help="print the JSON schema of what --json writes"
+    )
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Work on every model, show and write what came of it; the worst exit code."""
+    if args.schema:
+        out.text(SCHEMA.read_text(encoding="utf-8").rstrip())
+        return 0
+    began = time.monotonic()
+    plan = _plan(args, out)
+    outcomes = _outcomes(plan, args, out)
+    report = CiReport(
+        plan.recipe.where,
+        tuple(outcomes),
+        str(plan.lock_path),
+        locked=plan.lock is not None,
+        updated=args.update and all(o.ok for o in outcomes),
+        gone=plan.gone,
+        seconds=time.monotonic() - began,
+    )
+    if report.updated:
+        locks.write(plan.lock_path, _lock_of(plan, outcomes))
+    out.json(report.to_dict())
+    out.show(*report.parts(out.verbose))
+    return report.exit_code
+
+
+def _plan(args: argparse.Namespace, out: Output) -> Plan:
+    """What is to be done; InputError for whatever can be refused before it."""
+    if args.jobs < 1:
+        raise InputError("--jobs: at least 1 is wanted")
+    recipe = find(args.config)
+    if recipe is None:
+        raise InputError(
+            "there is no onnxgrad.toml here and no [tool.onnxgrad] in a pyproject.toml: write one, "
+            "or name it: onnxgrad ci CONFIG"
+        )
+    setup = Setup(_absolute(args.plugin), _absolute(args.custom_ops))
+    ready(setup, args.own_passes)
+    plan = plan_of(recipe, updating=args.update, setup=setup)
+    if args.update:
+        check_output(plan.lock_path, [recipe.where])
+    for job in plan.jobs:
+        if job.output is not None:
+            _make_folder(Path(job.output).parent, recipe.where)
+            check_output(Path(job.output), [other.path for other in plan.jobs])
+    unproved = [job.name for job in plan.jobs if not job.options.get("verify.run", True)]
+    if unproved:
+        out.complain(f"{recipe.where}: verify.run = false: not proved are {', '.join(unproved)}")
+    for provider in dict.fromkeys(j.options.get("verify.provider", "cpu") for j in plan.jobs):
+        require_runtime(provider)
+    return plan
+
+
+def _absolute(files: list[str]) -> tuple[str, ...]:
+    return tuple(map(os.path.abspath, files))
+
+
+def _make_folder(folder: Path, where: str) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{where}: out: {folder}: {error.strerror or error}") from error
+    check_folder(folder, folder)
+
+
+def _outcomes(plan: Plan, args: argparse.Namespace, out: Output) -> list[ModelOutcome]:
+    """One for each job, in their order; after one that fails the others are skipped, unless
+    --keep-going.
+    """
+    found: dict[int, ModelOutcome] = {}
+    working = each(plan.jobs, args.jobs)
+    with out.progress("ci", len(plan.jobs)) as advance:
+        advance(plan.jobs[0].name, 0)
+        try:
+            for index, outcome in working:
+                found[index] = outcome
+                advance(f"{outcome.name} {outcome.status}", len(found))
+                if not outcome.ok and not args.keep_going:
+                    break
+        finally:
+            working.close()
+    return [
+        found.get(index) or ModelOutcome(job.name, "skipped") for index, job in enumerate(plan.jobs)
+    ]
+
+
+def _lock_of(plan: Plan, outcomes: list[ModelOutcome]) -> Lock:
+    """What the lock says from now on."""
+    before = {} if plan.lock is None else plan.lock.models
+    return Lock({o.name: settled(o.result, before.get(o.name)) for o in outcomes if o.result})

@@ -1,0 +1,183 @@
+"""The lock: what was known of each model when somebody last looked at it and said yes.
+
+A JSON file that is committed beside the recipe. It is read with care, since people mend it by hand
+and merge it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.files import write_whole
+from onnxgrad.pipeline.facts import Facts, Latency
+from onnxgrad.version import __version__
+
+NAME = "onnxgrad.lock.json"
+VERSION = 1
+_FORMAT = "onnxgrad lock"
+_AGAIN = "mend it, or write it anew with `onnxgrad ci --update`"
+
+
+@dataclass(frozen=True)
+class Lock:
+    """The facts of each optimised model by its path from the recipe's folder, and the version of
+    onnxgrad that found them.
+    """
+
+    models: Mapping[str, Facts] = field(default_factory=dict)
+    made_by: str = __version__
+
+    def to_json(self) -> str:
+        """The file's text, the models in the order of their names."""
+        data = {
+            "format": _FORMAT,
+            "version": VERSION,
+            "onnxgrad": self.made_by,
+            "models": {name: self.models[name].to_dict() for name in sorted(self.models)},
+        }
+        return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def read(path: Path) -> Lock | None:
+    """The lock in a file; None where there is none.
+
+    Raises NewerLock for one that this version cannot read, InputError for one that is damaged.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise InputError(f"{path}: cannot be read: {reason}") from error
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        merged = " (an unfinished merge)" if "<<<<<<<" in text else ""
+        raise InputError(
+            f"{path}: not JSON{merged}: {' '.join(str(error).split())}; {_AGAIN}"
+        ) from None
+    if not isinstance(data, dict) or data.get("format") != _FORMAT:
+        raise InputError(f"{path}: is no lock of onnxgrad; {_AGAIN}")
+    _check_version(data.get("version"), path)
+    return Lock(
+        {
+            name: _Reader(path, name, entry).facts()
+            for name, entry in _Reader(path, "", data).of("models", dict).items()
+        },
+        _Reader(path, "", data).of("onnxgrad", str),
+    )
+
+
+class NewerLock(InputError):
+    """The lock is of a newer version of onnxgrad, which no older one replaces."""
+
+
+def _check_version(found: Any, path: Path) -> None:
+    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+        raise InputError(f"{path}: 'version' is {repr(found)[:80]}; {_AGAIN}")
+    if found > VERSION:
+        raise NewerLock(
+            f"{path}: is of version {found}, this onnxgrad reads up to {VERSION}: install a newer "
+            "one"
+        )
+
+
+def write(path: Path, lock: Lock) -> None:
+    """Write the file whole or not at all. Raises InputError."""
+    try:
+        write_whole(path, lock.to_json().encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """One entry, whose complaints name file, model and key."""
+
+    path: Path
+    model: str
+    entry: Any
+
+    def of(self, key: str, kind: type, *, optional: bool = False) -> Any:
+        """The value of a key, of this type."""
+        if not isinstance(self.entry, dict):
+            raise self._wrong("", "is no object")
+        if key not in self.entry:
+            raise self._wrong(key, "is missing")
+        value: Any = self.entry[key]
+        if value is None and optional:
+            return None
+        if kind is float and type(value) is int:
+            value = float(value)
+        if type(value) is not kind or (isinstance(value, int) and value < 0):
+            raise self._wrong(key, f"cannot be {repr(value)[:80]}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise self._wrong(key, f"cannot be {value}")
+        return value
+
+    def table(self, key: str, kind: type) -> dict[str, Any]:
+        """The object of a key, whose values are of this type."""
+        inner = _Reader(self.path, f"{self.model}: {key}", self.of(key, dict))
+        return {name: inner.of(name, kind) for name in inner.entry}
+
+    def facts(self) -> Facts:
+        latency = self.of("latency", dict, optional=True)
+        timed = _Reader(self.path, f"{self.model}: latency", latency)
+        return Facts(
+            inputs=self.table("inputs", str),
+            outputs=self.table("outputs", str),
+            opset=self.table("opset", int),
+            operators=self.table("operators", int),
+            parameters=self.of("parameters", int),
+            bytes=self.of("bytes", int),
+            worst=self.of("worst", float, optional=True),
+            latency=None
+            if latency is None
+            else Latency(
+                timed.of("against", str), *(timed.of(k, float) for k in ("ratio", "low", "high"))
+            ),
+            memory=self.of("memory", int, optional=True),
+        )
+
+    def _wrong(self, key: str, what: str) -> InputError:
+        where = ": ".join(filter(None, (str(self.path), self.model, f"'{key}'" if key else "")))
+        return InputError(f"{where} {what}; {_AGAIN}")
+
+
+# a measured value is as it was until it leaves these: the worst difference a factor, memory a share
+_WORST, _MEMORY = 2.0, 0.05
+
+
+def settled(facts: Facts, before: Facts | None) -> Facts:
+    """The facts with what was measured as it was `before`, where it has not changed by more than
+    measuring does: another machine leaves the lock as it is.
+    """
+    if before is None:
+        return facts
+    return replace(
+        facts,
+        worst=before.worst if _same_worst(facts.worst, before.worst) else facts.worst,
+        latency=before.latency if _same_latency(facts.latency, before.latency) else facts.latency,
+        memory=before.memory if _same_memory(facts.memory, before.memory) else facts.memory,
+    )
+
+
+def _same_worst(a: float | None, b: float | None) -> bool:
+    return a == b or (bool(a and b) and max(a, b) <= _WORST * min(a, b))  # type: ignore[type-var,operator]
+
+
+def _same_latency(a: Latency | None, b: Latency | None) -> bool:
+    if a is None or b is None:
+        return a is None  # not measured this time: what was measured stays
+    return a.against == b.against and a.low <= b.high and b.low <= a.high
+
+
+def _same_memory(a: int | None, b: int | None) -> bool:
+    return a is None or (b is not None and abs(a - b) <= _MEMORY * b)

@@ -1,0 +1,80 @@
+"""What only running the models tells: latency and memory, where the recipe asks for them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from onnxgrad.errors import NotProved
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.save import save
+from onnxgrad.pipeline.facts import INPUT, Facts, Latency
+from onnxgrad.pipeline.recipe_options import proof_of
+from onnxgrad.pipeline.requirements import bound_of
+from onnxgrad.verify.bench import bench
+from onnxgrad.verify.peak_memory import peak_memory
+
+_RESULT = "result"
+SECONDS, ROUNDS = 2.0, 20  # of bench, for each model
+
+
+def seconds_of(options: Mapping[str, Any]) -> float:
+    """How long measuring takes by request, which no limit on the work counts."""
+    return 4 * float(options.get("bench.seconds", SECONDS)) if _latency(options) else 0.0
+
+
+def measured(
+    path: str, folder: str, program: Program, options: Mapping[str, Any], facts: tuple[Facts, Facts]
+) -> tuple[Facts, Facts]:
+    """The facts of a model before (in the file `path`) and after, with what the options want
+    measured; other models lie in `folder`. Raises InputError for one that cannot be measured
+    beside it, NotProved where the result does not run.
+    """
+    given, result = facts
+    latency, memory = _latency(options), "memory" in options.get("require", {})
+    if not latency and not memory:
+        return facts
+    with tempfile.TemporaryDirectory(prefix="onnxgrad-") as scratch:
+        made = Path(scratch) / "result.onnx"
+        save(program, made, sync=False)
+        if latency:
+            result = replace(result, latency=_timed(path, folder, made, options))
+        if memory:
+            found = peak_memory({INPUT: path, _RESULT: made}, **_running(options))
+            given = replace(given, memory=found[INPUT])
+            result = replace(result, memory=found[_RESULT])
+    return given, result
+
+
+def _latency(options: Mapping[str, Any]) -> bool:
+    return "latency" in options.get("require", {}) or bool(options.get("bench.run"))
+
+
+def _running(options: Mapping[str, Any]) -> dict[str, Any]:
+    """How models are run to be measured: as the proof runs them."""
+    proof = proof_of(options)
+    seeds = proof.get("seeds") or (0,)
+    return {"seed": seeds[0]} | {
+        key: proof[key] for key in ("inputs", "dims", "threads") if key in proof
+    }
+
+
+def _timed(path: str, folder: str, made: Path, options: Mapping[str, Any]) -> Latency:
+    required = options.get("require", {})
+    other = bound_of("latency", required["latency"]).of if "latency" in required else ""
+    against = other or INPUT
+    report = bench(
+        {against: os.path.join(folder, other) if other else path, _RESULT: made},
+        provider=options.get("verify.provider", "cpu"),
+        seconds=options.get("bench.seconds", SECONDS),
+        rounds=options.get("bench.rounds", ROUNDS),
+        **_running(options),
+    )
+    if report.refused:
+        raise NotProved(f"the result does not run: {report.refused[_RESULT]}")
+    ratio = report.timings[1].cpu_ratio
+    return Latency(against, ratio.median, ratio.low, ratio.high)

@@ -1,0 +1,72 @@
+"""What became of one model of `onnxgrad ci`: data that travels between processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from onnxgrad.pipeline.ci.changes import Change
+from onnxgrad.pipeline.facts import Facts
+from onnxgrad.pipeline.requirements import Held
+from onnxgrad.verify import Report
+
+# the worst first; those up to `unknown` are no
+Status = Literal[
+    "error",  # cannot be read or run, or we are wrong
+    "different",  # the result computes something else
+    "not proved",
+    "failed",  # misses what is required
+    "unknown",  # to the lock
+    "skipped",  # a model before it failed
+    "changed",  # since the lock, and does what is required
+    "passed",
+]
+STATUSES: tuple[Status, ...] = get_args(Status)
+
+
+@dataclass
+class ModelOutcome:
+    """`name`: its path from the recipe's folder. `given`, `result`: what is known of it before and
+    after; `output`: where the result was written, if it was. `error`: in one line why it did not
+    come to the end, or what it misses. `proof` is None where none was made. Filled in as the work
+    goes on.
+    """
+
+    name: str
+    status: Status = "passed"
+    exit_code: int = 0
+    error: str = ""
+    output: str | None = None
+    given: Facts | None = None
+    result: Facts | None = None
+    requirements: tuple[Held, ...] = ()
+    changes: tuple[Change, ...] = ()
+    proof: Report | None = None
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """It does what is required of it."""
+        return self.status in ("changed", "passed")
+
+    def fail(self, status: Status, exit_code: int, error: str) -> None:
+        """It does not come to the end, or not to a good one."""
+        self.status, self.exit_code, self.error = status, exit_code, error
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON's types, as `onnxgrad ci --schema` says."""
+        return {
+            "name": self.name,
+            "status": self.status,
+            "exit_code": self.exit_code,
+            "error": self.error or None,
+            "output": self.output,
+            "given": None if self.given is None else self.given.to_dict(),
+            "result": None if self.result is None else self.result.to_dict(),
+            "requirements": [held.to_dict() for held in self.requirements],
+            "changes": [change.to_dict() for change in self.changes],
+            "proof": None if self.proof is None else self.proof.to_dict(),
+            "notes": list(self.notes),
+            "seconds": round(self.seconds, 3),
+        }

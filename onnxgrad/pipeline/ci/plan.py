@@ -1,0 +1,171 @@
+"""What `onnxgrad ci` will do: which models a recipe takes, where their results go, what the lock
+says of them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import glob
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnxgrad.errors import InputError
+from onnxgrad.pipeline.ci import lock as locks
+from onnxgrad.pipeline.ci.lock import Lock
+from onnxgrad.pipeline.ci.work import Job, Setup
+from onnxgrad.pipeline.recipe import Recipe
+from onnxgrad.pipeline.recipe_table import TABLE
+
+_FIELD = re.compile(r"\{[^{}]*\}")
+_FIELDS = ("{name}", "{folder}")  # of `out`: a model's name without suffix, and where it lies
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The `jobs` in the order of the models' names; `gone`: models that the `lock` knows and nobody
+    names any more.
+    """
+
+    recipe: Recipe
+    lock_path: Path
+    lock: Lock | None
+    jobs: tuple[Job, ...]
+    gone: tuple[str, ...]
+
+
+def plan_of(recipe: Recipe, *, updating: bool = False, setup: Setup | None = None) -> Plan:
+    """Everything that can be refused before any work is: globs that find nothing, results that
+    would go to one place, a lock that cannot be read. `updating`: the lock is written anew, so it
+    need not be sound.
+
+    Raises InputError.
+    """
+    folder = Path(os.path.abspath(recipe.where)).parent
+    found = _models(recipe, folder)
+    outputs = _outputs(recipe, folder, list(found))
+    lock_path = Path(recipe.where).parent / recipe.ci.get("lock", locks.NAME)
+    lock = _lock(lock_path, updating)
+    known = {} if lock is None else lock.models
+    jobs = tuple(
+        Job(
+            name,
+            str(folder / name),
+            outputs.get(name),
+            recipe.of(name, patterns),
+            recipe.where,
+            str(folder),
+            baseline=known.get(name),
+            locked=lock is not None,
+            updating=updating,
+            setup=setup or Setup(),
+        )
+        for name, patterns in found.items()
+    )
+    return Plan(recipe, lock_path, lock, jobs, tuple(name for name in known if name not in found))
+
+
+def _lock(path: Path, updating: bool) -> Lock | None:
+    try:
+        return locks.read(path)
+    except locks.NewerLock:
+        raise
+    except InputError:
+        if updating:
+            return None  # what is damaged is written anew
+        raise
+
+
+def _models(recipe: Recipe, folder: Path) -> dict[str, list[str]]:
+    """The models by their paths from `folder`, and the globs that found each of them."""
+    listed: Sequence[str] = recipe.ci.get("models", ())
+    if not listed and not recipe.models:
+        raise InputError(
+            f'{recipe.where}: names no models: write [{TABLE}.ci] models = ["models/*.onnx"]'
+        )
+    found: dict[str, list[str]] = {}
+    for pattern in listed or recipe.models:
+        names = _files(pattern, folder)
+        if not names:
+            raise InputError(f"{recipe.where}: {_met_nothing(pattern, folder)}")
+        for name in names:
+            found.setdefault(name, []).append(pattern)
+    if listed:
+        _check_tables(recipe, folder, found)
+    return dict(sorted(found.items()))
+
+
+def _check_tables(recipe: Recipe, folder: Path, found: Mapping[str, list[str]]) -> None:
+    """Note what each table of options finds among the models, and raise InputError where that is
+    none.
+    """
+    for pattern in recipe.models:
+        names = set(_files(pattern, folder)) & found.keys()
+        for name in names:
+            found[name].append(pattern)
+        if not names and pattern in recipe.unmet(found):
+            near = difflib.get_close_matches(pattern, [*found, *map(os.path.basename, found)], 1)
+            hint = f"; did you mean '{near[0]}'?" if near else ""
+            raise InputError(f'{recipe.where}: models."{pattern}" means none of the models{hint}')
+
+
+def _files(pattern: str, folder: Path) -> list[str]:
+    """The files that a glob finds from `folder`, with / between the parts."""
+    found = glob.glob(pattern, root_dir=folder, recursive=True)
+    if not found and (folder / pattern).is_file():  # its own name looks like a glob
+        found = [pattern]
+    return [os.path.normpath(n).replace(os.sep, "/") for n in found if (folder / n).is_file()]
+
+
+def _met_nothing(pattern: str, folder: Path) -> str:
+    """What to say of a glob without files, with what may have been meant."""
+    around = glob.glob("**/*.onnx", root_dir=folder, recursive=True)
+    near = difflib.get_close_matches(pattern, [n.replace(os.sep, "/") for n in around], 1)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    what = "no file matches" if glob.has_magic(pattern) else "there is no file"
+    return f"{what} '{pattern}' (from the folder of this file){hint}"
+
+
+def _outputs(recipe: Recipe, folder: Path, names: Sequence[str]) -> dict[str, str]:
+    """Where the result of each model goes, as `out` says: a pattern with {name} and {folder}, or a
+    folder. Raises InputError where two go to one place, or one replaces a model.
+    """
+    out = recipe.ci.get("out")
+    if out is None:
+        return {}
+    pattern = out if "{" in out else f"{out.rstrip('/')}/{{name}}.onnx"
+    _check_pattern(pattern, recipe.where)
+    taken: dict[str, str] = {}
+    models = {os.path.realpath(folder / name): name for name in names}
+    for name in names:
+        values = dict(zip(_FIELDS, (Path(name).stem, Path(name).parent.as_posix())))
+        file = _filled(pattern, values)
+        place = os.path.realpath(folder / file)
+        if place in models:
+            raise InputError(
+                f"{recipe.where}: out = {out!r} would replace {models[place]}; models are never "
+                "changed"
+            )
+        if place in taken:
+            raise InputError(
+                f"{recipe.where}: out = {out!r} is one place for {taken[place]} and {name}: write "
+                "such as 'build/{folder}/{name}.onnx'"
+            )
+        taken[place] = name
+    return {name: place for place, name in taken.items()}
+
+
+def _check_pattern(pattern: str, where: str) -> None:
+    fields = _FIELD.findall(pattern)
+    known = " and ".join(_FIELDS)
+    for field in fields:
+        if field not in _FIELDS:
+            raise InputError(f"{where}: out = {pattern!r} has '{field}', there are {known}")
+    if set("{}") & set(_FIELD.sub("", pattern)):
+        raise InputError(f"{where}: out = {pattern!r}: a brace has no partner")
+
+
+def _filled(pattern: str, values: Mapping[str, str]) -> str:
+    return _FIELD.sub(lambda field: values[field[0]], pattern)

@@ -1,0 +1,207 @@
+"""The work on one model of `onnxgrad ci`: one function from data to data, which may run in this
+process, in another, or on another machine that sees the same files.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from onnxgrad.errors import InputError, InternalError, NotProved, OnnxgradError
+from onnxgrad.ir.load import read_proto
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.save import save, to_proto
+from onnxgrad.ir.weights import sources
+from onnxgrad.limits import SECONDS
+from onnxgrad.pipeline.ci.changes import changes
+from onnxgrad.pipeline.ci.measure import measured, seconds_of
+from onnxgrad.pipeline.ci.outcome import ModelOutcome, Status
+from onnxgrad.pipeline.facts import Facts, facts_of
+from onnxgrad.pipeline.optimize import Optimized, RewriteRefuted, optimize_program
+from onnxgrad.pipeline.own_laws import run_plugins
+from onnxgrad.pipeline.pipeline import Pass, Pipeline
+from onnxgrad.pipeline.recipe_options import pipeline_of, proof_of
+from onnxgrad.pipeline.requirements import (
+    Held,
+    bound_of,
+    hold,
+    operators_of,
+    unknown_operator,
+    within_tolerance,
+)
+from onnxgrad.verify.blame import blamed
+from onnxgrad.verify.report import DIFFERENT
+from onnxgrad.verify.running.libraries import custom_ops
+from onnxgrad.verify.running.own_process import bounding_us
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a process needs before it works: the user's plugins and libraries, by absolute path."""
+
+    plugins: tuple[str, ...] = ()
+    custom_ops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Job:
+    """One model: `name` from the recipe's folder, `path` and `output` (None: not written) wherever
+    the process stands; the flat `options` of the recipe `where`. `baseline`: what the lock says of
+    it; `locked`: there is a lock; `updating`: which is about to be written anew.
+    """
+
+    name: str
+    path: str
+    output: str | None
+    options: Mapping[str, Any]
+    where: str
+    folder: str
+    baseline: Facts | None = None
+    locked: bool = False
+    updating: bool = False
+    setup: Setup = field(default_factory=Setup)
+
+    @property
+    def required(self) -> Mapping[str, Any]:
+        """What the recipe requires of it."""
+        found: Mapping[str, Any] = self.options.get("require", {})
+        return found
+
+
+_passes: dict[Setup, tuple[Pass, ...]] = {}
+
+
+def ready(setup: Setup, passes: Sequence[Pass] | None = None) -> tuple[Pass, ...]:
+    """The passes of the user's own, after running the plugins that bring them, once in a process;
+    `passes` where that was done before. Raises InputError.
+    """
+    if passes is not None:
+        _passes[setup] = tuple(passes)
+    if setup not in _passes:
+        for library in setup.custom_ops:
+            custom_ops(library)
+        _passes[setup] = tuple(run_plugins(setup.plugins))
+    return _passes[setup]
+
+
+def work(job: Job) -> ModelOutcome:
+    """Optimise, prove, measure, hold to what is required, compare with the lock, and write where
+    the result passes. Whatever goes wrong with the model is in the outcome.
+    """
+    began = time.monotonic()
+    outcome = ModelOutcome(job.name)
+    seconds = job.options.get("verify.timeout", SECONDS) + seconds_of(job.options)
+    try:
+        with bounding_us(seconds, job.options.get("verify.max_memory")):
+            _carry_out(job, outcome)
+    except OnnxgradError as error:
+        _failed(outcome, job, error)
+    except Exception as error:  # noqa: BLE001  # the last boundary of one model: the others go on
+        what = InternalError(f"internal error: {type(error).__name__}: {error}")
+        _failed(outcome, job, blamed([job.path], error) or what)
+    outcome.seconds = time.monotonic() - began
+    return outcome
+
+
+def _carry_out(job: Job, outcome: ModelOutcome) -> None:
+    if job.output is not None and Path(job.output).exists():
+        _check_not_weights(job)
+    done = _optimized(job, outcome)
+    facts = facts_of(done.program, done.program.proto), _result(done)
+    outcome.given, outcome.result = measured(job.path, job.folder, done.program, job.options, facts)
+    outcome.requirements = _held(job, outcome, done)
+    if job.baseline is not None:
+        outcome.changes = changes(job.baseline, outcome.result)
+    missed = [held.why for held in outcome.requirements if not held.held]
+    if missed:
+        outcome.fail(
+            "failed", NotProved.exit_code, f"{job.where} requires otherwise: {'; '.join(missed)}"
+        )
+    elif job.locked and job.baseline is None and not job.updating:
+        outcome.fail("unknown", NotProved.exit_code, _UNKNOWN)
+    else:
+        if outcome.changes:
+            outcome.status = "changed"
+        _write(job, outcome, done.program)
+
+
+_UNKNOWN = "the lock does not know this model: run `onnxgrad ci --update`"
+
+
+def _optimized(job: Job, outcome: ModelOutcome) -> Optimized:
+    options = job.options
+
+    def on_read(program: Program) -> None:
+        outcome.given = facts_of(program, program.proto)
+        unknown = unknown_operator(job.required, operators_of(program), others=True)
+        if unknown:
+            raise InputError(f"{job.where}: {unknown}")
+
+    pipeline = pipeline_of(options)
+    named = {p.name for p in pipeline.passes}
+    own = [p for p in ready(job.setup) if p.name not in named]
+    done = optimize_program(
+        Path(job.path),
+        Pipeline((*pipeline.passes, *own)),
+        prove=options.get("verify.run", True),
+        proof=proof_of(options),
+        on_read=on_read,
+        allow_growth=options.get("allow_growth", False),
+    )
+    outcome.proof, outcome.notes = done.report, tuple(done.trace.notes)
+    return done
+
+
+def _result(done: Optimized) -> Facts:
+    found = facts_of(done.program, to_proto(done.program))
+    if done.report is None:
+        return found
+    return replace(found, worst=max((d.rel for d in done.report.differences), default=0.0))
+
+
+def _held(job: Job, outcome: ModelOutcome, done: Optimized) -> tuple[Held, ...]:
+    """What came of each requirement; while the lock is updated, what it is to say holds."""
+    given, result = outcome.given, outcome.result
+    assert given is not None and result is not None
+    unknown = unknown_operator(job.required, {*operators_of(done.program), *given.operators})
+    if unknown:
+        raise InputError(f"{job.where}: {unknown}")
+    baseline = result if job.updating else job.baseline
+    held = [
+        hold(name, bound_of(name, text), result, given, baseline=baseline, proof=outcome.proof)
+        for name, text in job.required.items()
+    ]
+    return (*held, *within_tolerance(job.options, outcome.proof))
+
+
+def _check_not_weights(job: Job) -> None:
+    """Raises InputError where the result would replace a file that the model has weights in."""
+    model = Path(job.path)
+    if job.output is not None and Path(job.output).resolve() in sources(
+        read_proto(model), model.parent
+    ):
+        raise InputError(
+            f"{job.output}: the model reads its weights from this file; choose another output"
+        )
+
+
+def _write(job: Job, outcome: ModelOutcome, program: Program) -> None:
+    if job.output is None:
+        return
+    save(program, job.output)
+    outcome.output = os.path.relpath(job.output, job.folder).replace(os.sep, "/")
+
+
+def _failed(outcome: ModelOutcome, job: Job, error: OnnxgradError) -> None:
+    status: Status = "not proved" if error.exit_code == NotProved.exit_code else "error"
+    if isinstance(error, RewriteRefuted):
+        outcome.proof = error.report
+        if error.report.verdict == DIFFERENT:
+            status = "different"
+    # as the recipe calls it: a message is the same on every machine
+    words = str(error).replace(job.path, job.name).removeprefix(f"{job.name}: ")
+    outcome.fail(status, error.exit_code, words)

@@ -1,0 +1,151 @@
+"""The tables of a recipe as flat options: what has no meaning is named, with what was meant."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from onnxgrad.errors import InputError
+from onnxgrad.limits import MOST_SECONDS, read_size
+from onnxgrad.pipeline.requirements import QUANTITIES, bound_of
+from onnxgrad.verify.proof import LEGS
+from onnxgrad.verify.running.session import MOST_THREADS
+
+TABLE = "tool.onnxgrad"
+# key -> the type it has in TOML; `cli.recipe_options` knows the option of `optimize` that says the
+# same
+OPTIONS: dict[str, type] = {
+    "preset": str,
+    "passes": object,
+    "without": list,
+    "merge": str,
+    "target_opset": int,
+    "allow_growth": bool,
+    "verify.run": bool,
+    "verify.provider": str,
+    "verify.dims": dict,
+    "verify.seeds": list,
+    "verify.legs": list,
+    "verify.threads": int,
+    "verify.timeout": object,
+    "verify.max_memory": object,
+    "verify.inputs": list,
+    "verify.allow_empty": list,
+}
+# what must come out, and how `onnxgrad ci` measures for it
+GATES: dict[str, type] = {
+    "require": dict,
+    "verify.tolerance": object,
+    "bench.run": bool,
+    "bench.seconds": object,
+    "bench.rounds": int,
+}
+# of the table `ci`, for all models together
+OF_CI: dict[str, type] = {"models": list, "out": str, "lock": str}
+_SUBTABLES = ("verify", "bench")
+_NUMBERS = ("verify.timeout", "verify.tolerance", "bench.seconds")
+
+
+def flat_options(
+    table: Any, where: str, folder: Path, others: Iterable[str] = ()
+) -> dict[str, Any]:
+    """The options of a table by flat keys (`verify.seeds`), files from `folder`. `others`: the keys
+    that the caller reads itself. Raises InputError naming the key.
+    """
+    if not isinstance(table, dict):
+        raise InputError(f"{where}: is no table")
+    for name in _SUBTABLES:
+        if not isinstance(table.get(name, {}), dict):
+            raise InputError(f"{where}: '{name}' is no table")
+    flat = {k: v for k, v in table.items() if k not in (*_SUBTABLES, *others)}
+    for name in _SUBTABLES:
+        flat.update((f"{name}.{k}", v) for k, v in table.get(name, {}).items())
+    known = {**OPTIONS, **GATES}
+    for key, value in flat.items():
+        check_key(key, value, known, where, others)
+    _check_items(flat, where)
+    _check_numbers(flat, where)
+    for name, text in flat.get("require", {}).items():
+        _check_required(name, where)
+        try:
+            bound_of(name, text)
+        except InputError as error:
+            raise InputError(f"{where}: require: {error}") from None
+    if "verify.inputs" in flat:
+        flat["verify.inputs"] = [_beside(folder, item) for item in flat["verify.inputs"]]
+    return flat
+
+
+def check_key(
+    key: str, value: Any, known: Mapping[str, type], where: str, others: Iterable[str] = ()
+) -> None:
+    """Raises InputError for a key that is not known, or a value of another type."""
+    names = [*known, *others]
+    if key not in known:
+        near = difflib.get_close_matches(key, names, 1)
+        hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(names)}"
+        raise InputError(f"{where}: unknown key '{key}'; {hint}")
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    is_bool = isinstance(value, bool) and known[key] is not bool
+    fits = is_number if key in _NUMBERS else isinstance(value, known[key]) and not is_bool
+    if not fits or (key == "passes" and not isinstance(value, (str, list))):
+        raise InputError(f"{where}: '{key}' has the wrong type: {repr(value)[:80]}")
+
+
+def _beside(folder: Path, item: str) -> str:
+    """`[NAME=]FILE` with the file that lies in `folder`."""
+    name, equals, file = item.partition("=")
+    if not equals or (folder / item).exists():
+        return os.path.join(folder, item)
+    return f"{name}={os.path.join(folder, file)}"
+
+
+def _check_items(flat: Mapping[str, Any], where: str) -> None:
+    """Raises InputError for a list with something in it that cannot be there."""
+    items: dict[str, Callable[[Any], bool]] = {
+        "verify.seeds": lambda v: type(v) is int and 0 <= v < 1 << 63,
+        "without": lambda v: isinstance(v, str),
+        "verify.inputs": lambda v: isinstance(v, str),
+        "verify.legs": LEGS.__contains__,
+        "verify.allow_empty": lambda v: isinstance(v, str),
+    }
+    for key, allowed in items.items():
+        for item in flat.get(key, ()):
+            if not allowed(item):
+                raise InputError(f"{where}: '{key}' cannot have {repr(item)[:80]}")
+    passes = flat.get("passes", "")
+    if not all(
+        isinstance(item, str) for item in (passes if isinstance(passes, list) else [passes])
+    ):
+        raise InputError(f"{where}: 'passes' is a list of names, or names separated by commas")
+
+
+def _check_numbers(flat: Mapping[str, Any], where: str) -> None:
+    """Raises InputError for a limit out of its range."""
+    threads = flat.get("verify.threads", 1)
+    if isinstance(threads, bool) or not 1 <= threads <= MOST_THREADS:
+        raise InputError(f"{where}: 'verify.threads' must be a number from 1 to {MOST_THREADS}")
+    if "verify.max_memory" in flat:
+        read_size(flat["verify.max_memory"])
+    for key in ("verify.timeout", "bench.seconds"):
+        if not 0 < flat.get(key, 1.0) < MOST_SECONDS:
+            raise InputError(
+                f"{where}: '{key}' must be a positive number of seconds, not {flat[key]}"
+            )
+    if flat.get("bench.rounds", 1) < 1:
+        raise InputError(f"{where}: 'bench.rounds' must be at least 1")
+
+
+def _check_required(name: str, where: str) -> None:
+    """Raises InputError for a key of `require` that stands neither for operators nor for one
+    quantity.
+    """
+    for part in map(str.strip, name.split("+")):
+        if not part or (part in QUANTITIES and name != part):
+            raise InputError(
+                f"{where}: require: '{part}' does not stand for operators: name operators, or one "
+                f"of {', '.join(QUANTITIES)} alone"
+            )

@@ -1,0 +1,129 @@
+"""What will be done is settled, or refused, before any work is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onnxgrad.errors import InputError
+from onnxgrad.pipeline.ci.lock import Lock, NewerLock, write
+from onnxgrad.pipeline.ci.plan import Plan, plan_of
+from onnxgrad.pipeline.recipe import parse
+from tests.pipeline.ci.test_lock import FACTS
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with models, which nobody reads here."""
+    for name in ("a.onnx", "sub/a.onnx", "sub/b.onnx", "sub/deep/c.onnx", "sub/notes.txt"):
+        path = tmp_path / "recipes" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return tmp_path / "recipes"
+
+
+def plan(folder: Path, table: dict[str, Any], **options: Any) -> Plan:
+    return plan_of(parse(table, str(folder / "onnxgrad.toml")), **options)
+
+
+def test_models_are_named_from_the_folder_of_the_recipe(folder: Path) -> None:
+    found = plan(folder, {"ci": {"models": ["**/*.onnx"], "out": "build/{folder}/{name}.opt.onnx"}})
+    names = ["a.onnx", "sub/a.onnx", "sub/b.onnx", "sub/deep/c.onnx"]
+    assert [job.name for job in found.jobs] == names
+    assert [job.path for job in found.jobs] == [str(folder / name) for name in names]
+    assert [os.path.relpath(str(job.output), folder) for job in found.jobs] == [
+        "build/a.opt.onnx", "build/sub/a.opt.onnx", "build/sub/b.opt.onnx", "build/sub/deep/c.opt.onnx",
+    ]  # fmt: skip
+    assert found.lock is None and found.lock_path == folder / "onnxgrad.lock.json"
+
+
+def test_without_a_list_the_tables_name_the_models(folder: Path) -> None:
+    found = plan(
+        folder,
+        {
+            "require": {"nodes": 3},
+            "models": {"sub/**/*.onnx": {"merge": "never"}, "*.onnx": {"require": {"MatMul": 1}}},
+        },
+    )
+    options = {job.name: job.options for job in found.jobs}
+    assert list(options) == ["a.onnx", "sub/a.onnx", "sub/b.onnx", "sub/deep/c.onnx"]
+    assert options["a.onnx"] == {"require": {"nodes": 3, "MatMul": 1}}
+    # as everywhere a glob without a folder means the file's name too
+    assert (
+        options["sub/b.onnx"]["merge"] == "never" and "MatMul" in options["sub/b.onnx"]["require"]
+    )
+    assert all(job.output is None for job in found.jobs)
+
+
+def test_a_folder_of_results(folder: Path) -> None:
+    for out in ("build", "build/"):
+        (job,) = plan(folder, {"ci": {"models": ["a.onnx"], "out": out}}).jobs
+        assert job.output == str(folder / "build" / "a.onnx")
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({}, "names no models: write"),
+        ({"models": {"sub/x*.onnx": {}}}, "no file matches 'sub/x*.onnx'"),
+        ({"ci": {"models": ["sub/bb.onnx"]}}, "there is no file 'sub/bb.onnx'"),
+        ({"ci": {"models": ["sub/bb.onnx"]}}, "did you mean 'sub/b.onnx'?"),
+        ({"ci": {"models": ["a.onnx"]}, "models": {"aa.onnx": {}}}, "did you mean 'a.onnx'?"),
+        ({"ci": {"models": ["a.onnx"]}, "models": {"sub/*": {}}}, "means none of the models"),
+        (
+            {"ci": {"models": ["**/*.onnx"], "out": "build/{name}.onnx"}},
+            "is one place for a.onnx and sub/a.onnx: write such as 'build/{folder}/{name}.onnx'",
+        ),
+        ({"ci": {"models": ["a.onnx"], "out": "{name}.onnx"}}, "would replace a.onnx"),
+        ({"ci": {"models": ["a.onnx"], "out": "."}}, "would replace a.onnx"),
+        ({"ci": {"models": ["a.onnx"], "out": "b/{stem}.onnx"}}, "has '{stem}', there are {name}"),
+        ({"ci": {"models": ["a.onnx"], "out": "b/{0}.onnx"}}, "has '{0}', there are {name}"),
+        ({"ci": {"models": ["a.onnx"], "out": "b/{name.onnx"}}, "a brace has no partner"),
+        ({"ci": {"models": ["a.onnx"], "out": "b/{name.upper}.onnx"}}, "has '{name.upper}'"),
+        ({"ci": {"models": ["a.onnx"], "out": "b/{name!q}.onnx"}}, "has '{name!q}'"),
+        ({"ci": {"models": ["a.onnx"], "out": "b/{name:d}.onnx"}}, "has '{name:d}'"),
+    ],
+)
+def test_what_is_refused(folder: Path, table: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError) as raised:
+        plan(folder, table)
+    assert words in str(raised.value) and str(folder / "onnxgrad.toml") in str(raised.value)
+
+
+def test_a_file_whose_name_looks_like_a_glob(folder: Path) -> None:
+    (folder / "v[1].onnx").touch()
+    (job,) = plan(folder, {"ci": {"models": ["v[1].onnx"]}}).jobs
+    assert job.name == "v[1].onnx"
+
+
+def test_the_lock_says_what_is_new_and_what_is_gone(folder: Path) -> None:
+    write(folder / "my.json", Lock({"a.onnx": FACTS, "old.onnx": FACTS}))
+    found = plan(folder, {"ci": {"models": ["*a.onnx", "sub/b.onnx"], "lock": "my.json"}})
+    assert found.gone == ("old.onnx",)
+    assert [(job.locked, job.baseline) for job in found.jobs] == [(True, FACTS), (True, None)]
+
+
+def test_a_damaged_lock_stops_all_but_an_update(folder: Path) -> None:
+    table = {"ci": {"models": ["a.onnx"]}}
+    (folder / "onnxgrad.lock.json").write_text("<<<<<<< ours")
+    with pytest.raises(InputError, match="an unfinished merge"):
+        plan(folder, table)
+    assert plan(folder, table, updating=True).lock is None
+    (folder / "onnxgrad.lock.json").write_text('{"format": "onnxgrad lock", "version": 9}')
+    with pytest.raises(NewerLock):
+        plan(folder, table, updating=True)
+
+
+def test_inputs_lie_beside_the_recipe(folder: Path) -> None:
+    (folder / "x=1.npy").touch()
+    table = {
+        "verify": {"inputs": ["feeds.npz", "x=x.npy", "x=1.npy"]},
+        "ci": {"models": ["a.onnx"]},
+    }
+    (job,) = plan(folder, table).jobs
+    assert job.options["verify.inputs"] == [
+        str(folder / "feeds.npz"), f"x={folder / 'x.npy'}", str(folder / "x=1.npy")
+    ]  # fmt: skip
