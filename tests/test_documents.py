@@ -32,7 +32,7 @@ SUFFIXES = (".py", ".md", ".toml", ".yml", ".yaml", ".onnx", ".txt", ".json", ".
 # files that a command of the text writes, or that are the reader's own
 WRITTEN = {
     "out.onnx", "grad.onnx", "trained.onnx", "train.onnx", "eval.onnx", "manifest.json", ".npz",
-    "classifier.onnx", "train.npz", "held_out.npz",
+    "classifier.onnx", "train.npz", "held_out.npz", "onnxgrad.toml", "onnxgrad.lock.json", "old.onnx",
 }  # fmt: skip
 # options of other programs, wherever they are named
 OF_OTHERS = {"--update-golden", "--help", "--version"}
