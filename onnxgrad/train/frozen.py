@@ -19,6 +19,7 @@ from onnxgrad.ir.types import Array
 from onnxgrad.train.cut import At, cut, first_part
 from onnxgrad.train.data import Arrays, read_npz
 from onnxgrad.train.engines.base import checked, open_session
+from onnxgrad.train.manifest import one_size
 from onnxgrad.train.update import fed_of
 
 
@@ -27,7 +28,7 @@ def features(
     at: At,
     data: Mapping[str, Array] | str | PathLike[str],
     *,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     provider: str = "cpu",
     threads: int | None = None,
 ) -> dict[str, Array]:
@@ -35,8 +36,9 @@ def features(
     `training_step(model, ..., inputs_at=at)`.
 
     data: arrays by name, or an .npz of them, with one row per example; those that only the part
-    before the values reads go, the others (labels) come back beside the values. Raises InputError
-    as `cut` does, for data that does not fit, and for a value without one row per example.
+    before the values reads go, the others (labels) come back beside the values. It runs on batches
+    of `batch_size` (32, or what the model takes where that is fixed). Raises InputError as `cut`
+    does, for data that does not fit, and for a value without one row per example.
     """
     rest, first = load_own(model), load_own(model)
     cut(rest, at)
@@ -49,7 +51,8 @@ def features(
     if not own:
         checked(own, taken)  # says what is lacking
     session, parts = open_session(first, provider, threads), []
-    for batch in Arrays(own, batch_size).epoch(0):
+    size = (one_size(taken) or 32) if batch_size is None else batch_size
+    for batch in Arrays(own, size).epoch(0):
         count = len(next(iter(batch.values())))
         found = session.run(names, checked(batch, taken))
         for name, a in zip(names, found, strict=True):

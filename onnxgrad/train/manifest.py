@@ -46,6 +46,12 @@ class Fed:
     unread: int | None = None
 
 
+def one_size(feds: Iterable[Fed]) -> int | None:
+    """The number of examples, where the first input that fixes it does; None: any."""
+    sizes = (fed.shape[0] for fed in feds if fed.shape)
+    return next((size for size in sizes if isinstance(size, int)), None)
+
+
 @dataclass(frozen=True)
 class Manifest:
     """What a training step's files are and how to run them.
@@ -92,9 +98,9 @@ class Manifest:
         return [*self.of_role("parameter"), *self.running()]
 
     @property
-    def fixed_batch(self) -> bool:
-        """The step takes batches of one size only."""
-        return any(fed.shape and isinstance(fed.shape[0], int) for fed in self.of_role("batch"))
+    def fixed_batch(self) -> int | None:
+        """The one size of batches that the step takes; None: any."""
+        return one_size(self.of_role("batch"))
 
     def to_json(self) -> str:
         """The file's text."""

@@ -134,7 +134,7 @@ class Trainer:
         *,
         epochs: int = 1,
         steps: int | None = None,
-        batch_size: int = 32,
+        batch_size: int | None = None,
         seed: int | None = 0,
         validation: Given | Data | None = None,
         metrics: Mapping[str, Metric] = {},
@@ -146,8 +146,9 @@ class Trainer:
     ) -> History:
         """Train for some epochs, or until so many steps were taken.
 
-        data: arrays by name (an .npz of them), which are shuffled by `seed` and cut into batches; a
-        list of batches; or a function that makes them. Of a step that accumulates, each batch is a
+        data: arrays by name (an .npz of them), which are shuffled by `seed` and cut into batches of
+        `batch_size` (32, or what the step takes where that is fixed); a list of batches; or a
+        function that makes them. Of a step that accumulates, each batch is a
         micro-batch, those that are left at the end of an epoch belong to the next one's first step,
         and the loss that is told is their mean. validation: held-out data, evaluated after
         each epoch with `metrics`; with `patience` training ends when its loss was not smaller for
@@ -155,7 +156,7 @@ class Trainer:
         and after each `every` steps; a run that finds its own file there goes on from it. Raises
         InputError and Diverged as `step` does; the file in `folder` is then the last good one.
         """
-        source = as_data(data, batch_size, seed, whole=self.task.manifest.fixed_batch)
+        source = self._batches(data, batch_size, seed)
         place = None if folder is None else Path(folder) / CHECKPOINT
         if place is not None and self._engine.agree(place.exists()):
             self.restore(place)
@@ -184,6 +185,12 @@ class Trainer:
         self._save(place)
         return history
 
+    def _batches(self, data: Given | Data, size: int | None, seed: int | None) -> Data:
+        """Of this size, else of the only one that the step takes, else of 32."""
+        fixed = self.task.manifest.fixed_batch
+        size = (fixed or 32) if size is None else size
+        return as_data(data, size, seed, whole=fixed is not None)
+
     def _stopping(self, patience: int | None) -> EarlyStopping | None:
         if patience is None:
             return None
@@ -195,7 +202,7 @@ class Trainer:
         return self._engine.agree(True in [told(event) for told in watching])
 
     def _held_out(
-        self, data: Given | Data, size: int, metrics: Mapping[str, Metric]
+        self, data: Given | Data, size: int | None, metrics: Mapping[str, Metric]
     ) -> dict[str, float]:
         """What `evaluate` says, on the process that leads."""
         leads = self._engine.leads
@@ -239,7 +246,7 @@ class Trainer:
         self,
         data: Given | Data,
         *,
-        batch_size: int = 32,
+        batch_size: int | None = None,
         metrics: Mapping[str, Metric] = {},
         averaged: bool = False,
     ) -> dict[str, float]:
@@ -248,7 +255,7 @@ class Trainer:
         """
         self._evaluation = self._evaluation or self._open()
         weights = self.averaged if averaged else self.weights
-        batches = as_data(data, batch_size, None, whole=self.task.manifest.fixed_batch).epoch(0)
+        batches = self._batches(data, batch_size, None).epoch(0)
         return evaluated(self._evaluation, self.task, weights, batches, metrics)
 
     # ---- values ----------------------------------------------------------------------------------

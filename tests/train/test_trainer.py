@@ -11,14 +11,14 @@ import onnx
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.train import SGD
+from onnxgrad.train import SGD, features, training_step
 from onnxgrad.train.metrics import accuracy
 from onnxgrad.train.not_finite import Diverged
 from onnxgrad.train.schedules import Cosine
 from onnxgrad.train.store import save_step
 from onnxgrad.train.trainer import CHECKPOINT, Trainer
 from onnxgrad.verify.running.run import run
-from tests.train.common import examples, step, write_model
+from tests.train.common import classifier, examples, step, write_model
 
 
 def trainer(rate: float = 1e-2) -> Trainer:
@@ -55,6 +55,20 @@ def test_a_run_that_was_broken_off_ends_with_the_same_bytes(
     trainer().fit(data, epochs=3, validation=held_out, patience=9, folder=tmp_path / "broken")
     whole, broken = ((tmp_path / name / CHECKPOINT).read_bytes() for name in ("whole", "broken"))
     assert whole == broken
+
+
+def test_a_model_of_one_batch_size_is_given_batches_of_it() -> None:
+    model = classifier()
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 4
+    own = Trainer(training_step(model, "cross_entropy"), threads=1)
+    assert own.task.manifest.fixed_batch == 4 and step().manifest.fixed_batch is None
+    assert len(own.fit(examples(10)).losses) == 2  # what fills no batch is left out
+    eight = {name: a[:8] for name, a in examples(10).items()}
+    assert own.evaluate(examples(10)) == own.evaluate(eight)
+    with pytest.raises(InputError, match=r"has shape \[5, 8\], the step takes \[4, 8\]"):
+        own.fit(examples(10), epochs=2, batch_size=5)
+    at = features(model, "h2", examples(8))["h2"]
+    assert at.shape == (8, 16)
 
 
 def test_a_step_that_was_saved_is_the_same_step(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from onnxgrad.ir.types import FLOAT_DTYPES, element_count, is_static
 from onnxgrad.ir.var import Var
 from onnxgrad.train.losses.checks import check_choice, check_finite
 from onnxgrad.train.losses.place import Place, wide
+from onnxgrad.wording import option
 
 Reduction = Literal["mean", "sum"]
 # the first in which the operators of the losses mean what they do today (LogSoftmax's axis)
@@ -86,8 +87,10 @@ class Output(Loss):
             return value
         if element_count(value.shape) == 1:
             return op.Reshape(value, np.zeros(0, np.int64))
+        example = option("--loss cross_entropy", 'loss="cross_entropy"')
         raise InputError(
-            f"the loss '{value.name}' is {value.type}, not a scalar: reduce it, or choose a loss"
+            f"the loss '{value.name}' is {value.type}, not a scalar: choose a loss of it, such as "
+            f"{example}, or reduce it"
         )
 
 
