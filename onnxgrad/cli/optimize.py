@@ -31,7 +31,7 @@ from onnxgrad.passes.inline import Inline
 from onnxgrad.pipeline.fixed_dims import fixed
 from onnxgrad.pipeline.instruments import PrintAfter, leave_out
 from onnxgrad.pipeline.optimize import Optimized, RewriteRefuted, optimize_program
-from onnxgrad.pipeline.pipeline import Pipeline
+from onnxgrad.pipeline.pipeline import RUNTIMES, Pipeline
 from onnxgrad.pipeline.presets import PRESETS
 from onnxgrad.pipeline.recipe import Recipe, find
 from onnxgrad.report.optimized import Clock, Outcome, summary
@@ -73,6 +73,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--target-opset", type=natural, metavar="N", help="bring the model to opset N first, whose "
         "operators the passes may use, such as Attention of 23 (default: the model's)",
+    )  # fmt: skip
+    how.add_argument(
+        "--for", choices=tuple(RUNTIMES), dest="for_", metavar="RUNTIME", help="use this runtime's "
+        "own operators where they are faster, such as onnxruntime's MultiHeadAttention: no other "
+        "will run the result (onnxruntime)",
     )  # fmt: skip
     how.add_argument(
         "--allow-growth",
@@ -186,6 +191,7 @@ def _job(args: argparse.Namespace, name: str, recipe: Recipe | None, out: Output
         merge=own.merge,
         provider=own.provider,
         target_opset=own.target_opset,
+        for_=own.for_,
     )
     named = {p.name for p in pipeline.passes}
     pipeline = Pipeline((*pipeline.passes, *(p for p in args.own_passes if p.name not in named)))

@@ -12,6 +12,7 @@ from onnxgrad.pipeline.recipe import OPTIONS, Recipe
 
 # keys whose option is not called like them
 _OPTION = {
+    "for": "for_",
     "verify.run": "no_verify",
     "verify.dims": "dim",
     "verify.seeds": "seed",
@@ -31,7 +32,7 @@ def with_recipe(
         if key not in OPTIONS:
             continue  # what is required of the result
         name = _OPTION.get(key, key.rpartition(".")[2])
-        flags = [f"--{name.replace('_', '-')}"]
+        flags = [f"--{name.rstrip('_').replace('_', '-')}"]
         if key == "passes":
             flags.append("--preset")  # which says what runs as well
         if not any(w.partition("=")[0] in flags for w in given):

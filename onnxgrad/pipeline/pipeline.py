@@ -22,6 +22,10 @@ from onnxgrad.rewrite.trace import Trace
 
 __all__ = ["PASSES", "PRESETS", "Pass", "PassResult", "Pipeline", "parse_passes"]
 
+# the pass that writes a model for one runtime alone
+RUNTIMES = {"onnxruntime": "raise-for-onnxruntime"}
+_BEHIND = "raise-composites"
+
 # told of a pass that changed a program
 Fired = Callable[[str, Program], None]
 
@@ -55,12 +59,14 @@ class Pipeline:
         merge: str = "auto",
         provider: str = "cpu",
         target_opset: int | None = None,
+        for_: str | None = None,
     ) -> Pipeline:
         """A preset's passes, or those listed, where a rule, family or composite is a pass of its
         own. `merge` and `provider` reach every pass that has these options. With `target_opset` the
-        model is brought to that opset first, so that all of them may use its operators.
+        model is brought to that opset first, so that all of them may use its operators; with `for_`
+        a runtime's own operators are used where they pay.
 
-        Raises InputError for an unknown preset, pass, option or merge rule.
+        Raises InputError for an unknown preset, pass, option, merge rule or runtime.
         """
         if merge not in MERGE:
             raise InputError(f"unknown merge rule '{merge}': choose one of {', '.join(MERGE)}")
@@ -81,7 +87,7 @@ class Pipeline:
                     "a pass is a name, a Pass, a rule, a family or a composite, not "
                     f"{type(item).__name__}"
                 )
-        return Pipeline(tuple(parsed))
+        return Pipeline(tuple(parsed if for_ is None else _for_runtime(parsed, for_, provider)))
 
     @property
     def merges_always(self) -> bool:
@@ -141,6 +147,18 @@ class Pipeline:
                 read = fired
                 idle.clear()
         return list(done.values())
+
+
+def _for_runtime(passes: list[Pass], runtime: str, provider: str) -> list[Pass]:
+    """With the pass for a runtime, unless it is there: behind the one that finds ONNX's own
+    operators for the same chains, else last. Raises InputError for an unknown runtime.
+    """
+    if runtime not in RUNTIMES:
+        raise InputError(f"unknown runtime '{runtime}': choose one of {', '.join(RUNTIMES)}")
+    if any(p.name == RUNTIMES[runtime] for p in passes):
+        return passes
+    at = max((i for i, p in enumerate(passes, 1) if p.name == _BEHIND), default=len(passes))
+    return [*passes[:at], *parse_passes(RUNTIMES[runtime], provider=provider), *passes[at:]]
 
 
 def _run_one(p: Pass, program: Program, trace: Trace, before: int) -> PassResult:

@@ -6,6 +6,7 @@ pyproject.toml, in onnxgrad.toml, or in a TOML file that is named.
     without = ["combine-parallel-conv"]
     merge = "auto"
     target_opset = 23
+    for = "onnxruntime"
 
     [tool.onnxgrad.verify]
     dims = { batch = 4 }

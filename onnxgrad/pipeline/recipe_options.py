@@ -22,6 +22,7 @@ def pipeline_of(options: Mapping[str, Any], inline: Sequence[str] = ()) -> Pipel
         merge=options.get("merge", "auto"),
         provider=options.get("verify.provider", "cpu"),
         target_opset=options.get("target_opset"),
+        for_=options.get("for"),
     )
     if inline:
         made = Pipeline((Inline(names=" ".join(inline)), *made.passes))

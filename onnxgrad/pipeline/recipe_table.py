@@ -23,6 +23,7 @@ OPTIONS: dict[str, type] = {
     "without": list,
     "merge": str,
     "target_opset": int,
+    "for": str,
     "allow_growth": bool,
     "verify.run": bool,
     "verify.provider": str,

@@ -84,6 +84,7 @@ def optimize(
     passes: str | Sequence[str | Pass | Law] | None = None,
     merge: str | None = None,
     target_opset: int | None = None,
+    for_: str | None = None,
     inline: Sequence[str] = (),
     fix_dims: Mapping[str, int] | None = None,
     without: Sequence[str] | None = None,
@@ -112,7 +113,8 @@ def optimize(
     rules and families; first, where calls of the functions `inline` stand, their bodies; not the
     passes `without`. After a pass in `print_after` (`"PASS"`, or `"PASS=DIR"`) that changed
     something the program's text goes to stderr, or into a file of that folder; both may be globs.
-    `target_opset` is the opset of the result, whose operators the passes may use (the model's own).
+    `target_opset` is the opset of the result, whose operators the passes may use (the model's own);
+    `for_="onnxruntime"` lets them use that runtime's operators, which no other may know.
     `fix_dims` are sizes of symbolic dimensions for which alone it is written. `merge` is always,
     auto (the default) or never; with "always" the file grows by at most a tenth unless
     `allow_growth`. `max_rewrites` stops after so many; `explain` keeps the near misses.
@@ -142,7 +144,7 @@ def optimize(
     """
     said = {
         "preset": preset, "passes": passes, "merge": merge, "without": without,
-        "target_opset": target_opset,
+        "target_opset": target_opset, "for": for_,
         "allow_growth": allow_growth, "verify.run": verify, "verify.provider": provider,
         "verify.dims": dims, "verify.seeds": seeds, "verify.legs": legs, "verify.threads": threads,
         "verify.inputs": inputs, "verify.allow_empty": allow_empty, "verify.timeout": timeout,

@@ -187,3 +187,19 @@ def test_an_output_that_may_be_empty(folder: Path) -> None:
     (folder / "r.toml").write_text('[verify]\nallow_empty = ["y"]\n')
     assert optimize("--config", "r.toml", "-o", "out.onnx") == 0
     assert optimize("--allow-empty", "y", "-o", "other.onnx") == 0
+
+
+def test_a_recipe_for_one_runtime(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cube = "p = Pow(x, e) m = Mul(p, k) a = Add(x, m) u = Mul(a, s) t = Tanh(u) o = Add(t, i)"
+    text = f"""g (float[N,4] x) => (float[N,4] y) <float e = {{3}}, float k = {{0.044715}},
+      float s = {{0.7978845608}}, float i = {{1}}, float h = {{0.5}}> {{ {cube} f = Mul(x, h) y = Mul(f, o) }}"""
+    onnx.save(helpers.parse(text, opset=17), folder / "m.onnx")
+    (folder / "ok.toml").write_text(
+        'for = "onnxruntime"\nrequire = { "com.microsoft::FastGelu" = 1, nodes = 1 }\n'
+    )
+    assert optimize("--config", "ok.toml", "-o", "out.onnx") == 0
+    assert optimize("--for", "onnxruntime", "-o", "same.onnx") == 0
+    assert (folder / "out.onnx").read_bytes() == (folder / "same.onnx").read_bytes()
+    (folder / "no.toml").write_text('for = "tvm"\n')
+    assert optimize("--config", "no.toml", "-o", "other.onnx") == 2
+    assert "unknown runtime 'tvm': choose one of onnxruntime" in capsys.readouterr().err

@@ -10,8 +10,10 @@ import onnx
 import pytest
 from onnx import TensorProto
 
+from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import save
+from onnxgrad.passes.raise_for_onnxruntime import RaiseForOnnxruntime
 from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.verify import run
 from tests.helpers import parse
@@ -259,3 +261,20 @@ def test_a_function_called_like_an_operator_is_no_operator() -> None:
     <domain: "my", opset_import: ["" : 20]> Transpose (a) => (b) { b = Exp(a) }
     <domain: "my", opset_import: ["" : 20]> Identity (a) => (b) { b = Neg(a) }"""
     assert_same_results(optimized(parse(text)))
+
+
+def test_a_runtime_adds_its_pass_behind_the_one_for_all() -> None:
+    names = [p.name for p in Pipeline.of(for_="onnxruntime").passes]
+    assert names.index("raise-for-onnxruntime") == names.index("raise-composites") + 1
+    plain = [p.name for p in Pipeline.of().passes]
+    assert [n for n in names if n != "raise-for-onnxruntime"] == plain
+    last = Pipeline.of(passes="remove-unused,remove-noops", for_="onnxruntime", provider="cuda")
+    assert last.passes[-1] == RaiseForOnnxruntime(provider="cuda") and len(last.passes) == 3
+    there = "raise-for-onnxruntime,remove-unused"
+    assert len(Pipeline.of(passes=there, for_="onnxruntime").passes) == 2
+    with pytest.raises(InputError, match="unknown runtime 'tvm': choose one of onnxruntime"):
+        Pipeline.of(for_="tvm")
+
+
+def test_nothing_is_written_for_a_runtime_on_another_provider() -> None:
+    assert RaiseForOnnxruntime().laws and not RaiseForOnnxruntime(provider="cuda").laws

@@ -31,19 +31,19 @@ s, p, v, q, k, mask, axis, shape = capture("s p v q k mask axis shape")
 
 # of halves the operator rounds elsewhere than the chain: two units in the last place were seen
 _DTYPES = frozenset({TensorProto.FLOAT})
-_WEIGHTS = P.Softmax(s, axis=axis)
+WEIGHTS = P.Softmax(s, axis=axis)
 
 
-@rewrite(P.MatMul(_WEIGHTS.only.named("softmax"), v), shrinks=count("Softmax"))
+@rewrite(P.MatMul(WEIGHTS.only.named("softmax"), v), shrinks=count("Softmax"))
 def attention(s: Var, v: Var, softmax: Binding, root: Binding) -> Any:
     """softmax(scale q k^T + mask) v = Attention(q, k, v, mask)"""
     return _attention(s, v, softmax, root, repaired=False)
 
 
-_REPAIRED = P.Where(P.IsNaN(p).only, 0.0, p & _WEIGHTS.named("softmax")).only
+REPAIRED = P.Where(P.IsNaN(p).only, 0.0, p & WEIGHTS.named("softmax")).only
 
 
-@rewrite(P.MatMul(_REPAIRED, v), shrinks=count("Softmax"))
+@rewrite(P.MatMul(REPAIRED, v), shrinks=count("Softmax"))
 def attention_without_nan(s: Var, p: Var, v: Var, softmax: Binding, root: Binding) -> Any:
     """p = softmax(scale q k^T + mask), (0 where p is NaN, else p) v = Attention(q, k, v, mask),
     whose rows without anything are 0
@@ -60,17 +60,17 @@ def _attention(s: Var, v: Var, softmax: Binding, root: Binding, *, repaired: boo
     if s.rank != 4 or v.rank != 4:
         return decline("its scores and values do not have the axes (batch, heads, rows, columns)")
     require(root, "Attention", 23, v, _DTYPES)
-    query, key, scale = _query_and_key(scores)
+    query, key, scale = query_and_key(scores)
     keys, values = heads_of(key), heads_of(v)
     if keys.times != values.times:
         keys, values = Heads(key), Heads(v)
     keys = Heads(_with_heads(keys.value, values.value), keys.times)
-    _fit(query, keys, values)
-    bias = _mask(scores, query, values.value, repaired)
+    fit(query, keys, values)
+    bias = mask_of(scores, query, values.value, repaired)
     return op.Attention(query, keys.value, values.value, bias, scale=scale)
 
 
-def _query_and_key(scores: Scores) -> tuple[Var, Var, float]:
+def query_and_key(scores: Scores) -> tuple[Var, Var, float]:
     """Queries, keys and scale of (batch, heads, rows, width). Raises Decline."""
     left, right = scores.product.inputs
     if left is None or right is None:
@@ -95,7 +95,7 @@ def _with_heads(key: Var, value: Var) -> Var:
     raise decline(f"its keys {key.name} have {key.rank} axes and its values {value.rank}")
 
 
-def _fit(query: Var, keys: Heads, values: Heads) -> None:
+def fit(query: Var, keys: Heads, values: Heads) -> None:
     """Raises Decline unless batch, heads and rows are those of one attention."""
     q, k, v = query.shape, keys.value.shape, values.value.shape
     if q is None or k is None or v is None or not len(q) == len(k) == len(v) == 4:
@@ -109,7 +109,7 @@ def _fit(query: Var, keys: Heads, values: Heads) -> None:
         raise decline("its queries and keys are not known to have the same heads")
 
 
-def _mask(scores: Scores, query: Var, value: Var, repaired: bool) -> Var | None:
+def mask_of(scores: Scores, query: Var, value: Var, repaired: bool) -> Var | None:
     """The sum of what is added to the scores. Raises Decline."""
     if scores.replaced is not None and scores.added:
         raise decline("its scores are replaced and added to")
@@ -143,7 +143,7 @@ def attention_of_groups(q: Var, k: Var, v: Var, root: Binding) -> Any:
         return decline("its keys are repeated and its values are not, or otherwise")
     if k.sole_user() is None or v.sole_user() is None:
         return decline("the repeated keys or values have other readers and would stay")
-    _fit(q, keys, values)
+    fit(q, keys, values)
     return op.Attention(q, keys.value, values.value, root.operand(3), **root.attrs)
 
 
