@@ -79,7 +79,7 @@ def _plan(args: argparse.Namespace, out: Output) -> Plan:
     if recipe is None:
         raise InputError(
             "there is no onnxgrad.toml here and no [tool.onnxgrad] in a pyproject.toml: write one, "
-            "or name it: onnxgrad ci CONFIG"
+            'such as [ci] models = ["*.onnx"], or name it: onnxgrad ci CONFIG'
         )
     setup = Setup(_absolute(args.plugin), _absolute(args.custom_ops))
     ready(setup, args.own_passes)

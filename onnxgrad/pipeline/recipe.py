@@ -48,7 +48,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.stats import stats_of
 from onnxgrad.pipeline.facts import facts_of
-from onnxgrad.pipeline.recipe_table import OF_CI, OPTIONS, TABLE, check_key, flat_options
+from onnxgrad.pipeline.recipe_table import OF_CI, OPTIONS, TABLE, check_key, flat_options, heading
 from onnxgrad.pipeline.requirements import (
     Held,
     bound_of,
@@ -175,7 +175,10 @@ def read(path: Path) -> Recipe:
         ValueError,
         RecursionError,
     ) as e:  # no TOML; or more digits, deeper arrays than Python reads
-        raise InputError(f"{path}: not TOML: {' '.join(str(e).split())}") from e
+        why = " ".join(str(e).split())
+        if path.suffix == ".onnx":
+            why = f'a recipe, such as {OWN_FILE}, names it: [ci] models = ["{path.name}"]'
+        raise InputError(f"{path}: not TOML: {why}") from e
     table = _table(data)
     if table is None:
         if path.name == "pyproject.toml":
@@ -198,8 +201,14 @@ def _table(data: Mapping[str, Any]) -> Any:
 
 def parse(table: Any, where: str) -> Recipe:
     """A recipe from its table, in the file `where`. Raises InputError naming the key."""
-    if not isinstance(table, dict) or not isinstance(table.get("models", {}), dict):
-        raise InputError(f"{where}: [{TABLE}] and its models are tables")
+    if not isinstance(table, dict):
+        raise InputError(f"{where}: [{TABLE}] is a table")
+    if not isinstance(table.get("models", {}), dict):
+        one = heading(where, 'models."*.onnx"')
+        raise InputError(
+            f"{where}: 'models' are tables of options, such as {one}; the list of models that "
+            f"`onnxgrad ci` takes stands in {heading(where, 'ci')}"
+        )
     folder = Path(where).parent
     models = {
         pattern: flat_options(own, f"{where}: models.{pattern!r}", folder)

@@ -15,6 +15,9 @@ from onnxgrad.verify.proof import LEGS
 from onnxgrad.verify.running.session import MOST_THREADS
 
 TABLE = "tool.onnxgrad"
+_IN_WORDS: dict[type, str] = {
+    str: "text", list: "a list", dict: "a table", int: "a whole number", bool: "true or false",
+}  # fmt: skip
 # key -> the type it has in TOML; `cli.recipe_options` knows the option of `optimize` that says the
 # same
 OPTIONS: dict[str, type] = {
@@ -48,6 +51,11 @@ GATES: dict[str, type] = {
 OF_CI: dict[str, type] = {"models": list, "out": str, "lock": str}
 _SUBTABLES = ("verify", "bench")
 _NUMBERS = ("verify.timeout", "verify.tolerance", "bench.seconds")
+
+
+def heading(where: str, name: str) -> str:
+    """How a table of a recipe is headed in that file."""
+    return f"[{TABLE}.{name}]" if Path(where).name == "pyproject.toml" else f"[{name}]"
 
 
 def flat_options(
@@ -93,7 +101,9 @@ def check_key(
     is_bool = isinstance(value, bool) and known[key] is not bool
     fits = is_number if key in _NUMBERS else isinstance(value, known[key]) and not is_bool
     if not fits or (key == "passes" and not isinstance(value, (str, list))):
-        raise InputError(f"{where}: '{key}' has the wrong type: {repr(value)[:80]}")
+        wanted = _IN_WORDS.get(known[key])
+        hint = f"; {wanted} is wanted" if wanted else ""
+        raise InputError(f"{where}: '{key}' has the wrong type: {repr(value)[:80]}{hint}")
 
 
 def _beside(folder: Path, item: str) -> str:

@@ -35,7 +35,9 @@ def test_a_pyproject_without_our_table_is_none_of_our_business(
         ({"verify": {"legs": ["left"]}}, "cannot have 'left'"),
         ({"verify": {"tolerance": "small"}}, "wrong type"),
         ({"models": {"*": {"models": {}}}}, "unknown key 'models'"),
-        ({"models": []}, "are tables"),
+        ({"models": []}, r"such as \[models.\"\*.onnx\"\]; the list .* stands in \[ci\]"),
+        ([], "is a table"),
+        ({"ci": {"models": "x.onnx"}}, "'models' has the wrong type: 'x.onnx'; a list is wanted"),
         ({"require": {"MatMul+bytes": 10}}, "'bytes' does not stand for operators"),
         ({"require": {"": 10}}, "'' does not stand for operators"),
         ({"require": {"bytes": "small"}}, "cannot read the requirement 'small' of 'bytes'"),
@@ -76,6 +78,14 @@ def test_recipes_that_python_itself_stumbles_over(tmp_path: Path, text: str, wor
     (tmp_path / "r.toml").write_text(text)
     with pytest.raises(InputError, match=words):
         find(str(tmp_path / "r.toml"))
+
+
+def test_a_model_in_the_place_of_a_recipe(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(b"\x08\x0a\xf4")
+    with pytest.raises(
+        InputError, match=r'such as onnxgrad.toml, names it: \[ci\] models = \["m.onnx"\]'
+    ):
+        find(str(tmp_path / "m.onnx"))
 
 
 def test_options_of_a_model_are_those_of_every_glob_that_means_it() -> None:

@@ -17,7 +17,7 @@ from onnxgrad.pipeline.ci import lock as locks
 from onnxgrad.pipeline.ci.lock import Lock
 from onnxgrad.pipeline.ci.work import Job, Setup
 from onnxgrad.pipeline.recipe import Recipe
-from onnxgrad.pipeline.recipe_table import TABLE
+from onnxgrad.pipeline.recipe_table import heading
 
 _FIELD = re.compile(r"\{[^{}]*\}")
 _FIELDS = ("{name}", "{folder}")  # of `out`: a model's name without suffix, and where it lies
@@ -83,7 +83,8 @@ def _models(recipe: Recipe, folder: Path) -> dict[str, list[str]]:
     listed: Sequence[str] = recipe.ci.get("models", ())
     if not listed and not recipe.models:
         raise InputError(
-            f'{recipe.where}: names no models: write [{TABLE}.ci] models = ["models/*.onnx"]'
+            f"{recipe.where}: names no models: write models = "
+            f'["models/*.onnx"] into {heading(recipe.where, "ci")}'
         )
     found: dict[str, list[str]] = {}
     for pattern in listed or recipe.models:

@@ -67,7 +67,7 @@ def test_a_folder_of_results(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ({}, "names no models: write"),
+        ({}, 'names no models: write models = ["models/*.onnx"] into [ci]'),
         ({"models": {"sub/x*.onnx": {}}}, "no file matches 'sub/x*.onnx'"),
         ({"ci": {"models": ["sub/bb.onnx"]}}, "there is no file 'sub/bb.onnx'"),
         ({"ci": {"models": ["sub/bb.onnx"]}}, "did you mean 'sub/b.onnx'?"),
