@@ -36,6 +36,7 @@ from onnxgrad.pipeline.optimize import Grown, RewriteRefuted
 from onnxgrad.report.convert_opset import convert_opset
 from onnxgrad.report.diff import Diff, diff
 from onnxgrad.report.extract import extract
+from onnxgrad.report.float16 import float16
 from onnxgrad.report.optimize import OptimizedModel, optimize
 from onnxgrad.report.summary import Summary, inspect
 from onnxgrad.report.weights import Weights, weights
@@ -94,6 +95,7 @@ __all__ = [
     "emitting",
     "extract",
     "fix_dims",
+    "float16",
     "function_gradient",
     "gradient",
     "hessian_vector_product",

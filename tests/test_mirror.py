@@ -22,7 +22,7 @@ HOMES: dict[str, dict[str, str]] = {
     "seen through the command that has these options, reads this model, prints this report": {
         "cli/check_grad": "cli/test_grad", "cli/gradient_options": "cli/test_grad",
         "cli/train_step": "cli/test_fit", "cli/training_options": "cli/test_fit",
-        "report/training": "cli/test_fit", "report/tuning": "cli/test_tuning_options",
+        "report/float16": "cli/test_float16", "report/training": "cli/test_fit", "report/tuning": "cli/test_tuning_options",
         "cli/extract": "report/test_extract",
         "verify/running/own_process": "cli/test_bad_input",
         "cli/models": "cli/test_bad_input", "cli/options": "cli/test_bad_input", "cli/targets": "cli/test_optimize",

@@ -33,6 +33,7 @@ COMMANDS = {
     "verify": "run two models and say whether they compute the same",
     "inspect": "what is in a model: interface, operators, parameters, or the whole block as text",
     "convert-opset": "bring a model to another opset, operator by operator, and prove it equal",
+    "float16": "a model's float32 weights and computations in float16, proved within a bound",
     "extract": "the part of a model between some of its values, proved against the whole",
     "diff": "what changed between two models",
     "reduce": "the smallest model that still fails a check, by delta debugging",

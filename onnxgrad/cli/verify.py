@@ -36,8 +36,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             help=f"{what}; of all outputs of floats, or of one, where no other then counts",
         )  # fmt: skip
     near.add_argument(
-        "--metric", action="append", default=[], metavar="[OUTPUT:]METRIC=LEAST",
-        help="cosine=0.999, psnr=40 (dB) or top1=0.99 (share of rows) at least",
+        "--metric", action="append", default=[], metavar="[OUTPUT:]METRIC=X",
+        help="cosine=0.999, psnr=40 (dB) or top1=0.99 (share of rows) at least, worst=0.01 (of the "
+             "largest value) at most",
     )  # fmt: skip
     parser.add_argument(
         "--map", action="append", default=[], metavar="NAME=OTHER",
@@ -81,7 +82,7 @@ def _near(args: argparse.Namespace) -> dict[str, Any]:
     """The arguments of `verify` that say what is near enough. Raises InputError."""
     found: dict[str, Any] = {"metric": args.metric, "map": dict(map(_pair, args.map))}
     for name in ("atol", "rtol"):
-        given = [_number(name, text) for text in getattr(args, name)]
+        given = [number_of(name, text) for text in getattr(args, name)]
         common = [value for output, value in given if not output]
         if common and len(given) > 1:
             raise InputError(f"--{name}: one number for all outputs, or one for each that is named")
@@ -96,7 +97,7 @@ def _pair(text: str) -> tuple[str, str]:
     return name, other
 
 
-def _number(option: str, text: str) -> tuple[str, float]:
+def number_of(option: str, text: str) -> tuple[str, float]:
     """An output (none: all of them) and a number."""
     output, _, number = text.rpartition("=")
     try:

@@ -6,6 +6,7 @@ import contextlib
 import filecmp
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -206,8 +207,9 @@ def _write_graph(block: BindingBlock, graph: GraphProto) -> None:
     block.schedule()
     for b in block.bindings:
         _write_binding(b, graph.node)
-    _write_declarations(block.inputs, source.input, graph.input)
-    _write_declarations(block.outputs, source.output, graph.output)
+    said = {v.name: info for v, info in block.declared.items() if info is not None}
+    _write_declarations(block.inputs, source.input, said, graph.input)
+    _write_declarations(block.outputs, source.output, said, graph.output)
     for name, v in block.initializers.items():
         if v.initializer is not None:
             graph.initializer.append(v.initializer)
@@ -216,7 +218,7 @@ def _write_graph(block: BindingBlock, graph: GraphProto) -> None:
     for v, sparse in zip(block.sparse, graph.sparse_initializer, strict=True):
         if sparse.values.name != v.name:
             sparse.values.name = v.name
-    _write_value_info(block, source, graph)
+    _write_value_info(block, source, said, graph)
 
 
 def _write_function(block: BindingBlock, function: FunctionProto) -> None:
@@ -256,18 +258,23 @@ def _write_graph_attribute(node: NodeProto, name: str, nested: BindingBlock) -> 
     _write_graph(nested, target)
 
 
-def _write_declarations(values: list[Var], source: Any, target: Any) -> None:
-    """Inputs or outputs (repeated ValueInfoProto): as they were declared, new ones by their
-    type.
+def _write_declarations(
+    values: list[Var], source: Any, said: Mapping[str, ValueInfoProto], target: Any
+) -> None:
+    """Inputs or outputs (repeated ValueInfoProto): as a pass declares them, else as they were
+    declared, new ones by their type.
     """
-    declared = {v.name: v for v in source}
+    declared = {v.name: v for v in source} | dict(said)
     for var in values:
         target.append(
             declared.get(var.name) or ValueInfoProto(name=var.name, type=type_to_proto(var.type))
         )
+        target[-1].name = var.name
 
 
-def _write_value_info(block: BindingBlock, source: GraphProto, graph: GraphProto) -> None:
+def _write_value_info(
+    block: BindingBlock, source: GraphProto, said: Mapping[str, ValueInfoProto], graph: GraphProto
+) -> None:
     """What was declared stays, unless its value is gone; new values are declared where the file
     declared its own, and those that a pass declares are anyway.
     """
@@ -276,9 +283,10 @@ def _write_value_info(block: BindingBlock, source: GraphProto, graph: GraphProto
     before = {name for n in source.node for name in n.output}
     gone = before.difference(v.name for v in block.vars())
     returned = {v.name for v in block.outputs}.difference(v.name for v in source.output)
-    graph.value_info.extend(
-        v for v in source.value_info if v.name not in gone and v.name not in returned
-    )
+    kept = [v for v in source.value_info if v.name not in gone and v.name not in returned]
+    for v in kept:
+        graph.value_info.append(said.get(v.name, v))
+        graph.value_info[-1].name = v.name
     declared = {v.name for v in source.value_info} | {v.name for v in block.outputs}
     for b in block.bindings:
         for out in b.outputs:

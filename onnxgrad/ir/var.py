@@ -122,6 +122,20 @@ class Var:
             self._array = array
         return array
 
+    def set_constant(self, tensor: TensorProto) -> None:
+        """Fix another value, of any dtype and shape. InternalError for what is no constant."""
+        if self.definition is not None and self.is_constant:
+            for name in [n for n in self.definition.attrs if n != "value"]:
+                self.definition.drop_attribute(name)
+            self.definition.set_attribute("value", tensor)
+        elif self.initializer is not None:
+            self.initializer = tensor
+        else:
+            raise InternalError(f"setting the value of what is no constant: {self!r}")
+        self.type = TensorType(tensor.data_type, tuple(tensor.dims))
+        self._array = None
+        self.block.touch()
+
     @property
     def ints(self) -> tuple[int, ...] | None:
         """A constant integer scalar or vector as a tuple (axes, sizes, perms), None when it is

@@ -8,6 +8,7 @@ costs. Element by element (`atol`, `rtol`), or by a measure of a whole output:
     psnr     20 log10(max|a| / rms(a - b)) in dB, at least the bound
     top1     the share of rows (along the last axis) whose largest element is at the same place;
              where a row of the original has several, any of them
+    worst    max|a - b| / max|a|         at most the bound
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Array = np.ndarray[Any, Any]
 PerOutput = float | Mapping[str, float] | None
 _METRIC = re.compile(r"(?:(?P<output>.+):)?(?P<metric>\w+)=(?P<least>[^=]+)", re.DOTALL)
 _EXACT = 2.0**53
-_MOST = {"cosine": 1.0, "psnr": math.inf, "top1": 1.0}
+_MOST = {"cosine": 1.0, "psnr": math.inf, "top1": 1.0, "worst": math.inf}
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ def _by_output(name: str, given: PerOutput) -> dict[str | None, float]:
 
 def _metric(text: str) -> tuple[str | None, tuple[str, float]]:
     match = _METRIC.fullmatch(text)
-    known = " or ".join(f"{name}=LEAST" for name in _MOST)
+    known = " or ".join(f"{name}={'MOST' if name == 'worst' else 'LEAST'}" for name in _MOST)
     where = option("--metric", "metric:")
     if match is None or match["metric"] not in _MOST:
         raise InputError(f"{where} {text[:80]!r}: write {known}, with OUTPUT: before it for one")
@@ -153,7 +154,8 @@ def _metric(text: str) -> tuple[str | None, tuple[str, float]]:
         least = math.nan
     if not 0 < least <= _MOST[match["metric"]] or math.isinf(least):
         most = f" up to {_MOST[match['metric']]:g}" if _MOST[match["metric"]] < math.inf else ""
-        raise InputError(f"{where} {text[:80]!r}: the least is a number above 0{most}")
+        end = "most" if match["metric"] == "worst" else "least"
+        raise InputError(f"{where} {text[:80]!r}: the {end} is a number above 0{most}")
     return match["output"], (match["metric"], least)
 
 
@@ -212,6 +214,15 @@ def _psnr(a: Array, b: Array, least: float) -> Score:
     return Score(ratio, limit, _furthest(a, b), found, wanted, x.size)
 
 
+def _worst(a: Array, b: Array, most: float) -> Score:
+    x, y = _finite(a, b)
+    largest = float(np.abs(x).max(initial=0.0))
+    gap = float(np.abs(x - y).max(initial=0.0))
+    off = gap / largest if largest else math.inf if gap else 0.0
+    at = _furthest(a, b)
+    return Score(off, most, at, f"{off:.1e} of max", f"≤ {most:g}", x.size)
+
+
 def _top1(a: Array, b: Array, least: float) -> Score:
     width = a.shape[-1] if a.ndim else 1
     x, y = a.reshape(-1, width), b.reshape(-1, width)
@@ -232,5 +243,6 @@ def _top1(a: Array, b: Array, least: float) -> Score:
 _METRICS: dict[str, Callable[[Array, Array, float], Score]] = {
     "cosine": _cosine,
     "psnr": _psnr,
+    "worst": _worst,
     "top1": _top1,
 }

@@ -74,11 +74,12 @@ def verify(
     seconds for that leg. allow_empty: outputs that may have nothing to compare.
 
     atol, rtol: |a - b| <= atol + rtol * |a| is all that is asked for, of every output of floats or
-    of each in a mapping by name; metric: "cosine=0.999", "psnr=40", "top1=0.99", one or several,
-    "logits:top1=1" for one output (see `verify.bounds`). Then a float may have another width in
-    `b`, which gets `a`'s inputs rounded to it; the verdict is "within bounds". map: what `b` calls
-    inputs and outputs of `a`, {"logits": "linear"}. expect: in place of `b` stored results, by
-    name or in an .npz, which `a` is to give on the `inputs`; there `map` says what `a` calls them.
+    of each in a mapping by name; metric: "cosine=0.999", "psnr=40", "top1=0.99", "worst=0.01", one
+    or several, "logits:top1=1" for one output (see `verify.bounds`). Then a float may have another
+    width in `b`, which gets `a`'s inputs rounded to it; the verdict is "within bounds". map: what
+    `b` calls inputs and outputs of `a`, {"logits": "linear"}. expect: in place of `b` stored
+    results, by name or in an .npz, which `a` is to give on the `inputs`; there `map` says what `a`
+    calls them.
     timeout: seconds for everything (300); max_memory: bytes, or such as "4GB", for each process
     that runs a model (half of what there is).
 

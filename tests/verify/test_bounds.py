@@ -66,6 +66,16 @@ def test_psnr() -> None:
     assert not judged(zero, b, metric="psnr=40").ok
 
 
+def test_worst() -> None:
+    a, b = np.array([1, -4], np.float32), np.array([1.5, -4], np.float32)
+    found = judged(a, b, metric="worst=0.13")
+    assert found.ok and found.rel == 0.125 and found.index == (0,) and found.compared == 2
+    assert not judged(a, b, metric="worst=0.12").ok
+    zero = np.zeros(2, np.float32)
+    assert judged(zero, zero, metric="worst=0.1").compared == 2
+    assert not judged(zero, b, metric="worst=0.1").ok
+
+
 def test_top1() -> None:
     b = A.copy()
     b[1] = [9, 0, 1]
@@ -137,6 +147,7 @@ def test_of_one_output_and_of_all() -> None:
         ({"rtol": {"y": math.inf}}, "rtol: a number from 0 on"),
         ({"metric": "cosine"}, "write cosine=LEAST or psnr=LEAST or top1=LEAST"),
         ({"metric": "l2=3"}, "write cosine=LEAST"),
+        ({"metric": "worst=0"}, "the most is a number above 0"),
         ({"metric": "cosine=much"}, "the least is a number above 0 up to 1"),
         ({"metric": "cosine=1.1"}, "the least is a number above 0 up to 1"),
         ({"metric": "psnr=0"}, "the least is a number above 0"),

@@ -1,0 +1,75 @@
+"""`onnxgrad float16`: weights and computations in float16, proved within a bound."""
+
+from __future__ import annotations
+
+import argparse
+
+from onnxgrad.cli.limit_options import within_limits
+from onnxgrad.cli.models import named, shown, source
+from onnxgrad.cli.options import add_proof, proof_options, require_runtime
+from onnxgrad.cli.output import Output
+from onnxgrad.cli.targets import files_read, target_of, write_model
+from onnxgrad.cli.verify import number_of
+from onnxgrad.errors import InputError, OnnxgradError
+from onnxgrad.report.float16 import RTOL, bounds, converted, staying
+from onnxgrad.report.optimized import Outcome
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument("model", metavar="MODEL", help="an ONNX file, or - for stdin")
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="OUT", help="the file to write; - is stdout"
+    )
+    parser.add_argument(
+        "--keep", action="append", default=[], metavar="NAME",
+        help="a node, value or operator, or a glob of these, that stays in float32 beside what "
+             "passes 65504 or needs its digits; may repeat",
+    )  # fmt: skip
+    parser.add_argument(
+        "--io", action="store_true", help="inputs and outputs become float16 as well"
+    )
+    add_proof(parser)
+    parser.add_argument(
+        "--rtol", action="append", default=[], metavar="[OUTPUT=]X",
+        help=f"how far an output may be off, of its largest value (default: {RTOL:g})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--metric", action="append", default=[], metavar="[OUTPUT:]METRIC=X",
+        help="what else is asked of it, as in verify: cosine, psnr, top1",
+    )  # fmt: skip
+    parser.add_argument(
+        "--no-verify", action="store_true", help="skip the proof (needs no onnxruntime)"
+    )
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Convert, prove and write one model."""
+    target = target_of(args.output, [args.model, *files_read(args)])
+    proof = proof_options(args) | bounds(_rtol(args.rtol), args.metric)
+    if not args.no_verify:
+        require_runtime(args.provider)
+    outcome = Outcome(args.model, None if target is None else str(target), shown(args.model))
+    try:
+        with within_limits(args), out.progress("float16", 1) as advance:
+            advance("running both models", None)
+            wanted = None if args.no_verify else proof
+            converted(source(args.model), outcome, args.keep, args.io, wanted)
+            if outcome.done is not None:
+                write_model(outcome.done.program, target)
+                outcome.written = True
+    except OnnxgradError as error:
+        raise named(error, args.model) from error
+    out.json(outcome.to_dict())
+    *told, last = outcome.parts(out.verbose)
+    out.show(*told[:2], *staying(outcome, out.verbose), *told[2:], last)
+    return 0
+
+
+def _rtol(given: list[str]) -> dict[str, float] | float:
+    """One number for all outputs, or one by name. Raises InputError."""
+    found = [number_of("rtol", text) for text in given]
+    common = [value for name, value in found if not name]
+    if common and len(found) > 1:
+        raise InputError("--rtol: one number for all outputs, or one for each that is named")
+    return common[0] if common else dict(found) if found else RTOL

@@ -1,0 +1,1 @@
+"""Computations of float32 in float16: which of them, and how they are written there."""

@@ -1,0 +1,185 @@
+"""Bindings written in float16, one at a time, in place: names, metadata and order stay.
+
+After each step the program is whole: what is not yet, or never, in float16 reads `Cast(y, float)`,
+and a later step that reads such a Cast reads behind it. A Cast stands in the block of its reader:
+onnxruntime 1.31 loses one whose result only a nested graph reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from onnx import GraphProto, TensorProto, ValueInfoProto
+
+from onnxgrad.errors import InternalError
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.names import blocks_returning, rename, return_instead
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import Array, TensorType
+from onnxgrad.ir.var import Var
+from onnxgrad.laws.float16.keeping import Plan, filling
+from onnxgrad.laws.float16.numbers import LARGEST, Halved, halved, tensor_of
+
+LAW = "in_float16"
+_FLOAT, _FLOAT16 = TensorProto.FLOAT, TensorProto.FLOAT16
+
+
+class Conversion:
+    """Carries out a plan. `widened` holds the Casts to float32 that stand for values of float16."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.widened: dict[Var, Var] = {}  # by the Cast's result: what it casts
+        # a value of float32 and the block that reads it: its Cast to float16
+        self.narrowed: dict[tuple[Var, BindingBlock], Var] = {}
+        self.copies: dict[Var, Var] = {}  # a constant that others read in float32: its copy
+        self.said: dict[BindingBlock, dict[str, ValueInfoProto]] = {}
+        self.only = {v for v in plan.constants if self._is_only_half(v)}
+
+    def in_float16(self, b: Binding) -> None:
+        """f(x) = float32(f16(float16(x))), f16 the same operator in float16"""
+        form = self.plan.forms[b]
+        before: dict[Var, None] = {}
+        for i in form.operands:
+            v = b.inputs[i]
+            if v is None:
+                continue
+            new = self._half(v, b.block, (b,))
+            before |= dict.fromkeys(x for x in (v, b.inputs[i]) if x is not None)
+            b.block.set_operand(b, i, new)
+        if form.attribute:
+            _name_the_type(b, form.attribute)
+        for i in form.results:
+            v = b.outputs[i]
+            if v is not None:
+                self._widen(v, (b,))
+        self._forget(before)
+
+    def _forget(self, values: Iterable[Var]) -> None:
+        """Drop Casts and constants that nobody reads any more."""
+        for v in values:
+            if v in self.widened and v.definition is not None:
+                v.block.remove_unused([v.definition])
+            elif v in self.copies and not v.use_count and v.definition is not None:
+                v.block.remove(v.definition)
+            elif v in self.copies and not v.use_count and not v.is_input:
+                v.block.remove_initializer(v)
+
+    def input(self, x: Var) -> None:
+        """An input that callers give in float16."""
+        if x.initializer is not None:
+            _write(x, _plain(x).astype(np.float16))
+        wide = self._widen(x, ())
+        for narrow in [n for (v, _), n in self.narrowed.items() if v is x]:
+            narrow.block.replace(narrow, x)
+            narrow.block.remove_unused([narrow.definition] if narrow.definition else [])
+        for v in wide:
+            v.block.remove_unused([v.definition] if v.definition else [])
+
+    def output(self, v: Var, block: BindingBlock) -> None:
+        """An output that callers get in float16."""
+        name = v.name
+        return_instead(block, v, self._half(v, block, ()))
+        self._declare(block, name, next(o for o in block.outputs if o.name == name))
+        if v.definition is not None:
+            block.remove_unused([v.definition])
+
+    def _half(self, v: Var, block: BindingBlock, sources: Sequence[Binding]) -> Var:
+        """The value in float16, for `block`."""
+        if v in self.widened:
+            return self.widened[v]
+        if v in self.plan.constants:
+            return self._constant(v, self.plan.constants[v])
+        if (v, block) not in self.narrowed:
+            with emitting(block, sources=sources, made_by=LAW):
+                bounded = v in self.plan.far
+                x = op.Clip(v, np.float32(-LARGEST), np.float32(LARGEST)) if bounded else v
+                self.narrowed[v, block] = op.Cast(x, to=_FLOAT16)
+        return self.narrowed[v, block]
+
+    def _constant(self, v: Var, made: Halved) -> Var:
+        if v in self.only:
+            _write(v, made.array)
+            self._widen(v, ())
+            return v
+        if v not in self.copies:
+            with emitting(v.block, made_by=LAW):
+                self.copies[v] = constant(made.array, name=f"{v.name}_float16")
+        return self.copies[v]
+
+    def _is_only_half(self, v: Var) -> bool:
+        """Whether nobody reads this constant in float32 once all is done."""
+        forms = self.plan.forms
+        return not v.returned and all(
+            user in forms and set(user.places(v)) <= set(forms[user].operands) for user in v.users
+        )
+
+    def _widen(self, v: Var, sources: Sequence[Binding]) -> list[Var]:
+        """Make the value float16, and Casts to float32 what its readers read; those."""
+        self._retype(v)
+        made: dict[BindingBlock, Var] = {}
+
+        def wide(block: BindingBlock) -> Var:
+            if block not in made:
+                with emitting(block, sources=sources, made_by=LAW):
+                    made[block] = op.Cast(v, to=_FLOAT)
+                self.widened[made[block]] = v
+            return made[block]
+
+        for user in list(v.users):
+            for place in user.places(v):
+                user.block.set_operand(user, place, wide(user.block))
+        for block in blocks_returning(v) if v.returned else ():
+            name = v.name
+            return_instead(block, v, wide(block))
+            if v.name != name:
+                rename(v, v.block.program.names.fresh(f"{name}_float16"))
+        return list(made.values())
+
+    def _retype(self, v: Var) -> None:
+        """Make the value float16, also where the file says what it is."""
+        v.type = TensorType(_FLOAT16, v.shape)
+        self._declare(v.block, v.name, v)
+        v.block.touch()
+
+    def _declare(self, block: BindingBlock, name: str, v: Var) -> None:
+        """What the file said of `name` is said of `v`, in float16."""
+        if block not in self.said:
+            proto = block.proto
+            graph = proto if isinstance(proto, GraphProto) else GraphProto()
+            values = (*graph.value_info, *graph.input, *graph.output)
+            self.said[block] = {value.name: value for value in values}
+        said = self.said[block].get(name)
+        if said is not None:
+            info = ValueInfoProto()
+            info.CopyFrom(said)
+            info.type.tensor_type.elem_type = _FLOAT16
+            block.declared[v] = info
+
+
+def _plain(x: Var) -> Array:
+    """What an input is where the caller gives nothing."""
+    tensor = x.initializer
+    if tensor is None:
+        raise InternalError(f"an input without a default: {x!r}")
+    return x.block.program.array(tensor)
+
+
+def _write(v: Var, array: Array) -> None:
+    """Give a constant this value."""
+    v.set_constant(tensor_of(array, v.initializer, v.name if v.definition is None else ""))
+
+
+def _name_the_type(b: Binding, attribute: str) -> None:
+    """The type of the result, in the attribute that says it."""
+    if attribute != "value":
+        b.set_attribute(attribute, _FLOAT16)
+        return
+    made = halved(filling(b), masking=True)
+    if isinstance(made, str):
+        raise InternalError(f"{b} was to be float16, but {made}")
+    b.set_attribute("value", tensor_of(made.array, None, ""))

@@ -1,0 +1,194 @@
+"""What stays in float32, and why: what was asked for, what passes 65504 or needs its digits, what
+has no form in float16, and what is computed from such values and a few numbers alone.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir import domains
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.bodies import called
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.types import Array, element_count
+from onnxgrad.ir.var import Var
+from onnxgrad.laws.float16.forms import Form, form_of, has_floats
+from onnxgrad.laws.float16.numbers import FAR, Halved, halved
+
+_FLOAT, _DOUBLE = TensorProto.FLOAT, TensorProto.DOUBLE
+# of the numbers that go with a value of float32 from one operator to the next in float32: more of
+# them are weights, which are to become smaller
+_FEW = 4096
+# counts and positions are integers, of which float16 has those up to 2048
+_EXACT_INTEGERS = frozenset({TensorProto.BOOL, TensorProto.INT8, TensorProto.UINT8})
+# operators that add, choose or bound: what stands for infinity may be the largest number there
+_MASKING = frozenset(
+    {"Add", "Sub", "Mul", "Where", "Clip", "Max", "Min", "Pad", "Concat", "Expand", "Reshape",
+     "ConstantOfShape", "ScatterND", "ScatterElements", "Unsqueeze", "Attention"}
+)  # fmt: skip
+
+_STAY = {
+    "its sums pass 65504": (
+        "ReduceSum ReduceMean ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSum ReduceLogSumExp "
+        "ReduceProd CumSum CumProd LpNormalization LpPool GlobalLpPool LRN Det "
+        "MeanVarianceNormalization NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss"
+    ),
+    "it grows beyond 65504": "Pow Exp Sinh Cosh",
+    "its positions need more digits": (
+        "Range Resize Upsample GridSample AffineGrid RoiAlign MaxRoiPool DeformConv Sin Cos TopK "
+        "DFT STFT HannWindow HammingWindow BlackmanWindow MelWeightMatrix"
+    ),
+    "it is quantised already": "QuantizeLinear DequantizeLinear DynamicQuantizeLinear",
+    "onnxruntime has it in float32 only": "EyeLike",
+    "its random numbers would be others": (
+        "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Bernoulli Multinomial"
+    ),
+}
+_SCATTERS = frozenset({"ScatterElements", "ScatterND"})
+STAYING = {op: why for why, ops in _STAY.items() for op in ops.split()}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be float16: the form of each binding that will be, why each other one stays, the
+    constants in float16, and the values that may pass 65504 although they stand for masks.
+    """
+
+    forms: dict[Binding, Form] = field(default_factory=dict)
+    staying: dict[Binding, str] = field(default_factory=dict)
+    constants: dict[Var, Halved] = field(default_factory=dict)
+    far: dict[Var, None] = field(default_factory=dict)
+
+
+def plan(program: Program, keep: Sequence[str]) -> Plan:
+    """Decide for every binding of the main graph and of those nested in it; `keep` are names or
+    globs of nodes, results and operators. Raises InputError for one that meets nothing.
+    """
+    found, met = Plan(), set[str]()
+    for b in program.main.walk():
+        if b.is_op("Constant"):
+            continue
+        asked = [pattern for pattern in keep if _means(pattern, b)]
+        met.update(asked)
+        if not has_floats(b):
+            continue
+        form, constants = form_of(b), dict[Var, Halved]()
+        why = f"it is to be kept ({asked[0]})" if asked else _why(b, found)
+        if not why:
+            constants, why = _constants(b, form)
+        if isinstance(form, Form) and not why:
+            found.forms[b] = form
+            found.constants.update(constants)
+        else:
+            found.staying[b] = why or str(form)
+            _carry_far(b, found)
+    _check(program, [pattern for pattern in keep if pattern not in met])
+    return found
+
+
+def _why(b: Binding, found: Plan) -> str:
+    """Why it stays in float32, before its form and its numbers are looked at."""
+    if b.blocks:
+        return "the graphs in it agree with it in float32"
+    if called(b) is not None:
+        return "it calls a function"
+    if b.domain == "" and b.op in STAYING:
+        return STAYING[b.op]
+    if b.op in _SCATTERS and b.domain == "" and b.attr("reduction", "none") != "none":
+        return "onnxruntime has it in float32 only"
+    return (_why_cast(b) if b.is_op("Cast") else "") or _goes_on(b, found)
+
+
+def _why_cast(b: Binding) -> str:
+    first = b.operand(0)
+    dtype = 0 if first is None else first.dtype
+    if is_edge(b) or (b.out.dtype == _FLOAT and dtype in (TensorProto.BFLOAT16, _DOUBLE)):
+        return "the model has it in float32 on purpose"
+    if b.out.dtype == _FLOAT and dtype not in _EXACT_INTEGERS | {_FLOAT}:
+        return "its integers need more digits"
+    return ""
+
+
+def is_edge(b: Binding) -> bool:
+    """Whether it casts between float32 and float16, in either direction."""
+    ends = [v.dtype for v in (b.operand(0), b.result(0)) if v is not None]
+    return b.is_op("Cast") and sorted(ends) == sorted((_FLOAT, TensorProto.FLOAT16))
+
+
+def _goes_on(b: Binding, found: Plan) -> str:
+    """What is computed from values that stay, and a few numbers, stays too: a variance with its
+    epsilon, an angle, a mask.
+    """
+    floats = [v for v in b.inputs if v is not None and v.dtype == _FLOAT]
+    values = [v for v in floats if not v.is_constant]
+    numbers = sum(element_count(v.shape) or 0 for v in floats if v.is_constant)
+    if not values or numbers > _FEW:
+        return ""
+    if all(v.definition is not None and v.definition in found.staying for v in values):
+        return "all that it computes from stays"
+    return ""
+
+
+def _constants(b: Binding, form: Form | str) -> tuple[dict[Var, Halved], str]:
+    """The constants that it reads, in float16; or why they cannot be."""
+    found: dict[Var, Halved] = {}
+    if isinstance(form, str):
+        return found, form
+    if form.attribute == "value" and isinstance(wrong := halved(filling(b), masking=True), str):
+        return found, wrong
+    for i in form.operands:
+        v = b.inputs[i]
+        array = None if v is None or not v.is_constant else v.const
+        if v is None or array is None:
+            continue
+        made = halved(array, masking=b.domain == "" and b.op in _MASKING)
+        if isinstance(made, str):
+            return {}, made
+        found[v] = made
+    return found, ""
+
+
+def filling(b: Binding) -> Array:
+    """What a ConstantOfShape fills its result with."""
+    value = b.attr("value")
+    return np.zeros(1, np.float32) if value is None else b.block.program.array(value)
+
+
+def _carry_far(b: Binding, found: Plan) -> None:
+    """Its results may stand for infinity where a number that it reads does."""
+    if b.domain != "" or b.op not in _MASKING:
+        return
+    for v in b.inputs:
+        if v is None or v.dtype != _FLOAT:
+            continue
+        array = v.const if v.is_constant and (element_count(v.shape) or _FEW) <= _FEW else None
+        if v in found.far or (array is not None and bool((abs(array) >= FAR).any())):
+            found.far.update(dict.fromkeys(o for o in b.outputs if o is not None))
+            return
+
+
+def _means(pattern: str, b: Binding) -> bool:
+    return any(fnmatchcase(name, pattern) for name in _names(b))
+
+
+def _names(b: Binding) -> Iterator[str]:
+    """What a user may call a binding by."""
+    yield from filter(None, (b.node.name, b.op, domains.full_name(b.domain, b.op)))
+    yield from (v.name for v in b.outputs if v is not None)
+
+
+def _check(program: Program, strange: Sequence[str]) -> None:
+    """Raises InputError for names that mean nothing."""
+    if not strange:
+        return
+    known = dict.fromkeys(name for b in program.main.walk() for name in _names(b))
+    near = difflib.get_close_matches(strange[0], known, 1)
+    hint = f"did you mean '{near[0]}'?" if near else "give a node, a value or an operator"
+    raise InputError(f"keep '{strange[0]}' meets nothing in the model; {hint}")

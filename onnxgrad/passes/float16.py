@@ -1,0 +1,98 @@
+"""float32 computed and kept in float16."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from onnx import TensorProto
+
+from onnxgrad.ir.bodies import called, callees
+from onnxgrad.ir.program import FunctionKey, Program
+from onnxgrad.laws.float16.convert import LAW, Conversion
+from onnxgrad.laws.float16.forms import has_floats
+from onnxgrad.laws.float16.keeping import Plan, is_edge, plan
+from onnxgrad.passes.base import Pass, nested, register
+from onnxgrad.passes.inline import Inline
+from onnxgrad.passes.remove_unused_functions import names_function
+from onnxgrad.rewrite.trace import Trace
+
+
+@register
+@dataclass(frozen=True)
+class Float16(Pass):
+    """f(x) = float32(f16(float16(x))): weights and computations of float32 in float16.
+
+    Stays in float32: what `keep` names (nodes, values, operators, or globs of these, separated by
+    spaces), sums, powers, positions, what has no form in float16, and what is computed from such
+    values and a few numbers alone. `io`: inputs and outputs become float16 as well. Masks beyond
+    65504 become -65504. Local functions with floats are opened, since their bodies have no types.
+    """
+
+    name: ClassVar[str] = "float16"
+    keep: str = ""
+    io: bool = False
+
+    def run(self, program: Program, trace: Trace) -> None:
+        """One firing for each binding. InputError for a name in `keep` that meets nothing."""
+        if not program.opset:  # without the default domain there is no Cast
+            return
+        self._open_functions(program, trace)
+        for block in [program.main, *nested(program.main)]:
+            block.schedule()
+        found = plan(program, self.keep.split())
+        trace.of(LAW).tried += len(found.forms) + len(found.staying)
+        trace.of(LAW).matched += len(found.forms)
+        for b, why in found.staying.items():
+            if not is_edge(b):
+                trace.missed(LAW, b, why)
+        conversion = Conversion(found)
+        for b in found.forms:
+            if trace.stopped:
+                return
+            _fire(trace, str(b))
+            conversion.in_float16(b)
+        _tell(found, trace)
+        if self.io:
+            _interface(program, conversion, trace)
+
+    def _open_functions(self, program: Program, trace: Trace) -> None:
+        """Put the bodies of functions with floats in the place of their calls."""
+        work = [
+            key for b in program.main.walk() if (key := called(b)) is not None and has_floats(b)
+        ]
+        chosen: dict[FunctionKey, None] = {}
+        while work:
+            key = work.pop()
+            if key not in chosen and not any(names_function(p, key) for p in self.keep.split()):
+                chosen[key] = None
+                work += callees(program.functions[key])
+        if chosen:
+            names = " ".join(f"{domain}::{name}::{overload}" for domain, name, overload in chosen)
+            Inline(names=names).run(program, trace)
+
+
+def _fire(trace: Trace, where: str) -> None:
+    trace.of(LAW).applied += 1
+    trace.fired(LAW, where)
+    trace.rounded = True
+
+
+def _tell(found: Plan, trace: Trace) -> None:
+    """What became of numbers that float16 does not have."""
+    for v, made in found.constants.items():
+        for note in made.notes:
+            trace.notes[f"{v.name}: {note}"] = None
+
+
+def _interface(program: Program, conversion: Conversion, trace: Trace) -> None:
+    """Inputs and outputs in float16."""
+    block = program.main
+    for v in list(block.outputs):
+        if v.dtype == TensorProto.FLOAT and not v.is_input and not trace.stopped:
+            _fire(trace, f"output {v.name}")
+            conversion.output(v, block)
+    for x in block.inputs:
+        if x.dtype == TensorProto.FLOAT and not trace.stopped:
+            _fire(trace, f"input {x.name}")
+            conversion.input(x)

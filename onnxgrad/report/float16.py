@@ -1,0 +1,136 @@
+"""`float16` as Python has it, and what is said of it on the command line too."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from onnxgrad.ir.interop.given import settled
+from onnxgrad.ir.interop.given_back import check_room, like
+from onnxgrad.ir.load import ModelLike
+from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.stats import stats_of
+from onnxgrad.limits import bounded
+from onnxgrad.passes.float16 import Float16
+from onnxgrad.pipeline.optimize import RewriteRefuted, optimize_program
+from onnxgrad.pipeline.pipeline import Pipeline
+from onnxgrad.report.optimize import OptimizedModel
+from onnxgrad.report.optimized import Clock, Outcome
+from onnxgrad.report.parts import Part, cell, number, table
+from onnxgrad.verify.bounds import PerOutput
+from onnxgrad.verify.feeds.proof_cases import Inputs
+from onnxgrad.wording import option
+
+# of the largest value of an output: forty roundings to float16, each of 2**-11
+RTOL = 0.02
+_ROWS = 20
+
+
+@bounded
+def float16(
+    model: ModelLike,
+    *,
+    keep: Sequence[str] = (),
+    io: bool = False,
+    rtol: PerOutput = RTOL,
+    metric: str | Iterable[str] = (),
+    verify: bool = True,
+    provider: str = "cpu",
+    inputs: Inputs | None = None,
+    dims: Mapping[str, int] | None = None,
+    report: bool = False,
+    timeout: float | None = None,
+    max_memory: int | str | None = None,
+) -> Any:
+    """The model with its float32 weights and computations in float16, in the kind that was given;
+    with `report=True` an `OptimizedModel`: that, what stays and why (`near_misses`), the proof.
+
+    `keep`: nodes, values and operators, or globs of these, that stay in float32. What passes 65504
+    or needs its digits (sums, powers, positions) stays by itself, and so does what has no form in
+    float16. Inputs and outputs stay float32, or with `io` become float16. Constants that stand for
+    infinity become 65504, and an epsilon does not become 0. `rtol`: how far an output may be off,
+    of its largest value, for all of them or by name; `metric` as in `verify` besides. Other options
+    as those of `optimize`.
+
+    Raises InputError for a name in `keep` that meets nothing, and what `optimize` raises where the
+    proof fails: then the operator that it names may be one to keep.
+
+    >>> half = onnxgrad.float16("models/resnet18.onnx", keep=["Gemm"])
+    >>> [t.data_type for t in half.graph.initializer if t.name == "conv1.weight"]
+    [10]
+    """
+    given = settled(model)
+    proof = {"provider": provider, "inputs": inputs, "dims": dims} | bounds(rtol, metric)
+    outcome = converted(given, Outcome("", None, "the model"), keep, io, proof if verify else None)
+    done = outcome.done
+    if done is None:
+        raise AssertionError("a conversion without a result")
+    check_room(done.program, model)
+    outcome.written = True
+    result = like(done.program, model)
+    return OptimizedModel(result, outcome) if report else result
+
+
+def bounds(rtol: PerOutput, metric: str | Iterable[str]) -> dict[str, Any]:
+    """What the proof asks for, as `verify` has it."""
+    own = rtol if isinstance(rtol, Mapping) else {"": RTOL if rtol is None else rtol}
+    worst = [f"{name}{':' if name else ''}worst={value:g}" for name, value in own.items()]
+    return {"metric": [*worst, *([metric] if isinstance(metric, str) else metric)]}
+
+
+def converted(
+    model: ModelLike,
+    outcome: Outcome,
+    keep: Sequence[str],
+    io: bool,
+    proof: Mapping[str, Any] | None,
+) -> Outcome:
+    """Convert and prove (not without `proof`); `outcome` filled in. Errors as `float16`."""
+    clock = Clock()
+    # a blank parts names there; it matches itself
+    halving = Float16(keep=" ".join(name.replace(" ", "?") for name in keep), io=io)
+    try:
+        done = optimize_program(
+            model,
+            Pipeline((halving,)),
+            prove=proof is not None,
+            proof=proof,
+            explain=True,
+            on_stage=clock.switch,
+        )
+    except RewriteRefuted as error:
+        names = option("--keep NAME", "keep=[NAME]")
+        more = option("--rtol X", "rtol=X")
+        hint = f"{names} leaves an operator in float32, {more} allows more"
+        error.args = (f"{error}; {hint}",)
+        raise
+    clock.switch("done")
+    outcome.done, outcome.report, outcome.seconds = done, done.report, clock.spent
+    outcome.before = stats_of(done.program.proto)
+    outcome.after = stats_of(to_proto(done.program))
+    return outcome
+
+
+def staying(outcome: Outcome, verbose: bool = False) -> Iterator[Part]:
+    """What stays in float32, and which numbers float16 does not have."""
+    if outcome.done is None:
+        return
+    trace = outcome.done.trace
+    why = Counter(reason for _, _, reason in trace.declined)
+    first = {reason: where for _, where, reason in reversed(list(trace.declined))}
+    if why:
+        yield ""
+        made = table("stays in float32 because", ">nodes", "such as")
+        for reason, count in why.most_common(None if verbose else _ROWS):
+            made.add_row(cell(reason), number(count), cell(first[reason].split(" = ")[0], "dim"))
+        yield made
+    if trace.notes:
+        yield ""
+        made = table("constant", "what float16 does not have of it")
+        for note in list(trace.notes)[: None if verbose else _ROWS]:
+            name, _, words = note.partition(": ")
+            made.add_row(cell(name), cell(words))
+        yield made
+        if not verbose and len(trace.notes) > _ROWS:
+            yield cell(f"and {len(trace.notes) - _ROWS} more (-v)", "dim")

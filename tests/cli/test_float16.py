@@ -1,0 +1,77 @@
+"""`onnxgrad float16`, and `onnxgrad.float16`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxgrad
+from tests.cli.conftest import Result
+from tests.helpers import ROOT
+from tests.rewriting import model_of
+
+Run = Callable[..., Result]
+MODEL = ROOT / "models/training/mlp.onnx"
+
+
+def test_converted_and_proved(run: Run, tmp_path: Path) -> None:
+    out, report = tmp_path / "out.onnx", tmp_path / "r.json"
+    done = run("float16", ROOT / "models/resnet18.onnx", "-o", out, "--json", report)
+    assert done.code == 0 and "within bounds (worst=0.02) on cpu" in done.out
+    assert "stays in float32 because" in done.out and "its sums pass 65504" in done.out
+    found = json.loads(report.read_text())
+    assert found["proof"]["verdict"] == "within bounds"
+    assert found["after"]["bytes"] < 0.6 * found["before"]["bytes"]
+    assert onnx.load(out).graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+
+
+def test_a_bound_that_it_misses(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    done = run("float16", MODEL, "-o", out, "--rtol", "1e-6")
+    assert done.code == 1 and not out.exists() and len(done.lines) == 1
+    assert "the first rewrite that changes the result is number" in done.err
+    assert "--keep NAME leaves an operator in float32, --rtol X allows more" in done.err
+
+
+def test_constants_that_do_not_fit_are_told(run: Run, tmp_path: Path) -> None:
+    model = model_of(
+        "g (float[2] x, bool[2] m) => (float[2] y) { y = Where (m, x, low) }",
+        {"low": np.float32(-3e38)},
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    done = run("float16", tmp_path / "m.onnx", "-o", tmp_path / "out.onnx", "--no-verify")
+    assert done.code == 0 and "1 of 1 numbers stood for infinity and became ±65504" in done.out
+
+
+def test_inputs_and_outputs(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    assert run("float16", ROOT / "models/resnet18.onnx", "-o", out, "--io").code == 0
+    assert onnx.load(out).graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT16
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--keep", "Gem"], "did you mean 'Gemm'?"),
+        (["--rtol", "x"], "--rtol x: write X or OUTPUT=X"),
+        (["--rtol", "1", "--rtol", "logits=2"], "one number for all outputs"),
+        (["--rtol", "nothing=1"], "no output"),
+    ],
+)
+def test_bad_words_are_one_line(run: Run, tmp_path: Path, words: list[str], said: str) -> None:
+    out = tmp_path / "out.onnx"
+    done = run("float16", ROOT / "models/resnet18.onnx", "-o", out, *words)
+    assert done.code == 2 and len(done.lines) == 1 and said in done.err and not out.exists()
+
+
+def test_in_python() -> None:
+    done = onnxgrad.float16(MODEL, keep=["Gemm"], rtol=0.01, report=True)
+    assert done.proof.verdict == "within bounds" and "worst=0.01" in done.proof.bounds
+    assert any("kept (Gemm)" in why for _, _, why in done.near_misses)
+    program = onnxgrad.load(MODEL)
+    assert isinstance(onnxgrad.float16(program, verify=False), type(program))
