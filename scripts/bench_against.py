@@ -32,7 +32,7 @@ def work(kind: str, path: str) -> float:
         elif kind == "optimize":
             onnxgrad.optimize(path, verify=False)
         else:
-            onnxgrad.gradient(path, target=0, seed="input")
+            onnxgrad.gradient(path, target=0, adjoint="input")
     except onnxgrad.OnnxgradError:
         return -1.0
     return time.process_time() - began

@@ -34,7 +34,7 @@ def made(path: Path, job: str) -> onnx.ModelProto:
     if job in ("grad", "checkpointed"):
         target = onnxgrad.load(path).main.outputs[0].name
         budget = "auto" if job == "checkpointed" else None
-        return onnxgrad.gradient(path, "params", target, seed="input", checkpoint=budget)
+        return onnxgrad.gradient(path, "params", target, adjoint="input", checkpoint=budget)
     if job == "always":
         return onnxgrad.optimize(path, merge="always", allow_growth=True, verify=False)
     if job == "legalize":

@@ -16,6 +16,7 @@ PACKAGE = ROOT / "onnxgrad"
 LAYERS = [
     "version",
     "startup",
+    "vocabulary",
     "wording",
     "errors",
     "limits",

@@ -22,9 +22,9 @@ found = {}
 for name, what in json.loads(sys.argv[1]):
     program = onnxgrad.load(name)
     if what == "grad":
-        made = onnxgrad.gradient(name, "params", program.main.outputs[0].name, seed="input")
+        made = onnxgrad.gradient(name, "params", program.main.outputs[0].name, adjoint="input")
     elif what == "checkpointed":
-        made = onnxgrad.gradient(name, "params", program.main.outputs[0].name, seed="input", checkpoint="auto")
+        made = onnxgrad.gradient(name, "params", program.main.outputs[0].name, adjoint="input", checkpoint="auto")
     else:
         made = onnxgrad.optimize(name, preset=what, merge="always", verify=False)
     data = made.SerializeToString(deterministic=True)

@@ -78,7 +78,7 @@ def is_there(path: str) -> bool:
 @functools.cache
 def options_of(command: str) -> frozenset[str]:
     parser = argparse.ArgumentParser()
-    import_module(f"onnxgrad.cli.{command.replace('-', '_')}").add_options(parser)
+    import_module(f"onnxgrad.cli.usage.{command.replace('-', '_')}").add_options(parser)
     add_common(parser)
     return frozenset(o for action in parser._actions for o in action.option_strings)
 

@@ -87,7 +87,7 @@ X = capture("x")
 RELU = P.Relu(X)
 TRANSFORMS: dict[str, Callable[[Any], Any]] = {
     "optimize": onnxgrad.optimize,
-    "gradient": lambda m: onnxgrad.gradient(m, ["x", "w"], seed="input"),
+    "gradient": lambda m: onnxgrad.gradient(m, ["x", "w"], adjoint="input"),
     "jvp": onnxgrad.jvp,
     "rewrite_call": lambda m: onnxgrad.rewrite_call(RELU, lambda x: op.Max(x, 0.0), m),
     "rewrite_bindings": lambda m: onnxgrad.rewrite_bindings(

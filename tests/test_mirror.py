@@ -20,12 +20,14 @@ SIZE = 40  # lines of code above which a module wants a test file
 # reason: module -> the test file that is its home
 HOMES: dict[str, dict[str, str]] = {
     "seen through the command that has these options, reads this model, prints this report": {
-        "cli/check_grad": "cli/test_grad", "cli/gradient_options": "cli/test_grad",
+        "cli/check_grad": "cli/test_grad",
         "cli/train_step": "cli/test_fit", "cli/training_options": "cli/test_fit",
         "report/float16": "cli/test_float16", "report/training": "cli/test_fit", "report/tuning": "cli/test_tuning_options",
+        "cli/usage/groups/running": "cli/test_bad_input",
+        "cli/usage/groups/training": "cli/test_fit",
         "cli/extract": "report/test_extract",
         "verify/running/own_process": "cli/test_bad_input",
-        "cli/models": "cli/test_bad_input", "cli/options": "cli/test_bad_input", "cli/targets": "cli/test_optimize",
+        "cli/models": "cli/test_bad_input", "cli/targets": "cli/test_optimize",
         "report/optimized": "cli/test_optimize", "report/proof": "cli/test_verify", "verify/blame": "cli/test_bad_input",
     },
     "a step of what this file tests whole": {

@@ -35,7 +35,7 @@ class Nothing(Pass):
 
 def slope(model: onnx.ModelProto) -> float:
     feeds = {"x": np.zeros(1, np.float32), "y_grad": np.ones(1, np.float32)}
-    return float(reference(onnxgrad.gradient(model, seed="input"), feeds)["x_grad"][0])
+    return float(reference(onnxgrad.gradient(model, adjoint="input"), feeds)["x_grad"][0])
 
 
 def register_a_kernel() -> None:

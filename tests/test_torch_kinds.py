@@ -50,7 +50,7 @@ def test_kind(models: dict[str, Any], kind: str) -> None:
     wrt = [v.name for v in onnxgrad.load(given).main.inputs]
     for name, function in TRANSFORMS.items():
         if name == "gradient":
-            found = onnxgrad.gradient(given, wrt, seed="input")
+            found = onnxgrad.gradient(given, wrt, adjoint="input")
         else:
             found = function(given)
         assert type(found) is onnx.ModelProto, name

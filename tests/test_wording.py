@@ -8,7 +8,15 @@ import pytest
 
 import onnxgrad
 from onnxgrad.cli.app import main
-from onnxgrad.wording import dim_option, input_option, on_the_command_line, option
+from onnxgrad.wording import (
+    did_you_mean,
+    dim_option,
+    input_option,
+    nearest,
+    on_the_command_line,
+    option,
+    perhaps,
+)
 from tests.helpers import parse
 
 SMALL = "g (float[N] x) => (float[N] y) { y = Sqrt (x) }"
@@ -53,3 +61,25 @@ def test_only_who_may_skip_the_proof_is_told_how(
     assert "or skip the proof with --no-verify" in capsys.readouterr().err
     assert main(["verify", str(path), str(path)]) == 2
     assert "skip the proof" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("matmul", ["MatMul"]),
+        ("--out", ["--out-dir"]),
+        ("fold_constant", ["fold-constant"]),
+        ("optimise", ["optimize"]),
+        ("xyz", []),
+        ("", []),
+    ],
+)
+def test_what_was_meant(name: str, meant: list[str]) -> None:
+    known = ["MatMul", "Gemm", "--out-dir", "fold-constant", "optimize"]
+    assert nearest(name, known) == meant
+    assert did_you_mean(name, known, "no") == (f"did you mean '{meant[0]}'?" if meant else "no")
+    assert perhaps(name, known) == (f" (did you mean '{meant[0]}'?)" if meant else "")
+
+
+def test_several_may_be_meant() -> None:
+    assert perhaps("w11", ["w1", "w12", "b"], 3) == " (did you mean 'w12' or 'w1'?)"

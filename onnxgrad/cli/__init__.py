@@ -1,3 +1,3 @@
-"""The command line: one file per command; `app` finds them, `common` holds what they share,
-`report` prints.
+"""The command line: a file per command, and one of the same name in `usage` for what can be said to
+it; `app` finds them, `output` prints.
 """

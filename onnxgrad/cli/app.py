@@ -1,9 +1,10 @@
 """`main`: find the command, run it, and turn every outcome into an exit code and at most one line
 on stderr.
 
-A command is a module `onnxgrad.cli.<name>` with `add_options(parser)` and `run(args, out) -> exit
-code`, and one line in COMMANDS. It is imported only when it is called, and so is everything that
-`--help` does not need (`onnxgrad.cli.command`).
+A command is a module `onnxgrad.cli.<name>` with `run(args, out) -> exit code`, one of the same name
+in `onnxgrad.cli.usage` with `add_options(parser)` and EXAMPLES, and one line in COMMANDS. What can
+be said to it is imported when it is named, what it does only when it is called, as is everything
+else that `--help` does not need (`onnxgrad.cli.command`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
+from onnxgrad.cli.help_text import examples_text
 from onnxgrad.cli.parser import Parser, add_common, complaint, wants
 from onnxgrad.cli.process import Stopped, drop, open_streams, quiet_libraries, stoppable
 from onnxgrad.errors import InputError, InternalError, NotProved, OnnxgradError
@@ -71,7 +73,11 @@ def _outcome(words: Sequence[str], verbose: bool) -> int:
     """Run one command and turn whatever comes of it into an exit code."""
     args = None
     try:
-        args = parser_for(words).parse_args(words)
+        parser = parser_for(words)
+        if not words:  # on stderr: who sends stdout somewhere wanted something else
+            parser.print_help(sys.stderr)
+            return InputError.exit_code
+        args = parser.parse_args(words)
         code: int = import_module("onnxgrad.cli.command").carry_out(args)
         _flush()
         return code
@@ -150,15 +156,18 @@ def parser_for(words: Sequence[str]) -> argparse.ArgumentParser:
         prog="onnxgrad", description="Better and differentiated ONNX files, proved by running them."
     )
     parser.add_argument("--version", action="version", version=f"onnxgrad {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
+    commands = parser.add_subparsers(
+        metavar="COMMAND", dest="command", required=True, prog=parser.prog
+    )
     for name, summary in COMMANDS.items():
         sub = commands.add_parser(
             name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
         )
         if name in words:
-            module = import_module(f"onnxgrad.cli.{name.replace('-', '_')}")
-            module.add_options(sub)
+            usage = import_module(f"onnxgrad.cli.usage.{name.replace('-', '_')}")
+            usage.add_options(sub)
             add_common(sub)
+            sub.epilog = f"{sub.epilog or ''}{examples_text(usage.EXAMPLES)}"
             # the words that the user wrote out win over a recipe
-            sub.set_defaults(run=module.run, words=tuple(words))
+            sub.set_defaults(words=tuple(words))
     return parser

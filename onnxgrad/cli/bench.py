@@ -7,40 +7,11 @@ from pathlib import Path
 
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import STDIN, expand, source
-from onnxgrad.cli.options import add_running, natural, positive, require_runtime, running_options
+from onnxgrad.cli.options import require_runtime, running_options
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
 from onnxgrad.report.parts import Table, cell, table
 from onnxgrad.verify.bench import BenchReport, Spread, bench
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
-    parser.add_argument(
-        "model",
-        nargs="+",
-        metavar="MODEL",
-        help="ONNX files of one interface; ratios are to the first",
-    )
-    group = add_running(parser, "measuring")
-    group.add_argument(
-        "--seed", type=natural, default=0, metavar="N", help="of generated values (default: 0)"
-    )
-    group.add_argument(
-        "--rounds", type=natural, default=20, metavar="N", help="turns of each model (default: 20)"
-    )
-    group.add_argument(
-        "--seconds", type=positive, default=2.0, metavar="S", help="for each model (default: 2)"
-    )
-    group.add_argument(
-        "--no-optimize", action="store_true", help="switch onnxruntime's own optimisations off"
-    )
-    group.add_argument(
-        "--require",
-        type=positive,
-        metavar="RATIO",
-        help="exit with 1 when a model takes longer than RATIO x the first",
-    )
 
 
 def run(args: argparse.Namespace, out: Output) -> int:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from onnxgrad.cli.gradient_options import ALLOW_EMPTY, add_gradient, gradient_options
+from onnxgrad.cli.gradient_options import gradient_options
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import named, shown, source
 from onnxgrad.cli.options import (
-    add_allow_empty,
-    add_running,
-    natural,
-    positive,
     require_runtime,
     running_options,
 )
@@ -22,26 +18,6 @@ from onnxgrad.ir.load import load
 from onnxgrad.report.gradient import check_lines
 from onnxgrad.report.parts import heading
 from onnxgrad.verify.feeds.input_files import load_inputs
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
-    parser.add_argument("model", metavar="MODEL", help="an ONNX file, or - for stdin")
-    add_gradient(parser)
-    parser.add_argument(
-        "--tolerance",
-        type=positive,
-        metavar="T",
-        help="relative; default: by the model's float type",
-    )
-    add_allow_empty(add_running(parser, "check"), ALLOW_EMPTY)
-    parser.add_argument(
-        "--data-seed",
-        type=natural,
-        default=0,
-        metavar="N",
-        help="of generated values and directions",
-    )
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
@@ -61,7 +37,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
                 model,
                 asked["wrt"],
                 asked["target"],
-                seed=args.data_seed,
+                seed=args.seed,
                 inputs=None if given is None else load_inputs(given, load(model).proto),
                 tolerance=args.tolerance,
                 checkpoint=asked["checkpoint"],

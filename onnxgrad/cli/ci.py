@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from onnxgrad.cli.ci_workers import each
-from onnxgrad.cli.options import natural, require_runtime
+from onnxgrad.cli.options import require_runtime
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import check_folder, check_output
 from onnxgrad.errors import InputError
@@ -21,30 +21,6 @@ from onnxgrad.pipeline.ci.plan import Plan, plan_of
 from onnxgrad.pipeline.ci.work import Setup, ready
 from onnxgrad.pipeline.recipe import find
 from onnxgrad.report.ci import SCHEMA, CiReport
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
-    parser.add_argument(
-        "config", nargs="?", metavar="CONFIG", help="the recipe (default: onnxgrad.toml, or "
-        "[tool.onnxgrad] of pyproject.toml, in this folder)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--update", action="store_true", help="write the lock anew, where every model passes"
-    )
-    parser.add_argument(
-        "--jobs", type=natural, default=1, metavar="N", help="models at once (default: 1)"
-    )
-    parser.add_argument(
-        "--keep-going", action="store_true", help="look at all models, also after one that fails"
-    )
-    parser.add_argument(
-        "--custom-ops", action="append", default=[], metavar="LIB.so",
-        help="a library of custom operators for onnxruntime; it runs with your rights",
-    )  # fmt: skip
-    parser.add_argument(
-        "--schema", action="store_true", help="print the JSON schema of what --json writes"
-    )
 
 
 def run(args: argparse.Namespace, out: Output) -> int:

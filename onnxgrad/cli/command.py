@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from importlib import import_module
 
 from onnxgrad import surface  # noqa: F401  # every rule and pass is there before a plugin runs
 from onnxgrad.cli.output import Output
@@ -27,5 +28,5 @@ def carry_out(args: argparse.Namespace) -> int:
         json=args.json,
         binary=getattr(args, "output", None) == "-",
     )
-    code: int = args.run(args, out)
+    code: int = import_module(f"onnxgrad.cli.{args.command.replace('-', '_')}").run(args, out)
     return code

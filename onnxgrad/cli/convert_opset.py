@@ -6,7 +6,7 @@ import argparse
 
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import named, shown, source
-from onnxgrad.cli.options import add_proof, natural, proof_options, require_runtime
+from onnxgrad.cli.options import proof_options, require_runtime
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import files_read, target_of, write_model
 from onnxgrad.errors import OnnxgradError
@@ -16,21 +16,6 @@ from onnxgrad.passes.convert_opset import ConvertOpset
 from onnxgrad.pipeline.optimize import optimize_program
 from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.report.optimized import Outcome
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
-    parser.add_argument("model", metavar="MODEL", help="an ONNX file, or - for stdin")
-    parser.add_argument(
-        "--to", type=natural, required=True, metavar="N", help="the opset of the default domain"
-    )
-    parser.add_argument(
-        "-o", "--output", required=True, metavar="OUT", help="the file to write; - is stdout"
-    )
-    add_proof(parser)
-    parser.add_argument(
-        "--no-verify", action="store_true", help="skip the proof (needs no onnxruntime)"
-    )
 
 
 def run(args: argparse.Namespace, out: Output) -> int:

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from onnxgrad.cli.limit_options import add_limits, within_limits
+from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import STDIN, model_of
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
 from onnxgrad.report.diff import diff
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
-    parser.add_argument("a", metavar="A", help="an ONNX file, or - for stdin")
-    parser.add_argument("b", metavar="B", help="the other")
-    add_limits(parser)
 
 
 def run(args: argparse.Namespace, out: Output) -> int:

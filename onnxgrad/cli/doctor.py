@@ -13,10 +13,6 @@ from onnxgrad.verify import doctor_report
 from onnxgrad.version import __version__
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """This command has no options of its own."""
-
-
 def run(args: argparse.Namespace, out: Output) -> int:
     """0 when models can be proved here. Raises InputError where onnxruntime is missing or does
     not run on the CPU.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from onnxgrad.cli.limit_options import add_limits, within_limits
+from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import named, shown, source
-from onnxgrad.cli.options import natural, require_runtime
+from onnxgrad.cli.options import require_runtime
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import target_of, write_model
 from onnxgrad.errors import NotProved, OnnxgradError
@@ -15,25 +15,6 @@ from onnxgrad.report.extract import extracted, proved
 from onnxgrad.report.gradient import nodes
 from onnxgrad.report.parts import cell, heading, number
 from onnxgrad.report.proof import proof_lines
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
-    parser.add_argument("model", metavar="MODEL", help="an ONNX file, or - for stdin")
-    parser.add_argument(
-        "-o", "--output", required=True, metavar="OUT", help="the file to write; - is stdout"
-    )
-    for what in ("inputs", "outputs"):
-        parser.add_argument(
-            f"--{what}", action="append", default=[], metavar="NAME,...",
-            help=f"values of the main graph (default: the model's {what})",
-        )  # fmt: skip
-    group = parser.add_argument_group("proof")
-    group.add_argument("--data-seed", type=natural, default=0, metavar="N", help="of its values")
-    group.add_argument(
-        "--no-verify", action="store_true", help="skip the proof (needs no onnxruntime)"
-    )
-    add_limits(group)
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
@@ -46,7 +27,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         with within_limits(args), out.progress("extract", 1) as advance:
             advance("the part against the whole", None)
             part = extracted(load(model), _names(args.inputs), _names(args.outputs))
-            report = None if args.no_verify else proved(model, part, seed=args.data_seed)
+            report = None if args.no_verify else proved(model, part, seed=args.seed)
             if report is None or report.ok:
                 write_model(part, target)
     except OnnxgradError as error:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from onnxgrad.cli.models import named, shown, source
-from onnxgrad.cli.options import add_custom_ops, natural, require_runtime
+from onnxgrad.cli.options import require_runtime
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.parser import complaint
 from onnxgrad.cli.targets import target_of, write_model
-from onnxgrad.cli.training_options import add_training, positive_count, training_options
+from onnxgrad.cli.training_options import training_options
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.load import load
 from onnxgrad.report.parts import heading
@@ -25,68 +25,6 @@ from onnxgrad.train.metrics import Metric
 from onnxgrad.train.ranks import world
 from onnxgrad.train.schedules import SCHEDULES
 from onnxgrad.train.written import made
-from onnxgrad.verify.running.session import PROVIDERS
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
-    parser.add_argument(
-        "model", metavar="MODEL", help="an ONNX file, or the folder of a training step"
-    )
-    parser.add_argument("-o", "--output", metavar="OUT", help="where the trained model goes")
-    parser.add_argument(
-        "--original", metavar="FILE", help="with a folder and -o: the model that the step is of"
-    )
-    add_training(parser)
-    _add_run(parser)
-
-
-def _add_run(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("run")
-    add_custom_ops(group)
-    group.add_argument(
-        "--data", required=True, metavar="NPZ", help="arrays by the names of the batch's inputs"
-    )
-    group.add_argument("--validation", metavar="NPZ", help="held-out data, for each epoch's end")
-    group.add_argument("--epochs", type=positive_count, default=1, metavar="N", help="default: 1")
-    group.add_argument("--steps", type=positive_count, metavar="N", help="so many, not epochs")
-    group.add_argument(
-        "--batch-size", type=positive_count, default=32, metavar="N", help="default: 32"
-    )
-    group.add_argument(
-        "--rate", default="", metavar="NUMBER|SCHEDULE",
-        help="the learning rate (default: the optimiser's), or a schedule such as "
-        f"cosine{{lr=1e-3,T_max=1000}}: {', '.join(SCHEDULES)}",
-    )  # fmt: skip
-    group.add_argument(
-        "--accuracy", action="append", default=[], metavar="OUTPUT=LABELS",
-        help="evaluate the share of labels that the highest score of an output names",
-    )  # fmt: skip
-    group.add_argument("--shuffle", type=natural, default=0, metavar="SEED", help="default: 0")
-    group.add_argument("--no-shuffle", action="store_true", help="in the order of the data")
-    group.add_argument(
-        "--patience", type=positive_count, metavar="N",
-        help="stop when the held-out loss was not smaller for so many epochs",
-    )  # fmt: skip
-    group.add_argument(
-        "--folder", metavar="DIR", help="save here after each epoch; go on from what is there"
-    )
-    group.add_argument("--every", type=positive_count, metavar="N", help="save each N steps too")
-    group.add_argument("--log", metavar="FILE",
-        help="a line of JSON for each step, with the norm of the gradients where --clip-norm or "
-        "--metric gradient_norm asks for it",
-    )  # fmt: skip
-    group.add_argument("--plot", metavar="FILE", help="the loss as a picture, a .png")
-    group.add_argument(
-        "--data-parallel", action="store_true",
-        help="the processes that mpiexec started share out every batch",
-    )  # fmt: skip
-    group.add_argument("--provider", choices=tuple(PROVIDERS), default="cpu", help="default: cpu")
-    group.add_argument("--threads", type=positive_count, metavar="N", help="of onnxruntime")
-    group.add_argument(
-        "--engine", choices=("auto", "graph", "blocks"), default="auto",
-        help="graph: the step as it is; blocks: the update beside its gradient (default: auto)",
-    )  # fmt: skip
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
@@ -122,7 +60,7 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
                 epochs=args.epochs,
                 steps=args.steps,
                 batch_size=args.batch_size,
-                seed=None if args.no_shuffle else args.shuffle,
+                seed=None if args.no_shuffle else args.seed,
                 validation=validation,
                 metrics=metrics,
                 patience=args.patience,

@@ -6,41 +6,14 @@ import argparse
 
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import named, shown, source
-from onnxgrad.cli.options import add_proof, proof_options, require_runtime
+from onnxgrad.cli.options import proof_options, require_runtime
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import files_read, target_of, write_model
 from onnxgrad.cli.verify import number_of
 from onnxgrad.errors import InputError, OnnxgradError
-from onnxgrad.report.float16 import RTOL, bounds, converted, staying
+from onnxgrad.report.float16 import bounds, converted, staying
 from onnxgrad.report.optimized import Outcome
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
-    parser.add_argument("model", metavar="MODEL", help="an ONNX file, or - for stdin")
-    parser.add_argument(
-        "-o", "--output", required=True, metavar="OUT", help="the file to write; - is stdout"
-    )
-    parser.add_argument(
-        "--keep", action="append", default=[], metavar="NAME",
-        help="a node, value or operator, or a glob of these, that stays in float32 beside what "
-             "passes 65504 or needs its digits; may repeat",
-    )  # fmt: skip
-    parser.add_argument(
-        "--io", action="store_true", help="inputs and outputs become float16 as well"
-    )
-    add_proof(parser)
-    parser.add_argument(
-        "--rtol", action="append", default=[], metavar="[OUTPUT=]X",
-        help=f"how far an output may be off, of its largest value (default: {RTOL:g})",
-    )  # fmt: skip
-    parser.add_argument(
-        "--metric", action="append", default=[], metavar="[OUTPUT:]METRIC=X",
-        help="what else is asked of it, as in verify: cosine, psnr, top1",
-    )  # fmt: skip
-    parser.add_argument(
-        "--no-verify", action="store_true", help="skip the proof (needs no onnxruntime)"
-    )
+from onnxgrad.vocabulary import FLOAT16_RTOL
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
@@ -72,4 +45,4 @@ def _rtol(given: list[str]) -> dict[str, float] | float:
     common = [value for name, value in found if not name]
     if common and len(found) > 1:
         raise InputError("--rtol: one number for all outputs, or one for each that is named")
-    return common[0] if common else dict(found) if found else RTOL
+    return common[0] if common else dict(found) if found else FLOAT16_RTOL

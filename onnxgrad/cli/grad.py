@@ -8,14 +8,11 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from onnxgrad.cli.grad_products import add_products, write_products
-from onnxgrad.cli.gradient_options import ALLOW_EMPTY, add_gradient, gradient_options, spread
+from onnxgrad.cli.grad_products import write_products
+from onnxgrad.cli.gradient_options import gradient_options, spread
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import STDIN, named, shown, source
 from onnxgrad.cli.options import (
-    add_allow_empty,
-    add_running,
-    natural,
     require_runtime,
     running_options,
 )
@@ -33,47 +30,11 @@ from onnxgrad.report.parts import heading
 from onnxgrad.verify.feeds.input_files import load_inputs
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
-    parser.add_argument("model", metavar="MODEL", help="an ONNX file, or - for stdin")
-    parser.add_argument(
-        "-o", "--output", metavar="OUT", required=True, help="the file to write; - is stdout"
-    )
-    add_gradient(parser)
-    parser.add_argument("--names", metavar="PATTERN", help="of the adjoints (default: {}_grad)")
-    parser.add_argument(
-        "--ste", action="store_true",
-        help="pass QuantizeLinear - DequantizeLinear pairs straight through: an estimate, not "
-             "checked by differences",
-    )  # fmt: skip
-    parser.add_argument(
-        "--mark", action="store_true",
-        help="write the model itself with the marks of --checkpoint in it; a grad without "
-             "--checkpoint reads them",
-    )  # fmt: skip
-    parser.add_argument(
-        "--function", metavar="NAME",
-        help="the gradient of this local function, by all its operands, as one more function of "
-             "the model",
-    )  # fmt: skip
-    add_products(parser)
-    parser.add_argument(
-        "--no-simplify", action="store_true", help="leave the graph as the backward walk made it"
-    )
-    add_allow_empty(add_running(parser, "proof"), ALLOW_EMPTY)
-    parser.add_argument(
-        "--data-seed", type=natural, default=0, metavar="N", help="of generated values"
-    )
-    parser.add_argument(
-        "--no-verify", action="store_true", help="skip the numeric check (needs no onnxruntime)"
-    )
-
-
 def run(args: argparse.Namespace, out: Output) -> int:
     """Write the gradient graph once a sample of its adjoints agrees with differences."""
     asked = gradient_options(args)
     asked |= {
-        "seed": args.adjoint,
+        "adjoint": args.adjoint,
         "names": args.names or "{}_grad",
         "simplify": not args.no_simplify,
         "ste": args.ste,
@@ -157,7 +118,7 @@ def _function(
             report = None
             if not args.no_verify:
                 report = check_function(
-                    program, args.function, seed=args.data_seed, provider=args.provider
+                    program, args.function, seed=args.seed, provider=args.provider
                 )
             _, name, _ = add_function_gradient(program, args.function)
             if report is not None and not report.ok:
@@ -192,7 +153,7 @@ def _prove(
             source(args.model) if args.model != STDIN else original,
             names,
             asked["target"],
-            seed=args.data_seed,
+            seed=args.seed,
             inputs=None if given is None else load_inputs(given, original),
             checkpoint=asked["checkpoint"],
             stop=asked["stop"],

@@ -31,39 +31,13 @@ from onnxgrad.verify.feeds.input_files import load_inputs
 _OTHERS = ("ste", "mark", "checkpoint", "stop", "no_simplify")
 
 
-def add_products(parser: argparse.ArgumentParser) -> None:
-    """The options that ask for something else than the gradient."""
-    group = parser.add_argument_group("products, in place of the gradient")
-    which = group.add_mutually_exclusive_group()
-    which.add_argument(
-        "--jvp", dest="of", action="store_const", const="jvp",
-        help="forward mode: J v, with v as new inputs {}_tangent and outputs {}_tangent",
-    )  # fmt: skip
-    which.add_argument(
-        "--hvp", dest="of", action="store_const", const="hvp",
-        help="the gradient, and H v of a scalar target's Hessian, as {}_hvp",
-    )  # fmt: skip
-    which.add_argument(
-        "--jacobian", dest="of", action="store_const", const="jacobian",
-        help="the Jacobian of one target by each value, as TARGET_by_VALUE",
-    )  # fmt: skip
-    group.add_argument(
-        "--mode", choices=("auto", "forward", "reverse"), default="auto",
-        help="of --jacobian: by columns, by rows; auto (default): whichever are fewer",
-    )  # fmt: skip
-    group.add_argument(
-        "--batched", action="store_true",
-        help="of --jacobian: the first axis of all counts samples: one Jacobian for each",
-    )  # fmt: skip
-
-
 def write_products(
     args: argparse.Namespace, out: Output, asked: dict[str, Any], target: Path | None
 ) -> int:
     """Write the graph once a sample of its products agrees with differences."""
     wrong = [name for name in _OTHERS if getattr(args, name)]
     if wrong or args.adjoint != "ones":
-        said = (wrong or ["seed"])[0].replace("_", "-")
+        said = (wrong or ["adjoint"])[0].replace("_", "-")
         raise InputError(f"--{said} says nothing of --{args.of}")
     if args.of != "jacobian" and (args.batched or args.mode != "auto"):
         raise InputError(f"--{'batched' if args.batched else 'mode'} is for --jacobian")
@@ -124,7 +98,7 @@ def _prove(
             of=args.of,
             mode=args.mode,
             batched=args.batched,
-            seed=args.data_seed,
+            seed=args.seed,
             inputs=None if given is None else load_inputs(given, original),
             allow_empty=[name for name in args.allow_empty if name in names],
             **options,

@@ -10,13 +10,6 @@ from onnxgrad.help import TOPICS, headings, page
 from onnxgrad.report.parts import cell, table
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
-    parser.add_argument(
-        "topic", nargs="?", metavar="TOPIC", help="a topic or a command; default: list the topics"
-    )
-
-
 def run(args: argparse.Namespace, out: Output) -> int:
     """Always 0. Raises InputError for an unknown topic."""
     if args.topic in COMMANDS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from onnxgrad.cli.limit_options import add_limits, within_limits
+from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import named, shown, source
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import OnnxgradError
@@ -13,19 +13,6 @@ from onnxgrad.ir.load import load
 from onnxgrad.ir.text import program_text
 from onnxgrad.report.summary import Summary, inspect
 from onnxgrad.report.weights import Weights, weights
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
-    parser.add_argument("model", metavar="MODEL", help="an ONNX file, or - for stdin")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--text", action="store_true", help="print the whole binding block")
-    what.add_argument(
-        "--weights",
-        action="store_true",
-        help="which constants are weights, what `params` leaves out, and why",
-    )
-    add_limits(parser)
 
 
 def run(args: argparse.Namespace, out: Output) -> int:

@@ -8,16 +8,9 @@ from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
 from onnxgrad.grad.coverage import coverage, page
 from onnxgrad.report.parts import cell, table
+from onnxgrad.wording import did_you_mean
 
 _STYLES = {"rule": "green", "body": "green", "zero": "", "no gradient": "dim", "missing": "red"}
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
-    parser.add_argument("name", nargs="*", metavar="NAME", help="show only these operators")
-    parser.add_argument(
-        "--markdown", action="store_true", help="the whole table as a Markdown page"
-    )
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
@@ -29,7 +22,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     known = {r.name for r in rows}
     for name in args.name:
         if name not in known:
-            raise InputError(f"unknown operator '{name}': `onnxgrad ops` lists them")
+            hint = did_you_mean(name, sorted(known), "`onnxgrad ops` lists them")
+            raise InputError(f"unknown operator '{name}': {hint}")
     rows = [r for r in rows if not args.name or r.name in args.name]
     shown = table("operator", ">since", "gradient", "file", "at kinks, and limits")
     for r in rows:

@@ -8,18 +8,54 @@ import argparse
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from onnxgrad.cli.help_text import Help
 from onnxgrad.errors import InputError
 from onnxgrad.report.parts import LONGEST, clean
+from onnxgrad.wording import perhaps
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse whose complaints are one line, like every other error."""
+    """argparse whose complaints are one line that says what was meant."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options, allow_abbrev=False)
+        super().__init__(**options, allow_abbrev=False, formatter_class=Help)
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} (see {self.prog} --help)")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """argparse's, in our words where there is too much."""
+        found, more = self.parse_known_args(args, namespace)
+        if more:
+            raise InputError(f"unexpected '{more[0]}' (see {self.prog} {found.command} --help)")
+        return found
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """argparse's, but a wrong option is named before what is missing because of it."""
+        for word in args or ():
+            if word == "--" or (self._subparsers is not None and word[:1] != "-"):
+                break
+            self._check_option(word.partition("=")[0])
+        return super().parse_known_args(args, namespace)
+
+    def _check_option(self, word: str) -> None:
+        known = [o for a in self._actions for o in a.option_strings if o.startswith("--")]
+        if word.startswith("--") and " " not in word and word not in known:
+            self.error(f"unknown option {word}{perhaps(word, known)}")
+        if len(word) > 2 and f"-{word}" in known:  # -output is not -o utput
+            self.error(f"unknown option {word} (did you mean '-{word}'?)")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        known = [str(choice) for choice in action.choices]
+        if action.dest != "command":
+            among = f"choose from {', '.join(known)}"
+            raise argparse.ArgumentError(action, f"'{value}'{perhaps(value, known)}: {among}")
+        said = f"unknown command '{value}'{perhaps(value, known)}"
+        if value.endswith(".onnx"):
+            said = f"'{value}' is no command: say first what to do, as in onnxgrad inspect {value}"
+        raise argparse.ArgumentError(None, said)
 
 
 def wants(words: Sequence[str], short: str, long: str) -> bool:

@@ -14,11 +14,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.pipeline.pipeline import PASSES, Pass
 from onnxgrad.pipeline.presets import DESCRIBED, Preset
 from onnxgrad.report.parts import Part, cell, line, table
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
-    parser.add_argument("name", nargs="*", metavar="NAME", help="show only these passes or presets")
+from onnxgrad.wording import did_you_mean
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
@@ -26,7 +22,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     names = args.name or [*PASSES, *DESCRIBED]
     for name in names:
         if name not in PASSES and name not in DESCRIBED:
-            raise InputError(f"unknown pass or preset '{name}': `onnxgrad passes` lists them")
+            hint = did_you_mean(name, (*PASSES, *DESCRIBED), "`onnxgrad passes` lists them")
+            raise InputError(f"unknown pass or preset '{name}': {hint}")
     passes = {name: PASSES[name] for name in sorted(PASSES) if name in names}
     presets = {name: preset for name, preset in DESCRIBED.items() if name in names}
     out.json(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 
-from onnxgrad.cli.limit_options import add_limits, within_limits
+from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import named, source
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import files_read, target_of, write_model
@@ -13,34 +13,6 @@ from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.load import load
 from onnxgrad.placement import OPTION, Placement, annotate, called, place, rule, settings
 from onnxgrad.report.parts import bytes_text, cell, heading, number, table
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
-    parser.add_argument("model", metavar="MODEL", help="an ONNX file, or - for stdin")
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="OUT",
-        help="the file to write; - is stdout; without it, only look",
-    )
-    parser.add_argument(
-        "--device", action="append", default=[], metavar="DEVICE=PATTERN", type=str,
-        help="nodes whose name or operator matches run there: cuda='Conv*,op:Gemm,name:head*'; may "
-        "repeat, the first match decides; marks already in the model stay where nothing matches",
-    )  # fmt: skip
-    parser.add_argument(
-        "--default", default="cpu", metavar="DEVICE", help="of all other nodes (default: cpu)"
-    )
-    parser.add_argument(
-        "--propagate",
-        action="store_true",
-        help="unmarked nodes follow their operands', or else their readers', device",
-    )
-    parser.add_argument(
-        "--ir", action="store_true", help="write the IR's device_configurations too (IR version 11)"
-    )
-    add_limits(parser)
 
 
 def run(args: argparse.Namespace, out: Output) -> int:

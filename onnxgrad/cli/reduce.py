@@ -12,9 +12,7 @@ from pathlib import Path
 import onnx
 from onnx import ModelProto
 
-from onnxgrad.cli.limit_options import add_limits
 from onnxgrad.cli.models import STDIN, read
-from onnxgrad.cli.options import natural, positive
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import check_output
 from onnxgrad.errors import InputError
@@ -27,45 +25,6 @@ from onnxgrad.verify.reducing.command import Command
 from onnxgrad.verify.reducing.reduce import Reduction, reduce
 
 _FAILURES = (1, 3)  # exit codes of ours that are no fault of the given model or options
-_HELP = """
-The check is a command (no shell: write sh -c '...' for one). It gets the path of a candidate as its
-last argument, or wherever {} stands. An exit status other than 0 means that the candidate still
-fails, so that it may take the model's place; with --interesting-exit only that status does (a
-command that a signal ended counts as 128 plus its number), with --says only an output that holds
-the words. A check that takes longer than --check-timeout says nothing.
-
-  onnxgrad reduce big.onnx --fails 'optimize --preset aggressive' -o small.onnx
-  onnxgrad reduce big.onnx --check 'python crashes.py' --interesting-exit 139 -o small.onnx
-  onnxgrad reduce big.onnx --check 'onnxgrad verify {} other.onnx' --says DIFFERENT -o small.onnx
-
-Exit codes: 0 reduced (or as small as --timeout allowed), 2 when the check does not fail on MODEL
-itself.
-"""
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = _HELP
-    parser.add_argument("model", metavar="MODEL", help="an ONNX file, or - for stdin")
-    parser.add_argument("-o", "--output", metavar="OUT", required=True, help="the file to write")
-    how = parser.add_mutually_exclusive_group(required=True)
-    how.add_argument("--check", metavar="COMMAND", help="what fails on the model")
-    how.add_argument(
-        "--fails", metavar="'COMMAND OPTIONS'",
-        help="a command of onnxgrad that fails on the model, such as 'optimize --preset X', "
-        "'grad', 'check-grad': a candidate must fail with the same exit code, 1 or 3",
-    )  # fmt: skip
-    parser.add_argument(
-        "--interesting-exit", type=natural, metavar="N", help="the status that counts, and no other"
-    )
-    parser.add_argument(
-        "--says", metavar="TEXT", help="what the check must print, on stdout or stderr"
-    )
-    parser.add_argument(
-        "--check-timeout", type=positive, default=60.0, metavar="SECONDS", help="of one check (60)"
-    )
-    add_limits(parser.add_argument_group("limits"))
 
 
 def run(args: argparse.Namespace, out: Output) -> int:

@@ -11,10 +11,10 @@ import numpy as np
 from onnxgrad.cli.gradient_options import spread
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import named, shown, source
-from onnxgrad.cli.options import add_running, natural, require_runtime, running_options
+from onnxgrad.cli.options import require_runtime, running_options
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import target_of, write_model
-from onnxgrad.cli.training_options import add_training, training_options
+from onnxgrad.cli.training_options import training_options
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.grad import check_gradient
 from onnxgrad.grad.checking.report import GradientReport
@@ -26,32 +26,6 @@ from onnxgrad.train.forward import forward
 from onnxgrad.train.from_training_info import step_from_training_info
 from onnxgrad.train.training_info import with_training_info
 from onnxgrad.verify.feeds.input_files import load_inputs
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
-    parser.add_argument("model", metavar="MODEL", help="an ONNX file, or - for stdin")
-    parser.add_argument(
-        "-o", "--output", metavar="FOLDER", required=True,
-        help="where train.onnx, eval.onnx, state.safetensors and manifest.json go",
-    )  # fmt: skip
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument(
-        "--training-info", action="store_true",
-        help="one file instead: the model with the step as its TrainingInfoProto; -o names it",
-    )  # fmt: skip
-    form.add_argument(
-        "--from-training-info", action="store_true",
-        help="the step that the model's TrainingInfoProto holds; options of steps say nothing",
-    )  # fmt: skip
-    add_training(parser)
-    add_running(parser, "proof")
-    parser.add_argument(
-        "--data-seed", type=natural, default=0, metavar="N", help="of generated values"
-    )
-    parser.add_argument(
-        "--no-verify", action="store_true", help="skip the numeric check (needs no onnxruntime)"
-    )
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
@@ -111,7 +85,7 @@ def _prove(args: argparse.Namespace, step: TrainingStep, out: Output) -> Gradien
             model,
             spread(names),
             manifest.loss,
-            seed=args.data_seed,
+            seed=args.seed,
             stop=[v.name for v in program.main.vars() if v.name in step.stops],
             inputs=values,
             **options,

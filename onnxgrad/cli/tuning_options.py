@@ -7,32 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from onnxgrad.cli.limit_options import seconds
 from onnxgrad.errors import InputError
-from onnxgrad.pipeline.tuning.measure import SECONDS
-from onnxgrad.pipeline.tuning.record import NAME, write
+from onnxgrad.pipeline.tuning.record import write
 from onnxgrad.report.tuning import Tuning
-
-
-def add_tuning(parser: argparse.ArgumentParser) -> None:
-    """The options."""
-    group = parser.add_argument_group("tuning")
-    group.add_argument(
-        "--tune", action="store_true", help="measure in onnxruntime, on the provider, threads and "
-        "inputs of the proof, which rewrites pay, and keep those that win beyond the noise",
-    )  # fmt: skip
-    group.add_argument(
-        "--tune-time", type=seconds, metavar="SECONDS",
-        help=f"for measuring, beside --timeout (default: {SECONDS:g})",
-    )  # fmt: skip
-    group.add_argument(
-        "--tune-file", metavar="FILE",
-        help=f"where the decisions go (default: {NAME} beside OUT)",
-    )  # fmt: skip
-    group.add_argument(
-        "--tune-from", metavar="FILE", help="the decisions of an earlier --tune, again: the same "
-        "bytes, nothing measured",
-    )  # fmt: skip
+from onnxgrad.vocabulary import TUNE_FILE, TUNE_SECONDS
 
 
 def tuning_of(args: argparse.Namespace) -> Tuning | None:
@@ -43,7 +21,7 @@ def tuning_of(args: argparse.Namespace) -> Tuning | None:
         return Tuning.of(Path(args.tune_from))
     if not args.tune and (args.tune_time is not None or args.tune_file is not None):
         raise InputError("--tune-time and --tune-file are about --tune: give that as well")
-    return Tuning.of(args.tune and (args.tune_time or SECONDS))
+    return Tuning.of(args.tune and (args.tune_time or TUNE_SECONDS))
 
 
 def keep_decisions(
@@ -57,5 +35,5 @@ def keep_decisions(
     if args.tune_file is not None:
         write(Path(args.tune_file), data)
     elif target is not None and str(target) != "-":
-        name = f"{target.stem}.{NAME}" if args.out_dir is not None else NAME
+        name = f"{target.stem}.{TUNE_FILE}" if args.out_dir is not None else TUNE_FILE
         write(target.with_name(name), data)

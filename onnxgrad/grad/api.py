@@ -7,7 +7,7 @@ import warnings
 from typing import Any
 
 from onnxgrad.grad.differentiation import differentiate, renamed
-from onnxgrad.grad.prepare import Seed
+from onnxgrad.grad.prepare import Adjoint
 from onnxgrad.grad.request import Target, Wrt
 from onnxgrad.grad.segments import Choice
 from onnxgrad.grad.stops import Stop
@@ -24,7 +24,7 @@ def gradient(
     wrt: Wrt = None,
     target: Target = None,
     *,
-    seed: Seed = "ones",
+    adjoint: Adjoint = "ones",
     checkpoint: Choice = None,
     ste: bool = False,
     stop: Stop = None,
@@ -43,17 +43,18 @@ def gradient(
     graphs too, which then move to the main graph; "!GLOB" takes away from those named before it.
     What is a weight, and why, `onnxgrad inspect --weights` says. `target`: an output's name or
     index, any value's name, a part of one such as "logits[:,7]", or a list, whose adjoints add up;
-    None: the only output. `seed="ones"`: targets are scalars, and of a part it is the sum;
-    `seed="input"`: any shape, with a new graph input `<target>_grad` of the target's type. `stop`:
-    names or globs of computed values at which gradients stop: what is behind them takes them for
-    constants, and nothing flows on to what they are computed from. `checkpoint`: a `Checkpoint`,
-    value names, "auto" or a memory budget such as "512MB" (see `onnxgrad.grad.segments.choose`);
-    None: the marks in the file, if any. `ste`: rounding by QuantizeLinear and DequantizeLinear
-    passes adjoints straight through, an estimate; without it nothing passes, for the derivative of
-    rounding is zero. Raises InputError for a request that the model cannot answer: an unknown name,
-    a value that is not floating-point, no unique target. Warns when no requested value reaches the
-    target, and when `wrt` holds a target with `seed="input"`: `y_grad` is then the new input, so
-    that the adjoint of `y` is returned as `y_grad_2`.
+    None: the only output. `adjoint="ones"`: targets are scalars, and of a part it is the sum;
+    `adjoint="input"`: any shape, with a new graph input `<target>_grad` of the target's type.
+    `stop`: names or globs of computed values at which gradients stop: what is behind them takes
+    them for constants, and nothing flows on to what they are computed from. `checkpoint`: a
+    `Checkpoint`, value names, "auto" or a memory budget such as "512MB" (see
+    `onnxgrad.grad.segments.choose`); None: the marks in the file, if any. `ste`: rounding by
+    QuantizeLinear and DequantizeLinear passes adjoints straight through, an estimate; without it
+    nothing passes, for the derivative of rounding is zero. Raises InputError for a request that the
+    model cannot answer: an unknown name, a value that is not floating-point, no unique target.
+    Warns when no requested value reaches the target, and when `wrt` holds a target with
+    `adjoint="input"`: `y_grad` is then the new input, so that the adjoint of `y` is returned as
+    `y_grad_2`.
 
     >>> model = onnxgrad.gradient("models/training/mlp.onnx", "params,!*.bias", "loss")
     >>> [v.name for v in model.graph.output]
@@ -66,7 +67,7 @@ def gradient(
             program,
             wrt,
             target,
-            seed=seed,
+            adjoint=adjoint,
             checkpoint=checkpoint,
             ste=ste,
             stop=stop,

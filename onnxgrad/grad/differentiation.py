@@ -13,7 +13,7 @@ import numpy as np
 from onnxgrad.grad.engine import backward
 from onnxgrad.grad.finish import finish
 from onnxgrad.grad.integer_paths import why_zero
-from onnxgrad.grad.prepare import Prepared, Question, Seed, prepare
+from onnxgrad.grad.prepare import Adjoint, Prepared, Question, prepare
 from onnxgrad.grad.request import Target, Wrt
 from onnxgrad.grad.segments import Choice
 from onnxgrad.grad.sequences import zeros_of
@@ -39,7 +39,7 @@ class Gradient:
     targets: tuple[str, ...]
     # requested value -> output that holds its adjoint, in the order asked
     adjoints: Mapping[str, str]
-    # target -> graph input for its adjoint, with seed="input"
+    # target -> graph input for its adjoint, with adjoint="input"
     seeds: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     # where gradients stop
@@ -51,7 +51,7 @@ def differentiate(
     wrt: Wrt = None,
     target: Target = None,
     *,
-    seed: Seed = "ones",
+    adjoint: Adjoint = "ones",
     checkpoint: Choice = None,
     ste: bool = False,
     simplify: bool = True,
@@ -72,7 +72,17 @@ def differentiate(
         task = prepare(
             program,
             Question(
-                wrt, target, seed, checkpoint, ste, simplify, names, aside, stop, replaced, detached
+                wrt,
+                target,
+                adjoint,
+                checkpoint,
+                ste,
+                simplify,
+                names,
+                aside,
+                stop,
+                replaced,
+                detached,
             ),
         )
         # rules may compute ahead of time from a weight only if it stays what it is
@@ -88,7 +98,7 @@ def _walk(task: Prepared) -> Gradient:
     notes = list(task.notes)
     with emitting(block, share=True, made_by="gradient"):
         named = zip(task.targets, task.seed_names, strict=True)
-        seeds = {v: _seed(v, question.seed, question.names.format(name)) for v, name in named}
+        seeds = {v: _seed(v, question.adjoint, question.names.format(name)) for v, name in named}
         found = backward(block, seeds, task.asked, view=task.view)
         if not found:
             text = (
@@ -110,7 +120,7 @@ def _walk(task: Prepared) -> Gradient:
             notes.append(renamed(value, output, question.names))
     # a target that a call gave is another value now that the call is open
     names = zip(task.target_names, task.targets, strict=True)
-    given = {name: seeds[v].name for name, v in names} if question.seed == "input" else {}
+    given = {name: seeds[v].name for name, v in names} if question.adjoint == "input" else {}
     return Gradient(
         task.program,
         tuple(task.target_names),
@@ -121,8 +131,8 @@ def _walk(task: Prepared) -> Gradient:
     )
 
 
-def _seed(target: Var, seed: Seed, name: str) -> Var:
-    if seed == "input":
+def _seed(target: Var, adjoint: Adjoint, name: str) -> Var:
+    if adjoint == "input":
         return target.block.add_input(target.block.program.names.fresh(name), target.type)
     return constant(np.ones(()), target.dtype, name="one")
 

@@ -51,7 +51,9 @@ def tangents(program: Program, wrt: Wrt, target: Target, names: str = "{}_tangen
     check_names(names)
     program, target, parts = with_target(program, target)
     outputs, original = len(program.main.outputs), set(program.main.bindings)
-    backward = differentiate(program, wrt, target, seed="input", simplify=False, names="{}_adjoint")
+    backward = differentiate(
+        program, wrt, target, adjoint="input", simplify=False, names="{}_adjoint"
+    )
     made = pushed_forward(backward, outputs, names)
     block = made.program.main
     drop_parts(block, parts)
@@ -67,7 +69,7 @@ def pushed_forward(backward: Gradient, outputs: int, names: str) -> Products:
         backward.program,
         list(backward.seeds.values()),
         list(backward.adjoints.values()),
-        seed="input",
+        adjoint="input",
         simplify=False,
         names="{}_tangent",
     )

@@ -47,7 +47,7 @@ def add_function_gradient(program: Program, name: str) -> FunctionKey:
         raise InputError(f"the model has a function {domain}::{new[1]} already")
     types = [None if t is None else _open(t) for t in _types(program, key)]
     found = differentiate(
-        load(as_model(program, key, types)), *request(program, key, types), seed="input"
+        load(as_model(program, key, types)), *request(program, key, types), adjoint="input"
     )
     block = found.program.main
     forward = len(block.outputs) - len(found.adjoints)

@@ -29,7 +29,7 @@ class GradientPass(Pass):
 
     `target`: an output or another value, or several separated by spaces; default: the only output.
     `wrt`: names and globs separated by spaces, or params; default: every floating-point input.
-    `seed`: ones or input. `checkpoint`: auto, a memory budget, or names separated by spaces.
+    `adjoint`: ones or input. `checkpoint`: auto, a memory budget, or names separated by spaces.
     `stop`: names and globs of values at which gradients stop. As `onnxgrad grad`, for a model of
     opset 18 or above.
     """
@@ -37,7 +37,7 @@ class GradientPass(Pass):
     name: ClassVar[str] = "gradient"
     target: str = ""
     wrt: str = ""
-    seed: str = "ones"
+    adjoint: str = "ones"
     checkpoint: str = ""
     stop: str = ""
     names: str = "{}_grad"
@@ -76,7 +76,13 @@ class GradientPass(Pass):
     def _differentiate(self, program: Program, **options: Any) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that all is zero, the check says
-            differentiate(program, **self._request(), seed=self.seed, names=self.names, **options)  # type: ignore[arg-type]
+            differentiate(
+                program,
+                **self._request(),
+                adjoint=self.adjoint,  # type: ignore[arg-type]  # `prepare` looks at it
+                names=self.names,
+                **options,
+            )
 
     def _request(self) -> dict[str, Any]:
         choice: Any = self.checkpoint.split() or None

@@ -93,7 +93,7 @@ def jacobians(
         raise InputError(f"mode={mode!r}: choose one of {', '.join(_MODES)}")
     program, target, parts = with_target(program, target)
     outputs, original = len(program.main.outputs), set(program.main.bindings)
-    asked = differentiate(program, wrt, target, seed="input", simplify=False, names="{}_adjoint")
+    asked = differentiate(program, wrt, target, adjoint="input", simplify=False, names="{}_adjoint")
     if len(asked.seeds) != 1:
         raise InputError(f"a Jacobian is of one target; given are {', '.join(asked.seeds)}")
     block = asked.program.main

@@ -33,13 +33,13 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
 from onnxgrad.passes.remove_unused_functions import reachable
 
-Seed = Literal["ones", "input"]
+Adjoint = Literal["ones", "input"]
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of a program: see `gradient`. Raises InputError for a seed or names that cannot
-    be.
+    """What is asked of a program: see `gradient`. Raises InputError for an adjoint or names that
+    cannot be.
 
     aside: values that `wrt` cannot mean, such as the constants of a loss; detached: those of them
     at which gradients stop. stop: where gradients stop. replaced: others will give the values of
@@ -48,7 +48,7 @@ class Question:
 
     wrt: Wrt
     target: Target
-    seed: Seed
+    adjoint: Adjoint
     checkpoint: Choice
     ste: bool
     simplify: bool
@@ -59,8 +59,8 @@ class Question:
     detached: Collection[str] = ()
 
     def __post_init__(self) -> None:
-        if self.seed not in ("ones", "input"):
-            raise InputError(f'seed must be "ones" or "input", not {self.seed!r}')
+        if self.adjoint not in ("ones", "input"):
+            raise InputError(f'adjoint must be "ones" or "input", not {self.adjoint!r}')
         if self.names.count("{}") != 1:
             raise InputError(
                 f"names must hold {{}} once, for the value's name; it is {self.names!r}"
@@ -118,9 +118,9 @@ def prepare(program: Program, question: Question) -> Prepared:
     notes = [raised] if raised else []
     block = program.main
     written = take(block)
-    parts = cut(block, question.target, summed=question.seed == "ones")
+    parts = cut(block, question.target, summed=question.adjoint == "ones")
     notes += parts.notes
-    targets = find_targets(block, parts.target, scalar=question.seed == "ones")
+    targets = find_targets(block, parts.target, scalar=question.adjoint == "ones")
     target_names = [parts.labels.get(v.name, v.name) for v in targets]
     seed_names = [v.name for v in targets]
     not_meant = {*made, *question.aside, *(v.name for v in block.vars() if v.name not in own_names)}

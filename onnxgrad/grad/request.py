@@ -4,7 +4,6 @@ globs and indices.
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import re
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
@@ -20,7 +19,7 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES, TensorType
 from onnxgrad.ir.var import Var
-from onnxgrad.wording import option
+from onnxgrad.wording import option, perhaps
 
 Wrt: TypeAlias = "str | Sequence[str] | None"
 Target: TypeAlias = "str | int | Sequence[str | int] | None"
@@ -57,7 +56,7 @@ def find_targets(block: BindingBlock, target: Target, *, scalar: bool) -> list[V
                 f"target '{v.name}' is {v.type or 'of unknown type'}, not a floating-point tensor"
             )
         if scalar and v.shape != ():
-            seed = option("--seed input", 'seed="input"')
+            seed = option("--adjoint input", 'adjoint="input"')
             raise InputError(
                 f"target '{v.name}' is {v.type}, not a scalar: {_to_a_scalar(v)}, or give its "
                 f"adjoint as an input with {seed}"
@@ -91,7 +90,7 @@ def target_value(block: BindingBlock, entry: str | int, values: Mapping[str, Var
     if isinstance(entry, str):
         if entry not in values:
             raise InputError(
-                f"target '{entry}' is no value of the model{did_you_mean(entry, values)}; its "
+                f"target '{entry}' is no value of the model{perhaps(entry, values, 3)}; its "
                 f"outputs are {outputs}"
             )
         return values[entry]
@@ -194,7 +193,7 @@ def _named(block: BindingBlock, entry: str, values: Mapping[str, Var]) -> list[V
         return _matching(entry, values)
     raise InputError(
         f"wrt '{entry}' is no value of the "
-        f"model{did_you_mean(entry, values)}{inside(block, entry)}; "
+        f"model{perhaps(entry, values, 3)}{inside(block, entry)}; "
         f"{option('`onnxgrad inspect --text`', '`print(onnxgrad.load(model).main)`')} lists them"
     )
 
@@ -318,12 +317,6 @@ def _matching(pattern: str, values: Mapping[str, Var]) -> list[Var]:
 def is_glob(entry: str) -> bool:
     """Whether it means several names."""
     return any(c in entry for c in "*?[")
-
-
-def did_you_mean(name: str, values: Iterable[str]) -> str:
-    """Names that are close, in brackets."""
-    close = difflib.get_close_matches(name, list(values), n=3)
-    return f" (close: {', '.join(close)})" if close else ""
 
 
 def inside(block: BindingBlock, name: str) -> str:

@@ -64,7 +64,7 @@ def hessian_products(
         first.program,
         list(gradients),
         list(gradients.values()),
-        seed="input",
+        adjoint="input",
         names=names,
         stop=first.stops or None,
     )

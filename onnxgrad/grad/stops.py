@@ -14,7 +14,7 @@ from typing import TypeAlias
 from onnxgrad.errors import InputError
 from onnxgrad.grad.engine import reaching
 from onnxgrad.grad.registry import INTERNAL, zero
-from onnxgrad.grad.request import did_you_mean, entries_of, inside, is_glob
+from onnxgrad.grad.request import entries_of, inside, is_glob
 from onnxgrad.grad.sequences import is_float
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
@@ -22,6 +22,7 @@ from onnxgrad.ir.names import blocks_returning
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
+from onnxgrad.wording import perhaps
 
 Stop: TypeAlias = "str | Sequence[str] | None"
 
@@ -67,7 +68,7 @@ def _named(
     if entry not in values:
         raise InputError(
             f"stop '{entry}' is no value of the "
-            f"model{did_you_mean(entry, computed)}{inside(block, entry)}"
+            f"model{perhaps(entry, computed, 3)}{inside(block, entry)}"
         )
     v = values[entry]
     if not is_float(v):

@@ -6,11 +6,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from importlib.resources import files
 
 from onnxgrad.errors import InputError
+from onnxgrad.wording import did_you_mean
 
 # in the order of reading
 TOPICS = (
@@ -41,9 +41,8 @@ def headings(topic: str) -> list[str]:
 
 def _hint(word: str) -> str:
     """What somebody may have meant who asked for `word`."""
-    near = difflib.get_close_matches(word, TOPICS, 1)
-    if near:
-        return f"did you mean '{near[0]}'?"
+    if meant := did_you_mean(word, TOPICS):
+        return meant
     for topic in TOPICS:
         for heading in headings(topic):
             if word.lower() in heading.lower():

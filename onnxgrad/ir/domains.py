@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 from collections.abc import Iterable
 
 from onnx import NodeProto, OperatorSetIdProto, defs
 
 from onnxgrad.errors import InputError
+from onnxgrad.wording import did_you_mean
 
 _LONG = "ai.onnx"
 
@@ -46,9 +46,8 @@ def unknown_operator(domain: str, op: str) -> str:
     if known is None or op in known:
         return ""
     where = f"the domain {domain}" if domain else "the default domain"
-    near = difflib.get_close_matches(op, known, 1)
-    hint = f"did you mean '{near[0]}'?" if near else "one of your own has a domain"
-    return f"{where} has no operator '{op}'; {hint}{'' if near else f', as in my.domain::{op}'}"
+    hint = did_you_mean(op, known, f"one of your own has a domain, as in my.domain::{op}")
+    return f"{where} has no operator '{op}'; {hint}"
 
 
 @functools.cache

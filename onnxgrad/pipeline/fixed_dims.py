@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,7 +12,7 @@ from onnxgrad.ir.interop.given_back import like
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.save import to_proto
 from onnxgrad.verify.feeds.dims import evaluate, roles, symbols_in, tensor_types
-from onnxgrad.wording import option
+from onnxgrad.wording import did_you_mean, option
 
 
 def fix_dims(model: ModelLike, dims: Mapping[str, int]) -> Any:
@@ -38,9 +37,7 @@ def fixed(model: ModelLike, dims: Mapping[str, int]) -> ModelProto:
     for name, size in dims.items():
         where = option(f"--fix-dim {name}={size}", f"fix_dims: {{{name!r}: {size!r}}}")
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            known_ones = ", ".join(known) or "none"
-            hint = f"did you mean '{near[0]}'?" if near else f"there are: {known_ones}"
+            hint = did_you_mean(name, known, f"there are: {', '.join(known) or 'none'}")
             raise InputError(f"{where}: no input has a dimension {name!r}; {hint}")
         if isinstance(size, bool) or not isinstance(size, int) or size < 0:
             raise InputError(f"{where}: a whole number from 0 on is wanted")

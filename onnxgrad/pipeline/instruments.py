@@ -5,7 +5,6 @@ Names of passes are globs, as in `combine-*`; one that means no pass at all is a
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.text import program_text
 from onnxgrad.passes.base import PASSES, Pass
 from onnxgrad.pipeline.pipeline import Pipeline
-from onnxgrad.wording import option
+from onnxgrad.wording import nearest, option
 
 
 def leave_out(pipeline: Pipeline, patterns: Sequence[str]) -> Pipeline:
@@ -95,8 +94,8 @@ def _check(patterns: Iterable[str], passes: Iterable[Pass], own: str) -> None:
     known = sorted({*PASSES, *(p.name for p in passes)})
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in known):
-            near = [f"{pattern}*"] if any(name.startswith(pattern) for name in known) else []
-            near += difflib.get_close_matches(pattern, known, 1)
+            begun = any(name.startswith(pattern) for name in known)
+            near = [f"{pattern}*"] if begun else nearest(pattern, known)
             hint = f"did you mean '{near[0]}'?" if near else "`onnxgrad passes` lists them"
             raise InputError(f"{own}: unknown pass '{pattern}': {hint}")
 

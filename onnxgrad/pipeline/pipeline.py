@@ -12,18 +12,18 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.collector import collector_paused
 from onnxgrad.ir.fault import blaming
 from onnxgrad.ir.program import Program
-from onnxgrad.laws.parallel.when_merging_pays import MERGE
 from onnxgrad.passes.base import PASSES, Pass
 from onnxgrad.passes.convert_opset import ConvertOpset
 from onnxgrad.pipeline.fresh_types import types_of_a_fresh_reading
 from onnxgrad.pipeline.own_laws import Law, OwnLaws
 from onnxgrad.pipeline.presets import PRESETS
 from onnxgrad.rewrite.trace import Trace
+from onnxgrad.vocabulary import MERGE, RUNTIMES
+from onnxgrad.wording import did_you_mean, perhaps
 
 __all__ = ["PASSES", "PRESETS", "Pass", "PassResult", "Pipeline", "parse_passes"]
 
-# the pass that writes a model for one runtime alone
-RUNTIMES = {"onnxruntime": "raise-for-onnxruntime"}
+# what uses the operators of one runtime alone comes behind this pass
 _BEHIND = "raise-composites"
 
 # told of a pass that changed a program
@@ -72,7 +72,10 @@ class Pipeline:
             raise InputError(f"unknown merge rule '{merge}': choose one of {', '.join(MERGE)}")
         if passes is None:
             if preset not in PRESETS:
-                raise InputError(f"unknown preset '{preset}': choose one of {', '.join(PRESETS)}")
+                raise InputError(
+                    f"unknown preset '{preset}'{perhaps(preset, PRESETS)}: choose one of "
+                    f"{', '.join(PRESETS)}"
+                )
             passes = PRESETS[preset]
         parsed: list[Pass] = [] if target_opset is None else [ConvertOpset(to=target_opset)]
         for item in passes if isinstance(passes, (list, tuple)) else [passes]:
@@ -209,14 +212,15 @@ def parse_passes(text: str, **common: Any) -> list[Pass]:
 def _make(name: str, options: str, common: dict[str, Any]) -> Pass:
     cls = PASSES.get(name)
     if cls is None:
-        raise InputError(f"unknown pass '{name}': choose from {', '.join(sorted(PASSES))}")
+        hint = did_you_mean(name, (*PASSES, *PRESETS), "`onnxgrad passes` lists them")
+        raise InputError(f"unknown pass '{name}': {hint}")
     known = {f.name: f for f in fields(cls)}
     values = {k: v for k, v in common.items() if k in known}
     for entry in filter(None, re.split(r"[,;]", options)):
         key, equals, value = (part.strip() for part in entry.partition("="))
         if not equals or key not in known:
             raise InputError(
-                f"unknown option '{entry.strip()}' of pass '{name}'; it has: "
+                f"unknown option '{entry.strip()}' of pass '{name}'{perhaps(key, known)}; it has: "
                 f"{', '.join(known) or 'none'}"
             )
         values[key] = _convert(name, key, value, known[key].type)

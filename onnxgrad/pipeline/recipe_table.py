@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -11,8 +10,8 @@ from typing import Any
 from onnxgrad.errors import InputError
 from onnxgrad.limits import MOST_SECONDS, read_size
 from onnxgrad.pipeline.requirements import QUANTITIES, bound_of
-from onnxgrad.verify.proof import LEGS
-from onnxgrad.verify.running.session import MOST_THREADS
+from onnxgrad.vocabulary import LEGS, MOST_THREADS
+from onnxgrad.wording import did_you_mean
 
 TABLE = "tool.onnxgrad"
 _IN_WORDS: dict[type, str] = {
@@ -94,8 +93,7 @@ def check_key(
     """Raises InputError for a key that is not known, or a value of another type."""
     names = [*known, *others]
     if key not in known:
-        near = difflib.get_close_matches(key, names, 1)
-        hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(names)}"
+        hint = did_you_mean(key, names, f"there are {', '.join(names)}")
         raise InputError(f"{where}: unknown key '{key}'; {hint}")
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     is_bool = isinstance(value, bool) and known[key] is not bool

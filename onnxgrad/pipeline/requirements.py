@@ -13,7 +13,6 @@ legs = ["float64", "onnxruntime"]   # of the proof, which must have run in full
 
 from __future__ import annotations
 
-import difflib
 import functools
 import math
 import operator
@@ -31,7 +30,8 @@ from onnxgrad.ir.program import Program
 from onnxgrad.limits import read_size
 from onnxgrad.pipeline.facts import INPUT, Facts
 from onnxgrad.verify import Report
-from onnxgrad.verify.proof import LEGS
+from onnxgrad.vocabulary import LEGS
+from onnxgrad.wording import perhaps
 
 BASELINE = "baseline"
 # what a requirement may speak of beside counts of operators
@@ -171,8 +171,7 @@ def unknown_operator(required: Iterable[str], known: set[str], *, others: bool =
             or (others and name.rpartition("::")[0] not in _domains())
         ):
             continue
-        near = difflib.get_close_matches(name, sorted({*known, *_schemas(), *QUANTITIES}), 1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
+        hint = perhaps(name, sorted({*known, *_schemas(), *QUANTITIES}))
         return f"require names '{name}', which is no operator of the standard or of the model{hint}"
     return ""
 

@@ -8,7 +8,6 @@ from typing import Any
 from onnx import ModelProto, ValueInfoProto
 
 from onnxgrad.errors import InputError, NotProved
-from onnxgrad.grad.request import did_you_mean
 from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, load, load_own
 from onnxgrad.ir.names import rename
@@ -22,6 +21,7 @@ from onnxgrad.verify import Report, run
 from onnxgrad.verify import verify as prove
 from onnxgrad.verify.feeds.generate import feeds_for
 from onnxgrad.verify.feeds.proof_cases import runnable
+from onnxgrad.wording import perhaps
 
 
 @bounded
@@ -97,7 +97,7 @@ def _named(values: Mapping[str, Var], names: Sequence[str], what: str) -> list[V
         raise InputError(f"{what} '{max(names, key=list(names).count)}' is asked for twice")
     for name in names:
         if name not in values:
-            near = did_you_mean(name, values)
+            near = perhaps(name, values, 3)
             raise InputError(f"{what} '{name}' is no value of the main graph{near}")
     return [values[name] for name in names]
 

@@ -20,10 +20,9 @@ from onnxgrad.report.optimized import Clock, Outcome
 from onnxgrad.report.parts import Part, cell, number, table
 from onnxgrad.verify.bounds import PerOutput
 from onnxgrad.verify.feeds.proof_cases import Inputs
+from onnxgrad.vocabulary import FLOAT16_RTOL
 from onnxgrad.wording import option
 
-# of the largest value of an output: forty roundings to float16, each of 2**-11
-RTOL = 0.02
 _ROWS = 20
 
 
@@ -33,7 +32,7 @@ def float16(
     *,
     keep: Sequence[str] = (),
     io: bool = False,
-    rtol: PerOutput = RTOL,
+    rtol: PerOutput = FLOAT16_RTOL,
     metric: str | Iterable[str] = (),
     verify: bool = True,
     provider: str = "cpu",
@@ -74,7 +73,7 @@ def float16(
 
 def bounds(rtol: PerOutput, metric: str | Iterable[str]) -> dict[str, Any]:
     """What the proof asks for, as `verify` has it."""
-    own = rtol if isinstance(rtol, Mapping) else {"": RTOL if rtol is None else rtol}
+    own = rtol if isinstance(rtol, Mapping) else {"": FLOAT16_RTOL if rtol is None else rtol}
     worst = [f"{name}{':' if name else ''}worst={value:g}" for name, value in own.items()]
     return {"metric": [*worst, *([metric] if isinstance(metric, str) else metric)]}
 

@@ -34,7 +34,7 @@ class GradientMade(Rendered):
         return {
             "targets": list(found.targets),
             "adjoints": dict(found.adjoints),
-            "seeds": dict(found.seeds),
+            "inputs": dict(found.seeds),
             "notes": list(found.notes),
             "nodes": {"before": self.before, "after": nodes(found.program)},
             "seconds": self.seconds,

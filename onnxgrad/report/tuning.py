@@ -12,9 +12,10 @@ from typing import Any, TypeAlias
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.pipeline.pipeline import Pipeline
-from onnxgrad.pipeline.tuning.measure import LATE, SECONDS, Measuring, Told, tune
+from onnxgrad.pipeline.tuning.measure import LATE, Measuring, Told, tune
 from onnxgrad.pipeline.tuning.record import read, record, replayed
 from onnxgrad.report.parts import Part, cell, line, table
+from onnxgrad.vocabulary import TUNE_SECONDS
 
 Asked: TypeAlias = "bool | float | str | os.PathLike[str] | Mapping[str, Any] | None"
 # options of a proof that say where and on what a model runs
@@ -26,7 +27,7 @@ _UNDECIDED = 6  # rows of choices that were not kept, without -v
 class Tuning:
     """What is asked for: to measure for so many seconds, or to replay decisions, `where` from."""
 
-    seconds: float = SECONDS
+    seconds: float = TUNE_SECONDS
     replay: Mapping[str, Any] | None = None
     where: str = ""
 
@@ -39,7 +40,7 @@ class Tuning:
             return Tuning(replay=asked, where="tune")
         if isinstance(asked, (str, os.PathLike)):
             return Tuning(replay=read(asked), where=os.fspath(asked))
-        seconds = SECONDS if asked is True else float(asked)
+        seconds = TUNE_SECONDS if asked is True else float(asked)
         if not seconds > 0:
             raise InputError(f"tune={asked!r}: a positive number of seconds is wanted")
         return Tuning(seconds)

@@ -12,7 +12,7 @@ from onnxgrad.ir.names import rename
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
-from onnxgrad.train.written import close
+from onnxgrad.wording import perhaps
 
 At: TypeAlias = "str | Sequence[str]"
 
@@ -78,7 +78,7 @@ def _computed(block: BindingBlock, at: At) -> list[Var]:
     for name in [at] if isinstance(at, str) else at:
         v = own.get(name)
         if v is None:
-            raise InputError(f"inputs_at '{name}' is no value of the model{close(name, own)}")
+            raise InputError(f"inputs_at '{name}' is no value of the model{perhaps(name, own)}")
         if v.definition is None or v.is_constant or not isinstance(v.type, TensorType):
             raise InputError(
                 f"inputs_at '{name}' is {'an input or weight' if v.definition is None else v.type}"

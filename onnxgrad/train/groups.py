@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from onnxgrad.errors import InputError
 from onnxgrad.train.optimizers.base import Optimizer
-from onnxgrad.train.written import close
+from onnxgrad.wording import perhaps
 
 Change: TypeAlias = "Optimizer | Mapping[str, Any]"
 Groups: TypeAlias = "Mapping[str, Change] | Sequence[tuple[str, Change]]"
@@ -82,7 +82,7 @@ def _changed(glob: str, change: Any, default: Optimizer) -> Optimizer:
     for key in change:
         if key not in known:
             raise InputError(
-                f"group '{glob}': {default.name} has no '{key}'{close(str(key), known)}; it has "
+                f"group '{glob}': {default.name} has no '{key}'{perhaps(str(key), known)}; it has "
                 f"{', '.join(known)}"
             )
     return replace(default, **change)
@@ -100,6 +100,6 @@ def members(groups: Sequence[Group], names: Sequence[str]) -> dict[str, Group]:
         if not any(g is group for g in found.values()):
             raise InputError(
                 f"group '{group.glob}' means no weight that is trained and in no group before it"
-                f"{close(group.glob, names)}"
+                f"{perhaps(group.glob, names)}"
             )
     return found

@@ -12,7 +12,7 @@ from onnxgrad.ir.var import Var
 from onnxgrad.train.loss_scaling import LossScaling
 from onnxgrad.train.losses import LOSSES, Custom, Loss, Output, Place, parse_loss
 from onnxgrad.train.update import add_state
-from onnxgrad.train.written import close
+from onnxgrad.wording import perhaps
 
 
 def loss_of(given: Loss | str | Callable[[dict[str, Var]], Var] | None, place: Place) -> Loss:
@@ -24,7 +24,7 @@ def loss_of(given: Loss | str | Callable[[dict[str, Var]], Var] | None, place: P
     if isinstance(given, str):
         if given.isidentifier() and given not in place.own and given not in LOSSES:
             raise InputError(
-                f"'{given}' is neither a loss{close(given, LOSSES)} nor a value of the model; "
+                f"'{given}' is neither a loss{perhaps(given, LOSSES)} nor a value of the model; "
                 f"losses are {', '.join(sorted(LOSSES))}"
             )
         return Output(given) if given in place.own else parse_loss(given)

@@ -40,7 +40,7 @@ from onnxgrad.train.optimizers.base import Optimizer
 from onnxgrad.train.plan import NORM, Average, Plan, Scaling, plan_of
 from onnxgrad.train.schedules import Schedule
 from onnxgrad.train.update import emit_update, fed_of
-from onnxgrad.train.written import close
+from onnxgrad.wording import perhaps
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ def _metrics(asked: Sequence[str], outputs: Sequence[str]) -> list[str]:
     for name in asked:
         if name not in (*outputs, NORM):
             raise InputError(
-                f"metric '{name}' is no output of the model{close(name, outputs)}: choose from "
+                f"metric '{name}' is no output of the model{perhaps(name, outputs)}: choose from "
                 f"{', '.join((*outputs, NORM))}"
             )
     return [name for name in outputs if name in asked]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
 from onnxgrad.errors import InputError
+from onnxgrad.wording import perhaps
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ def made(text: str, classes: Mapping[str, type[T]], what: str) -> T:
     name, written = found[1], found[2] or ""
     if name not in classes:
         raise InputError(
-            f"unknown {what} '{name}'{close(name, classes)}: choose from "
+            f"unknown {what} '{name}'{perhaps(name, classes)}: choose from "
             f"{', '.join(sorted(classes))}"
         )
     return built(name, classes[name], written)
@@ -45,7 +45,7 @@ def built(name: str, cls: type[T], written: str) -> T:
     for key, value in _options(name, written):
         if key not in known:
             raise InputError(
-                f"{name} has no option '{key}'{close(key, known)}; it has {', '.join(known)}"
+                f"{name} has no option '{key}'{perhaps(key, known)}; it has {', '.join(known)}"
             )
         given[key] = value if "str" in str(known[key].type) and value != "none" else _value(value)
     lacking = [
@@ -81,9 +81,3 @@ def _value(text: str) -> Any:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
-
-
-def close(name: str, known: Collection[str]) -> str:
-    """What was meant, perhaps."""
-    found = difflib.get_close_matches(name, list(known), n=1)
-    return f" (close: {found[0]})" if found else ""

@@ -4,7 +4,6 @@ another float type.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +15,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.feeds.dims import tensor_types
 from onnxgrad.verify.values import Feeds, Value, is_float
-from onnxgrad.wording import option
+from onnxgrad.wording import did_you_mean, option
 
 _FLOATS = frozenset(
     code
@@ -114,8 +113,7 @@ def _unknown(
     name: str, values: Iterable[onnx.ValueInfoProto], which: str, kind: str = "input or output"
 ) -> str:
     known = [v.name for v in values]
-    near = difflib.get_close_matches(name, known, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+    hint = did_you_mean(name, known, f"there are {', '.join(known)}")
     return f"{_option({name: name})}: the {which} model has no {kind} {name!r}; {hint}"
 
 

@@ -34,9 +34,9 @@ from onnxgrad.verify.running.session import Session
 from onnxgrad.verify.stored import Stored, against_stored
 from onnxgrad.verify.subject import Subject, subject
 from onnxgrad.verify.tolerance import UNSTABLE
+from onnxgrad.vocabulary import LEGS
 from onnxgrad.wording import option
 
-LEGS = ("float64", "onnxruntime")
 _REFERENCE = "reference"  # the stage of a RunFailed that our reference, not onnxruntime, caused
 
 

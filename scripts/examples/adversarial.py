@@ -34,7 +34,7 @@ def picture(words):
 
 
 def main(model, folder=None):
-    graph = onnxgrad.gradient(model, "x", SCORES, seed="input")
+    graph = onnxgrad.gradient(model, "x", SCORES, adjoint="input")
     session = ort.InferenceSession(graph.SerializeToString())
     adjoint = np.array([[-1, 1]], np.float32)  # upright is class 0: less of it, more of the other
 

@@ -45,7 +45,7 @@ def main():
     model = onnx.parser.parse_model(MODEL)
     graphs = {
         "Jv": onnxgrad.jvp(model, "p", "r"),
-        "J'u": onnxgrad.gradient(model, "p", "r", seed="input"),
+        "J'u": onnxgrad.gradient(model, "p", "r", adjoint="input"),
         "grad": onnxgrad.gradient(model, "p", "loss"),
         "Hv": onnxgrad.hessian_vector_product(model, "p", "loss"),
     }

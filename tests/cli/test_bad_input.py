@@ -301,7 +301,7 @@ def test_a_rule_that_stumbles_over_an_ill_typed_model(run: Run, tmp_path: Path, 
     text, opset, words = STUMBLING[what]
     path = tmp_path / "model.onnx"
     path.write_bytes(parse(text, opset=opset, ir_version=8).SerializeToString())
-    done = run("grad", path, "-o", tmp_path / "out.onnx", "--no-verify", "--seed", "input")
+    done = run("grad", path, "-o", tmp_path / "out.onnx", "--no-verify", "--adjoint", "input")
     assert (done.code, len(done.lines)) == (2, 1), done.err
     assert words in done.err
     assert list(tmp_path.iterdir()) == [path]

@@ -147,7 +147,7 @@ def arrays(**changes: Any) -> dict[str, Any]:
     ("options", "data", "words"),
     [
         ([], {}, "neither a loss"),
-        (["--loss", "cross_entropyy"], {}, "close: cross_entropy"),
+        (["--loss", "cross_entropyy"], {}, "did you mean 'cross_entropy'?"),
         (["--loss", "mse"], {}, "'labels', which is no input"),
         (BASE, {"labels": np.full(64, 7)}, "the label 7 at"),
         (BASE, {"labels": np.zeros(64, np.float32)}, "is float32, the step takes int64"),

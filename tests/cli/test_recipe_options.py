@@ -8,9 +8,9 @@ import onnx
 import pytest
 
 from onnxgrad.cli.app import main
-from onnxgrad.cli.optimize import add_options
 from onnxgrad.cli.parser import Parser
 from onnxgrad.cli.recipe_options import with_recipe
+from onnxgrad.cli.usage.optimize import add_options
 from onnxgrad.pipeline.recipe import OPTIONS, Recipe
 from tests import helpers
 

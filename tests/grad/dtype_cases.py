@@ -112,7 +112,7 @@ def judge(case: Case, dtype: int) -> str:
         )
         for t in targets
     }
-    graph = gradient(model, wrt, targets, seed="input")
+    graph = gradient(model, wrt, targets, adjoint="input")
     found = run(graph, {**feeds, **u})
     names = [v.name for v in graph.graph.output][len(model.graph.output) :]
     try:

@@ -8,7 +8,7 @@ One line per case::
     check_op("y = ReduceSum (x, a)", {"x": normal(2, 3)}, constants={"a": np.array([1])})  # known beforehand
     check_model(model, feeds, wrt=["x", "w"])                                                  # any model
 
-For every output a random adjoint u is fed through `seed="input"`; for every float input a random direction v is
+For every output a random adjoint u is fed through `adjoint="input"`; for every float input a random direction v is
 tried. Three seeds. The gradient graph runs in onnxruntime (relative to the largest gradient: 1e-4) and, itself, in
 the float64 reference (1e-6).
 """
@@ -171,7 +171,7 @@ def check_model(
     """Assert that the gradient of all float outputs (or `target`) agrees with central differences, for every wrt."""
     targets = _targets(model, target)
     wrt = list(wrt) if wrt is not None else [v.name for v in model.graph.input if _is_float(v)]
-    graph = gradient(model, wrt, targets, seed="input")
+    graph = gradient(model, wrt, targets, adjoint="input")
     assert without_rule(emitted(model, graph)) == set(), "emitted, and no second derivative of it"
     if all(
         v.type.tensor_type.HasField("shape")

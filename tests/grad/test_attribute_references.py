@@ -112,5 +112,5 @@ def test_a_sparse_attribute_of_a_call_stays_below_opset_18() -> None:
     given.graph.input.append(helper.make_tensor_value_info("z", 1, [3]))
     given.graph.node.append(helper.make_node("Tanh", ["z"], ["t"]))
     given.graph.output.append(helper.make_tensor_value_info("t", 1, [3]))
-    call = gradient(given, "z", "t", seed="input").graph.node[0]
+    call = gradient(given, "z", "t", adjoint="input").graph.node[0]
     assert (call.op_type, list(call.attribute)) == ("F", list(given.graph.node[0].attribute))

@@ -37,7 +37,7 @@ def test_a_registered_body_is_differentiated_in_the_operators_place() -> None:
     model = parse(
         "g (float[2] x, float[2] z) => (float[2] y) { y = my.Weighted <weight = 5.0> (x, z) }"
     )
-    graph = gradient(model, seed="input")
+    graph = gradient(model, adjoint="input")
     assert "Weighted" not in ops_of(graph)
     x, seed = np.array([1.0, -2.0], np.float32), np.array([1.0, 10.0], np.float32)
     found = run(graph, {"x": x, "z": x, "y_grad": seed})
@@ -46,7 +46,7 @@ def test_a_registered_body_is_differentiated_in_the_operators_place() -> None:
     np.testing.assert_allclose(found["z_grad"], seed)
     model = parse("g (float[2] x) => (float[2] y) { y = my.Weighted <power = 1> (x) }")
     np.testing.assert_allclose(
-        run(gradient(model, seed="input"), {"x": x, "y_grad": seed})["x_grad"], 3 * seed
+        run(gradient(model, adjoint="input"), {"x": x, "y_grad": seed})["x_grad"], 3 * seed
     )
 
 
@@ -56,7 +56,7 @@ def test_a_call_that_no_gradient_passes_stays() -> None:
             "g (float[2] x, float[2] c) => (float[2] y) { d = com.microsoft.Gelu (c) y = Mul (x, d) }"
         ),
         ["x"],
-        seed="input",
+        adjoint="input",
     )
     assert (
         ops_of(graph).count("Gelu") == 1
@@ -68,14 +68,14 @@ def test_an_output_that_the_body_does_not_compute() -> None:
     body("my::Two", lambda x: (x + x, None))
     model = parse("g (float[2] x) => (float[2] y) { a, b = my.Two (x) y = Add (a, b) }")
     with pytest.raises(InputError, match=r"the body of my::Two does not compute 'b' of"):
-        gradient(model, seed="input")
+        gradient(model, adjoint="input")
     model = parse("g (float[2] x) => (float[2] y) { y, = my.Two (x) }")
-    assert "Two" not in ops_of(gradient(model, seed="input"))
+    assert "Two" not in ops_of(gradient(model, adjoint="input"))
 
 
 def test_a_body_that_returns_its_operand() -> None:
     body("my::Same", lambda x: x)
-    graph = gradient(parse("g (float[2] x) => (float[2] y) { y = my.Same (x) }"), seed="input")
+    graph = gradient(parse("g (float[2] x) => (float[2] y) { y = my.Same (x) }"), adjoint="input")
     ones = np.ones(2, np.float32)
     assert [v.name for v in graph.graph.output] == ["y", "x_grad"]
     np.testing.assert_array_equal(run(graph, {"x": ones, "y_grad": 4 * ones})["x_grad"], 4 * ones)
@@ -85,7 +85,7 @@ def test_the_models_own_function_goes_first() -> None:
     body("my::Same", lambda x: op.Neg(x))
     function = '<domain: "my", opset_import: ["": 21]> Same (x) => (y) { y = Exp (x) }'
     graph = gradient(
-        parse("g (float[2] x) => (float[2] y) { y = my.Same (x) }", function), seed="input"
+        parse("g (float[2] x) => (float[2] y) { y = my.Same (x) }", function), adjoint="input"
     )
     assert "Exp" in ops_of(graph) and "Neg" not in ops_of(graph)
 
@@ -97,7 +97,7 @@ def test_types_flow_through_what_onnx_cannot_type() -> None:
         "b = Sub (a, x) c = com.microsoft.SkipLayerNormalization (b, x, w) d = com.microsoft.QuickGelu (c) "
         "y = ReduceMean (d, last) }"
     )
-    graph = gradient(model, seed="input")
+    graph = gradient(model, adjoint="input")
     assert {n.domain for n in graph.graph.node} == {""}
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     found = run(graph, {"x": x, "w": np.ones(3, np.float32), "y_grad": np.ones((2, 1), np.float32)})
@@ -109,6 +109,6 @@ def test_a_name_is_taken_once() -> None:
         body("com.microsoft::Gelu", lambda x: x)
     body("com.microsoft::Gelu", lambda x: op.Neg(x), replace=True)
     graph = gradient(
-        parse("g (float[2] x) => (float[2] y) { y = com.microsoft.Gelu (x) }"), seed="input"
+        parse("g (float[2] x) => (float[2] y) { y = com.microsoft.Gelu (x) }"), adjoint="input"
     )
     assert set(ops_of(graph)) == {"Neg"}

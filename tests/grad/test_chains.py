@@ -29,9 +29,9 @@ def test_the_adjoint_of_what_stands_between_is_whole(
     model = parse(text)
     feeds = {"x": normal(2, 3, 4) if "2,3,4" in text else normal(2, 3)}
     feeds["y_grad"] = feeds["x"][::-1].copy()
-    found = reference(gradient(model, asked, seed="input"), feeds)
+    found = reference(gradient(model, asked, adjoint="input"), feeds)
     monkeypatch.setattr(chains, "_CHAINS", {})
-    expected = reference(gradient(model, asked, seed="input"), feeds)
+    expected = reference(gradient(model, asked, adjoint="input"), feeds)
     assert found.keys() == expected.keys() and len(found) == 1 + len(asked)
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-12)
@@ -68,7 +68,7 @@ def test_with_checkpoints_and_twice() -> None:
 
 
 def test_where_each_binding_came_from() -> None:
-    found = gradient(parse(SILU), "x", seed="input")
+    found = gradient(parse(SILU), "x", adjoint="input")
     made_by = {
         p.value for n in found.graph.node for p in n.metadata_props if p.key == "onnxgrad.made_by"
     }

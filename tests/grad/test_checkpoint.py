@@ -237,7 +237,8 @@ def test_second_derivative_of_a_checkpointed_gradient() -> None:
     plain = gradient(model)
     feeds = {"x": normal(4), "x_grad_grad": normal(4, seed=1)}
     twice = [
-        run(gradient(m, ["x"], "x_grad", seed="input"), feeds)["x_grad_2"] for m in (first, plain)
+        run(gradient(m, ["x"], "x_grad", adjoint="input"), feeds)["x_grad_2"]
+        for m in (first, plain)
     ]
     np.testing.assert_allclose(*twice, rtol=1e-5)
 
@@ -337,10 +338,10 @@ def test_the_rules_that_compare_operands_with_results(monkeypatch: pytest.Monkey
             v.name for v in model.graph.output if v.type.tensor_type.elem_type in FLOAT_DTYPES
         ]
         feeds = {**found.inputs, **{f"{t}_grad": np.ones_like(base[t]) for t in targets}}
-        exact = reference(gradient(model, wrt, targets, seed="input", simplify=False), feeds)
+        exact = reference(gradient(model, wrt, targets, adjoint="input", simplify=False), feeds)
         with monkeypatch.context() as patch:
             patch.setattr(prepare, "_view", lambda *_: Nearby())
-            near = reference(gradient(model, wrt, targets, seed="input", simplify=False), feeds)
+            near = reference(gradient(model, wrt, targets, adjoint="input", simplify=False), feeds)
         adjoints = list(exact)[len(model.graph.output) :]
         scale = max(float(np.abs(exact[n]).max(initial=0.0)) for n in adjoints)
         if not all(

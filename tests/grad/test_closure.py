@@ -108,7 +108,7 @@ def test_every_operator_that_a_rule_emits_has_a_rule(every: bool) -> None:
     found: set[str] = set()
     differentiated: set[str] = set()
     for model, wrt in models(every):
-        graph = gradient(model, wrt, floats(model.graph.output), seed="input", simplify=False)
+        graph = gradient(model, wrt, floats(model.graph.output), adjoint="input", simplify=False)
         differentiated |= set(operators(model))
         found |= emitted(model, graph)
     with_rule = {c.name for c in coverage() if c.kind in ("rule", "body")}
@@ -137,10 +137,10 @@ def test_what_a_rule_emits_can_be_differentiated() -> None:
     done, refused = 0, set()
     for model, wrt in models():
         results = floats(model.graph.output)
-        first = gradient(model, wrt, results, seed="input")
+        first = gradient(model, wrt, results, adjoint="input")
         try:
             gradient(
-                first, None, floats(first.graph.output[len(model.graph.output) :]), seed="input"
+                first, None, floats(first.graph.output[len(model.graph.output) :]), adjoint="input"
             )
             jvp(model, wrt, results)
             done += 1
@@ -191,7 +191,7 @@ SECOND = {
 @pytest.mark.parametrize("node", SECOND)
 def test_second_derivatives_agree_with_differences_of_the_first(node: str) -> None:
     feeds = SECOND[node]
-    first = gradient(op_model(node, feeds, symbolic=True), seed="input")
+    first = gradient(op_model(node, feeds, symbolic=True), adjoint="input")
     given = {**feeds, "y_grad": normal(*output_shape(node, feeds), seed=2)}
     check_model(first, given, [*feeds, "y_grad"], target=[f"{n}_grad" for n in feeds], seeds=(0,))
 

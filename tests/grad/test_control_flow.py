@@ -86,4 +86,4 @@ def test_a_body_that_draws_is_refused() -> None:
         }"""
     )
     with pytest.raises(InputError, match="draws random numbers"):
-        gradient(model, target="y", seed="input")
+        gradient(model, target="y", adjoint="input")

@@ -57,7 +57,7 @@ def test_transposes_cancel_as_in_the_table(case: str) -> None:
     model = parse(
         f"m (float[3,3] a, float[3,3] b) => (float[3,3] out) {{ {a} {b} out = MatMul (ta, tb) }}"
     )
-    graph = gradient(model, seed="input")
+    graph = gradient(model, adjoint="input")
     known = {"out_grad": "g", "a": "a", "b": "b"}
     assert (expression(graph, "a_grad", known), expression(graph, "b_grad", known)) == AFTER[case]
 
@@ -148,7 +148,7 @@ def test_second_derivative_with_a_symbolic_batch() -> None:
     model = parse("m (float[N,3] x) => (float s) { h = MatMul (x, w) t = Tanh (h) q = Mul (t, t) l = Exp (q) "
                   "s = ReduceMean <keepdims = 0> (l) }", w=normal(3, 4))  # fmt: skip
     first = gradient(model, ["x", "w"])
-    second = gradient(first, ["x", "w"], ["x_grad", "w_grad"], seed="input")
+    second = gradient(first, ["x", "w"], ["x_grad", "w_grad"], adjoint="input")
     assert [v.name for v in second.graph.input] == ["x", "x_grad_grad", "w_grad_grad"]
     assert [v.name for v in second.graph.output][-2:] == ["x_grad_2", "w_grad_2"]
     check_model(first, {"x": normal(5, 3)}, ["x"], target="x_grad")
@@ -167,7 +167,7 @@ def test_other_float_types(kind: str, rtol: float) -> None:
 
 def test_symbolic_sizes_stay_symbolic() -> None:
     model = parse("m (float[N,S,4] x, float[N,S,4] y) => (float[N,S,4] z) { z = Mul (x, y) }")
-    graph = gradient(model, seed="input")
+    graph = gradient(model, adjoint="input")
     shape = [d.dim_param or d.dim_value for d in graph.graph.output[1].type.tensor_type.shape.dim]
     assert shape == ["N", "S", 4]
     assert ops(graph) == {"Mul": 3}  # equal symbols are equal sizes: nothing is decided at run time
@@ -234,11 +234,11 @@ def test_a_recursive_function_is_refused() -> None:
         functions=functions,
     )
     with pytest.raises(InputError, match="my::f calls itself"):
-        gradient(model, seed="input")
+        gradient(model, adjoint="input")
 
 
 def test_a_schema_body_is_opened_and_its_shape_arithmetic_folded() -> None:
     model = parse("m (float[2,4,3,3] x, float[4] s, float[4] b) => (float[2,4,3,3] y) "
                   "{ y = GroupNormalization <num_groups = 2> (x, s, b) }", opset='"" : 21')  # fmt: skip
     check_model(model, {"x": normal(2, 4, 3, 3), "s": positive(4), "b": normal(4)})
-    assert not set(ops(gradient(model, seed="input"))) & {"Shape", "Size", "Range", "NonZero"}
+    assert not set(ops(gradient(model, adjoint="input"))) & {"Shape", "Size", "Range", "NonZero"}

@@ -46,7 +46,7 @@ def test_jvp_agrees_with_differences_and_with_the_vjp(name: str) -> None:
     ]
     np.testing.assert_allclose(tangent, (ends[0] - ends[1]) / (2 * step), rtol=1e-3, atol=1e-4)
     u = normal(*tangent.shape, seed=9)
-    pulled = run(gradient(model, seed="input"), {**feeds, "y_grad": u})
+    pulled = run(gradient(model, adjoint="input"), {**feeds, "y_grad": u})
     expected = sum(float((pulled[f"{w}_grad"].astype(np.float64) * v[w]).sum()) for w in wrt)
     assert float((u.astype(np.float64) * tangent).sum()) == pytest.approx(
         expected, rel=1e-4, abs=1e-4

@@ -57,7 +57,7 @@ def test_a_function_beside_the_function(opset: int) -> None:
             o.type.CopyFrom(next(v.type for v in made.graph.input if v.name == n))
         seed = normal(*shape, seed=7)
         found = run(calling, {**feeds(), "seed": seed})
-        graph = onnxgrad.gradient(model(opset), operands, target, seed="input")
+        graph = onnxgrad.gradient(model(opset), operands, target, adjoint="input")
         expected = run(graph, {**feeds(), f"{target}_grad": seed})
         for n in operands:
             np.testing.assert_allclose(

@@ -47,7 +47,7 @@ def test_the_command_line(tmp_path: object, capsys: pytest.CaptureFixture[str]) 
     source, target = f"{tmp_path}/m.onnx", f"{tmp_path}/g.onnx"
     onnx.save(parse(MODEL), source)
     assert (
-        main(["optimize", source, "--passes", "gradient{target=loss;seed=input}", "-o", target])
+        main(["optimize", source, "--passes", "gradient{target=loss;adjoint=input}", "-o", target])
         == 0
     )
     found = onnx.load(target)
@@ -69,7 +69,7 @@ def test_options_and_what_cannot_be() -> None:
         onnxgrad.optimize(parse(MODEL), passes="gradient{target=nothing}", verify=False)
     with pytest.raises(InputError, match="needs opset 18"):
         onnxgrad.optimize(parse(MODEL, opset=17), passes="gradient{target=loss}", verify=False)
-    twice = "gradient{target=loss,wrt=x},gradient{target=x_grad,wrt=w,seed=input}"
+    twice = "gradient{target=loss,wrt=x},gradient{target=x_grad,wrt=w,adjoint=input}"
     found = onnxgrad.optimize(parse(MODEL), passes=twice, verify=False)
     assert [v.name for v in found.graph.output] == ["loss", "x_grad", "w_grad"]
 

@@ -61,16 +61,17 @@ FEEDS = {"x": normal(2, 3, 8, 8), "y_grad": normal(2, 5)}
 def test_the_note_says_which_pass_to_run(ste: bool) -> None:
     message = r"QLinearConv.* computes with integers: differentiate `optimize\(model, passes=\"legalize\"\)` with"
     with pytest.warns(UserWarning, match=message):
-        gradient(quantised(INTEGERS), ["x"], seed="input", ste=ste)
+        gradient(quantised(INTEGERS), ["x"], adjoint="input", ste=ste)
     with pytest.raises(InputError, match=message):
-        gradient(quantised(INTEGERS), "params", seed="input", ste=ste)
+        gradient(quantised(INTEGERS), "params", adjoint="input", ste=ste)
 
 
 def test_straight_through_after_legalize() -> None:
     legal = onnxgrad.optimize(quantised(INTEGERS), passes="legalize", verify=False)
-    found = run(gradient(legal, ["x"], seed="input", ste=True), FEEDS)
+    found = run(gradient(legal, ["x"], adjoint="input", ste=True), FEEDS)
     by_hand = run(
-        gradient(quantised(PAIRS.format(between=ON_FLOATS)), ["x"], seed="input", ste=True), FEEDS
+        gradient(quantised(PAIRS.format(between=ON_FLOATS)), ["x"], adjoint="input", ste=True),
+        FEEDS,
     )
     np.testing.assert_allclose(found["x_grad"], by_hand["x_grad"], rtol=1e-4, atol=1e-5)
     assert np.count_nonzero(found["x_grad"]) > 50
@@ -79,7 +80,9 @@ def test_straight_through_after_legalize() -> None:
 def test_integers_moved_about_between_the_roundings() -> None:
     """D(f(q)) = f(D(q)) for MaxPool and what moves elements: the same gradients as with the moves on floats."""
     graphs = [
-        gradient(quantised(PAIRS.format(between=text)), ["x", "wd", "ys"], seed="input", ste=True)
+        gradient(
+            quantised(PAIRS.format(between=text)), ["x", "wd", "ys"], adjoint="input", ste=True
+        )
         for text in (ON_INTEGERS, ON_FLOATS)
     ]
     assert not {n.domain for n in graphs[0].graph.node} - {""}
@@ -91,16 +94,16 @@ def test_integers_moved_about_between_the_roundings() -> None:
 
 def test_params_are_the_dequantised_weights() -> None:
     model = quantised(PAIRS.format(between=ON_INTEGERS))
-    graph = gradient(model, "params", seed="input", ste=True)
+    graph = gradient(model, "params", adjoint="input", ste=True)
     assert [v.name for v in graph.graph.output] == ["y", "wd_grad", "vd_grad"]
     with pytest.raises(InputError, match=r"'.*QuantizeLinear.*' rounds; ste=True passes"):
-        gradient(model, "params", seed="input")
+        gradient(model, "params", adjoint="input")
     weights_only = quantised("wd = DequantizeLinear (w, ws, wz) k = Conv <pads = [1, 1, 1, 1]> (x, wd) "
                              "h = GlobalAveragePool (k) y = Flatten (h)")  # fmt: skip
     weights_only.graph.output[0].type.CopyFrom(
         helper.make_tensor_type_proto(TensorProto.FLOAT, [2, 4])
     )
-    assert [v.name for v in gradient(weights_only, "params", seed="input").graph.output] == [
+    assert [v.name for v in gradient(weights_only, "params", adjoint="input").graph.output] == [
         "y",
         "wd_grad",
     ]
@@ -114,7 +117,7 @@ def test_the_true_stop_is_named() -> None:
     model.graph.initializer.append(numpy_helper.from_array(np.array([2, 3]), "axes"))
     model.graph.output[0].type.CopyFrom(helper.make_tensor_type_proto(TensorProto.FLOAT, [2, 6]))
     with pytest.warns(UserWarning, match=r"'r: f32\[2,3,8,8\] = Floor\(d\)' passes no gradient"):
-        gradient(model, ["x"], seed="input", ste=True)
+        gradient(model, ["x"], adjoint="input", ste=True)
 
 
 def test_a_dynamically_quantised_lstm_is_declined_with_the_reason() -> None:
@@ -131,7 +134,7 @@ def test_a_dynamically_quantised_lstm_is_declined_with_the_reason() -> None:
         with pytest.raises(
             InputError, match=r"DynamicQuantizeLSTM.*number of threads.*take the float model"
         ):
-            gradient(model, "x", seed="input", ste=ste)
+            gradient(model, "x", adjoint="input", ste=ste)
     trace = Trace(explain=True)
     legalized = load(model)
     Legalize().run(legalized, trace)

@@ -44,7 +44,9 @@ def derivative(node: str, x: list[float], **constants: float) -> np.ndarray:
     arrays = {k: np.asarray(v, np.float32) for k, v in constants.items()}
     model = op_model(f"y = {node} ({operands})", feed, constants=arrays)
     ones = np.ones_like(run(model, feed)["y"])
-    return np.asarray(run(gradient(model, ["x"], seed="input"), {**feed, "y_grad": ones})["x_grad"])
+    return np.asarray(
+        run(gradient(model, ["x"], adjoint="input"), {**feed, "y_grad": ones})["x_grad"]
+    )
 
 
 @pytest.mark.filterwarnings("ignore:no requested value reaches")
@@ -70,9 +72,9 @@ def test_what_is_not_selected_passes_nothing() -> None:
         {"x": x},
         constants={"z": np.float32(0)},
     )
-    found = run(gradient(model, ["x"], seed="input"), {"x": x, "y_grad": np.ones(2, np.float32)})[
-        "x_grad"
-    ]
+    found = run(
+        gradient(model, ["x"], adjoint="input"), {"x": x, "y_grad": np.ones(2, np.float32)}
+    )["x_grad"]
     # PyTorch gives NaN at 0 as well: 0 * inf in IEEE arithmetic, the derivative of sqrt and log there
     assert np.isnan(found[0]) and found[1] == pytest.approx(0.5)
     branches = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
@@ -88,7 +90,7 @@ def test_infinite_logits_are_masked() -> None:
     """Softmax over a row with -inf: those entries receive 0, nothing becomes NaN."""
     x = np.float32([[0.5, -np.inf, 1.0]])
     found = run(
-        gradient(op_model("y = Softmax (x)", {"x": x}), seed="input"),
+        gradient(op_model("y = Softmax (x)", {"x": x}), adjoint="input"),
         {"x": x, "y_grad": np.float32([[1, 2, 3]])},
     )
     y = np.exp(x) / np.exp(x).sum()

@@ -84,7 +84,7 @@ def test_loop_whose_state_grows_and_keeps_its_rank() -> None:
     """A cache of keys: one axis changes from step to step, the others are known, so a product in the body has a rank."""
     feeds = {"x": normal(2, 3), "w": normal(3, 3)}
     check_model(parse(KEYS), feeds)
-    graph = gradient(parse(KEYS), ["w"], ["y", "z"], seed="input")
+    graph = gradient(parse(KEYS), ["w"], ["y", "z"], adjoint="input")
     assert [d.dim_value for d in graph.graph.output[-1].type.tensor_type.shape.dim] == [3, 3]
 
 

@@ -75,7 +75,7 @@ def sweep(count: int, seed: int) -> tuple[int, int]:
         wrt, checkpoint = rng.choice([None, ["*"], "params"]), rng.choice([None, None, "auto"])
         try:
             found = differentiate(
-                load(data), wrt, rng.choice([None, 0]), seed="input", checkpoint=checkpoint
+                load(data), wrt, rng.choice([None, 0]), adjoint="input", checkpoint=checkpoint
             )
             to_proto(found.program).SerializeToString()
             formed += 1
@@ -112,7 +112,7 @@ def test_names_that_are_no_text() -> None:
     ):
         assert old in data, old
         with pytest.raises(InputError):
-            gradient(data.replace(old, new), seed="input")
+            gradient(data.replace(old, new), adjoint="input")
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_a_convolution_of_types_that_it_does_not_take(types: tuple[str, str]) ->
     )
     for wrt in ("x", "w"):
         with pytest.raises(InputError, match=r"this is no valid ONNX model: .*Conv"):
-            gradient(model, wrt, seed="input")
+            gradient(model, wrt, adjoint="input")
 
 
 def test_an_axis_beyond_32_bits() -> None:
@@ -134,7 +134,7 @@ def test_an_axis_beyond_32_bits() -> None:
         f"g (float[2,3] x) => (float[2,3] y) {{ y = Softmax <axis = {-(2**40) - 1}> (x) }}"
     )
     with pytest.raises(InputError, match=r"Softmax '': the attribute 'axis' is \[-1099511627777\]"):
-        gradient(model, seed="input")
+        gradient(model, adjoint="input")
 
 
 def test_a_pool_without_windows() -> None:
@@ -142,7 +142,7 @@ def test_a_pool_without_windows() -> None:
         "g (float[1,1,1,4] x) => (float[1,1,0,3] y) { y = AveragePool <kernel_shape = [2, 2]> (x) }"
     )
     with pytest.warns(UserWarning, match="no requested value reaches"):
-        graph = gradient(model, seed="input")
+        graph = gradient(model, adjoint="input")
     assert [v.name for v in graph.graph.output] == ["y", "x_grad"]
 
 
@@ -152,7 +152,7 @@ def test_a_product_whose_declared_shape_is_wrong(declared: str) -> None:
     model = parse(
         f"{HEADER} g (float[2,2,3] a, float[3,4] b) => (float{declared} y) {{ y = com.microsoft.FusedMatMul (a, b) }}"
     )
-    graph = gradient(model, seed="input")
+    graph = gradient(model, adjoint="input")
     seed = next(v for v in graph.graph.input if v.name == "y_grad")
     assert [d.dim_value for d in seed.type.tensor_type.shape.dim] == [2, 2, 4]
 
@@ -174,7 +174,7 @@ def test_sparse_weights(kind: str, wrt: list[str] | None) -> None:
     plain.graph.initializer.append(numpy_helper.from_array(dense.reshape(3, 4), "w"))
     x, u = np.ones((2, 3), np.float32), np.ones((2, 4), np.float32)
     found, expected = (
-        run(gradient(m, wrt, seed="input"), {"x": x, "y_grad": u}) for m in (model, plain)
+        run(gradient(m, wrt, adjoint="input"), {"x": x, "y_grad": u}) for m in (model, plain)
     )
     for name in expected:
         np.testing.assert_allclose(found[name], expected[name])
@@ -187,7 +187,7 @@ def test_a_call_with_more_results_than_its_function() -> None:
     )
     model.functions[0].output.pop()
     with pytest.raises(InputError, match="has 1 results, its function 0"):
-        gradient(model, seed="input")
+        gradient(model, adjoint="input")
 
 
 def test_a_state_declared_without_a_dtype() -> None:
@@ -199,7 +199,7 @@ def test_a_state_declared_without_a_dtype() -> None:
     )
     state = model.graph.node[0].attribute[0].g.input[2]
     state.type.tensor_type.elem_type = 0
-    assert [v.name for v in gradient(model, seed="input").graph.output] == ["y", "x_grad"]
+    assert [v.name for v in gradient(model, adjoint="input").graph.output] == ["y", "x_grad"]
 
 
 @pytest.mark.parametrize("node", ["Conv (x, w)", "ConvTranspose (x, w)"])

@@ -35,7 +35,7 @@ def test_weights_below_ir_4_stay_constants() -> None:
     )
     model.graph.initializer.append(numpy_helper.from_array(normal(3, 2), "w"))
     model.graph.initializer.append(numpy_helper.from_array(np.array([-1]), "shape"))
-    graph = gradient(model, "params", seed="input")
+    graph = gradient(model, "params", adjoint="input")
     assert [v.name for v in graph.graph.input] == ["x", "y_grad"]
     assert [v.name for v in graph.graph.output] == ["y", "w_grad"]
     feeds = {"x": normal(2, 3), "y_grad": normal(4, seed=1)}
@@ -58,14 +58,14 @@ def test_the_batch_axis_of_scan_is_kept(direction: int) -> None:
     feeds = {"a": normal(2, 2), "x": normal(2, 3, 1, 2), "n": np.array([1, 2])}
     model = onnx.parser.parse_model(SCAN.format(direction, '""'))
     check_model(model, feeds, ["a", "x"], onnxruntime=True)
-    graph = gradient(model, ["a"], 0, seed="input")
+    graph = gradient(model, ["a"], 0, adjoint="input")
     assert list(graph.graph.input)[:2] == list(model.graph.input)[:2]
     assert list(graph.graph.output)[:2] == list(model.graph.output)
 
 
 def test_a_batched_scan_with_lengths_is_refused() -> None:
     with pytest.raises(InputError, match="batch axis and lengths"):
-        gradient(onnx.parser.parse_model(SCAN.format(0, "n")), "x", 0, seed="input")
+        gradient(onnx.parser.parse_model(SCAN.format(0, "n")), "x", 0, adjoint="input")
 
 
 def test_a_model_without_the_default_domain() -> None:
@@ -73,7 +73,7 @@ def test_a_model_without_the_default_domain() -> None:
         '<ir_version: 3, opset_import: ["ai.onnx.ml" : 1]> m (float[3,4] x, int64[2] at) => (float[3,2] y) '
         "{ y = ai.onnx.ml.ArrayFeatureExtractor (x, at) }"
     )
-    graph = gradient(model, "x", seed="input")
+    graph = gradient(model, "x", adjoint="input")
     assert {o.domain: o.version for o in graph.opset_import} == {"": 18, "ai.onnx.ml": 1}
     check_model(model, {"x": normal(3, 4), "at": np.array([2, 0])}, ["x"])
 
@@ -101,13 +101,13 @@ def test_functions_stay_at_every_opset(opset: int, own: int) -> None:
     model = onnx.parser.parse_model(text)
     feeds = {"x": normal(2, 3), "u": normal(2, 3, seed=1), "c": np.array(True)}
     check_model(model, feeds, ["x"], target="y", seeds=(0,))
-    graph = gradient(model, ["x"], "y", seed="input")
+    graph = gradient(model, ["x"], "y", adjoint="input")
     calls = {n.op_type for n in graph.graph.node if n.domain == "my"}
     assert {f.name for f in graph.functions} >= calls >= {"off"}
     assert {o.domain: o.version for o in graph.opset_import}[""] == max(opset, 18)
     kept = next(f for f in graph.functions if f.name == "off")
     assert {o.domain: o.version for o in kept.opset_import}[""] == max(own, 18)
-    asked = gradient(model, ["u"], "z", seed="input")
+    asked = gradient(model, ["u"], "z", adjoint="input")
     assert {f.name for f in asked.functions} == {"f", "h"}
     found = run(asked, {**feeds, "z_grad": normal(2, 3, seed=2)})
     np.testing.assert_allclose(
@@ -134,7 +134,7 @@ def test_a_function_whose_operators_changed_is_opened(opset: int, body: str) -> 
     model = onnx.parser.parse_model(CHANGED.format(opset=opset, body=body))
     feeds = {"x": normal(4, 3), "u": normal(4, 3, seed=1)}
     check_model(model, feeds, ["x"], target="y", seeds=(0,))
-    graph = gradient(model, ["x"], "y", seed="input")
+    graph = gradient(model, ["x"], "y", adjoint="input")
     assert [f.name for f in graph.functions] == ["unused"]
     before, after = run(model, feeds), run(graph, {**feeds, "y_grad": normal(4, 1)})
     for name in ("y", "z"):
@@ -151,9 +151,9 @@ def test_a_bomb_of_calls_is_refused_before_it_is_opened(opset: int) -> None:
     text = f'<ir_version: 8, opset_import: ["" : {opset}, "my" : 1]> m (float[2] x, float[2] u) => (float[2] y, float[2] z) '
     model = onnx.parser.parse_model(text + "{ y = my.f0 (x) z = Tanh (u) }" + calls + last)
     with pytest.raises(InputError, match=f"{2**20 + 1} nodes, more than {MAX_BINDINGS}"):
-        gradient(model, ["x"], "y", seed="input")
+        gradient(model, ["x"], "y", adjoint="input")
     assert (
-        len(gradient(model, ["u"], "z", seed="input").functions) == 21
+        len(gradient(model, ["u"], "z", adjoint="input").functions) == 21
     )  # what is not passed is not opened
 
 

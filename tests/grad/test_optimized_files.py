@@ -85,7 +85,7 @@ def test_gradients_are_those_of_the_original(name: str, tmp_path: Path) -> None:
     assert len(wrt) >= 6
     shape = run(original, feeds)[target].shape
     feeds[f"{target}_grad"] = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    wanted, got = (run(gradient(m, wrt, target, seed="input"), feeds) for m in (original, fused))
+    wanted, got = (run(gradient(m, wrt, target, adjoint="input"), feeds) for m in (original, fused))
     scale = max(
         np.linalg.norm(wanted[f"{w}_grad"]) for w in wrt
     )  # a true gradient may be zero: attention's key bias
@@ -125,7 +125,7 @@ def test_old_opsets_hold_onnxruntimes_normalisation_in_the_default_domain(
         n: v.astype(np.float32)
         for n, v in {**feeds, "y_grad": rng.standard_normal((2, 3, 8))}.items()
     }
-    wanted, got = (run(gradient(m, seed="input"), feeds) for m in (model, fused))
+    wanted, got = (run(gradient(m, adjoint="input"), feeds) for m in (model, fused))
     for key, value in wanted.items():
         np.testing.assert_allclose(got[key], value, rtol=1e-4, atol=1e-5)
 

@@ -37,7 +37,7 @@ ALIKE = {
 @pytest.mark.parametrize("nodes", ALIKE.values(), ids=ALIKE)
 def test_values_that_share_an_adjoint_have_outputs_of_their_own(nodes: str, simplify: bool) -> None:
     model = parse(f"g ({X}) => (float[3] y) {{ {nodes} }}")
-    graph = gradient(model, seed="input", simplify=simplify)
+    graph = gradient(model, adjoint="input", simplify=simplify)
     assert [v.name for v in graph.graph.output] == ["y", "a_grad", "b_grad", "c_grad", "d_grad"]
     check_model(model, {n: normal(3, seed=i) for i, n in enumerate("abcd")}, seeds=[0])
 
@@ -75,10 +75,10 @@ def test_forward_mode_of_a_sum() -> None:
 
 
 def test_a_name_that_is_taken_is_said() -> None:
-    """With seed="input" the adjoint of a target's own is no longer free."""
+    """With adjoint="input" the adjoint of a target's own is no longer free."""
     model = parse("g (float[3] x) => (float[3] y) { y = Sin (x) }")
     with pytest.warns(UserWarning, match="'y_grad' is taken: the gradient of 'y' is 'y_grad_2'"):
-        graph = gradient(model, ["y"], seed="input")
+        graph = gradient(model, ["y"], adjoint="input")
     assert [v.name for v in graph.graph.output] == ["y", "y_grad_2"]
     u = normal(3)
     np.testing.assert_array_equal(run(graph, {"x": normal(3), "y_grad": u})["y_grad_2"], u)

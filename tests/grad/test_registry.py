@@ -17,19 +17,19 @@ def test_a_missing_rule_names_operator_domain_version_and_what_to_do() -> None:
     with pytest.raises(
         InputError, match=r"no gradient rule for my::Twice \(domain 'my', version 1\).*onnxgrad.vjp"
     ) as e:
-        gradient(custom(), seed="input")
+        gradient(custom(), adjoint="input")
     assert "\n" not in str(e.value)
 
 
 def test_a_rule_of_the_user_gets_attributes_by_name() -> None:
     vjp("my::Twice", lambda g, y, x, by, of=5.0: g * by * of)
-    graph = gradient(custom(), seed="input")
+    graph = gradient(custom(), adjoint="input")
     assert 15.0 in [float(numpy_helper.to_array(t)) for t in graph.graph.initializer if not t.dims]
 
 
 def test_domains_are_not_ignored() -> None:
     with pytest.raises(InputError, match="no gradient rule for my::Tanh"):
-        gradient(custom("y = my.Tanh (x)"), seed="input")
+        gradient(custom("y = my.Tanh (x)"), adjoint="input")
 
 
 def test_two_rules_for_one_operator_are_refused() -> None:

@@ -34,7 +34,7 @@ def test_a_branch_that_returns_one_adjoint_for_two_values() -> None:
         check_model(
             model, {"a": normal(3, 4), "b": normal(3, 4, seed=1), "c": np.array(c)}, wrt=["a", "b"]
         )
-    graph = gradient(model, ["a", "b"], seed="input")
+    graph = gradient(model, ["a", "b"], adjoint="input")
     for node in graph.graph.node:
         for attribute in node.attribute:
             names = [v.name for v in attribute.g.output]
@@ -46,7 +46,7 @@ def test_nothing_unused_is_computed_in_a_branch() -> None:
        y = If (c) <then_branch: graph = t () => (float[] p) { o = Exp (a) p = Sin (o) },
                    else_branch: graph = e () => (float[] q) { q = Neg (a) }>
     }"""
-    graph = gradient(parsed(text), ["a"], seed="input")
+    graph = gradient(parsed(text), ["a"], adjoint="input")
     (inner,) = [n for n in graph.graph.node if n.op_type == "If" and n.output[0] == "a_grad"]
     (branch,) = [a.g for a in inner.attribute if a.name == "then_branch"]
     assert sorted(n.op_type for n in branch.node) == ["Cos", "Exp", "Mul", "Mul"]
@@ -60,7 +60,7 @@ def test_a_function_that_returns_its_operand(wrt: str) -> None:
     <domain: "my", opset_import: ["" : 20]> same (a) => (a) { b = Neg (a) }
     <domain: "my", opset_import: ["" : 20]> bend (a) => (c) { c = Sin (a) }"""
     x, u = normal(3), normal(3, seed=1)
-    graph = gradient(parsed(text), [wrt], seed="input")
+    graph = gradient(parsed(text), [wrt], adjoint="input")
     found = Reference(graph).run({"x": x, "y_grad": u})  # onnxruntime refuses such functions
     adjoint = {"v": u * (np.sin(x) + x * np.cos(x)), "w": u * x, "y": u}[wrt]
     np.testing.assert_allclose(found[graph.graph.output[-1].name], adjoint, rtol=1e-5)
@@ -70,7 +70,7 @@ def test_functions_go_with_their_last_call_and_no_others() -> None:
     text = """g (float[3] x) => (float[3] y) { y = my.bend (x) }
     <domain: "my", opset_import: ["" : 20]> bend (a) => (c) { c = Sin (a) }
     <domain: "my", opset_import: ["" : 20]> spare (a) => (c) { c = Cos (a) }"""
-    graph = gradient(parsed(text), seed="input")
+    graph = gradient(parsed(text), adjoint="input")
     assert [f.name for f in graph.functions] == ["spare"]
 
 
@@ -103,7 +103,7 @@ def test_a_value_of_a_nested_call_that_is_not_reached_has_a_typed_adjoint() -> N
     }
     <domain: "my", opset_import: ["" : 20, "my" : 1]> outer (a) => (c) { b = my.bend (a) c = Add (b, a) }
     <domain: "my", opset_import: ["" : 20]> bend (a) => (c) { c = Sin (a) }"""
-    graph = gradient(parsed(text), ["x", "v"], seed="input")
+    graph = gradient(parsed(text), ["x", "v"], adjoint="input")
     onnx.checker.check_model(graph)
     assert [d.dim_value for d in graph.graph.output[-1].type.tensor_type.shape.dim] == [3]
 
@@ -138,7 +138,7 @@ def test_repeated_rows_on_two_threads() -> None:
     """ScatterND with reduction="add" races in onnxruntime 1.31 when indices repeat: Gather's gradient may not use it."""
     rows = np.random.default_rng(0).integers(0, 5, 4096)
     x, u = normal(8, 64), normal(4096, 64)
-    graph = gradient(op_model("y = Gather (x, i)", {"x": x, "i": rows}), ["x"], seed="input")
+    graph = gradient(op_model("y = Gather (x, i)", {"x": x, "i": rows}), ["x"], adjoint="input")
     expected = np.zeros(x.shape)
     np.add.at(expected, rows, u.astype(np.float64))
     for _ in range(5):

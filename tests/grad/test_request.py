@@ -108,7 +108,7 @@ ERRORS = [
     ({"target": ["s", "s"]}, "target 's' is given twice"),
     ({"target": []}, "no target given"),
     ({"wrt": "X"}, "wrt 'X' is no value of the model"),
-    ({"wrt": "scal"}, "(close: scale)"),
+    ({"wrt": "scal"}, "(did you mean 'scale'?)"),
     ({"wrt": ["x", "x"]}, "'x' is given twice in wrt"),
     ({"wrt": "n"}, "wrt 'n' is i64[2], not a floating-point tensor"),
     ({"wrt": "q*"}, "wrt 'q*' matches no floating-point value"),
@@ -118,7 +118,7 @@ ERRORS = [
     ({"wrt": "!x"}, "wrt '!x' takes nothing away"),
     ({"wrt": "params,!*"}, "wrt leaves nothing"),
     ({"wrt": "x,"}, "wrt '' is no value of the model"),
-    ({"seed": "twos"}, 'seed must be "ones" or "input"'),
+    ({"adjoint": "twos"}, 'adjoint must be "ones" or "input"'),
     ({"names": "grad"}, "names must hold {} once"),
 ]
 
@@ -167,7 +167,7 @@ def test_a_weight_that_no_reader_moves_by_is_none() -> None:
 
 
 def test_seed_input_takes_any_shape() -> None:
-    graph = gradient(model(), ["x"], "h", seed="input")
+    graph = gradient(model(), ["x"], "h", adjoint="input")
     assert graph.graph.input[-1].name == "h_grad"
     assert [d.dim_value for d in graph.graph.input[-1].type.tensor_type.shape.dim] == [2, 4]
 
@@ -184,7 +184,7 @@ def test_weights_inside_branches_are_parameters() -> None:
     report = check_gradient(model, "params", inputs={"c": np.array(False)})
     assert report.ok and len(report.values) == 3
     assert sorted(c.name.split("_")[0] for c in report.values) == ["b", "w", "w"]
-    graph = gradient(model, ["b", "s"], seed="input")
+    graph = gradient(model, ["b", "s"], adjoint="input")
     assert [v.name for v in graph.graph.output] == ["y", "b_grad", "s_grad"]
     onnx.checker.check_model(graph, full_check=True)
 
@@ -197,7 +197,7 @@ def test_the_seed_of_a_target_that_a_call_gives_goes_by_the_targets_name() -> No
     model.functions.append(helper.make_function("f", "F", ["a"], ["b"], [body], opsets))
     model.opset_import.add(domain="f", version=1)
     model.graph.node[0].op_type, model.graph.node[0].domain = "F", "f"
-    assert differentiate(load(model), seed="input").seeds == {"y": "y_grad"}
+    assert differentiate(load(model), adjoint="input").seeds == {"y": "y_grad"}
     assert check_gradient(model).ok
 
 

@@ -125,7 +125,7 @@ def test_weights_and_values_between() -> None:
         "h = MatMul (x, w)\n y = Tanh (h)", {"x": normal(2, 3)}, constants={"w": normal(3, 4)}
     )
     x, w, u = normal(2, 3), normal(3, 4), normal(2, 4, seed=1)
-    found = run(gradient(model, ["x", "w", "h"], seed="input"), {"x": x, "y_grad": u})
+    found = run(gradient(model, ["x", "w", "h"], adjoint="input"), {"x": x, "y_grad": u})
     h = u * (1 - np.tanh(x @ w) ** 2)
     np.testing.assert_allclose(found["h_grad"], h, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found["w_grad"], x.T @ h, rtol=1e-5, atol=1e-6)
@@ -137,7 +137,7 @@ def test_a_domain_is_part_of_an_operators_name() -> None:
     model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21, "my" : 1]>
     g (float[3] x) => (float[3] y) { y = my.Tanh (x) }""")
     with pytest.raises(InputError, match="my::Tanh"):
-        gradient(model, seed="input")
+        gradient(model, adjoint="input")
 
 
 def test_norm_at_zero() -> None:
@@ -146,7 +146,7 @@ def test_norm_at_zero() -> None:
     x[1] = 3, 0, 4
     graph = gradient(
         op_model("y = ReduceL2 <keepdims = 0> (x, a)", {"x": x}, constants={"a": ints(1)}),
-        seed="input",
+        adjoint="input",
     )
     found = run(graph, {"x": x, "y_grad": np.ones(2, np.float32)})
     np.testing.assert_allclose(found["x_grad"], [[0, 0, 0], [0.6, 0, 0.8]], rtol=1e-6)
@@ -169,7 +169,7 @@ def test_training_dropout_keeps_its_draw() -> None:
         constants={"r": np.float32(0.4), "t": np.array(True)},
         outputs=["y"],
     )
-    graph = gradient(model, seed="input")
+    graph = gradient(model, adjoint="input")
     for optimize in (False, True):
         found = run(graph, {"x": x, "y_grad": np.ones_like(x)}, optimize=optimize)
         np.testing.assert_allclose(found["x_grad"], found["y"] / x, rtol=1e-6)

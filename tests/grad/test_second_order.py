@@ -18,7 +18,7 @@ def test_hessian_vector_product_of_a_quadratic_form() -> None:
         {"x": x},
         constants={"A": a},
     )
-    second = gradient(gradient(model, ["x"], "y"), ["x"], "x_grad", seed="input")
+    second = gradient(gradient(model, ["x"], "y"), ["x"], "x_grad", adjoint="input")
     assert [o.name for o in second.graph.output] == ["y", "x_grad", "x_grad_2"]
     found = run(second, {"x": x, "x_grad_grad": v})
     np.testing.assert_allclose(found["x_grad_2"], (a + a.T) @ v, rtol=1e-4, atol=1e-5)

@@ -38,7 +38,7 @@ def test_the_gradient_of_the_sum_of_a_part(part: str) -> None:
 
 @pytest.mark.parametrize("part", PARTS)
 def test_its_adjoint_is_an_input_of_its_shape(part: str) -> None:
-    found = differentiate(load(parse(TEXT)), "x", part, seed="input")
+    found = differentiate(load(parse(TEXT)), "x", part, adjoint="input")
     assert found.seeds == {part: "y_slice_grad"} and found.targets == (part,)
     seed = next(v for v in found.program.main.inputs if v.name == "y_slice_grad")
     assert seed.shape == X[index(part)].shape

@@ -53,7 +53,7 @@ def model(graph: onnx.GraphProto, opset: int) -> onnx.ModelProto:
 
 
 def answers(model: onnx.ModelProto, wrt: str) -> dict[str, np.ndarray]:
-    graph = gradient(model, wrt, seed="input")
+    graph = gradient(model, wrt, adjoint="input")
     names = {v.name for v in graph.graph.input}
     return run(graph, {n: v for n, v in FEEDS.items() if n in names})
 
@@ -64,7 +64,7 @@ def test_every_opset(opset: int, constant: bool) -> None:
     """Below 18 onnx.version_converter said "Sparse tensors not supported" or "Input w is undefined"."""
     given = model(product(constant), opset)
     np.testing.assert_allclose(answers(given, "x")["x_grad"], FEEDS["y_grad"] @ DENSE.T, rtol=1e-5)
-    found = gradient(given, "params", seed="input")
+    found = gradient(given, "params", adjoint="input")
     assert [v.name for v in found.graph.output] == ["y", "w_grad"]
     if constant:
         assert found.graph.node[0] == given.graph.node[0]
@@ -91,7 +91,7 @@ def test_in_a_branch(opset: int, constant: bool) -> None:
 def test_one_that_an_input_may_replace(opset: int) -> None:
     given = model(product(constant=False), opset)
     given.graph.input.append(helper.make_tensor_value_info("w", 1, DENSE.shape))
-    found = gradient(given, "x", seed="input")
+    found = gradient(given, "x", adjoint="input")
     assert [t.values.name for t in found.graph.sparse_initializer] == ["w"]
     assert [v.name for v in found.graph.input] == ["x", "w", "y_grad"]
     assert check_gradient(given, "w").ok

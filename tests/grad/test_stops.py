@@ -26,7 +26,7 @@ FEEDS = {"x": X, "i": np.zeros(1, np.int64)}
 
 
 def adjoints(**options: Any) -> dict[str, Any]:
-    graph = gradient(parse(TEXT), seed="input", **options)
+    graph = gradient(parse(TEXT), adjoint="input", **options)
     onnx.checker.check_model(graph, full_check=True)
     assert all(node.domain == "" for node in graph.graph.node)
     return run(graph, {**FEEDS, "y_grad": np.ones((2, 2), np.float32)})
@@ -76,16 +76,16 @@ def test_the_check_would_notice_a_gradient_that_did_not_stop() -> None:
 
 
 def test_what_is_only_before_a_stop_is_zero_and_said_to_be() -> None:
-    found = differentiate(load(parse(TEXT)), ["x", "w", "v"], seed="input", stop="h")
+    found = differentiate(load(parse(TEXT)), ["x", "w", "v"], adjoint="input", stop="h")
     assert found.notes == ("the gradient of 2 values ('x' and others) is zero: it stops at 'h'",)
     with pytest.warns(UserWarning, match="all gradients are zero.*gradients stop at 'h'"):
-        gradient(parse(TEXT), "x", seed="input", stop="h")
+        gradient(parse(TEXT), "x", adjoint="input", stop="h")
     with pytest.warns(UserWarning, match="all gradients are zero"):
         assert check_gradient(parse(TEXT), "x", stop="h").ok  # no path: the zero is proved
 
 
 def test_params_leaves_out_frozen_weights() -> None:
-    assert list(differentiate(load(parse(TEXT)), "params", seed="input", stop="h").adjoints) == [
+    assert list(differentiate(load(parse(TEXT)), "params", adjoint="input", stop="h").adjoints) == [
         "v"
     ]
 
@@ -93,7 +93,7 @@ def test_params_leaves_out_frozen_weights() -> None:
 def test_the_graph() -> None:
     """What is left of a stop: nothing."""
     model = parse("g (float[2] x) => (float[2] y) { h = Exp (x) y = Mul (h, x) }")
-    found = differentiate(load(model), ["x"], seed="input", stop="h")
+    found = differentiate(load(model), ["x"], adjoint="input", stop="h")
     assert str(found.program.main) == unindented("""
         g(x: f32[2], y_grad: f32[2]) {
           h: f32[2] = Exp(x)
@@ -112,14 +112,14 @@ def test_a_value_that_branches_read() -> None:
     with pytest.raises(
         InputError, match=r"stop 'p' is no value of the model.*local to then_branch"
     ):
-        gradient(parse(text), "x", seed="input", stop="p")
+        gradient(parse(text), "x", adjoint="input", stop="p")
 
 
 def test_a_value_that_a_branch_returns_is_refused() -> None:
     text = """g (float[3] x, bool c) => (float[3] y) { h = Exp (x)
       y = If (c) <then_branch = a () => (float[3] h) { }, else_branch = b () => (float[3] q) { q = Sin (h) }> }"""
     with pytest.raises(InputError, match="stop 'h' is returned by a nested graph"):
-        gradient(parse(text), "x", seed="input", stop="h")
+        gradient(parse(text), "x", adjoint="input", stop="h")
 
 
 def test_a_loop_that_reads_it_and_a_branch_that_gives_it() -> None:
@@ -171,7 +171,7 @@ def test_beside_straight_through(stop: str) -> None:
     """y = d e with d = h rounded, e = exp(h), h = x w; straight through, d is h."""
     text = """g (float[2] x) => (float[2] y) <float s = {0.1}, int8 z = {0}, float[2] w = {0.5, 0.2}> {
       h = Mul (x, w) q = QuantizeLinear (h, s, z) d = DequantizeLinear (q, s, z) e = Exp (h) y = Mul (d, e) }"""
-    graph = gradient(parse(text), ["h", "x"], seed="input", ste=True, stop=stop)
+    graph = gradient(parse(text), ["h", "x"], adjoint="input", ste=True, stop=stop)
     assert {node.domain for node in graph.graph.node} == {""}
     ones, h = np.ones(2, np.float32), np.array([0.5, 0.2])
     found = run(graph, {"x": ones, "y_grad": ones})
@@ -200,7 +200,7 @@ def test_a_sequence() -> None:
 )
 def test_bad_stops(stop: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        gradient(parse(TEXT), seed="input", stop=stop)
+        gradient(parse(TEXT), adjoint="input", stop=stop)
 
 
 def test_frozen_embeddings_of_a_real_model() -> None:

@@ -32,7 +32,9 @@ def test_one_scale(dtype: type, low: int, high: int) -> None:
     x = np.array([[-20.0, -1.03, 0.47, 0.2, 30.0]], np.float32)
     s, z = np.float32(0.1), dtype(3)
     graph = gradient(
-        op_model(PAIR.format("", ""), {"x": x, "s": s}, constants={"z": z}), seed="input", ste=True
+        op_model(PAIR.format("", ""), {"x": x, "s": s}, constants={"z": z}),
+        adjoint="input",
+        ste=True,
     )
     onnx.checker.check_model(graph)
     found = run(graph, {"x": x, "s": s, "y_grad": np.ones_like(x)})
@@ -46,7 +48,9 @@ def test_a_scale_per_channel() -> None:
     x = 4 * normal(2, 3, 2)
     s, z = np.float32([0.01, 0.5, 0.1]), np.zeros(3, np.int8)
     text = PAIR.format("<axis = 1>", "<axis = 1>")
-    graph = gradient(op_model(text, {"x": x, "s": s}, constants={"z": z}), seed="input", ste=True)
+    graph = gradient(
+        op_model(text, {"x": x, "s": s}, constants={"z": z}), adjoint="input", ste=True
+    )
     found = run(graph, {"x": x, "s": s, "y_grad": np.ones_like(x)})
     wide = s.reshape(1, 3, 1)
     d = np.clip(np.round(x / wide), -128, 127) * wide
@@ -58,7 +62,7 @@ def test_a_scale_per_channel() -> None:
 def test_the_forward_is_untouched() -> None:
     x, s = normal(2, 3), np.float32(0.1)
     model = op_model(PAIR.format("", ""), {"x": x}, constants={"s": s, "z": np.int8(0)})
-    graph = gradient(model, seed="input", ste=True)
+    graph = gradient(model, adjoint="input", ste=True)
     assert [n.SerializeToString() for n in graph.graph.node[:3]] == [
         n.SerializeToString() for n in model.graph.node
     ]
@@ -72,7 +76,7 @@ def test_by_the_dequantised_value_itself() -> None:
     x = normal(2, 3)
     text = "q = QuantizeLinear (x, s, z)\n y = DequantizeLinear (q, s, z)"
     model = op_model(text, {"x": x}, constants={"s": np.float32(0.1), "z": np.int8(0)})
-    found = run(gradient(model, ["x", "y"], seed="input", ste=True), {"x": x, "y_grad": x})
+    found = run(gradient(model, ["x", "y"], adjoint="input", ste=True), {"x": x, "y_grad": x})
     np.testing.assert_array_equal(found["x_grad"], x)
     assert list(found) == ["y", "x_grad", "y_grad_2"]
 
@@ -82,7 +86,7 @@ def test_dynamic_quantisation() -> None:
     x = normal(3, 4)
     text = "q, s, z = DynamicQuantizeLinear (x)\n d = DequantizeLinear (q, s, z)\n y = Mul (d, c)"
     model = op_model(text, {"x": x}, constants={"c": np.float32(2)})
-    found = run(gradient(model, seed="input", ste=True), {"x": x, "y_grad": np.ones_like(x)})
+    found = run(gradient(model, adjoint="input", ste=True), {"x": x, "y_grad": np.ones_like(x)})
     ordinary = (x != x.max()) & (x != x.min())
     np.testing.assert_allclose(found["x_grad"][ordinary], 2, rtol=1e-6)
 
@@ -94,7 +98,7 @@ def test_different_scales_are_not_a_pair() -> None:
         text, {"x": x}, constants={"s": np.float32(0.1), "t": np.float32(0.2), "z": np.int8(0)}
     )
     with pytest.warns(UserWarning, match="all gradients are zero"):
-        gradient(model, seed="input", ste=True)
+        gradient(model, adjoint="input", ste=True)
 
 
 def test_without_it_the_zero_is_explained() -> None:
@@ -103,7 +107,7 @@ def test_without_it_the_zero_is_explained() -> None:
         PAIR.format("", ""), {"x": x}, constants={"s": np.float32(0.1), "z": np.int8(0)}
     )
     with pytest.warns(UserWarning, match=r"QuantizeLinear\(x, s, z\)' rounds; ste=True"):
-        gradient(model, seed="input")
+        gradient(model, adjoint="input")
 
 
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,7 +116,7 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         PAIR.format("", ""), {"x": x}, constants={"s": np.float32(0.1), "z": np.int8(0)}
     )
     onnx.save(model, tmp_path / "m.onnx")
-    words = ["grad", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "g.onnx"), "--seed", "input"]
+    words = ["grad", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "g.onnx"), "--adjoint", "input"]
     assert main([*words, "--ste", "--json", str(tmp_path / "r.json")]) == 0
     assert "straight through 1 quantisation" in capsys.readouterr().out
     assert json.loads((tmp_path / "r.json").read_text())["check"] is None

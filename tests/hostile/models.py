@@ -950,6 +950,6 @@ def words() -> Iterator[tuple[str, list[str]]]:
         yield option[:40], ["optimize", "model.onnx", "--dry-run", option]
     for option in ("--target=" + long, "--wrt=" + "[" * 5000, "--checkpoint=" + long, "--checkpoint=" + long + "MB",
                    "--checkpoint=start:@", "--names=" + "{}" * 5000, "--names={0}", "--target=" + ESCAPE, "--wrt=" + ESCAPE,
-                   "--plugin=/dev/null", "--plugin=" + "x" * 5000, "--data-seed=" + long, "--wrt=", "--target=-1",
+                   "--plugin=/dev/null", "--plugin=" + "x" * 5000, "--seed=" + long, "--wrt=", "--target=-1",
                    "--target=99999999999999999999", "--target=1e5"):  # fmt: skip
         yield option[:40], ["grad", "model.onnx", "-o", "out.onnx", "--no-verify", option]

@@ -37,13 +37,13 @@ QUICK: dict[str, tuple[list[str], set[str]]] = {
     "optimize": (["optimize", "model.onnx", "-o", "out.onnx", "--no-verify", "-v"], {"out.onnx"}),
     "legalize": (["optimize", "model.onnx", "-o", "out.onnx", "--no-verify", "--preset", "legalize"], {"out.onnx"}),
     "inline": (["optimize", "model.onnx", "--dry-run", "--no-verify", "--inline", "*", "--explain"], set()),
-    "grad": (["grad", "model.onnx", "-o", "out.onnx", "--no-verify", "--seed", "input"], {"out.onnx"}),
-    "params": (["grad", "model.onnx", "-o", "out.onnx", "--no-verify", "--wrt", "params", "--seed", "input"], {"out.onnx"}),
+    "grad": (["grad", "model.onnx", "-o", "out.onnx", "--no-verify", "--adjoint", "input"], {"out.onnx"}),
+    "params": (["grad", "model.onnx", "-o", "out.onnx", "--no-verify", "--wrt", "params", "--adjoint", "input"], {"out.onnx"}),
     "diff": (["diff", "model.onnx", "model.onnx", "-v"], set()),
     "place": (["place", "model.onnx", "-o", "out.onnx", "--device", "cuda=*", "--ir"], {"out.onnx"}),
     "mark": (["grad", "model.onnx", "-o", "out.onnx", "--mark", "--checkpoint", "auto"], {"out.onnx"}),
     "checkpoint": (
-        ["grad", "model.onnx", "-o", "out.onnx", "--no-verify", "--checkpoint", "auto", "--ste", "--seed", "input"],
+        ["grad", "model.onnx", "-o", "out.onnx", "--no-verify", "--checkpoint", "auto", "--ste", "--adjoint", "input"],
         {"out.onnx"},
     ),
     "reduce": (["reduce", "model.onnx", "-o", "out.onnx", "--check", "false"], {"out.onnx"}),
@@ -54,7 +54,7 @@ PROVING: dict[str, tuple[list[str], set[str]]] = {
     "verify": (["verify", "model.onnx", "model.onnx"], set()),
     "check-grad": (["check-grad", "model.onnx"], set()),
     "bench": (["bench", "model.onnx", "--rounds", "1", "--seconds", "0.01"], set()),
-    "grad, proved": (["grad", "model.onnx", "-o", "out.onnx", "--seed", "input"], {"out.onnx"}),
+    "grad, proved": (["grad", "model.onnx", "-o", "out.onnx", "--adjoint", "input"], {"out.onnx"}),
 }
 COMMANDS = QUICK | PROVING
 

@@ -45,7 +45,7 @@ def optimised(model: ModelProto) -> Any:
 
 
 def differentiated(model: ModelProto) -> Any:
-    return onnxgrad.gradient(model, "x", "y", seed="input")
+    return onnxgrad.gradient(model, "x", "y", adjoint="input")
 
 
 def steps(work: Callable[[ModelProto], Any], model: ModelProto) -> int:

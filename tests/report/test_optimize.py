@@ -13,7 +13,7 @@ import pytest
 
 import onnxgrad
 from onnxgrad.cli.app import main
-from onnxgrad.cli.optimize import add_options
+from onnxgrad.cli.usage.optimize import add_options
 from onnxgrad.report.optimize import OptimizedModel, optimize
 from tests.helpers import parse
 

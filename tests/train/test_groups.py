@@ -34,7 +34,7 @@ def test_no_groups_are_one() -> None:
 @pytest.mark.parametrize(
     ("groups", "words"),
     [
-        ({"*": {"weight_decy": 0.0}}, r"has no 'weight_decy' \(close: weight_decay\)"),
+        ({"*": {"weight_decy": 0.0}}, r"has no 'weight_decy' \(did you mean 'weight_decay'\?\)"),
         ({"*": {"weight_decay": -1.0}}, "weight_decay must be at least 0"),
         ({"*": 3}, r"group '\*' must be an optimiser or hyperparameters"),
         (["*"], "a group must be a glob with"),
@@ -55,7 +55,7 @@ def test_a_rate_that_is_no_multiple() -> None:
 
 def test_a_group_of_nothing() -> None:
     with pytest.raises(
-        InputError, match=r"group 'hed\.weight' means no weight.*close: head.weight"
+        InputError, match=r"group 'hed\.weight' means no weight.*did you mean 'head.weight'"
     ):
         members(grouped({"hed.weight": {}}, AdamW()), NAMES)
     with pytest.raises(InputError, match="in no group before it"):

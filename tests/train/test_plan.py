@@ -30,7 +30,7 @@ from tests.train.common import step
         ("loss_scale", -1, "loss_scale must be 'dynamic' or a number above 0"),
         ("loss_scale", "static", "loss_scale must be 'dynamic' or a number above 0"),
         ("schedule", 0.1, "the schedule must be one, like Cosine"),
-        ("metrics", ["logit"], r"'logit' is no output of the model \(close: logits\)"),
+        ("metrics", ["logit"], r"'logit' is no output of the model \(did you mean 'logits'\?\)"),
         ("optimizer", "adam", "the optimizer must be one, like AdamW"),
         ("groups", {"x*": {}}, r"group 'x\*' means no weight"),
     ],

@@ -25,8 +25,8 @@ def test_options_are_those_of_the_class() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("adamm", r"unknown optimiser 'adamm' \(close: adamw\)|\(close: adam\)"),
-        ("adamw{beta=1}", r"no option 'beta' \(close: betas\)"),
+        ("adamm", r"unknown optimiser 'adamm' \(did you mean 'adam"),
+        ("adamw{beta=1}", r"no option 'beta' \(did you mean 'betas'\?\)"),
         ("adamw{eps}", "write option=value"),
         ("adamw{eps=1", "cannot read the optimiser"),
         ("", "cannot read the optimiser"),

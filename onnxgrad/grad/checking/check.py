@@ -83,7 +83,7 @@ def check_gradient(
     dtypes = {v.name: v.dtype for v in program.main.vars()}
     sequences = {v.name for v in program.main.vars() if isinstance(v.type, SequenceType)}
     found = differentiate(
-        program, wrt, target, seed="ones" if scalar else "input", aside=parts, **options
+        program, wrt, target, adjoint="ones" if scalar else "input", aside=parts, **options
     )
     for strange in (name for name in allow_empty if name not in found.adjoints):
         where = option("--allow-empty", "allow_empty:")

@@ -1,4 +1,4 @@
-"""Whether parallel products had better become one: the option, and the static rule of auto."""
+"""Whether parallel products had better become one: the static rule of auto."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from onnxgrad.ir.types import Dim
 from onnxgrad.ir.var import Var
-
-MERGE = ("always", "auto", "never")
 
 
 def reason_of_weights(weights: Sequence[Var], provider: str) -> str | None:

@@ -4,7 +4,6 @@ says of them.
 
 from __future__ import annotations
 
-import difflib
 import glob
 import os
 import re
@@ -18,6 +17,7 @@ from onnxgrad.pipeline.ci.lock import Lock
 from onnxgrad.pipeline.ci.work import Job, Setup
 from onnxgrad.pipeline.recipe import Recipe
 from onnxgrad.pipeline.recipe_table import heading
+from onnxgrad.wording import perhaps
 
 _FIELD = re.compile(r"\{[^{}]*\}")
 _FIELDS = ("{name}", "{folder}")  # of `out`: a model's name without suffix, and where it lies
@@ -107,8 +107,7 @@ def _check_tables(recipe: Recipe, folder: Path, found: Mapping[str, list[str]]) 
         for name in names:
             found[name].append(pattern)
         if not names and pattern in recipe.unmet(found):
-            near = difflib.get_close_matches(pattern, [*found, *map(os.path.basename, found)], 1)
-            hint = f"; did you mean '{near[0]}'?" if near else ""
+            hint = perhaps(pattern, [*found, *map(os.path.basename, found)])
             raise InputError(f'{recipe.where}: models."{pattern}" means none of the models{hint}')
 
 
@@ -123,8 +122,7 @@ def _files(pattern: str, folder: Path) -> list[str]:
 def _met_nothing(pattern: str, folder: Path) -> str:
     """What to say of a glob without files, with what may have been meant."""
     around = glob.glob("**/*.onnx", root_dir=folder, recursive=True)
-    near = difflib.get_close_matches(pattern, [n.replace(os.sep, "/") for n in around], 1)
-    hint = f"; did you mean '{near[0]}'?" if near else ""
+    hint = perhaps(pattern, [n.replace(os.sep, "/") for n in around])
     what = "no file matches" if glob.has_magic(pattern) else "there is no file"
     return f"{what} '{pattern}' (from the folder of this file){hint}"
 

@@ -15,8 +15,8 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.pipeline.tuning.choices import Choice, Choices
 from onnxgrad.verify.bench import Spread, bench
+from onnxgrad.vocabulary import TUNE_SECONDS
 
-SECONDS = 60.0
 # why a choice was not measured
 LATE = "the time was up"
 _ROUNDS = 16
@@ -63,7 +63,7 @@ class Measuring:
     """Where and on what is measured: options of `verify.bench.bench`."""
 
     options: Mapping[str, Any]
-    seconds: float = SECONDS
+    seconds: float = TUNE_SECONDS
 
     @property
     def is_cpu_time(self) -> bool:

@@ -23,7 +23,6 @@ from onnxgrad.pipeline.tuning.measure import Decision, Measuring, Tuned
 from onnxgrad.verify.running.session import versions
 from onnxgrad.version import __version__
 
-NAME = "onnxgrad.tune.json"
 _FORMAT = 1
 
 

@@ -14,12 +14,13 @@ from typing import Any
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.request import did_you_mean, entries_of
+from onnxgrad.grad.request import entries_of
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES, element_count, is_static
 from onnxgrad.ir.var import Var
 from onnxgrad.train.adapters.uses import Declined, Read, Use, reads, returned, use_of
+from onnxgrad.wording import perhaps
 
 # where torch.onnx writes the modules around a node
 _SCOPES = "pkg.torch.onnx.name_scopes"
@@ -193,7 +194,7 @@ def _met_nothing(entry: str, known: Iterable[Site]) -> str:
     labels = {label for s in known for label in s.labels}
     return (
         f"targets '{entry}' meets no matrix of the main graph, by the name of a weight, node or "
-        f"module{did_you_mean(entry, labels)}"
+        f"module{perhaps(entry, labels, 3)}"
     )
 
 

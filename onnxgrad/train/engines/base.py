@@ -20,7 +20,8 @@ from onnxgrad.ir.types import Array
 from onnxgrad.train.manifest import Fed
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.verify.running.libraries import register
-from onnxgrad.verify.running.session import PROVIDER_OPTIONS, PROVIDERS, RuntimeMissing
+from onnxgrad.verify.running.session import PROVIDER_OPTIONS, RuntimeMissing
+from onnxgrad.vocabulary import PROVIDERS
 
 P = ParamSpec("P")
 T = TypeVar("T")

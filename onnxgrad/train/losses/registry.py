@@ -14,7 +14,8 @@ from onnxgrad.train.losses.embedding import Cosine, CosineEmbedding, TripletMarg
 from onnxgrad.train.losses.penalty import L1Penalty, L2Penalty
 from onnxgrad.train.losses.probability import BCEWithLogits, KLDiv
 from onnxgrad.train.losses.regression import L1, MSE, Huber, SmoothL1
-from onnxgrad.train.written import built, close
+from onnxgrad.train.written import built
+from onnxgrad.wording import perhaps
 
 _ALL: tuple[type[Loss], ...] = (
     CrossEntropy, SequenceCrossEntropy, BCEWithLogits, KLDiv, MSE, L1, Huber, SmoothL1, Cosine,
@@ -55,6 +56,6 @@ def _loss(name: str, options: str | None) -> Loss:
         if options is None:
             return Output(name)
         raise InputError(
-            f"unknown loss '{name}'{close(name, LOSSES)}: choose from {', '.join(sorted(LOSSES))}"
+            f"unknown loss '{name}'{perhaps(name, LOSSES)}: choose from {', '.join(sorted(LOSSES))}"
         )
     return built(name, cls, options or "")

@@ -13,7 +13,8 @@ import onnx
 
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.verify.running.process import RunFailed
-from onnxgrad.verify.running.session import PROVIDERS, open_session, versions
+from onnxgrad.verify.running.session import open_session, versions
+from onnxgrad.vocabulary import PROVIDERS
 
 _PACKAGES = (
     "onnx",

@@ -19,6 +19,7 @@ from onnxgrad.verify.running.onnxruntime_sessions import CACHED_SESSIONS
 from onnxgrad.verify.running.pool import held
 from onnxgrad.verify.running.process import Child, Refused, RunFailed, needs_more_memory
 from onnxgrad.verify.values import Feeds, Value
+from onnxgrad.vocabulary import MOST_THREADS, PROVIDERS
 from onnxgrad.wording import input_option
 
 
@@ -26,7 +27,6 @@ class RuntimeMissing(InputError):
     """onnxruntime is not installed."""
 
 
-PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 # TF32 rounds float32 products to 10 bits; a proof wants the arithmetic that the file asks for.
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {"cpu": {}, "cuda": {"use_tf32": "0"}}
 _SAID = 4000  # characters of a message that are looked at
@@ -38,7 +38,6 @@ _CLUTTER = re.compile(
 )
 
 _NO_MEMORY = re.compile(r"bad_alloc|bad allocation|[Ff]ailed to allocate memory|[Oo]ut of memory")
-MOST_THREADS = 256  # onnxruntime starts as many as it is told, until nothing works any more
 
 
 def _held(provider: str) -> AbstractContextManager[Child]:

@@ -39,6 +39,6 @@ def test_range() -> None:
         "y = Range (a, b, d)", {"a": np.float32(0), "b": np.float32(0), "d": np.float32(0)}
     )
     feeds = {"a": np.float32(1), "b": np.float32(3.9), "d": np.float32(0.5), "y_grad": normal(6)}
-    found = run(gradient(model, ["a", "d"], seed="input"), feeds)
+    found = run(gradient(model, ["a", "d"], adjoint="input"), feeds)
     np.testing.assert_allclose(found["a_grad"], feeds["y_grad"].sum(), rtol=1e-6)
     np.testing.assert_allclose(found["d_grad"], (feeds["y_grad"] * np.arange(6)).sum(), rtol=1e-6)

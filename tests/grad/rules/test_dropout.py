@@ -15,7 +15,7 @@ def test_dropout_reuses_the_mask_that_it_drew() -> None:
     model = op_model(
         "y = Dropout (x, r, t)", {"x": x}, constants={"r": np.float32(0.4), "t": np.array(True)}
     )
-    graph = gradient(model, seed="input")
+    graph = gradient(model, adjoint="input")
     assert sum(n.op_type == "Dropout" for n in graph.graph.node) == 1
     g = normal(40, 50)
     found = run(graph, {"x": x, "y_grad": g})
@@ -33,7 +33,7 @@ def test_the_ratio_of_a_dropout(training: bool, constant: bool) -> None:
         feeds |= flag
     model = op_model("y = Dropout (x, r, t)", feeds, constants=flag if constant else None)
     g = normal(20, 30)
-    found = run(gradient(model, ["r"], seed="input"), {**feeds, "y_grad": g})
+    found = run(gradient(model, ["r"], adjoint="input"), {**feeds, "y_grad": g})
     expected = np.sum(g * found["y"]) / 0.75 if training else 0.0
     assert found["r_grad"].shape == () and np.isclose(found["r_grad"], expected, rtol=1e-4)
 
@@ -41,7 +41,7 @@ def test_the_ratio_of_a_dropout(training: bool, constant: bool) -> None:
 @pytest.mark.parametrize("training", [True, False])
 def test_dropout_with_everything_at_run_time(training: bool) -> None:
     feeds = {"x": normal(20, 30), "r": np.array(0.25, np.float32), "t": np.array(training)}
-    graph = gradient(op_model("y = Dropout (x, r, t)", feeds), ["x"], seed="input")
+    graph = gradient(op_model("y = Dropout (x, r, t)", feeds), ["x"], adjoint="input")
     g = normal(20, 30, seed=1)
     found = run(graph, {**feeds, "y_grad": g})
     expected = np.where(found["y"] != 0, g / 0.75, 0) if training else g
@@ -49,5 +49,5 @@ def test_dropout_with_everything_at_run_time(training: bool) -> None:
 
 
 def test_dropout_in_inference_is_the_identity() -> None:
-    graph = gradient(op_model("y = Dropout (x)", {"x": normal(2)}), seed="input")
+    graph = gradient(op_model("y = Dropout (x)", {"x": normal(2)}), adjoint="input")
     assert [n.op_type for n in graph.graph.node] == ["Dropout", "Identity"]

@@ -51,7 +51,7 @@ def test_the_gradient_runs_where_the_forward_does(name: str, dtype: type) -> Non
             run(model, feeds)
         return
     y = np.asarray(run(model, feeds)["y"])
-    graph = gradient(model, seed="input")
+    graph = gradient(model, adjoint="input")
     given = {**feeds, "y_grad": np.random.default_rng(1).standard_normal(y.shape).astype(dtype)}
     found, exact = run(graph, given), reference(graph, given)
     for out in list(graph.graph.output)[1:]:
@@ -67,7 +67,7 @@ def test_the_gradient_runs_where_the_forward_does(name: str, dtype: type) -> Non
 def test_many_addends_are_added_in_float32() -> None:
     """A row that is read 4096 times: float16 would stop counting at 2048."""
     feeds = {"x": np.ones((3, 2), np.float16), "i": np.zeros(4096, np.int64)}
-    graph = gradient(op_model("y = Gather (x, i)", feeds), seed="input")
+    graph = gradient(op_model("y = Gather (x, i)", feeds), adjoint="input")
     found = run(graph, {**feeds, "y_grad": np.ones((4096, 2), np.float16)})
     np.testing.assert_array_equal(found["x_grad"], [[4096, 4096], [0, 0], [0, 0]])
 
@@ -77,7 +77,7 @@ def test_zeros_of_bfloat16(opset: int) -> None:
     """Before opset 20 no operator makes them."""
     feeds = {"x": X.astype(ml_dtypes.bfloat16)}
     graph = gradient(
-        op_model("y = Slice (x, s, e, a, t)", feeds, constants=SLICE, opset=opset), seed="input"
+        op_model("y = Slice (x, s, e, a, t)", feeds, constants=SLICE, opset=opset), adjoint="input"
     )
     u = np.ones((4, 2), ml_dtypes.bfloat16)
     found = run(graph, {**feeds, "y_grad": u})["x_grad"]
@@ -96,7 +96,7 @@ def test_bounds_that_were_attributes() -> None:
         "y = Pad <pads = [0, 1, 0, 1], value = 2.0> (x)",
     ):
         feeds = {"x": X.astype(np.float16)}
-        graph = gradient(op_model(node, feeds, opset=10), seed="input")
+        graph = gradient(op_model(node, feeds, opset=10), adjoint="input")
         y = reference(
             graph, {**feeds, "y_grad": np.ones((4, 8 if "Pad" in node else 6), np.float16)}
         )

@@ -54,7 +54,7 @@ def test_nothing_but_ignored_labels(
     )
     node = f'y = {op} <reduction = "{reduction}", ignore_index = -1> ({", ".join(feeds)})'
     model = op_model(node, feeds)
-    graph = gradient(model, seed="input")
+    graph = gradient(model, adjoint="input")
     u = np.ones([d.dim_value for d in model.graph.output[0].type.tensor_type.shape.dim], np.float32)
     for found in (run(graph, {**feeds, "y_grad": u}), reference(graph, {**feeds, "y_grad": u})):
         for name in ("x_grad", *(["w_grad"] if weighted else [])):

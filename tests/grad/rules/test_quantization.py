@@ -39,5 +39,5 @@ def test_nothing_flows_through_rounding() -> None:
     x = normal(3)
     text = "q = QuantizeLinear (x, s, z)\n d = DequantizeLinear (q, s, z)\n y = Mul (d, x)"
     model = op_model(text, {"x": x}, constants={"s": np.float32(0.1), "z": np.int8(0)})
-    found = run(gradient(model, seed="input"), {"x": x, "y_grad": np.ones(3, np.float32)})
+    found = run(gradient(model, adjoint="input"), {"x": x, "y_grad": np.ones(3, np.float32)})
     np.testing.assert_allclose(found["x_grad"], np.round(x / np.float32(0.1)) * 0.1, rtol=1e-5)

@@ -271,7 +271,7 @@ def test_gradients_of_what_was_raised() -> None:
         for n, m in (("q", 3), ("k", 5), ("v", 5), ("y_grad", 3))
     }
     want, got = (
-        run(gradient(m, ["q", "k", "v"], "y", seed="input"), feeds)
+        run(gradient(m, ["q", "k", "v"], "y", adjoint="input"), feeds)
         for m in (done.before, done.after)
     )
     for name, value in want.items():

@@ -299,7 +299,7 @@ def test_gradients_pass_packed_weights() -> None:
         ({"targets": 5}, "targets must be names or globs, not 5"),
         ({"targets": ["w1", 5]}, "targets must be names or globs, not ['w1', 5]"),
         ({"targets": "attn*"}, "'attn*' meets no matrix"),
-        ({"targets": "w11"}, "'w11' meets no matrix of the main graph.* (close: w1)"),
+        ({"targets": "w11"}, "'w11' meets no matrix of the main graph.* (did you mean 'w1'?)"),
         ({"targets": "b1"}, "'b1' meets no matrix"),
         ({"targets": "w1,!w2"}, "'!w2' takes nothing away"),
         ({"targets": "w1,!w*"}, "leave no weight"),

@@ -59,11 +59,11 @@ def test_text_to_loss(text: str, loss: Loss) -> None:
         ("mse mse", "cannot read the loss at"),
         (
             "mes{reduction=sum}",
-            r"unknown loss 'mes' \(close: mse\): choose from bce_with_logits, cosine,",
+            r"unknown loss 'mes' \(did you mean 'mse'\?\): choose from bce_with_logits, cosine,",
         ),
         (
             "mse{reductoin=sum}",
-            r"mse has no option 'reductoin' \(close: reduction\); it has output, target, reduction",
+            r"mse has no option 'reductoin' \(did you mean 'reduction'\?\); it has output, target, reduction",
         ),
         ("mse{reduction}", "cannot read the options of mse at 'reduction'"),
         ("mse{reduction=none}", "reduction must be one of mean, sum, not None"),

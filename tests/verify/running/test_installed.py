@@ -5,7 +5,8 @@ import json
 import onnx
 
 from onnxgrad.verify.running.installed import doctor_report
-from onnxgrad.verify.running.session import PROVIDERS, versions
+from onnxgrad.verify.running.session import versions
+from onnxgrad.vocabulary import PROVIDERS
 
 
 def test_the_report_is_json_and_true() -> None:

@@ -83,7 +83,7 @@ def test_the_operators_of_onnxruntime_extensions(
     assert code("verify", model, out) == 0
     assert code("check-grad", model) == 0
     assert "tolerance 1e-04, cpu" in capsys.readouterr().out
-    assert code("grad", model, "--seed", "input", "-o", out) == 0
+    assert code("grad", model, "--adjoint", "input", "-o", out) == 0
     assert code("bench", model, "--rounds", "2", "--seconds", "0.1") == 0
 
 

@@ -54,7 +54,7 @@ ROOTS = {
 
 def emitted_by(text: str) -> Counter[str]:
     model = parse(text)
-    found = gradient(model, "x", seed="input")
+    found = gradient(model, "x", adjoint="input")
     return operators(found) - operators(model)
 
 

@@ -71,7 +71,7 @@ def test_other_float_types(dtype: str, rtol: float) -> None:
 
 def test_second_derivatives() -> None:
     text, feeds = binding({"kernel": (2, 2), "group": 2, "offset_group": 2}, True, True)
-    first = gradient(op_model(text, feeds, opset=22), list(feeds), ["y"], seed="input")
+    first = gradient(op_model(text, feeds, opset=22), list(feeds), ["y"], adjoint="input")
     more = {**feeds, "y_grad": normal(2, 8, 4, 5)}
     check_model(
         first, more, list(more), target=[o.name for o in first.graph.output[1:]], seeds=(0,)
@@ -85,7 +85,7 @@ def test_at_pixel_centres_the_slope_is_that_of_larger_positions() -> None:
         "o": np.zeros((1, 2, 1, 3), np.float32),
     }
     graph = gradient(
-        op_model("y = DeformConv (x, w, o)", feeds, opset=22), ["o"], ["y"], seed="input"
+        op_model("y = DeformConv (x, w, o)", feeds, opset=22), ["o"], ["y"], adjoint="input"
     )
     slopes = run(graph, {**feeds, "y_grad": np.ones((1, 1, 1, 3), np.float32)})["o_grad"]
     # below the image there is nothing, and beyond its end

@@ -36,7 +36,7 @@ def test_prelu() -> None:
 def test_conventions_at_zero(name: str, expected: float) -> None:
     feeds = {"x": np.zeros(1, np.float32)}
     found = run(
-        gradient(op_model(f"y = {name} (x)", feeds), seed="input"),
+        gradient(op_model(f"y = {name} (x)", feeds), adjoint="input"),
         {**feeds, "y_grad": np.ones(1, np.float32)},
     )
     np.testing.assert_allclose(found["x_grad"], [expected], rtol=1e-6)

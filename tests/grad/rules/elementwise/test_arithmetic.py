@@ -34,7 +34,9 @@ def test_power_of_zero_at_infinity(constant: bool) -> None:
     x, e = np.array([np.inf, -np.inf, 0, 2], np.float32), {"e": np.float32(0)}
     feeds = {"x": x} if constant else {"x": x, **e}
     model = op_model("y = Pow (x, e)", feeds, constants=e if constant else {})
-    found = run(gradient(model, ["x"], seed="input"), {**feeds, "y_grad": np.ones(4, np.float32)})
+    found = run(
+        gradient(model, ["x"], adjoint="input"), {**feeds, "y_grad": np.ones(4, np.float32)}
+    )
     np.testing.assert_array_equal(found["x_grad"], np.zeros(4))
 
 
@@ -59,7 +61,7 @@ def test_pow_with_an_integer_exponent() -> None:
 def test_pow_at_zero_is_finite() -> None:
     feeds = {"x": np.zeros(3, np.float32), "e": np.array([0, 1, 2], np.float32)}
     found = run(
-        gradient(op_model("y = Pow (x, e)", feeds), seed="input"),
+        gradient(op_model("y = Pow (x, e)", feeds), adjoint="input"),
         {**feeds, "y_grad": np.ones(3, np.float32)},
     )
     np.testing.assert_array_equal(found["x_grad"], [0, 1, 0])
@@ -79,7 +81,7 @@ def test_any_number_of_operands(name: str) -> None:
 def test_equal_maxima_share_evenly() -> None:
     feeds = {"a": np.array([1, 2], np.float32), "b": np.array([1, 0], np.float32)}
     found = run(
-        gradient(op_model("y = Max (a, b)", feeds), seed="input"),
+        gradient(op_model("y = Max (a, b)", feeds), adjoint="input"),
         {**feeds, "y_grad": np.ones(2, np.float32)},
     )
     np.testing.assert_array_equal(found["a_grad"], [0.5, 1])

@@ -80,7 +80,7 @@ def test_one_pixel() -> None:
 def test_second_derivatives(mode: str, padding: str) -> None:
     feeds = {"x": X, "g": GRID}
     first = gradient(
-        op_model(node(mode, padding), feeds, opset=20), ["x", "g"], ["y"], seed="input"
+        op_model(node(mode, padding), feeds, opset=20), ["x", "g"], ["y"], adjoint="input"
     )
     more = {**feeds, "y_grad": normal(2, 3, 3, 6)}
     check_model(
@@ -97,7 +97,7 @@ def gradients(text: str, x: Any, positions: Any) -> tuple[Any, Any]:
     grid = np.zeros((1, 1, len(positions), 2), np.float32)
     grid[..., 0] = np.float32(positions) * 2 / (size - 1) - 1
     feeds = {"x": row, "g": grid}
-    graph = gradient(op_model(text, feeds, opset=20), ["x", "g"], ["y"], seed="input")
+    graph = gradient(op_model(text, feeds, opset=20), ["x", "g"], ["y"], adjoint="input")
     given = {**feeds, "y_grad": np.ones((1, 1, 1, len(positions)), np.float32)}
     found, exact = list(run(graph, given).values()), list(reference(graph, given).values())
     for a, b in zip(found[1:], exact[1:], strict=True):
@@ -145,7 +145,7 @@ def test_pixels_that_are_read_often_miss_no_addition() -> None:
     """onnxruntime's ScatterND that adds loses some with several threads."""
     x, grid = np.zeros((1, 8, 2, 2), np.float32), np.zeros((1, 200, 200, 2), np.float32)
     graph = gradient(
-        op_model(node("linear"), {"x": x, "g": grid}, opset=20), ["x"], ["y"], seed="input"
+        op_model(node("linear"), {"x": x, "g": grid}, opset=20), ["x"], ["y"], adjoint="input"
     )
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 4
@@ -170,7 +170,7 @@ def test_an_empty_grid() -> None:
         op_model(node("linear"), {k: feeds[k] for k in "xg"}, opset=20),
         ["x", "g"],
         ["y"],
-        seed="input",
+        adjoint="input",
     )
     _, dx, dg = run(graph, feeds).values()
     assert dx.shape == X.shape and not dx.any() and dg.shape == (2, 0, 3, 2)
@@ -193,7 +193,7 @@ def test_cases_of_the_backend_suite_beside_their_kinks(name: str) -> None:
 @pytest.mark.parametrize("sizes", [(2, 0, 7, 2), (2, 6, 0, 2)])
 def test_a_grid_of_no_points_whose_size_is_known_late(sizes: tuple[int, ...]) -> None:
     feeds = {"x": normal(2, 3, 4, 5), "g": normal(2, 6, 7, 2)}
-    graph = gradient(op_model("y = GridSample (x, g)", feeds, symbolic=True), seed="input")
+    graph = gradient(op_model("y = GridSample (x, g)", feeds, symbolic=True), adjoint="input")
     empty = {
         "x": feeds["x"],
         "g": np.zeros(sizes, np.float32),

@@ -38,7 +38,7 @@ def test_max_roi_pool_gives_regions_nothing_and_ties_to_the_first() -> None:
         "x": np.ones((1, 1, 3, 3), np.float32),
         "rois": np.array([[0, 1, 1, 2, 2]], np.float32),
     }
-    graph = gradient(op_model(node, feeds), ["x", "rois"], "y", seed="input")
+    graph = gradient(op_model(node, feeds), ["x", "rois"], "y", adjoint="input")
     dx, drois = list(
         run(graph, {**feeds, "y_grad": np.full((1, 1, 1, 1), 2, np.float32)}).values()
     )[-2:]
@@ -54,6 +54,6 @@ def test_max_roi_pool_bins_end_where_float32_rounds_them() -> None:
     }
     model = op_model(node, feeds)
     assert run(model, feeds)["y"].max() == reference(model, feeds)["y"].max() == 57
-    graph = gradient(model, ["x"], "y", seed="input")
+    graph = gradient(model, ["x"], "y", adjoint="input")
     dx = list(run(graph, {**feeds, "y_grad": np.ones((1, 1, 7, 1), np.float32)}).values())[-1]
     assert dx[0, 0, 57, 0] == 1 and dx.sum() == 7

@@ -51,7 +51,7 @@ def test_resize_to_sizes(mode: str) -> None:
 @pytest.mark.parametrize("sizes", [[1, 2, 7, 3], [1, 2, X.shape[2], 3], list(X.shape)])
 def test_axes_that_keep_their_size_cost_nothing(sizes: list[int]) -> None:
     model = op_model("y = Resize (x, , , s)", {"x": X}, constants={"s": np.array(sizes)})
-    found = gradient(model, seed="input").graph.node
+    found = gradient(model, adjoint="input").graph.node
     changed = sum(a != b for a, b in zip(sizes, X.shape))
     assert sum(n.op_type == "Resize" and n.output[0] != "y" for n in found) == changed
 
@@ -91,7 +91,7 @@ def test_one_scale_for_all_axes(
         model = op_model(node, {"x": X}, constants={"s": np.array(sizes)}, symbolic=symbolic)
         y = run(model, {"x": X})["y"]
         u = normal(*y.shape)
-        dx = run(gradient(model, ["x"], "y", seed="input"), {"x": X, "y_grad": u})["x_grad"]
+        dx = run(gradient(model, ["x"], "y", adjoint="input"), {"x": X, "y_grad": u})["x_grad"]
         assert abs((dx * X).sum() - (u * y).sum()) < 1e-5 * np.linalg.norm(u) * np.linalg.norm(y)
         other = np.roll(X, 1, axis=3)
         assert (
@@ -121,7 +121,7 @@ def test_one_scale_is_refused_where_it_cannot_be_expressed(more: str) -> None:
     with pytest.raises(
         InputError, match=r"Resize.* is not supported for keep_aspect_ratio_policy not_larger with"
     ):
-        gradient(model, ["x"], seed="input")
+        gradient(model, ["x"], adjoint="input")
 
 
 @pytest.mark.parametrize("name", ["r", "f"])
@@ -137,8 +137,8 @@ def test_measures_are_refused_by_name(name: str) -> None:
         op_model(node, {"x": X}, constants=measures),
     ):
         with pytest.raises(InputError, match=rf"wrt '{name}'.*Resize.*: "):
-            gradient(model, [name], "y", seed="input")
-        gradient(model, ["x"], "y", seed="input")
+            gradient(model, [name], "y", adjoint="input")
+        gradient(model, ["x"], "y", adjoint="input")
 
 
 def test_scales_are_no_parameters() -> None:
@@ -148,4 +148,7 @@ def test_scales_are_no_parameters() -> None:
         constants={"w": normal(5), "f": np.float32([1, 1, 2, 2])},
         outputs=["y"],
     )
-    assert [v.name for v in gradient(model, "params", seed="input").graph.output] == ["y", "w_grad"]
+    assert [v.name for v in gradient(model, "params", adjoint="input").graph.output] == [
+        "y",
+        "w_grad",
+    ]

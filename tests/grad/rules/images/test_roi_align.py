@@ -68,7 +68,7 @@ def test_second_derivative(mode: str) -> None:
     first = gradient(op_model(node, feeds, outputs=["s"]), ["rois", "x"], "s")
     d = {name: [v.name for v in first.graph.output][i + 1] for i, name in enumerate(["rois", "x"])}
     for name in d.values():
-        second = gradient(first, ["x", "rois"], name, seed="input")
+        second = gradient(first, ["x", "rois"], name, adjoint="input")
         u = np.random.default_rng(0).standard_normal(reference(first, feeds)[name].shape)
         got = reference(second, {**feeds, f"{name}_grad": u})
         names = [v.name for v in second.graph.output][-2:]
@@ -98,7 +98,7 @@ def test_no_regions() -> None:
     }
     for mode in ("avg", "max"):
         graph = gradient(
-            op_model(align(mode=mode), feeds, symbolic=True), ["x", "rois"], "y", seed="input"
+            op_model(align(mode=mode), feeds, symbolic=True), ["x", "rois"], "y", adjoint="input"
         )
         given = {**feeds, "y_grad": np.zeros((0, 2, 3, 2), np.float32)}
         dx, drois = list(run(graph, given).values())[-2:]

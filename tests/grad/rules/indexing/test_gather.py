@@ -46,7 +46,7 @@ def test_rows_that_are_not_all_the_same_are_no_fill() -> None:
 
 def test_rows_that_are_read_twice_and_too_wide_for_a_stored_line_of_indices() -> None:
     feeds = {"x": normal(3, 5000), "i": np.array([2, 0, 2])}
-    graph = gradient(op_model("y = Gather (x, i)", feeds), seed="input", wrt=["x"])
+    graph = gradient(op_model("y = Gather (x, i)", feeds), adjoint="input", wrt=["x"])
     g = normal(3, 5000, seed=1)
     found = run(graph, {**feeds, "y_grad": g})["x_grad"]
     np.testing.assert_array_equal(found, [g[1], np.zeros_like(g[1]), g[0] + g[2]])

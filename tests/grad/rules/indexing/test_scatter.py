@@ -48,7 +48,7 @@ def test_a_product_with_zeros_is_the_product_of_the_others() -> None:
         "u": np.float32([0, 3, 0]),
         "y_grad": np.float32([1, 1]),
     }
-    found = run(gradient(model, seed="input"), feeds)
+    found = run(gradient(model, adjoint="input"), feeds)
     np.testing.assert_array_equal(found["u_grad"], [6, 0, 5])
     np.testing.assert_array_equal(found["x_grad"], [0, 0])
 
@@ -64,7 +64,7 @@ def test_ties_of_a_maximum_share_evenly() -> None:
         "u": np.float32([4, 3, 0]),
         "y_grad": np.float32([1, 1]),
     }
-    found = run(gradient(model, seed="input"), feeds)
+    found = run(gradient(model, adjoint="input"), feeds)
     np.testing.assert_array_equal(found["x_grad"], [0.5, 1])
     np.testing.assert_array_equal(found["u_grad"], [0.5, 0, 0])
 

@@ -40,6 +40,6 @@ def test_what_was_turned_round_is_turned_back() -> None:
     node = "y = Slice (x, s, e, a, t) z = Mul (y, y) "
     check_op(node, {"x": normal(3, 5, 4)}, constants=bounds)
     graph = gradient(
-        op_model(node, {"x": normal(3, 5, 4)}, constants=bounds), "x", "z", seed="input"
+        op_model(node, {"x": normal(3, 5, 4)}, constants=bounds), "x", "z", adjoint="input"
     )
     assert operators(graph)["Slice"] == 2 and "ScatterElements" not in operators(graph)

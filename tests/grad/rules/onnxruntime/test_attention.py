@@ -77,7 +77,7 @@ def test_attention(attributes: str, more: dict[str, Any]) -> None:
 @pytest.mark.parametrize("mask", [ENDS, BOTH])
 def test_the_length_of_a_mask_is_compared_beforehand_where_it_is_known(mask: Any) -> None:
     made, feeds = attention("", {"mask": mask})
-    found = gradient(op_model(made, feeds, outputs=["y"], domains=DOMAINS), seed="input")
+    found = gradient(op_model(made, feeds, outputs=["y"], domains=DOMAINS), adjoint="input")
     assert "Equal" not in {n.op_type for n in found.graph.node}
 
 
@@ -170,4 +170,4 @@ def test_what_is_declined(made: onnx.NodeProto, feeds: dict[str, Any], reason: s
     )
     imports = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     with pytest.raises(InputError, match=f"com.microsoft::{made.op_type} at .*{reason}"):
-        gradient(helper.make_model(graph, opset_imports=imports, ir_version=10), seed="input")
+        gradient(helper.make_model(graph, opset_imports=imports, ir_version=10), adjoint="input")

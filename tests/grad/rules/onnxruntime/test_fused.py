@@ -217,7 +217,7 @@ TWICE = [
 @pytest.mark.parametrize(("node", "feeds"), TWICE)
 def test_second_derivatives(node: str, feeds: dict[str, Any]) -> None:
     model = op_model(node.replace("= ", "= com.microsoft.", 1), feeds, domains=DOMAINS)
-    once = gradient(model, ["x"], seed="input")
+    once = gradient(model, ["x"], adjoint="input")
     seed = normal(*(d.dim_value for d in model.graph.output[0].type.tensor_type.shape.dim), seed=5)
     check_model(once, {**feeds, "y_grad": seed}, ["x", "b"], target="x_grad")
 
@@ -229,7 +229,7 @@ def test_half_precision(node: str, feeds: dict[str, Any]) -> None:
         node.replace("= ", "= com.microsoft.", 1), half, domains=DOMAINS, outputs=["y"]
     )
     model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
-    graph = gradient(model, seed="input")
+    graph = gradient(model, adjoint="input")
     assert {v.type.tensor_type.elem_type for v in graph.graph.output} == {onnx.TensorProto.FLOAT16}
     half["y_grad"] = normal(
         *(d.dim_value for d in model.graph.output[0].type.tensor_type.shape.dim)
@@ -247,7 +247,7 @@ def test_the_rank_is_needed_to_transpose() -> None:
         "{ a = my.Op (x) y = com.microsoft.FusedMatMul <transA = 1> (a, x) }"
     )
     with pytest.raises(InputError, match="needs the rank of 'a'"):
-        gradient(onnx.parser.parse_model(text), seed="input")
+        gradient(onnx.parser.parse_model(text), adjoint="input")
 
 
 def test_an_activation_that_nobody_knows() -> None:
@@ -256,4 +256,4 @@ def test_an_activation_that_nobody_knows() -> None:
         '{ y = com.microsoft.FusedGemm <activation = "Cubic"> (x, w) }'
     )
     with pytest.raises(InputError, match=r"FusedGemm.*its activation 'Cubic' is not known"):
-        gradient(onnx.parser.parse_model(text), seed="input")
+        gradient(onnx.parser.parse_model(text), adjoint="input")

@@ -72,4 +72,4 @@ def test_integers_in_another_order_are_refused() -> None:
     graph = f"g (float[3,32] x, uint8[6,2,8] q, float[12] s, int32[32] i) => (float[3,6] y) {{ {text} }}"
     header = '<ir_version: 10, opset_import: ["": 20, "com.microsoft": 1]>'
     with pytest.raises(InputError, match="not in the order of rows and blocks"):
-        gradient(parse(f"{header} {graph}"), "x", "y", seed="input")
+        gradient(parse(f"{header} {graph}"), "x", "y", adjoint="input")

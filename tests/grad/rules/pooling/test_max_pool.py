@@ -17,7 +17,7 @@ def test_column_major_indices() -> None:
 @pytest.mark.parametrize("node", ["y = MaxPool <kernel_shape = [4]> (x)", "y = GlobalMaxPool (x)"])
 def test_the_first_of_equal_maxima(node: str) -> None:
     feeds = {"x": np.array([[[1, 2, 2, 0]]], np.float32)}
-    graph = gradient(op_model(node, feeds), seed="input")
+    graph = gradient(op_model(node, feeds), adjoint="input")
     found = run(graph, {**feeds, "y_grad": np.ones((1, 1, 1), np.float32)})
     np.testing.assert_array_equal(found["x_grad"], [[[0, 1, 0, 0]]])
 

@@ -27,7 +27,7 @@ def test_max_unpool_into_a_larger_output() -> None:
     y = run(model, feeds)["y"]
     np.testing.assert_array_equal(y, reference(model, feeds)["y"])
     u = np.arange(25, dtype=np.float32).reshape(1, 1, 5, 5)
-    found = run(gradient(model, seed="input"), {**feeds, "y_grad": u})
+    found = run(gradient(model, adjoint="input"), {**feeds, "y_grad": u})
     np.testing.assert_array_equal(
         found["x_grad"].reshape(-1), [u[y == v].item() for v in feeds["x"].reshape(-1)]
     )

@@ -27,7 +27,7 @@ def test_singular_matrices_have_cofactors() -> None:
 
 def test_second_derivative() -> None:
     x = normal(2, 3, 3)
-    first = gradient(op_model("y = Det (x)", {"x": x}), seed="input")
+    first = gradient(op_model("y = Det (x)", {"x": x}), adjoint="input")
     check_model(
         first, {"x": x, "y_grad": normal(2, seed=1)}, ["x", "y_grad"], target="x_grad", seeds=(0,)
     )

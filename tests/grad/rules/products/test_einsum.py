@@ -42,7 +42,7 @@ def test_equation(equation: str) -> None:
 def test_second_derivative() -> None:
     feeds = {"x": normal(2, 3), "y": normal(3, 2)}
     first = gradient(
-        op_model('o = Einsum <equation = "ij,ji->i"> (x, y)', feeds, symbolic=True), seed="input"
+        op_model('o = Einsum <equation = "ij,ji->i"> (x, y)', feeds, symbolic=True), adjoint="input"
     )
     given = {**feeds, "o_grad": np.ones(2, np.float32)}
     check_model(first, given, [*feeds], target=["x_grad", "y_grad"], seeds=(0,))
@@ -54,4 +54,4 @@ def test_an_ellipsis_over_an_unknown_number_of_axes_is_refused() -> None:
     )
     model.graph.input[0].type.tensor_type.ClearField("shape")
     with pytest.raises(InputError, match="needs the rank of its operands"):
-        gradient(model, seed="input")
+        gradient(model, adjoint="input")

@@ -103,7 +103,7 @@ def test_one_step_needs_no_loop(kind: str) -> None:
     feeds = feeds_of(kind, steps=1)
     node = node_of(kind, operands_of(kind))
     check_op(node, feeds, symbolic=False, seeds=(0,))
-    graph = gradient(op_model(node, feeds), seed="input", target=["y", "yh"])
+    graph = gradient(op_model(node, feeds), adjoint="input", target=["y", "yh"])
     assert not [n for n in graph.graph.node if n.op_type in ("Scan", "Loop")]
 
 
@@ -185,7 +185,7 @@ def test_a_number_that_onnx_and_onnxruntime_take_for_different_ones_is_asked_for
 ) -> None:
     model = op_model(node_of("RNN", activations=[name], **numbers), feeds_of("RNN"))
     with pytest.raises(InputError, match=r"without its numbers.*activation_alpha"):
-        gradient(model, target="y", seed="input")
+        gradient(model, target="y", adjoint="input")
 
 
 @pytest.mark.parametrize("beta", [{}, {"activation_beta": [1.0]}])
@@ -214,7 +214,7 @@ def test_lstm_with_other_activations() -> None:
 def test_second_derivatives(kind: str) -> None:
     feeds = feeds_of(kind, 2, steps=2)
     node = node_of(kind, operands_of(kind), direction="bidirectional")
-    first = gradient(op_model(node, feeds, symbolic=True), ["x", "r", "h"], "y", seed="input")
+    first = gradient(op_model(node, feeds, symbolic=True), ["x", "r", "h"], "y", adjoint="input")
     given = {**feeds, "y_grad": normal(2, 2, B, H, seed=7)}
     check_model(first, given, ["x", "r", "y_grad"], target=["x_grad", "r_grad"], seeds=(0,))
 
@@ -233,7 +233,7 @@ def test_lengths_of_zero_pass_the_initial_state_on() -> None:
 def test_activation_that_onnx_does_not_know() -> None:
     model = op_model(node_of("RNN", activations=["Sine"]), feeds_of("RNN"))
     with pytest.raises(InputError, match="Sine"):
-        gradient(model, seed="input", target="y")
+        gradient(model, adjoint="input", target="y")
 
 
 @pytest.mark.parametrize("operands", [", w, r", "x, , r", "x, w, "])
@@ -249,4 +249,4 @@ def test_an_input_that_is_left_out_is_refused(operands: str) -> None:
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     with pytest.raises(InputError, match="lacks one of its inputs X, W, R"):
-        gradient(model, seed="input", wrt=[*feeds])
+        gradient(model, adjoint="input", wrt=[*feeds])

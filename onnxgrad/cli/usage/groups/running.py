@@ -1,0 +1,71 @@
+"""Options of the commands that run or prove something."""
+
+from __future__ import annotations
+
+import argparse
+
+from onnxgrad.cli.usage.groups.limits import add_limits
+from onnxgrad.cli.usage.kinds import natural, threads
+from onnxgrad.vocabulary import LEGS, PROVIDERS
+
+
+def add_running(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
+    """Options of every command that runs models."""
+    group = parser.add_argument_group(title)
+    group.add_argument(
+        "--provider", choices=tuple(PROVIDERS), default="cpu", help="where to run (default: cpu)"
+    )
+    group.add_argument(
+        "--input", action="append", metavar="[NAME=]FILE",
+        help=".npz, .npy or .pb with values to run on, or a folder of input_*.pb; default: "
+             "generated values",
+    )  # fmt: skip
+    add_custom_ops(group)
+    group.add_argument(
+        "--dim",
+        action="append",
+        default=[],
+        metavar="NAME=SIZE",
+        help="fix a symbolic dimension where models are run; a written file keeps it",
+    )
+    add_limits(group)
+    group.add_argument(
+        "--threads", type=threads, default=1, metavar="N", help="of onnxruntime (default: 1)"
+    )
+    return group
+
+
+def add_custom_ops(group: argparse._ActionsContainer) -> None:
+    """The option of every command that has onnxruntime run something."""
+    group.add_argument(
+        "--custom-ops", action="append", default=[], metavar="LIB.so",
+        help="a library of custom operators for onnxruntime; it runs with your rights",
+    )  # fmt: skip
+
+
+def add_proof(parser: argparse.ArgumentParser) -> None:
+    """Options of every command that proves something by running models."""
+    group = add_running(parser, "proof")
+    group.add_argument(
+        "--seed",
+        action="append",
+        type=natural,
+        metavar="N",
+        help="of generated values; may repeat",
+    )
+    group.add_argument(
+        "--leg",
+        action="append",
+        choices=LEGS,
+        help="prove this way only (default: both, each with its own tolerance)",
+    )
+    add_allow_empty(
+        group,
+        "this output may be NaN, infinite or empty throughout: without it, nothing proved is exit "
+        "1",
+    )
+
+
+def add_allow_empty(group: argparse._ArgumentGroup, text: str) -> None:
+    """The option of every proof that says where nothing to compare is all right."""
+    group.add_argument("--allow-empty", action="append", default=[], metavar="NAME", help=text)

@@ -1,0 +1,31 @@
+"""What can be said to `onnxgrad inspect`."""
+
+from __future__ import annotations
+
+import argparse
+
+from onnxgrad.cli.usage.groups.limits import add_limits
+
+EXAMPLES = (
+    (
+        "inspect model.onnx",
+        "interface, operators, parameters",
+    ),
+    (
+        "inspect model.onnx --weights",
+        "which constants are weights, and why the others are not",
+    ),
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument("model", metavar="MODEL", help="an ONNX file, or - for stdin")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--text", action="store_true", help="print the whole binding block")
+    what.add_argument(
+        "--weights",
+        action="store_true",
+        help="which constants are weights, what `params` leaves out, and why",
+    )
+    add_limits(parser)

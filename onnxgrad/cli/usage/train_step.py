@@ -1,0 +1,44 @@
+"""What can be said to `onnxgrad train-step`."""
+
+from __future__ import annotations
+
+import argparse
+
+from onnxgrad.cli.usage.groups.running import add_running
+from onnxgrad.cli.usage.groups.training import add_training
+from onnxgrad.cli.usage.kinds import natural
+
+EXAMPLES = (
+    (
+        "train-step model.onnx -o step --loss loss",
+        "train.onnx, eval.onnx, the state and the manifest",
+    ),
+    (
+        "train-step model.onnx -o step --loss 'mse{output=logits}' --optimizer 'sgd{lr=0.1}'",
+        "with a loss of its own, whose labels become an input",
+    ),
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument("model", metavar="MODEL", help="an ONNX file, or - for stdin")
+    parser.add_argument(
+        "-o", "--output", metavar="FOLDER", required=True,
+        help="where train.onnx, eval.onnx, state.safetensors and manifest.json go",
+    )  # fmt: skip
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--training-info", action="store_true",
+        help="one file instead: the model with the step as its TrainingInfoProto; -o names it",
+    )  # fmt: skip
+    form.add_argument(
+        "--from-training-info", action="store_true",
+        help="the step that the model's TrainingInfoProto holds; options of steps say nothing",
+    )  # fmt: skip
+    add_training(parser)
+    add_running(parser, "proof")
+    parser.add_argument("--seed", type=natural, default=0, metavar="N", help="of generated values")
+    parser.add_argument(
+        "--no-verify", action="store_true", help="skip the numeric check (needs no onnxruntime)"
+    )

@@ -1,0 +1,44 @@
+"""The words that options choose from and their defaults, for who parses a command or completes it
+before anything heavy is imported.
+
+Some are decided here. What others register, from PRESETS on, a test keeps equal.
+"""
+
+PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+MOST_THREADS = 256  # onnxruntime starts as many as it is told, until nothing works any more
+LEGS = ("float64", "onnxruntime")
+# those with operators of their own, and the pass that uses them
+RUNTIMES = {"onnxruntime": "raise-for-onnxruntime"}
+MERGE = ("always", "auto", "never")
+# of the largest value of an output: forty roundings to float16, each of 2**-11
+FLOAT16_RTOL = 0.02
+TUNE_SECONDS = 60.0
+TUNE_FILE = "onnxgrad.tune.json"
+
+PRESETS = (
+    "clean", "default", "inference", "canonical", "training-safe",
+)  # fmt: skip
+PASSES = (
+    "adjust-matmul-order", "backward-fold-scale-axis", "combine-parallel-conv",
+    "combine-parallel-dense", "combine-parallel-gemm", "combine-parallel-matmul",
+    "combine-parallel-matmul-right", "convert-layout", "convert-opset", "divide-by-root",
+    "expand-matmul-of-sum", "fake-quantization-to-integer", "flatten-products", "float16",
+    "fold-bias",
+    "fold-constant", "fold-scale-axis", "forward-fold-scale-axis", "gradient", "inline",
+    "legalize", "lower-composites", "lower-training", "merge-consecutive", "merge-equal",
+    "open-if", "outline", "raise-composites", "raise-for-onnxruntime", "remove-noops",
+    "remove-unused", "remove-unused-functions", "reorder-gather-matmul", "simplify-arithmetic",
+    "simplify-inference", "simplify-transpose", "transpose-after-concat",
+)  # fmt: skip
+LOSSES = (
+    "bce_with_logits", "cosine", "cosine_embedding", "cross_entropy", "ctc", "huber", "kl_div",
+    "l1", "l1_penalty", "l2_penalty", "mse", "output", "sequence_cross_entropy", "smooth_l1",
+    "triplet_margin",
+)  # fmt: skip
+OPTIMIZERS = (
+    "sgd", "adam", "adamw", "nadam", "adagrad", "rmsprop", "adadelta", "lion", "adafactor",
+)  # fmt: skip
+SCHEDULES = (
+    "constant", "linear", "polynomial", "cosine", "exponential", "step", "multistep", "onecycle",
+    "sequential",
+)  # fmt: skip

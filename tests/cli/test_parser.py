@@ -1,0 +1,47 @@
+"""What is said of words that mean nothing, and how a --help reads at any width."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from onnxgrad.cli.app import COMMANDS
+from tests.cli.conftest import Result
+
+Run = Callable[..., Result]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["nonsense"], "unknown command 'nonsense' (see onnxgrad --help)"),
+        (["optimise", "a"], "unknown command 'optimise' (did you mean 'optimize'?)"),
+        (["a.onnx"], "say first what to do, as in onnxgrad inspect a.onnx"),
+        (["inspect"], "the following arguments are required: MODEL (see onnxgrad inspect --help)"),
+        (["inspect", "a", "b"], "unexpected 'b' (see onnxgrad inspect --help)"),
+        (["--nonsense"], "unknown option --nonsense (see onnxgrad --help)"),
+        (["grad", "a", "--ouput=b"], "unknown option --ouput (did you mean '--output'?)"),
+        (["grad", "a", "--out", "b"], "unknown option --out (did you mean '--output'?)"),
+        (["grad", "a", "-output", "b"], "unknown option -output (did you mean '--output'?)"),
+        (["optimize", "a", "--preset", "defualt"], "'defualt' (did you mean 'default'?): choose"),
+        (["passes", "fold_constant"], "did you mean 'fold-constant'?"),
+        (["ops", "matmul"], "did you mean 'MatMul'?"),
+    ],
+)
+def test_bad_words(run: Run, words: list[str], says: str) -> None:
+    done = run(*words)
+    assert done.code == 2 and len(done.lines) == 1 and done.out == "" and says in done.err
+
+
+@pytest.mark.parametrize("columns", [40, 60])
+def test_no_word_of_a_help_is_cut(run: Run, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    """At any width the same words, and at 60 columns all lines fit."""
+    for name in COMMANDS:
+        monkeypatch.setenv("COLUMNS", "1000")
+        wide = run(name, "--help").out
+        monkeypatch.setenv("COLUMNS", str(columns))
+        narrow = run(name, "--help").out
+        assert [w for w in narrow.split() if w != "\\"] == wide.split()
+        too_wide = [line for line in narrow.splitlines() if len(line) > columns]
+        assert columns < 60 or too_wide == []

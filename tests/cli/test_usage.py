@@ -1,0 +1,119 @@
+"""What can be said to each command."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import onnxgrad
+from onnxgrad.cli.app import COMMANDS, parser_for
+from tests.cli.conftest import Result
+from tests.helpers import ROOT
+from tests.rewriting import model_of, weights
+
+Run = Callable[..., Result]
+
+USAGE = ROOT / "onnxgrad" / "cli" / "usage"
+# two outputs, a value between, a loss: what the examples speak of
+MODEL = """
+g (float[N, 4] x, float[N, 3] t) => (float[N, 3] logits, float loss) {
+  a = MatMul (x, w1)
+  hidden = Tanh (a)
+  logits = MatMul (hidden, w2)
+  d = Sub (logits, t)
+  s = Mul (d, d)
+  loss = ReduceMean <keepdims = 0> (s)
+}
+"""
+
+
+def test_every_command_has_its_file() -> None:
+    files = {f.stem.replace("_", "-") for f in USAGE.glob("*.py")} - {"kinds", "--init--"}
+    assert files == set(COMMANDS)
+
+
+def test_help_waits_for_nothing_heavy() -> None:
+    """No command's --help imports what takes longer than Python itself."""
+    script = f"""
+import sys
+from onnxgrad.cli.app import main
+assert [main([name, "--help"]) for name in {list(COMMANDS)}] == [0] * {len(COMMANDS)}
+print("heavy:", [m for m in ("numpy", "onnx", "onnxruntime", "rich.console") if m in sys.modules])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "heavy: []"
+
+
+def examples() -> list[str]:
+    """Every command line that a --help shows."""
+    modules = [import_module(f"onnxgrad.cli.usage.{name.replace('-', '_')}") for name in COMMANDS]
+    return [words for usage in modules for words, _ in usage.EXAMPLES]
+
+
+def test_every_help_ends_with_two_examples(run: Run) -> None:
+    for name in COMMANDS:
+        _, _, end = run(name, "--help").out.partition("\nexamples:\n")
+        shown = " ".join(end.replace("\\\n", " ").split())
+        mine = [words for words in examples() if words.split()[0] == name]
+        assert len(mine) == 2 and all(f"onnxgrad {words}" in shown for words in mine)
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with what the examples name, where they run."""
+    model = model_of(MODEL, weights(w1=(4, 5), w2=(5, 3)), opset=18)
+    for name in ("model", "out", "big"):
+        onnx.save(model, tmp_path / f"{name}.onnx")
+    for tensor in model.graph.initializer:
+        rounded = numpy_helper.to_array(tensor).astype(np.float16).astype(np.float32)
+        tensor.CopyFrom(numpy_helper.from_array(rounded, tensor.name))
+    onnx.save(model, tmp_path / "half.onnx")
+    rng = np.random.default_rng(0)
+    batch = {"x": rng.random((8, 4), np.float32), "t": rng.random((8, 3), np.float32)}
+    np.savez(tmp_path / "batch.npz", **batch)
+    np.savez(tmp_path / "train.npz", **batch)
+    step = onnxgrad.training_step(tmp_path / "model.onnx", "loss")
+    onnxgrad.train.save_step(step, tmp_path / "step")
+    (tmp_path / "crashes.py").write_text(
+        "import sys\nsys.exit(139 if b'Tanh' in open(sys.argv[1], 'rb').read() else 0)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# the other answer is right too: nothing is faster than itself, the copies of a model do not fail
+ELSE = {"bench model.onnx out.onnx --require": 1, "reduce big.onnx --fails": 2}
+
+
+@pytest.mark.parametrize("words", examples())
+def test_every_example_runs(run: Run, files: Path, words: str) -> None:
+    if words.startswith("ci"):  # what others find in their folder as well
+        (files / "onnxgrad.toml").write_text('[ci]\nmodels = ["model.onnx", "half.onnx"]\n')
+    first, _, then = words.partition(" | ")
+    parser_for(shlex.split(first)).parse_args(shlex.split(first))
+    if then:  # through a shell
+        first = f"{sys.executable} -m onnxgrad {words}".replace(
+            "| onnxgrad", f"| {sys.executable} -m onnxgrad"
+        )
+        done = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", first], capture_output=True, timeout=60, text=True
+        )
+        code, said = done.returncode, done.stderr
+    else:
+        quick = ["--seconds", "0.1"] if words.startswith("bench") else []
+        result = run(*shlex.split(words), *quick)
+        code, said = result.code, result.err
+    wanted = {0, *(other for start, other in ELSE.items() if words.startswith(start))}
+    assert code in wanted, said
