@@ -9,6 +9,7 @@ import os
 import time
 from pathlib import Path
 
+from onnxgrad.cli.ci_outputs import check_outputs, write_outputs
 from onnxgrad.cli.ci_workers import each
 from onnxgrad.cli.options import require_runtime
 from onnxgrad.cli.output import Output
@@ -43,6 +44,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if report.updated:
         locks.write(plan.lock_path, _lock_of(plan, outcomes))
     out.json(report.to_dict())
+    write_outputs(args, report, out)
     out.show(*report.parts(out.verbose))
     return report.exit_code
 
@@ -66,6 +68,7 @@ def _plan(args: argparse.Namespace, out: Output) -> Plan:
         if job.output is not None:
             _make_folder(Path(job.output).parent, recipe.where)
             check_output(Path(job.output), [other.path for other in plan.jobs])
+    check_outputs(args, plan)
     unproved = [job.name for job in plan.jobs if not job.options.get("verify.run", True)]
     if unproved:
         out.complain(f"{recipe.where}: verify.run = false: not proved are {', '.join(unproved)}")

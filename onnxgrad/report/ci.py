@@ -95,7 +95,7 @@ class CiReport(Rendered):
         """The table, what each model misses and what changed in it, and how many there are."""
         yield self._table()
         for model in self.worst_first:
-            lines = list(_lines(model, verbose))
+            lines = list(model_lines(model, verbose))
             if lines:
                 yield ""
                 yield heading(model.name)
@@ -154,7 +154,7 @@ def _latency(result: Facts | None) -> Text:
     return line("" if timed is None else f"{timed.ratio:.2f}")
 
 
-def _lines(model: ModelOutcome, verbose: bool) -> Iterator[Text]:
+def model_lines(model: ModelOutcome, verbose: bool) -> Iterator[Text]:
     """What there is to say of one model."""
     if model.error and all(held.held for held in model.requirements):
         yield cell(f"  {model.error}", "red")

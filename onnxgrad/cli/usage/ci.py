@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from onnxgrad.cli.usage.groups.running import add_custom_ops
 from onnxgrad.cli.usage.kinds import natural
@@ -32,3 +33,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--schema", action="store_true", help="print the JSON schema of what --json writes"
     )
+    _add_outputs(parser)
+
+
+def _add_outputs(parser: argparse.ArgumentParser) -> None:
+    """The options that say which of them are wanted."""
+    group = parser.add_argument_group("for machines and pages")
+    group.add_argument("--junit", metavar="FILE", help="write the result as JUnit XML")
+    group.add_argument(
+        "--markdown", metavar="FILE", help="write the result as Markdown, such as for a job summary"
+    )
+    group.add_argument(
+        "--annotations", action=argparse.BooleanOptionalAction,
+        default=os.environ.get("GITHUB_ACTIONS") == "true",
+        help="print the models that fail or changed as lines on stderr that GitHub shows beside "
+             "the files (default: where GITHUB_ACTIONS is true)",
+    )  # fmt: skip

@@ -1,0 +1,75 @@
+"""`onnxgrad ci` as JUnit XML, the form that every forge and CI server reads: a suite per recipe, a
+case per model.
+"""
+
+from __future__ import annotations
+
+import re
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
+
+from onnxgrad.pipeline.ci.outcome import ModelOutcome
+from onnxgrad.report.ci import CiReport, model_lines
+from onnxgrad.report.parts import clean
+
+# what XML 1.0 cannot hold, not even escaped
+_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def junit(report: CiReport) -> str:
+    """The report as a document of JUnit's: an `error` where a model could not be looked at, a
+    `failure` where it is not what is required, and for models that only the lock knows.
+    """
+    root = Element("testsuites")
+    suite = SubElement(root, "testsuite")
+    for model in report.models:
+        _add(suite, report, model)
+    for name in () if report.updated else report.gone:
+        case = _case(suite, report, name, 0.0)
+        _set(SubElement(case, "failure"), type="gone", message=f"gone since {report.lock}")
+    counts = {kind: len(suite.findall(f"testcase/{kind}")) for kind in _KINDS}
+    _set(
+        suite,
+        name=f"onnxgrad ci {report.recipe}",
+        tests=str(len(suite)),
+        failures=str(counts["failure"]),
+        errors=str(counts["error"]),
+        skipped=str(counts["skipped"]),
+        time=f"{report.seconds:.3f}",
+    )
+    indent(root)
+    return tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+_KINDS = ("failure", "error", "skipped")
+
+
+def _add(suite: Element, report: CiReport, model: ModelOutcome) -> None:
+    case = _case(suite, report, model.name, model.seconds)
+    said = "\n".join(clean(str(part)).strip() for part in model_lines(model, verbose=True))
+    if model.ok:
+        if said:
+            SubElement(case, "system-out").text = _xml(said)
+        return
+    kind = model.status if model.status in ("error", "skipped") else "failure"
+    found = SubElement(case, kind)
+    if kind == "skipped":
+        _set(found, message="a model before it failed")
+        return
+    _set(found, type=model.status, message=model.error or model.status)
+    found.text = _xml(said)
+
+
+def _case(suite: Element, report: CiReport, name: str, seconds: float) -> Element:
+    case = SubElement(suite, "testcase")
+    _set(case, classname=report.recipe, name=name, time=f"{seconds:.3f}")
+    return case
+
+
+def _set(element: Element, **attributes: str) -> None:
+    for name, value in attributes.items():
+        element.set(name, _xml(value))
+
+
+def _xml(text: str) -> str:
+    """The text with what XML cannot hold as it is written in Python."""
+    return _NO_XML.sub(lambda strange: repr(strange[0])[1:-1], text)

@@ -1,0 +1,124 @@
+"""The action and the pre-commit hooks for users, run as the forge and pre-commit would."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import onnx
+import pytest
+import yaml
+
+from tests.cli.conftest import BRANCHES
+from tests.helpers import parse
+
+ROOT = Path(__file__).resolve().parents[1]
+ACTION = yaml.safe_load((ROOT / ".github/actions/onnxgrad/action.yml").read_text(encoding="utf-8"))
+HOOKS = {
+    hook["id"]: hook
+    for hook in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+}
+RECIPE = '[ci]\nmodels = ["models/*.onnx"]\nout = "build/{name}.onnx"\n'
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A user's repository: two models and a recipe."""
+    (tmp_path / "models").mkdir()
+    onnx.save(parse(BRANCHES), tmp_path / "models" / "a.onnx")
+    onnx.save(parse("g (float[N] x) => (float[N] y) { a = Identity(x) y = Exp(a) }"),
+              tmp_path / "models" / "b.onnx")  # fmt: skip
+    (tmp_path / "onnxgrad.toml").write_text(RECIPE)
+    return tmp_path
+
+
+def action_step(name: str, repository: Path, **inputs: str) -> subprocess.CompletedProcess[str]:
+    """A step of the action, its expressions put in and its shell as the forge does."""
+    (step,) = (s for s in ACTION["runs"]["steps"] if s["name"] == name)
+    values = {k: str(v["default"]) for k, v in ACTION["inputs"].items()} | inputs
+    scratch = repository.parent / "scratch"
+    scratch.mkdir(exist_ok=True)
+    contexts = {f"inputs.{k}": v for k, v in values.items()}
+    contexts["github.action_path"] = str(ROOT / ".github" / "actions" / "onnxgrad")
+
+    def filled(text: str) -> str:
+        return re.sub(r"\$\{\{ *(.*?) *\}\}", lambda m: contexts[m[1]], text)
+
+    assert step["shell"] == "bash" and "${{" not in step["run"], "what is put in may be a command"
+    bin_of_tests = Path(sys.executable).parent
+    env = os.environ | {k: filled(v) for k, v in step["env"].items()}
+    env |= {
+        "PATH": f"{bin_of_tests}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
+        "RUNNER_TEMP": str(scratch), "GITHUB_WORKSPACE": str(repository),
+        "GITHUB_STEP_SUMMARY": str(scratch / "summary.md"),
+        "GITHUB_OUTPUT": str(scratch / "output"),
+    }  # fmt: skip
+    return subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
+        cwd=repository / filled(step.get("working-directory", ".")),
+        env=env, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+
+
+def outputs_of(repository: Path) -> dict[str, Path]:
+    lines = (repository.parent / "scratch" / "output").read_text().splitlines()
+    return {name: Path(path) for name, path in (line.split("=", 1) for line in lines)}
+
+
+def test_the_action(repository: Path) -> None:
+    done = action_step("onnxgrad ci", repository)
+    assert done.returncode == 0, done.stderr
+    assert (repository / "build" / "b.onnx").exists()
+    summary = (repository.parent / "scratch" / "summary.md").read_text()
+    assert "| passed | models/a.onnx |" in summary
+    made = outputs_of(repository)
+    assert set(made) == set(ACTION["outputs"])
+    assert json.loads(made["json"].read_text())["exit_code"] == 0
+    assert ElementTree.parse(made["junit"]).getroot()[0].get("tests") == "2"
+
+
+def test_the_action_fails_with_the_models(repository: Path) -> None:
+    (repository / "other.toml").write_text(RECIPE + '[models."*b.onnx".require]\nnodes = "<= 0"\n')
+    done = action_step("onnxgrad ci", repository, config="other.toml")
+    assert done.returncode == 1
+    assert "::error file=models/b.onnx,title=onnxgrad%3A failed::" in done.stderr
+    assert "required nodes" in (repository.parent / "scratch" / "summary.md").read_text()
+    none = action_step("onnxgrad ci", repository, config="$(touch broken).toml")
+    assert none.returncode == 2 and not (repository / "broken").exists()
+
+
+def test_the_action_installs_itself() -> None:
+    (step,) = (s for s in ACTION["runs"]["steps"] if s["name"] == "Install")
+    place = ROOT / ".github" / "actions" / "onnxgrad" / ".." / ".." / ".."
+    assert "$HERE/../../..[cpu]" in step["run"] and (place / "pyproject.toml").is_file()
+
+
+def hook(name: str, files: list[str], repository: Path) -> subprocess.CompletedProcess[str]:
+    """A hook, with those of the files that are its own."""
+    said: dict[str, Any] = HOOKS[name]
+    entry = shlex.split(said["entry"])
+    assert entry[0] == "onnxgrad"
+    own = [f for f in files if re.search(said["files"], f)]
+    words = [sys.executable, "-m", *entry, *(own if said.get("pass_filenames", True) else [])]
+    return subprocess.run(
+        words, cwd=repository, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+
+
+def test_the_hooks(repository: Path) -> None:
+    files = ["models/a.onnx", "models/b.onnx", "README.md", "onnxgrad.toml"]
+    for name in HOOKS:
+        done = hook(name, files, repository)
+        assert done.returncode == 0, done.stderr
+    (repository / "models" / "b.onnx").write_bytes(b"no model")
+    for name in HOOKS:
+        done = hook(name, files, repository)
+        assert done.returncode == 2 and "models/b.onnx" in done.stdout + done.stderr
