@@ -191,10 +191,12 @@ def _named(block: BindingBlock, entry: str, values: Mapping[str, Var]) -> list[V
         return [_differentiable(_float(values[entry]))]
     if is_glob(entry):
         return _matching(entry, values)
+    inputs = [v.name for v in block.inputs if v.initializer is None]
     raise InputError(
         f"wrt '{entry}' is no value of the "
-        f"model{perhaps(entry, values, 3)}{inside(block, entry)}; "
-        f"{option('`onnxgrad inspect --text`', '`print(onnxgrad.load(model).main)`')} lists them"
+        f"model{perhaps(entry, values, 3)}{inside(block, entry)}; its inputs are "
+        f"{', '.join(inputs[:8])}{', ...' if len(inputs) > 8 else ''}, and "
+        f"{option('`onnxgrad inspect --text`', '`print(onnxgrad.load(model).main)`')} lists all"
     )
 
 

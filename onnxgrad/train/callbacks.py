@@ -83,11 +83,17 @@ class EarlyStopping:
         return self.stale >= self.patience
 
 
-@dataclass
+@dataclass(repr=False)
 class History:
     """Every event, in order."""
 
     events: list[Event] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        """How many steps, and where the loss went."""
+        found = self.losses
+        went = f", loss {found[0]:.4g} -> {found[-1]:.4g}" if found else ""
+        return f"History({len(found)} step{'s' * (len(found) != 1)}{went})"
 
     def __call__(self, event: Event) -> None:
         """Remember it."""

@@ -82,8 +82,14 @@ class Repeated(Data):
     make: Callable[[], Iterable[Batch]]
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """What the function gives."""
-        yield from self.make()
+        """What the function gives. Raises InputError for what is no batch."""
+        for batch in self.make():
+            if not isinstance(batch, Mapping):
+                raise InputError(
+                    "a batch is a dict of arrays by the names of the inputs, not "
+                    f"{type(batch).__name__}"
+                )
+            yield batch
 
 
 def as_data(given: Given | Data, size: int, seed: int | None, *, whole: bool = False) -> Data:

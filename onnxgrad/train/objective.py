@@ -28,6 +28,8 @@ def loss_of(given: Loss | str | Callable[[dict[str, Var]], Var] | None, place: P
                 f"losses are {', '.join(sorted(LOSSES))}"
             )
         return Output(given) if given in place.own else parse_loss(given)
+    if isinstance(given, type):
+        raise InputError(f"the loss {given.__name__} is a class: write {given.__name__}()")
     return Output() if given is None else Custom(given)
 
 

@@ -11,9 +11,9 @@ from onnxgrad.errors import InputError
 from onnxgrad.train.averaging import ExponentialMovingAverage
 from onnxgrad.train.groups import Group, Groups, grouped
 from onnxgrad.train.loss_scaling import LossScaling
-from onnxgrad.train.optimizers.adam import AdamW
-from onnxgrad.train.optimizers.base import Optimizer
+from onnxgrad.train.optimizers import OPTIMIZERS, AdamW, Optimizer
 from onnxgrad.train.schedules import Schedule
+from onnxgrad.train.written import made
 
 NORM = "gradient_norm"  # among metrics
 Scaling: TypeAlias = "Literal['dynamic'] | float | LossScaling | None"
@@ -53,7 +53,7 @@ class Plan:
 
 
 def plan_of(
-    optimizer: Optimizer | None,
+    optimizer: Optimizer | str | None,
     *,
     groups: Groups | None,
     clip_value: float | None,
@@ -66,6 +66,8 @@ def plan_of(
 ) -> Plan:
     """The options of `training_step`, checked: raises InputError for each that is none."""
     optimizer = AdamW() if optimizer is None else optimizer
+    if isinstance(optimizer, str):
+        optimizer = made(optimizer, OPTIMIZERS, "optimiser")
     if not isinstance(optimizer, Optimizer):
         raise InputError(f"the optimizer must be one, like AdamW(), not {optimizer!r}")
     if schedule is not None and not isinstance(schedule, Schedule):

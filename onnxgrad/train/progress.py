@@ -25,6 +25,18 @@ class Progress:
     micro: int = 0
     micro_loss: float = 0.0
 
+    def nothing_left(self, epochs: int, steps: int | None) -> str:
+        """Why a run to so many epochs, or steps, has nothing to do; empty where it has."""
+        done, wanted, unit = self.epoch, epochs, "epochs"
+        if steps is not None:
+            done, wanted, unit = self.steps, steps, "steps"
+        if not 0 < wanted <= done:
+            return ""
+        return (
+            f"nothing was trained: {unit}={wanted} counts from the trainer's first step, and it "
+            f"has taken {done}; {unit}={done + wanted} goes on for as long again"
+        )
+
     def words(self) -> dict[str, str]:
         """The same as a checkpoint says it."""
         return {"progress": json.dumps(asdict(self))}

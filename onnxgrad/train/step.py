@@ -62,11 +62,18 @@ class TrainingStep:
     notes: tuple[str, ...] = ()
     stops: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        """Without the graphs and the numbers."""
+        weights = len(self.manifest.of_role("parameter"))
+        batch = ", ".join(fed.name for fed in self.manifest.of_role("batch"))
+        how = self.manifest.optimizer["name"]
+        return f"TrainingStep({how} on {weights} weights; a batch holds {batch})"
+
 
 def training_step(
     model: ModelLike,
     loss: Loss | str | Callable[[dict[str, Var]], Var] | None = None,
-    optimizer: Optimizer | None = None,
+    optimizer: Optimizer | str | None = None,
     wrt: Wrt = "params",
     *,
     metrics: Sequence[str] = (),
@@ -86,8 +93,9 @@ def training_step(
     """One step of training as a graph, for any model whose gradient can be formed.
 
     loss: a Loss, its text as `parse_loss` reads it, the name of a scalar value, a function of the
-    model's values by name, or None for the only output. optimizer: AdamW by default; weights
-    narrower than float32 follow master weights, which are states. wrt: the weights to train, as
+    model's values by name, or None for the only output. optimizer: AdamW by default, or
+    text such as "sgd{lr=0.1}"; weights narrower than float32 follow master weights, which are
+    states. wrt: the weights to train, as
     `gradient` takes them. metrics: outputs of the model that the step returns beside the loss.
     stop: values at which gradients stop; the weights before them are frozen.
 

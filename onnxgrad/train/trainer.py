@@ -8,6 +8,7 @@ and taken up again ends with the same bytes.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -144,22 +145,22 @@ class Trainer:
         folder: str | PathLike[str] | None = None,
         every: int | None = None,
     ) -> History:
-        """Train for some epochs, or until so many steps were taken.
+        """Train for some epochs, or until so many steps were taken, counted from the first step of
+        this trainer or of what it restored: a second call for as many does nothing, and warns.
 
         data: arrays by name (an .npz of them), which are shuffled by `seed` and cut into batches of
         `batch_size` (32, or what the step takes where that is fixed); a list of batches; or a
-        function that makes them. Of a step that accumulates, each batch is a
-        micro-batch, those that are left at the end of an epoch belong to the next one's first step,
-        and the loss that is told is their mean. validation: held-out data, evaluated after
-        each epoch with `metrics`; with `patience` training ends when its loss was not smaller for
-        so many epochs. log: a file for JSON lines. folder: where `save` writes after each epoch,
-        and after each `every` steps; a run that finds its own file there goes on from it. Raises
-        InputError and Diverged as `step` does; the file in `folder` is then the last good one.
+        function that makes them. Of a step that accumulates, each batch is a micro-batch, those
+        that are left at the end of an epoch belong to the next one's first step, and the loss that
+        is told is their mean. validation: held-out data, evaluated after each epoch with `metrics`;
+        with `patience` training ends when its loss was not smaller for so many epochs. log: a file
+        for JSON lines. folder: where `save` writes after each epoch, and after each `every` steps;
+        a run that finds its own file there goes on from it. Raises InputError and Diverged as
+        `step` does; the file in `folder` is then the last good one.
         """
         source = self._batches(data, batch_size, seed)
         place = None if folder is None else Path(folder) / CHECKPOINT
-        if place is not None and self._engine.agree(place.exists()):
-            self.restore(place)
+        self._take_up(place, epochs, steps)
         history, stopping = History(), self._stopping(patience)
         watching: list[Callback] = [history]
         if self._engine.leads:
@@ -184,6 +185,14 @@ class Trainer:
                 break
         self._save(place)
         return history
+
+    def _take_up(self, place: Path | None, epochs: int, steps: int | None) -> None:
+        """Go on from the file, if there is one; without a folder a run of no steps is a mistake."""
+        if place is None:
+            if why := self.progress.nothing_left(epochs, steps):
+                warnings.warn(why, stacklevel=4)
+        elif self._engine.agree(place.exists()):
+            self.restore(place)
 
     def _batches(self, data: Given | Data, size: int | None, seed: int | None) -> Data:
         """Of this size, else of the only one that the step takes, else of 32."""

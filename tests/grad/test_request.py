@@ -107,7 +107,10 @@ ERRORS = [
     ({"target": "k"}, "target 'k' is i64[2], not a floating-point tensor"),
     ({"target": ["s", "s"]}, "target 's' is given twice"),
     ({"target": []}, "no target given"),
-    ({"wrt": "X"}, "wrt 'X' is no value of the model"),
+    (
+        {"wrt": "X"},
+        "wrt 'X' is no value of the model (did you mean 'x'?); its inputs are x, y, n, and `print(",
+    ),
     ({"wrt": "scal"}, "(did you mean 'scale'?)"),
     ({"wrt": ["x", "x"]}, "'x' is given twice in wrt"),
     ({"wrt": "n"}, "wrt 'n' is i64[2], not a floating-point tensor"),

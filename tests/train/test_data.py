@@ -45,6 +45,11 @@ def test_files_lists_and_functions(tmp_path: Path) -> None:
     assert seen(batches, 0) == seen(batches, 1) == seen(lambda: iter(batches)) == [[1], [2]]
 
 
+def test_a_batch_is_a_dict() -> None:
+    with pytest.raises(InputError, match=r"a batch is a dict of arrays .*, not ndarray"):
+        list(as_data((np.zeros(3), np.zeros(3)), 4, None).epoch(0))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("data", "size", "words"),
     [

@@ -31,7 +31,14 @@ from tests.train.common import step
         ("loss_scale", "static", "loss_scale must be 'dynamic' or a number above 0"),
         ("schedule", 0.1, "the schedule must be one, like Cosine"),
         ("metrics", ["logit"], r"'logit' is no output of the model \(did you mean 'logits'\?\)"),
-        ("optimizer", "adam", "the optimizer must be one, like AdamW"),
+        ("optimizer", 0.1, "the optimizer must be one, like AdamW"),
+        ("optimizer", AdamW, "the optimizer must be one, like AdamW"),
+        (
+            "optimizer",
+            "Adam",
+            r"unknown optimiser 'Adam' \(did you mean 'adam'.*: choose from adadelta, ",
+        ),
+        ("optimizer", "adam{rate=1}", "adam has no option 'rate'"),
         ("groups", {"x*": {}}, r"group 'x\*' means no weight"),
     ],
 )
@@ -54,6 +61,13 @@ def test_the_manifest_says_what_was_chosen() -> None:
     assert told.loss_scaling is not None and told.loss_scaling["init_scale"] == 128
     assert told.of_role("learning_rate") == []
     assert [f.group for f in told.of_role("parameter")] == [1, 0, 1, 0]
+
+
+def test_an_optimizer_may_be_text() -> None:
+    told = step("sgd{lr=0.1,momentum=0.9}")  # type: ignore[arg-type]
+    assert told.manifest.optimizer["name"] == "sgd"
+    assert (told.manifest.optimizer["lr"], told.manifest.optimizer["momentum"]) == (0.1, 0.9)
+    assert repr(told) == "TrainingStep(sgd on 4 weights; a batch holds x, labels)"
 
 
 def test_objects_are_taken_as_they_are() -> None:

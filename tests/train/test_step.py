@@ -155,6 +155,7 @@ def test_losses_add_up_and_have_weights() -> None:
         (CrossEntropy("x2"), "no value of the model"),
         (CrossEntropy(target="w"), r"'w' are f32.* already, the loss of cross_entropy wants i64"),
         (lambda v: v["logits"], "not a floating-point scalar"),
+        (CrossEntropy, r"the loss CrossEntropy is a class: write CrossEntropy\(\)"),
     ],
 )
 def test_a_loss_that_does_not_fit(loss: Any, words: str) -> None:

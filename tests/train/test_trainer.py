@@ -57,6 +57,24 @@ def test_a_run_that_was_broken_off_ends_with_the_same_bytes(
     assert whole == broken
 
 
+def test_epochs_count_from_the_first_and_a_call_that_does_nothing_says_so(tmp_path: Path) -> None:
+    own, data = trainer(), examples(64)
+    assert repr(own.fit(data, epochs=2)).startswith("History(4 steps, loss ")
+    with pytest.warns(
+        UserWarning, match=r"epochs=2 counts from .*, and it has taken 2; epochs=4 goes"
+    ):
+        assert own.fit(data, epochs=2).losses == []
+    with pytest.warns(
+        UserWarning, match="steps=3 counts from .*, and it has taken 4; steps=7 goes"
+    ):
+        assert repr(own.fit(data, steps=3)) == "History(0 steps)"
+    assert len(own.fit(data, epochs=3).losses) == 2
+    assert own.fit(data, epochs=0).losses == []
+    # a run with a folder is started again until it is done
+    trainer().fit(data, folder=tmp_path)
+    assert trainer().fit(data, folder=tmp_path).losses == []
+
+
 def test_a_model_of_one_batch_size_is_given_batches_of_it() -> None:
     model = classifier()
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 4

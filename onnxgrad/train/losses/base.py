@@ -110,7 +110,8 @@ class Custom(Loss):
         value: object = self.function(dict(place.own), *more)
         if not isinstance(value, Var) or value.shape != () or value.dtype not in FLOAT_DTYPES:
             raise InputError(
-                f"the loss function returned {value!r}, not a floating-point scalar of the graph"
+                f"the loss function returned {repr(value)[:80]}, not a floating-point scalar of "
+                "the graph"
             )
         return value
 
