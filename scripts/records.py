@@ -8,6 +8,7 @@ import datetime
 import importlib.metadata
 import os
 import platform
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,6 +31,25 @@ def write_record(name: str, lines: Sequence[str], hardware: str | None = None) -
     path = RESULTS / f"{name}.md"
     path.write_text("\n".join([*head, *lines]) + "\n", encoding="utf-8")
     return path
+
+
+def column(record: str, name: str, table: int = 0) -> dict[str, float]:
+    """A column of a record's tables by row: of the first that has it, or of a later one.
+
+    A cell is the number that it begins with, none where it has no number.
+    """
+    found: list[dict[str, float]] = []
+    head: list[str] = []
+    for line in (RESULTS / record).read_text(encoding="utf-8").splitlines():
+        cells = [c.strip() for c in line.strip().strip("|").split("|")] if line[:1] == "|" else []
+        if not cells or set(line) <= set("|-: "):
+            head = head if cells else []
+        elif not head:
+            head = cells
+            found += [{}] if name in head else []
+        elif name in head and (number := re.match(r"-?[\d,]*\.?\d+", cells[head.index(name)])):
+            found[-1][cells[0]] = float(number[0].replace(",", ""))
+    return found[table]
 
 
 def _version(package: str) -> str:

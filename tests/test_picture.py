@@ -1,0 +1,36 @@
+"""scripts/make_picture.py: README's picture is what the models and the records say today."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+from scripts import make_picture
+
+
+def test_the_picture_is_up_to_date_and_nothing_is_cut_off() -> None:
+    text = make_picture.PICTURE.read_text(encoding="utf-8")
+    assert text == make_picture.picture(), "write it anew: python scripts/make_picture.py"
+    boxes = ElementTree.fromstring(text).findall("{*}rect")
+    assert len(boxes) > 50
+    for box in boxes:
+        x, y, width, height = (float(box.attrib[n]) for n in ("x", "y", "width", "height"))
+        assert x >= 0 and y >= 0
+        assert x + width <= make_picture.WIDTH and y + height <= make_picture.HEIGHT
+
+
+def test_readme_shows_it() -> None:
+    readme = (make_picture.ROOT / "README.md").read_text(encoding="utf-8")
+    (address,) = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", readme)
+    assert make_picture.ROOT / address == make_picture.PICTURE
+
+
+def test_a_graph_is_laid_out_before_its_readers() -> None:
+    nodes = [
+        make_picture.Node("Exp", ["x"], ["a"]),
+        make_picture.Node("Neg", ["a"], ["b"]),
+        make_picture.Node("Add", ["a", "b"], ["y"]),
+    ]
+    assert make_picture.before(nodes, "b") == nodes[:2]
+    make_picture.before_readers(nodes, gap=20)
+    assert nodes[0].x < nodes[1].x < nodes[2].x < 0
