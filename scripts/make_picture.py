@@ -179,8 +179,8 @@ def differentiated() -> Iterable[str]:
         node.kind = "stays" if set(node.outputs) & forward else "new"
     count = sum(n.kind == "stays" for n in nodes)
     found = (
-        f"mlp: {count} → {len(nodes)} nodes, the loss and the gradient of every weight; what is new "
-        "runs back below"
+        f"mlp: {count} → {len(nodes)} nodes, the loss and the gradient of every weight; what is "
+        "new runs back below"
     )
     yield said(16, 204, "differentiate", "title")
     yield said(122, 204, found, "soft")

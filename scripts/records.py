@@ -34,9 +34,8 @@ def write_record(name: str, lines: Sequence[str], hardware: str | None = None) -
 
 
 def column(record: str, name: str, table: int = 0) -> dict[str, float]:
-    """A column of a record's tables by row: of the first that has it, or of a later one.
-
-    A cell is the number that it begins with, none where it has no number.
+    """A column of a record by the names of its rows: of the first table that has it, or of a later
+    one. A cell is the number that it begins with; where a name repeats, the first row counts.
     """
     found: list[dict[str, float]] = []
     head: list[str] = []
@@ -48,7 +47,7 @@ def column(record: str, name: str, table: int = 0) -> dict[str, float]:
             head = cells
             found += [{}] if name in head else []
         elif name in head and (number := re.match(r"-?[\d,]*\.?\d+", cells[head.index(name)])):
-            found[-1][cells[0]] = float(number[0].replace(",", ""))
+            found[-1].setdefault(cells[0], float(number[0].replace(",", "")))
     return found[table]
 
 

@@ -12,9 +12,14 @@ from __future__ import annotations
 import doctest
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
+
+from onnxgrad import temporary_rules
+from onnxgrad.cli.app import main
 
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 NAMED = re.compile(r"\A# ([\w.-]+\.(?:py|toml|yaml|yml|json))\b[^\n]*\n")
@@ -59,8 +64,19 @@ def same_text(shown: str, printed: str) -> bool:
     return doctest.OutputChecker().check_output(f"{shown}\n", f"{printed}\n", flags)
 
 
-def run_page(text: str, name: str, call: Callable[..., tuple[int, str]]) -> int:
-    """Run a page in the current folder; `call(*words)` runs a command of ours. How much ran."""
+def run_command(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    """Run a command of a page and compare its exit code, and what it prints, with the page."""
+    assert command.words[0] == "onnxgrad", command
+    capsys.readouterr()
+    with temporary_rules():  # as in a process of its own
+        code = main(command.words[1:])
+    printed = "".join(capsys.readouterr())
+    assert code == command.code, (command, printed)
+    assert not command.output or same_text(command.output, printed), (command, printed)
+
+
+def run_page(text: str, name: str, capsys: pytest.CaptureFixture[str]) -> int:
+    """Run a page in the current folder; how many blocks and commands ran."""
     names: dict[str, object] = {"__name__": name}
     count = 0
     for language, block in FENCED.findall(text):
@@ -71,9 +87,6 @@ def run_page(text: str, name: str, call: Callable[..., tuple[int, str]]) -> int:
             count += 1
         elif language == "sh":
             for command in commands(block):
-                assert command.words[0] == "onnxgrad", command
-                code, printed = call(*command.words[1:])
-                assert code == command.code, (command, printed)
-                assert not command.output or same_text(command.output, printed), (command, printed)
+                run_command(command, capsys)
                 count += 1
     return count

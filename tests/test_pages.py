@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from onnxgrad import temporary_rules
-from onnxgrad.cli.app import main
 from onnxgrad.help import TOPICS, source
 from tests.helpers import ROOT
 from tests.pages import Command, commands, run_page, same_text
@@ -36,14 +34,7 @@ SLOW = {"faq"}  # reduces a model, which takes many proofs
     "topic", [pytest.param(t, marks=pytest.mark.slow) if t in SLOW else t for t in TOPICS]
 )
 def test_page(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
-    def call(*words: str) -> tuple[int, str]:
-        capsys.readouterr()
-        with temporary_rules():  # as in a process of its own
-            code = main(words)
-        printed = capsys.readouterr()
-        return code, printed.out + printed.err
-
-    assert run_page(source(topic), f"{topic}.md", call) > 0
+    assert run_page(source(topic), f"{topic}.md", capsys) > 0
 
 
 def test_the_reader_of_commands() -> None:

@@ -1,0 +1,130 @@
+"""README's numbers are those of the records in scripts/results: each sentence is made here from them and looked up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import onnx
+import pytest
+
+import onnxgrad
+from scripts.records import RESULTS, column
+from tests.helpers import ROOT
+
+README = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+NAMES = {
+    "mlp": "MLP", "bert": "BERT", "vit": "ViT", "llama": "Llama", "gpt2": "GPT-2", "resnet18": "ResNet18",
+    "convnext": "ConvNeXt", "unet": "a UNet", "mobilenet_v2": "MobileNetV2",
+}  # fmt: skip
+
+
+def record(name: str) -> str:
+    return (RESULTS / name).read_text(encoding="utf-8")
+
+
+def latency() -> Iterator[str]:
+    of = {
+        tool: column("latency_peers.md", tool)["mobilenet_v2.raw.onnx"]
+        for tool in ("onnxgrad default", "onnxsim", "onnxslim", "onnxoptimizer", "onnxscript")
+    }
+    assert of["onnxslim"] == of["onnxoptimizer"]
+    yield f"runs in {of['onnxgrad default']:.2f} of the time after `optimize`"
+    yield f"onnxsim leaves it at {of['onnxsim']:.2f}, onnxslim and onnxoptimizer at {of['onnxslim']:.2f}"
+    yield f"onnxscript reaches {of['onnxscript']:.2f}"
+
+
+def composites() -> Iterator[str]:
+    raised, exported = (column("composites.md", name) for name in ("18 raised", "23 / 18"))
+    of = {name: next(k for k in raised if k.startswith(name)) for name in ("BERT", "ViT", "Llama")}
+    yield ", ".join(f"{name} {raised[key]:.2f}" for name, key in of.items())
+    a, b, c = (f"{exported[key]:.2f}" for key in of.values())
+    yield f"exported at opset 23 by PyTorch take {a}, {b} and {c}"
+
+
+def optimising_time() -> Iterator[str]:
+    text = record("bench_optimize.md")
+    rows = [re.findall(r"\((\d+\.\d+)x\)", line) for line in text.splitlines() if ".onnx |" in line]
+    sim, slim, _, script = (list(map(float, tool)) for tool in zip(*rows))
+    assert min(slim) > 1 and min(script) > 1
+    (growth,) = re.findall(r"of 100 000 nodes: [\d.]+ s \(([\d.]+)x\)", text)
+    yield f"each of the {len(rows)} models measured"
+    yield f"between {1 / max(sim):.2f} and {1 / min(sim):.1f} times onnxsim's"
+    yield f"100 000 nodes take {float(growth):.0f} times as long as 10 000"
+
+
+def gradient_time() -> Iterator[str]:
+    over = column("transformer_gradient.md", "now / forward")
+    over |= column("training.md", "/ forward")
+    order = ("mlp", "bert", "vit", "llama", "gpt2", "resnet18", "convnext", "unet")
+    yield f"one thread: {', '.join(f'{NAMES[name]} {over[name]:.1f}' for name in order)}."
+    eager = column("training.md", "2 threads: ratio")
+    named = {**NAMES, "unet": "the UNet"}
+    order = ("convnext", "mobilenet_v2", "unet", "resnet18")
+    yield f"two threads: {', '.join(f'{named[name]} {eager[name]:.2f}' for name in order)}"
+    yield f"two LSTM layers {eager['lstm']:.2f}"
+
+
+def curves() -> Iterator[str]:
+    rows = record("training_curves.md").splitlines()
+    agree, differ = (sum(f"| {answer} |" in row for row in rows) for answer in ("yes", "NO"))
+    yield f"in {agree} of {agree + differ} runs"
+
+
+def steps() -> Iterator[str]:
+    default, fused = (column("steps.md", f"blocks/{name}") for name in ("PyTorch", "fused"))
+    order = ("mlp", "bert", "gpt2", "llama", "vit", "resnet18")
+    yield ", ".join(f"{NAMES[m]} {default[m]:.2f} and {fused[m]:.2f}" for m in order)
+    two = column("steps.md", "blocks/PyTorch", table=1).values()
+    yield f"with two threads {min(two):.2f} to {max(two):.2f} of the default"
+    graph = column("steps.md", "graph/PyTorch").values()
+    yield f"The portable graph takes {min(graph):.2f} to {max(graph):.2f} of it"
+    memory = column("steps.md", "blocks/PyTorch", table=2)
+    assert min(memory, key=memory.__getitem__) == "gpt2_deep"
+    assert max(memory, key=memory.__getitem__) == "vit"
+    yield f"{memory['gpt2_deep']:.2f} of PyTorch's for a 12-layer GPT-2 to {memory['vit']:.2f} for a ViT"
+    (share,) = re.findall(r"gpt2_deep takes ([\d.]+) of the plain step", record("steps.md"))
+    yield f'`checkpoint="auto"` {share} of the plain step'
+
+
+def checkpointing() -> Iterator[str]:
+    ratio, time = (column("checkpoint.md", name) for name in ("ratio", "time ratio"))
+    deep, gpt2 = ratio
+    yield f"64 tanh layers {ratio[deep]:.2f} at {time[deep]:.2f} of the time"
+    yield f"a 12-layer GPT-2 {ratio[gpt2]:.2f} at {time[gpt2]:.2f}"
+
+
+def building() -> Iterator[str]:
+    text = record("bench_gradient.md")
+    ((small, large),) = re.findall(r"1 000 nodes: ([\d.]+) s .*10 000 nodes: ([\d.]+) s", text)
+    yield f"1 000 nodes is built in {float(small):.2f} s, of 10 000 in {float(large):.1f} s"
+    forward, gradient = (
+        column("bench_gradient.md", f"{n} nodes")["mlp"] for n in ("forward", "gradient")
+    )
+    yield f"That of the MLP has {gradient:.0f} nodes, where the model has {forward:.0f}"
+
+
+@pytest.mark.parametrize(
+    "sentences",
+    [latency, composites, optimising_time, gradient_time, curves, steps, checkpointing, building],
+)
+def test_readme_says_what_the_records_say(sentences: Callable[[], Iterator[str]]) -> None:
+    said = list(sentences())
+    assert said and [s for s in said if s not in README] == []
+
+
+def test_the_records_of_the_mlp_are_those_of_the_model() -> None:
+    model = onnx.load(ROOT / "models" / "training" / "mlp.onnx")
+    gradient = onnxgrad.gradient(model, "params", "loss")
+    for name in ("bench_gradient.md", "training.md"):
+        assert column(name, "forward nodes")["mlp"] == len(model.graph.node)
+        assert column(name, "gradient nodes")["mlp"] == len(gradient.graph.node)
+
+
+def test_the_reader_of_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scripts.records.RESULTS", tmp_path)
+    table = "| model | a | ms |\n|---|---|---|\n| x | 1,024 (2x) | |\n| x | 7 | 3 |\n\n"
+    (tmp_path / "r.md").write_text(f"text\n\n{table}{table.replace('7', '8')}", encoding="utf-8")
+    assert column("r.md", "a") == {"x": 1024.0} and column("r.md", "ms") == {"x": 3.0}
+    assert column("r.md", "a", table=1) == {"x": 1024.0}
