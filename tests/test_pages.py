@@ -26,7 +26,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             del sys.modules[name]
 
 
-SLOW = {"faq"}  # reduces a model, which takes many proofs
+SLOW = {"faq", "recipes"}  # many proofs: a model is reduced, two are held to a lock
 
 
 @pytest.mark.usefixtures("session")
