@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import named, shown, source
+from onnxgrad.cli.options import size_of
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.load import load
@@ -22,7 +23,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
             text = program_text(load(source(args.model))) if args.text else ""
             found: Summary | Weights | None = None
             if not args.text:
-                found = weights(source(args.model)) if args.weights else inspect(source(args.model))
+                model, dims = source(args.model), dict(size_of(text) for text in args.dim)
+                found = weights(model) if args.weights else inspect(model, dims=dims)
     except OnnxgradError as error:
         raise named(error, args.model) from error
     if found is None:

@@ -11,7 +11,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.interop.given_back import like
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.save import to_proto
-from onnxgrad.verify.feeds.dims import evaluate, roles, symbols_in, tensor_types
+from onnxgrad.verify.feeds.dims import evaluate, roles, shape_of, symbols_in, tensor_types
 from onnxgrad.wording import did_you_mean, option
 
 
@@ -33,9 +33,17 @@ def fixed(model: ModelLike, dims: Mapping[str, int]) -> ModelProto:
     """`fix_dims` as a ModelProto with its weights. Raises InputError where these pass 2 GB."""
     made = ModelProto()
     made.CopyFrom(to_proto(load(model), weights=True))
+    fix(made, dims)
+    return made
+
+
+def fix(
+    made: ModelProto, dims: Mapping[str, int], words: tuple[str, str] = ("--fix-dim", "fix_dims")
+) -> None:
+    """`fix_dims` on a ModelProto itself; `words` are the option's, in errors."""
     known = list(roles(made.graph))
     for name, size in dims.items():
-        where = option(f"--fix-dim {name}={size}", f"fix_dims: {{{name!r}: {size!r}}}")
+        where = option(f"{words[0]} {name}={size}", f"{words[1]}: {{{name!r}: {size!r}}}")
         if name not in known:
             hint = did_you_mean(name, known, f"there are: {', '.join(known) or 'none'}")
             raise InputError(f"{where}: no input has a dimension {name!r}; {hint}")
@@ -47,7 +55,6 @@ def fixed(model: ModelLike, dims: Mapping[str, int]) -> ModelProto:
         stale = [v for v in graph.value_info if symbols_of(v) & dims.keys()]
         for value in stale:
             graph.value_info.remove(value)
-    return made
 
 
 def symbols_of(value: ValueInfoProto) -> set[str]:
@@ -64,10 +71,11 @@ def symbols_of(value: ValueInfoProto) -> set[str]:
 def _fix(values: Iterable[ValueInfoProto], dims: Mapping[str, int]) -> None:
     for value in values:
         for kind in tensor_types(value.type):
-            for dim in kind.shape.dim:
-                symbols = symbols_in(dim.dim_param) if dim.dim_param else set()
-                if symbols and (symbols <= dims.keys() or dim.dim_param in dims):
-                    dim.dim_value = evaluate(dim.dim_param, dims)
+            # an axis without a name is called by its place
+            for name, dim in zip(shape_of(value.name, kind) or (), kind.shape.dim, strict=False):
+                symbols = symbols_in(name) if isinstance(name, str) else set()
+                if symbols and (symbols <= dims.keys() or name in dims):
+                    dim.dim_value = evaluate(name, dims)
 
 
 def _graphs(graph: GraphProto) -> Iterable[GraphProto]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from onnx import ModelProto, TensorProto
@@ -14,10 +14,12 @@ from onnxgrad.ir.program import FunctionKey
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.stats import Stats, stats_of
 from onnxgrad.ir.var import Var
+from onnxgrad.report.costs import Costs, OperatorCost, Sized, costs_of
 from onnxgrad.report.parts import Part, Table, bytes_text, cell, heading, line, number, table
 from onnxgrad.report.rendering import Rendered
 
 _ROWS = 30  # operators and metadata without -v
+_FEW = 5  # weights and values without -v
 _SHORT = 80  # characters of a metadata value without -v
 
 
@@ -40,7 +42,7 @@ class Value:
 class Summary(Rendered):
     """What is in a model. `model`: its path, else its graph's name; `functions`: domain, name and
     overload of each; `nested`: how many graphs stand inside nodes; `external`: the files that hold
-    weights.
+    weights; `costs`: operations and bytes, by operator and by value.
     """
 
     model: str
@@ -55,6 +57,7 @@ class Summary(Rendered):
     metadata: dict[str, str]
     external: list[str]
     stats: Stats
+    costs: Costs = field(default_factory=Costs)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON's types."""
@@ -70,21 +73,29 @@ class Summary(Rendered):
             "metadata": self.metadata,
             "external": self.external,
             **self.stats.to_dict(),
+            "costs": self.costs.to_dict(),
         }
 
     def parts(self, verbose: bool = False) -> Iterator[Part]:
-        """The facts, the interface, how often each operator stands in it, the metadata."""
+        """The facts, the interface, the operators with what they cost, the largest weights and
+        values, the metadata.
+        """
         yield heading(self.model)
         yield self._facts()
         yield ""
         yield self._interface()
         yield ""
         counts = self.stats.operators.most_common()
-        made = table("operator", ">count")
+        made = table("operator", ">count", ">FLOPs", ">results")
         for op, count in counts if verbose else counts[:_ROWS]:
-            made.add_row(cell(op), number(count))
+            cost = self.costs.operators.get(op)
+            made.add_row(cell(op), number(count), _flops(cost), _results(cost))
         yield made
         yield from _more(len(counts), verbose)
+        yield from _sized("weights", self.costs.weights, verbose)
+        yield from _sized("values", self.costs.values, verbose)
+        if self.costs.unknown_values:
+            yield line(f"and {number(self.costs.unknown_values)} of unknown size", "dim")
         if not self.metadata:
             return
         yield ""
@@ -105,6 +116,8 @@ class Summary(Rendered):
             "nodes": number(stats.nodes),
             "parameters": f"{number(stats.parameters)} ({dtypes})" if dtypes else "0",
             "initializers": number(self.initializers),
+            "FLOPs": self._total(),
+            "memory": self._memory(),
             "nested graphs": number(self.nested) if self.nested else "",
             "functions": ", ".join(name for _, name, _ in self.functions),
             "weights in": ", ".join(self.external),
@@ -120,6 +133,27 @@ class Summary(Rendered):
                 made.add_row(cell(what, "dim"), cell(text))
         return made
 
+    def _total(self) -> str:
+        """What one run computes, and what of it is not known."""
+        costs = self.costs
+        known = count_text(costs.flops)
+        if not costs.unknown:
+            return known
+        why = []
+        if costs.open:
+            why.append(f"sizes open: {', '.join(costs.open)}")
+        if costs.without_formula:
+            why.append(f"no formula for {', '.join(costs.without_formula)}")
+        nodes = f"unknown for {number(costs.unknown)} of {number(self.stats.nodes)} nodes"
+        least = f"at least {known}, " if costs.flops else ""
+        return f"{least}{nodes}" + (f" ({'; '.join(why)})" if why else "")
+
+    def _memory(self) -> str:
+        """Weights, and the values of a run."""
+        peak = self.costs.peak
+        values = "unknown" if peak is None else f"up to {bytes_text(peak)} at once"
+        return f"weights {bytes_text(self.costs.weight_bytes)}, values {values}"
+
     def _interface(self) -> Table:
         made = table("", "name", "type")
         for kind, values in (("input", self.inputs), ("output", self.outputs)):
@@ -129,16 +163,51 @@ class Summary(Rendered):
         return made
 
 
+def count_text(value: int) -> str:
+    """A number of operations in units of a thousand each."""
+    size, units = float(value), ["", " k", " M", " G", " T", " P"]
+    while size >= 999.5 and len(units) > 1:
+        size /= 1000
+        units.pop(0)
+    return f"{size:.3g}{units[0]}"
+
+
+def _flops(cost: OperatorCost | None) -> str:
+    return "" if cost is None else _known(count_text(cost.flops), cost.flops, cost.unknown_flops)
+
+
+def _results(cost: OperatorCost | None) -> str:
+    return "" if cost is None else _known(bytes_text(cost.bytes), cost.bytes, cost.unknown_bytes)
+
+
+def _known(text: str, value: int, unknown: int) -> str:
+    """A sum, of which something may be unknown."""
+    return text if not unknown else f"≥ {text}" if value else "?"
+
+
+def _sized(what: str, found: list[Sized], verbose: bool) -> Iterator[Part]:
+    if not found:
+        return
+    yield ""
+    made = table(f"largest {what}", "type", ">size")
+    for one in found if verbose else found[:_FEW]:
+        made.add_row(cell(one.name), cell(one.type, "cyan"), bytes_text(one.bytes))
+    yield made
+
+
 def _more(count: int, verbose: bool) -> Iterator[Part]:
     if not verbose and count > _ROWS:
         yield line(f"and {count - _ROWS} more (-v)", "dim")
 
 
-def inspect(model: ModelLike) -> Summary:
-    """What is in a model: interface, operators, parameters, metadata. Nothing is run, no external
-    data read.
+def inspect(model: ModelLike, *, dims: Mapping[str, int] | None = None) -> Summary:
+    """What is in a model: interface, operators, parameters, metadata, and what a run costs.
+    Nothing is run, no external data read.
 
-    Raises InputError when the model cannot be read.
+    `costs` are FLOPs (two for a multiplication and an addition) and bytes, where sizes are known;
+    `dims` gives sizes to symbols, for the costs alone. What stays unknown is counted as such.
+
+    Raises InputError when the model cannot be read, or has no such symbol.
 
     >>> onnxgrad.inspect("models/training/mlp.onnx").stats.operators["Gemm"]
     3
@@ -160,6 +229,7 @@ def inspect(model: ModelLike) -> Summary:
         metadata={entry.key: entry.value for entry in proto.metadata_props},
         external=_external(proto),
         stats=stats_of(proto),
+        costs=costs_of(program, proto, dims or {}),
     )
 
 

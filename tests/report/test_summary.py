@@ -79,7 +79,8 @@ def test_as_text() -> None:
 
 def test_as_markdown() -> None:
     text = inspect(parse(TEXT)).to_markdown()
-    assert text.startswith("### g\n\n|") and "| operator | count |\n| --- | --: |\n" in text
+    assert text.startswith("### g\n\n|") and "| operator | count | FLOPs | results |\n" in text
+    assert "| --- | --: | --: | --: |\n| MatMul | 1 | ? | ? |\n" in text
     assert "| output | y | f32\\[N,2\\] |" in text
 
 

@@ -28,4 +28,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="which constants are weights, what `params` leaves out, and why",
     )
+    parser.add_argument(
+        "--dim", action="append", default=[], metavar="NAME=SIZE",
+        help="the size of a symbolic dimension, for FLOPs and memory",
+    )  # fmt: skip
     add_limits(parser)

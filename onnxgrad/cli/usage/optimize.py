@@ -78,7 +78,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     how.add_argument(
         "--fix-dim", action="append", default=[], metavar="NAME=SIZE",
-        help="write the model for this size of a symbolic dimension alone",
+        help="write the model for this size of a symbolic dimension alone (--dim: run it there)",
     )  # fmt: skip
     how.add_argument("--max-rewrites", type=natural, metavar="N", help="stop after N rewrites")
     how.add_argument(

@@ -26,7 +26,8 @@ def add_running(parser: argparse.ArgumentParser, title: str) -> argparse._Argume
         action="append",
         default=[],
         metavar="NAME=SIZE",
-        help="fix a symbolic dimension where models are run; a written file keeps it",
+        help="the size of a symbolic dimension where models are run; a written file keeps the "
+        "symbol, except by `optimize --fix-dim`",
     )
     add_limits(group)
     group.add_argument(
