@@ -146,6 +146,7 @@ def test_real_models_have_formulas(path: Any) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.filterwarnings("ignore")  # of the exporter
 def test_against_the_count_of_torch() -> None:
     torch = pytest.importorskip("torch")
     from torch.utils.flop_counter import FlopCounterMode
