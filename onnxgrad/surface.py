@@ -37,6 +37,7 @@ from onnxgrad.report.convert_opset import convert_opset
 from onnxgrad.report.diff import Diff, diff
 from onnxgrad.report.extract import extract
 from onnxgrad.report.float16 import float16
+from onnxgrad.report.metadata import set_metadata
 from onnxgrad.report.optimize import OptimizedModel, optimize
 from onnxgrad.report.summary import Summary, inspect
 from onnxgrad.report.weights import Weights, weights
@@ -113,6 +114,7 @@ __all__ = [
     "rewrite_bindings",
     "rewrite_call",
     "save",
+    "set_metadata",
     "temporary_rules",
     "to_graphsurgeon",
     "to_proto",

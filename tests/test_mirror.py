@@ -22,7 +22,8 @@ HOMES: dict[str, dict[str, str]] = {
     "seen through the command that has these options, reads this model, prints this report": {
         "cli/check_grad": "cli/test_grad",
         "cli/train_step": "cli/test_fit", "cli/training_options": "cli/test_fit",
-        "report/float16": "cli/test_float16", "report/training": "cli/test_fit", "report/tuning": "cli/test_tuning_options",
+        "report/float16": "cli/test_float16", "report/metadata": "cli/test_metadata",
+        "report/training": "cli/test_fit", "report/tuning": "cli/test_tuning_options",
         "cli/usage/groups/running": "cli/test_bad_input",
         "cli/usage/groups/training": "cli/test_fit",
         "cli/extract": "report/test_extract",

@@ -37,6 +37,7 @@ COMMANDS = {
     "convert-opset": "bring a model to another opset, operator by operator, and prove it equal",
     "float16": "a model's float32 weights and computations in float16, proved within a bound",
     "extract": "the part of a model between some of its values, proved against the whole",
+    "metadata": "what a model says about itself: list it, set and unset entries",
     "diff": "what changed between two models",
     "reduce": "the smallest model that still fails a check, by delta debugging",
     "bench": "measure the latency of models in turns, wall and CPU time",

@@ -17,6 +17,8 @@ from onnxgrad.ir.types import Array
 from onnxgrad.ir.weights import internalize
 
 FunctionKey = tuple[str, str, str]
+# what a model says about itself beside its metadata; nothing is the empty text, or 0
+HEADER = ("producer_name", "producer_version", "domain", "model_version", "doc_string")
 
 
 class Program:
@@ -24,7 +26,8 @@ class Program:
     metadata.
 
     `proto` is the model as it was read and is never changed; `folder` is where its external data
-    lies.
+    lies. `metadata` is the model's, by key, and `header` the other words that it has about itself
+    (HEADER): change them, and `save` writes them.
     """
 
     def __init__(self, proto: ModelProto, folder: Path | None, path: Path | None = None) -> None:
@@ -32,6 +35,8 @@ class Program:
         self.folder = folder
         self.path = path
         self.ir_version: int = proto.ir_version
+        self.metadata: dict[str, str] = {e.key: e.value for e in proto.metadata_props}
+        self.header: dict[str, str | int] = {name: getattr(proto, name) for name in HEADER}
         self.opsets = domains.versions(proto.opset_import)
         self.functions: dict[FunctionKey, BindingBlock] = {}
         self.names = Names()

@@ -38,6 +38,8 @@ def to_proto(program: Program, *, weights: bool = False) -> ModelProto:
         with blaming(source):
             _copy_fields(source, model, skip=("graph", "functions", "opset_import", "ir_version"))
             model.ir_version = program.ir_version
+            if _words_changed(program):
+                _write_header(program, model)
             _write_opsets(program, model)
             _write_graph(program.main, model.graph)
             for block in program.functions.values():
@@ -179,8 +181,39 @@ def _header_changed(program: Program) -> bool:
         program.ir_version != source.ir_version
         or program.opsets != opsets
         or list(program.functions) != functions
+        or _words_changed(program)
         or any(block.changed for block in program.functions.values())
     )
+
+
+def _words_changed(program: Program) -> bool:
+    """Whether its metadata or header is not what was read."""
+    source = program.proto
+    return program.metadata != {e.key: e.value for e in source.metadata_props} or any(
+        value != getattr(source, name) for name, value in program.header.items()
+    )
+
+
+def _write_header(program: Program, model: ModelProto) -> None:
+    """The words of the header that changed, and the entries of the metadata, which keep their
+    order; new ones come last.
+    """
+    for name, value in program.header.items():
+        if value != getattr(model, name):
+            model.ClearField(name)
+            if value:
+                setattr(model, name, value)
+    entries = [e for e in model.metadata_props if e.key in program.metadata]
+    known = {e.key for e in entries}
+    made = ModelProto()
+    for e in entries:
+        made.metadata_props.add().CopyFrom(e)
+        made.metadata_props[-1].value = program.metadata[e.key]
+    for key, text in program.metadata.items():
+        if key not in known:
+            made.metadata_props.add(key=key, value=text)
+    del model.metadata_props[:]
+    model.metadata_props.extend(made.metadata_props)
 
 
 def _write_opsets(program: Program, model: ModelProto) -> None:

@@ -1,0 +1,77 @@
+"""`onnxgrad metadata`: what a model says about itself, shown and changed."""
+
+from __future__ import annotations
+
+import argparse
+
+from onnxgrad.cli.limit_options import within_limits
+from onnxgrad.cli.models import named, shown, source
+from onnxgrad.cli.output import Output
+from onnxgrad.cli.targets import target_of, write_model
+from onnxgrad.cli.usage.metadata import HEADER
+from onnxgrad.errors import InputError, OnnxgradError
+from onnxgrad.ir.load import load
+from onnxgrad.ir.program import Program
+from onnxgrad.report.metadata import change
+from onnxgrad.report.parts import cell, heading, line, table
+
+_SHORT = 200  # characters of a value without -v
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """List the metadata; with something to change, write the model with it and nothing else
+    changed.
+    """
+    values = dict(_entry(text) for text in args.set)
+    header = _header(args)
+    changes = bool(values or args.unset or header)
+    if changes and args.output is None:
+        raise InputError("say with -o where the changed model goes: the input is never changed")
+    if args.output is not None and not changes:
+        raise InputError("-o, but nothing to change: see --set, --unset and the header's options")
+    target = target_of(args.output, [args.model]) if changes else None
+    try:
+        with within_limits(args):
+            program = load(source(args.model))
+            if changes:
+                change(program, values, args.unset, header)
+                write_model(program, target)
+    except OnnxgradError as error:
+        raise named(error, args.model) from error
+    out.json({"model": args.model, "metadata": program.metadata, **program.header})
+    _show(program, args, out)
+    if changes:
+        out.show(line("all else is field for field as it was", "dim"))
+    return 0
+
+
+def _show(program: Program, args: argparse.Namespace, out: Output) -> None:
+    made = table("metadata", "value")
+    said = {name: str(value) for name, value in program.header.items() if value}
+    for key, text in (*program.metadata.items(), *((f"({k})", v) for k, v in said.items())):
+        short = text if out.verbose or len(text) <= _SHORT else f"{text[: _SHORT - 3]}..."
+        made.add_row(cell(key), cell(short if out.verbose else " ".join(short.split())))
+    out.show(heading(shown(args.model)))
+    out.show(made if made.rows else line("no metadata", "dim"))
+
+
+def _entry(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise InputError(f"--set {text[:80]}: write KEY=VALUE, such as --set author=me")
+    return key, value
+
+
+def _header(args: argparse.Namespace) -> dict[str, str | int]:
+    found: dict[str, str | int] = {}
+    for option in HEADER:
+        name = option.replace("-", "_")
+        text = getattr(args, name)
+        if text is None:
+            continue
+        found[name] = text
+        if name == "model_version":
+            if not text.removeprefix("-").isdecimal() or len(text) > 20:
+                raise InputError(f"--{option} {text[:40]}: a whole number is wanted")
+            found[name] = int(text)
+    return found

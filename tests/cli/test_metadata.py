@@ -1,0 +1,107 @@
+"""`onnxgrad metadata` and `onnxgrad.set_metadata`; the fields of a Program are in tests/ir."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import ModelProto, numpy_helper
+
+import onnxgrad
+from onnxgrad import InputError
+from tests.cli.conftest import Result
+from tests.helpers import parse
+
+Run = Callable[..., Result]
+TEXT = """<ir_version: 10, opset_import: ["": 20], producer_name: "me", doc_string: "what it is",
+ metadata_props: ["a": "1", "b": "2"]>
+g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Mul (x, w) }"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "m.onnx"
+    model = parse(TEXT)
+    model.graph.initializer[0].CopyFrom(
+        numpy_helper.from_array(numpy_helper.to_array(model.graph.initializer[0]), "w")
+    )
+    onnx.save(model, path)
+    return path
+
+
+def rest(path: Path | ModelProto) -> ModelProto:
+    """A model without its metadata and header."""
+    model = path if isinstance(path, ModelProto) else onnx.load(path)
+    for name in ("metadata_props", "producer_name", "producer_version", "domain"):
+        model.ClearField(name)
+    model.ClearField("model_version")
+    model.ClearField("doc_string")
+    return model
+
+
+def entries(path: Path) -> list[tuple[str, str]]:
+    return [(e.key, e.value) for e in onnx.load(path).metadata_props]
+
+
+def test_it_lists(run: Run, file: Path) -> None:
+    done = run("metadata", file, "--json", "-")
+    found = json.loads(done.out)
+    assert done.code == 0 and found["metadata"] == {"a": "1", "b": "2"}
+    assert found["producer_name"] == "me" and found["doc_string"] == "what it is"
+    shown = run("metadata", file).out
+    assert "(producer_name)" in shown and "what it is" in shown
+
+
+def test_set_and_unset(run: Run, file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    words = ["--set", "b=x=y", "--set", "new=", "--unset", "a", "--model-version", "7"]
+    done = run("metadata", file, *words, "--producer-name", "", "-o", out)
+    assert done.code == 0 and "all else is field for field as it was" in done.out
+    assert entries(out) == [("b", "x=y"), ("new", "")]
+    made = onnx.load(out)
+    assert made.model_version == 7 and not made.HasField("producer_name")
+    assert made.doc_string == "what it is" and rest(out) == rest(file)
+
+
+def test_external_weights_come_along(run: Run, file: Path, tmp_path: Path) -> None:
+    big = tmp_path / "big.onnx"
+    onnx.save(onnx.load(file), big, save_as_external_data=True, location="w.bin", size_threshold=0)
+    out = tmp_path / "out.onnx"
+    assert run("metadata", big, "--set", "k=v", "-o", out).code == 0
+    assert numpy_helper.to_array(onnx.load(out).graph.initializer[0]).tolist() == [1, 2]
+    assert rest(out) == rest(big)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--set", "k=v"], "say with -o"),
+        (["-o", "OUT"], "nothing to change"),
+        (["--set", "k", "-o", "OUT"], "write KEY=VALUE"),
+        (["--unset", "c", "-o", "OUT"], "'c' is not there to be unset (there is: a, b)"),
+        (["--unset", "a", "--set", "a=1", "-o", "OUT"], "to be set and unset"),
+        (["--model-version", "x", "-o", "OUT"], "a whole number is wanted"),
+        (["--model-version", "99999999999999999999", "-o", "OUT"], "more than 64 bits"),
+    ],
+)
+def test_bad_words_are_one_line(
+    run: Run, file: Path, tmp_path: Path, words: list[str], said: str
+) -> None:
+    out = tmp_path / "out.onnx"
+    done = run("metadata", file, *(str(out) if w == "OUT" else w for w in words))
+    assert done.code == 2 and len(done.lines) == 1 and said in done.err and not out.exists()
+
+
+def test_in_python() -> None:
+    model = parse(TEXT)
+    made = onnxgrad.set_metadata(model, {"a": "9"}, unset=["b"], doc_string="", domain="d")
+    assert onnxgrad.inspect(made).metadata == {"a": "9"} and made.domain == "d"
+    assert not made.HasField("doc_string") and rest(made) == rest(model)
+    for values, word in (({"a": 1}, "not 1"), ({"": "x"}, "a name and a text")):
+        with pytest.raises(InputError, match=word):
+            onnxgrad.set_metadata(parse(TEXT), values)
+    with pytest.raises(InputError, match="'2' is no number"):
+        onnxgrad.set_metadata(parse(TEXT), model_version="2")
