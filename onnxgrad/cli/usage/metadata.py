@@ -9,8 +9,8 @@ from onnxgrad.cli.usage.groups.limits import add_limits
 EXAMPLES = (
     ("metadata model.onnx", "what the model says about itself"),
     (
-        "metadata model.onnx --set author=me --unset stage -o out.onnx",
-        "the same with other entries",
+        "metadata model.onnx --set author=me -o out.onnx",
+        "the same with one entry more",
     ),
 )
 # the options of the header, which are its fields with dashes
