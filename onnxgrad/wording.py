@@ -8,6 +8,8 @@ import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+_DIGITS = 17  # that a float64 has
+_SHOWN = 0.1  # of a difference may be lost in what is printed of it
 _shell = False  # of the whole process: the threads of a command speak as it does
 
 
@@ -63,3 +65,22 @@ def perhaps(name: str, known: Iterable[str], most: int = 1) -> str:
     """The same of up to so many names, in brackets for the middle of a sentence."""
     near = [f"'{found}'" for found in nearest(name, known, most)]
     return f" (did you mean {' or '.join(near)}?)" if near else ""
+
+
+def counted(count: int, what: str, several: str = "") -> str:
+    """A number of things: `1 value`, `2,000 values`; `several` where the plural is no -s."""
+    return f"{count:,} {what if count == 1 else several or f'{what}s'}"
+
+
+def told_apart(a: float, b: float, digits: int = 6) -> tuple[str, str]:
+    """Both numbers with as many digits, from `digits` on, as show how far they are apart.
+
+    >>> told_apart(0.5, 0.50000012)
+    ('0.5', '0.50000012')
+    """
+    for more in range(digits, _DIGITS):
+        shown = f"{a:.{more}g}", f"{b:.{more}g}"
+        off = abs(float(shown[0]) - float(shown[1]) - (a - b))
+        if a == b or not off > _SHOWN * abs(a - b):
+            return shown
+    return f"{a:.{_DIGITS}g}", f"{b:.{_DIGITS}g}"

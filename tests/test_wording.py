@@ -9,6 +9,7 @@ import pytest
 import onnxgrad
 from onnxgrad.cli.app import main
 from onnxgrad.wording import (
+    counted,
     did_you_mean,
     dim_option,
     input_option,
@@ -16,6 +17,7 @@ from onnxgrad.wording import (
     on_the_command_line,
     option,
     perhaps,
+    told_apart,
 )
 from tests.helpers import parse
 
@@ -82,4 +84,27 @@ def test_what_was_meant(name: str, meant: list[str]) -> None:
 
 
 def test_several_may_be_meant() -> None:
-    assert perhaps("w11", ["w1", "w12", "b"], 3) == " (did you mean 'w12' or 'w1'?)"
+    assert perhaps("w11", ["w1", "w12", "b"], 3) == " (did you mean 'w1' or 'w12'?)"
+
+
+def test_counts() -> None:
+    found = [counted(1, "value"), counted(0, "value"), counted(2000, "value")]
+    assert found == ["1 value", "0 values", "2,000 values"]
+    assert counted(2, "copy", "copies") == "2 copies" and counted(1, "copy", "copies") == "1 copy"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "shown"),
+    [
+        (-3.414354, -3.4143541, ("-3.414354", "-3.4143541")),
+        (0.5, 0.25, ("0.5", "0.25")),
+        (1.0, 1.0, ("1", "1")),
+        (1.0, 1.0 + 2**-52, ("1", "1.0000000000000002")),
+        (float("nan"), 1.0, ("nan", "1")),
+        (float("inf"), 1.0, ("inf", "1")),
+        (1e-30, 0.0, ("1e-30", "0")),
+    ],
+)
+def test_two_numbers_are_told_apart(a: float, b: float, shown: tuple[str, str]) -> None:
+    assert told_apart(a, b) == shown
+    assert (shown[0] == shown[1]) == (a == b)

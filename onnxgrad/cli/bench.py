@@ -12,6 +12,7 @@ from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
 from onnxgrad.report.parts import Table, cell, table
 from onnxgrad.verify.bench import BenchReport, Spread, bench
+from onnxgrad.wording import counted
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
@@ -23,17 +24,22 @@ def run(args: argparse.Namespace, out: Output) -> int:
     options = running_options(args)
     models = {_label(name, names): source(name) for name in names}
     # the time that was asked for is not what --timeout is there to stop
-    with within_limits(args, extra=len(models) * 2 * args.seconds):
+    with (
+        within_limits(args, extra=len(models) * 2 * args.seconds),
+        out.progress("bench", args.rounds) as advance,
+    ):
+        advance("first runs", None)
         report = bench(
             models,
             seed=args.seed,
             rounds=args.rounds,
             seconds=args.seconds,
             optimize=not args.no_optimize,
+            on_round=lambda done: advance(f"round {done + 1} of {args.rounds}", done),
             **options,
         )
     slow = [
-        t.name
+        t
         for t in report.timings[1:]
         if args.require is not None and t.wall_ratio.median > args.require
     ]
@@ -41,8 +47,13 @@ def run(args: argparse.Namespace, out: Output) -> int:
     out.show(_table(report))
     for name, why in report.refused.items():
         out.complain(f"{name} does not run: {why}")
-    for name in slow:
-        out.complain(f"{name} takes longer than {args.require:g} x {report.timings[0].name}")
+    for t in slow:
+        ratio = t.wall_ratio.median
+        out.complain(
+            f"{t.name} takes {ratio:.3f} times the wall time of {report.timings[0].name} (median "
+            f"of {counted(args.rounds, 'round')}), --require allows {args.require:g}: "
+            f"{100 * (ratio / args.require - 1):.3g} % too much"
+        )
     out.json({**report.to_dict(), "exit_code": code})
     return code
 
@@ -56,11 +67,12 @@ def _label(name: str, names: list[str]) -> str:
 
 
 def _table(report: BenchReport) -> Table:
-    threads = f"{report.threads} thread{'s' * (report.threads != 1)}"
+    threads = counted(report.threads, "thread")
     sizes = "".join(f", {name}={size}" for name, size in report.dims.items())
     made = table(
         "model", ">wall ms", ">quartiles", ">CPU ms", ">wall ratio", ">quartiles", ">CPU ratio",
-        ">runs", title=f"{report.provider}, {threads}{sizes}",
+        ">runs", title=f"median time of one run on {report.provider}, {threads}{sizes}, and its "
+        f"ratio to {report.timings[0].name}",
     )  # fmt: skip
     for t in report.timings:
         style = "green" if t.wall_ratio.high < 1 else "yellow" if t.wall_ratio.low > 1 else ""

@@ -15,6 +15,7 @@ from onnxgrad.report.extract import extracted, proved
 from onnxgrad.report.gradient import nodes
 from onnxgrad.report.parts import cell, heading, number
 from onnxgrad.report.proof import proof_lines
+from onnxgrad.wording import counted
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
@@ -36,7 +37,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     for what, values in (("input", part.main.inputs), ("output", part.main.outputs)):
         for v in values:
             out.show(cell(f"{what} {v.name}: {v.type or '?'}"))
-    out.show(f"{number(nodes(load(model)))} → {number(nodes(part))} nodes")
+    out.show(f"{number(nodes(load(model)))} → {counted(nodes(part), 'node')}")
     out.json({
         "model": args.model,
         "output": args.output,

@@ -28,6 +28,7 @@ from onnxgrad.ir.load import load
 from onnxgrad.report.gradient import GradientMade, check_lines, nodes
 from onnxgrad.report.parts import heading
 from onnxgrad.verify.feeds.input_files import load_inputs
+from onnxgrad.wording import counted
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
@@ -94,7 +95,8 @@ def _mark(args: argparse.Namespace, out: Output, asked: dict[str, Any], target: 
         for kind, found in (("start", marks.start), ("end", marks.end))
     }
     out.show(heading(shown(args.model)))
-    out.show(f"{len(uses['start'])} start marks and {len(uses['end'])} end marks written")
+    told = [counted(len(found), f"{kind} mark") for kind, found in uses.items()]
+    out.show(f"{' and '.join(told)} written")
     out.json({"model": args.model, "output": args.output, "marks": uses})
     return 0
 

@@ -24,8 +24,9 @@ from onnxgrad.grad.second_order import hessian_products
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
 from onnxgrad.report.gradient import check_lines, nodes
-from onnxgrad.report.parts import bytes_text, cell, heading, number, seconds_text
+from onnxgrad.report.parts import bytes_text, cell, heading, seconds_text
 from onnxgrad.verify.feeds.input_files import load_inputs
+from onnxgrad.wording import counted
 
 # what says something of a gradient alone
 _OTHERS = ("ste", "mark", "checkpoint", "stop", "no_simplify")
@@ -122,7 +123,7 @@ def _show(
     for note in made.notes:
         out.show(cell(f"note: {note}"))
     size = bytes_text(to_proto(program).ByteSize())
-    out.show(f"{number(nodes(program))} nodes, {size}, built in {seconds_text(seconds)}")
+    out.show(f"{counted(nodes(program), 'node')}, {size}, built in {seconds_text(seconds)}")
     if report is not None:
         out.show(*check_lines(report, out.verbose))
     out.json({

@@ -13,6 +13,7 @@ from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.load import load
 from onnxgrad.placement import OPTION, Placement, annotate, called, place, rule, settings
 from onnxgrad.report.parts import bytes_text, cell, heading, number, table
+from onnxgrad.wording import counted
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
@@ -49,7 +50,7 @@ def _show(out: Output, placement: Placement) -> None:
         "" if len(known) == len(placement.copies) else " and what depends on open sizes"
     )
     count = len(placement.copies)
-    out.show(heading(f"{count} {'copy' if count == 1 else 'copies'} between devices, {total}"))
+    out.show(heading(f"{counted(count, 'copy', 'copies')} between devices, {total}"))
     for title, copies in (
         ("", placement.copies),
         ("graph inputs and outputs elsewhere", placement.interface),

@@ -23,6 +23,7 @@ from onnxgrad.limits import limited
 from onnxgrad.report.parts import bytes_text, change, heading, number, table
 from onnxgrad.verify.reducing.command import Command
 from onnxgrad.verify.reducing.reduce import Reduction, reduce
+from onnxgrad.wording import counted
 
 _FAILURES = (1, 3)  # exit codes of ours that are no fault of the given model or options
 
@@ -73,7 +74,7 @@ def _own(words: list[str], scratch: Path) -> list[str]:
 def _teller(advance: Callable[[str, float | None], None]) -> Callable[[str, ModelProto, int], None]:
     def tell(step: str, model: ModelProto, checked: int) -> None:
         advance(
-            f"{len(model.graph.node)} nodes, {bytes_text(model.ByteSize())}, {checked} "
+            f"{counted(len(model.graph.node), 'node')}, {bytes_text(model.ByteSize())}, {checked} "
             f"checked, {step}",
             None,
         )
@@ -95,7 +96,7 @@ def _show(args: argparse.Namespace, out: Output, before: onnx.ModelProto, found:
     out.show(
         heading(args.output),
         made,
-        f"{number(found.checked)} candidates checked, {number(found.invalid)} invalid",
+        f"{counted(found.checked, 'candidate')} checked, {number(found.invalid)} invalid",
     )
     if not found.finished:
         out.show("note: stopped by --timeout; more time may make it smaller")

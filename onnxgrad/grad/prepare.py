@@ -32,6 +32,7 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
 from onnxgrad.passes.remove_unused_functions import reachable
+from onnxgrad.wording import counted
 
 Adjoint = Literal["ones", "input"]
 
@@ -133,7 +134,7 @@ def prepare(program: Program, question: Question) -> Prepared:
     anchors: list[Binding] = []
     if question.ste:
         anchors, count = open_rounding(program)
-        many = f"{count} quantisation{'' if count == 1 else 's'}"
+        many = counted(count, "quantisation")
         notes.append(f"straight through {many}: an estimate, not a derivative")
     asked = find_wrt(block, question.wrt, targets, own_values, ste=question.ste)
     if question.replaced:

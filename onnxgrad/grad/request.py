@@ -19,7 +19,7 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES, TensorType
 from onnxgrad.ir.var import Var
-from onnxgrad.wording import option, perhaps
+from onnxgrad.wording import counted, option, perhaps
 
 Wrt: TypeAlias = "str | Sequence[str] | None"
 Target: TypeAlias = "str | int | Sequence[str | int] | None"
@@ -38,8 +38,8 @@ def find_targets(block: BindingBlock, target: Target, *, scalar: bool) -> list[V
     if target is None:
         if len(block.outputs) != 1:
             raise InputError(
-                f"the model has {len(block.outputs)} outputs ({outputs}): choose the target by "
-                "name or index"
+                f"the model has {counted(len(block.outputs), 'output')} ({outputs}): choose the "
+                "target by name or index"
             )
         target = 0
     entries = [target] if isinstance(target, (str, int)) else list(target)
@@ -96,8 +96,8 @@ def target_value(block: BindingBlock, entry: str | int, values: Mapping[str, Var
         return values[entry]
     if not -len(block.outputs) <= entry < len(block.outputs):
         raise InputError(
-            f"target index {entry} is out of range: the model has {len(block.outputs)} outputs "
-            f"({outputs})"
+            f"target index {entry} is out of range: the model has "
+            f"{counted(len(block.outputs), 'output')} ({outputs})"
         )
     return block.outputs[entry]
 

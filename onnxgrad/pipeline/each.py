@@ -26,6 +26,7 @@ from onnxgrad.rewrite.trace import Firing, Trace
 from onnxgrad.verify import Report, verify
 from onnxgrad.verify.changed_region import NoRegion, Region, scopes
 from onnxgrad.verify.report import DIFFERENT
+from onnxgrad.wording import counted
 
 _Nodes: TypeAlias = "defaultdict[str, set[Binding]]"
 # how many steps up a region grows each time that its two forms differ or do not run
@@ -61,7 +62,7 @@ class EachReport:
             f"{count} {why}" for why, count in Counter(self.skipped.values()).most_common()
         )
         skipped = f"; {len(self.skipped)} skipped ({reasons})" if self.skipped else ""
-        return f"{checked} rewrite{'s' * (checked != 1)} equal on their own{context}{skipped}"
+        return f"{counted(checked, 'rewrite')} equal on their own{context}{skipped}"
 
 
 class FiringDiffers(NotProved):

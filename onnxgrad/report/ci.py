@@ -29,6 +29,7 @@ from onnxgrad.report.parts import (
 from onnxgrad.report.proof import place_text
 from onnxgrad.report.rendering import Rendered
 from onnxgrad.version import __version__
+from onnxgrad.wording import counted
 
 SCHEMA = Path(__file__).with_name("ci.schema.json")
 _STYLES = {"passed": "green", "changed": "yellow", "skipped": "dim"}
@@ -131,7 +132,7 @@ class CiReport(Rendered):
 
     def _last_line(self) -> Text:
         counts = ", ".join(f"{count} {status}" for status, count in self.counts.items())
-        models = f"{number(len(self.models))} model{'s' * (len(self.models) != 1)}"
+        models = counted(len(self.models), "model")
         return line(f"{models}: {counts}; {seconds_text(self.seconds)}")
 
 
@@ -164,7 +165,7 @@ def model_lines(model: ModelOutcome, verbose: bool) -> Iterator[Text]:
     shown = model.changes if verbose else model.changes[:_CHANGES]
     yield from map(_change, shown)
     if len(shown) < len(model.changes):
-        yield line(f"  and {len(model.changes) - len(shown)} more changes (-v)", "dim")
+        yield line(f"  and {len(model.changes) - len(shown)} more (-v)", "dim")
     if verbose:
         yield from (cell(f"  note: {note}", "dim") for note in model.notes)
         if model.output is not None:

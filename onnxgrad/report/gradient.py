@@ -12,6 +12,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.report.parts import Part, bytes_text, cell, number, seconds_text, table
 from onnxgrad.report.rendering import Rendered
+from onnxgrad.wording import counted, told_apart
 
 _LISTED = 12  # adjoints without -v
 _SHOWN = 8  # checked values without -v
@@ -45,7 +46,8 @@ class GradientMade(Rendered):
         """Which adjoints there are, the new inputs, the notes, the size, the check."""
         found, program = self.gradient, self.gradient.program
         yield cell(
-            f"gradient of {', '.join(found.targets)} with respect to {len(found.adjoints)} values"
+            f"gradient of {', '.join(found.targets)} with respect to "
+            f"{counted(len(found.adjoints), 'value')}"
         )
         adjoints = table("value", "adjoint", "type")
         types = {v.name: v.type for v in program.main.outputs}
@@ -53,16 +55,16 @@ class GradientMade(Rendered):
             adjoints.add_row(cell(value), cell(name), cell(types.get(name) or "?"))
         yield adjoints
         if len(found.adjoints) > _LISTED and not verbose:
-            yield f"and {len(found.adjoints) - _LISTED} more (-v lists all)"
+            yield f"{_LISTED} of {counted(len(found.adjoints), 'value')} (-v lists all)"
         for target, seed in found.seeds.items():
             yield cell(f"new input {seed}: the adjoint of {target}")
         for note in found.notes:
             yield cell(f"note: {note}")
         size, after = bytes_text(to_proto(program).ByteSize()), nodes(program)
         grown = (
-            f"{number(self.before)} → {number(after)} nodes, "
+            f"{number(self.before)} → {counted(after, 'node')}, "
             if self.before
-            else f"{number(after)} nodes, "
+            else f"{counted(after, 'node')}, "
         )
         yield f"{grown}{size}, opset {program.opset}, built in {seconds_text(self.seconds)}"
         if self.check is not None:
@@ -77,29 +79,21 @@ def nodes(program: Program) -> int:
 def check_lines(report: GradientReport, verbose: bool) -> Iterator[Part]:
     """The numeric check as a table, the worst value first."""
     rows = table("value", ">gradient · direction", ">differences", ">error", "")
-    ordered = sorted(report.values, key=lambda v: (v.judged, -v.error))
     worst = report.worst
-    shown = (
-        ordered
-        if verbose
-        else ([worst] if worst is not None else []) + [v for v in ordered if v is not worst]
-    )
-    for v in shown if verbose else shown[:_SHOWN]:
-        style = (
-            "yellow"
-            if not v.judged
-            else "red"
-            if not v.error <= report.tolerance
-            else "dim"
-            if v.zero
-            else ""
-        )
-        verdict = f"WRONG {v.why}".rstrip() if style == "red" else v.remark
+    # what could not be judged and the others by their error; of a few the worst must be one
+    shown = sorted(report.values, key=lambda v: (v.judged, -v.error))
+    if not verbose:
+        shown = sorted(shown, key=lambda v: v is not worst)[:_SHOWN]
+    for v in shown:
+        wrong = v.judged and not v.error <= report.tolerance
+        style = "red" if wrong else "" if v.judged and not v.zero else "dim" if v.zero else "yellow"
+        verdict = f"WRONG {v.why}".rstrip() if wrong else v.remark
+        gradient, difference = told_apart(v.gradient, v.difference)
         rows.add_row(
-            cell(v.name), cell(f"{v.gradient:.6g}"), cell(f"{v.difference:.6g}"),
-            cell(f"{v.error:.1e}", style), cell(verdict, style),
+            cell(v.name), cell(gradient), cell(difference), cell(f"{v.error:.1e}", style),
+            cell(verdict, style),
         )  # fmt: skip
     yield rows
-    if len(report.values) > len(shown[:_SHOWN]) and not verbose:
-        yield f"and {len(report.values) - _SHOWN} more values (-v shows all)"
+    if len(shown) < len(report.values):
+        yield f"{len(shown)} of {counted(len(report.values), 'value')} (-v shows all)"
     yield str(report)

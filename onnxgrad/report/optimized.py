@@ -30,7 +30,7 @@ from onnxgrad.report.rendering import Rendered
 from onnxgrad.report.tuning import tuning_parts
 from onnxgrad.rewrite.trace import Inexact
 from onnxgrad.verify import Report
-from onnxgrad.wording import option
+from onnxgrad.wording import counted, option
 
 _OPERATORS = 12  # rows of changed operators without -v
 _MISSES = 20  # rows of near misses without -v
@@ -209,7 +209,7 @@ def _passes(done: Optimized, verbose: bool) -> Iterator[Part]:
     if not done.trace.firings:
         yield line("nothing to rewrite", "yellow")
     elif idle and not verbose:
-        yield line(f"{len(idle)} other passes found nothing to do", "dim")
+        yield line(f"{counted(len(idle), 'other pass', 'other passes')} found nothing to do", "dim")
 
 
 def _inexact(found: Sequence[Inexact]) -> Iterator[Text]:
@@ -219,7 +219,7 @@ def _inexact(found: Sequence[Inexact]) -> Iterator[Text]:
     # no known bound is worse than any
     worst = max(found, key=lambda i: float("inf") if i.error is None else i.error)
     where = f"{worst.rule} at {worst.where.split(' = ')[0]}"
-    several = f"{number(len(found))} rewrites are" if len(found) > 1 else "1 rewrite is"
+    several = f"{counted(len(found), 'rewrite')} {'is' if len(found) == 1 else 'are'}"
     yield line(f"{several} not exact for every feed; worst: {worst.reason} ({where})", "yellow")
 
 
@@ -249,7 +249,7 @@ def _misses(done: Optimized, verbose: bool) -> Iterator[Part]:
         made.add_row(cell(rule), number(len(places)), cell(reason), cell(places[0], "dim"))
     yield made
     if not verbose and len(rows) > _MISSES:
-        yield line(f"and {len(rows) - _MISSES} more kinds (-v)", "dim")
+        yield line(f"and {len(rows) - _MISSES} more (-v)", "dim")
 
 
 def _last_line(outcome: Outcome) -> Text:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from onnxgrad.report.parts import Part, Table, Text, cell, line, number, share_text, table
 from onnxgrad.verify import Difference, Report
-from onnxgrad.verify.report import DIFFERENT, EQUAL, NOT_PROVED, WITHIN, counted
+from onnxgrad.verify.report import DIFFERENT, EQUAL, NOT_PROVED, WITHIN, elements
+from onnxgrad.wording import counted
 
 _STYLES = {EQUAL: "bold green", WITHIN: "bold green", DIFFERENT: "bold red", NOT_PROVED: "bold red"}
 _ROWS = 10  # outputs without -v
@@ -22,7 +23,7 @@ def proof_lines(report: Report, verbose: bool) -> Iterator[Part]:
     them.
     """
     cases = "; ".join(map(str, report.cases))
-    ran = f"  {len(report.cases)} run{'s' * (len(report.cases) != 1)}: {cases}" if cases else ""
+    ran = f"  {counted(len(report.cases), 'run')}: {cases}" if cases else ""
     # a leg that did not run is part of the verdict
     gaps = cell(f"; {report.gaps}" if report.gaps else "", "yellow")
     asked = cell(f" ({report.bounds})" if report.bounds and report.ok else "")
@@ -39,7 +40,7 @@ def proof_lines(report: Report, verbose: bool) -> Iterator[Part]:
             "yellow",
         )
     for name, count in report.compared.items() if verbose else ():
-        yield cell(f"  {name}: {counted(count)}", "dim")
+        yield cell(f"  {name}: {elements(count)}", "dim")
     for note in report.notes:
         yield cell(f"note: {note}", "dim")
 
@@ -88,8 +89,5 @@ def place_text(difference: Difference) -> str:
     if difference.reason:
         return f"{difference.output}: {difference.reason}"
     at = "" if difference.index is None else f"[{', '.join(map(str, difference.index))}]"
-    return f"{difference.output}{at}: {_value(difference.a)} → {_value(difference.b)}"
-
-
-def _value(value: object) -> str:
-    return f"{value:.7g}" if isinstance(value, float) else str(value)
+    a, b = difference.values(7)
+    return f"{difference.output}{at}: {a} → {b}"

@@ -12,6 +12,7 @@ from onnxgrad.report.gradient import check_lines, nodes
 from onnxgrad.report.parts import Part, cell, number, seconds_text, table
 from onnxgrad.report.rendering import Rendered
 from onnxgrad.train import History, TrainingStep
+from onnxgrad.wording import counted
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,8 @@ class StepMade(Rendered):
         parameters, states = manifest.of_role("parameter"), manifest.of_role("state")
         count, kept = (_numbers(self.step, feds) for feds in (parameters, states))
         yield cell(
-            f"{manifest.optimizer['name']} on {len(parameters)} weights of {number(count)} "
-            "numbers, "
-            f"{number(kept)} more in {len(states)} states"
+            f"{manifest.optimizer['name']} on {counted(len(parameters), 'weight')} of "
+            f"{counted(count, 'number')}, {number(kept)} more in {counted(len(states), 'state')}"
         )
         batch = table("a batch holds", "type")
         for fed in manifest.of_role("batch"):
@@ -59,7 +59,7 @@ class StepMade(Rendered):
         for note in self.step.notes:
             yield cell(f"note: {note}")
         yield (
-            f"{number(nodes(self.step.train))} nodes, opset {self.step.train.opset}, built in "
+            f"{counted(nodes(self.step.train), 'node')}, opset {self.step.train.opset}, built in "
             f"{seconds_text(self.seconds)}"
         )
         if self.check is not None:
@@ -99,7 +99,7 @@ class Fitted(Rendered):
         yield rows
         speed = len(self.history.losses) / self.seconds if self.seconds else 0.0
         yield (
-            f"{number(self.steps)} steps in all, {number(len(self.history.losses))} now in "
+            f"{counted(self.steps, 'step')} in all, {number(len(self.history.losses))} now in "
             f"{seconds_text(self.seconds)} ({speed:.1f} a second)"
         )
 

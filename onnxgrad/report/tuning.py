@@ -16,6 +16,7 @@ from onnxgrad.pipeline.tuning.measure import LATE, Measuring, Told, tune
 from onnxgrad.pipeline.tuning.record import read, record, replayed
 from onnxgrad.report.parts import Part, cell, line, table
 from onnxgrad.vocabulary import TUNE_SECONDS
+from onnxgrad.wording import counted
 
 Asked: TypeAlias = "bool | float | str | os.PathLike[str] | Mapping[str, Any] | None"
 # options of a proof that say where and on what a model runs
@@ -86,10 +87,12 @@ def tuning_parts(data: Mapping[str, Any] | None, verbose: bool = False) -> Itera
             "" if spread is None else f"± {spread:.3f}",
             cell("kept" if d["kept"] else d.get("why") or "not beyond the noise", style),
         )
-    where = f"{data['provider']}, {data['threads']} thread{'s' * (data['threads'] != 1)}"
+    where = f"{data['provider']}, {counted(data['threads'], 'thread')}"
     if made.rows:
         yield made
     kept = sum(d["kept"] for d in decisions)
     late = sum(d.get("why") == LATE for d in decisions)
     more = f", {late} not measured for want of time" if late else ""
-    yield line(f"{kept} of {len(decisions)} choices kept, measured on {where}{more}", "dim")
+    yield line(
+        f"{kept} of {counted(len(decisions), 'choice')} kept, measured on {where}{more}", "dim"
+    )

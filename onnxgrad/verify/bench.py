@@ -9,7 +9,7 @@ models cost where other work waits for the cores.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,9 +118,10 @@ def bench(
     seconds: float = 2.0,
     timeout: float | None = None,
     max_memory: int | str | None = None,
+    on_round: Callable[[int], None] | None = None,
 ) -> BenchReport:
     """Measure models, by label, on one set of inputs; `seconds` for each, over `rounds` rounds;
-    ratios to the first.
+    ratios to the first. `on_round` is told how many rounds are done, from 0 on.
 
     Feeds as for `verify`: the user's own or generated from `seed`. On a GPU a time includes the
     copies of inputs and outputs. `timeout` and `max_memory` as for `verify`. Raises InputError when
@@ -152,7 +153,7 @@ def bench(
             sessions.pop(name, None)
     if first in refused:
         raise InputError(f"{first} does not run: {refused[first]}")
-    bursts = _bursts(sessions, feeds, rounds, seconds)
+    bursts = _bursts(sessions, feeds, rounds, seconds, on_round or (lambda _: None))
     wall = {name: [[w for w, _ in burst] for burst in found] for name, found in bursts.items()}
     cpu = {name: [[c for _, c in burst] for burst in found] for name, found in bursts.items()}
     timings = tuple(
@@ -196,7 +197,11 @@ _Bursts = dict[str, list[list[tuple[float, float]]]]
 
 
 def _bursts(
-    sessions: Mapping[str, Session], feeds: Results, rounds: int, seconds: float
+    sessions: Mapping[str, Session],
+    feeds: Results,
+    rounds: int,
+    seconds: float,
+    on_round: Callable[[int], None],
 ) -> _Bursts:
     """(wall, CPU) seconds of every run, by model and round."""
     names = list(sessions)
@@ -206,6 +211,7 @@ def _bursts(
         counts[name] = max(1, min(_MOST_PER_BURST, round(seconds / rounds / max(once, 1e-6))))
     found: _Bursts = {name: [] for name in names}
     for i in range(rounds):
+        on_round(i)
         turn = i // 2 % len(names)
         order = names[turn:] + names[:turn]
         # every other round backwards, so that nobody always runs behind the same neighbour

@@ -18,6 +18,7 @@ import numpy as np
 from onnxgrad.verify.bounds import Bound
 from onnxgrad.verify.tolerance import floor
 from onnxgrad.verify.values import is_float
+from onnxgrad.wording import counted, told_apart
 
 Limit = float | Bound | None
 
@@ -52,7 +53,14 @@ class Difference:
         size = f"{self.rel:.2e} of max (tolerance {self.tolerance:.2e})"
         if self.found:
             size = f"{self.found} (wanted {self.wanted})"
-        return f"{self.output}{at}: {_shown(self.a)} -> {_shown(self.b)}, {size}"
+        a, b = self.values(9)
+        return f"{self.output}{at}: {a} -> {b}, {size}"
+
+    def values(self, digits: int) -> tuple[str, str]:
+        """Both values as text, floats with so many digits or what it takes to tell them apart."""
+        if isinstance(self.a, float) and isinstance(self.b, float):
+            return told_apart(self.a, self.b, digits)
+        return str(self.a), str(self.b)
 
     def to_dict(self) -> dict[str, Any]:
         index = None if self.index is None else list(self.index)
@@ -62,10 +70,6 @@ class Difference:
             "reason": self.reason, "ok": self.ok,
             "compared": self.compared, "found": self.found, "wanted": self.wanted,
         }  # fmt: skip
-
-
-def _shown(value: Any) -> str:
-    return f"{value:.9g}" if isinstance(value, float) else str(value)
 
 
 def _jsonable(value: Any) -> Any:
@@ -137,7 +141,7 @@ def _compare_value(name: str, a: Any, b: Any, limit: Limit) -> list[Difference]:
         if not (isinstance(a, list) and isinstance(b, list)):
             return [_broken(name, f"was a {_kind(a)}, is a {_kind(b)}")]
         if len(a) != len(b):
-            return [_broken(name, f"had {len(a)} elements, has {len(b)}")]
+            return [_broken(name, f"had {counted(len(a), 'element')}, has {len(b)}")]
         found = [
             d
             for i, (x, y) in enumerate(zip(a, b, strict=True))

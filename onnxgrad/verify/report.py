@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onnxgrad.verify.compare import Difference, worst
+from onnxgrad.wording import counted
 
 EQUAL, DIFFERENT, NOT_PROVED = "equal", "different", "not proved"
 WITHIN = "within bounds"  # of the user's own: not meant to be equal
@@ -50,13 +51,13 @@ class Leg:
             if self.worst is None or (self.worst.rel == 0 and not self.worst.found)
             else f"worst {self.worst}"
         )
-        cases = f"{self.cases} case{'s' * (self.cases != 1)}, {counted(self.compared)}"
+        cases = f"{counted(self.cases, 'case')}, {elements(self.compared)}"
         return f"{self.name} leg: {cases}, {result}" + (f" ({self.why})" if self.why else "")
 
 
-def counted(compared: int) -> str:
+def elements(compared: int) -> str:
     """What was compared, in words."""
-    return f"{compared:,} finite element{'s' * (compared != 1)} compared"
+    return f"{counted(compared, 'finite element')} compared"
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ class Report:
         return (
             f"DIFFERENT on {self.provider}"
             + (f": {found}" if found else "")
-            + (f"; {counted(seen)}" if seen else "")
+            + (f"; {elements(seen)}" if seen else "")
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import onnx
@@ -47,7 +48,13 @@ def test_the_answer_is_no(model: str, tmp_path: Path, capsys: pytest.CaptureFixt
         tmp_path, f"g (float[N,3] x) => (float[N,3] y) {{ v0 = Relu(x)  {chain}  y = Neg(v200) }}"
     )
     assert main(["bench", model, slow, *QUICK, "--require", "1.5"]) == 1
-    assert "longer than 1.5 x small.onnx" in capsys.readouterr().err
+    complaint = capsys.readouterr().err
+    found = re.search(
+        r"other.onnx takes ([\d.]+) times the wall time of small.onnx \(median of 1 round\), "
+        r"--require allows 1.5: ([\d.e+]+) % too much",
+        complaint,
+    )
+    assert found and float(found[2]) == pytest.approx(100 * (float(found[1]) / 1.5 - 1), rel=0.1)
     broken = another(tmp_path, "g (float[N,3] x) => (float[N,3] y) { y = NoSuchOperator(x) }")
     assert main(["bench", model, broken, *QUICK]) == 1
     assert "other.onnx does not run" in capsys.readouterr().err

@@ -48,4 +48,4 @@ def test_a_check_shows_what_was_not_judged_and_the_worst_first() -> None:
     many = GradientReport(
         tuple(ValueCheck(f"v{i}", 1.0, 1.0, 0.0, True) for i in range(10)), 1e-3, "cpu"
     )
-    assert "and 2 more values (-v shows all)" in plain(check_lines(many, verbose=False))
+    assert "8 of 10 values (-v shows all)" in plain(check_lines(many, verbose=False))

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from onnxgrad.wording import option
+from onnxgrad.wording import counted, option, told_apart
 
 _NAMED = 5
 
@@ -138,9 +138,10 @@ class GradientReport:
         tail += f", no path to the target from {_listed(absent)}" if absent else ""
         why = f", {worst.why}" if worst.why else ""
         product = "<g, v>" if self.what == "gradient" else "<u, J v>"
+        gradient, difference = told_apart(worst.gradient, worst.difference)
         return (
-            f"{head}: {len(self.values) - len(skipped)} values{tail}, worst '{worst.name}': "
-            f"{product} = {worst.gradient:.6g}, differences {worst.difference:.6g}, error "
+            f"{head}: {counted(len(self.values) - len(skipped), 'value')}{tail}, worst "
+            f"'{worst.name}': {product} = {gradient}, differences {difference}, error "
             f"{worst.error:.1e}{why} (tolerance {self.tolerance:.0e}, {self.provider})"
         )
 

@@ -17,7 +17,7 @@ from onnx import numpy_helper
 from onnxgrad.errors import InputError
 from onnxgrad.verify.feeds.dims import required_inputs
 from onnxgrad.verify.values import Value
-from onnxgrad.wording import option
+from onnxgrad.wording import counted, option
 
 
 def load_inputs(
@@ -88,7 +88,7 @@ def _only_input(path: Path, model: onnx.ModelProto) -> str:
     if len(names) != 1:
         known = ", ".join(names)
         raise InputError(
-            f"{path}: the model has {len(names)} inputs; say which with "
+            f"{path}: the model has {counted(len(names), 'input')}; say which with "
             f"{option('--input ', '')}NAME={path} ({known})"
         )
     return names[0]
