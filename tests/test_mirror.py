@@ -35,7 +35,7 @@ HOMES: dict[str, dict[str, str]] = {
         "grad/batched_scan": "grad/test_opset", "grad/raised_functions": "grad/test_opset",
         "grad/checking/differences": "grad/checking/test_check", "grad/checking/probe": "grad/checking/test_check",
         "grad/checking/vectors": "grad/checking/test_check",
-        "grad/checking/report": "grad/checking/test_check", "grad/checking/rounding": "grad/checking/test_check",
+        "grad/checking/report": "grad/checking/test_check",
         "grad/api": "grad/test_request", "grad/differentiation": "grad/test_engine", "grad/prepare": "grad/test_engine",
         "grad/footprint": "grad/test_checkpoint", "grad/segments": "grad/test_checkpoint",
         "grad/formula_parameters": "grad/test_registry", "grad/nested_weights": "grad/test_request",

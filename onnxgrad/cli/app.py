@@ -44,6 +44,7 @@ COMMANDS = {
     "place": "mark nodes with devices for onnxruntime, and show what is copied between them",
     "passes": "the passes with their laws and options, and the presets",
     "ops": "how the gradient of each operator is formed",
+    "completion": "a script that completes commands, options and values in your shell",
     "doctor": "what is installed here, and which providers really run",
     "help": "the documentation by topic, with examples that run as they stand",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import subprocess
 import sys
@@ -42,11 +43,12 @@ def test_every_command_has_its_file() -> None:
 
 
 def test_help_waits_for_nothing_heavy() -> None:
-    """No command's --help imports what takes longer than Python itself."""
+    """No command's --help, and no completion, imports what takes longer than Python itself."""
     script = f"""
 import sys
 from onnxgrad.cli.app import main
 assert [main([name, "--help"]) for name in {list(COMMANDS)}] == [0] * {len(COMMANDS)}
+assert main(["completion", "bash"]) == 0
 print("heavy:", [m for m in ("numpy", "onnx", "onnxruntime", "rich.console") if m in sys.modules])
 """
     done = subprocess.run(
@@ -102,7 +104,8 @@ def test_every_example_runs(run: Run, files: Path, words: str) -> None:
     if words.startswith("ci"):  # what others find in their folder as well
         (files / "onnxgrad.toml").write_text('[ci]\nmodels = ["model.onnx", "half.onnx"]\n')
     first, _, then = words.partition(" | ")
-    parser_for(shlex.split(first)).parse_args(shlex.split(first))
+    with contextlib.suppress(SystemExit):  # of what prints and leaves
+        parser_for(shlex.split(first)).parse_args(shlex.split(first))
     if then:  # through a shell
         first = f"{sys.executable} -m onnxgrad {words}".replace(
             "| onnxgrad", f"| {sys.executable} -m onnxgrad"

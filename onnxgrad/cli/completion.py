@@ -1,0 +1,230 @@
+"""`onnxgrad completion`: commands, options and their values in a shell, from the parser."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from onnxgrad.cli.app import COMMANDS, parser_for
+from onnxgrad.help import TOPICS
+from onnxgrad.vocabulary import LOSSES, OPTIMIZERS, PASSES, PRESETS, SCHEDULES
+
+# words of a value by what it is called, where the parser leaves open what it is
+_WORDS: dict[str, tuple[str, ...]] = {
+    "--passes": (*PRESETS, *PASSES),
+    "--without": PASSES,
+    "--print-after": PASSES,
+    "--loss": LOSSES,
+    "--optimizer": OPTIMIZERS,
+    "--schedule": SCHEDULES,
+    "--rate": SCHEDULES,
+    "--wrt": ("params",),
+    "--checkpoint": ("auto",),
+    "passes": (*PRESETS, *PASSES),
+    "help": (*TOPICS, *COMMANDS),
+}
+# what stands for a file in a metavar
+_FILES = re.compile(r"FILE|OUT$|MODEL|NPZ|DIR|FOLDER|CONFIG|LIB\.so|^[AB]$")
+
+
+@dataclass(frozen=True)
+class _Said:
+    """One thing that can be said to a command: an option's names, none of a positional one; whether
+    it takes a value, which words that may be and whether files.
+    """
+
+    names: tuple[str, ...]
+    takes: bool
+    words: tuple[str, ...]
+    files: bool
+    what: str
+
+
+@cache
+def _table() -> dict[str, tuple[str, tuple[_Said, ...]]]:
+    """Every command with what it does and what can be said to it."""
+    parser = parser_for(list(COMMANDS))
+    (commands,) = (a for a in parser._actions if isinstance(a.choices, dict))
+    assert isinstance(commands.choices, dict)
+    return {
+        name: (COMMANDS[name], tuple(_said(name, action) for action in sub._actions))
+        for name, sub in commands.choices.items()
+    }
+
+
+def _said(command: str, action: argparse.Action) -> _Said:
+    key = action.option_strings[-1] if action.option_strings else command
+    words = _WORDS.get(key) or tuple(map(str, action.choices or ()))
+    files = not words and bool(_FILES.search(str(action.metavar or "")))
+    what = re.split(r"[;:(]", (action.help or "").replace("%%", "%"))[0].strip()
+    return _Said(tuple(action.option_strings), action.nargs != 0, words, files, what)
+
+
+def _cases() -> Iterator[tuple[list[str], _Said]]:
+    """The `COMMAND --option` behind which a value comes, with what it may be."""
+    for command, (_, said) in _table().items():
+        for one in said:
+            if one.takes and one.names:
+                yield [f"{command} {name}" for name in one.names], one
+
+
+def _positional(command: str) -> tuple[str, ...]:
+    """The words that may stand where no option does; none: files."""
+    return tuple(w for one in _table()[command][1] if not one.names for w in one.words)
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def bash() -> str:
+    """For bash 3.2 and later."""
+    values = "\n".join(
+        f"        {' | '.join(map(_quoted, keys))}) words={_quoted(' '.join(one.words))} ;;"
+        for keys, one in _cases()
+        if one.words
+    )
+    open_ones = " | ".join(_quoted(k) for keys, one in _cases() if not one.words for k in keys)
+    options = "\n".join(
+        f"            {command}) words={_quoted(' '.join(n for one in said for n in one.names))} ;;"
+        for command, (_, said) in _table().items()
+    )
+    places = "\n".join(
+        f"            {command}) words={_quoted(' '.join(_positional(command)))} ;;"
+        for command in _table()
+        if _positional(command)
+    )
+    return f"""\
+# completion of onnxgrad for bash, made by `onnxgrad completion bash`
+_onnxgrad() {{
+    local current="${{COMP_WORDS[COMP_CWORD]}}" previous="${{COMP_WORDS[COMP_CWORD-1]}}"
+    local command="" words="" begun="" i
+    for ((i = 1; i < COMP_CWORD; i++)); do
+        case "${{COMP_WORDS[i]}}" in
+            -*) ;;
+            *) command="${{COMP_WORDS[i]}}"; break ;;
+        esac
+    done
+    # bash takes --option=value for three words
+    if [[ "$current" == "=" ]]; then current=""
+    elif [[ "$previous" == "=" ]]; then previous="${{COMP_WORDS[COMP_CWORD-2]}}"
+    fi
+    COMPREPLY=()
+    case "$command $previous" in
+{values}
+        {open_ones}) return ;;
+    esac
+    if [[ -z "$words" && -z "$command" ]]; then
+        words={_quoted(" ".join((*COMMANDS, "--help", "--version")))}
+    elif [[ -z "$words" && "$current" == -* ]]; then
+        case "$command" in
+{options}
+        esac
+    elif [[ -z "$words" ]]; then
+        case "$command" in
+{places}
+        esac
+    fi
+    # of a list with commas its last word
+    if [[ "$previous" == --passes && "$current" == *,* ]]; then begun="${{current%,*}},"; fi
+    # nothing here: files, as ever
+    COMPREPLY=($(compgen -P "$begun" -W "$words" -- "${{current#"$begun"}}"))
+}}
+complete -o default -F _onnxgrad onnxgrad
+"""
+
+
+def zsh() -> str:
+    """For zsh with compinit."""
+    values = "\n".join(
+        f"        ({' | '.join(map(_quoted, keys))}) {_zsh_value(one)}; return ;;"
+        for keys, one in _cases()
+    )
+    options = "\n".join(
+        f"            ({command}) said=({_described(said)}) ;;"
+        for command, (_, said) in _table().items()
+    )
+    places = "\n".join(
+        f"        ({command}) compadd -- {' '.join(_positional(command))}; return ;;"
+        for command in _table()
+        if _positional(command)
+    )
+    commands = " ".join(_quoted(f"{name}:{what}") for name, what in COMMANDS.items())
+    return f"""\
+#compdef onnxgrad
+# completion of onnxgrad for zsh, made by `onnxgrad completion zsh`
+_onnxgrad() {{
+    local command="" previous="${{words[CURRENT-1]}}" i
+    local -a said
+    for ((i = 2; i < CURRENT; i++)); do
+        if [[ "${{words[i]}}" != -* ]]; then command="${{words[i]}}"; break; fi
+    done
+    if [[ "$PREFIX" == --*=* ]]; then
+        previous="${{PREFIX%%=*}}"
+        compset -P '--*='
+    fi
+    case "$command $previous" in
+{values}
+    esac
+    if [[ -z "$command" ]]; then
+        said=({commands})
+        _describe command said
+        return
+    fi
+    if [[ "$PREFIX" == -* ]]; then
+        case "$command" in
+{options}
+        esac
+        _describe -o option said
+        return
+    fi
+    case "$command" in
+{places}
+    esac
+    _files
+}}
+if [[ "$funcstack[1]" == _onnxgrad ]]; then _onnxgrad "$@"; else compdef _onnxgrad onnxgrad; fi
+"""
+
+
+def _zsh_value(one: _Said) -> str:
+    if not one.words:
+        return "_files" if one.files else "_message value"
+    lists = "compset -P '*,'; " if "--passes" in one.names else ""
+    return f"{lists}compadd -- {' '.join(one.words)}"
+
+
+def _described(said: tuple[_Said, ...]) -> str:
+    return " ".join(_quoted(f"{name}:{one.what}") for one in said for name in one.names)
+
+
+def fish() -> str:
+    """For fish 3 and later."""
+    lines = ["# completion of onnxgrad for fish, made by `onnxgrad completion fish`"]
+    start = "complete -c onnxgrad -n"
+    for command, (what, said) in _table().items():
+        lines.append(f"{start} __fish_use_subcommand -f -a {command} -d {_fish(what)}")
+        here = f"{start} '__fish_seen_subcommand_from {command}'"
+        if words := _positional(command):
+            lines.append(f"{here} -f -a {_fish(' '.join(words))}")
+        for one in said:
+            names = " ".join(f"-l {n[2:]}" if n[:2] == "--" else f"-s {n[1:]}" for n in one.names)
+            if names:
+                lines.append(f"{here} {names}{_fish_value(one)} -d {_fish(one.what)}")
+    return "\n".join(lines) + "\n"
+
+
+def _fish_value(one: _Said) -> str:
+    if one.words:
+        return f" -x -a {_fish(' '.join(one.words))}"
+    return "" if not one.takes else " -r" if one.files else " -x"
+
+
+def _fish(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+SHELLS: dict[str, Callable[[], str]] = {"bash": bash, "zsh": zsh, "fish": fish}
