@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from onnxgrad.verify.running.process import RunFailed
 from onnxgrad.verify.running.session import Session, open_session
 from onnxgrad.verify.subject import Subject
 from onnxgrad.verify.tolerance import in_onnxruntime
-from onnxgrad.verify.values import Value, is_float
+from onnxgrad.verify.values import is_float
 
 
 @dataclass(frozen=True)
@@ -136,9 +137,11 @@ def as_computed(exact: Results, computed: Results) -> Results:
     return {name: _cast_like(exact.get(name), value) for name, value in computed.items()}
 
 
-def _cast_like(value: Value, like: Value) -> Value:
+def _cast_like(value: Any, like: Any) -> Any:
     if isinstance(value, list) and isinstance(like, list) and len(value) == len(like):
         return [_cast_like(v, w) for v, w in zip(value, like)]
+    if isinstance(value, dict) and isinstance(like, dict) and value.keys() == like.keys():
+        return {k: _cast_like(np.asarray(v), np.asarray(like[k])) for k, v in value.items()}
     if isinstance(value, np.ndarray) and isinstance(like, np.ndarray) and is_float(like):
         return value.astype(like.dtype)
     return value

@@ -98,6 +98,8 @@ def test_maps() -> None:
         and not only({"a": 1.0}, {"a": 2.0}).ok
         and not only({"a": 1.0}, {"b": 1.0}).ok
     )
+    assert only({"b": 1.0, "a": 2.0}, {"a": 2.0, "b": 1.0}).ok, "a map has no order"
+    assert not only({"b": 1.0, "a": 2.0}, {"a": 1.0, "b": 2.0}).ok
 
 
 def test_empty_and_scalar() -> None:

@@ -109,7 +109,8 @@ class Sessions:
         }
         exotic = any(kind in EXOTIC for kind in wanted.values())
         if not exotic and not any(tensor_kind(types[name]) in EXOTIC for name in names):
-            return dict(zip(names, session.run(names, feeds), strict=True))
+            found = session.run(names, feeds)
+            return {n: _of_width(v, types[n]) for n, v in zip(names, found, strict=True)}
         values = {name: _to_ort(value, wanted[name]) for name, value in feeds.items()}
         found = session.run_with_ort_values(names, values)
         return {name: _from_ort(value) for name, value in zip(names, found, strict=True)}
@@ -136,6 +137,18 @@ class Sessions:
             run(names, given)
             found.append((time.perf_counter() - wall, time.process_time() - cpu))
         return found
+
+
+def _of_width(value: Any, kind: str) -> Any:
+    """The numbers of maps as wide as they were computed: onnxruntime gives Python's floats, which
+    look like doubles.
+    """
+    if "map(" not in kind:
+        return value
+    if isinstance(value, list):
+        return [_of_width(v, kind) for v in value]
+    width = np.float64 if "tensor(double)" in kind else np.float32
+    return {k: width(v) if isinstance(v, float) else v for k, v in value.items()}
 
 
 def _placement(session: Any) -> dict[str, int]:

@@ -358,3 +358,39 @@ def test_operands_that_broadcast(op: str, shapes: Sequence[tuple[int, ...]]) -> 
         y=y,
         z=z,
     )
+
+
+ML = '<ir_version: 8, opset_import: ["": 18, "ai.onnx.ml": 1]>'
+
+
+@pytest.mark.parametrize(
+    "keys", ['classlabels_strings = ["a", "b"]', "classlabels_int64s = [4, 2]"]
+)
+def test_zip_map_gives_maps_as_onnxruntime_does(keys: str) -> None:
+    kind = "string" if "strings" in keys else "int64"
+    model = parse(
+        f"{ML} g (float[N,2] x) => (seq(map({kind}, float)) y) {{ y = ai.onnx.ml.ZipMap <{keys}> (x) }}"
+    )
+    feeds = {"x": normal(3, 2)}
+    wanted, got = run(model, feeds, optimize=False)["y"], reference(model, feeds)["y"]
+    assert isinstance(wanted, list) and isinstance(got, list)
+    for row, as_run in zip(got, wanted, strict=True):
+        assert row == pytest.approx(as_run) and row.keys() == as_run.keys()
+    # as wide as they were computed, so that a proof does not ask a float32 model for a double's precision
+    assert {type(v) for row in wanted for v in row.values()} == {np.float32}
+
+
+def test_linear_regressor_without_intercepts() -> None:
+    """onnx.reference gives NaN."""
+    agrees(
+        f"{ML} g (float[3,2] x) => (float[3,1] y) {{ y = ai.onnx.ml.LinearRegressor <coefficients = [2.0, 3.0]> (x) }}"
+    )
+
+
+def test_what_onnx_reference_lacks_is_said_in_a_few_words() -> None:
+    model = parse(
+        f"{ML} g (map(int64, float) x) => (float[1,2] y) {{ y = ai.onnx.ml.CastMap (x) }}"
+    )
+    with pytest.raises(Unsupported) as error:
+        reference(model, {"x": np.zeros(1)})
+    assert str(error.value) == "the operator ai.onnx.ml::CastMap has no reference implementation"

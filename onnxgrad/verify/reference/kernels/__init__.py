@@ -14,6 +14,7 @@ from onnxgrad.verify.reference.kernels import (
     index,
     layout,
     linear,
+    ml,
     norm,
     pool,
     recurrent,
@@ -46,7 +47,7 @@ BOUNDED = frozenset({"Cos", "Erf", "HardSigmoid", "Sigmoid", "Sin", "Softmax", "
 BY_BODY = frozenset({"CausalConvWithState", "LinearAttention"})
 _REGISTERED = (
     affine_grid, contrib, contrib_attention, control, conv, elementwise, index, layout, linear,
-    norm, pool, recurrent, roi, sampling, training,
+    ml, norm, pool, recurrent, roi, sampling, training,
 )  # fmt: skip
 
 __all__ = ["BOUNDED", "BY_BODY", "CONTRACTIONS", "KERNELS", "ROUNDED", "WHY", "Call", "Unsupported"]
