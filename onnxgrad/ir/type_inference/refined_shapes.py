@@ -9,10 +9,12 @@ from collections.abc import Callable, Sequence
 from onnx import NodeProto, TensorProto
 
 from onnxgrad.ir.attributes import written
+from onnxgrad.ir.type_inference.ml_shapes import ML_REFINED, refine_ml
 from onnxgrad.ir.type_inference.symbols import INT_LIMITS, calculate, sizes
 from onnxgrad.ir.types import Dim, Shape, broadcast_shapes
 from onnxgrad.ir.var import Var
 
+ML = "ai.onnx.ml"
 # exporters write INT32_MAX or INT64_MAX for "to the end"
 _END = (1 << 31) - 1
 
@@ -21,8 +23,10 @@ def refine(node: NodeProto, inputs: Sequence[Var | None]) -> Shape | None:
     """The result shape of an operator that computes its shape, as far as symbols tell; None when
     they do not.
     """
-    rule = _REFINED.get(node.op_type) if node.domain == "" else None
     x = inputs[0] if inputs else None
+    if node.domain == ML and x is not None:
+        return refine_ml(node, x)
+    rule = _REFINED.get(node.op_type) if node.domain == "" else None
     return None if rule is None or x is None else rule(node, x, inputs)
 
 
@@ -67,6 +71,35 @@ def _of_range(node: NodeProto, start: Var, inputs: Sequence[Var | None]) -> Shap
     return counts if counts is not None and len(counts) == 1 else None
 
 
+def _of_squeeze(node: NodeProto, x: Var, inputs: Sequence[Var | None]) -> Shape | None:
+    axes = _axes(_operand(inputs, 1), x.rank)
+    if x.shape is None or axes is None:
+        return None
+    return tuple(d for i, d in enumerate(x.shape) if i not in axes)
+
+
+def _of_unsqueeze(node: NodeProto, x: Var, inputs: Sequence[Var | None]) -> Shape | None:
+    vector = _operand(inputs, 1)
+    count = None if vector is None else (sizes(vector) or ())
+    axes = None if not count or x.rank is None else _axes(vector, x.rank + len(count))
+    if x.shape is None or axes is None:
+        return None
+    old = iter(x.shape)
+    return tuple(1 if i in axes else next(old) for i in range(len(x.shape) + len(axes)))
+
+
+def _axes(vector: Var | None, rank: int | None) -> set[int] | None:
+    """Axes that an Identity, or arithmetic, hides from onnx, made non-negative."""
+    found = None if vector is None else sizes(vector)
+    axes = [axis for axis in found or () if isinstance(axis, int)]
+    if rank is None or found is None or len(axes) < len(found):
+        return None
+    if any(not -rank <= axis < rank for axis in axes):
+        return None
+    once = {axis % rank for axis in axes}
+    return once if len(once) == len(axes) else None
+
+
 _REFINED: dict[str, Callable[[NodeProto, Var, Sequence[Var | None]], Shape | None]] = {
     "Reshape": _of_reshape,
     "Expand": _of_expand,
@@ -76,10 +109,12 @@ _REFINED: dict[str, Callable[[NodeProto, Var, Sequence[Var | None]], Shape | Non
     "ScatterND": lambda node, data, inputs: data.shape,
     "ScatterElements": lambda node, data, inputs: data.shape,
     "Slice": lambda node, data, inputs: _sliced_shape(data.shape, inputs),
+    "Squeeze": _of_squeeze,
+    "Unsqueeze": _of_unsqueeze,
     "Pad": lambda node, data, inputs: _untouched(data.shape, _operand(inputs, 3)),
 }
-# the operators whose results `refine` may know better than onnx
-REFINED = frozenset(_REFINED)
+# the operators whose results `refine` may know better than onnx, by domain
+REFINED = frozenset({*(("", name) for name in _REFINED), *((ML, name) for name in ML_REFINED)})
 
 
 def _sliced_shape(source: Shape | None, inputs: Sequence[Var | None]) -> Shape | None:

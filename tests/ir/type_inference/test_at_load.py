@@ -251,3 +251,35 @@ def test_an_if_learns_from_its_branches_what_a_declaration_told_them() -> None:
         nested.output[0].type.tensor_type.ClearField("shape")
     k = next(v for v in load(model).main.vars() if v.name == "k")
     assert str(k.type) == "f32[4]"
+
+
+ML = """<ir_version: 8, opset_import: ["": 17, "ai.onnx.ml": 1]>"""
+
+
+@pytest.mark.parametrize(
+    ("node", "y"),
+    [
+        ("Scaler <offset = [0.0], scale = [2.0]>", "f32[N,4]"),
+        ('Normalizer <norm = "L2">', "f32[N,4]"),
+        (
+            "LinearRegressor <coefficients = [1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0], targets = 2>",
+            "f32[N,2]",
+        ),
+    ],
+)
+def test_classical_machine_learning(node: str, y: str) -> None:
+    """onnx infers their dtype, and no shape."""
+    model = parse(
+        f"{ML} g (float[N,4] x) => (float[a,b] z) {{ y = ai.onnx.ml.{node} (x) z = Tanh(y) }}"
+    )
+    assert types(model)["y"] == y
+
+
+@pytest.mark.parametrize(("node", "y"), [("Squeeze", "f32[N,4]"), ("Unsqueeze", "f32[N,4,1,1]")])
+def test_axes_behind_an_identity(node: str, y: str) -> None:
+    """As paddle2onnx writes them: onnx knows the axes of a constant only."""
+    model = parse(
+        f"""g (float[N,4,1] x) => (float[a,b] z) {{
+            c = Constant <value_ints = [-1]> ()  axes = Identity(c)  y = {node}(x, axes)  z = Tanh(y) }}"""
+    )
+    assert types(model)["y"] == y
