@@ -9,7 +9,7 @@ from onnx import NodeProto, helper
 
 from onnxgrad.errors import InternalError
 from onnxgrad.ir import attributes, domains
-from onnxgrad.ir.text import binding_text
+from onnxgrad.ir.text import binding_line
 from onnxgrad.ir.var import Var, names_of
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class Binding:
         return self.op == op and self.domain == domain
 
     def __str__(self) -> str:
-        return binding_text(self)
+        return binding_line(self)
 
     def __repr__(self) -> str:
         return f"<{self}>"

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from onnxgrad.ir.var import Var
 
 _SHOWN = 8  # constants up to this many elements are shown in full
+# and lists in attributes up to this many: the trees of one node of ai.onnx.ml are thousands
+_LISTED = 32
+_LINE = 240  # letters of a binding in a message
+_LETTERS = 200  # of an attribute that is text
 
 
 def program_text(program: Program) -> str:
@@ -40,14 +44,20 @@ def block_text(block: BindingBlock, name: str | None = None) -> str:
     return "\n".join([*lines, "}"])
 
 
-def binding_text(binding: Binding) -> str:
+def binding_text(binding: Binding, attributes: bool = True) -> str:
     """One binding on one line: results with types, operator, operands, attributes."""
     results = ", ".join("_" if v is None else _typed(v) for v in binding.outputs)
     operands = ["_" if v is None else v.name for v in binding.inputs]
-    attrs = [f"{k}={_value(v)}" for k, v in sorted(binding.attrs.items())]
+    attrs = [f"{k}={_value(v)}" for k, v in sorted(binding.attrs.items()) if attributes]
     nested = [f"{k}={{...}}" for k in binding.blocks]
     domain = f"{binding.domain}::" if binding.domain else ""
     return f"{results} = {domain}{binding.op}({', '.join(operands + attrs + nested)})"
+
+
+def binding_line(binding: Binding) -> str:
+    """One binding for a message: without its attributes where they would fill the screen."""
+    text = binding_text(binding)
+    return text if len(text) <= _LINE else binding_text(binding, attributes=False)
 
 
 def _body(block: BindingBlock, indent: str) -> list[str]:
@@ -89,6 +99,8 @@ def _value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, tuple):
+        if len(value) > _LISTED:
+            return f"[{', '.join(_value(v) for v in value[:_SHOWN])}, ... {len(value):,} values]"
         return "[" + ", ".join(_value(v) for v in value) + "]"
     if isinstance(value, RefAttr):
         return f"@{value.name}"
@@ -104,4 +116,6 @@ def _value(value: Any) -> str:
         return str(type_from_proto(value))
     if isinstance(value, Message):
         return f"<{type(value).__name__}>"
+    if isinstance(value, (str, bytes)) and len(value) > _LETTERS:
+        return f"{value[:_LETTERS]!r}... {len(value):,}"
     return repr(value)

@@ -109,3 +109,20 @@ def test_every_binding_is_one_line() -> None:
         op.Neg(block.inputs[0])
     assert all("\n" not in str(b) for b in block.bindings)
     assert str(block).count("\n") == len(block.bindings) + 2
+
+
+def test_a_tree_of_thousands_of_nodes_is_one_short_line() -> None:
+    model = parse("""<ir_version: 8, opset_import: ["": 18, "ai.onnx.ml": 1]>
+        g (float[N,1] x) => (float[N,1] y) { y = ai.onnx.ml.Scaler <offset = [0.0], scale = [1.0]> (x) }""")
+    scale = model.graph.node[0].attribute[1]
+    scale.floats.extend([2.0] * 1233)
+    (binding,) = load(model).main.bindings
+    assert str(binding).endswith("scale=[1, 2, 2, 2, 2, 2, 2, 2, ... 1,234 values])")
+    tree = helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml")
+    for name in ("nodes_treeids", "nodes_nodeids", "nodes_featureids", "nodes_truenodeids"):
+        tree.attribute.append(helper.make_attribute(name, [1_000_000_000] * 99))
+    model.graph.node[0].CopyFrom(tree)
+    block = load(model).main
+    (binding,) = block.bindings
+    assert str(binding) == "y: f32[N,1] = ai.onnx.ml::TreeEnsembleRegressor(x)"
+    assert "nodes_nodeids=[1000000000, " in str(block), "the text of a block is all of it"
