@@ -45,6 +45,8 @@ SINGLE: dict[str, dict[str, Any]] = {
     "y = Trilu (x)": {"x": X},
     "y = SimplifiedLayerNormalization (x, w)": {"x": X, "w": W},
     "y = ai.onnx.ml.ArrayFeatureExtractor (x, i)": {"x": X, "i": np.array([2, 0])},
+    "y = ai.onnx.ml.Scaler <offset = [1.0], scale = [3.0]> (x)": {"x": S[0]},
+    "y = ai.onnx.ml.LinearRegressor <coefficients = [1.0, 2.0, 3.0, 4.0]> (x)": {"x": S[0]},
     "y = com.microsoft.Attention <num_heads = 2> (x, v, b)": {"x": X, "v": normal(4, 12), "b": normal(12)},
     "y = com.microsoft.BiasGelu (x, b)": {"x": X, "b": B},
     "y = com.microsoft.EmbedLayerNormalization (i, , t, p, , w, b)": {

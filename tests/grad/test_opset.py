@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+import onnxgrad
 from onnxgrad.errors import InputError
 from onnxgrad.grad import gradient
 from onnxgrad.grad.bodies import MAX_BINDINGS
@@ -75,6 +76,7 @@ def test_a_model_without_the_default_domain() -> None:
     )
     graph = gradient(model, "x", adjoint="input")
     assert {o.domain: o.version for o in graph.opset_import} == {"": 18, "ai.onnx.ml": 1}
+    assert onnxgrad.check_gradient(model, "x").ok
     check_model(model, {"x": normal(3, 4), "at": np.array([2, 0])}, ["x"])
 
 

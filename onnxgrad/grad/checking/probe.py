@@ -10,6 +10,7 @@ from onnx import ModelProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.checking.vectors import moved_by
+from onnxgrad.grad.opset import OPSET
 from onnxgrad.grad.request import Wrt, hoist_requested
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import emitting
@@ -46,6 +47,8 @@ def probe_of(
     returns.
     """
     program = load(source)
+    # of a model that holds operators of other domains alone
+    program.opsets.setdefault("", OPSET)
     hoist_requested(program, wrt)
     block = program.main
     values = {v.name: v for v in block.vars()}
