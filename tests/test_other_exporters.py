@@ -75,10 +75,10 @@ def test_gradient(name: str) -> None:
     for output in program.main.outputs:
         if output.dtype != onnx.TensorProto.FLOAT:
             with pytest.raises(onnxgrad.InputError, match="not a floating-point tensor"):
-                onnxgrad.gradient(program, target=output.name, seed="input")
+                onnxgrad.gradient(program, target=output.name, adjoint="input")
         elif name in NO_RULE:
             with pytest.raises(onnxgrad.InputError, match=NO_RULE[name]) as error:
-                onnxgrad.gradient(program, wrt, output.name, seed="input")
+                onnxgrad.gradient(program, wrt, output.name, adjoint="input")
             assert len(str(error.value)) < 600 and "\n" not in str(error.value)
         else:
             steps = wrt if name in STEPS else ()

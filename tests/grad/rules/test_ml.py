@@ -40,6 +40,6 @@ TREE = """<ir_version: 8, opset_import: ["": 18, "ai.onnx.ml": 1]> g (float[N,2]
 def test_a_tree_is_constant_between_its_thresholds() -> None:
     assert onnxgrad.check_gradient(parse(TREE)).ok
     x = np.array([[1.0, 0.0], [1.0, 1.0]], np.float32)
-    found = onnxgrad.gradient(parse(TREE), "x", seed="input")
+    found = onnxgrad.gradient(parse(TREE), "x", adjoint="input")
     feeds = {"x": x, "z_grad": np.ones((2, 1), np.float32)}
     assert run(found, feeds)["x_grad"].tolist() == [[1, 1], [2, 2]]
