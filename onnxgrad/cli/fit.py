@@ -78,8 +78,11 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
             write_model(trainer.export(load(source(original))), target)
     except OnnxgradError as error:
         raise named(error, args.model) from error
-    fitted = Fitted(history, trainer.progress.steps, seconds)
+    written = "" if target is None else args.output
+    fitted = Fitted(history, trainer.progress.steps, seconds, written)
     out.show(heading(shown(args.model)), *fitted.parts(out.verbose))
+    if args.output is None and args.folder is None:
+        out.show("note: nothing was kept: -o writes the trained model, --folder saves as it goes")
     out.json({"model": args.model, "output": args.output, **fitted.to_dict()})
     return 0
 

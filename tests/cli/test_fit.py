@@ -34,8 +34,9 @@ def test_a_model_is_trained(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     words = ["fit", "model.onnx", *BASE, "--data", "data.npz", "--validation", "held.npz"]
     words += ["--epochs", "8", "--rate", "1e-2", "--accuracy", "logits=labels", "-o", "out.onnx"]
     assert main([*words, "--log", "log.jsonl", "--json", "report.json"]) == 0
-    shown = capsys.readouterr().out
+    shown, said = capsys.readouterr()
     assert "held-out accuracy" in shown and "128 steps in all" in shown
+    assert shown.endswith("out.onnx written\n") and said == ""
     report = json.loads(Path("report.json").read_text())
     assert report["losses"][-1] < 0.5 * report["losses"][0]
     assert report["evaluations"][-1]["accuracy"] > 0.85
@@ -44,6 +45,11 @@ def test_a_model_is_trained(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     logits = np.asarray(run(Path("out.onnx"), {"x": held["x"]})["logits"])
     assert (logits.argmax(1) == held["labels"]).mean() == report["evaluations"][-1]["accuracy"]
     assert (folder / "model.onnx").read_bytes() == before
+
+
+def test_what_nobody_keeps_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "model.onnx", *BASE, "--data", "data.npz", "--steps", "1"]) == 0
+    assert "note: nothing was kept: -o writes the trained model" in capsys.readouterr().out
 
 
 def test_a_step_is_a_folder_that_trains_like_the_model(

@@ -86,6 +86,9 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     batch = {"x": rng.random((8, 4), np.float32), "t": rng.random((8, 3), np.float32)}
     np.savez(tmp_path / "batch.npz", **batch)
     np.savez(tmp_path / "train.npz", **batch)
+    np.savez(tmp_path / "labelled.npz", x=batch["x"], labels=np.arange(8) % 3)
+    classifier = onnxgrad.extract(tmp_path / "model.onnx", outputs=["logits"])
+    onnx.save(classifier, tmp_path / "classifier.onnx")
     step = onnxgrad.training_step(tmp_path / "model.onnx", "loss")
     onnxgrad.train.save_step(step, tmp_path / "step")
     (tmp_path / "crashes.py").write_text(

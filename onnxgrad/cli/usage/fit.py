@@ -11,8 +11,8 @@ from onnxgrad.vocabulary import PROVIDERS, SCHEDULES
 
 EXAMPLES = (
     (
-        "fit model.onnx --loss loss --data train.npz --epochs 5 -o out.onnx",
-        "train on an output of the model, write it with its new weights",
+        "fit classifier.onnx --loss cross_entropy --data labelled.npz -o out.onnx",
+        "train on arrays called as the model's input and labels, write it with its new weights",
     ),
     (
         "fit step --data train.npz --folder run --log log.jsonl",
@@ -38,13 +38,20 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("run")
     add_custom_ops(group)
     group.add_argument(
-        "--data", required=True, metavar="NPZ", help="arrays by the names of the batch's inputs"
+        "--data",
+        required=True,
+        metavar="NPZ",
+        help="arrays by the names of the model's inputs, "
+        "and of what the loss compares with (labels or target)",
     )
     group.add_argument("--validation", metavar="NPZ", help="held-out data, for each epoch's end")
     group.add_argument("--epochs", type=positive_count, default=1, metavar="N", help="default: 1")
     group.add_argument("--steps", type=positive_count, metavar="N", help="so many, not epochs")
     group.add_argument(
-        "--batch-size", type=positive_count, default=32, metavar="N", help="default: 32"
+        "--batch-size",
+        type=positive_count,
+        metavar="N",
+        help="default: 32, or what the model takes where that is fixed",
     )
     group.add_argument(
         "--rate", default="", metavar="NUMBER|SCHEDULE",
