@@ -1,16 +1,31 @@
-"""How messages are worded: an option as its reader wrote it, on the command line or in Python; what
-was meant by a name that there is not.
+"""How messages are worded: an option as its reader wrote it, on the command line, in a recipe or in
+Python; what was meant by a name that there is not.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 _DIGITS = 17  # that a float64 has
 _SHOWN = 0.1  # of a difference may be lost in what is printed of it
 _shell = False  # of the whole process: the threads of a command speak as it does
+# of one thread: others may work for another reader
+_recipe: ContextVar[bool] = ContextVar("onnxgrad_recipe", default=False)
+_FLAG = re.compile(r"--[a-z-]+")
+_KEYS = {
+    "--timeout": "verify.timeout",
+    "--max-memory": "verify.max_memory",
+    "--no-verify": "verify.run = false",
+    "--allow-empty": "verify.allow_empty",
+    "--input": "verify.inputs",
+    "--dim": "verify.dims",
+    "--allow-growth": "allow_growth = true",
+    "--without": "without",
+}
 
 
 @contextmanager
@@ -24,20 +39,36 @@ def on_the_command_line() -> Iterator[None]:
         _shell = before
 
 
+@contextmanager
+def in_a_recipe() -> Iterator[None]:
+    """Inside, messages name options as a recipe has them."""
+    token = _recipe.set(True)
+    try:
+        yield
+    finally:
+        _recipe.reset(token)
+
+
 def option(shell: str, python: str) -> str:
-    """The one that the reader knows: `--no-verify` on the command line, `verify=False` in
-    Python.
+    """The one that the reader knows: `--no-verify` on the command line, `verify.run = false` in a
+    recipe, `verify=False` in Python.
     """
+    if _recipe.get():
+        return _FLAG.sub(lambda flag: _KEYS.get(flag[0], flag[0]), shell)
     return shell if _shell else python
 
 
 def input_option(name: str, value: str = "FILE") -> str:
     """How the value of an input is given."""
+    if _recipe.get():
+        return f'verify.inputs = ["{name}={value}"]'
     return option(f"--input {name}={value}", f"inputs={{{name!r}: array}}")
 
 
 def dim_option(*names: str) -> str:
     """How sizes of symbolic dimensions are given."""
+    if _recipe.get():
+        return f"verify.dims = {{ {', '.join(f'{name} = SIZE' for name in names)} }}"
     shell = " ".join(f"--dim {name}=SIZE" for name in names)
     return option(shell, f"dims={{{', '.join(f'{name!r}: size' for name in names)}}}")
 

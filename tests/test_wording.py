@@ -12,6 +12,7 @@ from onnxgrad.wording import (
     counted,
     did_you_mean,
     dim_option,
+    in_a_recipe,
     input_option,
     nearest,
     on_the_command_line,
@@ -30,6 +31,12 @@ def test_each_reader_has_his_own_words() -> None:
         assert option("--a", "a=") == "--a"
         assert input_option("x") == "--input x=FILE"
         assert dim_option("N", "M") == "--dim N=SIZE --dim M=SIZE"
+        with in_a_recipe():
+            assert option("--timeout", "timeout=") == "verify.timeout"
+            assert option("--dim N=3", "dims") == "verify.dims N=3"
+            assert option("--a", "a=") == "--a"
+            assert input_option("x") == 'verify.inputs = ["x=FILE"]'
+            assert dim_option("N", "M") == "verify.dims = { N = SIZE, M = SIZE }"
     assert (input_option("x"), dim_option("N", "M")) == (
         "inputs={'x': array}",
         "dims={'N': size, 'M': size}",

@@ -37,6 +37,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         tuple(outcomes),
         str(plan.lock_path),
         locked=plan.lock is not None,
+        asked=args.update,
         updated=args.update and all(o.ok for o in outcomes),
         gone=plan.gone,
         seconds=time.monotonic() - began,
@@ -69,10 +70,11 @@ def _plan(args: argparse.Namespace, out: Output) -> Plan:
             _make_folder(Path(job.output).parent, recipe.where)
             check_output(Path(job.output), [other.path for other in plan.jobs])
     check_outputs(args, plan)
-    unproved = [job.name for job in plan.jobs if not job.options.get("verify.run", True)]
+    unproved = [job.name for job in plan.jobs if not job.proves]
     if unproved:
         out.complain(f"{recipe.where}: verify.run = false: not proved are {', '.join(unproved)}")
-    for provider in dict.fromkeys(j.options.get("verify.provider", "cpu") for j in plan.jobs):
+    running = [job.options for job in plan.jobs if job.runs]
+    for provider in dict.fromkeys(options.get("verify.provider", "cpu") for options in running):
         require_runtime(provider)
     return plan
 
@@ -101,8 +103,10 @@ def _outcomes(plan: Plan, args: argparse.Namespace, out: Output) -> list[ModelOu
             for index, outcome in working:
                 found[index] = outcome
                 advance(f"{outcome.name} {outcome.status}", len(found))
-                if not outcome.ok and not args.keep_going:
-                    break
+                if not outcome.ok:
+                    out.complain(f"{outcome.name}: {outcome.error}")
+                    if not args.keep_going:
+                        break
         finally:
             working.close()
     return [

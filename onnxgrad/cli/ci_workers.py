@@ -21,7 +21,6 @@ from onnxgrad import surface  # noqa: F401  # every rule and pass is there befor
 from onnxgrad.errors import InternalError
 from onnxgrad.pipeline.ci.outcome import ModelOutcome
 from onnxgrad.pipeline.ci.work import Job, work
-from onnxgrad.wording import on_the_command_line
 
 ATTEMPTS = 2
 _PATIENCE = 5.0  # seconds that a worker has to clean up when it is told to end
@@ -40,12 +39,6 @@ def each(jobs: Sequence[Job], count: int) -> Generator[tuple[int, ModelOutcome],
         yield from workers.run(min(count, len(jobs)))
     finally:
         workers.end()
-
-
-def work_aside(job: Job) -> ModelOutcome:
-    """`work` in a process that nobody prepared."""
-    with on_the_command_line():
-        return work(job)
 
 
 def died(job: Job, how: str) -> ModelOutcome:
@@ -160,7 +153,7 @@ def _serve(pipe: Connection) -> None:
             job = pipe.recv()
         except EOFError:
             return
-        pipe.send(work_aside(job))
+        pipe.send(work(job))
 
 
 def _stop(number: int, _: FrameType | None) -> None:

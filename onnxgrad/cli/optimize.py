@@ -83,6 +83,9 @@ def _complain(
         out.complain(
             f"{recipe.where} of this folder turns the proof off: [tool.onnxgrad.verify] run = false"
         )
+    left = dict.fromkeys(name for model in models for name in recipe.left_to_ci(model))
+    if left:
+        out.note(f"{recipe.where}: {', '.join(left)}: only `onnxgrad ci` holds what is required")
     for pattern in recipe.unmet(models):
         out.complain(f'{recipe.where}: models."{pattern}" means none of the models given')
 

@@ -40,13 +40,14 @@ _BYTES = ("bytes", "memory")
 @dataclass(frozen=True)
 class CiReport(Rendered):
     """`models` in the order of their names; `gone`: those that only the lock knows. `lock`: its
-    path, `locked`: it was there, `updated`: it was written.
+    path, `locked`: it was there, `asked`: it was to be written, `updated`: it was.
     """
 
     recipe: str
     models: tuple[ModelOutcome, ...]
     lock: str
     locked: bool = False
+    asked: bool = False
     updated: bool = False
     gone: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -54,7 +55,7 @@ class CiReport(Rendered):
     @property
     def exit_code(self) -> int:
         """The worst of the models'; 1 where the lock knows models that are gone."""
-        stale = NotProved.exit_code if self.gone and not self.updated else 0
+        stale = NotProved.exit_code if self.gone and not self.asked else 0
         return max((stale, *(m.exit_code for m in self.models)))
 
     @property
@@ -125,6 +126,8 @@ class CiReport(Rendered):
             yield line(f"{name}: gone since {self.lock}; {what}", "dim" if self.updated else "red")
         if self.updated:
             yield line(f"{self.lock} written")
+        elif self.asked:
+            yield line(f"{self.lock} not written: not every model passes", "red")
         elif not self.locked:
             yield line(
                 f"no {self.lock} to compare with: `onnxgrad ci --update` writes it", "yellow"

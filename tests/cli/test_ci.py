@@ -11,6 +11,9 @@ import jsonschema
 import onnx
 import pytest
 
+from onnxgrad.cli import ci_workers
+from onnxgrad.pipeline.ci.outcome import ModelOutcome
+from onnxgrad.pipeline.ci.work import Job, work
 from onnxgrad.report.ci import SCHEMA
 from tests.cli.conftest import BRANCHES, Result
 from tests.helpers import parse
@@ -98,3 +101,209 @@ def test_a_budget_that_is_missed(folder: Path, run: Run) -> None:
         ("nodes", False),
         ("bytes", True),
     ]
+
+
+def test_the_first_failure_ends_it_unless_asked(folder: Path, run: Run) -> None:
+    (folder / "models" / "branches.onnx").write_bytes(b"no model")
+    first = run("ci", "--json", "-")
+    assert first.code == 2 and first.err.startswith("onnxgrad: models/branches.onnx: not an ONNX")
+    assert statuses(first) == {"models/branches.onnx": "error", "models/small.onnx": "skipped"}
+    assert not (folder / "build" / "small.onnx").exists()
+    every = run("ci", "--json", "-", "--keep-going")
+    assert every.code == 2 and statuses(every)["models/small.onnx"] == "passed"
+    assert (folder / "build" / "small.onnx").exists()
+    assert str(folder) not in every.out  # messages are the same on every machine
+
+
+def test_the_lock_is_written_when_all_pass(folder: Path, run: Run) -> None:
+    assert run("ci", "--update").code == 0
+    lock = (folder / "onnxgrad.lock.json").read_bytes()
+    (folder / "models" / "branches.onnx").write_bytes(b"no model")
+    failed = run("ci", "--update", "--keep-going")
+    assert (
+        failed.code == 2 and "onnxgrad.lock.json not written: not every model passes" in failed.out
+    )
+    assert (folder / "onnxgrad.lock.json").read_bytes() == lock
+
+
+def test_models_that_are_new_or_gone(folder: Path, run: Run) -> None:
+    assert run("ci", "--update").code == 0
+    (folder / "models" / "small.onnx").rename(folder / "models" / "other.onnx")
+    result = run("ci", "--keep-going", "--json", "-")
+    assert result.code == 1
+    assert statuses(result) == {"models/other.onnx": "unknown", "models/branches.onnx": "passed"}
+    assert report(result)["lock"]["gone"] == ["models/small.onnx"]
+    assert "run `onnxgrad ci --update`" in result.err
+    assert not (folder / "build" / "other.onnx").exists()
+    assert run("ci", "--update").code == 0
+    assert run("ci").code == 0
+
+
+def test_a_model_that_is_gone_alone(folder: Path, run: Run) -> None:
+    assert run("ci", "--update").code == 0
+    (folder / "models" / "small.onnx").unlink()
+    result = run("ci")
+    assert result.code == 1 and "models/small.onnx: gone since onnxgrad.lock.json" in result.out
+
+
+def test_bounds_by_the_lock(folder: Path, run: Run) -> None:
+    (folder / "onnxgrad.toml").write_text(
+        'require = { nodes = "<= baseline", interface = "== baseline" }\n' + RECIPE
+    )
+    without = run("ci", "--keep-going")
+    assert without.code == 1 and without.err.count("there is no baseline of it") == 4
+    assert run("ci", "--update").code == 0 and run("ci").code == 0
+    onnx.save(
+        parse(SMALL.replace("Relu(b)", "Tanh(c)  c = Relu(b)")), folder / "models" / "small.onnx"
+    )
+    worse = run("ci", "--keep-going")
+    assert worse.code == 1 and "3 nodes, not <= baseline (2)" in worse.err
+    assert run("ci", "--update").code == 0  # which is how one says yes
+    assert run("ci").code == 0
+
+
+@pytest.mark.parametrize(
+    ("lock", "words"),
+    [
+        ("<<<<<<< HEAD", "an unfinished merge"),
+        (
+            '{"format": "onnxgrad lock", "version": 1, "models": {"a": {}}}',
+            "a: 'latency' is missing",
+        ),
+        ('{"format": "onnxgrad lock", "version": 7}', "install a newer one"),
+    ],
+)
+def test_a_lock_that_cannot_be_read(folder: Path, run: Run, lock: str, words: str) -> None:
+    (folder / "onnxgrad.lock.json").write_text(lock)
+    result = run("ci")
+    assert result.code == 2 and len(result.lines) == 1 and words in result.err
+    assert not (folder / "build").exists()
+
+
+def test_paths_are_those_of_the_recipe(folder: Path, run: Run, monkeypatch: Any) -> None:
+    (folder / "elsewhere").mkdir()
+    monkeypatch.chdir(folder / "elsewhere")
+    assert run("ci", "../onnxgrad.toml", "--update").code == 0
+    assert (folder / "build" / "small.onnx").exists() and (folder / "onnxgrad.lock.json").exists()
+    assert list((folder / "elsewhere").iterdir()) == []
+    monkeypatch.chdir(folder)
+    assert set(statuses(run("ci", "--json", "-"))) == {"models/branches.onnx", "models/small.onnx"}
+
+
+def test_a_checkout_that_cannot_be_written(folder: Path, run: Run) -> None:
+    (folder / "build").write_text("a file where the folder would be")
+    result = run("ci")
+    assert result.code == 2 and len(result.lines) == 1 and "out: " in result.err
+    (folder / "onnxgrad.toml").write_text('[ci]\nmodels = ["models/*.onnx"]\nlock = "build/l"\n')
+    refused = run("ci", "--update")
+    assert refused.code == 2 and "build/l: cannot be " in refused.err
+    (folder / "onnxgrad.toml").write_text('[ci]\nmodels = ["models/*.onnx"]\n')
+    assert run("ci").code == 0  # nothing is to be written
+
+
+def test_a_result_that_computes_something_else(folder: Path, run: Run) -> None:
+    (folder / "wrong.py").write_text(
+        "from onnxgrad import P, capture, op, rewrite\n"
+        "from onnxgrad.rewrite.worklist import count\nx = capture('x')\n"
+        "@rewrite(P.Relu(x), shrinks=count())\ndef relu_is_nothing(x):\n"
+        '    """Relu(x) = x"""\n    return x\n'
+    )
+    result = run("ci", "--plugin", "wrong.py", "--keep-going", "--json", "-")
+    assert result.code == 1 and statuses(result)["models/small.onnx"] == "different"
+    assert "relu_is_nothing" in result.err and not (folder / "build" / "small.onnx").exists()
+
+
+def test_what_only_measuring_tells(folder: Path, run: Run) -> None:
+    onnx.save(parse(SMALL), folder / "old.onnx")
+    (folder / "onnxgrad.toml").write_text("""
+require = { latency = "<= 100", memory = "<= 1GB" }
+[bench]
+seconds = 0.01
+rounds = 2
+[ci]
+models = ["models/*.onnx"]
+[models."small.onnx"]
+require = { latency = "<= 0.0001 of old.onnx" }
+""")
+    result = run("ci", "--json", "-", "--keep-going")
+    small, branches = report(result)["models"]
+    assert (small["status"], branches["status"]) == ("failed", "passed")
+    assert small["result"]["latency"]["against"] == "old.onnx"
+    assert branches["result"]["latency"]["against"] == "input"
+    assert branches["given"]["memory"] > 0 and branches["result"]["memory"] > 0
+    assert "latency, not <= 0.0001 of old.onnx" in small["error"]
+    (folder / "old.onnx").unlink()
+    assert "there is no file 'old.onnx'" in run("ci").err
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        ('[ci]\nmodels = ["models/*.onnx"]\nout_dir = "b"\n', "unknown key 'out_dir'"),
+        ('[ci]\nmodels = ["modles/*.onnx"]\n', "no file matches 'modles/*.onnx'"),
+        ('preset = "fastest"\n' + RECIPE, "unknown preset 'fastest'"),
+        ("", "names no models: write models = "),
+        ("x = [", "not TOML"),
+    ],
+)
+def test_what_is_refused_before_any_work(folder: Path, run: Run, recipe: str, words: str) -> None:
+    (folder / "onnxgrad.toml").write_text(recipe)
+    result = run("ci")
+    assert result.code == 2 and len(result.lines) == 1
+    assert words in result.err and "onnxgrad.toml" in result.err
+    assert not (folder / "build").exists()
+
+
+def test_where_a_recipe_is_found(folder: Path, run: Run) -> None:
+    (folder / "onnxgrad.toml").rename(folder / "other.toml")
+    assert "there is no onnxgrad.toml here" in run("ci").err
+    (folder / "pyproject.toml").write_text(
+        '[tool.onnxgrad.ci]\nmodels = ["models/s*.onnx"]\n[tool.onnxgrad.require]\nRelu = 1\n'
+    )
+    assert run("ci").code == 0
+    (folder / "other.toml").rename(folder / "onnxgrad.toml")
+    both = run("ci")
+    assert both.code == 2 and "keep one of them" in both.err
+
+
+def test_the_recipe_is_the_one_of_optimize(folder: Path, run: Run) -> None:
+    (folder / "onnxgrad.toml").write_text(
+        'require = { nodes = "<= 1", latency = "<= 1", bytes = "<= baseline" }\n' + RECIPE
+    )
+    result = run("optimize", "models/small.onnx", "-o", "out.onnx")
+    assert result.code == 1 and "2 nodes, not <= 1" in result.err
+    assert "latency, bytes: only `onnxgrad ci` holds" in result.err
+
+
+def test_a_proof_that_is_switched_off_is_told(folder: Path, run: Run) -> None:
+    (folder / "onnxgrad.toml").write_text("verify.run = false\n" + RECIPE)
+    result = run("ci")
+    assert result.code == 0 and "verify.run = false: not proved are models/branches" in result.err
+    assert result.out.count("not proved") == 2
+
+
+def test_an_interruption_writes_no_lock(
+    folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    def interrupted(job: Job) -> ModelOutcome:
+        if done:
+            raise KeyboardInterrupt
+        done.append(job.name)
+        return work(job)
+
+    monkeypatch.setattr(ci_workers, "work", interrupted)
+    assert run("ci", "--update").code == 130
+    assert {p.name for p in folder.rglob("*") if p.is_file()} == {
+        "branches.onnx", "small.onnx", "onnxgrad.toml",
+    }  # fmt: skip
+    assert [p.name for p in (folder / "build").iterdir()] == ["branches.onnx"]
+
+
+def test_the_schema_is_one(run: Run) -> None:
+    schema = json.loads(run("ci", "--schema").out)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert schema == json.loads(SCHEMA.read_text())
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"format": "onnxgrad ci"}, schema)

@@ -2,47 +2,73 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
 import pytest
 
+import onnxgrad
 from onnxgrad.cli.ci_workers import _Workers, died, each
 from onnxgrad.pipeline.ci.plan import plan_of
-from onnxgrad.pipeline.ci.work import Job
+from onnxgrad.pipeline.ci.work import Job, Setup
 from onnxgrad.pipeline.recipe import parse
 from tests.cli.conftest import BRANCHES
+from tests.helpers import ROOT
 from tests.helpers import parse as model_of
+
+PLUGIN = """
+from onnxgrad import P, capture, op, rewrite
+from onnxgrad.rewrite.worklist import count
+
+x = capture("x")
+
+
+@rewrite(P.Tanh(x), shrinks=count())
+def tanh_is_nothing(x):
+    return x
+"""
 
 
 @pytest.fixture
 def jobs(tmp_path: Path) -> list[Job]:
-    """Three models, the second of which cannot be read."""
-    for name in "abc":
-        onnx.save(model_of(BRANCHES), tmp_path / f"{name}.onnx")
+    """Two models, the second of which cannot be read."""
+    onnx.save(model_of(BRANCHES), tmp_path / "a.onnx")
     (tmp_path / "b.onnx").write_bytes(b"no model")
+    (tmp_path / "wrong.py").write_text(PLUGIN)
     table = {"ci": {"models": ["*.onnx"], "out": "build"}, "verify": {"legs": ["float64"]}}
     (tmp_path / "build").mkdir()
-    return list(plan_of(parse(table, str(tmp_path / "onnxgrad.toml"))).jobs)
+    recipe = parse(table, str(tmp_path / "onnxgrad.toml"))
+    return list(plan_of(recipe, setup=Setup((str(tmp_path / "wrong.py"),))).jobs)
 
 
 def test_two_workers_give_what_one_process_gives(jobs: list[Job]) -> None:
-    def outcome(count: int) -> list[object]:
-        found = dict(each(jobs, count))
-        assert sorted(found) == [0, 1, 2]
+    """Of a model that can be read, of one that cannot, of one that a plugin breaks."""
+    plain = replace(jobs[0], setup=Setup())
+
+    def outcome(count: int, given: list[Job]) -> list[object]:
+        found = dict(each(given, count))
         for one in found.values():
             one.seconds = 0.0
-        made = [Path(job.output or "") for job in jobs]
-        files = [path.read_bytes() if path.exists() else None for path in made]
-        return [found[i].to_dict() | {"proof": None} for i in range(3)] + files
+        return [found[i].to_dict() | {"proof": None} for i in range(len(given))]
 
-    assert outcome(1) == outcome(2)
+    with onnxgrad.temporary_rules():
+        alone = [*outcome(1, [plain]), *outcome(1, jobs)]
+    written = Path(str(plain.output)).read_bytes()
+    Path(str(plain.output)).unlink()
+    assert outcome(2, [plain, *jobs]) == alone
+    assert [one["status"] for one in alone] == ["passed", "different", "error"]  # type: ignore[index]
+    assert Path(str(plain.output)).read_bytes() == written
 
 
 def test_a_worker_that_dies_is_tried_again_once(jobs: list[Job]) -> None:
-    workers = _Workers(jobs[:2])
+    workers = _Workers(jobs)
     running = workers.run(1)
     killed: list[int] = []
     start = workers._start
@@ -66,14 +92,41 @@ def test_a_worker_that_dies_is_tried_again_once(jobs: list[Job]) -> None:
     assert found[1].exit_code == 2  # the other job had its turn
 
 
-def test_closing_ends_the_workers(jobs: list[Job]) -> None:
-    workers = _Workers(jobs)
-    running = workers.run(2)
-    next(running)
-    processes = [worker.process for worker in workers.all]
-    running.close()
-    workers.end()
-    assert len(processes) == 2 and not any(process.is_alive() for process in processes)
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks processes up in /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_end_from_outside_ends_the_workers(tmp_path: Path, number: signal.Signals) -> None:
+    for name in "ab":
+        onnx.save(model_of(BRANCHES), tmp_path / f"{name}.onnx")
+    (tmp_path / "onnxgrad.toml").write_text(
+        'require.latency = "<= 9"\n[bench]\nseconds = 60\n[ci]\nmodels = ["*.onnx"]\nout = "o"\n'
+    )
+    command = [sys.executable, "-m", "onnxgrad", "ci", "--jobs", "2", "--update"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, cwd=tmp_path, env=env, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while len(members(process.pid)) < 5 and time.monotonic() < deadline:  # ours, theirs, their own
+        time.sleep(0.2)
+    time.sleep(2)
+    os.kill(process.pid, number)
+    code = process.wait(30)
+    assert code == (-number if number == signal.SIGKILL else 128 + number)
+    while members(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert members(process.pid) == []
+    left = sorted(p.name for p in tmp_path.rglob("*"))
+    assert left == ["a.onnx", "b.onnx", "o", "onnxgrad.toml"]
+
+
+def members(session: int) -> list[int]:
+    """The processes of a session that still run."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, *numbers = path.read_text().rpartition(")")[2].split()
+            if int(numbers[2]) == session and state != "Z":
+                found.append(int(path.parent.name))
+    return found
 
 
 def test_what_is_said_of_the_dead(jobs: list[Job]) -> None:

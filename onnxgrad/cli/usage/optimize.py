@@ -74,7 +74,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     how.add_argument(
         "--config", metavar="FILE", help="a recipe: options and requirements as TOML; default: "
-        "[tool.onnxgrad] of pyproject.toml in this folder",
+        "onnxgrad.toml in this folder, or [tool.onnxgrad] of pyproject.toml",
     )  # fmt: skip
     how.add_argument(
         "--fix-dim", action="append", default=[], metavar="NAME=SIZE",

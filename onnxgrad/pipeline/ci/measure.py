@@ -27,6 +27,11 @@ def seconds_of(options: Mapping[str, Any]) -> float:
     return 4 * float(options.get("bench.seconds", SECONDS)) if _latency(options) else 0.0
 
 
+def measures(options: Mapping[str, Any]) -> bool:
+    """Whether something is to be measured."""
+    return _latency(options) or _memory(options)
+
+
 def measured(
     path: str, folder: str, program: Program, options: Mapping[str, Any], facts: tuple[Facts, Facts]
 ) -> tuple[Facts, Facts]:
@@ -35,15 +40,14 @@ def measured(
     beside it, NotProved where the result does not run.
     """
     given, result = facts
-    latency, memory = _latency(options), "memory" in options.get("require", {})
-    if not latency and not memory:
+    if not measures(options):
         return facts
     with tempfile.TemporaryDirectory(prefix="onnxgrad-") as scratch:
         made = Path(scratch) / "result.onnx"
         save(program, made, sync=False)
-        if latency:
+        if _latency(options):
             result = replace(result, latency=_timed(path, folder, made, options))
-        if memory:
+        if _memory(options):
             found = peak_memory({INPUT: path, _RESULT: made}, **_running(options))
             given = replace(given, memory=found[INPUT])
             result = replace(result, memory=found[_RESULT])
@@ -52,6 +56,10 @@ def measured(
 
 def _latency(options: Mapping[str, Any]) -> bool:
     return "latency" in options.get("require", {}) or bool(options.get("bench.run"))
+
+
+def _memory(options: Mapping[str, Any]) -> bool:
+    return "memory" in options.get("require", {})
 
 
 def _running(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,13 +10,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from onnxgrad.errors import InputError
 from onnxgrad.pipeline.ci import lock as locks
 from onnxgrad.pipeline.ci.lock import Lock
 from onnxgrad.pipeline.ci.work import Job, Setup
 from onnxgrad.pipeline.recipe import Recipe
+from onnxgrad.pipeline.recipe_options import pipeline_of
 from onnxgrad.pipeline.recipe_table import heading
+from onnxgrad.pipeline.requirements import bound_of
 from onnxgrad.wording import perhaps
 
 _FIELD = re.compile(r"\{[^{}]*\}")
@@ -45,6 +48,8 @@ def plan_of(recipe: Recipe, *, updating: bool = False, setup: Setup | None = Non
     """
     folder = Path(os.path.abspath(recipe.where)).parent
     found = _models(recipe, folder)
+    for name, patterns in found.items():
+        _check_options(recipe.of(name, patterns), recipe.where, folder)
     outputs = _outputs(recipe, folder, list(found))
     lock_path = Path(recipe.where).parent / recipe.ci.get("lock", locks.NAME)
     lock = _lock(lock_path, updating)
@@ -65,6 +70,19 @@ def plan_of(recipe: Recipe, *, updating: bool = False, setup: Setup | None = Non
         for name, patterns in found.items()
     )
     return Plan(recipe, lock_path, lock, jobs, tuple(name for name in known if name not in found))
+
+
+def _check_options(options: Mapping[str, Any], where: str, folder: Path) -> None:
+    """Raises InputError for passes that are not there, and for a model to measure against that is
+    not.
+    """
+    try:
+        pipeline_of(options)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+    other = bound_of("latency", options.get("require", {}).get("latency", 0)).of
+    if other and not (folder / other).is_file():
+        raise InputError(f"{where}: require: latency: {_met_nothing(other, folder)}")
 
 
 def _lock(path: Path, updating: bool) -> Lock | None:

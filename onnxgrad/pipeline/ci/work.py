@@ -18,7 +18,7 @@ from onnxgrad.ir.save import save, to_proto
 from onnxgrad.ir.weights import sources
 from onnxgrad.limits import SECONDS
 from onnxgrad.pipeline.ci.changes import changes
-from onnxgrad.pipeline.ci.measure import measured, seconds_of
+from onnxgrad.pipeline.ci.measure import measured, measures, seconds_of
 from onnxgrad.pipeline.ci.outcome import ModelOutcome, Status
 from onnxgrad.pipeline.facts import Facts, facts_of
 from onnxgrad.pipeline.optimize import Optimized, RewriteRefuted, optimize_program
@@ -37,6 +37,7 @@ from onnxgrad.verify.blame import blamed
 from onnxgrad.verify.report import DIFFERENT
 from onnxgrad.verify.running.libraries import custom_ops
 from onnxgrad.verify.running.own_process import bounding_us
+from onnxgrad.wording import in_a_recipe
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,16 @@ class Job:
         found: Mapping[str, Any] = self.options.get("require", {})
         return found
 
+    @property
+    def proves(self) -> bool:
+        """Whether its result is proved."""
+        return bool(self.options.get("verify.run", True))
+
+    @property
+    def runs(self) -> bool:
+        """Whether models are run for it, to prove or to measure."""
+        return self.proves or measures(self.options)
+
 
 _passes: dict[Setup, tuple[Pass, ...]] = {}
 
@@ -96,7 +107,7 @@ def work(job: Job) -> ModelOutcome:
     outcome = ModelOutcome(job.name)
     seconds = job.options.get("verify.timeout", SECONDS) + seconds_of(job.options)
     try:
-        with bounding_us(seconds, job.options.get("verify.max_memory")):
+        with in_a_recipe(), bounding_us(seconds, job.options.get("verify.max_memory")):
             _carry_out(job, outcome)
     except OnnxgradError as error:
         _failed(outcome, job, error)
@@ -147,7 +158,7 @@ def _optimized(job: Job, outcome: ModelOutcome) -> Optimized:
     done = optimize_program(
         Path(job.path),
         Pipeline((*pipeline.passes, *own)),
-        prove=options.get("verify.run", True),
+        prove=job.proves,
         proof=proof_of(options),
         on_read=on_read,
         allow_growth=options.get("allow_growth", False),
