@@ -59,6 +59,11 @@ def name_of(source: str) -> str:
     return f"{stem.removeprefix('models-')}.html"
 
 
+def file_name(source: str) -> str:
+    """What a file beside the pages is called in the site, all in one folder."""
+    return source.replace("/", "-")
+
+
 def slug(text: str) -> str:
     """The anchor of a heading, as forges make it."""
     return re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-")
@@ -111,7 +116,7 @@ def resolve(page: Page, pages: dict[str, Page]) -> set[str]:
             token.attrSet(attribute, pages[source].name + (f"#{anchor}" if anchor else ""))
         elif (ROOT / source).is_file():
             files.add(source)
-            token.attrSet(attribute, f"files/{Path(source).name}")
+            token.attrSet(attribute, f"files/{file_name(source)}")
         else:
             raise BadLink(f"{page.source}: {address} is not there")
     return files
@@ -159,7 +164,7 @@ def build(folder: Path) -> list[str]:
     (folder / "files").mkdir(parents=True, exist_ok=True)
     shutil.copy(STYLE, folder / "style.css")
     for source in sorted(files):
-        shutil.copy(ROOT / source, folder / "files")
+        shutil.copy(ROOT / source, folder / "files" / file_name(source))
     for page in pages.values():
         (folder / page.name).write_text(rendered(page, pages, parser), encoding="utf-8")
     return [page.name for page in pages.values()]

@@ -55,6 +55,20 @@ def test_console_script_is_callable(pyproject: dict[str, Any]) -> None:
     assert callable(getattr(import_module(module), attribute))
 
 
+def test_the_workflow_installs_on_every_version_that_is_named(pyproject: dict[str, Any]) -> None:
+    named = [
+        c.rpartition(" ")[2]
+        for c in pyproject["project"]["classifiers"]
+        if re.fullmatch(r"Programming Language :: Python :: 3\.\d+", c)
+    ]
+    assert pyproject["project"]["requires-python"] == f">={named[0]}"
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    (matrix,) = re.findall(
+        r"python: \[(.*)\]", workflow.partition("  installed:")[2].partition("  site:")[0]
+    )
+    assert re.findall(r"[\d.]+", matrix) == named
+
+
 def test_base_dependencies_bring_no_onnxruntime(pyproject: dict[str, Any]) -> None:
     names = {name_of(r) for r in pyproject["project"]["dependencies"]}
     assert names == {"onnx", "numpy", "onnx-graphsurgeon", "rich", "tomli"}

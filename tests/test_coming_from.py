@@ -1,0 +1,43 @@
+"""The page for those who come from other tools: what it says that these call their options is what they are called."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from onnxgrad.help import source
+
+SECTIONS = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", source("coming-from"), re.M | re.S))
+
+
+def theirs(tool: str) -> str:
+    """The first column of the tool's table."""
+    return "\n".join(re.findall(r"^\| (.*?) \| ", SECTIONS[tool], re.M))
+
+
+def test_every_tool_has_a_table() -> None:
+    assert list(SECTIONS) == ["onnxsim", "onnxslim", "TVM", "onnxruntime-training", "onnx-ad"]
+    assert all(theirs(tool).count("\n") > 5 for tool in SECTIONS)
+
+
+def test_what_stands_there_of_tvm_stands_in_its_table_of_origins() -> None:
+    root = Path(__file__).resolve().parents[1]
+    origins = (root / "ORIGINS.md").read_text(encoding="utf-8")
+    names = [n.rpartition(".")[2] for n in re.findall(r"`([\w.]+)[`(]", theirs("TVM"))]
+    assert len(names) > 25 and [n for n in names if n not in origins] == []
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("tool", ["onnxsim", "onnxslim"])
+def test_their_options_are_called_so(tool: str) -> None:
+    program = shutil.which(tool, path=str(Path(sys.executable).parent))
+    if program is None:
+        pytest.skip(f"{tool} is not installed")
+    known = subprocess.run([program, "--help"], capture_output=True, text=True, timeout=120).stdout
+    named = re.findall(r"`(--[\w-]+)", theirs(tool))
+    assert len(named) > 8 and [o for o in named if not re.search(rf"{o}\b(?!-)", known)] == []
