@@ -24,14 +24,16 @@ class Float16(Pass):
     """f(x) = float32(f16(float16(x))): weights and computations of float32 in float16.
 
     Stays in float32: what `keep` names (nodes, values, operators, or globs of these, separated by
-    spaces), sums, powers, positions, what has no form in float16, and what is computed from such
-    values and a few numbers alone. `io`: inputs and outputs become float16 as well. Masks beyond
-    65504 become -65504. Local functions with floats are opened, since their bodies have no types.
+    spaces), sums, powers, positions, what has no form in float16, `large` values, which were seen
+    to pass 65504, and what is computed from such values and a few numbers alone. `io`: inputs and
+    outputs become float16 as well. Masks beyond 65504 become -65504. Local functions with floats
+    are opened, since their bodies have no types.
     """
 
     name: ClassVar[str] = "float16"
     keep: str = ""
     io: bool = False
+    large: tuple[str, ...] = ()
 
     def run(self, program: Program, trace: Trace) -> None:
         """One firing for each binding. InputError for a name in `keep` that meets nothing."""
@@ -40,7 +42,7 @@ class Float16(Pass):
         self._open_functions(program, trace)
         for block in [program.main, *nested(program.main)]:
             block.schedule()
-        found = plan(program, self.keep.split())
+        found = plan(program, self.keep.split(), frozenset(self.large))
         trace.of(LAW).tried += len(found.forms) + len(found.staying)
         trace.of(LAW).matched += len(found.forms)
         for b, why in found.staying.items():

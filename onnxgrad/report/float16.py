@@ -11,8 +11,10 @@ from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.stats import stats_of
+from onnxgrad.laws.float16.numbers import FAR, LARGEST
 from onnxgrad.limits import bounded
 from onnxgrad.passes.float16 import Float16
+from onnxgrad.pipeline.observed import values_beyond
 from onnxgrad.pipeline.optimize import RewriteRefuted, optimize_program
 from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.report.optimize import OptimizedModel
@@ -45,12 +47,12 @@ def float16(
     """The model with its float32 weights and computations in float16, in the kind that was given;
     with `report=True` an `OptimizedModel`: that, what stays and why (`near_misses`), the proof.
 
-    `keep`: nodes, values and operators, or globs of these, that stay in float32. What passes 65504
-    or needs its digits (sums, powers, positions) stays by itself, and so does what has no form in
-    float16. Inputs and outputs stay float32, or with `io` become float16. Constants that stand for
-    infinity become 65504, and an epsilon does not become 0. `rtol`: how far an output may be off,
-    of its largest value, for all of them or by name; `metric` as in `verify` besides. Other options
-    as those of `optimize`.
+    `keep`: nodes, values and operators, or globs of these, that stay in float32. What passes 65504,
+    by its nature or on the inputs of the proof, or needs its digits (sums, powers, positions) stays
+    by itself, and so does what has no form in float16. Inputs and outputs stay float32, or with
+    `io` become float16. Constants that stand for infinity become 65504, and an epsilon does not
+    become 0. `rtol`: how far an output may be off, of its largest value, for all of them or by
+    name; `metric` as in `verify` besides. Other options as those of `optimize`.
 
     Raises InputError for a name in `keep` that meets nothing, and what `optimize` raises where the
     proof fails: then the operator that it names may be one to keep.
@@ -87,8 +89,10 @@ def converted(
 ) -> Outcome:
     """Convert and prove (not without `proof`); `outcome` filled in. Errors as `float16`."""
     clock = Clock()
+    large = [] if proof is None else values_beyond(model, LARGEST, FAR, proof)
     # a blank parts names there; it matches itself
-    halving = Float16(keep=" ".join(name.replace(" ", "?") for name in keep), io=io)
+    names = " ".join(name.replace(" ", "?") for name in keep)
+    halving = Float16(keep=names, io=io, large=tuple(large))
     try:
         done = optimize_program(
             model,

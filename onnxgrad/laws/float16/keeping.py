@@ -5,7 +5,7 @@ has no form in float16, and what is computed from such values and a few numbers 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -67,9 +67,10 @@ class Plan:
     far: dict[Var, None] = field(default_factory=dict)
 
 
-def plan(program: Program, keep: Sequence[str]) -> Plan:
+def plan(program: Program, keep: Sequence[str], large: Collection[str] = ()) -> Plan:
     """Decide for every binding of the main graph and of those nested in it; `keep` are names or
-    globs of nodes, results and operators. Raises InputError for one that meets nothing.
+    globs of nodes, results and operators, `large` the values that were seen to pass 65504. Raises
+    InputError for one of `keep` that meets nothing.
     """
     found, met = Plan(), set[str]()
     for b in program.main.walk():
@@ -80,7 +81,7 @@ def plan(program: Program, keep: Sequence[str]) -> Plan:
         if not has_floats(b):
             continue
         form, constants = form_of(b), dict[Var, Halved]()
-        why = f"it is to be kept ({asked[0]})" if asked else _why(b, found)
+        why = f"it is to be kept ({asked[0]})" if asked else _why(b, found, large)
         if not why:
             constants, why = _constants(b, form)
         if isinstance(form, Form) and not why:
@@ -93,8 +94,12 @@ def plan(program: Program, keep: Sequence[str]) -> Plan:
     return found
 
 
-def _why(b: Binding, found: Plan) -> str:
+def _why(b: Binding, found: Plan, large: Collection[str]) -> str:
     """Why it stays in float32, before its form and its numbers are looked at."""
+    if any(v is not None and v.name in large for v in b.outputs):
+        return "its values passed 65504 in a run"
+    if any(v is not None and v.name in large for v in b.inputs):
+        return "what it reads passed 65504 in a run"
     if b.blocks:
         return "the graphs in it agree with it in float32"
     if called(b) is not None:
