@@ -108,6 +108,7 @@ class Binding:
         node.CopyFrom(self.node)
         node.op_type = self.op = op
         self.node, self.changed = node, True
+        self.block.program.edits += 1
         self.block.touch()
 
     def set_metadata(self, metadata: Mapping[str, str]) -> None:

@@ -14,10 +14,11 @@ from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoPro
 
 from onnxgrad.errors import InternalError
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.by_operator import Index
 from onnxgrad.ir.check import check_block
 from onnxgrad.ir.names import blocks_returning, return_instead
 from onnxgrad.ir.text import block_text
-from onnxgrad.ir.topological_order import topological_order
+from onnxgrad.ir.topological_order import is_ordered, topological_order
 from onnxgrad.ir.types import TensorType, Type
 from onnxgrad.ir.var import Var
 
@@ -52,13 +53,17 @@ class BindingBlock:
         # what the file is to declare about values that came from elsewhere; None: nothing
         self.declared: dict[Var, ValueInfoProto | None] = {}
         self.changed = False
+        self.index: Index | None = None  # of `by_operator`
 
     # ---- reading ---------------------------------------------------------------------------------
 
     @property
     def is_function(self) -> bool:
         """The body of a local function: no initializers, types mostly unknown."""
-        return isinstance(self.root.proto, FunctionProto)
+        block = self
+        while (owner := block.owner) is not None:
+            block = owner.block
+        return isinstance(block.proto, FunctionProto)
 
     @property
     def root(self) -> BindingBlock:
@@ -199,6 +204,7 @@ class BindingBlock:
             if v is not None:
                 v.users[binding] = v.users.get(binding, 0) + 1
         self.bindings[binding] = None
+        self.program.edits += 1
         self.touch()
         return binding
 
@@ -268,6 +274,7 @@ class BindingBlock:
             if v is not None:
                 v.users.pop(binding, None)
         del self.bindings[binding]
+        self.program.edits += 1
         self.touch()
 
     def release(self) -> None:
@@ -310,7 +317,8 @@ class BindingBlock:
         Depth-first from each binding in its present position, operands first: a binding that moved
         ahead of its operand pulls exactly what it needs. Raises InternalError naming the cycle.
         """
-        self.bindings = dict.fromkeys(topological_order(self))
+        if not is_ordered(self):
+            self.bindings = dict.fromkeys(topological_order(self))
 
     def check(self) -> None:
         """Verify every invariant of the data structure; raises InternalError with the first

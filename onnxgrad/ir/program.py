@@ -40,6 +40,8 @@ class Program:
         self.opsets = domains.versions(proto.opset_import)
         self.functions: dict[FunctionKey, BindingBlock] = {}
         self.names = Names()
+        # how often a binding came, went or became another operator
+        self.edits = 0
         self.main = BindingBlock(self, proto.graph, self.opsets)
 
     @property

@@ -18,8 +18,6 @@ def topological_order(block: BindingBlock) -> list[Binding]:
     Depth-first post-order from each binding in turn, without recursion. Raises InternalError that
     prints the bindings of a cycle.
     """
-    if _is_ordered(block):
-        return list(block.bindings)
     order: list[Binding] = []
     done: dict[Binding, bool] = {}  # False: on the path being explored, True: placed
     for root in block.bindings:
@@ -44,7 +42,7 @@ def topological_order(block: BindingBlock) -> list[Binding]:
     return order
 
 
-def _is_ordered(block: BindingBlock) -> bool:
+def is_ordered(block: BindingBlock) -> bool:
     """Whether every binding stands behind what it reads, which is so nearly always."""
     seen: set[Binding | None] = {None}
     for b in block.bindings:

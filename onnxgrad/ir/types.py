@@ -63,6 +63,7 @@ def dtype_name(dtype: int) -> str:
     return name.lower()
 
 
+@lru_cache(maxsize=64)
 def numpy_dtype(dtype: int) -> np.dtype[np.generic]:
     """The numpy dtype that holds elements of an ONNX element type."""
     return onnx.helper.tensor_dtype_to_np_dtype(dtype)
@@ -70,6 +71,12 @@ def numpy_dtype(dtype: int) -> np.dtype[np.generic]:
 
 class TypeMismatch(Exception):
     """The operands or attributes do not fit the operator."""
+
+
+@lru_cache(maxsize=4096)
+def _tensor_text(dtype: int, shape: Shape | None) -> str:
+    sizes = ["..."] if shape is None else ["?" if d is None else str(d) for d in shape]
+    return f"{dtype_name(dtype)}[{','.join(sizes)}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +87,7 @@ class TensorType:
     shape: Shape | None
 
     def __str__(self) -> str:
-        if self.shape is None:
-            return f"{dtype_name(self.dtype)}[...]"
-        sizes = ",".join("?" if d is None else str(d) for d in self.shape)
-        return f"{dtype_name(self.dtype)}[{sizes}]"
+        return _tensor_text(self.dtype, self.shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypeVar
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.by_operator import blocks_in
 from onnxgrad.ir.program import Program
 from onnxgrad.rewrite.combine import Branch, Family, apply_family
 from onnxgrad.rewrite.trace import Trace
@@ -140,7 +141,7 @@ def roots(program: Program) -> list[BindingBlock]:
 
 def nested(root: BindingBlock) -> list[BindingBlock]:
     """The blocks inside a block, at any depth, outer ones first."""
-    return [inner for b in root.walk() for inner in b.blocks.values()]
+    return blocks_in(root)[1:]
 
 
 PASSES: dict[str, type[Pass]] = {}

@@ -19,6 +19,7 @@ from onnxgrad.folding.in_onnxruntime import values_of
 from onnxgrad.folding.size import file_bytes
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.by_operator import blocks_in
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.program import Program
@@ -83,7 +84,7 @@ class FoldConstant(Pass):
             trace,
         )
         for root in roots(program):
-            for block in [root, *(nested for b in root.walk() for nested in b.blocks.values())]:
+            for block in blocks_in(root):
                 _fold_exactly(block, budget, trace)
                 _fold_in_onnxruntime(block, budget, trace)
 

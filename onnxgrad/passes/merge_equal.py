@@ -12,6 +12,7 @@ from onnx import AttributeProto, TensorProto
 from onnxgrad.ir import attributes
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.by_operator import blocks_in
 from onnxgrad.ir.emission.provenance import merged_metadata
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.random_draws import draws
@@ -40,8 +41,7 @@ class MergeEqual(Pass):
         own bindings.
         """
         for root in roots(program):
-            blocks = [root, *(nested for b in root.walk() for nested in b.blocks.values())]
-            for block in blocks:
+            for block in blocks_in(root):
                 _merge_initializers(block, self.floats, trace)
                 merge_bindings(block, trace, floats=self.floats)
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir.by_operator import blocks_in
 from onnxgrad.ir.collector import collector_paused
 from onnxgrad.ir.fault import blaming
 from onnxgrad.ir.program import Program
-from onnxgrad.passes.base import PASSES, Pass
+from onnxgrad.passes.base import PASSES, Pass, roots
 from onnxgrad.passes.convert_opset import ConvertOpset
 from onnxgrad.pipeline.fresh_types import types_of_a_fresh_reading
 from onnxgrad.pipeline.own_laws import Law, OwnLaws
@@ -173,7 +174,7 @@ def _run_one(p: Pass, program: Program, trace: Trace, before: int) -> PassResult
 
 
 def _bindings(program: Program) -> int:
-    return sum(len(block.bindings) for block in program.blocks())
+    return sum(len(block.bindings) for root in roots(program) for block in blocks_in(root))
 
 
 def _sum(a: PassResult, b: PassResult) -> PassResult:

@@ -14,6 +14,7 @@ from typing import Any
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.by_operator import bindings_of
 from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.attempt import Attempt, call_arguments, fault_of, replacements
 from onnxgrad.rewrite.captures import Captured, heads, value_of
@@ -88,9 +89,7 @@ def apply_family(
     emitted: list[Binding] = []
     buckets: dict[tuple[BindingBlock, Hashable], list[Branch]] = {}
     ops = heads(family.pattern)
-    for b in list(block.walk()):
-        if ops is not None and (b.domain, b.op) not in ops:
-            continue
+    for b in list(block.walk()) if ops is None else bindings_of(block, ops):
         counts.tried += 1
         key, captured = _key(family, b)
         if isinstance(key, Decline):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import permutations
+from itertools import permutations, zip_longest
 from typing import Any
 
 import numpy as np
@@ -171,20 +171,34 @@ def _captured(pattern: Capture, value: Any, found: Captured) -> Captured | None:
 def _call(pattern: Call, b: Binding, found: Captured) -> Iterator[Captured]:
     if b.has_refs or not _operators_fit(pattern, b):
         return  # what the enclosing function's caller decides is not known here
+    if pattern.attrs:
+        answer = _attributes(pattern, b, found)
+        if answer is None:
+            return
+        found = answer
+    found = {**found, pattern: b.result(pattern.result)}
+    if pattern.label is not None:
+        found = {**found, pattern.label: b}
+    for inputs in _orders(b, len(pattern.operands)):
+        if pattern.is_flat:
+            flat = _flat(pattern.operands, inputs, found)
+            if flat is not None:
+                yield flat
+        else:
+            yield from _operands(pattern.operands, inputs, found)
+
+
+def _attributes(pattern: Call, b: Binding, found: Captured) -> Captured | None:
     for name, wanted in pattern.attrs:
         value = b.attr(name)
         if isinstance(wanted, Capture):
             answer = _captured(wanted, value, found)
             if answer is None:
-                return
+                return None
             found = answer
         elif value != wanted:
-            return
-    found = {**found, pattern: b.result(pattern.result)}
-    if pattern.label is not None:
-        found = {**found, pattern.label: b}
-    for inputs in _orders(b, len(pattern.operands)):
-        yield from _operands(pattern.operands, inputs, found)
+            return None
+    return found
 
 
 def _operators_fit(pattern: Call, b: Binding) -> bool:
@@ -192,11 +206,9 @@ def _operators_fit(pattern: Call, b: Binding) -> bool:
     most bindings fail.
     """
     anywhere = b.op in COMMUTATIVE
-    for i, operand in enumerate(pattern.operands):
-        if type(operand) is not Call:
-            continue
+    for i, ops in pattern.computed:
         for v in b.inputs if anywhere else b.inputs[i : i + 1]:
-            if v is not None and v.definition is not None and v.definition.op in operand.ops:
+            if v is not None and v.definition is not None and v.definition.op in ops:
                 break
         else:
             return False
@@ -220,6 +232,18 @@ def _orders(b: Binding, width: int) -> Iterator[Sequence[Var | None]]:
         if order not in seen:
             seen.add(order)
             yield order
+
+
+def _flat(
+    patterns: Sequence[Pattern | None], inputs: Sequence[Var | None], found: Captured
+) -> Captured | None:
+    """The answer for operands that are captured or left out."""
+    for pattern, var in zip_longest(patterns, inputs):
+        answer = _at_most_one(pattern, var, found)
+        if answer is None:
+            return None
+        found = answer
+    return found
 
 
 def _operands(

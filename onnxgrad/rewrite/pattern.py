@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -92,6 +92,16 @@ class Call(Pattern):
     alone: bool = False
     label: str | None = None
     result: int = 0
+
+    @cached_property
+    def computed(self) -> tuple[tuple[int, frozenset[str]], ...]:
+        """The operands that must be results of an operator, by index, and of which operators."""
+        return tuple((i, p.ops) for i, p in enumerate(self.operands) if type(p) is Call)
+
+    @cached_property
+    def is_flat(self) -> bool:
+        """Whether its operands are captured or left out: there is one answer in each order."""
+        return all(p is None or type(p) is Capture for p in self.operands)
 
     @property
     def only(self) -> Call:

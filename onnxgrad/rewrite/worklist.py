@@ -9,14 +9,15 @@ from __future__ import annotations
 import inspect
 import time
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.by_operator import Operator, bindings_of
 from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.attempt import Attempt, Touched, call_arguments, fault_of, replacements
 from onnxgrad.rewrite.captures import Captured, heads, value_of
@@ -108,10 +109,8 @@ def apply_rules(
 
     `where` limits the roots at which they may fire.
     """
-    rules_at, ops = _by_operator(rules)
-    work = _Worklist(
-        list(block.walk()) if ops is None else [b for b in block.walk() if (b.domain, b.op) in ops]
-    )
+    rules_at, ops = _by_operator(tuple(rules))
+    work = _Worklist(block.walk() if ops is None else bindings_of(block, ops))
     fuel = Fuel(_FUEL_FLOOR + _FUEL_PER_BINDING * len(work))
     makers: dict[Binding, str] = {}
     fired = 0
@@ -142,9 +141,10 @@ def apply_rules(
     return fired
 
 
+@lru_cache(maxsize=256)
 def _by_operator(
-    rules: Sequence[Rule],
-) -> tuple[Callable[[Binding], Sequence[Rule]], Container[tuple[str, str]] | None]:
+    rules: tuple[Rule, ...],
+) -> tuple[Callable[[Binding], Sequence[Rule]], Collection[Operator] | None]:
     """Of `rules`, in their order, those that may fire at a binding; and the operators at which
     any may, None for all.
     """

@@ -11,6 +11,7 @@ from onnxgrad.errors import InternalError
 from onnxgrad.ir import attributes
 from onnxgrad.ir.emission.append import append
 from onnxgrad.ir.emission.emitter import Emitter, emitter
+from onnxgrad.ir.tensor_data import tensor_of
 from onnxgrad.ir.types import INT_DTYPES, Array, TensorType, dtype_name, numpy_dtype
 from onnxgrad.ir.var import Var
 
@@ -24,6 +25,8 @@ def constant(value: Any, dtype: int | None = None, name: str = "const") -> Var:
     """
     at = emitter()
     # the numbers in formulas are asked for again and again: their text tells them apart soonest
+    if at.known is None:  # nothing is shared
+        return _new(at, _array(value, dtype), name)
     number = (repr(value), dtype) if type(value) in (int, float) else None
     var = _known(at, number)
     if var is not None:
@@ -33,8 +36,7 @@ def constant(value: Any, dtype: int | None = None, name: str = "const") -> Var:
     if array.dtype != object:
         key = ("constant", str(array.dtype), array.shape, array.tobytes())
     var = _known(at, key) or _new(at, array, name)
-    if at.known is not None:
-        at.known.update({k: var for k in (number, key) if k is not None})
+    at.known.update({k: var for k in (number, key) if k is not None})
     return var
 
 
@@ -64,7 +66,7 @@ def _new(at: Emitter, array: Array, name: str) -> Var:
         ).out
         var.type = TensorType(tensor.data_type, tuple(tensor.dims))
         return var
-    tensor = numpy_helper.from_array(array, program.names.fresh(name))
+    tensor = tensor_of(array, program.names.fresh(name))
     var = at.block.add_initializer(tensor)
     at.constants.append(var)
     return var

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from onnxgrad.ir.var import Var
 
 
-@dataclass
+@dataclass(slots=True)
 class Emitter:
     """Where bindings go, and how. `known` holds what was emitted already when sharing is on
     (hash-consing).

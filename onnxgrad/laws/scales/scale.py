@@ -111,7 +111,10 @@ class Scale:
                     "fold-constant comes first"
                 )
             with np.errstate(all="ignore"):
-                wide, by = np.asarray(array, np.longdouble), np.asarray(factors, np.longdouble)
+                # of two numbers of float32 the product has as many digits as float64 holds
+                single = array.dtype == factors.dtype == np.float32 and not self.divide
+                kind = np.float64 if single else np.longdouble
+                wide, by = np.asarray(array, kind), np.asarray(factors, kind)
                 exact = np.divide(wide, by) if self.divide else np.multiply(wide, by)
             reason = reason_of_rounding(exact, v.dtype, f"{v.name} times its scale")
             if reason is not None:

@@ -1,0 +1,62 @@
+"""The bindings of a block by operator: looked for once between two changes, so that a pass costs
+nothing where its operators are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onnxgrad.ir.binding import Binding
+    from onnxgrad.ir.block import BindingBlock
+
+Operator = tuple[str, str]  # domain and name
+
+
+@dataclass(slots=True)
+class Index:
+    """What `BindingBlock.walk` gave, by operator, each binding with its position; and what that
+    was the state of.
+    """
+
+    edits: int
+    orders: list[tuple[BindingBlock, dict[Binding, None]]]
+    found: dict[Operator, list[tuple[int, Binding]]]
+
+    @property
+    def is_current(self) -> bool:
+        """Whether nothing came, went or moved since."""
+        block, _ = self.orders[0]
+        return self.edits == block.program.edits and all(
+            block.bindings is order for block, order in self.orders
+        )
+
+
+def bindings_of(block: BindingBlock, operators: Iterable[Operator]) -> list[Binding]:
+    """The bindings of these operators in `block` and its nested blocks, in the order of `walk`."""
+    index = _current(block)
+    found = [index.found[key] for key in operators if key in index.found]
+    if len(found) == 1:
+        return [b for _, b in found[0]]
+    return [b for _, b in sorted(entry for entries in found for entry in entries)]
+
+
+def blocks_in(block: BindingBlock) -> list[BindingBlock]:
+    """`block` and the blocks nested in it, outer ones first."""
+    return [found for found, _ in _current(block).orders]
+
+
+def _current(block: BindingBlock) -> Index:
+    if block.index is not None and block.index.is_current:
+        return block.index
+    found: dict[Operator, list[tuple[int, Binding]]] = {}
+    orders = [(block, block.bindings)]
+    for entry in enumerate(block.walk()):
+        b = entry[1]
+        found.setdefault((b.domain, b.op), []).append(entry)
+        if b.blocks:
+            orders += [(nested, nested.bindings) for nested in b.blocks.values()]
+    block.index = Index(block.program.edits, orders, found)
+    return block.index
