@@ -98,6 +98,33 @@ def test_passes_in_their_places() -> None:
     assert "flatten-products" not in names
 
 
+def test_orders_of_folding() -> None:
+    choices = Choices.of(branches(), Pipeline.of())
+    of = {c.name: c for c in choices.all}
+    for item in ("forward-fold-scale-axis", "fold-bias"):
+        made = choices.made([of[f"{item} before backward-fold-scale-axis"]])
+        names = [p.name for p in made.passes]
+        assert names.index(item) == names.index("backward-fold-scale-axis") - 1
+        assert names.count(item) == 1
+    made = choices.made([of["with fold-constant{max_growth=0}"]])
+    growths = {p.max_growth for p in made.passes if p.name == "fold-constant"}  # type: ignore[attr-defined]
+    assert growths == {0} and len(made.passes) == len(Pipeline.of().passes)
+    kept = [p.name for p in choices.made([of["without simplify-inference"]]).passes]
+    assert "simplify-inference" not in kept
+
+
+def test_no_order_where_nothing_is_folded() -> None:
+    names = [c.name for c in Choices.of(branches(), Pipeline.of("training-safe")).all]
+    assert not any("max_growth" in name or " before " in name for name in names)
+
+
+def test_a_runtime_may_be_left_out() -> None:
+    name = "without raise-for-onnxruntime"
+    offered = Choices.of(branches(), Pipeline.of(for_="onnxruntime")).all
+    assert name in [c.name for c in offered]
+    assert name not in [c.name for c in Choices.of(branches(), Pipeline.of()).all]
+
+
 def test_a_pass_without_its_neighbour_comes_last() -> None:
     choices = Choices(Pipeline.of(passes="remove-noops"), ())
     made = choices.made([Choice("with fold-bias", item="fold-bias", before="outline")])
