@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from onnxgrad.cli.help_text import examples_text
-from onnxgrad.cli.parser import Parser, add_common, complaint, wants
+from onnxgrad.cli.parser import Parser, add_common, complaint, fitted, wants
 from onnxgrad.cli.process import Stopped, drop, open_streams, quiet_libraries, stoppable
 from onnxgrad.errors import InputError, InternalError, NotProved, OnnxgradError
 from onnxgrad.report.parts import clean
@@ -140,7 +140,7 @@ def _failed(message: str, code: int, verbose: bool) -> int:
     if verbose:
         print(clean(traceback.format_exc()), end="", file=sys.stderr)
     with contextlib.suppress(OSError):  # nobody reads it: the exit code is left
-        print(complaint(message), file=sys.stderr)
+        print(fitted(complaint(message), sys.stderr), file=sys.stderr)
     return code
 
 

@@ -16,7 +16,7 @@ from rich.markdown import Markdown
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.theme import Theme
 
-from onnxgrad.cli.parser import complaint
+from onnxgrad.cli.parser import complaint, fitted
 from onnxgrad.errors import InputError
 from onnxgrad.ir.files import write_whole
 from onnxgrad.report.parts import Part, clean
@@ -93,7 +93,7 @@ class Output:
 
     def complain(self, text: str) -> None:
         """An error that does not end the run: one line on stderr."""
-        print(complaint(text), file=sys.stderr)
+        print(fitted(complaint(text), sys.stderr), file=sys.stderr)
 
     def aside(self, text: str) -> None:
         """Print text that was asked for on stderr, as it is, however wide."""

@@ -5,8 +5,10 @@ as `--help` needs.
 from __future__ import annotations
 
 import argparse
+import shutil
+import textwrap
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from onnxgrad.cli.help_text import Help
 from onnxgrad.errors import InputError
@@ -89,3 +91,13 @@ def complaint(text: str) -> str:
     """What is wrong, as the one line that it is."""
     line = f"onnxgrad: {' '.join(clean(text).split())}"
     return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."
+
+
+def fitted(text: str, stream: TextIO) -> str:
+    """A line as it is printed: on a terminal, which would cut words, wrapped between them."""
+    if not stream.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    return textwrap.fill(
+        text, max(width, 20), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )

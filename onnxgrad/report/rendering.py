@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from onnxgrad.report.narrow import blocks, widths_of
 from onnxgrad.report.parts import Part, Table, Text, clean
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     import rich.table
 
 WIDTH = 160  # a pipe, a file or a string has none; tables take only what they need
-LONGEST_NAME = 32  # of a row, that is never broken
 
 
 class Rendered(ABC):
@@ -65,7 +65,7 @@ def rich_of(part: Part) -> rich.console.RenderableType:
     from rich.text import Text as RichText
 
     if isinstance(part, Table):
-        return _rich_table(part)
+        return _Fitting(part)
     if isinstance(part, str):
         return RichText(clean(part))
     if len(part.pieces) == 1:
@@ -75,7 +75,23 @@ def rich_of(part: Part) -> rich.console.RenderableType:
     return Padding(made, (0, 0, 0, part.indent)) if part.indent else made
 
 
-def _rich_table(part: Table) -> rich.table.Table:
+class _Fitting:
+    """A table where it fits, else its rows one below the other."""
+
+    def __init__(self, part: Table) -> None:
+        self.part = part
+
+    def __rich_console__(
+        self, _: rich.console.Console, options: rich.console.ConsoleOptions
+    ) -> rich.console.RenderResult:
+        widths = widths_of(self.part, options.max_width)
+        if widths is None:
+            yield from map(rich_of, blocks(self.part))
+        else:
+            yield _rich_table(self.part, widths)
+
+
+def _rich_table(part: Table, widths: list[int]) -> rich.table.Table:
     from rich import box
     from rich.table import Table as RichTable
 
@@ -86,14 +102,11 @@ def _rich_table(part: Table) -> rich.table.Table:
         )  # fmt: skip
     else:
         made = RichTable.grid(padding=(0, 3, 0, 0))
-    # what a row is called stays in one piece, so that it can be searched for
-    names = max((len(str(row[0])) for row in part.rows if row), default=0) <= LONGEST_NAME
-    for i, name in enumerate(part.columns):
-        right = name.startswith(">")
+    for name, width in zip(part.columns or [""] * len(widths), widths, strict=True):
         made.add_column(
             name.lstrip(">"),
-            justify="right" if right else "left",
-            no_wrap=right or (i == 0 and names),
+            justify="right" if name.startswith(">") else "left",
+            width=width,
             overflow="fold",
         )
     for i, row in enumerate(part.rows, 1):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 
 import pytest
 
 from onnxgrad.cli.app import COMMANDS
+from onnxgrad.cli.parser import fitted
 from tests.cli.conftest import Result
 
 Run = Callable[..., Result]
@@ -45,3 +47,15 @@ def test_no_word_of_a_help_is_cut(run: Run, monkeypatch: pytest.MonkeyPatch, col
         assert [w for w in narrow.split() if w != "\\"] == wide.split()
         too_wide = [line for line in narrow.splitlines() if len(line) > columns]
         assert columns < 60 or too_wide == []
+
+
+def test_a_message_is_wrapped_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", "30")
+    text = "onnxgrad: models/a-b.onnx: a word too wide: " + "x" * 40
+    assert fitted(text, io.StringIO()) == text
+    lines = fitted(text, Terminal()).splitlines()
+    assert lines == ["onnxgrad: models/a-b.onnx: a", "  word too wide:", "  " + "x" * 40]
