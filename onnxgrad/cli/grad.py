@@ -47,6 +47,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
         return _function(args, out, asked, target)
     if args.of is not None:
         return write_products(args, out, asked, target)
+    if args.batched or args.mode != "auto":
+        raise InputError(f"--{'batched' if args.batched else 'mode'} is for --jacobian")
     if not args.no_verify:
         require_runtime(args.provider)
     model = source(args.model)

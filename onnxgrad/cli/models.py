@@ -13,6 +13,7 @@ import onnx
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.load import MOST_BYTES, proto_of
 from onnxgrad.ir.preflight.model import check_model
+from onnxgrad.wording import perhaps
 
 STDIN = "-"
 
@@ -37,8 +38,19 @@ def expand(patterns: Iterable[str]) -> list[str]:
 
 
 def source(name: str) -> Path | bytes:
-    """What `load` reads for a command-line name; `-` is all of stdin."""
-    return _stdin() if name == STDIN else Path(name)
+    """What `load` reads for a command-line name; `-` is all of stdin. Raises InputError where there
+    is no such file.
+    """
+    return _stdin() if name == STDIN else _there(name)
+
+
+def _there(name: str) -> Path:
+    path = Path(name)
+    if not os.path.lexists(path):
+        around = path.parent.glob("*") if path.parent.is_dir() else ()
+        hint = perhaps(path.name, [other.name for other in around])
+        raise InputError(f"{name}: No such file or directory{hint}")
+    return path
 
 
 def read(name: str) -> tuple[onnx.ModelProto, Path | None]:
@@ -46,7 +58,7 @@ def read(name: str) -> tuple[onnx.ModelProto, Path | None]:
     ONNX model.
     """
     if name != STDIN:
-        return proto_of(Path(name))
+        return proto_of(_there(name))
     data = _stdin()
     try:
         proto = onnx.load_model_from_string(data)
@@ -60,7 +72,7 @@ def model_of(name: str) -> Path | onnx.ModelProto:
     """What public functions take for a command-line name: the file itself, since its weights may
     lie beside it.
     """
-    return read(name)[0] if name == STDIN else Path(name)
+    return read(name)[0] if name == STDIN else _there(name)
 
 
 def shown(name: str) -> str:

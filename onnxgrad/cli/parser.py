@@ -23,7 +23,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**options, allow_abbrev=False, formatter_class=Help)
 
     def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message} (see {self.prog} --help)")
+        more = "" if message.endswith("?)") else f" (see {self.prog} --help)"
+        raise InputError(f"{message}{more}")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """argparse's, in our words where there is too much."""
@@ -53,7 +54,9 @@ class Parser(argparse.ArgumentParser):
         known = [str(choice) for choice in action.choices]
         if action.dest != "command":
             among = f"choose from {', '.join(known)}"
-            raise argparse.ArgumentError(action, f"'{value}'{perhaps(value, known)}: {among}")
+            raise argparse.ArgumentError(
+                action, f"invalid choice: '{value}'{perhaps(value, known)}: {among}"
+            )
         said = f"unknown command '{value}'{perhaps(value, known)}"
         if value.endswith(".onnx"):
             said = f"'{value}' is no command: say first what to do, as in onnxgrad inspect {value}"

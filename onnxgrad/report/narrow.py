@@ -4,7 +4,8 @@ the longest words do not fit side by side, a block of lines for each row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from itertools import zip_longest
 
 from onnxgrad.report.parts import Part, Table, Text, line
 
@@ -16,7 +17,7 @@ def widths_of(part: Table, room: int) -> list[int] | None:
     where all fit; None where not even their longest words do.
     """
     rows: list[tuple[Text | str, ...]] = [tuple(n.lstrip(">") for n in part.columns), *part.rows]
-    columns = list(zip(*(row for row in rows if row), strict=True))
+    columns = list(zip_longest(*rows, fillvalue=""))  # a row may end early
     whole = [max(len(str(cell)) for cell in column) for column in columns]
     least = [max(_longest_word(str(cell)) for cell in column) for column in columns]
     for i, name in enumerate(part.columns):  # numbers stay in one piece
@@ -36,22 +37,20 @@ def _longest_word(text: str) -> int:
     return max(map(len, text.split()), default=0)
 
 
+def heads(part: Table, count: int) -> list[str]:
+    """The names of so many columns, as the table has them; empty where it names fewer."""
+    return [*part.columns, *[""] * (count - len(part.columns))]
+
+
 def blocks(part: Table) -> Iterator[Part]:
     """The rows one below the other: what each is called, and its other cells by column."""
     if part.title:
         yield line(part.title, "bold")
-    names = [name.lstrip(">") for name in part.columns] or [""] * max(
-        map(len, part.rows), default=0
-    )
     for row in part.rows:
-        first, *others = (cell if isinstance(cell, Text) else line(cell) for cell in row)
-        if str(first):
-            yield first
-        yield from _rest(names[1:], others)
-
-
-def _rest(names: Sequence[str], cells: Sequence[Text]) -> Iterator[Text]:
-    for name, cell in zip(names, cells, strict=False):
-        if str(cell).strip():
-            head = line(f"{name}: " if name else "", "dim", indent=2)
-            yield head + cell
+        cells = [cell if isinstance(cell, Text) else line(cell) for cell in row]
+        if cells and str(cells[0]):
+            yield cells[0]
+        for name, cell in list(zip(heads(part, len(cells)), cells, strict=False))[1:]:
+            if str(cell).strip():
+                known = f"{name.lstrip('>')}: " if name else ""
+                yield line(known, "dim", indent=2) + cell

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from onnxgrad.report.narrow import blocks, widths_of
+from onnxgrad.report.narrow import blocks, heads, widths_of
 from onnxgrad.report.parts import Part, Table, Text, clean
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _rich_table(part: Table, widths: list[int]) -> rich.table.Table:
         )  # fmt: skip
     else:
         made = RichTable.grid(padding=(0, 3, 0, 0))
-    for name, width in zip(part.columns or [""] * len(widths), widths, strict=True):
+    for name, width in zip(heads(part, len(widths)), widths, strict=True):
         made.add_column(
             name.lstrip(">"),
             justify="right" if name.startswith(">") else "left",

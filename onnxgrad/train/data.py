@@ -126,4 +126,5 @@ def read_npz(path: Path) -> dict[str, Array]:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: no .npz file that numpy reads without pickle: {error}") from None
+        why = "it is none, or it holds Python objects" if "pickle" in str(error) else error
+        raise InputError(f"{path}: not an .npz file of arrays: {why}") from None

@@ -125,7 +125,8 @@ def _loaded(stored: Stored, model: onnx.ModelProto, names: Mapping[str, str]) ->
     try:
         loaded = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"cannot read {path}: {' '.join(str(error).split())}") from error
+        why = (isinstance(error, OSError) and error.strerror) or " ".join(str(error).split())
+        raise InputError(f"cannot read {path}: {why}") from error
     if not isinstance(loaded, np.ndarray):
         with loaded:
             return {name: loaded[name] for name in loaded.files}

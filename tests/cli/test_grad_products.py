@@ -71,7 +71,7 @@ def test_a_wrong_rule_is_not_written(run: Run, given: tuple[Path, Path], tmp_pat
         (["--hvp", "--mode", "forward"], "--mode is for --jacobian"),
         (["--jvp", "--ste"], "--ste says nothing of --jvp"),
         (["--hvp", "--checkpoint", "auto"], "--checkpoint says nothing of --hvp"),
-        (["--jacobian", "--adjoint", "input"], "--seed says nothing of --jacobian"),
+        (["--jacobian", "--adjoint", "input"], "--adjoint says nothing of --jacobian"),
         (["--jvp", "--hvp"], "not allowed with argument"),
         (["--jvp", "--target", "y", "--allow-empty", "q"], "--allow-empty q: no derivative by it"),
     ],

@@ -10,8 +10,10 @@ import pytest
 from onnxgrad.cli.app import COMMANDS
 from onnxgrad.cli.parser import fitted
 from tests.cli.conftest import Result
+from tests.helpers import ROOT
 
 Run = Callable[..., Result]
+MODELS = ROOT / "models" / "training"
 
 
 @pytest.mark.parametrize(
@@ -26,12 +28,17 @@ Run = Callable[..., Result]
         (["grad", "a", "--ouput=b"], "unknown option --ouput (did you mean '--output'?)"),
         (["grad", "a", "--out", "b"], "unknown option --out (did you mean '--output'?)"),
         (["grad", "a", "-output", "b"], "unknown option -output (did you mean '--output'?)"),
-        (["optimize", "a", "--preset", "defualt"], "'defualt' (did you mean 'default'?): choose"),
+        (
+            ["optimize", "a", "--preset", "defualt"],
+            "invalid choice: 'defualt' (did you mean 'default'?): choose",
+        ),
         (["passes", "fold_constant"], "did you mean 'fold-constant'?"),
         (["ops", "matmul"], "did you mean 'MatMul'?"),
+        (["inspect", MODELS / "mpl.onnx"], "No such file or directory (did you mean 'mlp.onnx'?)"),
+        (["grad", MODELS / "mlp.onnx", "-o", "x", "--batched"], "--batched is for --jacobian"),
     ],
 )
-def test_bad_words(run: Run, words: list[str], says: str) -> None:
+def test_bad_words(run: Run, words: list[object], says: str) -> None:
     done = run(*words)
     assert done.code == 2 and len(done.lines) == 1 and done.out == "" and says in done.err
 

@@ -39,6 +39,17 @@ def test_rows_stand_one_below_the_other_where_columns_do_not_fit() -> None:
     assert lines[3:5] == ["b", "  error: 12,345"]
 
 
+@pytest.mark.parametrize("width", [10, 160])
+def test_a_row_may_end_early(width: int) -> None:
+    made = rows()
+    made.add_row("and 5 more")
+    made.add_row()
+    assert "more" in printed(made, width)
+    grid = Table()
+    grid.add_row("python", "3.11")
+    assert printed(grid, width).split() == ["python", "3.11"]
+
+
 def test_widths() -> None:
     whole = [22, 7, 25]
     assert widths_of(rows(), 160) == whole

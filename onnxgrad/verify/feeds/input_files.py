@@ -68,7 +68,8 @@ def _numpy(path: Path, named: str | None, model: onnx.ModelProto) -> dict[str, V
     try:
         loaded = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"cannot read {path}: {' '.join(str(error).split())}") from error
+        why = (isinstance(error, OSError) and error.strerror) or " ".join(str(error).split())
+        raise InputError(f"cannot read {path}: {why}") from error
     if isinstance(loaded, np.ndarray):
         return {named or _only_input(path, model): loaded}
     with loaded:

@@ -51,7 +51,7 @@ class Command:
             asked, fails = replace(self, status=code), fails and code in statuses
         if fails:
             return asked
-        last = " ".join(said.split()[-40:])
+        last = " ".join(said.split()[-40:]) if code else ""  # what went well need not be told
         ended = f"took longer than {self.timeout:g} s" if code is None else f"ends with {code}"
         raise InputError(
             f"{name}: the check does not fail on it, so there is nothing to reduce: it {ended}"
