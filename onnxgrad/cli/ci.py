@@ -44,6 +44,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     )
     if report.updated:
         locks.write(plan.lock_path, _lock_of(plan, outcomes))
+    for name in () if args.update else report.gone:
+        out.complain(f"{name}: gone since {report.lock}: run `onnxgrad ci --update`")
     out.json(report.to_dict())
     write_outputs(args, report, out)
     out.show(*report.parts(out.verbose))

@@ -144,6 +144,8 @@ def test_a_model_that_is_gone_alone(folder: Path, run: Run) -> None:
     (folder / "models" / "small.onnx").unlink()
     result = run("ci")
     assert result.code == 1 and "models/small.onnx: gone since onnxgrad.lock.json" in result.out
+    quiet = run("ci", "-q")
+    assert (quiet.code, quiet.out) == (1, "") and "models/small.onnx: gone since" in quiet.err
 
 
 def test_bounds_by_the_lock(folder: Path, run: Run) -> None:
