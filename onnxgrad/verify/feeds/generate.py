@@ -259,6 +259,19 @@ def _count(slot: Slot, shape: list[int], rng: np.random.Generator) -> np.ndarray
     return np.full(shape, 1 if not slot.uses.bounded else max(slot.low, min(1, slot.high)))
 
 
+def _text(uses: Uses, shape: list[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    """Words that the model knows, about one in four that it does not; sentences of three."""
+    known = sorted(set(uses.words)) or _WORDS
+
+    def word() -> str:
+        return str(rng.choice(known if rng.random() < 0.75 else _WORDS))
+
+    made = np.empty(shape, object)
+    for at in np.ndindex(*shape):
+        made[at] = " ".join(word() for _ in range(3)) if uses.sentences else word()
+    return made
+
+
 def _real(slot: Slot, shape: list[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
     if slot.low > -math.inf and slot.high < math.inf:
         return rng.uniform(slot.low, slot.high, shape)
@@ -266,7 +279,7 @@ def _real(slot: Slot, shape: list[int], rng: np.random.Generator) -> np.ndarray[
 
 
 _DRAWN: dict[str, Callable[[Slot, list[int], np.random.Generator], Any]] = {
-    "text": lambda slot, shape, rng: np.asarray(rng.choice(_WORDS, shape), object),
+    "text": lambda slot, shape, rng: _text(slot.uses, shape, rng),
     "complex": lambda slot, shape, rng: (
         rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
     ),

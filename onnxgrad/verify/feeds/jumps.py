@@ -14,10 +14,11 @@ from onnx import ModelProto
 from onnxgrad.ir.nodes import every_node
 
 _JUMPS = {
-    "And", "ArgMax", "ArgMin", "Ceil", "Clip", "Compress", "Equal", "Floor", "Greater",
+    "And", "ArgMax", "ArgMin", "Binarizer", "Ceil", "Clip", "Compress", "Equal", "Floor", "Greater",
     "GreaterOrEqual", "HardSigmoid", "Hardmax", "If", "IsInf", "IsNaN", "Less", "LessOrEqual",
     "Loop", "Max", "Min", "Mod", "NonMaxSuppression", "NonZero", "Not", "Or", "QuantizeLinear",
-    "Round", "Sign", "ThresholdedRelu", "TopK", "Unique", "Where", "Xor",
+    "Round", "Sign", "ThresholdedRelu", "TopK",
+    "TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor", "Unique", "Where", "Xor",
 }  # fmt: skip
 _NODES = 128
 _WEIGHTS = 1 << 17

@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 
 from onnxgrad.verify.feeds.data_flow import DataFlow, Key
+from onnxgrad.verify.feeds.ml_uses import branches, known_words
 
 # operators that move the elements of these operands without changing them (None: of every operand)
 _MOVERS: dict[str, tuple[int, ...] | None] = {
@@ -29,7 +30,8 @@ _MOVERS: dict[str, tuple[int, ...] | None] = {
     "Round": (0,), "DepthToSpace": (0,), "SpaceToDepth": (0,), "ReverseSequence": (0,),
     "SequenceAt": (0,), "SplitToSequence": (0,), "Relu": (0,), "ConcatFromSequence": (0,),
     "ReduceMax": (0,), "ReduceMin": (0,), "ArgMax": (), "MemcpyToHost": (0,),
-    "MemcpyFromHost": (0,),
+    "MemcpyFromHost": (0,), "StringNormalizer": (0,), "StringSplit": (0,), "Tokenizer": (0,),
+    "ArrayFeatureExtractor": (0,),
 }  # fmt: skip
 # (operator, operand) -> the interval that keeps the result real and finite
 _DOMAINS: dict[tuple[str, int], tuple[float, float]] = {
@@ -61,6 +63,8 @@ class Uses:
     equal_to: list[float] = field(default_factory=list)
     # values at which a comparison with a constant tips
     thresholds: list[float] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)  # of a text, that a consumer tells apart
+    sentences: bool = False  # a text that is taken apart into words
 
     def within(self, low: float, high: float, scale: float = 1.0, offset: float = 0.0) -> None:
         """low <= scale * x + offset <= high."""
@@ -100,6 +104,7 @@ def uses_of(flow: DataFlow, name: str) -> Uses:
         todo.extend((formal, scale, offset) for formal in flow.formals.get(key, ()))
         for node, index, scope in flow.consumers.get(key, ()):
             _limit(flow, uses, node, index, scope, scale, offset)
+            _learn(uses, node, scale, offset)
             todo.extend(_onward(flow, node, index, scope, scale, offset))
     return uses
 
@@ -127,6 +132,16 @@ def _onward(
                 (scale if index == 0 else -scale),
                 (offset - other if index == 0 else other - offset),
             )
+
+
+def _learn(uses: Uses, node: onnx.NodeProto, scale: float, offset: float) -> None:
+    """The words and the branches that an operator of ai.onnx.ml was trained to."""
+    uses.words += known_words(node)
+    uses.sentences |= node.op_type in ("Tokenizer", "StringSplit")
+    if scale != 0 and (tips := [(v - offset) / scale for v in branches(node)]):
+        uses.thresholds += tips
+        gap = (max(tips) - min(tips)) / 4 or 1.0
+        uses.within(min(tips) - gap, max(tips) + gap)
 
 
 def _limit(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from onnxgrad.verify.feeds.data_flow import DataFlow
+from onnxgrad.verify.feeds.generate import feeds_for
 from onnxgrad.verify.feeds.value_bounds import Uses, uses_of
+from onnxgrad.verify.running.run import run
 from tests.helpers import parse
 
 # the table has 5 rows: an index is from 0 to 4 where Gather reads it
@@ -78,3 +81,38 @@ def test_a_length_is_no_more_than_the_axis_of_time(node: str, longest: int) -> N
         "n",
     )
     assert (found.low, found.high) == (0, longest)
+
+
+ML = '<ir_version: 8, opset_import: ["": 18, "ai.onnx.ml": 1, "com.microsoft": 1]>'
+
+
+def test_words_that_an_encoder_knows() -> None:
+    model = parse(f"""{ML} g (string[40,2] x) => (float[40,1,3] y) {{
+        i = Constant <value_ints = [1]> ()  c = Gather <axis = 1> (x, i)
+        y = ai.onnx.ml.OneHotEncoder <cats_strings = ["red", "green", "blue"]> (c) }}""")
+    assert uses_of(DataFlow(model), "x").words == ["red", "green", "blue"]
+    drawn = feeds_for(model, seed=0)["x"]
+    known = np.isin(drawn, ["red", "green", "blue"])
+    assert 0.5 < known.mean() < 1, "some are not known"
+
+
+def test_sentences_of_the_words_that_are_counted() -> None:
+    model = parse(f"""{ML} g (string[20] x) => (float[20,2] y) {{
+        w = com.microsoft.Tokenizer <mark = 0, mincharnum = 1, pad_value = "#", separators = [" "]> (x)
+        y = TfIdfVectorizer <max_gram_length = 1, max_skip_count = 0, min_gram_length = 1, mode = "TF",
+            ngram_counts = [0], ngram_indexes = [0, 1], pool_strings = ["cat", "dog"]> (w) }}""")
+    drawn = feeds_for(model, seed=0)["x"]
+    assert all(len(text.split(" ")) >= 3 for text in drawn)
+    assert any("cat" in text and "dog" in text for text in drawn)
+
+
+def test_numbers_at_which_trees_branch() -> None:
+    model = parse(f"""{ML} g (float[400,2] x) => (float[400,1] y) {{ y = ai.onnx.ml.TreeEnsembleRegressor <n_targets = 1,
+        nodes_falsenodeids = [4, 3, 0, 0, 0], nodes_featureids = [0, 1, 0, 0, 0],
+        nodes_modes = ["BRANCH_LEQ", "BRANCH_LEQ", "LEAF", "LEAF", "LEAF"], nodes_nodeids = [0, 1, 2, 3, 4],
+        nodes_treeids = [0, 0, 0, 0, 0], nodes_truenodeids = [1, 2, 0, 0, 0],
+        nodes_values = [40.0, 60.0, 0.0, 0.0, 0.0], target_ids = [0, 0, 0], target_nodeids = [2, 3, 4],
+        target_treeids = [0, 0, 0], target_weights = [1.0, 2.0, 3.0]> (x) }}""")
+    found = uses_of(DataFlow(model), "x")
+    assert (found.low, found.high, found.thresholds) == (35, 65, [40, 60])
+    assert len(np.unique(run(model, feeds_for(model, seed=0))["y"])) == 3, "every leaf is reached"
