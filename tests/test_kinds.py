@@ -202,6 +202,32 @@ def test_what_is_no_model(function: str) -> None:
         assert len(str(error.value)) < 300 and "\n" not in str(error.value)
 
 
+# what else takes a model
+OTHERS: dict[str, Callable[[Any], Any]] = {
+    "weights": onnxgrad.weights,
+    "hessian_vector_product": lambda m: onnxgrad.hessian_vector_product(m, "x", "y[0,0]"),
+    "jacobian": lambda m: onnxgrad.jacobian(m, "w", "y[0,0]"),
+    "convert_opset": lambda m: onnxgrad.convert_opset(m, 21),
+    "extract": lambda m: onnxgrad.extract(m, ["x"], ["t"]),
+    "fix_dims": lambda m: onnxgrad.fix_dims(m, {"N": 2}),
+    "float16": lambda m: onnxgrad.float16(m, rtol=0.1),
+    "set_metadata": lambda m: onnxgrad.set_metadata(m, {"by": "hand"}),
+    "to_graphsurgeon": onnxgrad.to_graphsurgeon,
+    "training_step": lambda m: onnxgrad.training_step(m, "mse", "sgd", "w"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:no requested value reaches")  # a second derivative of Relu
+@pytest.mark.parametrize("function", OTHERS)
+def test_torchs_program_goes_in_everywhere(function: str) -> None:
+    assert OTHERS[function](ONNXProgram(parse(TEXT))) is not None
+
+
+def test_to_proto_takes_what_was_loaded() -> None:
+    with pytest.raises(InputError, match="not a ONNXProgram: load it first"):
+        onnxgrad.to_proto(ONNXProgram(parse(TEXT)))  # type: ignore[arg-type]
+
+
 def test_an_onnxscript_function_that_gives_no_model() -> None:
     class Untyped(OnnxFunction):
         def to_model_proto(self) -> onnx.ModelProto:

@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 import onnxgrad
-from tests.test_kinds import TRANSFORMS
+from tests.test_kinds import OTHERS, TRANSFORMS
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
@@ -54,7 +54,7 @@ def test_kind(models: dict[str, Any], kind: str) -> None:
         else:
             found = function(given)
         assert type(found) is onnx.ModelProto, name
-    assert onnxgrad.verify(given, given).ok and onnxgrad.check_gradient(given, wrt).ok
+    assert onnxgrad.verify(given, given).ok and onnxgrad.check_gradient(given, wrt, seed=1).ok
 
 
 def test_a_function_that_needs_an_attribute() -> None:
@@ -62,3 +62,27 @@ def test_a_function_that_needs_an_attribute() -> None:
         onnxgrad.InputError, match="the onnxscript function 'leaky' gives no model: ValueError"
     ):
         onnxgrad.load(leaky)
+
+
+class Layer(torch.nn.Module):  # type: ignore[misc,name-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.randn(2, 2))
+
+    def forward(self, x: Any) -> Any:
+        return torch.relu(x @ self.w)
+
+
+@pytest.mark.parametrize(
+    "function", [name for name in OTHERS if name not in ("extract", "fix_dims")]
+)
+def test_everything_takes_a_program(function: str) -> None:
+    exported = torch.onnx.export(
+        Layer(),
+        (torch.randn(3, 2),),
+        dynamo=True,
+        verbose=False,
+        input_names=["x"],
+        output_names=["y"],
+    )
+    assert OTHERS[function](exported) is not None

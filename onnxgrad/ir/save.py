@@ -28,8 +28,13 @@ from onnxgrad.ir.var import Var, names_of
 def to_proto(program: Program, *, weights: bool = False) -> ModelProto:
     """The ModelProto of a program; what nothing changed is as it was read, field for field.
 
-    With `weights`, external data is loaded into it; over 2 GB that is an InputError.
+    With `weights`, external data is loaded into it; over 2 GB that is an InputError, as is a model
+    of another kind.
     """
+    if not isinstance(program, Program):
+        raise InputError(
+            f"to_proto takes what onnxgrad.load gave, not a {type(program).__name__}: load it first"
+        )
     model = ModelProto()
     source = program.proto
     if not (program.main.changed or _header_changed(program)):
