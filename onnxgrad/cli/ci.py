@@ -9,6 +9,7 @@ import os
 import time
 from pathlib import Path
 
+from onnxgrad.cli.ci_dask import each_on
 from onnxgrad.cli.ci_outputs import check_outputs, write_outputs
 from onnxgrad.cli.ci_workers import each
 from onnxgrad.cli.options import require_runtime
@@ -56,6 +57,8 @@ def _plan(args: argparse.Namespace, out: Output) -> Plan:
     """What is to be done; InputError for whatever can be refused before it."""
     if args.jobs < 1:
         raise InputError("--jobs: at least 1 is wanted")
+    if args.dask is not None and args.jobs > 1:
+        raise InputError("--jobs says nothing of --dask: the cluster has its workers")
     recipe = find(args.config)
     if recipe is None:
         raise InputError(
@@ -98,7 +101,8 @@ def _outcomes(plan: Plan, args: argparse.Namespace, out: Output) -> list[ModelOu
     --keep-going.
     """
     found: dict[int, ModelOutcome] = {}
-    working = each(plan.jobs, args.jobs)
+    asked = args.dask is not None
+    working = each_on(args.dask, plan.jobs) if asked else each(plan.jobs, args.jobs)
     with out.progress("ci", len(plan.jobs)) as advance:
         advance(plan.jobs[0].name, 0)
         try:

@@ -27,6 +27,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--jobs", type=natural, default=1, metavar="N", help="models at once (default: 1)"
     )
     parser.add_argument(
+        "--dask", metavar="ADDRESS",
+        help="hand the models to the workers of the Dask cluster whose scheduler is there "
+             "(tcp://HOST:8786); they read and write the same files under the same names",
+    )  # fmt: skip
+    parser.add_argument(
         "--keep-going", action="store_true", help="look at all models, also after one that fails"
     )
     add_custom_ops(parser)

@@ -1,0 +1,152 @@
+"""The same work on the workers of a Dask cluster: `onnxgrad ci --dask ADDRESS`.
+
+Workers read the models and write the results themselves, so they see the same files under the same
+names as we do, and have the same versions as we have. A worker process does one model at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import platform
+import threading
+import uuid
+from collections.abc import Generator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onnxgrad.cli.ci_workers import ATTEMPTS, died, work_aside
+from onnxgrad.errors import InputError, InternalError
+from onnxgrad.pipeline.ci.outcome import ModelOutcome
+from onnxgrad.pipeline.ci.work import Job
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+# what the bytes of a result depend on
+_PACKAGES = ("onnxgrad", "onnx", "onnxruntime", "numpy")
+_CONNECTING = 20.0  # seconds
+_one = threading.Lock()
+
+
+def each_on(address: str, jobs: Sequence[Job]) -> Generator[tuple[int, ModelOutcome], None, None]:
+    """The outcome of every job with its index, as they come, from the cluster at `address`. Whoever
+    closes the iterator takes back what has not begun; what runs writes its result whole or not at
+    all.
+
+    Raises InputError where there is no such cluster, or where its workers are not as we are.
+    """
+    client = _connected(address)
+    try:
+        _check_workers(client, jobs)
+        yield from _outcomes(client, jobs)
+    finally:
+        client.close()
+
+
+def _connected(address: str) -> Client:
+    try:
+        from distributed import Client
+    except ImportError:
+        raise InputError("--dask needs Dask: pip install 'onnxgrad[dask]'") from None
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    try:
+        return Client(address, timeout=_CONNECTING, set_as_default=False)
+    except (OSError, ValueError, TimeoutError) as error:
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"--dask {address}: no scheduler answers: {why}") from error
+
+
+def _check_workers(client: Client, jobs: Sequence[Job]) -> None:
+    ours = _versions()
+    models = [job.path for job in jobs]
+    strange = client.run(_unlike, ours, models)
+    if not strange:
+        raise InputError("--dask: the cluster has no workers: start some (`dask worker ADDRESS`)")
+    for worker, why in sorted(strange.items()):
+        if why:
+            raise InputError(f"--dask: the worker {worker} {why}")
+
+
+def _versions() -> dict[str, str]:
+    found = {"Python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "none"
+    return found
+
+
+def _unlike(wanted: dict[str, str], models: list[str]) -> str:
+    """In what this process is not like the one that asks: a result would have other bytes, or
+    there would be none.
+    """
+    for name, here in _versions().items():
+        if here != wanted[name]:
+            return f"has {name} {here}, here is {wanted[name]}: install the same"
+    missing = next((path for path in models if not Path(path).is_file()), None)
+    return "" if missing is None else f"does not see {missing}: workers read the files we read"
+
+
+def _outcomes(
+    client: Client, jobs: Sequence[Job]
+) -> Generator[tuple[int, ModelOutcome], None, None]:
+    from distributed import as_completed
+    from distributed.scheduler import KilledWorker
+
+    run = uuid.uuid4().hex
+    names = [f"onnxgrad-ci-{run}-{index}" for index in range(len(jobs))]
+    for name in names:
+        _variable(name, client).set(0)
+    futures: dict[Any, int] = {
+        client.submit(_attempt, job, name, key=name, pure=False): index
+        for index, (job, name) in enumerate(zip(jobs, names, strict=True))
+    }
+    try:
+        for future in as_completed(list(futures), loop=client.loop):
+            index = futures[future]
+            error = future.exception()
+            if error is None:
+                yield index, future.result()
+            elif isinstance(error, KilledWorker):  # the scheduler allows fewer deaths than we do
+                yield index, died(jobs[index], _DIED)
+            else:
+                yield index, _broken(jobs[index], error)
+    finally:
+        client.cancel(list(futures))
+        for name in names:
+            _variable(name, client).delete()
+
+
+_DIED = "died with its Dask worker"
+
+
+def _broken(job: Job, error: BaseException) -> ModelOutcome:
+    outcome = ModelOutcome(job.name)
+    why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    outcome.fail("error", InternalError.exit_code, f"Dask could not have it done: {why}")
+    return outcome
+
+
+def _attempt(job: Job, name: str) -> ModelOutcome:
+    """`work` on a worker, unless it has killed its workers before: Dask gives the job of a dead
+    worker to another one more often than we want.
+    """
+    from distributed import get_client
+
+    with _one:
+        begun = _variable(name, get_client())
+        count = int(begun.get())
+        if count >= ATTEMPTS:
+            return died(job, _DIED)
+        begun.set(count + 1)
+        return work_aside(job)
+
+
+def _variable(name: str, client: Client) -> Any:
+    """A value that the cluster holds: how often the job of that name was begun."""
+    import distributed
+
+    variable: Any = distributed.Variable
+    return variable(name, client=client)
