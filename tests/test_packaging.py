@@ -76,17 +76,14 @@ def test_base_dependencies_bring_no_onnxruntime(pyproject: dict[str, Any]) -> No
 
 def test_extras(pyproject: dict[str, Any]) -> None:
     extras = pyproject["project"]["optional-dependencies"]
-    assert set(extras) == {"cpu", "gpu", "train", "plot", "mpi", "test", "dev", "docs", "peers"}
+    others = {"train", "plot", "mpi", "dask", "test", "dev", "docs", "peers"}
+    assert set(extras) == {"cpu", "gpu"} | others
     assert {name_of(r) for r in extras["cpu"]} == {"onnxruntime"}
     assert {name_of(r) for r in extras["gpu"]} == {"onnxruntime-gpu"} and all(
         "[cuda,cudnn]" in r for r in extras["gpu"]
     )
     # Both wheels write the same files, so an extra that can be combined with `gpu` must not bring the other one.
-    assert "onnxruntime" not in {
-        name_of(r)
-        for extra in ("train", "plot", "mpi", "test", "dev", "docs", "peers")
-        for r in extras[extra]
-    }
+    assert "onnxruntime" not in {name_of(r) for extra in others for r in extras[extra]}
 
 
 def test_every_requirement_has_a_floor_that_can_be_tested(pyproject: dict[str, Any]) -> None:
