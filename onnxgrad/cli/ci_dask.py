@@ -15,10 +15,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onnxgrad.cli.ci_workers import ATTEMPTS, died, work_aside
+from onnxgrad.cli.ci_workers import ATTEMPTS, died
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.pipeline.ci.outcome import ModelOutcome
-from onnxgrad.pipeline.ci.work import Job
+from onnxgrad.pipeline.ci.work import Job, work
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -141,7 +141,7 @@ def _attempt(job: Job, name: str) -> ModelOutcome:
         if count >= ATTEMPTS:
             return died(job, _DIED)
         begun.set(count + 1)
-        return work_aside(job)
+        return work(job)
 
 
 def _variable(name: str, client: Client) -> Any:
