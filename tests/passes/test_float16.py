@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -101,7 +103,9 @@ def test_the_whole_suite() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(MODELS_DIR.glob("**/*.onnx")), ids=lambda p: p.stem)
-def test_real_models(path: object) -> None:
-    done = optimize_program(str(path), Pipeline((Float16(),)), proof={"metric": ["worst=0.02"]})
+def test_real_models(path: Path) -> None:
+    done = optimize_program(path, Pipeline((Float16(),)), proof={"metric": ["worst=0.02"]})
     assert done.report is not None and done.report.ok
-    assert len(to_proto(done.program).SerializeToString()) < path.stat().st_size  # type: ignore[attr-defined]
+    before, after = onnx.load(path).graph.initializer, to_proto(done.program).graph.initializer
+    # of a few weights the Casts between may take more
+    assert sum(t.ByteSize() for t in after) < 0.9 * sum(t.ByteSize() for t in before)
