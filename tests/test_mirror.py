@@ -45,6 +45,7 @@ HOMES: dict[str, dict[str, str]] = {
         "ir/bodies": "grad/test_bodies", "ir/reader": "ir/test_load", "ir/fault": "cli/test_bad_input",
         "ir/weights": "ir/test_save",
         "report/model_comparison": "report/test_diff",
+        "report/html/plots": "report/html/test_optimized",
         "rewrite/interchangeable": "rewrite/test_context_forms",
         "pipeline/tuning/groups": "pipeline/tuning/test_choices",
         "rewrite/captures": "rewrite/test_match", "rewrite/pattern": "rewrite/test_match",

@@ -1,4 +1,4 @@
-"""What `onnxgrad ci` writes for machines and pages: JUnit, Markdown, annotations."""
+"""What `onnxgrad ci` writes for machines and pages: JUnit, Markdown, a page, annotations."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from onnxgrad.report.ci_junit import junit
 _FILES: dict[str, Callable[[CiReport], str]] = {
     "junit": junit,
     "markdown": lambda report: f"{report.to_markdown()}\n",
+    "html": CiReport.to_html,
 }
 
 

@@ -7,7 +7,7 @@ from importlib import import_module
 
 from onnxgrad import surface  # noqa: F401  # every rule and pass is there before a plugin runs
 from onnxgrad.cli.output import Output
-from onnxgrad.cli.targets import check_json
+from onnxgrad.cli.targets import check_reports
 from onnxgrad.pipeline.own_laws import run_plugins
 from onnxgrad.verify.blame import blamed
 from onnxgrad.verify.running.libraries import custom_ops
@@ -17,7 +17,7 @@ __all__ = ["blamed", "carry_out"]
 
 def carry_out(args: argparse.Namespace) -> int:
     """Run the command that `args` name, with the user's plugins; its exit code."""
-    check_json(args)
+    check_reports(args)
     for library in getattr(args, "custom_ops", ()):
         custom_ops(library)
     args.own_passes = run_plugins(args.plugin)

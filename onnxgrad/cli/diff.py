@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from onnxgrad.cli.html_options import write_html
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import STDIN, model_of
 from onnxgrad.cli.output import Output
@@ -17,6 +18,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         raise InputError("both models cannot come from stdin")
     with within_limits(args):
         found = diff(model_of(args.a), model_of(args.b))
+        write_html(args, found.to_html, out)
     out.json({"a": args.a, "b": args.b, **found.to_dict()})
     out.show(*found.parts(out.verbose))
     return 0 if found.same else 1

@@ -10,6 +10,7 @@ from typing import Any
 
 from onnxgrad.cli.grad_products import write_products
 from onnxgrad.cli.gradient_options import gradient_options, spread
+from onnxgrad.cli.html_options import write_html
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import STDIN, named, shown, source
 from onnxgrad.cli.options import (
@@ -41,6 +42,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
         "ste": args.ste,
     }
     target = target_of(args.output, files_read(args))
+    if args.html is not None and (args.mark or args.function is not None or args.of is not None):
+        raise InputError("--html shows a gradient graph: this writes another kind of model")
     if args.mark:
         return _mark(args, out, asked, target)
     if args.function is not None:
@@ -56,10 +59,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     try:
         started = time.perf_counter()
         with within_limits(args):
-            with warnings.catch_warnings():
-                # what it warns of is among the notes, which are printed
-                warnings.simplefilter("ignore")
-                found = differentiate(load(model), **asked)
+            found = _quietly(model, asked)
             seconds = time.perf_counter() - started
             # an estimate has no differences to agree with
             report = None if args.no_verify or args.ste else _prove(args, found, asked, out)
@@ -70,11 +70,30 @@ def run(args: argparse.Namespace, out: Output) -> int:
         raise named(error, args.model) from error
     before = nodes(load(model)) if isinstance(model, Path) else 0
     made = GradientMade(found, before, seconds, report)
+    write_html(args, lambda: _page(args, made, model, asked), out)
     out.show(heading(shown(args.model)), *made.parts(out.verbose))
     out.json({"model": args.model, "output": args.output, **made.to_dict()})
     if not proved:
         raise NotProved(f"{args.model}: {report}; nothing was written")
     return 0
+
+
+def _quietly(model: Path | bytes, asked: dict[str, Any]) -> Gradient:
+    with warnings.catch_warnings():
+        # what it warns of is among the notes, which are printed
+        warnings.simplefilter("ignore")
+        return differentiate(load(model), **asked)
+
+
+def _page(
+    args: argparse.Namespace, made: GradientMade, model: Path | bytes, asked: dict[str, Any]
+) -> str:
+    """With checkpoints also the memory that the gradient would take without them."""
+    with within_limits(args):
+        plain = None
+        if asked["checkpoint"] is not None:
+            plain = _quietly(model, {**asked, "checkpoint": None})
+        return made.to_html(shown(args.model), plain, running_options(args).get("dims"))
 
 
 def _mark(args: argparse.Namespace, out: Output, asked: dict[str, Any], target: Path | None) -> int:

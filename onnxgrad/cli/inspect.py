@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
+from onnxgrad.cli.html_options import write_html
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import named, shown, source
 from onnxgrad.cli.options import size_of
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import OnnxgradError
-from onnxgrad.ir.load import load
+from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.text import program_text
 from onnxgrad.report.summary import Summary, inspect
 from onnxgrad.report.weights import Weights, weights
@@ -20,11 +21,13 @@ def run(args: argparse.Namespace, out: Output) -> int:
     """Always 0: a model that cannot be read is an error."""
     try:
         with within_limits(args):
-            text = program_text(load(source(args.model))) if args.text else ""
+            model = source(args.model)
+            text = program_text(load(model)) if args.text else ""
             found: Summary | Weights | None = None
             if not args.text:
-                model, dims = source(args.model), dict(size_of(text) for text in args.dim)
+                dims = dict(size_of(text) for text in args.dim)
                 found = weights(model) if args.weights else inspect(model, dims=dims)
+            write_html(args, lambda: _page(model, shown(args.model), args.dim), out)
     except OnnxgradError as error:
         raise named(error, args.model) from error
     if found is None:
@@ -34,3 +37,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     out.json({**found.to_dict(), "model": args.model})
     out.show(*replace(found, model=shown(args.model)).parts(out.verbose))
     return 0
+
+
+def _page(model: ModelLike, title: str, dims: list[str]) -> str:
+    found = inspect(model, dims=dict(size_of(text) for text in dims))
+    return replace(found, model=title).to_html()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from onnx import ModelProto
 
+from onnxgrad.cli.html_options import write_html
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import STDIN, expand, named, shown, source
 from onnxgrad.cli.options import proof_options, require_runtime, size_of
@@ -32,6 +33,8 @@ from onnxgrad.pipeline.instruments import PrintAfter, leave_out
 from onnxgrad.pipeline.optimize import Optimized, RewriteRefuted, optimize_program
 from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.pipeline.recipe import Recipe, find
+from onnxgrad.report.html.optimized import optimized
+from onnxgrad.report.html.page import page
 from onnxgrad.report.optimized import Clock, Outcome, summary
 from onnxgrad.report.tuning import Tuning
 
@@ -65,12 +68,18 @@ def run(args: argparse.Namespace, out: Output) -> int:
         if len(models) > 1 and outcome.error is not None:
             out.complain(str(outcome.error))
     code = max(o.exit_code for o in outcomes)
+    write_html(args, functools.partial(_page, outcomes), out)
     out.json({"models": [o.to_dict() for o in outcomes], "exit_code": code})
     if len(models) > 1:
         out.show(summary(outcomes))
     elif outcomes[0].error is not None:
         raise outcomes[0].error
     return code
+
+
+def _page(outcomes: list[Outcome]) -> str:
+    title = outcomes[0].title if len(outcomes) == 1 else f"{len(outcomes)} models"
+    return page(title, [optimized(o) for o in outcomes])
 
 
 def _complain(

@@ -8,7 +8,7 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from onnxgrad.cli.models import STDIN
@@ -47,26 +47,36 @@ def write_model(program: Program, target: Path | None) -> None:
     stdout.flush()
 
 
-def check_json(args: argparse.Namespace) -> None:
-    """Raise InputError, before long work, when --json names no place for a file, or one that the
-    command uses.
+def check_reports(args: argparse.Namespace) -> None:
+    """Raise InputError, before long work, when --json or --html names no place for a file, or one
+    that the command uses.
     """
-    if args.json in (None, STDIN):
-        return
-    if not args.json:
-        raise InputError("--json: the name of the file is empty")
-    path, output = Path(args.json), getattr(args, "output", None)
+    page: str | None = getattr(args, "html", None)
+    if args.json not in (None, STDIN):
+        _check_report(
+            "--json", args.json, {"-o writes the model": getattr(args, "output", None)}, args
+        )
+    if page is not None:
+        taken = {"-o writes the model": getattr(args, "output", None), "--json writes": args.json}
+        _check_report("--html", page, taken, args)
+
+
+def _check_report(
+    option: str, name: str, taken: Mapping[str, str | None], args: argparse.Namespace
+) -> None:
+    if not name:
+        raise InputError(f"{option}: the name of the file is empty")
+    path = Path(name)
     try:
         check_output(path, files_read(args))
-        if (
-            output
-            and output != STDIN
-            and os.path.realpath(output) == os.path.realpath(path)
-            and not is_stream(path)
-        ):
-            raise InputError(f"{path}: is where -o writes the model")
+        for what, other in taken.items():
+            same = other not in (None, "", STDIN) and os.path.realpath(other) == os.path.realpath(
+                path
+            )
+            if same and not is_stream(path):
+                raise InputError(f"{path}: is where {what}")
     except InputError as error:
-        raise InputError(f"--json {error}") from error
+        raise InputError(f"{option} {error}") from error
 
 
 def files_read(args: argparse.Namespace) -> list[str]:

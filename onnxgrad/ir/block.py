@@ -17,6 +17,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.by_operator import Index
 from onnxgrad.ir.check import check_block
 from onnxgrad.ir.names import blocks_returning, return_instead
+from onnxgrad.ir.notebook import text_html
 from onnxgrad.ir.text import block_text
 from onnxgrad.ir.topological_order import is_ordered, topological_order
 from onnxgrad.ir.types import TensorType, Type
@@ -328,6 +329,9 @@ class BindingBlock:
 
     def __str__(self) -> str:
         return block_text(self)
+
+    def _repr_html_(self) -> str:
+        return text_html(block_text(self))
 
 
 def _drop_use(var: Var, user: Binding) -> None:

@@ -12,6 +12,7 @@ from onnx import ModelProto, TensorProto
 from onnxgrad.ir import domains
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.names import Names
+from onnxgrad.ir.notebook import program_html
 from onnxgrad.ir.tensor_data import elements
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.weights import internalize
@@ -65,6 +66,9 @@ class Program:
             found.append(block)
             work.extend(nested for b in block.bindings for nested in b.blocks.values())
         return found
+
+    def _repr_html_(self) -> str:
+        return program_html(self)
 
     def array(self, tensor: TensorProto) -> Array:
         """The elements of a tensor; external data is read from the model's folder now and not kept.

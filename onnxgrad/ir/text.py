@@ -48,10 +48,16 @@ def binding_text(binding: Binding, attributes: bool = True) -> str:
     """One binding on one line: results with types, operator, operands, attributes."""
     results = ", ".join("_" if v is None else _typed(v) for v in binding.outputs)
     operands = ["_" if v is None else v.name for v in binding.inputs]
-    attrs = [f"{k}={_value(v)}" for k, v in sorted(binding.attrs.items()) if attributes]
+    attrs = attribute_texts(binding) if attributes else []
     nested = [f"{k}={{...}}" for k in binding.blocks]
     domain = f"{binding.domain}::" if binding.domain else ""
-    return f"{results} = {domain}{binding.op}({', '.join(operands + attrs + nested)})"
+    listed = ", ".join(operands + attrs + nested)
+    return f"{results} = {domain}{binding.op}({listed})"
+
+
+def attribute_texts(binding: Binding) -> list[str]:
+    """`name=value` for each attribute written in the file, by name; graphs are left out."""
+    return [f"{k}={_value(v)}" for k, v in sorted(binding.attrs.items())]
 
 
 def binding_line(binding: Binding) -> str:

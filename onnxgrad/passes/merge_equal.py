@@ -114,7 +114,7 @@ def merge_bindings(
         if kept is b or trace.stopped or _both_returned(b, kept):
             continue
         trace.of("equal_bindings").applied += 1
-        trace.fired("equal_bindings", str(b))
+        trace.fired("equal_bindings", str(b), [b.out.name])
         _carry_metadata(b, kept)
         for old, new in zip(b.outputs, kept.outputs, strict=True):
             if old is not None and new is not None:

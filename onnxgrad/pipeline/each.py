@@ -42,6 +42,7 @@ class EachReport:
     alone: int = 0
     in_context: int = 0
     skipped: dict[int, str] = field(default_factory=dict)  # number of the firing -> why
+    widened: set[int] = field(default_factory=set)  # the numbers of those in context
 
     def to_dict(self) -> dict[str, Any]:
         """JSON's types."""
@@ -143,6 +144,7 @@ class EachTrace(Trace):
             self.report.skipped.update({f.number: why for f in fired})
         elif context:
             self.report.in_context += len(fired)
+            self.report.widened.update(f.number for f in fired)
         else:
             self.report.alone += len(fired)
 

@@ -13,6 +13,8 @@ from onnxgrad.pipeline.ci.changes import Change
 from onnxgrad.pipeline.ci.outcome import STATUSES, ModelOutcome
 from onnxgrad.pipeline.facts import Facts
 from onnxgrad.pipeline.requirements import Held
+from onnxgrad.report.html.ci import ci_reports
+from onnxgrad.report.html.page import page
 from onnxgrad.report.parts import (
     Part,
     Table,
@@ -92,6 +94,10 @@ class CiReport(Rendered):
             "models": [m.to_dict() for m in self.worst_first],
             "seconds": round(self.seconds, 3),
         }
+
+    def to_html(self) -> str:
+        """A page to look at, as one file that needs no network: each model, the worst first."""
+        return page(self.recipe, ci_reports(self))
 
     def parts(self, verbose: bool = False) -> Iterator[Part]:
         """The table, what each model misses and what changed in it, and how many there are."""

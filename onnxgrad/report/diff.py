@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import InitVar, asdict, dataclass, field
 from typing import Any
 
+from onnxgrad.errors import InputError
+from onnxgrad.ir.interop.given import settled
 from onnxgrad.ir.load import ModelLike, proto_of
+from onnxgrad.report.html.compared import diff_report
+from onnxgrad.report.html.page import page
 from onnxgrad.report.model_comparison import Comparison
 from onnxgrad.report.parts import Part, cell, change, heading, line, number, table
 from onnxgrad.report.rendering import Rendered
@@ -47,6 +51,11 @@ class Diff(Rendered):
     initializers: list[str] = field(default_factory=list)
     functions: list[str] = field(default_factory=list)
     other: list[str] = field(default_factory=list)
+    # what was compared, for the page: no part of what differs
+    models: InitVar[tuple[ModelLike, ModelLike] | None] = None
+
+    def __post_init__(self, models: tuple[ModelLike, ModelLike] | None) -> None:
+        object.__setattr__(self, "_models", models)
 
     @property
     def same(self) -> bool:
@@ -56,6 +65,17 @@ class Diff(Rendered):
     def to_dict(self) -> dict[str, Any]:
         """JSON's types."""
         return {"same": self.same, **asdict(self)}
+
+    def to_html(self) -> str:
+        """A page to look at, as one file that needs no network: both graphs with what differs.
+
+        Raises InputError when one of the models does not load (`diff` itself asks for less).
+        """
+        models: tuple[ModelLike, ModelLike] | None = getattr(self, "_models", None)
+        if models is None:
+            raise InputError("this Diff does not know its models: take what onnxgrad.diff gives")
+        found = diff_report(self, _TITLES, *models)
+        return page(found["title"], [found])
 
     def parts(self, verbose: bool = False) -> Iterator[Part]:
         """The operators whose count changed as a table, then the lines of each kind under a
@@ -92,7 +112,8 @@ def diff(a: ModelLike, b: ModelLike) -> Diff:
     by content, wherever they lie. Raises InputError when a model cannot be read, or its external
     data not.
     """
+    a, b = settled(a), settled(b)
     (x, folder_x), (y, folder_y) = proto_of(a), proto_of(b)
     found = Comparison((folder_x, folder_y))
     found.models(x, y)
-    return Diff(operators=found.operators(), **found.lines)
+    return Diff(operators=found.operators(), **found.lines, models=(a, b))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,8 @@ from onnxgrad.grad import Gradient
 from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
+from onnxgrad.report.html.gradient import gradient_report
+from onnxgrad.report.html.page import page
 from onnxgrad.report.parts import Part, bytes_text, cell, number, seconds_text, table
 from onnxgrad.report.rendering import Rendered
 from onnxgrad.wording import counted, told_apart
@@ -28,6 +30,14 @@ class GradientMade(Rendered):
     before: int
     seconds: float
     check: GradientReport | None
+
+    def to_html(
+        self, title: str, plain: Gradient | None = None, sizes: Mapping[str, int] | None = None
+    ) -> str:
+        """A page to look at; `plain`: the same gradient without checkpoints, to compare the memory
+        of both with open dimensions of these sizes.
+        """
+        return page(title, [gradient_report(self, title, plain, sizes or {})])
 
     def to_dict(self) -> dict[str, Any]:
         """JSON's types."""

@@ -72,6 +72,10 @@ class OptimizedModel(Rendered):
         """JSON's types."""
         return self.outcome.to_dict()
 
+    def to_html(self) -> str:
+        """What `--html` writes: a page to look at, as one file that needs no network."""
+        return self.outcome.to_html()
+
     def parts(self, verbose: bool = False) -> Iterator[Part]:
         """As the command shows it."""
         yield from self.outcome.parts(verbose)

@@ -11,6 +11,8 @@ from typing import Any
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.stats import Stats
 from onnxgrad.pipeline.optimize import Optimized
+from onnxgrad.report.html.optimized import optimized
+from onnxgrad.report.html.page import page
 from onnxgrad.report.parts import (
     Part,
     Table,
@@ -79,6 +81,10 @@ class Outcome(Rendered):
             "proof": None if self.report is None else self.report.to_dict(),
             "seconds": {kind: round(spent, 3) for kind, spent in self.seconds.items()},
         }
+
+    def to_html(self) -> str:
+        """A page to look at, as one file: verdict, both graphs with their rewrites, proof."""
+        return page(self.title, [optimized(self)])
 
     def parts(self, verbose: bool = False) -> Iterator[Part]:
         """The counts before and after, what each pass did, the proof, where the result is."""

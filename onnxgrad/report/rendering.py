@@ -6,6 +6,7 @@ models print nothing.
 
 from __future__ import annotations
 
+import html
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -35,9 +36,57 @@ class Rendered(ABC):
     def __str__(self) -> str:
         return plain(self.parts())
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return markup(self.parts())
+
     def to_markdown(self) -> str:
         """All of it as Markdown, without a newline at the end."""
         return markdown(self.parts(verbose=True))
+
+
+def markup(parts: Iterable[Part]) -> str:
+    """The parts as a piece of HTML that stands alone: tables, and lines in between."""
+    return f'<div class="onnxgrad">{"".join(map(_markup, parts))}</div>'
+
+
+def _markup(part: Part) -> str:
+    if isinstance(part, Table):
+        rows = [f"<tr>{''.join(map(_heading, part.columns))}</tr>"] if part.columns else []
+        right = [name.startswith(">") for name in part.columns]
+        for row in part.rows:
+            cells = (_cell(c, i < len(right) and right[i]) for i, c in enumerate(row))
+            rows.append(f"<tr>{''.join(cells)}</tr>")
+        return f"<table>{''.join(rows)}</table>" if rows else ""
+    return f"<div>{_pieces(part)}</div>" if str(part) else ""
+
+
+def _heading(name: str) -> str:
+    return f'<th style="text-align:left">{html.escape(name.lstrip(">"))}</th>'
+
+
+def _cell(value: Text | str, right: bool) -> str:
+    return f'<td style="text-align:{"right" if right else "left"}">{_pieces(value)}</td>'
+
+
+# a notebook has its own colours, light or dark: these can be read on both
+_CSS = {
+    "bold": "font-weight:600",
+    "dim": "opacity:.65",
+    "red": "color:#d1443d",
+    "green": "color:#2a9461",
+    "yellow": "color:#a87b10",
+    "cyan": "font-family:monospace",
+}
+
+
+def _pieces(value: Text | str) -> str:
+    found = []
+    for text, style in ((value, ""),) if isinstance(value, str) else value.pieces:
+        css = ";".join(_CSS[word] for word in style.split() if word in _CSS)
+        escaped = html.escape(clean(text))
+        found.append(f'<span style="{css}">{escaped}</span>' if css else escaped)
+    return "".join(found)
 
 
 def plain(parts: Iterable[Part]) -> str:

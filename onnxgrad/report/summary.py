@@ -8,6 +8,7 @@ from typing import Any
 
 from onnx import ModelProto, TensorProto
 
+from onnxgrad.errors import InputError
 from onnxgrad.ir.interop.given import settled
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.program import FunctionKey
@@ -15,6 +16,8 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.stats import Stats, stats_of
 from onnxgrad.ir.var import Var
 from onnxgrad.report.costs import Costs, OperatorCost, Sized, costs_of
+from onnxgrad.report.html.compared import model_report
+from onnxgrad.report.html.page import page
 from onnxgrad.report.parts import Part, Table, bytes_text, cell, heading, line, number, table
 from onnxgrad.report.rendering import Rendered
 
@@ -58,6 +61,16 @@ class Summary(Rendered):
     external: list[str]
     stats: Stats
     costs: Costs = field(default_factory=Costs)
+    # what was looked into, for the page
+    given: ModelLike | None = field(default=None, repr=False, compare=False)
+
+    def to_html(self) -> str:
+        """A page to look at, as one file that needs no network: the graph, searchable."""
+        if self.given is None:
+            raise InputError(
+                "this Summary does not know its model: take what onnxgrad.inspect gives"
+            )
+        return page(self.model, [model_report(self, self.given)])
 
     def to_dict(self) -> dict[str, Any]:
         """JSON's types."""
@@ -230,6 +243,7 @@ def inspect(model: ModelLike, *, dims: Mapping[str, int] | None = None) -> Summa
         external=_external(proto),
         stats=stats_of(proto),
         costs=costs_of(program, proto, dims or {}),
+        given=model,
     )
 
 

@@ -5,7 +5,7 @@ is not used.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -69,10 +69,16 @@ class Attempt:
             emitter.discard()
             return None
         trace.of(self.law).applied += 1
-        trace.fired(self.law, str(self.where))
+        emitted = _results(emitter.emitted)
+        trace.fired(self.law, str(self.where), _results(self.sources), emitted)
         neighbours = substitute(answer, self.law, self.fault)
         emitter.discard()  # what was emitted and then not used
         return Touched(emitter.emitted, neighbours)
+
+
+def _results(bindings: Iterable[Binding]) -> list[str]:
+    """What they are known by: the names of their first results."""
+    return [b.outputs[0].name for b in bindings if b.outputs and b.outputs[0] is not None]
 
 
 def _unless_declined(build: Callable[[], Any]) -> Any:

@@ -7,6 +7,7 @@ rewritten before changed it.
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -85,6 +86,7 @@ def apply_family(
     emitted.
     """
     counts = trace.of(family.name)
+    counts.law = (inspect.getdoc(family.build) or "").split("\n")[0]
     started = time.perf_counter()
     emitted: list[Binding] = []
     buckets: dict[tuple[BindingBlock, Hashable], list[Branch]] = {}

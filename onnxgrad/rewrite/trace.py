@@ -4,6 +4,7 @@ reason.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 
@@ -28,25 +29,29 @@ def decline(reason: str) -> Decline:
 @dataclass(frozen=True, slots=True)
 class Firing:
     """One application of a rule: its number in the run, the pass and rule, the binding it
-    rewrote (as text).
+    rewrote (as text). Of the bindings that it matched and of those that it emitted it holds the
+    names of their first results, as far as the rule tells.
     """
 
     number: int
     pass_name: str
     rule: str
     where: str
+    matched: tuple[str, ...] = ()
+    emitted: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class RuleCounts:
-    """How often a rule was tried at a binding of its operator, matched, and fired; and the
-    seconds it took.
+    """How often a rule was tried at a binding of its operator, matched, and fired; the seconds it
+    took; and once it fired its equation, as far as it has one.
     """
 
     tried: int = 0
     matched: int = 0
     applied: int = 0
     seconds: float = 0.0
+    law: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +95,14 @@ class Trace:
         """The limit is reached: nothing may fire any more."""
         return self.limit is not None and len(self.firings) >= self.limit
 
-    def fired(self, rule: str, where: str) -> None:
-        """Record a firing."""
-        self.firings.append(Firing(len(self.firings) + 1, self.pass_name, rule, where))
+    def fired(
+        self, rule: str, where: str, matched: Iterable[str] = (), emitted: Iterable[str] = ()
+    ) -> None:
+        """Record a firing, and what it matched and emitted, by the names of first results."""
+        number = len(self.firings) + 1
+        self.firings.append(
+            Firing(number, self.pass_name, rule, where, tuple(matched), tuple(emitted))
+        )
 
     def missed(self, rule: str, where: object, reason: str) -> None:
         """Record a near miss, once; `where` is put into words only where they are asked for."""

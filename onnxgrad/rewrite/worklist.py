@@ -175,6 +175,7 @@ def fire(rule: Rule, binding: Binding, trace: Trace) -> Touched | None:
             )
             touched = attempt(trace, partial(rule.build, **arguments), mapping)
             if touched is not None:
+                counts.law = counts.law or rule.law
                 return touched
         return None
     finally:

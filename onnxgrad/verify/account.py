@@ -5,7 +5,7 @@ found to differ.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from onnxgrad.verify.compare import Difference, base_name, worst
 from onnxgrad.verify.feeds.proof_cases import Chosen, Results
@@ -55,7 +55,7 @@ class Found:
         for difference in found:
             key = (leg, difference.output)
             chosen = worst([self.differences.get(key, difference), difference])
-            self.differences[key] = chosen or difference
+            self.differences[key] = replace(chosen or difference, leg=leg)
             place = (leg, over, base_name(difference.output, outputs or {}))
             self.counts[place] = self.counts.get(place, 0) + difference.compared
 

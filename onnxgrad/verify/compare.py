@@ -41,6 +41,7 @@ class Difference:
     # by a bound of the user's own: what its measure found, and what it wanted
     found: str = ""
     wanted: str = ""
+    leg: str = ""  # of the proof that found it
 
     @property
     def ok(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from onnxgrad.ir.notebook import text_html
 from onnxgrad.verify.compare import Difference, worst
 from onnxgrad.wording import counted
 
@@ -166,6 +167,9 @@ class Report:
             },
             "seconds": round(self.seconds, 3),
         }
+
+    def _repr_html_(self) -> str:
+        return text_html(str(self))
 
     def __str__(self) -> str:
         lines = [self.summary]

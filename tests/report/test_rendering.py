@@ -9,7 +9,7 @@ import sys
 from rich.console import Console
 
 from onnxgrad.report.parts import Table, cell, heading, line, number, table
-from onnxgrad.report.rendering import markdown, plain, rich_of
+from onnxgrad.report.rendering import markdown, markup, plain, rich_of
 
 
 def counts() -> Table:
@@ -52,3 +52,14 @@ def test_rich_is_imported_by_who_prints() -> None:
     code = "import sys, onnxgrad; print('rich' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_markup() -> None:
+    made = table("name", ">count")
+    made.add_row(cell("<b>&\x1b", "bold red"), "3")
+    assert markup([heading("title"), made, ""]) == (
+        '<div class="onnxgrad"><div><span style="font-weight:600">title</span></div>'
+        '<table><tr><th style="text-align:left">name</th><th style="text-align:left">count</th></tr>'
+        '<tr><td style="text-align:left"><span style="font-weight:600;color:#d1443d">&lt;b&gt;&amp;\\x1b</span></td>'
+        '<td style="text-align:right">3</td></tr></table></div>'
+    )

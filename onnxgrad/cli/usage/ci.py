@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
+from onnxgrad.cli.usage.groups.html import add_html
 from onnxgrad.cli.usage.groups.running import add_custom_ops
 from onnxgrad.cli.usage.kinds import natural
 
@@ -48,6 +49,7 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--markdown", metavar="FILE", help="write the result as Markdown, such as for a job summary"
     )
+    add_html(group)
     group.add_argument(
         "--annotations", action=argparse.BooleanOptionalAction,
         default=os.environ.get("GITHUB_ACTIONS") == "true",

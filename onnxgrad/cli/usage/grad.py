@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from onnxgrad.cli.usage.groups.gradient import ALLOW_EMPTY, add_gradient
+from onnxgrad.cli.usage.groups.html import add_html
 from onnxgrad.cli.usage.groups.running import add_allow_empty, add_running
 from onnxgrad.cli.usage.kinds import natural
 
@@ -44,6 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
              "the model",
     )  # fmt: skip
     add_products(parser)
+    add_html(parser)
     parser.add_argument(
         "--no-simplify", action="store_true", help="leave the graph as the backward walk made it"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from onnxgrad.cli.usage.groups.html import add_html
 from onnxgrad.cli.usage.groups.limits import add_limits
 
 EXAMPLES = (
@@ -32,4 +33,5 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--dim", action="append", default=[], metavar="NAME=SIZE",
         help="the size of a symbolic dimension, for FLOPs and memory",
     )  # fmt: skip
+    add_html(parser)
     add_limits(parser)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from onnxgrad.cli.usage.groups.html import add_html
 from onnxgrad.cli.usage.groups.running import add_proof
 from onnxgrad.cli.usage.groups.tuning import add_tuning
 from onnxgrad.cli.usage.kinds import natural
@@ -89,6 +90,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "as text on stderr, or in a file of DIR, each time that this pass (or those that a glob "
         "means) changed it; may be repeated",
     )  # fmt: skip
+    add_html(parser)
     add_tuning(parser)
     add_proof(parser)
     parser.add_argument(

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from onnxgrad.ir.notebook import text_html
 from onnxgrad.wording import counted, option, told_apart
 
 _NAMED = 5
@@ -120,6 +121,9 @@ class GradientReport:
             "values": [v.to_dict() for v in self.values],
             "notes": list(self.notes),
         }
+
+    def _repr_html_(self) -> str:
+        return text_html(str(self))
 
     def __str__(self) -> str:
         if self.verdict == "not proved":

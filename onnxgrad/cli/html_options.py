@@ -1,0 +1,28 @@
+"""What `--html FILE` asks for."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from onnxgrad.cli.output import Output
+from onnxgrad.errors import InputError
+from onnxgrad.ir.files import write_whole
+
+
+def write_html(args: argparse.Namespace, made: Callable[[], str], out: Output) -> None:
+    """Make the page and write it, whole or not at all, where --html asks for it. Raises
+    InputError.
+    """
+    if args.html is None:
+        return
+    with out.progress(Path(args.html).name, 1) as advance:
+        advance("drawing", None)
+        text = made()
+    try:
+        write_whole(Path(args.html), text.encode())
+    except OSError as error:
+        raise InputError(
+            f"--html {args.html}: cannot be written: {error.strerror or error}"
+        ) from error

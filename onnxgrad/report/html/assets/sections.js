@@ -1,0 +1,67 @@
+"use strict";
+// The verdict, the figures and the tables.
+(() => {
+  const { h, code, number } = report;
+  const ROWS = 30;
+  const ICONS = { good: "✓", bad: "✗", unsure: "?", plain: "·", more: "▴" };
+
+  const percent = (share) => `${share > 0 ? "+" : "−"}${Math.abs(share)} %`;
+
+  report.summary = ({ title, what, verdict, cards }) => h("header", { class: `summary ${verdict.tone}` },
+    h("p", { class: "what" }, `onnxgrad ${what}`),
+    h("h1", {}, code(title)),
+    h("p", { class: "verdict" }, h("span", { class: "icon", "aria-hidden": "true" }, ICONS[verdict.tone]), h("strong", {}, verdict.word), h("span", {}, verdict.text)),
+    verdict.notes.length > 0 && h("ul", { class: "notes" }, verdict.notes.map(([text, tone]) => h("li", { class: tone }, text))),
+    h("dl", { class: "cards" }, cards.map((c) => h("div", { class: `card ${c.tone}` },
+      h("dt", {}, c.label),
+      h("dd", {}, h("strong", {}, c.value), c.share !== undefined && h("span", { class: "share" }, percent(c.share))),
+      c.note && h("dd", { class: "note" }, c.note)))));
+
+  const cell = (value) => (typeof value === "string" ? value : value.map(([text, style]) => h("span", { class: style }, text)));
+
+  const table = (columns, rows, draw) => {
+    const body = h("tbody");
+    report.more(rows, ROWS, draw, body);
+    const more = body.querySelector("button.more");
+    const head = columns.length > 0 && h("thead", {}, h("tr", {}, columns.map(([name, right]) => h("th", { class: right ? "number" : "" }, name))));
+    const made = h("div", { class: "scroll" }, h("table", {}, head, body));
+    // a button is no row: it stands below
+    return more ? rowsBelow(made, body, more) : made;
+  };
+  const rowsBelow = (made, body, more) => {
+    const below = h("div", {}, made, more);
+    more.addEventListener("click", () => {
+      const again = body.querySelector("button.more");
+      if (again) below.append(again);
+    });
+    return below;
+  };
+
+  report.tableSection = ({ columns, rows }) => [table(columns, rows, (row) => h("tr", {}, row.map((value, i) =>
+    h("td", { class: columns[i]?.[1] ? "number" : "" }, cell(value)))))];
+
+  report.passesSection = ({ rows, idle }) => {
+    const law = ([rule, count]) => h("button", { type: "button", class: "chip", title: "its equation and places", onclick: () => report.law?.(rule) }, code(rule), count > 1 ? ` ×${number(count)}` : "");
+    const draw = ([name, firings, laws]) => h("tr", {}, h("td", {}, code(name)), h("td", { class: "number" }, number(firings)), h("td", { class: "chips" }, laws.map(law)));
+    const quiet = idle.length > 0 && h("details", {}, h("summary", {}, `${number(idle.length)} other passes found nothing to do`), h("p", { class: "hint" }, idle.join(", ")));
+    return [h("div", {}, rows.length ? table([["pass", false], ["rewrites", true], ["by law", false]], rows, draw) : h("p", {}, "Nothing to rewrite."), quiet)];
+  };
+
+  // Counts before and after as bars over each other.
+  report.operatorsSection = ({ rows }) => {
+    const most = Math.max(...rows.flatMap(([, a, b]) => [a, b]), 1);
+    const bar = (count, kind) => {
+      const made = h("span", { class: `bar ${kind}` });
+      made.style.width = `${(100 * count) / most}%`;
+      return made;
+    };
+    const draw = ([op, a, b]) => h("tr", {}, h("td", {}, code(op)), h("td", { class: "number" }, number(a)), h("td", { class: "number" }, number(b)),
+      h("td", { class: `number ${b < a ? "green" : b > a ? "yellow" : "dim"}` }, a === b ? "=" : `${b > a ? "+" : "−"}${number(Math.abs(b - a))}`),
+      h("td", { class: "bars", "aria-hidden": "true" }, bar(a, "before"), bar(b, "after")));
+    return [table([["operator", false], ["before", true], ["after", true], ["change", true], ["", false]], rows, draw)];
+  };
+
+  report.listSection = ({ groups }) => [h("div", { class: "lists" }, groups.map(([name, lines, tone]) => h("details", { open: lines.length <= 12 },
+    h("summary", {}, name, h("span", { class: "count" }, number(lines.length))),
+    report.more(lines, ROWS, (line) => h("li", { class: tone }, code(line)), h("ul", { class: "lines" })))))];
+})();

@@ -1,0 +1,112 @@
+"""What the page plots: numbers with their bounds, one row each, and curves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from onnxgrad.grad.checking.report import GradientReport
+from onnxgrad.report.html.graph import shown
+from onnxgrad.report.html.tables import Section, section
+from onnxgrad.report.proof import place_text
+from onnxgrad.verify import Difference, Report
+from onnxgrad.verify.bench import BenchReport
+
+
+def differences(report: Report) -> Section | None:
+    """The worst difference of each output on each leg, against what is allowed there; None where
+    nothing was compared.
+    """
+    rows = [_difference(d) for d in report.differences if not d.output.startswith("(")]
+    if not rows:
+        return None
+    rows.sort(key=lambda row: -row.pop("ratio"))
+    return section(
+        "rows",
+        "Differences",
+        note="The worst difference of each output, relative to its largest value, and what is "
+        "allowed there.",
+        scale="log",
+        unit="",
+        rows=rows,
+    )
+
+
+def _difference(d: Difference) -> dict[str, Any]:
+    value, allowed = _finite(d.rel), _finite(d.tolerance)
+    ratio = value / allowed if value is not None and allowed else 0.0 if d.ok else math.inf
+    return {
+        "label": shown(d.output),
+        "value": value,
+        "bound": allowed,
+        "ok": d.ok,
+        "leg": d.leg,
+        "note": shown(place_text(d)),
+        "ratio": min(ratio, 1e300),
+    }
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def gradient_errors(check: GradientReport) -> Section | None:
+    """The error of each value that was checked, against what is allowed; None where none was."""
+    judged = sorted((v for v in check.values if v.judged), key=lambda v: -v.error)
+    rows = [
+        {
+            "label": shown(v.name),
+            "value": _finite(v.error),
+            "bound": check.tolerance,
+            "ok": v.error <= check.tolerance,
+            "note": shown(f"{v.gradient:.6g} against {v.difference:.6g}"),
+        }
+        for v in judged
+    ]
+    note = "Gradients in a random direction against central differences, relative to their scale."
+    return section("rows", "Errors", note=note, scale="log", unit="", rows=rows) if rows else None
+
+
+def choices(data: Mapping[str, Any] | None) -> Section | None:
+    """What `--tune` measured: the time of each choice over that of what was kept before."""
+    if data is None:
+        return None
+    decided = [*data["decisions"], *([data["total"]] if data.get("total") else [])]
+    rows = [
+        {
+            "label": shown(d["choice"]),
+            "value": d["ratio"],
+            "low": d["ratio"] - (d["spread"] or 0.0),
+            "high": d["ratio"] + (d["spread"] or 0.0),
+            "ok": bool(d["kept"]),
+            "note": "kept" if d["kept"] else shown(d.get("why") or "not beyond the noise"),
+        }
+        for d in decided
+        if d["ratio"] is not None
+    ]
+    where = f"{data['provider']}, {data['threads']} thread{'s' * (data['threads'] != 1)}"
+    note = f"The time of each choice over that of what was kept before it, on {where}."
+    return latency(rows, note) if rows else None
+
+
+def bench(report: BenchReport) -> Section | None:
+    """Measured models: wall time over that of the first, with its quartiles."""
+    rows = [
+        {
+            "label": shown(t.name),
+            "value": t.wall_ratio.median,
+            "low": t.wall_ratio.low,
+            "high": t.wall_ratio.high,
+            "ok": t.wall_ratio.median <= 1,
+            "note": f"{1000 * t.wall.median:.3g} ms wall, {1000 * t.cpu.median:.3g} ms CPU",
+        }
+        for t in report.timings
+    ]
+    note = f"Wall time over that of the first model, on {report.provider}."
+    return latency(rows, note) if rows else None
+
+
+def latency(rows: Sequence[Mapping[str, Any]], note: str) -> Section:
+    """Ratios of time, below 1 where it became quicker."""
+    return section("rows", "Latency", note=note, scale="ratio", unit="×", rows=list(rows))

@@ -1,0 +1,64 @@
+"""What the page says of `onnxgrad ci`: a report for each model, the worst first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from onnxgrad.__main__ import main
+from tests.helpers import parse
+from tests.report.html.common import data_of
+
+SMALL = "g (float[N,4] x) => (float[N,4] y) { a = Identity (x)  b = Tanh (a)  y = Relu (b) }"
+RECIPE = """
+[ci]
+models = ["*.onnx"]
+out = "build/{name}.onnx"
+[models."b.onnx".require]
+Tanh = "== 0"
+"""
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[dict[str, Any]]]:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.onnx", "b.onnx"):
+        onnx.save(parse(SMALL), name)
+    Path("onnxgrad.toml").write_text(RECIPE)
+
+    def made() -> list[dict[str, Any]]:
+        assert main(["ci", "--keep-going", "-q", "--html", "page.html"]) == 1
+        return data_of(Path("page.html").read_text(encoding="utf-8"))["reports"]
+
+    return made
+
+
+def test_the_worst_model_comes_first(page: Callable[[], list[dict[str, Any]]]) -> None:
+    bad, good = page()
+    assert (bad["title"], bad["verdict"]["word"], bad["verdict"]["tone"]) == (
+        "b.onnx",
+        "failed",
+        "bad",
+    )
+    assert (good["title"], good["verdict"]["word"], good["verdict"]["tone"]) == (
+        "a.onnx",
+        "passed",
+        "good",
+    )
+    missed = next(s for s in bad["sections"] if s["title"] == "Requirements")["rows"][0]
+    assert missed[:4] == ["Tanh", "== 0", "1", "0"] and missed[4][0] == ["missed", "red"]
+    cards = {c["label"]: c["value"] for c in good["cards"]}
+    assert cards["nodes"] == "2" and cards["worst difference"] == "0"
+    graph = next(s for s in good["sections"] if s["kind"] == "graph")
+    assert [n.get("c") for n in graph["graphs"][0]["nodes"]] == ["removed", "changed", None]
+
+
+def test_the_same_run_gives_the_same_page(page: Callable[[], list[dict[str, Any]]]) -> None:
+    page()
+    first = Path("page.html").read_bytes()
+    page()
+    assert Path("page.html").read_bytes() == first

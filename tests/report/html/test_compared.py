@@ -1,0 +1,53 @@
+"""What the page says of two models, and of one."""
+
+from __future__ import annotations
+
+import pytest
+
+import onnxgrad
+from tests.helpers import parse
+from tests.report.html.common import data_of, section_of
+
+A = "g (float[2] x) => (float[2] y) { a = Relu (x)  y = Neg (a) }"
+B = "g (float[2] x) => (float[2] y) { a = Abs (x)  b = Exp (a)  y = Neg (b) }"
+
+
+def test_two_models() -> None:
+    found = onnxgrad.diff(parse(A), parse(B))
+    page = found.to_html()
+    graphs = section_of(page, "graph")["graphs"]
+    assert [{n["o"]: n.get("c") for n in g["nodes"]} for g in graphs] == [
+        {"Relu": "changed", "Neg": "changed"},
+        {"Abs": "changed", "Exp": "added", "Neg": "changed"},
+    ]
+    listed = {title: lines for title, lines, _ in section_of(page, "list")["groups"]}
+    assert listed["nodes added"] == ["b = Exp(a)"]
+    assert data_of(page)["reports"][0]["verdict"]["word"] == "3 differences"
+    assert [r[0] for r in section_of(page, "operators")["rows"]] == ["Abs", "Exp", "Relu", "Neg"]
+    # the models are no part of what is compared, printed or written as JSON
+    assert found == onnxgrad.diff(parse(A), parse(B)) and "models" not in found.to_dict()
+
+
+def test_equal_models() -> None:
+    found = onnxgrad.diff(parse(A), parse(A))
+    report = data_of(found.to_html())["reports"][0]
+    assert report["verdict"]["word"] == "the same"
+    assert "list" not in [s["kind"] for s in report["sections"]]
+
+
+def test_a_diff_without_models_has_no_page() -> None:
+    with pytest.raises(onnxgrad.InputError, match=r"take what onnxgrad\.diff gives"):
+        onnxgrad.Diff().to_html()
+
+
+def test_one_model() -> None:
+    page = onnxgrad.inspect("models/training/mlp.onnx").to_html()
+    report = data_of(page)["reports"][0]
+    assert [s["title"] for s in report["sections"]][:4] == [
+        "Graph",
+        "About it",
+        "Interface",
+        "Operators",
+    ]
+    assert len(section_of(page, "graph")["graphs"]) == 1
+    assert {c["label"]: c["value"] for c in report["cards"]}["nodes"] == "12"
