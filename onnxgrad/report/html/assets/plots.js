@@ -24,6 +24,17 @@
 
   const axis = (more) => ({ stroke: color("muted"), grid: { stroke: color("line"), width: 1 }, ticks: { stroke: color("line"), width: 1 }, font, ...more });
 
+  const pen = document.createElement("canvas").getContext("2d");
+  const long = (text) => {
+    pen.font = font;
+    return pen.measureText(text).width;
+  };
+  const fitting = (text, room) => {
+    let letters = 60;
+    while (letters > 8 && long(report.short(text, letters)) > room) letters -= 1;
+    return report.short(text, letters);
+  };
+
   // The decades that hold all of it.
   const decades = (rows) => {
     const seen = rows.flatMap((r) => [r.value, r.bound]).filter((v) => v > 0);
@@ -40,7 +51,7 @@
 
   // One row: how far it may go, where it is, and its spread.
   const mark = (ctx, row, x, y, dpr) => {
-    const tone = row.ok ? color("good") : color("bad");
+    const tone = color(row.ok ? "good" : x.log ? "bad" : "muted");
     ctx.lineWidth = 2 * dpr;
     if (row.bound !== undefined && row.bound !== null) {
       const end = row.bound > 0 ? x(row.bound) : x.left;
@@ -74,8 +85,8 @@
     const text = (v) => (v === null ? "no number" : v === 0 ? "0" : log ? v.toExponential(1) : `${Number(v.toFixed(3))}${section.unit}`);
     const say = (r) => { said.textContent = `${label(r)}: ${text(r.value)}${r.bound ? ` of ${text(r.bound)} allowed` : ""}${r.note ? `; ${r.note}` : ""}`; };
     const make = (width) => {
-      const letters = Math.floor(Math.min(0.42 * width, 320) / 6.6);
-      const names = rows.map((r) => report.short(label(r), letters));
+      const room = Math.min(0.42 * width, 320);
+      const names = rows.map((r) => fitting(label(r), room));
       const dpr = devicePixelRatio;
       const hooks = {
         draw: [(u) => {
@@ -97,8 +108,8 @@
           y: { ori: 0, dir: 1, distr: log ? 3 : 1, range },
         },
         axes: [
-          axis({ side: 3, size: Math.max(...names.map((n) => n.length)) * 6.6 + 20, splits: () => rows.map((_, i) => i), values: () => names, grid: { show: false }, ticks: { show: false }, stroke: color("text") }),
-          axis({ side: 2, size: 32, space: 60, ...(log ? { splits: () => powers(range, width), values: (u, splits) => splits.map((v) => `1e${Math.round(Math.log10(v))}`), filter: (u, splits) => splits }
+          axis({ side: 3, size: Math.ceil(Math.max(...names.map(long))) + 22, gap: 12, splits: () => rows.map((_, i) => i), values: () => names, grid: { show: false }, ticks: { show: false }, stroke: color("text") }),
+          axis({ side: 2, size: 32, space: width < 600 ? 36 : 60, ...(log ? { splits: () => powers(range, width), values: (u, splits) => splits.map((v) => `1e${Math.round(Math.log10(v))}`), filter: (u, splits) => splits }
             : { values: (u, splits) => splits.map((v) => `${Number(v.toFixed(3))}${section.unit}`) }) }),
         ],
         series: [{}, { stroke: "transparent", paths: () => null, points: { show: false } }],
