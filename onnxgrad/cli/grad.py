@@ -42,8 +42,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         "ste": args.ste,
     }
     target = target_of(args.output, files_read(args))
-    if args.html is not None and (args.mark or args.function is not None or args.of is not None):
-        raise InputError("--html shows a gradient graph: this writes another kind of model")
+    _check_page(args)
     if args.mark:
         return _mark(args, out, asked, target)
     if args.function is not None:
@@ -76,6 +75,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if not proved:
         raise NotProved(f"{args.model}: {report}; nothing was written")
     return 0
+
+
+def _check_page(args: argparse.Namespace) -> None:
+    if args.html is not None and (args.mark or args.function is not None or args.of is not None):
+        raise InputError("--html shows a gradient graph: this writes another kind of model")
 
 
 def _quietly(model: Path | bytes, asked: dict[str, Any]) -> Gradient:
