@@ -138,7 +138,7 @@ def test_exported() -> None:
         lambda m: onnxgrad.optimize(m, passes=str(m)),
         lambda m: onnxgrad.optimize(m, merge=str(m)),
         lambda m: onnxgrad.gradient(m, names=str(m)),
-        lambda m: onnxgrad.gradient(m, seed=m),
+        lambda m: onnxgrad.gradient(m, adjoint=m),
         lambda m: onnxgrad.gradient(m, str(m)),
         lambda m: onnxgrad.gradient(m, target=str(m)),
         lambda m: onnxgrad.verify(m, m, provider=str(m)),

@@ -18,8 +18,10 @@ from tests.grad.random_models import Drawn
 def differentiated(
     model: ModelProto, drawn: Drawn, wrt: list[str] | None = None, **options: Any
 ) -> ModelProto:
-    seed = "ones" if drawn.scalar else "input"
-    return gradient(model, drawn.wrt if wrt is None else wrt, drawn.targets, seed=seed, **options)
+    adjoint = "ones" if drawn.scalar else "input"
+    return gradient(
+        model, drawn.wrt if wrt is None else wrt, drawn.targets, adjoint=adjoint, **options
+    )
 
 
 def seeds(drawn: Drawn, shapes: Mapping[str, Any]) -> dict[str, np.ndarray]:
