@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
-import re
+import importlib.util
+import io
+import json
 import runpy
 import sys
+import tokenize
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +22,11 @@ from onnxgrad import train
 from onnxgrad.verify.reference.evaluate import Reference
 from onnxgrad.verify.running.run import run
 from scripts.fetch_models import FetchError, fetch
+from tests.examples import chromium
 from tests.helpers import MODELS_DIR, ROOT
 
 FOLDER = ROOT / "scripts" / "examples" / "days"
-LINES = {"fgsm": 10, "lora": 10, "own_operator": 30, "saliency": 10, "sharpness": 10}
+LINES = {"deploy": 40, "fgsm": 10, "lora": 10, "own_operator": 30, "saliency": 10, "sharpness": 10}
 
 
 def own_lines(text: str) -> list[str]:
@@ -47,7 +52,9 @@ def test_it_is_short_and_says_how_it_is_called(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     lines = own_lines(text)
     assert len(lines) <= LINES[path.stem]
-    assert all(len(line) <= 100 and not re.search(r";\s*\w", line.split("#")[0]) for line in lines)
+    assert all(len(line) <= 100 for line in lines)
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    assert not [token for token in tokens if token.type == tokenize.OP and token.string == ";"]
     assert f"    python scripts/examples/days/{path.name}" in text.split('"""')[1]
 
 
@@ -219,3 +226,61 @@ def test_where_the_rule_or_the_law_is_wrong_the_proof_says_so(
     with onnxgrad.temporary_rules(), pytest.raises(onnxgrad.RewriteRefuted, match="turn_once"):
         path.write_text(text.replace("first + second", "first - second"), encoding="utf-8")
         runpy.run_path(str(path))
+
+
+def deployed(day: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The page that the day opens, after what it did on the way."""
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    names = day("deploy")
+    assert [names[k] for k in ("missed", "mended", "passed")] == [1, 0, 0]
+    report = folder / "report.html"
+    assert opened == [report.as_uri()]
+    lock = json.loads((folder / "onnxgrad.lock.json").read_text(encoding="utf-8"))
+    before, after = (
+        onnx.load(folder / name) for name in ("classifier.onnx", "build/classifier.onnx")
+    )
+    operators = lock["models"]["classifier.onnx"]["operators"]
+    assert operators == dict(Counter(node.op_type for node in after.graph.node))
+    assert "BatchNormalization" in {node.op_type for node in before.graph.node} - set(operators)
+    assert onnxgrad.verify(before, after).ok
+    return report
+
+
+@pytest.mark.slow
+def test_a_budget_is_missed_and_kept(
+    day: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """From the file, also where torch is installed."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == "torch" else find(name)
+    )
+    report = deployed(day, tmp_path, monkeypatch)
+    assert "required BatchNormalization == 0, found 52, allowed 0" in capfd.readouterr().out
+    assert "BatchNormalization" in report.read_text(encoding="utf-8")
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore")  # what torch's exporter says of torch
+def test_a_budget_is_kept_by_what_torch_exports(
+    day: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    deployed(day, tmp_path, monkeypatch)
+    assert (tmp_path / "build" / "classifier.onnx").is_file()
+
+
+@pytest.mark.browser
+def test_the_page_of_a_deployment_opens(
+    day: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if chromium.executable() is None:
+        pytest.skip("there is no chromium on the path")
+    report = deployed(day, tmp_path, monkeypatch)
+    with chromium.page() as page:
+        page("Page.navigate", url=report.as_uri())
+        page.until("document.documentElement?.dataset.ready === 'yes'")
+        assert "equal" in page.run("document.body.innerText")
+        assert page.said == [] and set(page.asked) == {report.as_uri()}

@@ -1,0 +1,54 @@
+"""Before a deployment: a model is exported, misses its budget, is mended, and is looked at.
+
+    python scripts/examples/days/deploy.py
+
+The classifier comes from torch where that is installed, else from models/mobilenet_v2.raw.onnx,
+which torch.onnx wrote. onnxgrad.toml says which models there are and what they must keep to. With
+the preset `clean` every BatchNormalization stays, which `onnxgrad ci` tells; `default` folds them.
+What it finds is kept in onnxgrad.lock.json, which is committed. All files are written where you
+stand, and report.html is opened in a browser.
+"""
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+import webbrowser
+from pathlib import Path
+
+
+def export(path):
+    """A classifier with BatchNormalization behind its convolutions."""
+    if importlib.util.find_spec("torch") is None:
+        shutil.copy(Path(__file__).parents[3] / "models" / "mobilenet_v2.raw.onnx", path)
+        return
+    import torch
+    from torch import nn
+
+    block = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AvgPool2d(30))
+    net = nn.Sequential(block, nn.Flatten(), nn.Linear(8, 10)).eval()
+    torch.onnx.export(net, (torch.zeros(1, 3, 32, 32),), path, dynamo=True, optimize=False)
+
+
+def recipe(preset):
+    """Which models there are, how they are optimised, and what they must keep to."""
+    Path("onnxgrad.toml").write_text(
+        f'preset = "{preset}"\n'
+        'require = { BatchNormalization = 0, bytes = "<= -10%" }\n'
+        '[ci]\nmodels = ["classifier.onnx"]\nout = "build/{name}.onnx"\n'
+    )
+
+
+def onnxgrad(*words):
+    """Run a command as a build would; its exit code."""
+    print("$ onnxgrad", *words, flush=True)
+    return subprocess.run([sys.executable, "-m", "onnxgrad", *words], check=False).returncode
+
+
+export("classifier.onnx")
+recipe("clean")
+missed = onnxgrad("ci")
+recipe("default")
+mended = onnxgrad("ci", "--update")
+passed = onnxgrad("ci", "--html", "report.html")
+webbrowser.open(Path("report.html").resolve().as_uri())
