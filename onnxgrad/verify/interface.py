@@ -16,8 +16,9 @@ def interface_differences(a: onnx.ModelProto, b: onnx.ModelProto) -> list[Differ
 
     Symbols may be renamed, and an output's shape may be refined: its values are compared anyway.
     """
+    taken, takes = _inputs(a), _inputs(b)
     problems = [
-        *_names("inputs", [v.name for v in a.graph.input], [v.name for v in b.graph.input]),
+        *_names("inputs", [v.name for v in taken], [v.name for v in takes]),
         *_names("outputs", [v.name for v in a.graph.output], [v.name for v in b.graph.output]),
     ]
     if not problems:
@@ -27,9 +28,7 @@ def interface_differences(a: onnx.ModelProto, b: onnx.ModelProto) -> list[Differ
             for v in required_inputs(b.graph)
             if v.name not in required
         ]
-        problems += [
-            p for x, y in zip(a.graph.input, b.graph.input, strict=True) for p in _input(x, y)
-        ]
+        problems += [p for x, y in zip(taken, takes, strict=True) for p in _input(x, y)]
         problems += [
             p
             for x, y in zip(a.graph.output, b.graph.output, strict=True)
@@ -38,6 +37,14 @@ def interface_differences(a: onnx.ModelProto, b: onnx.ModelProto) -> list[Differ
     return [
         Difference("(interface)", None, None, None, math.inf, 0.0, problem) for problem in problems
     ]
+
+
+def _inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """What callers can feed: below IR 4 weights are listed as inputs, and are none."""
+    if model.ir_version >= 4:
+        return list(model.graph.input)
+    weights = {t.name for t in model.graph.initializer}
+    return [v for v in model.graph.input if v.name not in weights]
 
 
 def _names(what: str, a: list[str], b: list[str]) -> list[str]:

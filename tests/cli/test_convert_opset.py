@@ -44,6 +44,15 @@ def test_back_again(run: Run, old: Path, tmp_path: Path) -> None:
     assert {a.name for a in node.attribute} == {"axes", "keepdims"} and len(node.input) == 1
 
 
+def test_listed_weights_are_no_inputs_of_a_newer_file(run: Run, tmp_path: Path) -> None:
+    weights = "<float[3] w = {1, 2, 3}>"
+    text = f"g (float[3] x, float[3] w) => (float[3] y) {weights} {{ y = Add(x, w) }}"
+    onnx.save(parse(text, opset=9, ir_version=3), tmp_path / "m.onnx")
+    out = tmp_path / "out.onnx"
+    assert run("convert-opset", tmp_path / "m.onnx", "--to", "13", "-o", out).code == 0
+    assert [v.name for v in onnx.load(out).graph.input] == ["x"]
+
+
 @pytest.mark.parametrize("to", ["99", "5", "x"])
 def test_bad_opsets_are_one_line(run: Run, old: Path, tmp_path: Path, to: str) -> None:
     done = run("convert-opset", old, "--to", to, "-o", tmp_path / "out.onnx")

@@ -54,6 +54,18 @@ def test_a_default_value_must_stay() -> None:
     assert interface_differences(without, without) == []
 
 
+def test_below_ir_4_weights_are_listed_and_no_inputs() -> None:
+    text = "g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Add(x, w) }"
+    old, new, fed = parse(text, ir_version=3), parse(text, ir_version=8), parse(text, ir_version=8)
+    for model in (old, fed):
+        listed = model.graph.input.add()
+        listed.CopyFrom(model.graph.input[0])
+        listed.name = "w"
+    assert interface_differences(old, new) == [] == interface_differences(old, old)
+    assert "'w' is new" in str(interface_differences(old, fed)[0])
+    assert "'w' is missing" in str(interface_differences(fed, new)[0])
+
+
 @pytest.mark.parametrize("which", [0, 1])
 def test_an_output_may_lack_a_type_in_either(which: int) -> None:
     pair = [parse(BASE), parse(BASE)]
