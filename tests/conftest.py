@@ -14,6 +14,9 @@ import onnxgrad
 from scripts.fetch_models import LIGHT, fetch
 from tests import helpers
 
+# pytest-xdist says 80 to its workers, a terminal what it is: here tables are as wide as in a pipe
+os.environ.pop("COLUMNS", None)
+
 hypothesis.settings.register_profile("dev", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")

@@ -90,10 +90,7 @@ def test_inside_nested_graphs(
     assert data["operators"] == {"Neg": [0, 1], "Tanh": [1, 0]}
 
 
-def test_it_prints_what_the_function_gives(
-    run: Run, branches: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
+def test_it_prints_what_the_function_gives(run: Run, branches: Path) -> None:
     other = changed(
         branches, lambda m: m.graph.node.append(helper.make_node("Neg", ["x"], ["n" * 300]))
     )

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import onnx
-import pytest
 
 import onnxgrad
 from tests.cli.conftest import Result
@@ -77,10 +76,7 @@ def test_nested_graphs_are_counted(
     assert "nested graphs" in run("inspect", path).out
 
 
-def test_it_prints_what_the_function_gives(
-    run: Run, branches: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
+def test_it_prints_what_the_function_gives(run: Run, branches: Path) -> None:
     assert run("inspect", branches).out == f"{onnxgrad.inspect(branches)}\n"
     data = json.loads(run("inspect", branches, "--json", "-").out)
     assert data == onnxgrad.inspect(branches).to_dict()
