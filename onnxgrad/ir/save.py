@@ -14,12 +14,12 @@ from google.protobuf.message import DecodeError, EncodeError
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from onnxgrad.errors import InputError, InternalError
-from onnxgrad.ir import domains
 from onnxgrad.ir import weights as external
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.fault import blaming
 from onnxgrad.ir.files import Part, Staging, is_stream, place_of, write_stream
+from onnxgrad.ir.header import header_changed, write_header
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import type_to_proto
 from onnxgrad.ir.var import Var, names_of
@@ -37,15 +37,12 @@ def to_proto(program: Program, *, weights: bool = False) -> ModelProto:
         )
     model = ModelProto()
     source = program.proto
-    if not (program.main.changed or _header_changed(program)):
+    if not (program.main.changed or header_changed(program)):
         model.CopyFrom(source)
     else:
         with blaming(source):
             _copy_fields(source, model, skip=("graph", "functions", "opset_import", "ir_version"))
-            model.ir_version = program.ir_version
-            if _words_changed(program):
-                _write_header(program, model)
-            _write_opsets(program, model)
+            write_header(program, model)
             _write_graph(program.main, model.graph)
             for block in program.functions.values():
                 _write_function(block, model.functions.add())
@@ -176,62 +173,6 @@ def _own_data(path: Path) -> list[Path]:
 
 
 # ---- protobuf ------------------------------------------------------------------------------------
-
-
-def _header_changed(program: Program) -> bool:
-    source = program.proto
-    opsets = domains.versions(source.opset_import)
-    functions = [(f.domain, f.name, f.overload) for f in source.functions]
-    return (
-        program.ir_version != source.ir_version
-        or program.opsets != opsets
-        or list(program.functions) != functions
-        or _words_changed(program)
-        or any(block.changed for block in program.functions.values())
-    )
-
-
-def _words_changed(program: Program) -> bool:
-    """Whether its metadata or header is not what was read."""
-    source = program.proto
-    return program.metadata != {e.key: e.value for e in source.metadata_props} or any(
-        value != getattr(source, name) for name, value in program.header.items()
-    )
-
-
-def _write_header(program: Program, model: ModelProto) -> None:
-    """The words of the header that changed, and the entries of the metadata, which keep their
-    order; new ones come last.
-    """
-    for name, value in program.header.items():
-        if value != getattr(model, name):
-            model.ClearField(name)
-            if value:
-                setattr(model, name, value)
-    entries = [e for e in model.metadata_props if e.key in program.metadata]
-    known = {e.key for e in entries}
-    made = ModelProto()
-    for e in entries:
-        made.metadata_props.add().CopyFrom(e)
-        made.metadata_props[-1].value = program.metadata[e.key]
-    for key, text in program.metadata.items():
-        if key not in known:
-            made.metadata_props.add(key=key, value=text)
-    del model.metadata_props[:]
-    model.metadata_props.extend(made.metadata_props)
-
-
-def _write_opsets(program: Program, model: ModelProto) -> None:
-    written = set()
-    for entry in program.proto.opset_import:
-        domain = domains.canonical(entry.domain)
-        if domain in program.opsets:
-            model.opset_import.add().CopyFrom(entry)
-            model.opset_import[-1].version = program.opsets[domain]
-            written.add(domain)
-    for domain, version in program.opsets.items():
-        if domain not in written:
-            model.opset_import.add(domain=domain, version=version)
 
 
 def _write_graph(block: BindingBlock, graph: GraphProto) -> None:
