@@ -48,6 +48,8 @@ class Weights(Rendered):
         yield heading(self.model)
         for is_weight, title in ((True, "weight"), (False, "left out")):
             found = [v for v in self.values if v.is_weight is is_weight]
+            if not found and not is_weight:
+                return
             rows = table(f"{title} ({number(len(found))})", "type", "why")
             shown = found if verbose else _first_of_each_reason(found)
             for v in shown:

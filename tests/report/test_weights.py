@@ -27,3 +27,4 @@ def test_without_v_the_first_of_each_reason() -> None:
     given = ", ".join(f"float[1,1] w{i} = {{{i}.5}}" for i in range(40))
     found = weights(parse(f"g (float[1,1] a0) => (float[1,1] a40) <{given}> {{{text} }}"))
     assert "weight (40)" in str(found) and "and 10 more (-v)" in str(found)
+    assert "left out" not in str(found)
