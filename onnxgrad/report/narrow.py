@@ -13,12 +13,14 @@ GAP = 3  # between two columns
 
 
 def widths_of(part: Table, room: int) -> list[int] | None:
-    """The width of each column in a table of at most `room` characters, no word cut: what it needs
-    where all fit; None where not even their longest words do.
+    """The width of each column in a table of at most `room` characters, no word cut; 0 for all
+    where each fits as wide as it is, None where not even their longest words do.
     """
     rows: list[tuple[Text | str, ...]] = [tuple(n.lstrip(">") for n in part.columns), *part.rows]
     columns = list(zip_longest(*rows, fillvalue=""))  # a row may end early
     whole = [max(len(str(cell)) for cell in column) for column in columns]
+    if sum(whole) + GAP * len(columns) <= room:
+        return [0] * len(columns)
     least = [max(_longest_word(str(cell)) for cell in column) for column in columns]
     for i, name in enumerate(part.columns):  # numbers stay in one piece
         least[i] = whole[i] if name.startswith(">") else least[i]

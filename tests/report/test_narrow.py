@@ -52,7 +52,8 @@ def test_a_row_may_end_early(width: int) -> None:
 
 def test_widths() -> None:
     whole = [22, 7, 25]
-    assert widths_of(rows(), 160) == whole
+    assert widths_of(rows(), 160) == [0, 0, 0] == widths_of(rows(), sum(whole) + 9)
+    assert widths_of(rows(), sum(whole) + 8) not in ([0, 0, 0], None)
     found = widths_of(rows(), 55)
     assert found is not None and found[:2] == whole[:2] and sum(found) + 3 * GAP == 55
     assert widths_of(rows(), 30) is None and widths_of(Table(), 30) == []
