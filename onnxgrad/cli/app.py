@@ -19,7 +19,7 @@ from importlib import import_module
 
 from onnxgrad.cli.help_text import examples_text
 from onnxgrad.cli.parser import Parser, add_common, complaint, fitted, wants
-from onnxgrad.cli.process import Stopped, drop, open_streams, quiet_libraries, stoppable
+from onnxgrad.cli.process import Stopped, drop, importing, open_streams, quiet_libraries, stoppable
 from onnxgrad.errors import InputError, InternalError, NotProved, OnnxgradError
 from onnxgrad.report.parts import clean
 from onnxgrad.version import __version__
@@ -80,7 +80,10 @@ def _outcome(words: Sequence[str], verbose: bool) -> int:
             parser.print_help(sys.stderr)
             return InputError.exit_code
         args = parser.parse_args(words)
-        code: int = import_module("onnxgrad.cli.command").carry_out(args)
+        with importing():
+            carry_out = import_module("onnxgrad.cli.command").carry_out
+            command = import_module(f"onnxgrad.cli.{args.command.replace('-', '_')}")
+        code: int = carry_out(args, command.run)
         _flush()
         return code
     except SystemExit as done:  # argparse after --help or --version

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from importlib import import_module
+from collections.abc import Callable
 
 from onnxgrad import surface  # noqa: F401  # every rule and pass is there before a plugin runs
 from onnxgrad.cli.output import Output
@@ -15,8 +15,8 @@ from onnxgrad.verify.running.libraries import custom_ops
 __all__ = ["blamed", "carry_out"]
 
 
-def carry_out(args: argparse.Namespace) -> int:
-    """Run the command that `args` name, with the user's plugins; its exit code."""
+def carry_out(args: argparse.Namespace, run: Callable[[argparse.Namespace, Output], int]) -> int:
+    """Run the command that `args` name, which `run` is, with the user's plugins; its exit code."""
     check_reports(args)
     for library in getattr(args, "custom_ops", ()):
         custom_ops(library)
@@ -28,5 +28,4 @@ def carry_out(args: argparse.Namespace) -> int:
         json=args.json,
         binary=getattr(args, "output", None) == "-",
     )
-    code: int = import_module(f"onnxgrad.cli.{args.command.replace('-', '_')}").run(args, out)
-    return code
+    return run(args, out)

@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from types import FrameType
-from typing import TextIO
+from typing import Any, TextIO
 
 # what a user or a system sends to end a program
 _SIGNALS = tuple(
@@ -55,6 +55,25 @@ def stoppable() -> Iterator[None]:
         n for n in _SIGNALS if signal.getsignal(n) in (signal.SIG_DFL, signal.default_int_handler)
     ]
     handlers = {n: signal.signal(n, stop) for n in ours}
+    _before.update(handlers)
+    try:
+        yield
+    finally:
+        _before.clear()
+        for n, handler in handlers.items():
+            signal.signal(n, handler)
+
+
+# the handlers that `stoppable` took the place of
+_before: dict[int, Any] = {}
+
+
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """Signals do in here what they did before `stoppable`: an error raised in the middle of an
+    import leaves libraries of C half made, which complain.
+    """
+    handlers = {n: signal.signal(n, handler) for n, handler in _before.items()}
     try:
         yield
     finally:
