@@ -117,4 +117,5 @@ def test_loading_and_saving_is_linear() -> None:
         return time.process_time() - start
 
     small, large = chain(10_000), chain(100_000)
-    assert seconds(large) < 15 * min(seconds(small) for _ in range(3))
+    most = min(seconds(large) for _ in range(3))  # what else the machine does only adds to it
+    assert most < 15 * min(seconds(small) for _ in range(3))
