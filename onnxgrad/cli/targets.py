@@ -14,11 +14,11 @@ from pathlib import Path
 from onnxgrad.cli.models import STDIN
 from onnxgrad.cli.output import stdout_for_data
 from onnxgrad.errors import InputError
+from onnxgrad.ir import weights
 from onnxgrad.ir.files import is_stream, place_of
 from onnxgrad.ir.load import read_proto
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import save, to_bytes
-from onnxgrad.ir.weights import sources
 
 
 def target_of(output: str, models: Iterable[str]) -> Path | None:
@@ -132,10 +132,7 @@ def check_not_weights(target: Path | None, model: Path | bytes) -> None:
     """Raise InputError when `model` reads its weights from `target`."""
     if target is None or not target.exists() or isinstance(model, bytes):
         return
-    if target.resolve() in sources(read_proto(model), model.parent):
-        raise InputError(
-            f"{target}: the model reads its weights from this file; choose another output"
-        )
+    weights.check_not_weights(target, read_proto(model), model.parent)
 
 
 def check_folder(folder: Path, what: Path) -> None:

@@ -140,10 +140,7 @@ def _refuse_own_files(program: Program, path: Path) -> None:
             f"{path}: output and input are the same file; the input is never changed, choose "
             "another output"
         )
-    if path.resolve() in external.sources(program.proto, program.folder):
-        raise InputError(
-            f"{path}: the model reads its weights from this file; choose another output"
-        )
+    external.check_not_weights(path, program.proto, program.folder)
 
 
 def _data_path(model: Path, digest: str, part: Part) -> tuple[Path, bool]:

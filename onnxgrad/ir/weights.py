@@ -208,6 +208,14 @@ def _pieces(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
         yield internalize(piece, folder).raw_data
 
 
+def check_not_weights(path: Path, proto: ModelProto, folder: Path | None) -> None:
+    """Raise InputError where the model reads its weights from `path`, which is to be written."""
+    if path.resolve() in sources(proto, folder):
+        raise InputError(
+            f"{path}: the model reads its weights from this file; choose another output"
+        )
+
+
 def sources(model: ModelProto, folder: Path | None) -> set[Path]:
     """The files that a model reads its weights from."""
     if folder is None:

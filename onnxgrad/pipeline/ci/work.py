@@ -15,7 +15,7 @@ from onnxgrad.errors import InputError, InternalError, NotProved, OnnxgradError
 from onnxgrad.ir.load import read_proto
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import save, to_proto
-from onnxgrad.ir.weights import sources
+from onnxgrad.ir.weights import check_not_weights
 from onnxgrad.limits import SECONDS
 from onnxgrad.pipeline.ci.changes import changes
 from onnxgrad.pipeline.ci.measure import measured, measures, seconds_of
@@ -120,7 +120,7 @@ def work(job: Job) -> ModelOutcome:
 
 def _carry_out(job: Job, outcome: ModelOutcome) -> None:
     if job.output is not None and Path(job.output).exists():
-        _check_not_weights(job)
+        check_not_weights(Path(job.output), read_proto(Path(job.path)), Path(job.path).parent)
     done = _optimized(job, outcome)
     facts = facts_of(done.program, done.program.proto), _result(done)
     outcome.given, outcome.result = measured(job.path, job.folder, done.program, job.options, facts)
@@ -177,7 +177,8 @@ def _result(done: Optimized) -> Facts:
 def _held(job: Job, outcome: ModelOutcome, done: Optimized) -> tuple[Held, ...]:
     """What came of each requirement; while the lock is updated, what it is to say holds."""
     given, result = outcome.given, outcome.result
-    assert given is not None and result is not None
+    if given is None or result is None:
+        raise InternalError("requirements are held before the facts are known")
     unknown = unknown_operator(job.required, {*operators_of(done.program), *given.operators})
     if unknown:
         raise InputError(f"{job.where}: {unknown}")
@@ -187,17 +188,6 @@ def _held(job: Job, outcome: ModelOutcome, done: Optimized) -> tuple[Held, ...]:
         for name, text in job.required.items()
     ]
     return (*held, *within_tolerance(job.options, outcome.proof))
-
-
-def _check_not_weights(job: Job) -> None:
-    """Raises InputError where the result would replace a file that the model has weights in."""
-    model = Path(job.path)
-    if job.output is not None and Path(job.output).resolve() in sources(
-        read_proto(model), model.parent
-    ):
-        raise InputError(
-            f"{job.output}: the model reads its weights from this file; choose another output"
-        )
 
 
 def _write(job: Job, outcome: ModelOutcome, program: Program) -> None:
