@@ -47,11 +47,10 @@ class _Said:
 def _table() -> dict[str, tuple[str, tuple[_Said, ...]]]:
     """Every command with what it does and what can be said to it."""
     parser = parser_for(list(COMMANDS))
-    (commands,) = (a for a in parser._actions if isinstance(a.choices, dict))
-    assert isinstance(commands.choices, dict)
+    (commands,) = (a.choices for a in parser._actions if isinstance(a.choices, dict))
     return {
         name: (COMMANDS[name], tuple(_said(name, action) for action in sub._actions))
-        for name, sub in commands.choices.items()
+        for name, sub in commands.items()
     }
 
 

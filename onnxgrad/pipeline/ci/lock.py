@@ -170,7 +170,9 @@ def settled(facts: Facts, before: Facts | None) -> Facts:
 
 
 def _same_worst(a: float | None, b: float | None) -> bool:
-    return a == b or (bool(a and b) and max(a, b) <= _WORST * min(a, b))  # type: ignore[type-var,operator]
+    if a is None or b is None or not a or not b:
+        return a == b
+    return max(a, b) <= _WORST * min(a, b)
 
 
 def _same_latency(a: Latency | None, b: Latency | None) -> bool:

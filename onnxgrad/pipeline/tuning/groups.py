@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from onnxgrad.ir.load import ModelLike, load_own
-from onnxgrad.passes.base import FamilyPass, Pass
+from onnxgrad.passes.base import Check, FamilyPass, Pass
 from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.rewrite.combine import Branch
 from onnxgrad.rewrite.trace import Trace
@@ -64,9 +64,15 @@ def with_kinds(pipeline: Pipeline, chosen: dict[str, frozenset[str]]) -> Pipelin
     def own(p: Pass) -> Pass:
         if not isinstance(p, FamilyPass) or p.name not in chosen:
             return p
-        return replace(p, merge="always", check=OfKinds(chosen[p.name]))  # type: ignore[call-arg]
+        return _always(p, OfKinds(chosen[p.name]))
 
     return Pipeline(tuple(own(p) for p in pipeline.passes))
+
+
+def _always(p: FamilyPass, check: Check) -> FamilyPass:
+    """The pass with every group that `check` admits, whatever the static rule says."""
+    # those with a static rule have the field; the family of all has not
+    return replace(p, merge="always", check=check)  # type: ignore[call-arg]
 
 
 def kinds_in(model: ModelLike, pipeline: Pipeline) -> dict[str, dict[str, bool]]:
@@ -74,7 +80,7 @@ def kinds_in(model: ModelLike, pipeline: Pipeline) -> dict[str, dict[str, bool]]
     found: dict[str, dict[str, bool]] = {}
     for p in merging(pipeline):
         seen = _Seen()
-        _run(model, pipeline, replace(p, merge="always", check=seen))  # type: ignore[call-arg]
+        _run(model, pipeline, _always(p, seen))
         if not seen.kinds:
             continue
         found[p.name] = {}
