@@ -7,10 +7,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from onnxgrad.cli.output import Output
+from onnxgrad.cli.models import STDIN
+from onnxgrad.cli.output import Output, write_text
 from onnxgrad.cli.targets import check_output
 from onnxgrad.errors import InputError
-from onnxgrad.ir.files import write_whole
 from onnxgrad.pipeline.ci.plan import Plan
 from onnxgrad.report.ci import CiReport
 from onnxgrad.report.ci_annotations import annotation_lines
@@ -27,10 +27,10 @@ def check_outputs(args: argparse.Namespace, plan: Plan) -> None:
     """Raise InputError, before long work, for a file that has no place or is taken."""
     taken = [plan.recipe.where, str(plan.lock_path), *(job.path for job in plan.jobs)]
     results = {os.path.realpath(job.output) for job in plan.jobs if job.output is not None}
-    seen = {} if args.json is None else {os.path.realpath(args.json): "--json"}
-    for option in _FILES:
+    seen: dict[str, str] = {}
+    for option in ("json", *_FILES):
         name = getattr(args, option)
-        if name is None:
+        if name is None or (option == "json" and name == STDIN):
             continue
         if not name:
             raise InputError(f"--{option}: the name of the file is empty")
@@ -50,14 +50,8 @@ def write_outputs(args: argparse.Namespace, report: CiReport, out: Output) -> No
     """Write what the options ask for; a file appears whole or not at all. Raises InputError."""
     for option, text in _FILES.items():
         name = getattr(args, option)
-        if name is None:
-            continue
-        try:
-            write_whole(Path(name), text(report).encode("utf-8", "backslashreplace"))
-        except OSError as error:
-            raise InputError(
-                f"--{option} {name}: cannot be written: {error.strerror or error}"
-            ) from error
+        if name is not None:
+            write_text(f"--{option}", name, text(report))
     if args.annotations:
         root = Path(os.environ.get("GITHUB_WORKSPACE") or ".").absolute()
         for line in annotation_lines(report, root):

@@ -6,9 +6,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from onnxgrad.cli.output import Output
-from onnxgrad.errors import InputError
-from onnxgrad.ir.files import write_whole
+from onnxgrad.cli.output import Output, write_text
 
 
 def write_html(args: argparse.Namespace, made: Callable[[], str], out: Output) -> None:
@@ -20,9 +18,4 @@ def write_html(args: argparse.Namespace, made: Callable[[], str], out: Output) -
     with out.progress(Path(args.html).name, 1) as advance:
         advance("drawing", None)
         text = made()
-    try:
-        write_whole(Path(args.html), text.encode())
-    except OSError as error:
-        raise InputError(
-            f"--html {args.html}: cannot be written: {error.strerror or error}"
-        ) from error
+    write_text("--html", args.html, text)

@@ -55,6 +55,16 @@ def stdout_for_data(option: str) -> BinaryIO:
     return sys.stdout.buffer
 
 
+def write_text(option: str, file: str, text: str) -> None:
+    """Write the text where an option asks for it, whole or not at all. Raises InputError."""
+    try:
+        write_whole(Path(file), text.encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        raise InputError(
+            f"{option} {file}: cannot be written: {error.strerror or error}"
+        ) from error
+
+
 class Output:
     """The streams of one run. With `--json -` or `-o -` stdout belongs to that, and the tables
     make room.
@@ -122,12 +132,7 @@ class Output:
         if self._json == "-":
             print(text, end="", file=sys.stdout)
             return
-        try:
-            write_whole(Path(self._json), text.encode("utf-8", "backslashreplace"))
-        except OSError as error:
-            raise InputError(
-                f"--json {self._json}: cannot be written: {error.strerror or error}"
-            ) from error
+        write_text("--json", self._json, text)
 
     @contextmanager
     def progress(self, title: str, total: float) -> Iterator[Callable[[str, float | None], None]]:

@@ -52,6 +52,9 @@ def test_all_of_them(folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch) ->
         (("--markdown", "onnxgrad.toml"), "--markdown onnxgrad.toml: "),
         (("--junit", "a", "--markdown", "./a"), "--markdown ./a: is where --junit writes"),
         (("--json", "a", "--junit", "a"), "--junit a: is where --json writes"),
+        (("--html", "a", "--markdown", "a"), "--html a: is where --markdown writes"),
+        (("--json", "branches.onnx"), "--json branches.onnx: "),
+        (("--html", "branches.onnx"), "--html branches.onnx: "),
     ],
 )
 def test_a_place_that_is_none_is_refused_first(
