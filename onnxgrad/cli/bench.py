@@ -50,8 +50,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     for t in slow:
         ratio = t.wall_ratio.median
         out.complain(
-            f"{t.name} takes {ratio:.3f} times the wall time of {report.timings[0].name} (median "
-            f"of {counted(args.rounds, 'round')}), --require allows {args.require:g}: "
+            f"{t.name} takes {ratio:.3f} times the wall time of {report.timings[0].name} (fastest "
+            f"runs of {counted(args.rounds, 'round')}), --require allows {args.require:g}: "
             f"{100 * (ratio / args.require - 1):.3g} % too much"
         )
     out.json({**report.to_dict(), "exit_code": code})
@@ -71,8 +71,8 @@ def _table(report: BenchReport) -> Table:
     sizes = "".join(f", {name}={size}" for name, size in report.dims.items())
     made = table(
         "model", ">wall ms", ">quartiles", ">CPU ms", ">wall ratio", ">quartiles", ">CPU ratio",
-        ">runs", title=f"median time of one run on {report.provider}, {threads}{sizes}, and its "
-        f"ratio to {report.timings[0].name}",
+        ">runs", title=f"median time of one run on {report.provider}, {threads}{sizes}, and "
+        f"the ratio of the fastest runs to those of {report.timings[0].name}",
     )  # fmt: skip
     for t in report.timings:
         style = "green" if t.wall_ratio.high < 1 else "yellow" if t.wall_ratio.low > 1 else ""

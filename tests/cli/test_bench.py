@@ -50,7 +50,7 @@ def test_the_answer_is_no(model: str, tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["bench", model, slow, *QUICK, "--require", "1.5"]) == 1
     complaint = capsys.readouterr().err
     found = re.search(
-        r"other.onnx takes ([\d.]+) times the wall time of small.onnx \(median of 1 round\), "
+        r"other.onnx takes ([\d.]+) times the wall time of small.onnx \(fastest runs of 1 round\), "
         r"--require allows 1.5: ([\d.e+]+) % too much",
         complaint,
     )

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.verify.bench import Spread, bench
+from onnxgrad.verify.bench import Spread, bench, ratio_of_fastest
 from tests.helpers import parse
 
 
@@ -30,6 +30,20 @@ def test_a_longer_model_takes_longer() -> None:
     assert short.runs > long.runs >= 6
     assert json.loads(json.dumps(report.to_dict()))["timings"][1]["wall_ratio"]["median"] > 3
     assert str(report).splitlines()[0].split()[:3] == ["model", "wall", "ms"]
+
+
+def test_other_work_on_the_machine_changes_no_ratio() -> None:
+    """Two rounds of three are disturbed, now the one model and now the other, up to 10 times."""
+    quiet, busy = [1.0, 1.0], [3.0, 10.0]
+    a = [quiet if i % 3 == 0 else busy for i in range(20)]
+    b = [[2 * t for t in (quiet if i % 3 == 1 else busy)] for i in range(20)]
+    assert ratio_of_fastest(b, a) == Spread(2.0, 2.0, 2.0)
+    assert ratio_of_fastest(b, a).values == 5
+    assert ratio_of_fastest(b, a).uncertainty == 0
+    # fewer rounds than make a ratio are taken together; nothing measurable counts as equal
+    assert ratio_of_fastest(b[:2], a[:2]) == Spread(2.0, 2.0, 2.0)
+    assert ratio_of_fastest([[1e-6]], [[0.0]]) == Spread(1.0, 1.0, 1.0)
+    assert Spread(1.0, 0.9, 1.1, 4).uncertainty == pytest.approx(1.57 * 0.2 / 2)
 
 
 def test_symbolic_dims_and_given_inputs() -> None:

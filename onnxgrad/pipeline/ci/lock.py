@@ -152,7 +152,7 @@ class _Reader:
 
 
 # a measured value is as it was until it leaves these: the worst difference a factor, memory a share
-_WORST, _MEMORY = 2.0, 0.05
+_WORST, _LATENCY, _MEMORY = 2.0, 0.05, 0.05
 
 
 def settled(facts: Facts, before: Facts | None) -> Facts:
@@ -178,7 +178,8 @@ def _same_worst(a: float | None, b: float | None) -> bool:
 def _same_latency(a: Latency | None, b: Latency | None) -> bool:
     if a is None or b is None:
         return a is None  # not measured this time: what was measured stays
-    return a.against == b.against and a.low <= b.high and b.low <= a.high
+    meet = a.low <= b.high and b.low <= a.high
+    return a.against == b.against and (meet or abs(a.ratio - b.ratio) <= _LATENCY * b.ratio)
 
 
 def _same_memory(a: int | None, b: int | None) -> bool:

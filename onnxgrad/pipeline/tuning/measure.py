@@ -24,8 +24,6 @@ _ROUNDS = 16
 _LEAST = 0.01
 # of measuring one choice, for each of the two models
 _SHORTEST, _LONGEST = 0.1, 2.0
-# notches of a box plot: the medians of two samples differ where theirs do not meet
-_NOTCH = 1.57
 
 Told = Callable[[str, float], None]
 
@@ -80,7 +78,7 @@ class Measuring:
             raise InputError(next(iter(report.refused.values())))
         after = report.timings[1]
         found: Spread = after.cpu_ratio if self.is_cpu_time else after.wall_ratio
-        return found.median, _NOTCH * (found.high - found.low) / _ROUNDS**0.5
+        return found.median, found.uncertainty
 
 
 def tune(

@@ -135,6 +135,7 @@ def test_changes_are_named_one_by_one() -> None:
         ({"worst": None}, False),
         ({"latency": Latency("input", 0.95, 0.89, 1.0)}, True),
         ({"latency": Latency("input", 0.95, 0.91, 1.0)}, False),
+        ({"latency": Latency("input", 0.83, 0.901, 0.902)}, True),  # by less than a twentieth
         ({"latency": Latency("old.onnx", 0.8, 0.7, 0.9)}, False),
         ({"latency": None}, True),  # not measured this time
         ({"memory": 104_000}, True),
