@@ -5,11 +5,13 @@
 - In a block of shell a line that begins with `$ ` is a command; what follows is what it prints, with `...` for anything,
   and with times and rounding errors as this machine has them. A command prints whatever it likes where nothing follows.
 - `# exit code N` behind a command is how it ends, else 0.
+- Python that imports onnxscript runs where that is installed.
 """
 
 from __future__ import annotations
 
 import doctest
+import importlib.util
 import re
 import shlex
 from collections.abc import Iterator
@@ -75,6 +77,11 @@ def run_command(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     assert not command.output or same_text(command.output, printed), (command, printed)
 
 
+def _imports_are_there(block: str) -> bool:
+    asked = re.search(r"^(?:from|import) onnxscript\b", block, re.MULTILINE)
+    return not asked or importlib.util.find_spec("onnxscript") is not None
+
+
 def run_page(text: str, name: str, capsys: pytest.CaptureFixture[str]) -> int:
     """Run a page in the current folder; how many blocks and commands ran."""
     names: dict[str, object] = {"__name__": name}
@@ -82,7 +89,7 @@ def run_page(text: str, name: str, capsys: pytest.CaptureFixture[str]) -> int:
     for language, block in FENCED.findall(text):
         if named := NAMED.match(block):
             Path(named[1]).write_text(block, encoding="utf-8")
-        elif language == "python":
+        elif language == "python" and _imports_are_there(block):
             exec(compile(block, name, "exec"), names)
             count += 1
         elif language == "sh":

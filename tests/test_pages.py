@@ -37,6 +37,13 @@ def test_page(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_page(source(topic), f"{topic}.md", capsys) > 0
 
 
+@pytest.mark.peers
+@pytest.mark.usefixtures("session")
+def test_the_page_of_laws_with_onnxscript(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("onnxscript")
+    assert run_page(source("laws"), "laws.md", capsys) > 0
+
+
 def test_the_reader_of_commands() -> None:
     block = "pip install x\n$ onnxgrad a 'b c'   # exit code 1\none\n...\n$ onnxgrad d\n"
     assert list(commands(block)) == [

@@ -15,22 +15,37 @@ from onnxgrad.outlining.composites import Composite
 from onnxgrad.passes.base import PASSES, Pass, roots
 from onnxgrad.pipeline.composites import leave_out_body, outline
 from onnxgrad.rewrite.combine import Family, apply_family
+from onnxgrad.rewrite.onnxscript_rules import (
+    OnnxscriptRule,
+    apply_onnxscript_rules,
+    onnxscript_rules,
+)
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.rewrite.worklist import Rule, apply_rules
 
-Law = Rule | Family | Composite
+Law = Rule | Family | Composite | OnnxscriptRule
+
+
+def laws_of(given: Any, name: str = "onnxscript-rule") -> tuple[Law, ...]:
+    """A rule, family or composite; or those of onnxscript's RewriteRule or RewriteRuleSet, where
+    `name` is for rules that have none. None of anything else. Raises InputError for a rule of
+    onnxscript's that cannot be applied here.
+    """
+    return (given,) if isinstance(given, Law) else onnxscript_rules(given, name)
 
 
 @dataclass(frozen=True)
 class OwnLaws(Pass):
-    """Rules, everywhere until none applies; then each family, and each composite."""
+    """Rules, everywhere until none applies; then each family, and each composite; then the rules
+    of onnxscript.
+    """
 
     name: ClassVar[str] = "own-laws"
     laws: tuple[Law, ...] = ()
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Apply the rules in every block, combine every group of each family, then outline the
-        composites.
+        """Apply the rules in every block, combine every group of each family, outline the
+        composites, then apply onnxscript's rules.
         """
         rules = [law for law in self.laws if isinstance(law, Rule)]
         for block in roots(program):
@@ -41,6 +56,9 @@ class OwnLaws(Pass):
         for law in self.laws:
             if isinstance(law, Composite):
                 outline(law, program, trace)
+        others = [law for law in self.laws if isinstance(law, OnnxscriptRule)]
+        if others:
+            apply_onnxscript_rules(program, others, trace)
 
     def proved(self, program: Program) -> None:
         """Leave out the bodies of operators that the runtime has."""
@@ -51,13 +69,14 @@ class OwnLaws(Pass):
 
 def run_plugins(files: Iterable[str]) -> list[Pass]:
     """Run Python files that register gradient rules, passes and the like; the rules, families and
-    composites that each of them leaves at its top level, as a pass called as the file.
+    composites that each of them leaves at its top level, onnxscript's rules too, as a pass called
+    as the file.
 
     Raises InputError that names file and line, and what the file raised.
     """
     found: list[Pass] = []
     for name in files:
-        own = [v for v in _run(name).values() if isinstance(v, Law)]
+        own = [law for key, v in _run(name).items() for law in laws_of(v, key)]
         if own:
             found.append(_called(Path(name).stem.replace("_", "-"), own))
     return found
@@ -95,4 +114,6 @@ def _called(name: str, laws: Sequence[Law]) -> Pass:
 def _law(law: Law) -> str:
     if isinstance(law, Composite):
         return f"what matches is a call of {law.domain}::{law.name}"
+    if isinstance(law, OnnxscriptRule):
+        return f"{law.name}, a rule of onnxscript"
     return (law.build.__doc__ or law.name).strip().split("\n")[0]

@@ -16,7 +16,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.passes.base import PASSES, Pass, roots
 from onnxgrad.passes.convert_opset import ConvertOpset
 from onnxgrad.pipeline.fresh_types import types_of_a_fresh_reading
-from onnxgrad.pipeline.own_laws import Law, OwnLaws
+from onnxgrad.pipeline.own_laws import Law, OwnLaws, laws_of
 from onnxgrad.pipeline.presets import PRESETS
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.vocabulary import MERGE, RUNTIMES
@@ -80,16 +80,16 @@ class Pipeline:
             passes = PRESETS[preset]
         parsed: list[Pass] = [] if target_opset is None else [ConvertOpset(to=target_opset)]
         for item in passes if isinstance(passes, (list, tuple)) else [passes]:
-            if isinstance(item, Law):
-                parsed.append(OwnLaws((item,)))
-            elif isinstance(item, str):
+            if isinstance(item, str):
                 parsed += parse_passes(item, merge=merge, provider=provider)
             elif isinstance(item, Pass):
                 parsed.append(item)
+            elif laws := laws_of(item):
+                parsed.append(OwnLaws(laws))
             else:
                 raise InputError(
-                    "a pass is a name, a Pass, a rule, a family or a composite, not "
-                    f"{type(item).__name__}"
+                    "a pass is a name, a Pass, a rule (onnxscript's too), a family or a composite, "
+                    f"not {type(item).__name__}"
                 )
         return Pipeline(tuple(parsed if for_ is None else _for_runtime(parsed, for_, provider)))
 

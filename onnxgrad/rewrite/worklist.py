@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
-from onnxgrad.errors import InputError, InternalError
+from onnxgrad.errors import InputError, InternalError, OnnxgradError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.by_operator import Operator, bindings_of
@@ -221,15 +221,16 @@ class Fuel:
     rule.
     """
 
-    def __init__(self, amount: int) -> None:
+    def __init__(self, amount: int, fault: type[OnnxgradError] = InternalError) -> None:
         self.amount = amount
         self.left = amount
+        self.fault = fault
 
     def burn(self, rule: str) -> None:
-        """One firing of `rule`. Raises InternalError when the fuel is gone."""
+        """One firing of `rule`. Raises `fault` when the fuel is gone."""
         self.left -= 1
         if self.left < 0:
-            raise InternalError(
+            raise self.fault(
                 f"rule {rule} fired until the fuel of {self.amount} was spent: it does not "
                 "terminate on this graph"
             )
