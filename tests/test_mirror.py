@@ -47,6 +47,7 @@ HOMES: dict[str, dict[str, str]] = {
         "report/model_comparison": "report/test_diff",
         "report/html/plots": "report/html/test_optimized",
         "rewrite/interchangeable": "rewrite/test_context_forms",
+        "rewrite/onnxscript_replacement": "rewrite/test_onnxscript_rules",
         "pipeline/tuning/groups": "pipeline/tuning/test_choices",
         "rewrite/captures": "rewrite/test_match", "rewrite/pattern": "rewrite/test_match",
         "verify/feeds/data_flow": "verify/feeds/test_generate",
