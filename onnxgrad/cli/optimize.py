@@ -25,8 +25,6 @@ from onnxgrad.cli.targets import (
 )
 from onnxgrad.cli.tuning_options import keep_decisions, tuning_of
 from onnxgrad.errors import InputError, OnnxgradError
-from onnxgrad.ir.save import to_proto
-from onnxgrad.ir.stats import stats_of
 from onnxgrad.passes.inline import Inline
 from onnxgrad.pipeline.fixed_dims import fixed
 from onnxgrad.pipeline.instruments import PrintAfter, leave_out
@@ -191,6 +189,8 @@ def _one(job: _Job, name: str, target: Path | None, *, last: bool) -> Outcome:
     except OnnxgradError as error:
         outcome.error = named(error, name)
         if isinstance(error, RewriteRefuted):
+            if error.done is not None:
+                outcome.came_of(error.done)
             outcome.report = error.report
     clock.switch("done")
     outcome.seconds = clock.spent
@@ -242,7 +242,5 @@ def _rewrite(
             on_fired=job.printing,
             allow_growth=args.allow_growth,
         )
-    outcome.done, outcome.report = done, done.report
-    outcome.before = stats_of(done.program.proto)
-    outcome.after = stats_of(to_proto(done.program))
+    outcome.came_of(done)
     return done

@@ -35,15 +35,25 @@ _OF_THE_WHOLE = frozenset({"inputs", "dims", "float64_exact", "allow_empty"})
 
 class RewriteRefuted(NotProved):
     """The optimised model computes something else, or nothing was proved. `report` holds the
-    differences, `culprit` the first bad firing.
+    differences, `culprit` the first bad firing, `done` the program that was refuted, to be looked
+    at.
 
     `alone`: the report is about the culprit's own operands and results, whatever the whole model
     makes of them.
     """
 
-    def __init__(self, report: Report, culprit: Firing | None, *, alone: bool = False) -> None:
+    def __init__(
+        self,
+        report: Report,
+        culprit: Firing | None,
+        *,
+        alone: bool = False,
+        done: Optimized | None = None,
+    ) -> None:
         self.report = report
         self.culprit = culprit
+        self.alone = alone
+        self.done = done
         what = report.summary
         blame = ""
         if culprit is not None:
@@ -148,7 +158,8 @@ def optimize_program(
             if report.verdict == DIFFERENT:
                 tell("bisect")
                 culprit = _culprit(model, pipeline, len(trace.firings), original, options)
-            raise RewriteRefuted(report, culprit)
+            done = Optimized(program, results, trace, report, singly)
+            raise RewriteRefuted(report, culprit, done=done)
     _proved(pipeline, program)
     return Optimized(program, results, trace, report, singly)
 
@@ -173,7 +184,8 @@ def _run(
         results = pipeline.run(program, trace, *watch)
         trace.finish()
     except FiringDiffers as error:
-        raise RewriteRefuted(error.report, error.firing, alone=True) from None
+        done = Optimized(program, [], trace, None, trace.report)  # whole: it was between firings
+        raise RewriteRefuted(error.report, error.firing, alone=True, done=done) from None
     return results
 
 

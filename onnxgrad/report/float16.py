@@ -9,8 +9,6 @@ from typing import Any
 from onnxgrad.ir.interop.given import settled
 from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike
-from onnxgrad.ir.save import to_proto
-from onnxgrad.ir.stats import stats_of
 from onnxgrad.laws.float16.numbers import FAR, LARGEST
 from onnxgrad.limits import bounded
 from onnxgrad.passes.float16 import Float16
@@ -109,9 +107,8 @@ def converted(
         error.args = (f"{error}; {hint}",)
         raise
     clock.switch("done")
-    outcome.done, outcome.report, outcome.seconds = done, done.report, clock.spent
-    outcome.before = stats_of(done.program.proto)
-    outcome.after = stats_of(to_proto(done.program))
+    outcome.came_of(done)
+    outcome.seconds = clock.spent
     return outcome
 
 

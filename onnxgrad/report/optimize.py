@@ -12,8 +12,6 @@ from onnxgrad.ir.interop.given import settled
 from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.save import to_proto
-from onnxgrad.ir.stats import stats_of
 from onnxgrad.limits import limited
 from onnxgrad.pipeline.fixed_dims import fixed
 from onnxgrad.pipeline.instruments import PrintAfter
@@ -229,9 +227,9 @@ def _optimized(
     )
     if job.recipe is not None:
         job.recipe.check(job.name, done.program, done.report)
-    outcome = Outcome(job.name, None, job.name or "the model", explain, done=done)
-    outcome.report, outcome.written, outcome.tuning = done.report, True, decisions
-    outcome.before, outcome.after = stats_of(done.program.proto), stats_of(to_proto(done.program))
+    outcome = Outcome(job.name, None, job.name or "the model", explain)
+    outcome.came_of(done)
+    outcome.written, outcome.tuning = True, decisions
     clock.switch("done")
     outcome.seconds = clock.spent
     return OptimizedModel(like(done.program, job.model), outcome)

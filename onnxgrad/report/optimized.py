@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from onnxgrad.errors import OnnxgradError
-from onnxgrad.ir.stats import Stats
+from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.stats import Stats, stats_of
 from onnxgrad.pipeline.optimize import Optimized
 from onnxgrad.report.html.optimized import optimized
 from onnxgrad.report.html.page import page
@@ -61,6 +62,12 @@ class Outcome(Rendered):
     def exit_code(self) -> int:
         """0, or that of the error."""
         return 0 if self.error is None else self.error.exit_code
+
+    def came_of(self, done: Optimized) -> None:
+        """What rewriting and proof came to, refuted or not."""
+        self.done, self.report = done, done.report
+        self.before = stats_of(done.program.proto)
+        self.after = stats_of(to_proto(done.program))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON's types."""

@@ -7,7 +7,10 @@ from typing import Any, Literal, get_args
 
 from onnxgrad.pipeline.ci.changes import Change
 from onnxgrad.pipeline.facts import Facts
+from onnxgrad.pipeline.optimize import Optimized
+from onnxgrad.pipeline.pipeline import PassResult
 from onnxgrad.pipeline.requirements import Held
+from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import Report
 
 # the worst first; those up to `unknown` are no
@@ -28,8 +31,8 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 class ModelOutcome:
     """`name`: its path from the recipe's folder. `given`, `result`: what is known of it before and
     after; `output`: where the result was written, if it was. `error`: in one line why it did not
-    come to the end, or what it misses. `proof` is None where none was made. Filled in as the work
-    goes on.
+    come to the end, or what it misses. `proof` is None where none was made; `trace` and `passes`
+    say what rewriting did, once it was done. Filled in as the work goes on.
     """
 
     name: str
@@ -42,6 +45,8 @@ class ModelOutcome:
     requirements: tuple[Held, ...] = ()
     changes: tuple[Change, ...] = ()
     proof: Report | None = None
+    trace: Trace | None = None
+    passes: tuple[PassResult, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
 
@@ -49,6 +54,11 @@ class ModelOutcome:
     def ok(self) -> bool:
         """It does what is required of it."""
         return self.status in ("changed", "passed")
+
+    def came_of(self, done: Optimized) -> None:
+        """What rewriting and proof came to, refuted or not."""
+        self.proof, self.trace, self.passes = done.report, done.trace, tuple(done.passes)
+        self.notes = tuple(done.trace.notes)
 
     def fail(self, status: Status, exit_code: int, error: str) -> None:
         """It does not come to the end, or not to a good one."""

@@ -163,7 +163,7 @@ def _optimized(job: Job, outcome: ModelOutcome) -> Optimized:
         on_read=on_read,
         allow_growth=options.get("allow_growth", False),
     )
-    outcome.proof, outcome.notes = done.report, tuple(done.trace.notes)
+    outcome.came_of(done)
     return done
 
 
@@ -200,6 +200,8 @@ def _write(job: Job, outcome: ModelOutcome, program: Program) -> None:
 def _failed(outcome: ModelOutcome, job: Job, error: OnnxgradError) -> None:
     status: Status = "not proved" if error.exit_code == NotProved.exit_code else "error"
     if isinstance(error, RewriteRefuted):
+        if error.done is not None:
+            outcome.came_of(error.done)
         outcome.proof = error.report
         if error.report.verdict == DIFFERENT:
             status = "different"

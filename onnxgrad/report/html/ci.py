@@ -14,10 +14,12 @@ from onnxgrad.report.html.changes import compared
 from onnxgrad.report.html.graph import Drawn, shown
 from onnxgrad.report.html.optimized import worst_card
 from onnxgrad.report.html.plots import differences, latency
+from onnxgrad.report.html.rewrites import passes, places, rewrites
 from onnxgrad.report.html.summary import card, changed_card, noted, proof_verdict, verdict
 from onnxgrad.report.html.tables import Section, section, table_section, tables_of
 from onnxgrad.report.parts import bytes_text, number
 from onnxgrad.report.proof import proof_lines
+from onnxgrad.rewrite.trace import Trace
 
 if TYPE_CHECKING:
     from onnxgrad.report.ci import CiReport
@@ -35,7 +37,7 @@ def _report(outcome: ModelOutcome, folder: Path) -> dict[str, Any]:
     sections = [
         _requirements(outcome),
         _changes(outcome),
-        _graphs(outcome, folder),
+        *_rewriting(outcome, folder),
         *_proof(outcome),
         _latency(outcome),
         _operators(outcome.given, outcome.result),
@@ -101,16 +103,29 @@ def _changes(outcome: ModelOutcome) -> Section | None:
     return section("table", "Changes", note="", columns=columns, rows=rows) if rows else None
 
 
-def _graphs(outcome: ModelOutcome, folder: Path) -> Section | None:
-    """Both graphs, where the result was written; the reports of other processes have none."""
+def _rewriting(outcome: ModelOutcome, folder: Path) -> list[Section | None]:
+    """Both graphs with their rewrites, or the places of these alone; and the passes."""
+    if outcome.trace is None:
+        return []
+    graphs = _graphs(outcome, outcome.trace, folder)
+    return [
+        graphs,
+        passes(outcome.trace, outcome.passes),
+        places(outcome.trace) if graphs is None else None,
+    ]
+
+
+def _graphs(outcome: ModelOutcome, trace: Trace, folder: Path) -> Section | None:
+    """Both graphs, where the result was written: what comes from other processes has none."""
     if outcome.output is None:
         return None
     try:
         before, after = load(folder / outcome.name), load(outcome.output)
     except OnnxgradError:  # gone since
         return None
-    graphs = compared(Drawn(before), Drawn(after))
-    return section("graph", "Graph", names=["before", "after"], graphs=graphs)
+    graphs = compared(Drawn(before), Drawn(after), trace.firings)
+    known = rewrites(trace, outcome.proof)
+    return section("graph", "Graph", names=["before", "after"], graphs=graphs, **known)
 
 
 def _proof(outcome: ModelOutcome) -> list[Section | None]:

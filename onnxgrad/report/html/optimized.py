@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.load import program_of
 from onnxgrad.ir.stats import Stats
-from onnxgrad.passes.base import PASSES
-from onnxgrad.pipeline.optimize import Optimized
+from onnxgrad.pipeline.optimize import Optimized, RewriteRefuted
 from onnxgrad.report.html.changes import compared
 from onnxgrad.report.html.graph import Drawn, shown
 from onnxgrad.report.html.plots import choices, differences
+from onnxgrad.report.html.rewrites import passes, rewrites
 from onnxgrad.report.html.summary import card, changed_card, noted, proof_verdict, verdict
 from onnxgrad.report.html.tables import Section, section, table_section, tables_of
 from onnxgrad.report.parts import bytes_text, number, share_text
@@ -27,14 +28,15 @@ def optimized(outcome: Outcome) -> dict[str, Any]:
     done = outcome.done
     sections: list[Section | None] = []
     if done is not None:
-        sections.append(_graphs(done))
+        sections.append(_graphs(done, outcome.error))
     if outcome.report is not None:
         sections.append(differences(outcome.report))
         sections += (
             table_section("Proof", t) for t in tables_of(proof_lines(outcome.report, True))
         )
     if done is not None:
-        sections += _passes(outcome, done)
+        sections.append(passes(done.trace, done.passes))
+        sections.append(_misses(done) if outcome.explain else None)
     sections.append(choices(outcome.tuning))
     if outcome.before is not None and outcome.after is not None:
         sections.append(operators(outcome.before, outcome.after))
@@ -87,82 +89,60 @@ def worst_card(report: Report) -> dict[str, Any]:
     return card("worst difference", value, shown(note), "good" if worst.ok else "bad")
 
 
-def _graphs(done: Optimized) -> Section:
-    program = done.program
+def _graphs(done: Optimized, error: OnnxgradError | None) -> Section:
+    """Both graphs; where the proof failed, the page opens at the rewrite to blame."""
+    program, trace = done.program, done.trace
     before = program_of(program.proto, program.folder, program.path)
-    firings = done.trace.firings
-    laws = dict.fromkeys((f.rule, f.pass_name) for f in firings)
-    place = {law: i for i, law in enumerate(laws)}
+    refuted = error if isinstance(error, RewriteRefuted) else None
+    culprit = None if refuted is None else refuted.culprit
     return section(
         "graph",
         "Graph",
         names=["before", "after"],
-        graphs=compared(Drawn(before), Drawn(program), firings),
-        laws=[[shown(rule), shown(name), _law(done, rule, name)] for rule, name in laws],
-        rewrites=[
-            [place[f.rule, f.pass_name], shown(f.where), _proof(done, f.number, f.rule, f.where)]
-            for f in firings
-        ],
-        whole=_whole(done),
+        graphs=compared(Drawn(before), Drawn(program), trace.firings),
+        blamed=0 if culprit is None else culprit.number,
+        **rewrites(trace, done.report, _singly(done, refuted)),
     )
 
 
-def _law(done: Optimized, rule: str, pass_name: str) -> str:
-    """The equation of a rule, else what its pass says of itself."""
-    counts = done.trace.counts.get(rule)
-    said = counts.law if counts is not None else ""
-    return shown(said or (PASSES[pass_name].law() if pass_name in PASSES else ""))
-
-
-def _whole(done: Optimized) -> str:
-    """What is known of each rewrite by the proof of all of them."""
-    if done.report is None:
-        return ""
-    return f"with the whole model: {shown(done.report.summary)}"
-
-
-def _proof(done: Optimized, number: int, rule: str, where: str) -> str:
-    """What is known of this rewrite alone; empty where only the whole model was proved."""
-    said = []
+def _singly(done: Optimized, refuted: RewriteRefuted | None) -> dict[int, str]:
+    """What is known of each rewrite alone, by its number."""
+    found = {}
     if done.each is not None:
-        said.append(
-            f"not run on its own: {done.each.skipped[number]}"
-            if number in done.each.skipped
-            else "equal on its own operands, with what computes them"
-            if number in done.each.widened
-            else "equal on its own operands"
+        for firing in done.trace.firings:
+            number = firing.number
+            found[number] = (
+                f"not run on its own: {done.each.skipped[number]}"
+                if number in done.each.skipped
+                else "equal on its own operands, with what computes them"
+                if number in done.each.widened
+                else "equal on its own operands"
+            )
+    if refuted is not None and refuted.culprit is not None:
+        last = refuted.culprit.number
+        if refuted.alone:  # what came with it was not looked at
+            found = {number: text for number, text in found.items() if number < last}
+        found[last] = (
+            f"the first {'whose two forms differ' if refuted.alone else 'that changes the result'}"
         )
-    said += [i.reason for i in done.trace.inexact if (i.rule, i.where) == (rule, where)]
-    return shown("; ".join(said))
+    return found
 
 
-def _passes(outcome: Outcome, done: Optimized) -> Iterator[Section]:
-    rows = []
-    for p in done.passes:
-        laws: dict[str, int] = {}
-        for f in done.trace.firings:
-            if f.pass_name == p.name:
-                laws[f.rule] = laws.get(f.rule, 0) + 1
-        if p.firings:
-            counted = sorted(laws.items(), key=lambda item: -item[1])
-            rows.append([shown(p.name), p.firings, [[shown(r), n] for r, n in counted]])
-    idle = [shown(p.name) for p in done.passes if not p.firings]
-    yield section("passes", "Passes", rows=rows, idle=idle)
-    if outcome.explain:
-        kinds: dict[tuple[str, str], list[str]] = {}
-        for rule, where, reason in done.trace.declined:
-            kinds.setdefault((rule, reason), []).append(where)
-        misses = [
-            [shown(rule), number(len(places)), shown(reason), shown(places[0])]
-            for (rule, reason), places in sorted(kinds.items(), key=lambda item: -len(item[1]))
-        ]
-        columns = [
-            ["near miss of", False],
-            ["times", True],
-            ["why not", False],
-            ["first at", False],
-        ]
-        yield section("table", "Near misses", note="", columns=columns, rows=misses)
+def _misses(done: Optimized) -> Section:
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for rule, where, reason in done.trace.declined:
+        kinds.setdefault((rule, reason), []).append(where)
+    misses = [
+        [shown(rule), number(len(places)), shown(reason), shown(places[0])]
+        for (rule, reason), places in sorted(kinds.items(), key=lambda item: -len(item[1]))
+    ]
+    columns = [
+        ["near miss of", False],
+        ["times", True],
+        ["why not", False],
+        ["first at", False],
+    ]
+    return section("table", "Near misses", note="", columns=columns, rows=misses)
 
 
 def operators(before: Stats, after: Stats) -> Section:

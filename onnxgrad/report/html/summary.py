@@ -9,6 +9,8 @@ from onnxgrad.report.html.graph import shown
 from onnxgrad.verify import Report
 from onnxgrad.verify.report import NOT_PROVED
 
+_NAMED = 3  # outputs by name, of those that differ
+
 
 def verdict(tone: str, word: str, text: str) -> dict[str, Any]:
     """The answer in a word, and what it rests on; the tone is `good`, `bad`, `unsure` or `plain`.
@@ -27,13 +29,28 @@ def proof_verdict(report: Report) -> dict[str, Any]:
     tone = "unsure" if report.verdict == NOT_PROVED else "good" if report.ok else "bad"
     count = len(report.cases)
     cases = "; ".join(map(str, report.cases))
-    said = f"on {report.provider}" + (
+    said = f"{_failing(report)}on {report.provider}" + (
         f", {count} run{'s' * (count != 1)}: {cases}" if cases else ""
     )
     found = verdict(tone, report.verdict, shown(said))
     noted(found, (*report.unproved, report.gaps), "unsure")
     noted(found, (report.bounds, *report.notes))
     return found
+
+
+def _failing(report: Report) -> str:
+    """The outputs that differ, those that miss their bound most first."""
+    worst = report.worst
+    found = dict.fromkeys(
+        d.output
+        for d in sorted(report.differences, key=lambda d: d is not worst)
+        if not d.ok and not d.output.startswith("(")
+    )
+    names = [
+        *list(found)[:_NAMED],
+        *([f"{len(found) - _NAMED} more"] if len(found) > _NAMED else []),
+    ]
+    return f"in {', '.join(names)}, " if names else ""
 
 
 def card(label: str, value: str, note: str = "", tone: str = "plain") -> dict[str, Any]:

@@ -13,6 +13,7 @@ from onnxgrad.grad import differentiate
 from onnxgrad.report.gradient import GradientMade
 from tests.examples import chromium
 from tests.report.html.common import chain, hostile_model
+from tests.report.html.test_rewrites import refuted
 
 pytestmark = pytest.mark.browser
 
@@ -211,6 +212,17 @@ def test_no_name_runs(browser: chromium.Page, tmp_path: Path) -> None:
         "{const s = document.createElement('script'); s.textContent = 'window.harmed = 1'; document.body.append(s);}"
     )
     assert browser.run("window.harmed === undefined")
+
+
+def test_a_refuted_model_opens_at_the_rewrite_to_blame(
+    browser: chromium.Page, tmp_path: Path
+) -> None:
+    go(browser, written(tmp_path / "refuted.html", refuted().to_html()))
+    assert text(browser, ".verdict").startswith("✗")
+    details = text(browser, ".details")
+    assert "Rewrite 3" in details and "the first that changes the result" in details
+    assert browser.run("document.querySelectorAll('.box.selected').length") == 2
+    silent(browser)
 
 
 def test_several_models_and_a_gradient(browser: chromium.Page, tmp_path: Path) -> None:

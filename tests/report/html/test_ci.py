@@ -55,6 +55,12 @@ def test_the_worst_model_comes_first(page: Callable[[], list[dict[str, Any]]]) -
     assert cards["nodes"] == "2" and cards["worst difference"] == "0"
     graph = next(s for s in good["sections"] if s["kind"] == "graph")
     assert [n.get("c") for n in graph["graphs"][0]["nodes"]] == ["removed", "changed", None]
+    assert graph["graphs"][0]["nodes"][0]["w"] == [1] and "= Identity(x)" in graph["rewrites"][0][1]
+    # what was not written has no graph, but its rewrites with their places
+    kinds = [s["kind"] for s in bad["sections"]]
+    assert "graph" not in kinds and "passes" in kinds
+    rewritten = next(s for s in bad["sections"] if s["title"] == "Rewrites")
+    assert "= Identity(x)" in rewritten["groups"][0][1][0]
 
 
 def test_the_same_run_gives_the_same_page(page: Callable[[], list[dict[str, Any]]]) -> None:

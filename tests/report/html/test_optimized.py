@@ -7,7 +7,6 @@ import pytest
 import onnxgrad
 from onnxgrad.report.html.optimized import optimized
 from onnxgrad.report.html.plots import bench, choices, differences
-from onnxgrad.report.html.summary import changed_card
 from onnxgrad.report.optimized import Outcome
 from onnxgrad.verify.bench import BenchReport, Spread, Timing
 from tests.helpers import parse
@@ -86,9 +85,3 @@ def test_what_was_measured_is_plotted() -> None:
     )
     drawn = bench(timed)
     assert drawn is not None and [r["value"] for r in drawn["rows"]] == [0.5, 1.0]
-
-
-def test_what_changed_has_its_share() -> None:
-    assert changed_card("nodes", 200, 50, str)["share"] == -75.0
-    assert changed_card("nodes", 50, 200, str)["tone"] == "more"
-    assert "share" not in changed_card("nodes", 5, 5, str)

@@ -109,6 +109,7 @@
     const start = () => {
       bring(drawings.length - 1);
       drawings.forEach((d) => { if (d.svg.getBoundingClientRect().width) fit(d); });
+      if (section.blamed) details.rewrite(section.blamed, true);
     };
     return [h("div", { class: both ? "graphs both" : "graphs" }, head, box), start];
   };

@@ -41,7 +41,9 @@
     h("td", { class: columns[i]?.[1] ? "number" : "" }, cell(value)))))];
 
   report.passesSection = ({ rows, idle }) => {
-    const law = ([rule, count]) => h("button", { type: "button", class: "chip", title: "its equation and places", onclick: () => report.law?.(rule) }, code(rule), count > 1 ? ` ×${number(count)}` : "");
+    const said = ([rule, count]) => [code(rule), count > 1 ? ` ×${number(count)}` : ""];
+    const opens = report.law; // a graph of this report shows its laws
+    const law = (one) => (opens ? h("button", { type: "button", class: "chip", title: "its equation and places", onclick: () => opens(one[0]) }, said(one)) : h("span", { class: "chip" }, said(one)));
     const draw = ([name, firings, laws]) => h("tr", {}, h("td", {}, code(name)), h("td", { class: "number" }, number(firings)), h("td", { class: "chips" }, laws.map(law)));
     const quiet = idle.length > 0 && h("details", {}, h("summary", {}, `${number(idle.length)} other passes found nothing to do`), h("p", { class: "hint" }, idle.join(", ")));
     return [h("div", {}, rows.length ? table([["pass", false], ["rewrites", true], ["by law", false]], rows, draw) : h("p", {}, "Nothing to rewrite."), quiet)];
@@ -61,7 +63,8 @@
     return [table([["operator", false], ["before", true], ["after", true], ["change", true], ["", false]], rows, draw)];
   };
 
-  report.listSection = ({ groups }) => [h("div", { class: "lists" }, groups.map(([name, lines, tone]) => h("details", { open: lines.length <= 12 },
+  // Groups of up to `open` lines are open.
+  report.listSection = ({ groups, open = 12 }) => [h("div", { class: "lists" }, groups.map(([name, lines, tone]) => h("details", { open: lines.length <= open },
     h("summary", {}, name, h("span", { class: "count" }, number(lines.length))),
     report.more(lines, ROWS, (line) => h("li", { class: tone }, code(line)), h("ul", { class: "lines" })))))];
 })();
