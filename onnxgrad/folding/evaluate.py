@@ -14,7 +14,7 @@ import numpy as np
 from onnx import TensorProto, numpy_helper
 
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.types import Array, byte_count, numpy_dtype
+from onnxgrad.ir.types import Array, byte_count, is_static, numpy_dtype
 
 _Operands = Sequence[Any]
 
@@ -141,20 +141,43 @@ def _cast(b: Binding, o: _Operands) -> Any:
 
 
 def truncated(b: Binding) -> Array | None:
-    """A Cast of constant floats to integers that can hold them: every library cuts off alike. None
-    for all else.
+    """A Cast of constant floats to integers that can hold them, or to truth values: every library
+    cuts off alike. None for all else.
     """
     x = b.operand(0)
     if not b.is_op("Cast") or x is None or byte_count(x.type) is None:
         return None
     a: Any = x.const
     target: Any = numpy_dtype(b.attr("to"))
-    if a is None or a.dtype.kind != "f" or a.dtype.itemsize < 4 or target.kind not in "iu":
+    if a is None or a.dtype.kind != "f" or a.dtype.itemsize < 4 or target.kind not in "biu":
         return None
+    if target.kind == "b":
+        return np.asarray(a != 0)  # not a number is true
     limits = np.iinfo(target)
     fits = bool(((a >= float(limits.min)) & (a < float(limits.max))).all())
     cut: Array | None = a.astype(target) if fits else None
     return cut
+
+
+def product_of_zeros(b: Binding) -> Array | None:
+    """A Gemm of constants with zeros on one side: what it adds, in every library. None for all
+    else, and where a zero is added, whose sign would be that of the products.
+    """
+    if not b.is_op("Gemm") or len(b.inputs) != 3 or b.attr("beta", 1.0) != 1.0:
+        return None
+    left, right, c = (None if v is None else v.const for v in b.inputs)
+    if left is None or right is None or c is None or c.dtype.name not in ("float32", "float64"):
+        return None
+    finite = np.isfinite(b.attr("alpha", 1.0)) and all(np.isfinite(a).all() for a in (left, right))
+    if not finite or not left.size or (left.any() and right.any()):
+        return None
+    shape = b.out.shape
+    if not (np.isfinite(c) & (c != 0)).all() or not is_static(shape):
+        return None
+    try:
+        return np.ascontiguousarray(np.broadcast_to(c, shape))
+    except ValueError:
+        return None  # it fails at run time, where it belongs
 
 
 def _plain(a: Any) -> bool:

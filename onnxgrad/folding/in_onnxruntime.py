@@ -7,7 +7,7 @@ import time
 import onnx
 from onnx import numpy_helper
 
-from onnxgrad.folding.evaluate import truncated
+from onnxgrad.folding.evaluate import product_of_zeros, truncated
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.var import Var
@@ -28,7 +28,12 @@ def values_of(
     `folded`: the wanted bindings of `block` and what they depend on. Raises RuntimeMissing without
     onnxruntime.
     """
-    known = {b.out.name: array for b in wanted if (array := truncated(b)) is not None}
+    known = {
+        b.out.name: array
+        for b in wanted
+        for array in (truncated(b), product_of_zeros(b))
+        if array is not None
+    }
     asked = [b for b in wanted if b.out.name not in known]
     seconds = deadline - time.monotonic()
     if asked and seconds <= 0:

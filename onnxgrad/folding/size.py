@@ -30,13 +30,18 @@ def constant_bytes(program: Program) -> int:
 
 def file_bytes(program: Program) -> int:
     """The bytes of the file that was read, with what it has outside."""
+    return program.proto_bytes + outside_bytes(program)
+
+
+def outside_bytes(program: Program) -> int:
+    """The bytes of the constants whose data lies outside of the file."""
     outside = [
         t
         for block in program.blocks()
         for v in block.initializers.values()
         if (t := v.initializer) is not None and t.data_location == TensorProto.EXTERNAL
     ]
-    return program.proto_bytes + sum(_tensor_bytes(t) for t in outside)
+    return sum(map(_tensor_bytes, outside))
 
 
 def _tensor_bytes(tensor: TensorProto) -> int:

@@ -16,7 +16,7 @@ from onnx import TensorProto
 from onnxgrad.folding.evaluate import EVALUATED, MOVES, evaluate
 from onnxgrad.folding.groups import groups, growth
 from onnxgrad.folding.in_onnxruntime import values_of
-from onnxgrad.folding.size import file_bytes
+from onnxgrad.folding.size import outside_bytes
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.by_operator import blocks_in
@@ -77,9 +77,11 @@ class FoldConstant(Pass):
 
     def run(self, program: Program, trace: Trace) -> None:
         """Fold everywhere. A binding that onnxruntime cannot evaluate stays."""
-        # the bytes of a file take a while to count, and most files have nothing to fold
+        # what is outside may be folded below; the bytes of the file itself take a while to count,
+        # and most foldings make it no larger
+        outside = outside_bytes(program)
         budget = _Budget(
-            lambda: min(self.max_growth, int(self.max_share * file_bytes(program))),
+            lambda: min(self.max_growth, int(self.max_share * (program.proto_bytes + outside))),
             self.floats,
             trace,
         )
@@ -103,10 +105,9 @@ class _Budget:
         """Bytes that may be added, whatever was added before."""
         return self._limit()
 
-    @property
-    def left(self) -> int:
-        """Bytes left, never negative."""
-        return max(self.limit - self.trace.grown, 0)
+    def has(self, growth: int) -> bool:
+        """Whether that many bytes are left; what makes the file no larger is never too much."""
+        return growth <= 0 or growth <= self.limit - self.trace.grown
 
     def takes(self, v: Var) -> bool:
         """Whether constants of this dtype may be made at all."""
@@ -114,7 +115,7 @@ class _Budget:
 
     def pays(self, growth: int) -> bool:
         """Whether a folding that adds `growth` bytes is allowed; if so it is charged."""
-        if growth > self.left:
+        if not self.has(growth):
             return False
         self.trace.grown += growth
         return True
@@ -139,7 +140,7 @@ def _fold_exactly(block: BindingBlock, budget: _Budget, trace: Trace) -> None:
             array is None
             and constant
             and _size(b) is not None
-            and (b in together or budget.left >= _growth(b))
+            and (b in together or budget.has(_growth(b)))
         ):
             array = evaluate(b)
         if array is not None and budget.takes(b.out) and (b in together or budget.pays(_growth(b))):

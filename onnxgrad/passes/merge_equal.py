@@ -97,6 +97,7 @@ def merge_bindings(
     block.schedule()
     first: dict[Hashable, Binding] = {}
     known: dict[Hashable, Binding] = {}
+    merged: dict[Binding, list[Binding]] = {}
     call = cache(_call)  # only of bindings that share operator and operands: that is rare
     for b in list(block.bindings):
         if (
@@ -115,16 +116,19 @@ def merge_bindings(
             continue
         trace.of("equal_bindings").applied += 1
         trace.fired("equal_bindings", str(b), [b.out.name])
-        _carry_metadata(b, kept)
+        merged.setdefault(kept, []).append(b)
         for old, new in zip(b.outputs, kept.outputs, strict=True):
             if old is not None and new is not None:
                 block.replace(old, new)
         block.remove(b)
+    # at the end, because one that stands for many would read its own again for each of them
+    for kept, others in merged.items():
+        _carry_metadata(others, kept)
 
 
-def _carry_metadata(b: Binding, kept: Binding) -> None:
-    """The binding that stays says where both came from."""
-    metadata = merged_metadata([kept, b])
+def _carry_metadata(others: list[Binding], kept: Binding) -> None:
+    """The binding that stays says where all of them came from."""
+    metadata = merged_metadata([kept, *others])
     if metadata != {entry.key: entry.value for entry in kept.node.metadata_props}:
         kept.set_metadata(metadata)
 

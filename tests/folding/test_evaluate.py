@@ -9,9 +9,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxgrad.folding.evaluate import _RULES, MOVES, evaluate, truncated
+from onnxgrad.folding.evaluate import _RULES, MOVES, evaluate, product_of_zeros, truncated
 from onnxgrad.ir.load import load
 from onnxgrad.verify import RunFailed, run
+from tests.helpers import parse
 
 RNG = np.random.default_rng(5)
 NUMBERS = [np.float32, np.float64, np.int32, np.int64]
@@ -221,5 +222,39 @@ def test_floats_are_cut_off_where_the_integers_hold_them(values: list[float], fi
     model.graph.initializer[0].CopyFrom(numpy_helper.from_array(array, "c"))
     found = truncated(next(iter(load(model).main.bindings)))
     assert (found is not None) is fits
+    if found is not None:
+        np.testing.assert_array_equal(found, run(model, {})["y"], strict=True)
+
+
+def test_floats_that_are_no_zero_are_true() -> None:
+    model = parse("g () => (bool[5] y) <float[5] c = {0, 0, 0, 0, 0}> { y = Cast<to = 9>(c) }")
+    array = np.array([0.0, -0.0, 0.5, 1e-40, np.nan], np.float32)
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(array, "c"))
+    found = truncated(next(iter(load(model).main.bindings)))
+    assert found is not None
+    assert found.tolist() == [False, False, True, True, True]
+    np.testing.assert_array_equal(found, run(model, {})["y"], strict=True)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "weight", "addend", "exact"),
+    [
+        ("alpha = 1.0", "1, -2, 3, -4", "5, 6", True),
+        ("transB = 1, alpha = -2.0", "1, -2, 3, -4", "5, -6", True),
+        ("alpha = 1.0", "1, -2, 3, -4", "5, 0", False),  # +0 or -0, as the products are
+        ("beta = 2.0", "1, -2, 3, -4", "5, 6", False),
+        ("alpha = 1.0", "1, -2, 3, inf", "5, 6", False),  # 0 * inf
+    ],
+)
+def test_a_product_of_zeros_is_what_it_adds(
+    attributes: str, weight: str, addend: str, exact: bool
+) -> None:
+    model = parse(
+        f"g () => (float[3,2] y) <float[3,2] a = {{0, -0.0, 0, 0, 0, 0}}, "
+        f"float[2,2] w = {{{weight}}}, float[2] c = {{{addend}}}> "
+        f"{{ y = Gemm<{attributes}>(a, w, c) }}"
+    )
+    found = product_of_zeros(next(iter(load(model).main.bindings)))
+    assert (found is not None) is exact
     if found is not None:
         np.testing.assert_array_equal(found, run(model, {})["y"], strict=True)
