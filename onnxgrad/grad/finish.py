@@ -14,7 +14,8 @@ from onnxgrad.passes.remove_unused_functions import reachable
 
 
 def finish(task: Prepared) -> None:
-    """Leave the forward part as it was read and the backward part as short as it can be.
+    """Leave the forward part as it was read, but for what rules replaced there (LSTM and GRU), and
+    the backward part as short as it can be.
 
     Rounding and anchors close first, for they are bindings that simplifying would have to look
     through; the order of the sinks comes last, because everything before moves bindings.

@@ -119,6 +119,10 @@ _ACTIVATIONS: dict[str, tuple[Value, Slope, float, float, bool, bool]] = {
 }
 
 
+# their slope follows from their value alone
+_BY_VALUE = frozenset({"sigmoid", "tanh", "relu", "hardsigmoid"})
+
+
 @dataclass(frozen=True)
 class Gate:
     """One activation with its numbers; `clip` bounds what enters it, 0 does not."""
@@ -142,6 +146,15 @@ class Gate:
         if self.clip:
             slope = op.Where(op.LessOrEqual(op.Abs(z), self.clip), slope, 0.0)
         return slope
+
+    @property
+    def is_by_value(self) -> bool:
+        """Whether `slope_at` says the slope."""
+        return not self.clip and self.name in _BY_VALUE
+
+    def slope_at(self, y: Var) -> Var:
+        """The derivative where the value is `y`."""
+        return _ACTIVATIONS[self.name][1](y, y, self.alpha, self.beta)
 
 
 def gates(

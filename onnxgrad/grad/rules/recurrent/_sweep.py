@@ -1,10 +1,10 @@
 """What RNN, GRU and LSTM share: operands by direction, states before each step, and a sweep over
 time by Scan.
 
-All gates are computed again from the forward states Y, for all steps at once; only the adjoint of
-the state passes from step to step, and each cell's sweep is linear in it with coefficients known
-beforehand. Rows past their sequence length keep their state, so both directions run in the order of
-X and nothing is reversed.
+Gates are kept by a Scan in the operator's place (see _kept.py), or computed again from the forward
+states Y, for all steps at once. Only the adjoint of the state passes from step to step, and each
+cell's sweep is linear in it with coefficients known beforehand. Rows past their sequence length
+keep their state, so both directions run in the order of X and nothing is reversed.
 """
 
 from __future__ import annotations
@@ -123,9 +123,13 @@ class Recurrent:
             later = op.Where(op.Slice(d.mask, [1], [np.iinfo(np.int64).max], [0]), later, first)
         return op.Concat(later, first, axis=0)
 
+    def after(self, d: Direction) -> Var:
+        """The hidden state after each step, (T, B, H); 0 where a step does not count."""
+        return self.series(self._y[0], d)
+
     def h_before(self, d: Direction) -> Var:
         """The hidden state before each step, (T, B, H)."""
-        return self.before(self.series(self._y[0], d), self.state(self.binding.operand(5), d), d)
+        return self.before(self.after(d), self.state(self.binding.operand(5), d), d)
 
     # ---- sums for all steps at once --------------------------------------------------------------
 

@@ -1,5 +1,5 @@
-"""LSTM: the cell states of all steps by one sweep forwards, the adjoints of both states by one
-backwards.
+"""LSTM: the gates and cell states of all steps by one sweep forwards, the adjoints of both states
+by one backwards.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 from onnxgrad.grad.registry import vjp_all
 from onnxgrad.grad.rules.recurrent._gates import Gate, gates
+from onnxgrad.grad.rules.recurrent._kept import is_kept, take_place
 from onnxgrad.grad.rules.recurrent._sweep import Direction, Recurrent, flat_product, plus
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
@@ -25,47 +26,107 @@ def _lstm(
     cell = Recurrent(binding, y, 4)
     kinds = gates(binding, ["Sigmoid", "Tanh", "Tanh"], len(cell.directions), unclipped=2)
     asked = [*wanted, *[False] * (8 - len(wanted))]
+    both = list(zip(cell.directions, kinds, strict=True))
+    if binding.operand(7) is None and is_kept(cell, kinds):
+        kept = [_kept(cell, d, kind) for d, kind in both]
+        take_place(
+            cell, [k.y for k in kept], [[k.final_h for k in kept], [k.final_c for k in kept]]
+        )
+        steps = [k.steps for k in kept]
+    else:
+        steps = [_again(cell, d, kind) for d, kind in both]
     found = [
-        _direction(cell, d, kind, g, asked) for d, kind in zip(cell.directions, kinds, strict=True)
+        _direction(cell, d, at, g, asked) for d, at in zip(cell.directions, steps, strict=True)
     ]
     of_z, of_r, of_p, of_h, of_c = ([part[i] for part in found] for i in range(5))
     return cell.partials(wanted, x=of_z, h=of_z, r=of_r, initial_h=of_h, initial_c=of_c, p=of_p)
 
 
 @dataclass(frozen=True)
-class _Again:
-    """What a direction's steps computed, all of them at once: time, batch, and features as said.
+class _Steps:
+    """What a direction's steps computed, (T, B, H) each: the hidden and the cell state before each,
+    the gates i, o and f, the candidate c, and h(C).
 
-    c_before, c_after (H): the cell states around each step. z (3H): the sums that enter the gates
-    i, o, f, with their peepholes P, which saw `seen`: C_before, C, C_before. z_c (H): the
-    candidate's.
+    slopes: those of i, o, f, c and h(C). p: the peepholes of i, o, f, which saw `seen`, (T, B, 3H):
+    C_before, C, C_before.
     """
 
+    h_before: Var
     c_before: Var
-    c_after: Var
-    z: Var
-    z_c: Var
-    p: Var | None
-    seen: Var
+    i: Var
+    o: Var
+    f: Var
+    c: Var
+    of_c: Var
+    slopes: Sequence[Var]
+    p: Var | None = None
+    seen: Var | None = None
 
 
-def _again(cell: Recurrent, d: Direction, f: Gate, g: Gate, h_before: Var, r: Var) -> _Again:
-    """Z = X W^T + H_before R^T + Wb + Rb, and the cell states that follow from it."""
-    inner = cell.product(
-        cell.flat_x, cell.weight(cell.w, d), plus(cell.bias(d, 0), cell.bias(d, 1))
-    )
-    all_z = cell.in_time(cell.product(op.Flatten(h_before, axis=2), r, inner), cell.width)
+@dataclass(frozen=True)
+class _Kept:
+    """Steps that were run for the operator: H after each, (T, B, H), and the final states."""
+
+    steps: _Steps
+    y: Var
+    final_h: Var
+    final_c: Var
+
+
+def _kept(cell: Recurrent, d: Direction, kinds: Sequence[Gate]) -> _Kept:
+    """The steps of a direction without peepholes, in the operator's place (see _kept.py)."""
+    f, g, h = kinds
+    r = cell.weight(cell.r, d)
+
+    def step(states: Sequence[Var], elements: Sequence[Var]) -> tuple[list[Var], list[Var]]:
+        h_before, c_before = states
+        z = op.Gemm(h_before, r, elements[0], transB=1)
+        z_i, z_o, z_f, z_c = op.Split(z, axis=1, outputs=4)
+        i, o, c = f(z_i), f(z_o), g(z_c)
+        forget = 1.0 - i if _is_coupled(cell) else f(z_f)
+        c_after = forget * c_before + i * c
+        of_c = h(c_after)
+        h_after = o * of_c
+        return [h_after, c_after], [h_after, c_before, i, o, forget, c, of_c]
+
+    initial = [cell.state(cell.binding.operand(k), d) for k in (5, 6)]
+    scans = [cell.in_time(_of_x(cell, d), cell.width)]
+    (final_h, final_c), (y, *found) = cell.sweep(step, initial, scans, d.reverse)
+    c_before, i, o, forget, c, of_c = found
+    slopes = [f.slope_at(i), f.slope_at(o), f.slope_at(forget), g.slope_at(c), h.slope_at(of_c)]
+    h_before = cell.before(y, initial[0], d)
+    return _Kept(_Steps(h_before, c_before, i, o, forget, c, of_c, slopes), y, final_h, final_c)
+
+
+def _again(cell: Recurrent, d: Direction, kinds: Sequence[Gate]) -> _Steps:
+    """The steps again: Z = X W^T + H_before R^T + Wb + Rb, and the cell states by a sweep."""
+    f, g, h = kinds
+    h_before, r = cell.h_before(d), cell.weight(cell.r, d)
+    flat_z = cell.product(op.Flatten(h_before, axis=2), r, _of_x(cell, d))
+    all_z = cell.in_time(flat_z, cell.width)
     z, z_c = op.Split(all_z, [3 * cell.hidden, cell.hidden], axis=2, outputs=2)
     given = cell.binding.operand(7)
     p = None if given is None else cell.of_direction(given, d)
     c_after = _cells(cell, d, f, g, z, z_c, p)
     c_before = cell.before(c_after, cell.state(cell.binding.operand(6), d), d)
     seen = op.Concat(c_before, c_after, c_before, axis=2)
-    return _Again(c_before, c_after, z if p is None else z + seen * p, z_c, p, seen)
+    if p is not None:
+        z = z + seen * p
+    i, o, forget = op.Split(f(z), axis=2, outputs=3)
+    slopes = [*op.Split(f.slope(z), axis=2, outputs=3), g.slope(z_c), h.slope(c_after)]
+    if _is_coupled(cell):
+        forget = 1.0 - i
+    return _Steps(h_before, c_before, i, o, forget, g(z_c), h(c_after), slopes, p, seen)
+
+
+def _of_x(cell: Recurrent, d: Direction) -> Var:
+    """X W^T + Wb + Rb, (T * B, 4H)."""
+    bias = plus(cell.bias(d, 0), cell.bias(d, 1))
+    return cell.product(cell.flat_x, cell.weight(cell.w, d), bias)
 
 
 def _direction(
-    cell: Recurrent, d: Direction, kinds: Sequence[Gate], adjoints: Adjoints, wanted: Sequence[bool]
+    cell: Recurrent, d: Direction, at: _Steps, adjoints: Adjoints, wanted: Sequence[bool]
 ) -> tuple[Any, ...]:
     """The adjoints of the sums Z (T, B, 4H), of R, of P, of initial_h and of initial_c.
 
@@ -79,24 +140,19 @@ def _direction(
     Every step is linear in dH and dC, with coefficients that are known for all steps beforehand.
     Under input_forget f is 1 - i, and dZ_i = dC (c - C_before) f'(Z_i).
     """
-    f, g, h = kinds
-    h_before, r = cell.h_before(d), cell.weight(cell.r, d)
-    at = _again(cell, d, f, g, h_before, r)
-    i, o, kept = op.Split(f(at.z), axis=2, outputs=3)
-    c = g(at.z_c)
-    if _is_coupled(cell):
-        kept = 1.0 - i
-        by_gate = op.Concat(c - at.c_before, h(at.c_after), at.c_before * 0.0, axis=2)
-    else:
-        by_gate = op.Concat(c, h(at.c_after), at.c_before, axis=2)
-    by_z = by_gate * f.slope(at.z)
-    h_to_c = o * h.slope(at.c_after)
-    c_to_before = kept
+    coupled, r = _is_coupled(cell), cell.weight(cell.r, d)
+    of_i, of_o, of_f, of_g, of_h = at.slopes
+    by_i = (at.c - at.c_before if coupled else at.c) * of_i
+    by_o = at.of_c * of_o
+    by_f = at.c_before * (0.0 if coupled else of_f)
+    h_to_c, c_to_before = at.o * of_h, at.f
     if at.p is not None:
-        by_i, by_o, by_f = op.Split(by_z * at.p, axis=2, outputs=3)
-        h_to_c = h_to_c + by_o
-        c_to_before = c_to_before + by_i if _is_coupled(cell) else c_to_before + by_i + by_f
-    to_z = d.masked(op.Concat(by_z, i * g.slope(at.z_c), axis=2))
+        p_i, p_o, p_f = op.Split(at.p, axis=0, outputs=3)
+        h_to_c = h_to_c + by_o * p_o
+        c_to_before = c_to_before + by_i * p_i
+        if not coupled:
+            c_to_before = c_to_before + by_f * p_f
+    to_z = d.masked(op.Concat(by_i, by_o, by_f, at.i * of_g, axis=2))
 
     def step(states: Sequence[Var], elements: Sequence[Var]) -> tuple[list[Var], list[Var]]:
         to_z, h_to_c, c_to_before = elements[:3]
@@ -116,7 +172,7 @@ def _direction(
     finals, (dz,) = cell.sweep(
         step, [cell.final(adjoints, 1, d), cell.final(adjoints, 2, d)], scans, not d.reverse
     )
-    of_r = flat_product(dz, h_before) if wanted[2] else None
+    of_r = flat_product(dz, at.h_before) if wanted[2] else None
     of_p = (
         op.ReduceSum(op.Slice(dz, [0], [3 * cell.hidden], [2]) * at.seen, [0, 1], keepdims=0)
         if wanted[7]

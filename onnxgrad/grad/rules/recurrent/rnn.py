@@ -5,10 +5,12 @@ once (see _sweep).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from onnxgrad.grad.registry import vjp_all
 from onnxgrad.grad.rules.recurrent._gates import Gate, gates
+from onnxgrad.grad.rules.recurrent._kept import is_kept, take_place
 from onnxgrad.grad.rules.recurrent._sweep import Direction, Recurrent, flat_product, plus
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
@@ -37,10 +39,13 @@ def _rnn_direction(
     """dz = f'(z) dh, dh_before = dz R; the adjoints of z, of R and of the initial state."""
     h = cell.h_before(d)
     r = cell.weight(cell.r, d)
-    inner = cell.product(
-        cell.flat_x, cell.weight(cell.w, d), plus(cell.bias(d, 0), cell.bias(d, 1))
-    )
-    z = cell.in_time(cell.product(op.Flatten(h, axis=2), r, inner), cell.width)
+    if f.is_by_value:
+        slopes = f.slope_at(cell.after(d))
+    else:
+        inner = cell.product(
+            cell.flat_x, cell.weight(cell.w, d), plus(cell.bias(d, 0), cell.bias(d, 1))
+        )
+        slopes = f.slope(cell.in_time(cell.product(op.Flatten(h, axis=2), r, inner), cell.width))
 
     def step(states: Sequence[Var], elements: Sequence[Var]) -> tuple[list[Var], list[Var]]:
         dh, slope = states[0], elements[0]
@@ -50,7 +55,7 @@ def _rnn_direction(
         before = op.MatMul(dz, r)
         return [before if d.mask is None else before + dh * elements[-1]], [dz]
 
-    scans = [d.masked(f.slope(z)), *cell.seed(g, d), *cell.carry(d)]
+    scans = [d.masked(slopes), *cell.seed(g, d), *cell.carry(d)]
     finals, (dz,) = cell.sweep(step, [cell.final(g, 1, d)], scans, not d.reverse)
     return dz, flat_product(dz, h) if wanted[2] else None, finals[0]
 
@@ -60,36 +65,109 @@ def _gru(
 ) -> list[Any]:
     """Gates z, r and the candidate n: h = (1 - z) n + z h_before."""
     cell = Recurrent(binding, y, 3)
-    sweep = _gru_reset_after if binding.attr("linear_before_reset", 0) else _gru_reset_before
+    after = bool(binding.attr("linear_before_reset", 0))
     kinds = gates(binding, ["Sigmoid", "Tanh"], len(cell.directions))
-    found = [sweep(cell, d, f, n, g) for d, (f, n) in zip(cell.directions, kinds, strict=True)]
+    both = list(zip(cell.directions, kinds, strict=True))
+    if is_kept(cell, kinds):
+        kept = [_gru_kept(cell, d, f, n, after) for d, (f, n) in both]
+        take_place(cell, [series for _, series, _ in kept], [[final for _, _, final in kept]])
+        steps = [at for at, _, _ in kept]
+    else:
+        again = _gru_again_after if after else _gru_again_before
+        steps = [again(cell, d, f, n) for d, (f, n) in both]
+    sweep = _gru_reset_after if after else _gru_reset_before
+    found = [sweep(cell, d, at, g) for d, at in zip(cell.directions, steps, strict=True)]
     of_x, of_h, of_r, initial = ([part[i] for part in found] for i in range(4))
     return cell.partials(wanted, x=of_x, h=of_h, r=of_r, initial_h=initial)
 
 
-def _gru_reset_after(
-    cell: Recurrent, d: Direction, f: Gate, n: Gate, g: Adjoints
-) -> tuple[Var, Var, Var, Var]:
-    """n = g(W x + b + r (R h + c)): all three products with R share one, and so do their
-    adjoints.
+@dataclass(frozen=True)
+class _GruSteps:
+    """What a direction's steps computed, (T, B, H) each: the state before each, the gates z
+    (`update`) and r (`reset`), the candidate n, and R h + c of its sum where r comes after that.
+
+    slopes: those of z, r and n.
     """
+
+    h: Var
+    update: Var
+    reset: Var
+    n: Var
+    slopes: Sequence[Var]
+    of_h: Var | None = None
+
+
+def _gru_kept(
+    cell: Recurrent, d: Direction, f: Gate, n: Gate, after: bool
+) -> tuple[_GruSteps, Var, Var]:
+    """The steps in the operator's place (see _kept.py), h after each, (T, B, H), and the final
+    one; `after`: n = g(W x + b + r (R h + c)) and not g(W x + b + R (r h) + c).
+    """
+    hidden, width = cell.hidden, cell.width
+    r_gates, r_n = cell.weight(cell.r, d, 0, 2 * hidden), cell.weight(cell.r, d, 2 * hidden, width)
+    of_n = cell.bias(d, 1, 2 * hidden, width)
+    x_gates = cell.product(
+        cell.flat_x,
+        cell.weight(cell.w, d, 0, 2 * hidden),
+        plus(cell.bias(d, 0, 0, 2 * hidden), cell.bias(d, 1, 0, 2 * hidden)),
+    )
+    bias_n = cell.bias(d, 0, 2 * hidden, width)
+    x_n = cell.product(
+        cell.flat_x,
+        cell.weight(cell.w, d, 2 * hidden, width),
+        bias_n if after else plus(bias_n, of_n),
+    )
+
+    def step(states: Sequence[Var], elements: Sequence[Var]) -> tuple[list[Var], list[Var]]:
+        h, (x_gates, x_n) = states[0], elements
+        update, reset = op.Split(f(op.Gemm(h, r_gates, x_gates, transB=1)), axis=1, outputs=2)
+        of_h = [op.Gemm(h, r_n, of_n, transB=1)] if after else []
+        z = x_n + reset * of_h[0] if after else op.Gemm(reset * h, r_n, x_n, transB=1)
+        candidate = n(z)
+        h_after = candidate + update * (h - candidate)
+        return [h_after], [h_after, update, reset, candidate, *of_h]
+
+    initial = cell.state(cell.binding.operand(5), d)
+    scans = [cell.in_time(x_gates, 2 * hidden), cell.in_time(x_n, hidden)]
+    (final,), (series, update, reset, candidate, *of_h) = cell.sweep(
+        step, [initial], scans, d.reverse
+    )
+    slopes = [f.slope_at(update), f.slope_at(reset), n.slope_at(candidate)]
+    h = cell.before(series, initial, d)
+    return _GruSteps(h, update, reset, candidate, slopes, *of_h), series, final
+
+
+def _gru_again_after(cell: Recurrent, d: Direction, f: Gate, n: Gate) -> _GruSteps:
+    """The steps again: n = g(W x + b + r (R h + c)), all three products with R in one."""
     hidden, width = cell.hidden, cell.width
     h, r = cell.h_before(d), cell.weight(cell.r, d)
     of_x = cell.in_time(cell.product(cell.flat_x, cell.weight(cell.w, d), cell.bias(d, 0)), width)
     of_h = cell.in_time(cell.product(op.Flatten(h, axis=2), r, cell.bias(d, 1)), width)
     x_gates, x_n = op.Split(of_x, [2 * hidden, hidden], axis=2, outputs=2)
     h_gates, h_n = op.Split(of_h, [2 * hidden, hidden], axis=2, outputs=2)
-    both = f(x_gates + h_gates)
-    update, reset = op.Split(both, axis=2, outputs=2)
-    slope_update, slope_reset = op.Split(f.slope(x_gates + h_gates), axis=2, outputs=2)
+    z = x_gates + h_gates
+    update, reset = op.Split(f(z), axis=2, outputs=2)
     inner = x_n + reset * h_n
-    to_n = (1.0 - update) * n.slope(inner)
+    slopes = [*op.Split(f.slope(z), axis=2, outputs=2), n.slope(inner)]
+    return _GruSteps(h, update, reset, n(inner), slopes, h_n)
+
+
+def _gru_reset_after(
+    cell: Recurrent, d: Direction, at: _GruSteps, g: Adjoints
+) -> tuple[Var, Var, Var, Var]:
+    """n = g(W x + b + r (R h + c)): all three products with R share one, and so do their
+    adjoints.
+    """
+    hidden, width = cell.hidden, cell.width
+    r = cell.weight(cell.r, d)
+    of_update, of_reset, of_n = at.slopes
+    to_n = (1.0 - at.update) * of_n
     coefficients = d.masked(
         op.Concat(
-            (h - n(inner)) * slope_update, to_n * h_n * slope_reset, to_n * reset, to_n, axis=2
+            (at.h - at.n) * of_update, to_n * at.of_h * of_reset, to_n * at.reset, to_n, axis=2
         )
     )
-    keep = d.masked(update, 1.0)
+    keep = d.masked(at.update, 1.0)
 
     def step(states: Sequence[Var], elements: Sequence[Var]) -> tuple[list[Var], list[Var]]:
         dh = states[0] if g[0] is None else states[0] + elements[2]
@@ -102,13 +180,11 @@ def _gru_reset_after(
     )
     of_gates, of_q, of_n = op.Split(dz, [2 * hidden, hidden, hidden], axis=2, outputs=3)
     recurrent = op.Concat(of_gates, of_q, axis=2)
-    return op.Concat(of_gates, of_n, axis=2), recurrent, flat_product(recurrent, h), finals[0]
+    return op.Concat(of_gates, of_n, axis=2), recurrent, flat_product(recurrent, at.h), finals[0]
 
 
-def _gru_reset_before(
-    cell: Recurrent, d: Direction, f: Gate, n: Gate, g: Adjoints
-) -> tuple[Var, Var, Var, Var]:
-    """n = g(W x + b + R (r h) + c)."""
+def _gru_again_before(cell: Recurrent, d: Direction, f: Gate, n: Gate) -> _GruSteps:
+    """The steps again: n = g(W x + b + R (r h) + c)."""
     hidden, width = cell.hidden, cell.width
     h = cell.h_before(d)
     r_gates, r_n = cell.weight(cell.r, d, 0, 2 * hidden), cell.weight(cell.r, d, 2 * hidden, width)
@@ -117,11 +193,21 @@ def _gru_reset_before(
     x_gates, x_n = op.Split(of_x, [2 * hidden, hidden], axis=1, outputs=2)
     z = cell.in_time(cell.product(op.Flatten(h, axis=2), r_gates, x_gates), 2 * hidden)
     update, reset = op.Split(f(z), axis=2, outputs=2)
-    slope_update, slope_reset = op.Split(f.slope(z), axis=2, outputs=2)
     inner = cell.in_time(cell.product(op.Flatten(reset * h, axis=2), r_n, x_n), hidden)
-    to_update = d.masked((h - n(inner)) * slope_update)
-    to_n = d.masked((1.0 - update) * n.slope(inner))
-    keep = d.masked(update, 1.0)
+    slopes = [*op.Split(f.slope(z), axis=2, outputs=2), n.slope(inner)]
+    return _GruSteps(h, update, reset, n(inner), slopes)
+
+
+def _gru_reset_before(
+    cell: Recurrent, d: Direction, at: _GruSteps, g: Adjoints
+) -> tuple[Var, Var, Var, Var]:
+    """n = g(W x + b + R (r h) + c)."""
+    hidden, width = cell.hidden, cell.width
+    r_gates, r_n = cell.weight(cell.r, d, 0, 2 * hidden), cell.weight(cell.r, d, 2 * hidden, width)
+    of_update, of_reset, of_n = at.slopes
+    to_update = d.masked((at.h - at.n) * of_update)
+    to_n = d.masked((1.0 - at.update) * of_n)
+    keep = d.masked(at.update, 1.0)
 
     def step(states: Sequence[Var], elements: Sequence[Var]) -> tuple[list[Var], list[Var]]:
         k_update, k_n, k_reset, kept, resetting = elements[:5]
@@ -132,10 +218,10 @@ def _gru_reset_before(
         before = dh * kept + of_product * resetting + op.MatMul(of_gates, r_gates)
         return [before], [op.Concat(of_gates, of_n, axis=1)]
 
-    scans = [to_update, to_n, d.masked(h * slope_reset), keep, reset, *cell.seed(g, d)]
+    scans = [to_update, to_n, d.masked(at.h * of_reset), keep, at.reset, *cell.seed(g, d)]
     finals, (dz,) = cell.sweep(step, [cell.final(g, 1, d)], scans, not d.reverse)
     of_gates, of_n = op.Split(dz, [2 * hidden, hidden], axis=2, outputs=2)
-    of_r = op.Concat(flat_product(of_gates, h), flat_product(of_n, reset * h), axis=0)
+    of_r = op.Concat(flat_product(of_gates, at.h), flat_product(of_n, at.reset * at.h), axis=0)
     return dz, dz, of_r, finals[0]
 
 
