@@ -16,15 +16,15 @@ from tests.helpers import parse
 # a process per model: how much more memory than Python, numpy and onnx take, and how much time
 READ = """
 import os, resource, sys
-import onnxgrad
+from onnxgrad import InputError, load
 size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (300 << 20)
 for path in sys.argv[1:]:
     if not os.fork():
         resource.setrlimit(resource.RLIMIT_AS, (size, size))
         resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
         try:
-            onnxgrad.load(path)
-        except onnxgrad.InputError:
+            load(path)
+        except InputError:
             os._exit(os.path.basename(path) not in ("nested", "parts", "rank 300"))  # beyond what reading takes
         os._exit(0)
     if os.wait()[1]:
