@@ -17,6 +17,11 @@ from tests import helpers
 # pytest-xdist says 80 to its workers, a terminal what it is: here tables are as wide as in a pipe
 os.environ.pop("COLUMNS", None)
 
+# hundreds of children import the package, each for a second longer where nothing keeps its bytecode:
+# who wants none beside the sources gets it in pytest's own folder, pytest-xdist's workers too
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+    os.environ.setdefault("PYTHONPYCACHEPREFIX", str(helpers.ROOT / ".pytest_cache" / "bytecode"))
+
 hypothesis.settings.register_profile("dev", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
