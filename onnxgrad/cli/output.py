@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rich.console import Console
-from rich.markdown import Markdown
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.theme import Theme
 
@@ -119,6 +118,8 @@ class Output:
         if not self.results.is_terminal:
             self.text(text.rstrip("\n"))
         elif not self._silent:
+            from rich.markdown import Markdown  # slow to import, and few commands print any
+
             # the terminal's own colours, on its own background
             rendered = Markdown(text, code_theme="ansi_dark", hyperlinks=False)
             with self.results.use_theme(Theme({"markdown.code": "cyan"})):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -169,3 +170,4 @@ def test_handlers_are_as_they_were(run: Run, branches: Path) -> None:
     before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
     assert run("inspect", branches).code == 0
     assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
+    assert gc.isenabled()
