@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -58,14 +59,19 @@ def layer_of(path: Path, package: Path = PACKAGE) -> str:
     return first.removesuffix(".py")
 
 
-def imported_modules(tree: ast.AST, path: Path, package: Path = PACKAGE) -> list[tuple[int, str]]:
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported_modules(path: Path, package: Path = PACKAGE) -> list[tuple[int, str]]:
     """Every import in the file, at any depth, as (line, absolute dotted name)."""
     module = [
         "onnxgrad",
         *path.relative_to(package).with_suffix("").parts,
     ]  # one dot drops the last part
     found: list[tuple[int, str]] = []
-    for node in ast.walk(tree):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -86,7 +92,7 @@ def layer_of_import(name: str) -> str | None:
 def upward_arrows(path: Path, package: Path = PACKAGE) -> list[str]:
     own = layer_of(path, package)
     arrows = []
-    for line, name in imported_modules(ast.parse(path.read_text(encoding="utf-8")), path, package):
+    for line, name in imported_modules(path, package):
         target = layer_of_import(name)
         if target is not None and LAYERS.index(target) > LAYERS.index(own):
             arrows.append(f"{path.relative_to(package)}:{line} ({own}) imports {name} ({target})")
@@ -95,17 +101,23 @@ def upward_arrows(path: Path, package: Path = PACKAGE) -> list[str]:
 
 def imports_that_run(path: Path, *, late: bool = False) -> list[str]:
     """The imports that run with the module itself, or only `late`, inside its functions; none under TYPE_CHECKING."""
-    found: list[str] = []
-    todo: list[tuple[ast.AST, bool]] = [(ast.parse(path.read_text(encoding="utf-8")), False)]
+    return [name for name, inside in imports_and_where(path) if inside is late]
+
+
+@functools.cache
+def imports_and_where(path: Path) -> list[tuple[str, bool]]:
+    """Every import that runs, and whether it stands inside a function."""
+    found: list[tuple[str, bool]] = []
+    todo: list[tuple[ast.AST, bool]] = [(parsed(path), False)]
     while todo:
         node, inside = todo.pop()
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             todo += [(n, inside) for n in node.orelse]
             continue
-        if isinstance(node, ast.Import) and inside is late:
-            found += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module and inside is late:
-            found += [f"{node.module}.{alias.name}" for alias in node.names]
+        if isinstance(node, ast.Import):
+            found += [(alias.name, inside) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            found += [(f"{node.module}.{alias.name}", inside) for alias in node.names]
         inside = inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         todo += [(n, inside) for n in ast.iter_child_nodes(node)]
     return found
