@@ -88,7 +88,7 @@ def test_an_interrupt_during_start_up_gives_no_traceback(pause: float) -> None:
 
     running = started("inspect", ROOT / "models" / "lstmcell.onnx")
     for wanted in (True, False):  # Python has set its handler, we have taken it away
-        while catches() is not wanted and running.poll() is None:
+        while running.poll() is None and catches() is not wanted:  # unreaped, it has a status
             time.sleep(0.0005)
     time.sleep(pause)
     running.send_signal(signal.SIGINT)
