@@ -163,7 +163,7 @@ def main() -> None:
     parser.add_argument("--peers-python", default=sys.executable)
     parser.add_argument("--out", type=Path, default=ROOT / "scripts/results/latency_peers.json")
     parser.add_argument("--seconds", type=float, default=1.0, help="measuring time for each result")
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument(
         "--tune", type=float, default=0, metavar="S", help="also default tuned for S seconds"
@@ -203,7 +203,7 @@ def write(args: argparse.Namespace, rows: list[dict[str, Any]], table: list[str]
     )
     words = [
         "# Latency after / before\n",
-        "Wall ratio (CPU ratio) to the input: medians of paired rounds, sessions in turns.",
+        "Wall ratio (CPU ratio) to the input: the fastest runs of every few rounds, sessions in turns.",
         "`!`: the result differs from the input's beyond its noise; `-`: the tool failed or its "
         "result does not run.",
         "; ".join(f"{k}: {v}" for k, v in about.items()) + "\n",
