@@ -203,7 +203,8 @@ def write(args: argparse.Namespace, rows: list[dict[str, Any]], table: list[str]
     )
     words = [
         "# Latency after / before\n",
-        "Wall ratio (CPU ratio) to the input: the fastest runs of every few rounds, sessions in turns.",
+        "Wall ratio (CPU ratio) to the input, of the fastest runs of every few rounds; sessions "
+        "in turns.",
         "`!`: the result differs from the input's beyond its noise; `-`: the tool failed or its "
         "result does not run.",
         "; ".join(f"{k}: {v}" for k, v in about.items()) + "\n",
