@@ -98,6 +98,7 @@ def clone_block(
         tensor.name = program.names.fresh(prefix + v.name)
         mapping[v] = block.add_initializer(tensor)
     clone_sparse(source, block, mapping)
+    source.schedule()  # a rewrite may have left a reader before what it reads
     clone_bindings(source.bindings, block, mapping, bound=bound, prefix=prefix)
     for v in source.outputs:
         returned = mapping.get(v, v)

@@ -56,3 +56,21 @@ def test_an_operand_left_out() -> None:
         "x",
         "lo",
     ]
+
+
+def test_a_body_in_any_order() -> None:
+    """A rewrite may leave a reader before what it reads."""
+    program = load(
+        parse(TEXT.replace("p = Neg(t) k = Shape(p)", "n = Neg(t) p = Abs(n) k = Shape(p)"))
+    )
+    block = program.main
+    body = list(block.bindings)[1].blocks["then_branch"]
+    body.bindings = dict.fromkeys(reversed(body.bindings))
+    copies = clone_bindings(list(block.bindings), block, mapping := dict[Var, Var | None]())
+    own = copies[1].blocks["then_branch"]
+    assert all(v.block is not body for b in own.bindings for v in b.inputs if v is not None)
+    copied = mapping[block.outputs[0]]
+    assert copied is not None
+    block.add_output(copied)
+    block.check()
+    onnx.checker.check_model(to_proto(program), full_check=True)
