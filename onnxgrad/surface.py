@@ -15,6 +15,7 @@ from onnxgrad.grad import (
     vjp_all,
     zero,
 )
+from onnxgrad.grad.casadi import casadi_derivative
 from onnxgrad.grad.checking.products import check_product
 from onnxgrad.grad.checkpoint import Checkpoint
 from onnxgrad.grad.forward import jvp
@@ -86,6 +87,7 @@ __all__ = [
     "__version__",
     "body",
     "capture",
+    "casadi_derivative",
     "check_gradient",
     "check_product",
     "combine",

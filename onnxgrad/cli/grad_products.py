@@ -1,4 +1,6 @@
-"""`onnxgrad grad --jvp`, `--hvp`, `--jacobian`: products with derivatives, and whole Jacobians."""
+"""`onnxgrad grad --jvp`, `--hvp`, `--jacobian`, `--casadi`: products with derivatives, and whole
+Jacobians.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,8 @@ from onnxgrad.cli.options import require_runtime, running_options
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import check_not_weights, write_model
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
+from onnxgrad.grad.casadi import KINDS as SIBLINGS
+from onnxgrad.grad.casadi import sibling
 from onnxgrad.grad.checking.products import check_product
 from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.grad.forward import tangents
@@ -36,12 +40,7 @@ def write_products(
     args: argparse.Namespace, out: Output, asked: dict[str, Any], target: Path | None
 ) -> int:
     """Write the graph once a sample of its products agrees with differences."""
-    wrong = [name for name in _OTHERS if getattr(args, name)]
-    if wrong or args.adjoint != "ones":
-        said = (wrong or ["adjoint"])[0].replace("_", "-")
-        raise InputError(f"--{said} says nothing of --{args.of}")
-    if args.of != "jacobian" and (args.batched or args.mode != "auto"):
-        raise InputError(f"--{'batched' if args.batched else 'mode'} is for --jacobian")
+    _check_words(args)
     if not args.no_verify:
         require_runtime(args.provider)
     model = source(args.model)
@@ -63,6 +62,18 @@ def write_products(
     return 0
 
 
+def _check_words(args: argparse.Namespace) -> None:
+    """Raises InputError for an option that says nothing of what is asked for."""
+    casadi = args.of in SIBLINGS
+    wrong = [name for name in _OTHERS if getattr(args, name)]
+    wrong += ["adjoint"] * (args.adjoint != "ones") + ["names"] * (casadi and bool(args.names))
+    if wrong:
+        what = f"casadi {args.of}" if casadi else args.of
+        raise InputError(f"--{wrong[0].replace('_', '-')} says nothing of --{what}")
+    if args.of != "jacobian" and (args.batched or args.mode != "auto"):
+        raise InputError(f"--{'batched' if args.batched else 'mode'} is for --jacobian")
+
+
 def _made(args: argparse.Namespace, asked: dict[str, Any], model: Path | bytes) -> Products:
     program, wrt, target = load(model), asked["wrt"], asked["target"]
     names = {} if args.names is None else {"names": args.names}
@@ -70,6 +81,8 @@ def _made(args: argparse.Namespace, asked: dict[str, Any], model: Path | bytes) 
         return tangents(program, wrt, target, **names)
     if args.of == "hvp":
         return hessian_products(program, wrt, target, **names)
+    if args.of in SIBLINGS:
+        return sibling(program, args.of, wrt, target)
     return jacobians(program, wrt, target, args.mode, args.batched, **names)
 
 
@@ -118,6 +131,8 @@ def _show(
     out.show(heading(shown(args.model)))
     for value, name in made.tangents.items():
         out.show(cell(f"new input  {name}: {types.get(name) or '?'}, moves {value}"))
+    for value, name in made.seeds.items():
+        out.show(cell(f"new input  {name}: {types.get(name) or '?'}, adjoints of {value}"))
     for value, name in made.results.items():
         out.show(cell(f"new output {name}: {types.get(name) or '?'}, of {value}"))
     for note in made.notes:
@@ -130,7 +145,7 @@ def _show(
         "model": args.model,
         "output": args.output,
         "of": made.kind,
-        "inputs": dict(made.tangents),
+        "inputs": {**made.tangents, **made.seeds},
         "outputs": dict(made.results),
         "notes": list(made.notes),
         "check": None if report is None else report.to_dict(),

@@ -20,6 +20,7 @@ from onnxgrad.grad.forward import pushed_forward
 from onnxgrad.grad.products import (
     Products,
     check_names,
+    depending_on,
     drop_input,
     drop_outputs,
     drop_parts,
@@ -27,10 +28,9 @@ from onnxgrad.grad.products import (
 )
 from onnxgrad.grad.request import Target, Wrt
 from onnxgrad.grad.simplify import simplify
-from onnxgrad.ir.binding import Binding
+from onnxgrad.grad.sizes import count_of, joined, sizes_of
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.clone import clone_bindings
-from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.emission.nested import emit_with_blocks, nested_block
 from onnxgrad.ir.interop.given_back import check_room, like
@@ -167,7 +167,7 @@ def _rows(
             x = values[name]
             if batched:
                 flat = op.Reshape(
-                    stack, _joined([_count(target, 1), _sizes(x, 0, 1), _count(x, 1)])
+                    stack, joined([count_of(target, 1), sizes_of(x, 0, 1), count_of(x, 1)])
                 )
                 stack = op.Transpose(flat, perm=[1, 0, 2])
             found[name] = op.Reshape(stack, _whole(target, x, batched))
@@ -185,11 +185,11 @@ def _columns(block: BindingBlock, moved: Products, result: str, batched: bool) -
             x = values[name]
             (stack,) = _products(block, zeros, given, [values[moved.results[result]]], batched)
             if batched:
-                sizes = [_count(x, 1), _sizes(target, 0, 1), _count(target, 1)]
-                flat = op.Transpose(op.Reshape(stack, _joined(sizes)), perm=[1, 2, 0])
+                sizes = [count_of(x, 1), sizes_of(target, 0, 1), count_of(target, 1)]
+                flat = op.Transpose(op.Reshape(stack, joined(sizes)), perm=[1, 2, 0])
             else:
-                sizes = [_count(x, 0), _count(target, 0)]
-                flat = op.Transpose(op.Reshape(stack, _joined(sizes)), perm=[1, 0])
+                sizes = [count_of(x, 0), count_of(target, 0)]
+                flat = op.Transpose(op.Reshape(stack, joined(sizes)), perm=[1, 0])
             found[name] = op.Reshape(flat, _whole(target, x, batched))
     return found
 
@@ -205,9 +205,9 @@ def _products(
     zeros in that of the others; `inputs` says which value each is shaped like.
     """
     block.schedule()
-    following = _following(block, inputs)
+    following = depending_on(block, inputs)
     like_ = inputs[unit]
-    count = op.Squeeze(_joined([_count(like_, 1 if batched else 0)]), [0])
+    count = op.Squeeze(joined([count_of(like_, 1 if batched else 0)]), [0])
     steps = op.Range(np.int64(0), count, np.int64(1))
     shape = op.Shape(like_)
     others = {v: zeros_like(x) for v, x in inputs.items() if v is not unit}
@@ -216,7 +216,7 @@ def _products(
         i = body.add_input(block.program.names.fresh("i"), TensorType(TensorProto.INT64, ()))
         hot = op.Cast(op.Equal(steps, i), to=like_.dtype)
         if batched:
-            hot = op.Expand(op.Reshape(hot, _joined([_sizes(like_, 1, None)])), shape)
+            hot = op.Expand(op.Reshape(hot, joined([sizes_of(like_, 1, None)])), shape)
         else:
             hot = op.Reshape(hot, shape)
         mapping: dict[Var, Var | None] = {unit: hot, **others}
@@ -230,48 +230,14 @@ def _products(
     return emit_with_blocks("Scan", [steps], {"body": body}, types, num_scan_inputs=1)
 
 
-def _following(block: BindingBlock, inputs: Mapping[Var, Var]) -> list[Binding]:
-    """The bindings that depend on some inputs, in order."""
-    known = set(inputs)
-    found = []
-    for b in block.bindings:
-        if any(v in known for v in b.reads()):
-            known.update(v for v in b.outputs if v is not None)
-            found.append(b)
-    return found
-
-
 def _stacked(v: Var, unit: Var, batched: bool) -> TensorType:
     """One product after the other."""
     count = element_count(unit.shape[1 if batched else 0 :]) if unit.shape is not None else None
     return TensorType(v.dtype, None if v.shape is None else (count, *v.shape))
 
 
-def _sizes(v: Var, start: int, end: int | None) -> Any:
-    """Some of a value's sizes, as a vector."""
-    if v.shape is not None and all(isinstance(d, int) for d in v.shape[start:end]):
-        return np.array(v.shape[start:end], np.int64)
-    return op.Shape(v, start=start, end=end)
-
-
-def _count(v: Var, start: int) -> Any:
-    """The number of elements along the axes from `start` on, as a vector of length 1."""
-    sizes = _sizes(v, start, None)
-    if isinstance(sizes, np.ndarray):
-        return np.array([sizes.prod()], np.int64)
-    return op.ReduceProd(sizes, keepdims=1)
-
-
-def _joined(vectors: Sequence[Any]) -> Any:
-    """Sizes one after the other, as an operand."""
-    if all(isinstance(v, np.ndarray) for v in vectors):
-        return constant(np.concatenate(vectors))
-    made = [constant(v) if isinstance(v, np.ndarray) else v for v in vectors]
-    return made[0] if len(made) == 1 else op.Concat(*made, axis=0)
-
-
 def _whole(target: Var, x: Var, batched: bool) -> Any:
     """(samples,) *target, *value."""
     if batched:
-        return _joined([_sizes(target, 0, None), _sizes(x, 1, None)])
-    return _joined([_sizes(target, 0, None), _sizes(x, 0, None)])
+        return joined([sizes_of(target, 0, None), sizes_of(x, 1, None)])
+    return joined([sizes_of(target, 0, None), sizes_of(x, 0, None)])

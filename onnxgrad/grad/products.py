@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -10,17 +10,18 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.opset import raise_opset
 from onnxgrad.grad.request import Target
 from onnxgrad.grad.slices import cut
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
 
-Kind = Literal["jvp", "hvp", "jacobian"]
+Kind = Literal["jvp", "hvp", "jacobian", "adj", "fwd"]
 
 
 @dataclass(frozen=True)
 class Products:
-    """`tangents`: by what each value is moved, an input. `results`: of a jvp by target, else by
-    value.
+    """`tangents`: by what each value is moved, an input. `results`: of a jvp and of CasADi's fwd by
+    target, else by value. `seeds`: of CasADi's adj, by target.
     """
 
     program: Program
@@ -28,6 +29,7 @@ class Products:
     targets: tuple[str, ...]
     results: Mapping[str, str]
     tangents: Mapping[str, str] = field(default_factory=dict)
+    seeds: Mapping[str, str] = field(default_factory=dict)
     batched: bool = False
     notes: tuple[str, ...] = ()
 
@@ -69,3 +71,14 @@ def drop_outputs(block: BindingBlock, start: int, count: int) -> None:
         v.returned -= 1
     del block.outputs[start : start + count]
     block.touch()
+
+
+def depending_on(block: BindingBlock, inputs: Iterable[Var]) -> list[Binding]:
+    """The bindings that depend on some inputs, in order."""
+    known = set(inputs)
+    found = []
+    for b in block.bindings:
+        if any(v in known for v in b.reads()):
+            known.update(v for v in b.outputs if v is not None)
+            found.append(b)
+    return found

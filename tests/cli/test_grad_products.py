@@ -1,4 +1,4 @@
-"""`onnxgrad grad --jvp`, `--hvp`, `--jacobian`: written once a sample agrees with differences."""
+"""`onnxgrad grad --jvp`, `--hvp`, `--jacobian`, `--casadi`: written once a sample agrees with differences."""
 
 from __future__ import annotations
 
@@ -51,6 +51,23 @@ def test_products(
     assert run_model(found, feeds).keys() == set(outputs)
 
 
+def test_the_files_that_casadi_looks_for(run: Run, tmp_path: Path) -> None:
+    """What counts seeds gets sizes that fit each other."""
+    onnx.save(parse(TEXT.replace("[N,", "[2,")), tmp_path / "f.onnx")
+    for source, kind in [("f", "adj"), ("f", "fwd"), ("adj_f", "fwd"), ("adj_f", "adj")]:
+        out = tmp_path / f"{kind}_{source}.onnx"
+        words = ["grad", tmp_path / f"{source}.onnx", "-o", out, "--casadi", kind]
+        done = run(*words, "--json", "-")
+        assert done.code == 0, done.err
+        told, found = json.loads(done.out), onnx.load(out).graph
+        assert told["of"] == kind and told["check"]["verdict"] == "agrees"
+        assert set(told["inputs"].values()) < {v.name for v in found.input}
+        assert list(told["outputs"].values()) == [v.name for v in found.output]
+    assert [v.name for v in found.output] == ["adj2_x", "adj2_adj_y", "adj2_adj_loss"]
+    done = run("grad", tmp_path / "adj_f.onnx", "-o", out, "--casadi", "fwd", "--dim", "nadj=3")
+    assert done.code == 2 and "--dim nadj_x_2=SIZE" in done.err
+
+
 def test_a_wrong_rule_is_not_written(run: Run, given: tuple[Path, Path], tmp_path: Path) -> None:
     model, out = given
     plugin = tmp_path / "wrong.py"
@@ -73,6 +90,9 @@ def test_a_wrong_rule_is_not_written(run: Run, given: tuple[Path, Path], tmp_pat
         (["--hvp", "--checkpoint", "auto"], "--checkpoint says nothing of --hvp"),
         (["--jacobian", "--adjoint", "input"], "--adjoint says nothing of --jacobian"),
         (["--jvp", "--hvp"], "not allowed with argument"),
+        (["--casadi", "adj", "--names", "a_{}"], "--names says nothing of --casadi adj"),
+        (["--casadi", "fwd", "--batched"], "--batched is for --jacobian"),
+        (["--casadi", "jac"], "invalid choice: 'jac'"),
         (["--jvp", "--target", "y", "--allow-empty", "q"], "--allow-empty q: no derivative by it"),
     ],
 )

@@ -60,7 +60,7 @@ def run_script(name: str, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", [*QUICK, *OF_A_PACKAGE, "lora"])
+@pytest.mark.parametrize("name", [*QUICK, *OF_A_PACKAGE, "lora", "swing_up"])
 def test_it_is_short_and_says_how_it_is_called(name: str) -> None:
     text = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
     assert len(text.splitlines()) < 80
@@ -224,3 +224,19 @@ def without_metadata(model: onnx.ModelProto) -> onnx.ModelProto:
     del model.metadata_props[:]
     model.metadata_props.extend(kept)
     return model
+
+
+@pytest.mark.peers
+def test_the_pendulum_swings_up_as_by_casadis_own_derivatives() -> None:
+    ca = pytest.importorskip("casadi", reason="needs CasADi 3.8: pip install casadi")
+    from scripts.examples import swing_up
+
+    effort, torques, count = swing_up.main()
+    state, torque = ca.MX.sym("state", 2), ca.MX.sym("torque")
+    angle, speed = ca.vertsplit(state)
+    faster = speed + 0.05 * (-9.81 * ca.sin(angle) - 0.1 * speed + torque)
+    own = ca.Function("step", [state, torque], [ca.vertcat(angle + 0.05 * faster, faster)])
+    expected = swing_up.swing_up(own)
+    assert count == expected[2] < 20
+    assert effort == pytest.approx(expected[0], rel=1e-9)
+    assert np.abs(torques - expected[1]).max() < 1e-9

@@ -72,6 +72,11 @@ def add_products(parser: argparse.ArgumentParser) -> None:
         "--jacobian", dest="of", action="store_const", const="jacobian",
         help="the Jacobian of one target by each value, as TARGET_by_VALUE",
     )  # fmt: skip
+    which.add_argument(
+        "--casadi", dest="of", choices=("adj", "fwd"),
+        help="what CasADi looks for beside f.onnx, in its names and layout: reverse mode for "
+             "adj_f.onnx, forward for fwd_f.onnx; of adj_f.onnx forward for fwd_adj_f.onnx",
+    )  # fmt: skip
     group.add_argument(
         "--mode", choices=("auto", "forward", "reverse"), default="auto",
         help="of --jacobian: by columns, by rows; auto (default): whichever are fewer",

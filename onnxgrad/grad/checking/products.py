@@ -1,4 +1,5 @@
-"""Numeric proof of products with derivatives (`jvp`, `hessian_vector_product`) and of Jacobians.
+"""Numeric proof of products with derivatives (`jvp`, `hessian_vector_product`), of Jacobians, and
+of CasADi's derivatives, which take several directions at once.
 
 For each value x a random direction v, and for the targets random weights u: <u, J v>, of the graph
 as it runs in onnxruntime, against central differences of <u, f(x + hv)> in float64. Of a Hessian f
@@ -16,8 +17,11 @@ import numpy as np
 from onnx import ModelProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.grad.casadi import KINDS as SIBLINGS
+from onnxgrad.grad.casadi import seed_sizes, sibling
 from onnxgrad.grad.checking.check import check_gradient, in_memory, where_finite
 from onnxgrad.grad.checking.differences import Yardstick, slope
+from onnxgrad.grad.checking.directions import middle, side_by_side
 from onnxgrad.grad.checking.line import Line
 from onnxgrad.grad.checking.probe import Probe, probe_of
 from onnxgrad.grad.checking.report import GradientReport, ValueCheck
@@ -42,7 +46,7 @@ from onnxgrad.verify.feeds.proof_cases import runnable
 from onnxgrad.verify.reference.in_child import Float64
 from onnxgrad.wording import option
 
-KINDS = ("jvp", "hvp", "jacobian")
+KINDS = ("jvp", "hvp", "jacobian", *SIBLINGS)
 _DRAWS = 2
 _FLOOR = 1e-3  # of the largest product: what is smaller is judged on that scale
 
@@ -65,8 +69,9 @@ def check_product(
     timeout: float | None = None,
     max_memory: int | str | None = None,
 ) -> GradientReport:
-    """Check what `jvp`, `hessian_vector_product` or `jacobian` (`of` "jvp", "hvp", "jacobian") make
-    of a model, numerically in random directions, as `check_gradient` does gradients.
+    """Check what `jvp`, `hessian_vector_product`, `jacobian` or `casadi_derivative` (`of` "jvp",
+    "hvp", "jacobian", or "adj" and "fwd") make of a model, numerically in random directions, as
+    `check_gradient` does gradients.
 
     `mode` and `batched` as for `jacobian`, everything else as for `check_gradient`. Errors as
     there.
@@ -91,6 +96,8 @@ def check_product(
         gradient = differentiate(load(source), wrt, target, names="{}_grad")
         forward = to_proto(gradient.program, weights=True)
     check = _Check(made, forward, wrt, provider)
+    if of in SIBLINGS and not inputs:
+        dims = {**seed_sizes(load(source)), **(dims or {})}
     report = check.run(
         bool(inputs),
         feeds_for(source, seed=seed, dims=check.dims(source, inputs, dims, seed), given=inputs),
@@ -116,6 +123,8 @@ def _made(
         return tangents(program, wrt, target)
     if of == "hvp":
         return hessian_products(program, wrt, target)
+    if of == "adj" or of == "fwd":
+        return sibling(program, of, wrt, target)
     return jacobians(program, wrt, target, mode, batched)
 
 
@@ -195,12 +204,11 @@ class _Check:
         directions: dict[str, Flat] = {
             n: np.asarray(rng.standard_normal(np.shape(at.base[n]))) for n in self.names
         }
-        products = self._products(at.feeds, directions)
-        sizes = {n: _size(p.values()) for n, p in products.items()}
+        found = self._found(at.feeds, directions, weights)
+        sizes = {n: size for n, (_, size) in found.items()}
         largest = max((s for s in sizes.values() if np.isfinite(s)), default=0.0)
         checks = []
-        for name, product in products.items():
-            got = sum(float(np.sum(w * flat(product[t]))) for t, w in weights.items())
+        for name, (got, _) in found.items():
             size = float(np.abs(flat(at.base[name])).max(initial=0.0))
             delta = at.probe.deltas[name]
             line = Line(at.reference, at.still, delta, directions[name], onto, size)
@@ -208,8 +216,42 @@ class _Check:
             checks.append(_judged(name, got, against, line, Yardstick(largest, limit)))
         return checks
 
+    def _found(
+        self,
+        feeds: Mapping[str, Any],
+        directions: Mapping[str, Flat],
+        weights: Mapping[str, Flat],
+    ) -> dict[str, tuple[float, float]]:
+        """Value -> <u, J v>, and how large J v is, or what is multiplied by v."""
+        if self.made.kind == "adj":
+            adjoints = self._adjoints(feeds, weights)
+            return {
+                n: (float(np.sum(adjoints[n] * v)), _size([adjoints[n]]))
+                for n, v in directions.items()
+            }
+        return {
+            n: (sum(float(np.sum(w * p[t])) for t, w in weights.items()), _size(p.values()))
+            for n, p in self._products(feeds, directions, weights).items()
+        }
+
+    def _adjoints(self, feeds: Mapping[str, Any], weights: Mapping[str, Flat]) -> dict[str, Flat]:
+        """Value -> J'u."""
+        made = self.made
+        seeds = {made.seeds[t]: side_by_side(w) for t, w in weights.items()}
+        found = self.runs(
+            self.graph, {**feeds, **self._typed(seeds)}, outputs=list(made.results.values())
+        )
+        return {n: middle(flat(found[out]), np.shape(feeds[n])) for n, out in made.results.items()}
+
+    def _typed(self, feeds: Mapping[str, Flat]) -> dict[str, Any]:
+        types = {v.name: v.dtype for v in self.made.program.main.inputs}
+        return {name: v.astype(numpy_dtype(types[name])) for name, v in feeds.items()}
+
     def _products(
-        self, feeds: Mapping[str, Any], directions: Mapping[str, Flat]
+        self,
+        feeds: Mapping[str, Any],
+        directions: Mapping[str, Flat],
+        weights: Mapping[str, Flat],
     ) -> dict[str, dict[str, Flat]]:
         """Value -> target -> J v, where only that value moves."""
         made = self.made
@@ -220,19 +262,18 @@ class _Check:
                 n: {target: _contracted(flat(found[made.results[n]]), v, made.batched)}
                 for n, v in directions.items()
             }
-        types = {v.name: v.dtype for v in made.program.main.inputs}
+        packed = made.kind == "fwd"
         outputs = list(made.results.values())
         by_target = dict(zip(made.targets, outputs, strict=True))
         products = {}
         for name in directions:
-            moved = {
-                made.tangents[n]: (v if n == name else 0 * v).astype(
-                    numpy_dtype(types[made.tangents[n]])
-                )
-                for n, v in directions.items()
+            only = {n: v if n == name else 0 * v for n, v in directions.items()}
+            moved = {made.tangents[n]: side_by_side(v) if packed else v for n, v in only.items()}
+            found = self.runs(self.graph, {**feeds, **self._typed(moved)}, outputs=outputs)
+            products[name] = {
+                t: middle(flat(found[out]), weights[t].shape) if packed else flat(found[out])
+                for t, out in by_target.items()
             }
-            found = self.runs(self.graph, {**feeds, **moved}, outputs=outputs)
-            products[name] = {t: flat(found[out]) for t, out in by_target.items()}
         return products
 
 

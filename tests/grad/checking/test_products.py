@@ -9,6 +9,7 @@ import pytest
 
 from onnxgrad import check_gradient, check_product, op, vjp
 from onnxgrad.errors import InputError
+from onnxgrad.grad import casadi
 from tests.helpers import parse
 
 TEXT = """g (float[N,3] x, float[N,2] t) => (float[N,2] y, float loss)
@@ -22,6 +23,8 @@ WAYS: list[tuple[list[str], str, dict[str, Any]]] = [
     (["x", "w"], "y", {"of": "jacobian", "mode": "forward"}),
     (["x"], "y", {"of": "jacobian", "batched": True}),
     (["x"], "y", {"of": "jacobian", "batched": True, "mode": "forward"}),
+    (["x", "t"], "loss", {"of": "adj"}),
+    (["x", "t"], "loss", {"of": "fwd"}),
 ]
 
 
@@ -39,6 +42,24 @@ def test_what_is_right_agrees(wrt: list[str], target: str, options: dict[str, An
 def test_a_wrong_rule_is_found(wrt: list[str], target: str, options: dict[str, Any]) -> None:
     vjp("Tanh", lambda g, y, x: g * (1.01 - y * y), replace=True)
     assert not check_product(parse(TEXT), wrt, target, **options).ok
+
+
+@pytest.mark.parametrize("of", ["adj", "fwd"])
+def test_directions_in_a_wrong_order_are_found(of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = casadi._packed
+    monkeypatch.setattr(
+        casadi, "_packed", lambda stack, v: right(op.Slice(stack, [-1], [-9], [0], [-1]), v)
+    )
+    model = parse(TEXT, opset=20)
+    assert check_product(model, ["x"], "y", of=of).ok, "the one in the middle stays there"
+    monkeypatch.setattr(casadi, "_packed", lambda stack, v: right(stack * np.float32(1.01), v))
+    assert not check_product(model, ["x"], "y", of=of).ok
+    swapped = {"perm": [1, 2, 0]}
+    monkeypatch.setattr(
+        casadi, "_packed",
+        lambda stack, v: op.Reshape(op.Transpose(stack, **swapped), np.array([0, -1])),
+    )  # fmt: skip
+    assert not check_product(model, ["x"], "y", of=of).ok
 
 
 def test_a_second_derivative_that_is_wrong_where_the_first_is_right() -> None:
