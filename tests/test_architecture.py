@@ -34,6 +34,7 @@ LAYERS = [
     "train",
     "testing",
     "report",
+    "olive",
     "surface",
     "help",
     "cli",

@@ -49,8 +49,8 @@ def casadi_derivative(
     """The derivative of a model f.onnx that CasADi reads from the file <kind>_f.onnx beside it.
 
     "adj": reverse mode, with an input `adj_<output>` per output and an output `adj_<input>` per
-    input, for so many directions as the dimension `nadj` has; "fwd": forward mode, `fwd_<input>` to
-    `fwd_<output>`, `nfwd`. Of such a derivative it gives the next one: of adj_f.onnx by "fwd" what
+    input, for so many directions as the dimension nadj has; "fwd": forward mode, `fwd_<input>` to
+    `fwd_<output>`, nfwd. Of such a derivative it gives the next one: of adj_f.onnx by "fwd" what
     belongs into fwd_adj_f.onnx, which exact Hessians need, by "adj" `adj2_<input>`. An r x c matrix
     has seeds of r x (c nadj); of rank 1 it is a column, of rank 3 and more one of all its elements.
 

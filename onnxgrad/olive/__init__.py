@@ -1,0 +1,1 @@
+"""`optimize` as a pass of Olive workflows; nothing else imports this folder, which needs Olive."""
