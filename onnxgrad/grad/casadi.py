@@ -54,9 +54,10 @@ def casadi_derivative(
     belongs into fwd_adj_f.onnx, which exact Hessians need, by "adj" `adj2_<input>`. An r x c matrix
     has seeds of r x (c nadj); of rank 1 it is a column, of rank 3 and more one of all its elements.
 
-    `wrt`: inputs (all of floating point); `target`: outputs (likewise); CasADi takes the others for
-    constants. The result is of the kind given. Raises InputError as `gradient` does, for a value of
-    unknown rank, and where a name that CasADi asks for is taken.
+    `wrt`: inputs (all of floating point), of which CasADi takes the others for constants; `target`:
+    outputs (likewise), which it has to be asked for alone. The result is of the kind
+    given. Raises InputError as `gradient` does, for a value of unknown rank, and where a name that
+    CasADi asks for is taken.
 
     >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
     ... f (double[3] x) => (double[3] y) { y = Tanh (x) }''')

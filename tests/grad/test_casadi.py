@@ -212,6 +212,40 @@ def test_casadi_takes_them_for_its_own(ca: Any) -> None:
 
 
 @pytest.mark.peers
+def test_jacobians_of_every_rank(ca: Any) -> None:
+    """Higher ranks lie in CasADi's columns as they lie in memory; an integer is no variable."""
+    onnx.save(parse(RANKS), "f.onnx")
+    onnx.save(onnxgrad.casadi_derivative(parse(RANKS), "adj"), "adj_f.onnx")
+    f = ca.GraphBuilder("f.onnx").create("f")
+    assert list(f.is_diff_in()) == [True, True, True, True, False]
+    symbols = f.mx_in()
+    at = [v.reshape(-1) if v.ndim == 3 else v for v in feeds().values()]
+    for row, (target, shape) in enumerate(OUTPUTS.items()):
+        exact = run(onnxgrad.jacobian(parse(RANKS), list(INPUTS), target), feeds())
+        for column, name in enumerate(INPUTS):
+            found = ca.Function("J", symbols, [ca.jacobian(f(*symbols)[row], symbols[column])])
+            expected = exact[f"{target}_by_{name}"]
+            # CasADi counts a matrix by columns
+            order = [*range(len(shape))[::-1]] if len(shape) == 2 else [*range(len(shape))]
+            rest = [*range(len(shape), expected.ndim)]
+            order += rest[::-1] if len(rest) == 2 else rest
+            matrix = expected.transpose(order).reshape(np.prod(shape, dtype=int), -1)
+            np.testing.assert_allclose(np.array(found(*at)), matrix, atol=1e-14)
+
+
+@pytest.mark.peers
+def test_some_outputs_are_asked_for_alone(ca: Any) -> None:
+    onnx.save(parse(RANKS), "f.onnx")
+    onnx.save(onnxgrad.casadi_derivative(parse(RANKS), "adj", ["x", "w"], "r"), "adj_f.onnx")
+    f = ca.GraphBuilder("f.onnx").create("f", ["scale", "x", "w", "v", "i"], ["r"], {})
+    assert list(f.is_diff_in()) == [False, True, True, False, False]
+    symbols = f.mx_in()
+    found = ca.Function("J", symbols, [ca.jacobian(f(*symbols), symbols[1])])
+    at = [v.reshape(-1) if v.ndim == 3 else v for v in feeds().values()]
+    np.testing.assert_allclose(np.array(found(*at)), feeds()["w"], atol=1e-15)
+
+
+@pytest.mark.peers
 def test_a_batch_that_casadi_binds(ca: Any) -> None:
     model = parse("f (float[N,3] x, float[3] b) => (float[N,3] y) { s = Add (x, b) y = Sin (s) }")
     onnx.save(model, "f.onnx")
