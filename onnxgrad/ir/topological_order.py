@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from onnxgrad.errors import InternalError
@@ -53,16 +54,26 @@ def is_ordered(block: BindingBlock) -> bool:
     return True
 
 
-def depends_on(reader: Binding, sources: set[Binding], beside: Iterable[Binding] = ()) -> bool:
+def depends_on(reader: Binding, sources: set[Binding], beside: Collection[Binding] = ()) -> bool:
     """Whether `reader` reads, directly or through other bindings of its block, a result of one of
     `sources`.
 
-    `beside`: bindings known to depend on none of them, where the search may stop.
+    `beside`: bindings known to depend on none of them. What these read does not either, so it is
+    climbed side by side with what `reader` reads: the search ends where they have met, mostly a few
+    bindings above, and not at the inputs.
     """
-    seen = set(beside)
-    work = [reader]
+    block = reader.block
+    seen, work = {reader}, deque([reader])
+    free, above = set(beside), deque(beside)
     while work:
-        for needed in _operands(work.pop(), reader.block):
+        if above:
+            more = [b for b in _operands(above.popleft(), block) if b not in free]
+            free.update(more)
+            above.extend(more)
+        binding = work.popleft()
+        if binding in free:
+            continue
+        for needed in _operands(binding, block):
             if needed in sources:
                 return True
             if needed not in seen:
