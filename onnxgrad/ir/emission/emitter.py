@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from onnx import StringStringEntryProto
+from onnx import NodeProto
 
 from onnxgrad.errors import InternalError
 
@@ -33,8 +33,9 @@ class Emitter:
     made_by: str = ""
     emitted: list[Binding] = field(default_factory=list)
     constants: list[Var] = field(default_factory=list)
-    # sources, and the metadata that they amount to: an attempt emits many bindings from the same
-    origin: tuple[Sequence[Binding], list[StringStringEntryProto]] | None = None
+    # sources, and a node of the metadata that they amount to: an attempt emits many bindings from
+    # the same
+    origin: tuple[Sequence[Binding], NodeProto] | None = None
 
     def discard(self) -> None:
         """Take back what was emitted and nothing reads."""

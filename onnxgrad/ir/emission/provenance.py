@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from onnx import NodeProto, StringStringEntryProto
+from onnx import NodeProto
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emitter import Emitter
@@ -32,6 +32,8 @@ def add_provenance(node: NodeProto, at: Emitter) -> None:
         return  # nodes carry metadata from IR 10 on
     if at.origin is None or at.origin[0] is not at.sources:
         merged = merged_metadata(at.sources, at.made_by)
-        props = [StringStringEntryProto(key=key, value=value) for key, value in merged.items()]
-        at.origin = at.sources, props
-    node.metadata_props.extend(at.origin[1])
+        said = NodeProto()
+        for key, value in merged.items():
+            said.metadata_props.add(key=key, value=value)
+        at.origin = at.sources, said
+    node.MergeFrom(at.origin[1])
