@@ -258,6 +258,9 @@ def broadcast_shapes(shapes: Iterable[Shape | None]) -> Shape | None:
     for shape in shapes:
         if shape is None:
             return None
+        if not result or shape == result:
+            result = shape
+            continue
         rank = max(len(result), len(shape))
         a = (1,) * (rank - len(result)) + result
         b = (1,) * (rank - len(shape)) + shape
