@@ -188,9 +188,10 @@ def _write_graph(block: BindingBlock, graph: GraphProto) -> None:
     _write_declarations(block.outputs, source.output, said, graph.output)
     for name, v in block.initializers.items():
         if v.initializer is not None:
-            graph.initializer.append(v.initializer)
-            if graph.initializer[-1].name != name:  # renamed
-                graph.initializer[-1].name = name
+            tensor = graph.initializer.add()
+            tensor.CopyFrom(v.initializer)  # `append` would write it out and parse that
+            if tensor.name != name:  # renamed
+                tensor.name = name
     for v, sparse in zip(block.sparse, graph.sparse_initializer, strict=True):
         if sparse.values.name != v.name:
             sparse.values.name = v.name
@@ -214,10 +215,10 @@ def _write_function(block: BindingBlock, function: FunctionProto) -> None:
 
 def _write_binding(b: Binding, nodes: Any) -> None:
     """Append the node of `b` to `nodes`, a protobuf container (whose class is private)."""
-    nodes.append(b.node)
+    node = nodes.add()
+    node.CopyFrom(b.node)
     if not b.changed:
         return
-    node = nodes[-1]
     node.input[:] = names_of(b.inputs)
     node.output[:] = names_of(b.outputs)
     for name, nested in b.blocks.items():
