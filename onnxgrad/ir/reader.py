@@ -30,11 +30,10 @@ class Reader:
         scope: dict[str, Var] = {}
         for value in proto.input:
             var = self._define(scope, Var(value.name, block))
+            var.type = type_from_proto(value.type)
             # what a function's graph calls a size is another size at each call
             if block.is_function:
-                var.type = without_symbols(type_from_proto(value.type))
-            else:
-                var._proto = value.type
+                var.type = without_symbols(var.type)
             var.is_input = True
             block.inputs.append(var)
         for tensor in proto.initializer:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-import onnx
 from onnx import TensorProto
 
 from onnxgrad.errors import InternalError
 from onnxgrad.ir import attributes
 from onnxgrad.ir.emission.emitter import emitter
-from onnxgrad.ir.types import Array, Shape, TensorType, Type, type_from_proto
+from onnxgrad.ir.types import Array, Shape, TensorType, Type
 
 if TYPE_CHECKING:
     from onnxgrad.ir.binding import Binding
@@ -26,14 +25,13 @@ class Var:
 
     __slots__ = (
         "_array",
-        "_proto",
-        "_type",
         "block",
         "definition",
         "initializer",
         "is_input",
         "name",
         "returned",
+        "type",
         "users",
         "variable",
     )
@@ -48,32 +46,20 @@ class Var:
         self.variable = False
         self.users: dict[Binding, int] = {}
         self.returned = 0
-        self._type = type_
-        self._proto: onnx.TypeProto | None = None
+        # None when nothing is known
+        self.type = type_
         self._array: Array | None = None
-
-    @property
-    def type(self) -> Type | None:
-        """The type, None when nothing is known."""
-        if self._type is None and self._proto is not None:
-            self._type = type_from_proto(self._proto)
-            self._proto = None
-        return self._type
-
-    @type.setter
-    def type(self, type_: Type | None) -> None:
-        self._type, self._proto = type_, None
 
     @property
     def dtype(self) -> int:
         """The ONNX element type; 0 when unknown or not a tensor."""
-        type_ = self._type or self.type
+        type_ = self.type
         return type_.dtype if isinstance(type_, TensorType) else 0
 
     @property
     def shape(self) -> Shape | None:
         """The symbolic shape; None when the rank is unknown or the value is no tensor."""
-        type_ = self._type or self.type
+        type_ = self.type
         return type_.shape if isinstance(type_, TensorType) else None
 
     @property
@@ -142,7 +128,7 @@ class Var:
         not one.
         """
         array = self.const if self._small_integer() else None
-        return None if array is None or array.ndim > 1 else tuple(int(i) for i in array.reshape(-1))
+        return None if array is None or array.ndim > 1 else tuple(array.reshape(-1).tolist())
 
     def _small_integer(self) -> bool:
         if self.initializer is not None and len(self.initializer.dims) > 1:

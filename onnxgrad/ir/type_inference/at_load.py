@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto, helper
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper
 
 from onnxgrad.ir import attributes
 from onnxgrad.ir.binding import Binding
@@ -20,7 +20,7 @@ from onnxgrad.ir.type_inference import at_emission, misinferred, whole_model
 from onnxgrad.ir.type_inference.again import types_of_bodies
 from onnxgrad.ir.type_inference.declarations import Declarations
 from onnxgrad.ir.type_inference.refined_shapes import REFINED
-from onnxgrad.ir.types import TensorType, Type, TypeMismatch
+from onnxgrad.ir.types import TensorType, Type, TypeMismatch, type_from_proto
 from onnxgrad.ir.var import Var
 
 # how often what is contradicted is left out of inference, before nothing is inferred but binding by
@@ -55,12 +55,12 @@ def annotate(program: Program) -> None:
 # ---- from protobuf to Vars -----------------------------------------------------------------------
 
 
-def _types(graph: GraphProto) -> dict[str, TypeProto]:
-    return {v.name: v.type for v in (*graph.value_info, *graph.output)}
+def _types(graph: GraphProto) -> dict[str, Type | None]:
+    return {v.name: type_from_proto(v.type) for v in (*graph.value_info, *graph.output)}
 
 
 def _assign(
-    block: BindingBlock, types: Mapping[str, TypeProto], nodes: Iterable[NodeProto]
+    block: BindingBlock, types: Mapping[str, Type | None], nodes: Iterable[NodeProto]
 ) -> None:
     """Hand the inferred types to the block's results; `nodes` are the inferred ones, whose
     graphs are looked into.
@@ -75,7 +75,7 @@ def _assign(
     for b in block.bindings:
         for out in b.outputs:
             if out is not None:
-                out._type, out._proto = None, types.get(out.name)
+                out.type = types.get(out.name)
         for name, nested in b.blocks.items():
             node = graphs.get(tuple(b.node.output))
             found = (
@@ -93,7 +93,7 @@ def _assign(
                 if said is None or (
                     said == "tensor_type" and not declared.type.tensor_type.elem_type
                 ):
-                    var._type, var._proto = None, value.type
+                    var.type = type_from_proto(value.type)
             _assign(nested, _types(found), found.node)
 
 
