@@ -18,6 +18,9 @@ from onnxgrad.ir.types import Array
 _OF_ONNXRUNTIME = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
 
 
+_GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+
+
 @dataclass(frozen=True, slots=True)
 class RefAttr:
     """Inside a function body: the value is the enclosing call's attribute `name`."""
@@ -31,8 +34,8 @@ def read_all(node: NodeProto) -> dict[str, Any]:
     """
     return {
         a.name: read(a)
-        for a in node.attribute
-        if a.type not in (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+        for a in node.attribute[:]
+        if a.type not in _GRAPHS
     }
 
 

@@ -91,7 +91,8 @@ class Reader:
         scope: dict[str, Var],
         outer: Mapping[str, Var],
     ) -> None:
-        # results first, operands second: a file may list its nodes in any order
+        # results first, operands second: a file may list its nodes in any order. Short containers
+        # are sliced, here and elsewhere: the end of one costs an exception, a list's does not
         self._define_results(block, nodes, scope)
         visible = {**outer, **scope} if outer else scope
         checked: set[tuple[str, str]] = set()
@@ -101,7 +102,7 @@ class Reader:
                 self._check_operator(binding)
                 checked.add(operator)
             self._read_operands(binding, visible)
-            for attribute in binding.node.attribute:
+            for attribute in binding.node.attribute[:]:
                 if attribute.type in _GRAPH_KINDS and not attribute.ref_attr_name:
                     self._nested(binding, attribute, visible)
             self.read.add(binding)
@@ -116,7 +117,7 @@ class Reader:
             binding = Binding(node, block, [], outputs)
             # node names must be unique for onnxruntime, so they are taken as well
             names.add(node.name)
-            for name in node.output:
+            for name in node.output[:]:
                 if not name:
                     outputs.append(None)
                     continue
@@ -130,7 +131,7 @@ class Reader:
     def _read_operands(self, binding: Binding, visible: Mapping[str, Var]) -> None:
         """The operands by their names; notes blocks that list a reader before what it reads."""
         inputs, read = binding.inputs, self.read
-        for name in binding.node.input:
+        for name in binding.node.input[:]:
             if not name:
                 inputs.append(None)
                 continue

@@ -70,14 +70,15 @@ class _Reader:
                 raise InputError(
                     f"{self.where}: a node's name or operator is not UTF-8 text: {op!r}"[:300]
                 )
-            if not node.attribute:
+            listed = node.attribute[:]
+            if not listed:
                 continue
             kinds: Mapping[str, int] | None = None
             if (domain, op) not in self.local:
                 standard = domains.canonical(domain)
                 kinds = _kinds(op, opsets.get(standard, 0), standard)
             seen: set[str] = set()
-            for a in node.attribute:
+            for a in listed:
                 name, kind, referred = a.name, a.type, a.ref_attr_name
                 # most are just what their operator says: nothing more to look at
                 plain = kinds is not None and kinds.get(name) == kind and name not in _RANGED
