@@ -32,11 +32,7 @@ def read_all(node: NodeProto) -> dict[str, Any]:
     """Every attribute of a node that is no graph (graphs are nested blocks); lists become
     tuples.
     """
-    return {
-        a.name: read(a)
-        for a in node.attribute[:]
-        if a.type not in _GRAPHS
-    }
+    return {a.name: read(a) for a in node.attribute[:] if a.type not in _GRAPHS}
 
 
 def written(node: NodeProto, name: str, default: Any) -> Any:

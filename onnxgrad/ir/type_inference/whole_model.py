@@ -25,6 +25,7 @@ _DATA_BYTES = 1 << 12
 _INLINED_NODES = 200_000
 # no operator is called so, so onnx says nothing about the results
 _UNKNOWN = "Unknown"
+_GRAPH = AttributeProto.GRAPH  # looked up once, not for every attribute of a model
 
 
 def infer_model(program: Program, symbols: Iterable[str], hidden: Set[str]) -> ModelProto | None:
@@ -83,9 +84,8 @@ def _light_copy(program: Program) -> ModelProto:
         light.functions.extend(proto.functions)
     graph = light.graph
     graph.name = source.name or "graph"
-    graph.node.extend(
-        [_light_constant(b.node) if b.op == "Constant" else b.node for b in program.main.bindings]
-    )
+    for b in program.main.bindings:
+        graph.node.add().CopyFrom(_light_constant(b.node) if b.op == "Constant" else b.node)
     graph.input.extend(source.input)
     graph.sparse_initializer.extend(source.sparse_initializer)
     # a default that a caller may override fixes no shape
@@ -145,18 +145,16 @@ def _prepare(nodes: Iterable[NodeProto], hidden: Set[str]) -> None:
     """
     for node in nodes:
         domains.respell(node)
-        if node.metadata_props:
-            node.ClearField("metadata_props")
-        if node.doc_string:
-            node.ClearField("doc_string")
+        node.ClearField("metadata_props")
+        node.ClearField("doc_string")
         if node.op_type in misinferred.OPERATORS:
             misinferred.spell_out(node)
             if misinferred.needs_types(node):
                 node.op_type = _UNKNOWN
         if hidden and not hidden.isdisjoint(node.output):
             node.op_type = _UNKNOWN
-        for a in node.attribute:
-            if a.type == AttributeProto.GRAPH:
+        for a in node.attribute[:]:
+            if a.type == _GRAPH:
                 _prepare_graph(a.g, hidden)
 
 
@@ -173,7 +171,7 @@ def _forget_symbols(nodes: Iterable[NodeProto]) -> None:
     """What a function's graphs call a size is another size at each call."""
     for node in nodes:
         for a in node.attribute:
-            if a.type != AttributeProto.GRAPH:
+            if a.type != _GRAPH:
                 continue
             for value in (*a.g.input, *a.g.output):
                 for dim in (
