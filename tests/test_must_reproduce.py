@@ -200,9 +200,7 @@ def test_the_argument_is_never_changed() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("merge", ["auto", "always"])
-@pytest.mark.parametrize(
-    "name", [*PRODUCTS, *CONVOLUTIONS, *NOTHING_TO_FIND, "mobilenet_v2.raw.onnx"]
-)
+@pytest.mark.parametrize("name", sorted(path.name for path in MODELS_DIR.glob("*.onnx")))
 def test_every_committed_model_is_proved(name: str, merge: str) -> None:
     """`optimize` raises when the proof fails."""
     optimize(str(MODELS_DIR / name), merge=merge)

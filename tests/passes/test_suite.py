@@ -16,20 +16,20 @@ from tests.backend_suite import Case, clamp_ir, usable
 _SAMPLE = 25
 
 
-def optimized(model: ModelProto, merge: str) -> ModelProto:
+def optimized(model: ModelProto) -> ModelProto:
     program = load(model)
-    Pipeline.of(merge=merge).run(program)
+    Pipeline.of(merge="always").run(program)
     for block in program.blocks():
         block.check()
     return to_proto(program)
 
 
-def failures(cases: list[Case], merge: str) -> dict[str, str]:
+def failures(cases: list[Case]) -> dict[str, str]:
     """Case name -> what is wrong with its optimised model, for cases that onnxruntime gets right before."""
     found: dict[str, str] = {}
     for c in cases:
         model = clamp_ir(c.model)
-        after = optimized(model, merge)
+        after = optimized(model)
         changed = interface_differences(model, after)
         if changed:
             found[c.name] = str(changed[0])
@@ -40,14 +40,14 @@ def failures(cases: list[Case], merge: str) -> dict[str, str]:
 
 def test_a_sample_of_the_suite_keeps_its_results() -> None:
     with suite_table.any_opset():
-        assert failures(suite_table.right_clamped()[::_SAMPLE], "always") == {}
+        assert failures(suite_table.right_clamped()[::_SAMPLE]) == {}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("merge", ["auto", "always"])
-def test_the_whole_suite_keeps_its_results(merge: str) -> None:
+def test_the_whole_suite_keeps_its_results() -> None:
+    """With merge=auto, the default preset does in test_suite_presets.py."""
     with suite_table.any_opset():
-        assert failures(suite_table.right_clamped(), merge) == {}
+        assert failures(suite_table.right_clamped()) == {}
 
 
 @pytest.mark.slow
@@ -57,6 +57,6 @@ def test_no_case_that_onnxruntime_cannot_run_crashes_us() -> None:
     for c in usable():
         if c.name not in right:
             model = clamp_ir(c.model)
-            after = optimized(model, "always")
+            after = optimized(model)
             assert not interface_differences(model, after), c.name
             load(after)
