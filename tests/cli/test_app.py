@@ -104,11 +104,16 @@ def test_bad_stdin() -> None:
         assert done.returncode == 2 and done.stderr.count(b"\n") == 1 and b"stdin" in done.stderr
 
 
-def test_colours(branches: Path) -> None:
-    assert b"\x1b[" not in process("inspect", branches).stdout
-    assert b"\x1b[" in process("inspect", branches, "--color", "always").stdout
-    assert b"\x1b[" not in process("inspect", branches, "--color", "never", FORCE_COLOR="1").stdout
-    assert b"\x1b[" not in process("inspect", branches, NO_COLOR="1", FORCE_COLOR="1").stdout
+def test_colours(run: Run, branches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    assert "\x1b[" not in run("inspect", branches).out
+    assert "\x1b[" in run("inspect", branches, "--color", "always").out
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b[" in run("inspect", branches).out
+    assert "\x1b[" not in run("inspect", branches, "--color", "never").out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[" not in run("inspect", branches).out
 
 
 def test_a_terminal_that_knows_only_ascii(branches: Path) -> None:
