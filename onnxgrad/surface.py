@@ -34,6 +34,7 @@ from onnxgrad.outlining.composites import outline_as
 from onnxgrad.passes.base import FamilyPass, Pass, RulePass, register
 from onnxgrad.pipeline.fixed_dims import fix_dims
 from onnxgrad.pipeline.optimize import Grown, RewriteRefuted
+from onnxgrad.pipeline.to_onnxscript import to_onnxscript_rules
 from onnxgrad.report.convert_opset import convert_opset
 from onnxgrad.report.diff import Diff, diff
 from onnxgrad.report.extract import extract
@@ -119,6 +120,7 @@ __all__ = [
     "set_metadata",
     "temporary_rules",
     "to_graphsurgeon",
+    "to_onnxscript_rules",
     "to_proto",
     "train",
     "training_step",

@@ -1,0 +1,188 @@
+"""Laws of ours as rewrite rules of onnxscript's.
+
+At each node such a rule reads the region around it as a program, tries the law there, and hands
+over what it emitted. A law sees its pattern and a few nodes more: what it asks of things further
+away it does not learn, and declines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.domains import canonical
+from onnxgrad.ir.interop.onnx_ir_region import OUTSIDE, OnnxIrRegion, is_plain
+from onnxgrad.ir.var import Var
+from onnxgrad.rewrite.pattern import Both, Call, Each, Either, Pattern
+from onnxgrad.rewrite.trace import Trace
+from onnxgrad.rewrite.worklist import Rule, fire
+
+# how far above its pattern a law may look
+_MORE = 3
+
+
+def onnxscript_rule(law: Rule) -> Any:
+    """An onnxscript.rewriter.RewriteRule that is this law."""
+    from onnxscript.rewriter import RewriteRule
+
+    matcher = _LawMatcher(law)
+    # the pattern is the law's own, and what matches it is the answer
+    made = RewriteRule(
+        lambda op, answer: op.Law(answer, _domain="onnxgrad"),
+        lambda op, answer: answer.emit(op),
+        matcher=lambda pattern: matcher,
+        name=law.name,
+    )
+    made.commute = lambda: [made]  # a law does so itself
+    return made
+
+
+class _LawMatcher:
+    """What onnxscript asks whether a law applies at a node: a PatternMatcher of its own."""
+
+    def __init__(self, law: Rule) -> None:
+        self.law = law
+        self.depth = _depth(law.pattern) + _MORE
+
+    def match(
+        self, model: Any, graph: Any, node: Any, *, verbose: int = 0, remove_nodes: bool = True
+    ) -> Any:
+        """A MatchResult with the law's answer, or the reason why there is none."""
+        from onnxscript.rewriter import MatchResult
+
+        found = MatchResult()
+        if not (self._may_match(node) and is_plain(node)):
+            return found.fail(f"{node.op_type} is not what {self.law.name} is about")
+        answer = self._answer(model, graph, node)
+        if isinstance(answer, str):
+            return found.fail(answer)
+        for gone in answer.gone:
+            found.add_node(gone)
+        found.outputs.append(answer.replaced)
+        found.bind("answer", answer)
+        return found
+
+    def _may_match(self, node: Any) -> bool:
+        if self.law.shrinks is None and self.law.name in _made_by(node):
+            return False  # it would fire on its own answer for ever
+        return any(_may_match(self.law.pattern, v) for v in node.outputs)
+
+    def _answer(self, model: Any, graph: Any, node: Any) -> _Answer | str:
+        try:
+            region = OnnxIrRegion.of(model, graph, node, self.depth)
+        except InputError as error:
+            return str(error)
+        block, trace = region.program.main, Trace(explain=True)
+        before = list(block.outputs)
+        if fire(self.law, region.root, trace) is None:
+            reasons = [reason for _, _, reason in trace.declined]
+            return reasons[0] if reasons else f"{self.law.name} does not match"
+        block.schedule()
+        changed = [i for i, v in enumerate(before) if block.outputs[i] is not v]
+        if len(changed) != 1 or before[changed[0]].definition is not region.root:
+            return f"{self.law.name} replaces other values than the node's result"
+        answer = _Answer(region, before[changed[0]], block.outputs[changed[0]])
+        if node.op_type == "Identity" and all(b.op == "Identity" for b in answer.emitted):
+            return "an Identity is how a rule of onnxscript's answers a value that is there already"
+        return answer
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What a law made of a region: `new` stands for `old`."""
+
+    region: OnnxIrRegion
+    old: Var
+    new: Var
+
+    @property
+    def replaced(self) -> Any:
+        """The value of onnx_ir that goes."""
+        return self.region.values[self.old]
+
+    @property
+    def gone(self) -> Sequence[Any]:
+        """The nodes that nothing reads any more, readers first."""
+        left = self.region.program.main.bindings
+        return [node for b, node in self.region.nodes.items() if b not in left]
+
+    @property
+    def emitted(self) -> list[Binding]:
+        """What is new, operands first."""
+        bindings = self.region.program.main.bindings
+        return [b for b in bindings if b not in self.region.nodes and b.domain != OUTSIDE]
+
+    def emit(self, op: Any) -> Any:
+        """Emit what the law did through onnxscript's builder; the value that stands for the old
+        one, which is a new node's, since that will get its name.
+        """
+        made: dict[Var, Any] = {}
+        for binding in self.emitted:
+            self._emit(op, binding, made)
+        return made[self.new] if self.new in made else op.Identity(self._value(op, self.new, made))
+
+    def _emit(self, op: Any, binding: Binding, made: dict[Var, Any]) -> None:
+        import onnx_ir
+
+        given = {a.name: onnx_ir.serde.deserialize_attribute(a) for a in binding.node.attribute}
+        found = op.op(
+            binding.op,
+            *(None if v is None else self._value(op, v, made) for v in binding.inputs),
+            _domain=binding.domain,
+            _version=binding.version if binding.domain else None,
+            _outputs=len(binding.outputs),
+            **given,
+        )
+        results = [found] if len(binding.outputs) == 1 else found
+        made.update((v, new) for v, new in zip(binding.outputs, results) if v is not None)
+
+    def _value(self, op: Any, v: Var, made: dict[Var, Any]) -> Any:
+        """The value of onnx_ir for one that a new node reads; a new constant is emitted."""
+        import onnx_ir
+
+        known = made.get(v) or self.region.values.get(v)
+        if known is None and v.initializer is not None:
+            tensor = onnx_ir.serde.deserialize_tensor(v.initializer)
+            known = made[v] = op.Constant(value=tensor)
+        return known
+
+
+def _made_by(node: Any) -> Sequence[str]:
+    """The rules that made a node, of those in the present run and earlier ones."""
+    from onnxscript.rewriter import RULE_NAME_TAG
+
+    said: str = node.metadata_props.get(RULE_NAME_TAG, "")
+    return [name.strip() for name in said.split(",")]
+
+
+def _may_match(pattern: Pattern, value: Any) -> bool:
+    """The cheapest question: whether operators that the pattern names stand there, in any order of
+    operands.
+    """
+    if isinstance(pattern, Either):
+        return any(_may_match(choice, value) for choice in pattern.choices)
+    if isinstance(pattern, Both):
+        return _may_match(pattern.first, value) and _may_match(pattern.second, value)
+    if not isinstance(pattern, Call):
+        return True
+    node = None if value is None else value.producer()
+    if node is None or node.op_type not in pattern.ops or canonical(node.domain) != pattern.domain:
+        return False
+    computed = [o for o in pattern.operands if isinstance(o, Call)]
+    return all(any(_may_match(o, v) for v in node.inputs) for o in computed)
+
+
+def _depth(pattern: Pattern | None) -> int:
+    """How many operators a pattern has one above the other."""
+    if isinstance(pattern, Call):
+        return 1 + max((_depth(o) for o in pattern.operands), default=0)
+    if isinstance(pattern, Each):
+        return _depth(pattern.pattern)
+    if isinstance(pattern, Either):
+        return max(_depth(choice) for choice in pattern.choices)
+    if isinstance(pattern, Both):
+        return max(_depth(pattern.first), _depth(pattern.second))
+    return 0
