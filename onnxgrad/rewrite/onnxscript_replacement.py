@@ -99,7 +99,7 @@ class OnnxscriptReplacement:
         domain, op_type = domains.canonical(node.domain), node.op_type
         version = self.block.opsets.get(domain, 0)
         schema = attributes.schema(op_type, version, domain)
-        if schema is None and not domain:
+        if schema is None and not domain and not attributes.is_of_onnxruntime(op_type, version):
             raise decline(f"it builds {op_type}, which opset {version} does not have")
         inputs = [None if v is None else self._var(v) for v in node.inputs]
         given = [(name, _attribute(op_type, a)) for name, a in node.attributes.items()]

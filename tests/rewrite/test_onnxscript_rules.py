@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -274,6 +275,45 @@ def test_their_own_collection_on_our_models(name: str, fires: dict[str, int]) ->
     fired = [r.rule for r in done.rewrites]
     assert {rule: fired.count(rule) for rule in fires} == fires
     assert done.proof is not None and done.proof.ok
+
+
+@pytest.mark.parametrize(
+    "fusion, rule, model, opset, made",
+    [
+        (
+            "rules.fusion._rms_normalization",
+            "RmsNormFusion2",
+            "llama",
+            23,
+            ("RMSNormalization", 25),
+        ),
+        (
+            "ort_fusions.rms_normalization",
+            "RmsNormFusion1",
+            "llama",
+            None,
+            ("SimplifiedLayerNormalization", 25),
+        ),
+        (
+            "ort_fusions.skip_normalization",
+            "SkipLayerNorm",
+            "bert.raw",
+            None,
+            ("SkipLayerNormalization", 24),
+        ),
+    ],
+)
+def test_their_fusions_are_proved(
+    fusion: str, rule: str, model: str, opset: int | None, made: tuple[str, int]
+) -> None:
+    holder = vars(importlib.import_module(f"onnxscript.rewriter.{fusion}")).values()
+    sets = [v for v in holder if isinstance(v, RewriteRuleSet)]
+    done = onnxgrad.optimize(
+        MODELS_DIR / f"{model}.onnx", passes=sets, target_opset=opset, report=True
+    )
+    assert [r.rule for r in done.rewrites].count(rule) == made[1]
+    assert [n.op_type for n in done.model.graph.node].count(made[0]) == made[1]
+    assert done.proof is not None and all(leg.ran for leg in done.proof.legs.values())
 
 
 PLUGIN = """
