@@ -121,6 +121,20 @@ def test_a_wrong_rule_is_refuted() -> None:
         onnxgrad.optimize(parse(CHAIN), passes=[wrong])
 
 
+def test_a_rule_of_their_own_that_is_wrong_is_refuted() -> None:
+    """onnxscript 0.7.2 has Relu(Clip(x, a, b)) = Clip(x, max(a, 0), b), which is -1 in place of 0 where b is -1."""
+    text = "g (float[8] x) => (float[8] y) <float a = {-2.0}, float b = {-1.0}> { c = Clip(x, a, b) y = Relu(c) }"
+    with pytest.raises(onnxgrad.RewriteRefuted, match="number 1, FuseSuccessiveReluClip "):
+        onnxgrad.optimize(parse(text), passes=[common.successive_relu_clip_rule])
+
+
+def test_a_rule_of_their_own_that_loses_a_rank_is_declined() -> None:
+    text = "g (float[2,3] x, float[3,4] w, float[5,2,4] b) => (float[5,2,4] y) { m = MatMul(x, w) y = Add(m, b) }"
+    done = apply(text, common.matmul_add_to_gemm_rule)
+    assert done.ops == ["MatMul", "Add"]
+    assert done.declined == "it replaces y: f32[5,2,4] by a value of type f32[2,4]"
+
+
 def test_an_overridable_initializer_is_no_constant() -> None:
     text = "g (float[3] x, float[3] w) => (float[3] y) <float[3] w = {0.0, 0.0, 0.0}> { y = Add(x, w) }"
 
