@@ -21,7 +21,7 @@ pyproject.toml, in onnxgrad.toml, or in a TOML file that is named.
 optimize` has options of its own for it):
 
     [tool.onnxgrad.ci]
-    models = ["models/*.onnx"]            # in place of the globs above, which then mean options
+    models = ["models/*.onnx", "!**/old*"]    # in place of the globs above, which then mean options
     out = "build/{name}.onnx"
     lock = "onnxgrad.lock.json"
 
@@ -168,7 +168,7 @@ def find(config: str | None) -> Recipe | None:
 def read(path: Path) -> Recipe:
     """The recipe in a file. Raises InputError."""
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as e:
         raise InputError(f"{path}: {e.strerror or e}") from e
     except (
@@ -190,7 +190,7 @@ def read(path: Path) -> Recipe:
 def _of_project(path: Path) -> Any:
     """The table of somebody's pyproject.toml; None where there is none."""
     try:
-        return _table(tomllib.loads(path.read_text(encoding="utf-8")))
+        return _table(tomllib.loads(path.read_text(encoding="utf-8-sig")))
     except (OSError, ValueError, RecursionError):  # not there, or somebody else's to mend
         return None
 

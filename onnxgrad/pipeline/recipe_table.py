@@ -144,6 +144,8 @@ def _check_numbers(flat: Mapping[str, Any], where: str) -> None:
             raise InputError(
                 f"{where}: '{key}' must be a positive number of seconds, not {flat[key]}"
             )
+    if not flat.get("verify.tolerance", 0.0) >= 0:
+        raise InputError(f"{where}: 'verify.tolerance' must be a number from 0 on")
     if flat.get("bench.rounds", 1) < 1:
         raise InputError(f"{where}: 'bench.rounds' must be at least 1")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.pipeline.recipe import find, parse
+from onnxgrad.pipeline.recipe import find, parse, read
 
 
 def test_a_pyproject_without_our_table_is_none_of_our_business(
@@ -49,6 +49,8 @@ def test_a_pyproject_without_our_table_is_none_of_our_business(
         ({"ci": {"out": ""}}, "ci: 'out' cannot be ''"),
         ({"models": {"*": {"ci": {}}}}, "unknown key 'ci'"),
         ({"bench": {"seconds": -1}}, "'bench.seconds' must be a positive number"),
+        ({"verify": {"tolerance": -1e-6}}, "'verify.tolerance' must be a number from 0 on"),
+        ({"verify": {"tolerance": float("nan")}}, "'verify.tolerance' must be a number from 0 on"),
         ({"bench": {"rounds": 0}}, "'bench.rounds' must be at least 1"),
         ({"require": {"MatMul+nodes": 10}}, "'nodes' does not stand for operators"),
         ({"verify": {"allow_empty": [1]}}, "cannot have 1"),
@@ -103,3 +105,9 @@ def test_options_of_a_model_are_those_of_every_glob_that_means_it() -> None:
         "require": {"MatMul": 1, "Gemm": 2},
     }
     assert recipe.unmet(["b.onnx"]) == ["*/big.onnx"]
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.toml"
+    file.write_bytes(b'\xef\xbb\xbfmerge = "never"\r\n')
+    assert read(file).common["merge"] == "never"

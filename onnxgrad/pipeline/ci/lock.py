@@ -50,7 +50,7 @@ def read(path: Path) -> Lock | None:
     Raises NewerLock for one that this version cannot read, InputError for one that is damaged.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:

@@ -4,7 +4,6 @@ says of them.
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 
 from onnxgrad.errors import InputError
 from onnxgrad.pipeline.ci import lock as locks
+from onnxgrad.pipeline.ci.globs import broken_links, files, meets, met_nothing
 from onnxgrad.pipeline.ci.lock import Lock
 from onnxgrad.pipeline.ci.work import Job, Setup
 from onnxgrad.pipeline.recipe import Recipe
@@ -82,7 +82,7 @@ def _check_options(options: Mapping[str, Any], where: str, folder: Path) -> None
         raise InputError(f"{where}: {error}") from error
     other = bound_of("latency", options.get("require", {}).get("latency", 0)).of
     if other and not (folder / other).is_file():
-        raise InputError(f"{where}: require: latency: {_met_nothing(other, folder)}")
+        raise InputError(f"{where}: require: latency: {met_nothing(other, folder)}")
 
 
 def _lock(path: Path, updating: bool) -> Lock | None:
@@ -97,7 +97,9 @@ def _lock(path: Path, updating: bool) -> Lock | None:
 
 
 def _models(recipe: Recipe, folder: Path) -> dict[str, list[str]]:
-    """The models by their paths from `folder`, and the globs that found each of them."""
+    """The models by their paths from `folder`, and the globs that found each of them; not what a
+    `!GLOB` of the list takes away.
+    """
     listed: Sequence[str] = recipe.ci.get("models", ())
     if not listed and not recipe.models:
         raise InputError(
@@ -105,15 +107,39 @@ def _models(recipe: Recipe, folder: Path) -> dict[str, list[str]]:
             f'["models/*.onnx"] into {heading(recipe.where, "ci")}'
         )
     found: dict[str, list[str]] = {}
-    for pattern in listed or recipe.models:
-        names = _files(pattern, folder)
-        if not names:
-            raise InputError(f"{recipe.where}: {_met_nothing(pattern, folder)}")
-        for name in names:
+    for pattern in _globs(recipe):
+        for name in _taken(pattern, recipe, folder):
             found.setdefault(name, []).append(pattern)
+    if not found:
+        raise InputError(f"{recipe.where}: models: what begins with ! leaves none of them")
     if listed:
         _check_tables(recipe, folder, found)
     return dict(sorted(found.items()))
+
+
+def _globs(recipe: Recipe) -> list[str]:
+    """The globs that find models."""
+    listed = [p for p in recipe.ci.get("models", ()) if not p.startswith("!")]
+    return listed or list(recipe.models)
+
+
+def _taken(pattern: str, recipe: Recipe, folder: Path) -> list[str]:
+    """The models that one glob finds. Raises InputError for one that nothing meets, and for a link
+    to nowhere: a model that was not fetched would be passed over.
+    """
+    names = files(pattern, folder)
+    for name in broken_links(pattern, folder):
+        if not _is_left_out(name, recipe):
+            raise InputError(f"{recipe.where}: '{name}' is a link to a file that is not there")
+    if not names:
+        raise InputError(f"{recipe.where}: {met_nothing(pattern, folder)}")
+    return [name for name in names if not _is_left_out(name, recipe)]
+
+
+def _is_left_out(name: str, recipe: Recipe) -> bool:
+    """Whether a `!GLOB` of the list takes this model away."""
+    listed: Sequence[str] = recipe.ci.get("models", ())
+    return any(p.startswith("!") and meets(p[1:], name) for p in listed)
 
 
 def _check_tables(recipe: Recipe, folder: Path, found: Mapping[str, list[str]]) -> None:
@@ -121,28 +147,12 @@ def _check_tables(recipe: Recipe, folder: Path, found: Mapping[str, list[str]]) 
     none.
     """
     for pattern in recipe.models:
-        names = set(_files(pattern, folder)) & found.keys()
+        names = set(files(pattern, folder)) & found.keys()
         for name in names:
             found[name].append(pattern)
         if not names and pattern in recipe.unmet(found):
             hint = perhaps(pattern, [*found, *map(os.path.basename, found)])
             raise InputError(f'{recipe.where}: models."{pattern}" means none of the models{hint}')
-
-
-def _files(pattern: str, folder: Path) -> list[str]:
-    """The files that a glob finds from `folder`, with / between the parts."""
-    found = glob.glob(pattern, root_dir=folder, recursive=True)
-    if not found and (folder / pattern).is_file():  # its own name looks like a glob
-        found = [pattern]
-    return [os.path.normpath(n).replace(os.sep, "/") for n in found if (folder / n).is_file()]
-
-
-def _met_nothing(pattern: str, folder: Path) -> str:
-    """What to say of a glob without files, with what may have been meant."""
-    around = glob.glob("**/*.onnx", root_dir=folder, recursive=True)
-    hint = perhaps(pattern, [n.replace(os.sep, "/") for n in around])
-    what = "no file matches" if glob.has_magic(pattern) else "there is no file"
-    return f"{what} '{pattern}' (from the folder of this file){hint}"
 
 
 def _outputs(recipe: Recipe, folder: Path, names: Sequence[str]) -> dict[str, str]:
@@ -155,6 +165,7 @@ def _outputs(recipe: Recipe, folder: Path, names: Sequence[str]) -> dict[str, st
     pattern = out if "{" in out else f"{out.rstrip('/')}/{{name}}.onnx"
     _check_pattern(pattern, recipe.where)
     taken: dict[str, str] = {}
+    results: list[str] = []
     models = {os.path.realpath(folder / name): name for name in names}
     for name in names:
         values = dict(zip(_FIELDS, (Path(name).stem, Path(name).parent.as_posix())))
@@ -171,7 +182,21 @@ def _outputs(recipe: Recipe, folder: Path, names: Sequence[str]) -> dict[str, st
                 "such as 'build/{folder}/{name}.onnx'"
             )
         taken[place] = name
+        results.append(os.path.relpath(folder / file, folder).replace(os.sep, "/"))
+    for name in results:
+        _check_next_time(recipe, name)
     return {name: place for place, name in taken.items()}
+
+
+def _check_next_time(recipe: Recipe, name: str) -> None:
+    """Raises InputError for a result that the next run would take for a model."""
+    for pattern in _globs(recipe):
+        if meets(pattern, name) and not _is_left_out(name, recipe):
+            mine = f"!{name.split('/')[0]}/**" if "/" in name else f"!{name}"
+            raise InputError(
+                f"{recipe.where}: '{pattern}' also meets {name}, a result, which would be a model "
+                f"in the next run: write it elsewhere, or '{mine}' into the list of models"
+            )
 
 
 def _check_pattern(pattern: str, where: str) -> None:

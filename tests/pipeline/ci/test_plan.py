@@ -30,7 +30,8 @@ def plan(folder: Path, table: dict[str, Any], **options: Any) -> Plan:
 
 
 def test_models_are_named_from_the_folder_of_the_recipe(folder: Path) -> None:
-    found = plan(folder, {"ci": {"models": ["**/*.onnx"], "out": "build/{folder}/{name}.opt.onnx"}})
+    models = ["**/*.onnx", "!build/**"]
+    found = plan(folder, {"ci": {"models": models, "out": "build/{folder}/{name}.opt.onnx"}})
     names = ["a.onnx", "sub/a.onnx", "sub/b.onnx", "sub/deep/c.onnx"]
     assert [job.name for job in found.jobs] == names
     assert [job.path for job in found.jobs] == [str(folder / name) for name in names]
@@ -79,6 +80,14 @@ def test_a_folder_of_results(folder: Path) -> None:
         ),
         ({"ci": {"models": ["a.onnx"], "out": "{name}.onnx"}}, "would replace a.onnx"),
         ({"ci": {"models": ["a.onnx"], "out": "."}}, "would replace a.onnx"),
+        (
+            {"ci": {"models": ["*.onnx"], "out": "{name}.opt.onnx"}},
+            "'*.onnx' also meets a.opt.onnx, a result, which would be a model in the next run: write "
+            "it elsewhere, or '!a.opt.onnx' into the list of models",
+        ),
+        ({"models": {"**/*.onnx": {}}, "ci": {"out": "x/{folder}/{name}.onnx"}}, "or '!x/**' into"),
+        ({"ci": {"models": ["*.onnx", "!*"]}}, "what begins with ! leaves none of them"),
+        ({"ci": {"models": ["sub"]}}, "'sub' is a folder: write such as 'sub/*.onnx'"),
         ({"ci": {"models": ["a.onnx"], "out": "b/{stem}.onnx"}}, "has '{stem}', there are {name}"),
         ({"ci": {"models": ["a.onnx"], "out": "b/{0}.onnx"}}, "has '{0}', there are {name}"),
         ({"ci": {"models": ["a.onnx"], "out": "b/{name.onnx"}}, "a brace has no partner"),
@@ -91,6 +100,14 @@ def test_what_is_refused(folder: Path, table: dict[str, Any], words: str) -> Non
     with pytest.raises(InputError) as raised:
         plan(folder, table)
     assert words in str(raised.value) and str(folder / "onnxgrad.toml") in str(raised.value)
+
+
+def test_a_model_that_was_not_fetched_is_not_passed_over(folder: Path) -> None:
+    (folder / "annexed.onnx").symlink_to(".git/annex/objects/1")
+    with pytest.raises(InputError, match=r"'annexed\.onnx' is a link to a file that is not there"):
+        plan(folder, {"ci": {"models": ["*.onnx"]}})
+    (job,) = plan(folder, {"ci": {"models": ["*.onnx", "!annexed.onnx"]}}).jobs
+    assert job.name == "a.onnx"
 
 
 def test_a_file_whose_name_looks_like_a_glob(folder: Path) -> None:
