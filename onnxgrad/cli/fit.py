@@ -13,13 +13,14 @@ from onnxgrad.cli.models import named, shown, source
 from onnxgrad.cli.options import require_runtime
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.parser import complaint
-from onnxgrad.cli.targets import target_of, write_model
+from onnxgrad.cli.targets import files_read, target_of, write_model
 from onnxgrad.cli.training_options import training_options
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.load import load
 from onnxgrad.report.parts import heading
 from onnxgrad.report.training import Fitted
 from onnxgrad.train import Event, Trainer, accuracy, features, training_step
+from onnxgrad.train.callbacks import check_plotting
 from onnxgrad.train.data import read_npz
 from onnxgrad.train.metrics import Metric
 from onnxgrad.train.ranks import world
@@ -40,8 +41,9 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
     original = args.original if folder else args.model
     if args.output is not None and original is None:
         raise InputError(f"-o {args.output}: say with --original which model the step is of")
-    read = [args.data, *([original] if original else [])]
-    target = None if args.output is None else target_of(args.output, read)
+    target = None if args.output is None else target_of(args.output, files_read(args))
+    if args.plot is not None:
+        check_plotting()
     rate = _rate(args.rate)
     metrics = dict(_metric(text) for text in args.accuracy)
     asked = {} if folder else training_options(args)
@@ -72,10 +74,10 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
         seconds = time.perf_counter() - started
         if not trainer.leads:
             return 0
-        if args.plot is not None:
-            history.plot(args.plot)
         if args.output is not None and original is not None:
             write_model(trainer.export(load(source(original))), target)
+        if args.plot is not None:
+            history.plot(args.plot)
     except OnnxgradError as error:
         raise named(error, args.model) from error
     written = "" if target is None else args.output

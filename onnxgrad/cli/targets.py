@@ -20,6 +20,11 @@ from onnxgrad.ir.load import read_proto
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import save, to_bytes
 
+# the arguments that name files to read, and those, beside -o, that name one to write
+READ = ("model", "a", "b", "config", "plugin", "input", "custom_ops", "tune_from", "expect",
+         "original", "data", "validation")  # fmt: skip
+REPORTS = ("json", "html", "junit", "markdown", "tune_file", "log", "plot")
+
 
 def target_of(output: str, models: Iterable[str]) -> Path | None:
     """Where -o says that the model goes, None for stdout. Raises InputError when it cannot go
@@ -48,17 +53,19 @@ def write_model(program: Program, target: Path | None) -> None:
 
 
 def check_reports(args: argparse.Namespace) -> None:
-    """Raise InputError, before long work, when --json or --html names no place for a file, or one
-    that the command uses.
+    """Raise InputError, before long work, when an option names no place for a file, or one that the
+    command uses; for -o only the latter.
     """
-    page: str | None = getattr(args, "html", None)
-    if args.json not in (None, STDIN):
-        _check_report(
-            "--json", args.json, {"-o writes the model": getattr(args, "output", None)}, args
-        )
-    if page is not None:
-        taken = {"-o writes the model": getattr(args, "output", None), "--json writes": args.json}
-        _check_report("--html", page, taken, args)
+    output: str | None = getattr(args, "output", None)
+    if output not in (None, "", STDIN) and os.path.exists(output):
+        _refuse_taken(Path(output), files_read(args))
+    taken = {"-o writes the model": output}
+    for name in REPORTS:
+        file = getattr(args, name, None)
+        if file is not None and not (name == "json" and file == STDIN):
+            option = f"--{name.replace('_', '-')}"
+            _check_report(option, file, taken, args)
+            taken[f"{option} writes"] = file
 
 
 def _check_report(
@@ -82,7 +89,7 @@ def _check_report(
 def files_read(args: argparse.Namespace) -> list[str]:
     """Every file that the arguments name for reading; what is none is left to who reads it."""
     named: list[str] = []
-    for option in ("model", "a", "b", "config", "plugin", "input"):
+    for option in READ:
         value = getattr(args, option, None)
         named += [] if value is None else [value] if isinstance(value, str) else value
     named += [name.partition("=")[2] for name in named if "=" in name]

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.files import write_whole
+from onnxgrad.wording import option
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,34 @@ class JsonLines:
             raise InputError(f"{self.path}: cannot be written: {error.strerror or error}") from None
 
 
+def check_plotting() -> None:
+    """Raises InputError without matplotlib, which draws."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise InputError("matplotlib is not installed: pip install 'onnxgrad[plot]'") from None
+
+
+def check_needs(
+    validation: object, folder: object, *, patience: object, metrics: object, every: object
+) -> None:
+    """Raises InputError for what says something of held-out data, or of a folder, where there is
+    none: it would do nothing.
+    """
+    held_out = option("--validation NPZ", "validation")
+    place = option("--folder DIR", "folder")
+    if validation is None and patience is not None:
+        raise InputError(
+            f"{option('--patience', 'patience')} looks at held-out data: give {held_out}"
+        )
+    if validation is None and metrics:
+        raise InputError(
+            f"{option('--accuracy', 'metrics')} looks at held-out data: give {held_out}"
+        )
+    if folder is None and every is not None:
+        raise InputError(f"{option('--every', 'every')} says when to save: give {place}")
+
+
 @dataclass
 class EarlyStopping:
     """Stop when the loss on the held-out data has not been smaller for so many evaluations."""
@@ -111,11 +140,9 @@ class History:
 
     def plot(self, path: str | PathLike[str]) -> None:
         """The loss over the steps as a picture. Raises InputError without matplotlib."""
-        try:
-            from matplotlib.backends.backend_agg import FigureCanvasAgg
-            from matplotlib.figure import Figure
-        except ImportError:
-            raise InputError("matplotlib is not installed: pip install 'onnxgrad[plot]'") from None
+        check_plotting()
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
 
         figure = Figure(figsize=(7, 4), layout="constrained")
         FigureCanvasAgg(figure)

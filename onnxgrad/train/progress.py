@@ -37,6 +37,14 @@ class Progress:
             f"has taken {done}; {unit}={done + wanted} goes on for as long again"
         )
 
+    def check_trained(self, accumulate: int) -> None:
+        """Raises InputError where a run without a step leaves micro-batches behind."""
+        if self.micro:
+            raise InputError(
+                f"nothing was trained: {accumulate} micro-batches make a step, and there were "
+                f"{self.micro}; take smaller ones, or more epochs"
+            )
+
     def words(self) -> dict[str, str]:
         """The same as a checkpoint says it."""
         return {"progress": json.dumps(asdict(self))}

@@ -21,7 +21,7 @@ def rate_of(manifest: Manifest, given: Rate | None) -> Rate:
 
     Of a schedule inside that is a class of your own, and of a step that somebody else wrote without
     such an input, the rate is not known: NaN. Raises InputError for a rate beside either, and one
-    that is no finite number.
+    that is no finite number from 0 on.
     """
     if manifest.schedule is not None:
         if given is not None:
@@ -35,8 +35,8 @@ def rate_of(manifest: Manifest, given: Rate | None) -> Rate:
         given = manifest.optimizer.get("lr")
         if given is None:
             raise InputError("the step's optimiser has no learning rate of its own: give one")
-    if not callable(given):
-        finite_rate(given)
+    if not callable(given) and finite_rate(given) < 0:
+        raise InputError(f"the learning rate must be at least 0, not {given}")
     return given
 
 

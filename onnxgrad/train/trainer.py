@@ -21,7 +21,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.types import Array
 from onnxgrad.train import tensors
-from onnxgrad.train.callbacks import Callback, EarlyStopping, Event, History, JsonLines
+from onnxgrad.train.callbacks import Callback, EarlyStopping, Event, History, JsonLines, check_needs
 from onnxgrad.train.data import Data, Given, as_data
 from onnxgrad.train.engines.base import (
     checked,
@@ -158,6 +158,7 @@ class Trainer:
         a run that finds its own file there goes on from it. Raises InputError and Diverged as
         `step` does; the file in `folder` is then the last good one.
         """
+        check_needs(validation, folder, patience=patience, metrics=metrics, every=every)
         source = self._batches(data, batch_size, seed)
         place = None if folder is None else Path(folder) / CHECKPOINT
         self._take_up(place, epochs, steps)
@@ -184,6 +185,8 @@ class Trainer:
             if stop:
                 break
         self._save(place)
+        if place is None and not history.losses:
+            self.progress.check_trained(self.task.manifest.accumulate)
         return history
 
     def _take_up(self, place: Path | None, epochs: int, steps: int | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -215,3 +216,25 @@ def test_a_folder_needs_its_original_for_the_result(
 ) -> None:
     assert main(["fit", str(folder), "--data", "data.npz", "-o", "out.onnx"]) == 2
     assert "--original" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--log", "--plot", "--json"])
+@pytest.mark.parametrize("file", ["model.onnx", "data.npz", "held.npz"])
+def test_nothing_is_written_over_model_or_data(
+    folder: Path, capsys: pytest.CaptureFixture[str], option: str, file: str
+) -> None:
+    before = (folder / file).read_bytes()
+    words = ["fit", "model.onnx", *BASE, "--data", "data.npz", "--validation", "held.npz"]
+    assert main([*words, "--steps", "1", option, file]) == 2
+    assert f"{option} {file}: output and input are the same file" in capsys.readouterr().err
+    assert (folder / file).read_bytes() == before
+
+
+def test_a_picture_that_nobody_can_draw_is_refused_before_the_training(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    words = ["fit", "model.onnx", *BASE, "--data", "data.npz", "--log", "log.jsonl"]
+    assert main([*words, "--plot", "loss.png", "-o", "out.onnx"]) == 2
+    assert "matplotlib is not installed" in capsys.readouterr().err
+    assert not Path("log.jsonl").exists() and not Path("out.onnx").exists()

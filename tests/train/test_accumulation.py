@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
-from onnxgrad.train import SGD, CrossEntropy, training_step
+from onnxgrad.errors import InputError
+from onnxgrad.train import SGD, CrossEntropy, Trainer, training_step
 from onnxgrad.train.schedules import Cosine
 from tests.train.common import TEXT, classifier, examples, step
 from tests.train.follower import Follower
@@ -63,3 +65,12 @@ def test_an_input_of_the_model_may_be_called_as_one_of_the_update() -> None:
     assert [f.name for f in task.manifest.of_role("step")] == ["step_2"]
     data = examples(4)
     Follower(task).losses([{"step": data["x"], "labels": data["labels"]}] * 2)
+
+
+def test_fewer_micro_batches_than_a_step_takes_train_nothing_and_say_so(tmp_path: Path) -> None:
+    task = step(accumulate=3)
+    with pytest.raises(InputError, match="3 micro-batches make a step, and there were 2"):
+        Trainer(task).fit(examples(8), batch_size=4)
+    # a folder keeps them for the next run
+    Trainer(task).fit(examples(8), batch_size=4, folder=tmp_path)
+    assert len(Trainer(task).fit(examples(8), batch_size=4, epochs=2, folder=tmp_path).losses) == 1

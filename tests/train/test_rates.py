@@ -22,6 +22,8 @@ def test_without_a_rate_the_optimiser_has_its_own() -> None:
     assert rate_of(manifest, 0.5) == 0.5
     with pytest.raises(InputError, match="no learning rate of its own"):
         rate_of(replace(manifest, optimizer={"name": "sgd"}), None)
+    with pytest.raises(InputError, match="must be at least 0, not -1"):
+        rate_of(manifest, -1)
 
 
 def test_the_schedule_inside_comes_back_from_the_manifest() -> None:

@@ -57,6 +57,13 @@ def test_a_run_that_was_broken_off_ends_with_the_same_bytes(
     assert whole == broken
 
 
+@pytest.mark.parametrize("option", ["patience", "metrics", "every"])
+def test_what_would_do_nothing_is_refused(option: str) -> None:
+    value = {"accuracy": accuracy("logits", "labels")} if option == "metrics" else 2
+    with pytest.raises(InputError, match=rf"^{option} .*: give (validation|folder)$"):
+        trainer().fit(examples(64), **{option: value})
+
+
 def test_epochs_count_from_the_first_and_a_call_that_does_nothing_says_so(tmp_path: Path) -> None:
     own, data = trainer(), examples(64)
     assert repr(own.fit(data, epochs=2)).startswith("History(4 steps, loss ")
