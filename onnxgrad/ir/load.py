@@ -94,8 +94,8 @@ def read_proto(path: Path) -> ModelProto:
             )
         _check_size(found.st_size, str(path))
         data = path.read_bytes()
-    except OSError as e:
-        raise InputError(f"{path}: {e.strerror or e}") from e
+    except (OSError, ValueError) as e:  # a name with a zero byte is a ValueError
+        raise InputError(f"{path}: {getattr(e, 'strerror', None) or e}") from e
     return _parse(data, str(path))
 
 

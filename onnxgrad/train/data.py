@@ -104,7 +104,12 @@ def as_data(given: Given | Data, size: int, seed: int | None, *, whole: bool = F
         return Arrays({name: np.asarray(a) for name, a in given.items()}, size, seed, whole)
     if callable(given):
         return Repeated(given)
-    if iter(given) is given:
+    if not isinstance(given, Iterable):
+        raise InputError(
+            "data is arrays by name, an .npz of them, a list of batches, or a function that makes "
+            f"them, not {type(given).__name__}"
+        )
+    if isinstance(given, Iterator):
         raise InputError(
             "an iterator ends with its first epoch: give a list, or a function that makes one"
         )

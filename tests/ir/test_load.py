@@ -408,3 +408,8 @@ def test_damaged_weights_are_an_input_error() -> None:
 def test_a_block_stands_for_its_model() -> None:
     block = load(parse(RELU)).main
     assert block.inputs[0].type == TensorType(TensorProto.FLOAT, (2,))
+
+
+def test_a_name_that_no_file_has() -> None:
+    with pytest.raises(InputError, match="null byte"):
+        load("a\0b")

@@ -69,6 +69,10 @@ class Feeder:
         edges: Edges | None = None,
     ) -> dict[str, Value]:
         """As `feeds_for`."""
+        if given is not None and not isinstance(given, Mapping):
+            raise InputError(
+                f"inputs are arrays by the names of the model's inputs, not {type(given).__name__}"
+            )
         feeds = dict(given or {})
         inputs = {value.name: value for value in self.model.graph.input}
         for name, value in feeds.items():
@@ -110,7 +114,11 @@ def _check_given(value: onnx.ValueInfoProto, array: Value) -> None:
     """A given tensor must have the declared dtype, rank and fixed sizes: onnxruntime's own words
     are hard to read.
     """
-    if not value.type.HasField("tensor_type") or not isinstance(array, np.ndarray):
+    if not value.type.HasField("tensor_type"):
+        return
+    if not isinstance(array, (np.ndarray, np.generic, list, bool, int, float, str)):
+        raise InputError(f"{_given(value.name)}: an array is wanted, not {type(array).__name__}")
+    if not isinstance(array, np.ndarray):
         return
     kind = value.type.tensor_type
     if kind.elem_type == onnx.TensorProto.STRING:

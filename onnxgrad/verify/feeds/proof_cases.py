@@ -8,14 +8,14 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import onnx
 
-from onnxgrad.errors import CannotRun
+from onnxgrad.errors import CannotRun, InputError
 from onnxgrad.verify.compare import has_finite
 from onnxgrad.verify.feeds.dims import dim_plans, required_inputs, roles
 from onnxgrad.verify.feeds.edge_cases import variants
@@ -181,13 +181,25 @@ def _given_case(
 
 
 def _sets(inputs: Inputs, model: onnx.ModelProto) -> list[Mapping[str, Value]]:
+    """Each case's arrays. Raises InputError for what holds none, and for what an earlier reading
+    would have emptied: the proof would run on generated values and not say so.
+    """
     if isinstance(inputs, Mapping):
         return [inputs]
     if isinstance(inputs, (str, os.PathLike)):
         return [load_inputs(inputs, model)]
-    arrays = [item for item in inputs if isinstance(item, Mapping)]
-    files = [item for item in inputs if isinstance(item, (str, os.PathLike))]
-    return arrays if arrays else [load_inputs(files, model)]
+    if isinstance(inputs, Iterator):
+        raise InputError("an iterator of inputs can be read once only: give a list")
+    items = list(inputs) if isinstance(inputs, Sequence) else []
+    arrays = [item for item in items if isinstance(item, Mapping)]
+    files = [item for item in items if isinstance(item, (str, os.PathLike))]
+    if not items or len(items) not in (len(arrays), len(files)):
+        kinds = ", ".join(dict.fromkeys(type(item).__name__ for item in items)) or "nothing"
+        raise InputError(
+            "inputs are arrays by the names of the model's inputs, a list of such, or files, not "
+            f"{type(inputs).__name__}{f' of {kinds}' if isinstance(inputs, Sequence) else ''}"
+        )
+    return arrays or [load_inputs(files, model)]
 
 
 def runnable(

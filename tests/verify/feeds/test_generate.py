@@ -189,9 +189,12 @@ def test_given_values_win_and_fix_their_symbols() -> None:
         ({"x": np.zeros((2, 3))}, "wants float, it holds float64"),
         ({"x": np.zeros((3, 3), np.float32)}, "wants shape"),
         ({"x": np.zeros(3, np.float32)}, "wants shape"),
+        ({"x": object()}, "an array is wanted, not object"),
+        ({"x": None}, "an array is wanted, not NoneType"),
+        ([np.zeros(3, np.float32)], "arrays by the names of the model's inputs, not list"),
     ],
 )
-def test_given_values_must_fit(given: dict[str, Any], words: str) -> None:
+def test_given_values_must_fit(given: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         feeds("g (float[2,N] x) => (float[2,N] y) { y = Neg(x) }", given=given)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.verify.feeds.proof_cases import runnable
+from onnxgrad.verify.feeds.proof_cases import choose_cases, runnable
 from onnxgrad.verify.running.process import RunFailed
 from tests.helpers import parse
 
@@ -44,3 +45,28 @@ def test_a_model_that_does_not_load_is_asked_once() -> None:
     with pytest.raises(InputError, match="broken"):
         runnable(MODEL, None, 0, broken)
     assert len(asked) == 1
+
+
+_X = {"x": np.zeros((1, 3), np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        (iter([_X]), "can be read once only: give a list"),
+        ((x for x in [_X]), "can be read once only: give a list"),
+        (_X["x"], "or files, not ndarray"),
+        ([_X["x"]], "or files, not list of ndarray"),
+        ([_X, "x.npz"], "or files, not list of dict, str"),
+        ([], "or files, not list of nothing"),
+        (3, "or files, not int"),
+    ],
+)
+def test_inputs_that_would_be_passed_over_are_refused(inputs: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        choose_cases(MODEL, inputs, None, (0,), lambda feeds: {})
+
+
+def test_inputs_are_one_set_or_several() -> None:
+    for inputs, count in ((_X, 1), ([_X], 1), ((_X, _X), 2)):
+        assert len(choose_cases(MODEL, inputs, None, (0,), lambda feeds: {})) == count
