@@ -55,6 +55,7 @@ class RaiseComposites(RulePass):
     RMSNormalization, RotaryEmbedding, LayerNormalization, Gelu, HardSigmoid, HardSwish and Softmax
     as well, where the model's opset has them and onnxruntime a kernel for the dtype. Not raised,
     because the kernel is slower or no faster than the chain: GroupNormalization, Swish, Mish.
+    onnxruntime's Attention (1.31.1) refuses a size of 0, which the chain takes.
     """
 
     name: ClassVar[str] = "raise-composites"
