@@ -13,6 +13,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.folding.evaluate import evaluate
 from onnxgrad.grad.calling import build_body
 from onnxgrad.grad.registry import GradientRule, naming, rule_of
+from onnxgrad.grad.sequences import is_float
 from onnxgrad.grad.unbroadcast import contradict
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
@@ -98,8 +99,14 @@ def open_call(binding: Binding) -> None:
         reason = conflict(binding, body)
         if reason is not None:
             raise InputError(f"function {binding.domain}::{binding.op} cannot be opened: {reason}")
+    # what is folded has no gradient, and a weight of the caller wants one
+    weights = {v for v in binding.inputs if v is not None and v.is_constant and is_float(v)}
+
+    def folded(b: Binding) -> Var | None:
+        return None if weights.intersection(v for v in b.inputs if v is not None) else fold(b)
+
     with emitting(block, share=True):
-        _, stands = splice(binding, body, prefix=f"{binding.op.lower()}_", fold=fold)
+        _, stands = splice(binding, body, prefix=f"{binding.op.lower()}_", fold=folded)
     for out, new in stands.items():
         if new.definition is not None and not contradict(new.type, out.type):
             with_type_of(new, out)

@@ -8,7 +8,7 @@ import pytest
 
 from onnxgrad import body
 from onnxgrad.errors import InputError
-from onnxgrad.grad import gradient
+from onnxgrad.grad import check_gradient, gradient
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
@@ -112,3 +112,22 @@ def test_a_name_is_taken_once() -> None:
         parse("g (float[2] x) => (float[2] y) { y = com.microsoft.Gelu (x) }"), adjoint="input"
     )
     assert set(ops_of(graph)) == {"Neg"}
+
+
+@pytest.mark.parametrize(
+    ("node", "functions"),
+    [
+        ("GroupNormalization <num_groups = 2> (x, s, b)", ""),
+        ("my.F (x, s, b)", """<opset_import: ["": 21], domain: "my"> F (x, s, b) => (y) {
+            axes = Constant <value_ints = [1]> () t = Neg (s) n = Unsqueeze (t, axes)
+            m = Unsqueeze (b, axes) p = Mul (x, n) y = Add (p, m) }"""),
+    ],
+)  # fmt: skip
+def test_weights_that_a_body_computes_from_are_not_folded(node: str, functions: str) -> None:
+    model = parse(
+        "g (float[2,4,5] x, float[2,4,5] u) => (float z) <float[4] s = {1, 2, 3, 4}, "
+        f"float[4] b = {{0.5, 1, 2, 3}}> {{ y = {node} p = Mul (y, u) z = ReduceSum (p) }}",
+        functions,
+    )
+    assert check_gradient(model, "params", "z")
+    assert check_gradient(model, ["s", "b", "x"], "z")
