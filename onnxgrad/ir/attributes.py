@@ -39,13 +39,13 @@ def written(node: NodeProto, name: str, default: Any) -> Any:
     """One attribute as the file has it, lists as lists and text as bytes; `default` where it is
     not written.
     """
-    found = next((a for a in node.attribute if a.name == name), None)
+    found = next((a for a in node.attribute[:] if a.name == name), None)
     return default if found is None else onnx.helper.get_attribute_value(found)
 
 
 def values_of(node: NodeProto) -> dict[str, Any]:
     """All attributes as the file has them, as `written` answers one."""
-    return {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    return {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute[:]}
 
 
 def read(attribute: AttributeProto) -> Any:

@@ -66,7 +66,7 @@ class Binding:
     @property
     def has_refs(self) -> bool:
         """Some attribute is a reference to an attribute of the enclosing function."""
-        return self.block.is_function and any(a.ref_attr_name for a in self.node.attribute)
+        return self.block.is_function and any(a.ref_attr_name for a in self.node.attribute[:])
 
     def attr(self, name: str, default: Any = None) -> Any:
         """What the operator takes it for: as written, implied (a Transpose without perm reverses),
@@ -145,6 +145,11 @@ class Binding:
         if out is None:
             raise InternalError(f"binding without a first output: {self}")
         return out
+
+    @property
+    def is_read(self) -> bool:
+        """Something reads a result, or a block returns one."""
+        return any(out is not None and (out.users or out.returned) for out in self.outputs)
 
     @property
     def is_live(self) -> bool:

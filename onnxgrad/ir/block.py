@@ -195,7 +195,7 @@ class BindingBlock:
         """
         outputs: list[Var | None] = []
         binding = Binding(node, self, list(inputs), outputs)
-        for name, type_ in zip(node.output, types, strict=True):
+        for name, type_ in zip(node.output[:], types, strict=True):
             var = Var(name, self, type_) if name else None
             if var is not None:
                 var.definition = binding
@@ -266,9 +266,8 @@ class BindingBlock:
 
     def remove(self, binding: Binding) -> None:
         """Remove a binding none of whose outputs is read."""
-        for out in binding.outputs:
-            if out is not None and (out.users or out.returned):
-                raise InternalError(f"removing a binding that is still read: {binding}")
+        if binding.is_read:
+            raise InternalError(f"removing a binding that is still read: {binding}")
         for nested in binding.blocks.values():
             nested.release()
         for v in binding.inputs:
@@ -300,9 +299,7 @@ class BindingBlock:
         removed = 0
         while work:
             b = work.pop()
-            if b not in b.block.bindings or any(
-                o is not None and (o.users or o.returned) for o in b.outputs
-            ):
+            if b not in b.block.bindings or b.is_read:
                 continue
             reads = [v.definition for v in b.reads() if v.definition is not None]
             b.block.remove(b)

@@ -257,13 +257,14 @@ def _write_value_info(
     """
     if not source.value_info and not block.declared:
         return
-    before = {name for n in source.node for name in n.output}
+    before = {name for n in source.node for name in n.output[:]}
     gone = before.difference(v.name for v in block.vars())
     returned = {v.name for v in block.outputs}.difference(v.name for v in source.output)
     kept = [v for v in source.value_info if v.name not in gone and v.name not in returned]
     for v in kept:
-        graph.value_info.append(said.get(v.name, v))
-        graph.value_info[-1].name = v.name
+        copy = graph.value_info.add()
+        copy.CopyFrom(said.get(v.name, v))
+        copy.name = v.name
     declared = {v.name for v in source.value_info} | {v.name for v in block.outputs}
     for b in block.bindings:
         for out in b.outputs:

@@ -19,7 +19,7 @@ def merged_metadata(sources: Iterable[Binding], made_by: str = "") -> dict[str, 
     """
     merged: dict[str, dict[str, None]] = {}
     for source in sources:
-        for entry in source.node.metadata_props:
+        for entry in source.node.metadata_props[:]:
             merged.setdefault(entry.key, {}).update(dict.fromkeys(entry.value.split(_UNION)))
     if made_by:
         merged.setdefault("onnxgrad.made_by", {})[made_by] = None

@@ -41,7 +41,7 @@ def result_types(
     block: BindingBlock,
 ) -> list[Type | None]:
     """One type per output name of `node`, None where nothing can be said. Raises TypeMismatch."""
-    if schema is None or any(a.ref_attr_name for a in node.attribute):
+    if schema is None or any(a.ref_attr_name for a in node.attribute[:]):
         return [None] * len(node.output)
     if node.domain != domains.canonical(node.domain):
         plain = NodeProto()
