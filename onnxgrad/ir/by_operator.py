@@ -4,6 +4,7 @@ nothing where its operators are not.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -51,11 +52,11 @@ def blocks_in(block: BindingBlock) -> list[BindingBlock]:
 def _current(block: BindingBlock) -> Index:
     if block.index is not None and block.index.is_current:
         return block.index
-    found: dict[Operator, list[tuple[int, Binding]]] = {}
+    found: defaultdict[Operator, list[tuple[int, Binding]]] = defaultdict(list)
     orders = [(block, block.bindings)]
     for entry in enumerate(block.walk()):
         b = entry[1]
-        found.setdefault((b.domain, b.op), []).append(entry)
+        found[b.domain, b.op].append(entry)
         if b.blocks:
             orders += [(nested, nested.bindings) for nested in b.blocks.values()]
     block.index = Index(block.program.edits, orders, found)
