@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import onnx
@@ -8,7 +9,11 @@ import pytest
 
 from onnxgrad.errors import InputError
 from onnxgrad.verify.bench import Spread, bench, ratio_of_fastest
+from onnxgrad.verify.running.process import Child
+from onnxgrad.verify.running.session import close_sessions, open_session
 from tests.helpers import parse
+
+ASK = Child.ask
 
 
 def product(times: int) -> onnx.ModelProto:
@@ -44,6 +49,25 @@ def test_other_work_on_the_machine_changes_no_ratio() -> None:
     assert ratio_of_fastest(b[:2], a[:2]) == Spread(2.0, 2.0, 2.0)
     assert ratio_of_fastest([[1e-6]], [[0.0]]) == Spread(1.0, 1.0, 1.0)
     assert Spread(1.0, 0.9, 1.1, 4).uncertainty == pytest.approx(1.57 * 0.2 / 2)
+
+
+def test_all_sessions_are_opened_for_the_measurement() -> None:
+    """One that lay in memory before was faster or slower than the same file opened again."""
+    model = parse("g (float[2] x) => (float[2] y) { y = Relu(x) }")
+    before = open_session(model)
+    asked = []
+
+    def ask(self: Child, timeout: float, verb: str, *arguments: Any, **options: Any) -> Any:
+        asked.append(verb)
+        return ASK(self, timeout, verb, *arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Child, "ask", ask)
+        bench({"m": model}, rounds=1, seconds=0.01)
+    assert asked.index("close") < asked.index("open") < asked.index("time")
+    feeds = {"x": np.array([-1, 1], np.float32)}
+    close_sessions("cpu")
+    assert before.run(feeds)["y"].tolist() == [0, 1]  # what was closed comes back by itself
 
 
 def test_symbolic_dims_and_given_inputs() -> None:

@@ -115,6 +115,7 @@ _VERBS: dict[str, Callable[..., Any]] = {
     "versions": _versions,
     "preload": _preload,
     "has": Sessions.has,
+    "close": Sessions.close_all,
     "open": Sessions.open,
     "run": Sessions.run,
     "time": Sessions.time,

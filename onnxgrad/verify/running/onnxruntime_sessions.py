@@ -44,6 +44,9 @@ class Sessions:
     def has(self, key: str) -> bool:
         return key in self._open
 
+    def close_all(self) -> None:
+        self._open.clear()
+
     def open(
         self, key: str, model: bytes | bytearray | str, config: dict[str, Any]
     ) -> dict[str, Any]:

@@ -239,6 +239,12 @@ def open_session(
     )
 
 
+def close_sessions(provider: str) -> None:
+    """Drop the sessions that the child holds; each comes back by itself at its next run."""
+    with _held(provider) as child:
+        _ask(child, SECONDS, "load", "close")
+
+
 def _arguments(found: Iterable[tuple[str, str, Any]]) -> tuple[Argument, ...]:
     return tuple(
         Argument(name, kind, None if shape is None else tuple(shape)) for name, kind, shape in found
