@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -90,7 +90,7 @@ def sibling(program: Program, kind: Sibling, wrt: Wrt = None, target: Target = N
     with emitting(block, made_by="gradient"):
         block.schedule()
         stacks = [_unpacked(_input(block, prefix, v, dim), v) for v in seeds.values()]
-        found = _directions(block, list(seeds), stacks, list(results))
+        found = _directions(block, list(seeds), stacks, results)
         packed = [_packed(stack, v) for stack, v in zip(found, results.values(), strict=True)]
     for seed, v in seeds.items():
         drop_input(block, seed, v)
@@ -204,9 +204,14 @@ def _packed(stack: Var, v: Var) -> Var:
 
 
 def _directions(
-    block: BindingBlock, seeds: Sequence[Var], stacks: Sequence[Var], results: Sequence[Var]
+    block: BindingBlock,
+    seeds: Sequence[Var],
+    stacks: Sequence[Var],
+    results: Mapping[Var, Var],
 ) -> tuple[Var, ...]:
-    """The `results` for each direction in turn: with its part of the `stacks` as the `seeds`."""
+    """The `results`, which are shaped as their values, for each direction in turn: with its part of
+    the `stacks` as the `seeds`.
+    """
     body = nested_block("directions")
     with emitting(body, made_by="gradient"):
         mapping: dict[Var, Var | None] = {
@@ -214,10 +219,12 @@ def _directions(
             for seed in seeds
         }
         clone_bindings(depending_on(block, seeds), body, mapping)
-        for v in results:
+        for v, value in results.items():
             out = mapping.get(v) or v
             if out.block is not body or out.returned or out.definition is None:
                 out = op.Identity(out)
+            if out.rank is None:  # onnxruntime wants to know it
+                out.type = value.type
             body.add_output(out)
-    types = [TensorType(v.dtype, None if v.shape is None else (None, *v.shape)) for v in results]
+    types = [TensorType(v.dtype, (None, *(v.shape or ()))) for v in results.values()]
     return emit_with_blocks("Scan", stacks, {"body": body}, types, num_scan_inputs=len(stacks))

@@ -107,6 +107,17 @@ def test_symbolic_sizes() -> None:
     np.testing.assert_allclose(found["adj_b"], both, atol=1e-5)
 
 
+def test_a_rank_that_is_lost_on_the_way() -> None:
+    """onnxruntime wants the shape of whatever a Scan's body returns; here axes are summed that only a run knows."""
+    model = parse("f (float[N,3] x, float[M,3] c) => (float[K,3] y) { y = Mul (x, c) }")
+    made = onnxgrad.casadi_derivative(model, "adj")
+    at = {"x": normal(4, 3), "c": normal(1, 3, seed=1), "adj_y": normal(4, 6, seed=2)}
+    found = run(made, at)
+    np.testing.assert_allclose(found["adj_x"], at["adj_y"] * np.tile(at["c"], 2), atol=1e-6)
+    expected = (at["adj_y"] * np.tile(at["x"], 2)).sum(0, keepdims=True)
+    np.testing.assert_allclose(found["adj_c"], expected, atol=1e-6)
+
+
 def test_prefixes_count_on() -> None:
     model = parse(
         "f (double[2] adj_x, double[2] adjacent_x) => (double[2] y) { y = Mul (adj_x, adjacent_x) }"

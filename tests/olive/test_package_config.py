@@ -1,0 +1,31 @@
+"""What is said to Olive about our pass, without Olive."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+
+import onnxgrad
+from tests.helpers import ROOT
+
+FOLDER = ROOT / "onnxgrad" / "olive"
+# what Olive itself decides, what is no data in JSON, and `report`, since a pass gives a model
+LEFT_OUT = {"model", "provider", "report", "explain", "print_after"}
+
+
+def test_it_names_the_class() -> None:
+    passes = json.loads((FOLDER / "package_config.json").read_text("utf-8"))["passes"]
+    for name, found in passes.items():
+        module, _, cls = found["module_path"].rpartition(".")
+        tree = ast.parse((ROOT / module.replace(".", "/")).with_suffix(".py").read_text("utf-8"))
+        assert cls == name in {n.name for n in tree.body if isinstance(n, ast.ClassDef)}
+
+
+def test_its_options_are_those_of_optimize() -> None:
+    tree = ast.parse((FOLDER / "optimize.py").read_text("utf-8"))
+    (table,) = [n.value for n in tree.body if isinstance(n, ast.AnnAssign)]
+    assert isinstance(table, ast.Dict)
+    options = [key.value for key in table.keys if isinstance(key, ast.Constant)]
+    named = [name.rstrip("_") for name in inspect.signature(onnxgrad.optimize).parameters]
+    assert sorted(options) == sorted(set(named) - LEFT_OUT)
