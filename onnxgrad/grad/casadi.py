@@ -19,7 +19,13 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.differentiation import differentiate
 from onnxgrad.grad.forward import pushed_forward
 from onnxgrad.grad.opset import raise_opset
-from onnxgrad.grad.products import Products, depending_on, drop_input, drop_outputs
+from onnxgrad.grad.products import (
+    Products,
+    depending_on,
+    drop_input,
+    drop_outputs,
+    return_from,
+)
 from onnxgrad.grad.request import Target, Wrt
 from onnxgrad.grad.simplify import simplify
 from onnxgrad.grad.sizes import count_of, joined, sizes_of
@@ -219,12 +225,6 @@ def _directions(
             for seed in seeds
         }
         clone_bindings(depending_on(block, seeds), body, mapping)
-        for v, value in results.items():
-            out = mapping.get(v) or v
-            if out.block is not body or out.returned or out.definition is None:
-                out = op.Identity(out)
-            if out.rank is None:  # onnxruntime wants to know it
-                out.type = value.type
-            body.add_output(out)
+        return_from(body, mapping, results)
     types = [TensorType(v.dtype, (None, *(v.shape or ()))) for v in results.values()]
     return emit_with_blocks("Scan", stacks, {"body": body}, types, num_scan_inputs=len(stacks))

@@ -24,6 +24,7 @@ from onnxgrad.grad.products import (
     drop_input,
     drop_outputs,
     drop_parts,
+    return_from,
     with_target,
 )
 from onnxgrad.grad.request import Target, Wrt
@@ -161,7 +162,8 @@ def _rows(
 ) -> dict[str, Var]:
     """J e for unit vectors e of the target: [rows, (samples,) *value] put in order."""
     with emitting(block, made_by="gradient"):
-        stacks = _products(block, {seed: target}, seed, list(adjoints.values()), batched)
+        shaped = {adjoint: values[name] for name, adjoint in adjoints.items()}
+        stacks = _products(block, {seed: target}, seed, shaped, batched)
         found = {}
         for (name, _), stack in zip(adjoints.items(), stacks, strict=True):
             x = values[name]
@@ -183,7 +185,8 @@ def _columns(block: BindingBlock, moved: Products, result: str, batched: bool) -
     with emitting(block, made_by="gradient"):
         for name, given in inputs.items():
             x = values[name]
-            (stack,) = _products(block, zeros, given, [values[moved.results[result]]], batched)
+            moving = {values[moved.results[result]]: target}
+            (stack,) = _products(block, zeros, given, moving, batched)
             if batched:
                 sizes = [count_of(x, 1), sizes_of(target, 0, 1), count_of(target, 1)]
                 flat = op.Transpose(op.Reshape(stack, joined(sizes)), perm=[1, 2, 0])
@@ -198,11 +201,11 @@ def _products(
     block: BindingBlock,
     inputs: Mapping[Var, Var],
     unit: Var,
-    results: Sequence[Var],
+    results: Mapping[Var, Var],
     batched: bool,
 ) -> tuple[Var, ...]:
     """The `results`, one after the other for every unit vector in the place of the input `unit`,
-    zeros in that of the others; `inputs` says which value each is shaped like.
+    zeros in that of the others; `inputs` and `results` say which value each is shaped like.
     """
     block.schedule()
     following = depending_on(block, inputs)
@@ -221,12 +224,8 @@ def _products(
             hot = op.Reshape(hot, shape)
         mapping: dict[Var, Var | None] = {unit: hot, **others}
         clone_bindings(following, body, mapping)
-        for v in results:
-            out = mapping.get(v) or v
-            if out.block is not body or out.returned or out.definition is None:
-                out = op.Identity(out)
-            body.add_output(out)
-    types = [_stacked(v, like_, batched) for v in results]
+        return_from(body, mapping, results)
+    types = [_stacked(v, like_, batched) for v in results.values()]
     return emit_with_blocks("Scan", [steps], {"body": body}, types, num_scan_inputs=1)
 
 

@@ -12,6 +12,7 @@ from onnxgrad.grad.request import Target
 from onnxgrad.grad.slices import cut
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
 
@@ -82,3 +83,18 @@ def depending_on(block: BindingBlock, inputs: Iterable[Var]) -> list[Binding]:
             known.update(v for v in b.outputs if v is not None)
             found.append(b)
     return found
+
+
+def return_from(
+    body: BindingBlock, mapping: Mapping[Var, Var | None], results: Mapping[Var, Var]
+) -> None:
+    """Return from a Scan's body, now emitted into, what stands for the `results` there: each shaped
+    as its value, which onnxruntime has to be told.
+    """
+    for v, value in results.items():
+        out = mapping.get(v) or v
+        if out.block is not body or out.returned or out.definition is None:
+            out = op.Identity(out)
+        if out.rank is None:
+            out.type = value.type
+        body.add_output(out)

@@ -54,6 +54,18 @@ def test_against_the_formula(kind: str, mode: Any) -> None:
         np.testing.assert_allclose(found, by_sample(exact), atol=within)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_rank_that_is_lost_on_the_way(mode: Any) -> None:
+    """onnxruntime wants the shape of whatever a Scan's body returns; here axes are summed that only a run knows."""
+    text = "g (float[N,3] x, float[M,3] c) => (float[K,3] y) { y = Mul (x, c) }"
+    feeds = {"x": sample(2), "c": sample(1) + 1}
+    found = run(jacobian(parse(text), mode=mode), feeds)
+    eye = np.eye(6).reshape(2, 3, 2, 3)
+    np.testing.assert_allclose(found["y_by_x"], eye * feeds["c"], atol=1e-6)
+    expected = (eye * feeds["x"]).sum(2, keepdims=True)
+    np.testing.assert_allclose(found["y_by_c"], expected, atol=1e-6)
+
+
 @pytest.mark.parametrize("opset", [15, 18, 22])
 def test_every_opset(opset: int) -> None:
     graph = jacobian(model(opset=opset), batched=True)
