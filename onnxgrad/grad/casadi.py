@@ -104,7 +104,6 @@ def sibling(program: Program, kind: Sibling, wrt: Wrt = None, target: Target = N
         rename(column, _free(block, prefix + v.name))
         column.type = _packed_type(v, dim)
         block.add_output(column)
-    block.remove_unused()
     RemoveUnused().run(program, Trace())
     named = {v.name: prefix + v.name for v in (*seeds.values(), *results.values())}
     return Products(
