@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from pathlib import Path
 
+from onnxgrad.cli.html_options import write_html
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import STDIN, expand, source
 from onnxgrad.cli.options import require_runtime, running_options
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
+from onnxgrad.report.html.bench import bench_report
+from onnxgrad.report.html.page import page
 from onnxgrad.report.parts import Table, cell, table
-from onnxgrad.verify.bench import BenchReport, Spread, bench
+from onnxgrad.verify.bench import BenchReport, Spread, Timing, bench
 from onnxgrad.wording import counted
 
 
@@ -44,18 +48,25 @@ def run(args: argparse.Namespace, out: Output) -> int:
         if args.require is not None and t.wall_ratio.median > args.require
     ]
     code = 1 if slow or report.refused else 0
-    out.show(_table(report))
+    rows, missed = _table(report), [_missed(t, report, args) for t in slow]
+    out.show(rows)
     for name, why in report.refused.items():
         out.complain(f"{name} does not run: {why}")
-    for t in slow:
-        ratio = t.wall_ratio.median
-        out.complain(
-            f"{t.name} takes {ratio:.3f} times the wall time of {report.timings[0].name} (fastest "
-            f"runs of {counted(args.rounds, 'round')}), --require allows {args.require:g}: "
-            f"{100 * (ratio / args.require - 1):.3g} % too much"
-        )
+    for words in missed:
+        out.complain(words)
+    made = functools.partial(bench_report, report, rows, args.require, missed)
+    write_html(args, lambda: page("onnxgrad bench", [made()]), out)
     out.json({**report.to_dict(), "exit_code": code})
     return code
+
+
+def _missed(slow: Timing, report: BenchReport, args: argparse.Namespace) -> str:
+    ratio = slow.wall_ratio.median
+    return (
+        f"{slow.name} takes {ratio:.3f} times the wall time of {report.timings[0].name} (fastest "
+        f"runs of {counted(args.rounds, 'round')}), --require allows {args.require:g}: "
+        f"{100 * (ratio / args.require - 1):.3g} % too much"
+    )
 
 
 def _label(name: str, names: list[str]) -> str:

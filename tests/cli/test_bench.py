@@ -9,6 +9,7 @@ import pytest
 
 from onnxgrad.cli.app import main
 from tests.helpers import parse
+from tests.report.html.common import section_of
 
 QUICK = ["--rounds", "1", "--seconds", "0.01"]
 
@@ -30,10 +31,27 @@ def test_a_table_and_json(model: str, tmp_path: Path, capsys: pytest.CaptureFixt
     other = another(
         tmp_path / "b", "g (float[N,3] x) => (float[N,3] y) { y = Neg(x) }", "small.onnx"
     )
-    target = tmp_path / "bench.json"
-    assert main(["bench", model, other, *QUICK, "--dim", "N=4", "--json", str(target)]) == 0
+    target, page = tmp_path / "bench.json", tmp_path / "bench.html"
+    assert (
+        main(
+            [
+                "bench",
+                model,
+                other,
+                *QUICK,
+                "--dim",
+                "N=4",
+                "--json",
+                str(target),
+                "--html",
+                str(page),
+            ]
+        )
+        == 0
+    )
     printed = capsys.readouterr().out
     assert "wall ratio" in printed and "N=4" in printed
+    assert section_of(page.read_text(encoding="utf-8"), "rows")["title"] == "Latency"
     found = json.loads(target.read_text())
     assert [t["name"] for t in found["timings"]] == [model, other], (
         "two files of one name go by their paths"

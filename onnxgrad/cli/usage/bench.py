@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from onnxgrad.cli.usage.groups.html import add_html
 from onnxgrad.cli.usage.groups.running import add_running
 from onnxgrad.cli.usage.kinds import natural, positive
 
@@ -27,6 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="ONNX files of one interface; ratios are to the first",
     )
+    add_html(parser)
     group = add_running(parser, "measuring")
     group.add_argument(
         "--seed", type=natural, default=0, metavar="N", help="of generated values (default: 0)"

@@ -6,9 +6,8 @@ import pytest
 
 import onnxgrad
 from onnxgrad.report.html.optimized import optimized
-from onnxgrad.report.html.plots import bench, choices, differences
+from onnxgrad.report.html.plots import choices, differences
 from onnxgrad.report.optimized import Outcome
-from onnxgrad.verify.bench import BenchReport, Spread, Timing
 from tests.helpers import parse
 from tests.report.html.common import data_of, section_of
 
@@ -75,13 +74,3 @@ def test_what_was_measured_is_plotted() -> None:
         ("b", 1.1, False),
     ]
     assert choices(None) is None
-    one, half = Spread(1.0, 1.0, 1.0), Spread(0.5, 0.4, 0.6)
-    timed = BenchReport(
-        (Timing("m", half, half, half, half, 3), Timing("n", one, one, one, one, 3)),
-        {},
-        "cpu",
-        1,
-        {},
-    )
-    drawn = bench(timed)
-    assert drawn is not None and [r["value"] for r in drawn["rows"]] == [0.5, 1.0]
