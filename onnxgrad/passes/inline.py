@@ -40,6 +40,7 @@ from onnxgrad.outlining.functions import (
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.passes.remove_unused_functions import names_function, reachable
 from onnxgrad.rewrite.trace import Trace
+from onnxgrad.wording import did_you_mean, option
 
 _MARK = "onnxgrad.inline"
 _RULE = "inline_call"
@@ -84,6 +85,23 @@ class Inline(Pass):
             if key in before and key not in left:
                 del program.functions[key]
                 _drop_import(program, key[0])
+
+    def check(self, program: Program) -> None:
+        """Raises InputError for a name or pattern that means no function of the program and no
+        operator in it that has a body; `*` means whatever there is.
+        """
+        for pattern in self.names.split():
+            named = any(names_function(pattern, key) for key in program.functions)
+            bindings = (b for block in program.blocks() for b in block.bindings)
+            if pattern == "*" or named or any(_is_named(b, [pattern]) for b in bindings):
+                continue
+            known = ["::".join(filter(None, key)) for key in program.functions]
+            known += [key[1] for key in program.functions]
+            otherwise = "it has no local functions" if not known else f"it has {known[0]}, ..."
+            raise InputError(
+                f"{option('--inline', 'inline:')} {pattern} means no function of the model, and no "
+                f"operator in it that has a body; {did_you_mean(pattern, known, otherwise)}"
+            )
 
     def _inlinable(self, program: Program, trace: Trace) -> list[FunctionKey]:
         chosen: list[FunctionKey] = []
