@@ -11,7 +11,8 @@ from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import files_read, target_of, write_model
 from onnxgrad.cli.verify import number_of
 from onnxgrad.errors import InputError, OnnxgradError
-from onnxgrad.report.float16 import bounds, converted, staying
+from onnxgrad.passes.float16 import Float16
+from onnxgrad.report.float16 import bounds, converted, names_of, staying
 from onnxgrad.report.optimized import Outcome
 from onnxgrad.vocabulary import FLOAT16_RTOL
 
@@ -27,10 +28,10 @@ def run(args: argparse.Namespace, out: Output) -> int:
         with within_limits(args), out.progress("float16", 1) as advance:
             advance("running both models", None)
             wanted = None if args.no_verify else proof
-            converted(source(args.model), outcome, args.keep, args.io, wanted)
-            if outcome.done is not None:
-                write_model(outcome.done.program, target)
-                outcome.written = True
+            halving = Float16(names_of(args.keep), args.io, (), names_of(args.convert))
+            done = converted(source(args.model), outcome, halving, wanted)
+            write_model(done.program, target, out)
+            outcome.written = True
     except OnnxgradError as error:
         raise named(error, args.model) from error
     out.json(outcome.to_dict())

@@ -25,24 +25,28 @@ class Float16(Pass):
 
     Stays in float32: what `keep` names (nodes, values, operators, or globs of these, separated by
     spaces), sums, powers, positions, what has no form in float16, `large` values, which were seen
-    to pass 65504, and what is computed from such values and a few numbers alone. `io`: inputs and
-    outputs become float16 as well. Masks beyond 65504 become -65504. Local functions with floats
-    are opened, since their bodies have no types.
+    to pass 65504, and what is computed from such values and a few numbers alone; of what `convert`
+    names in the same way only what could not run. `io`: inputs and outputs become float16 as well.
+    Masks beyond 65504 become -65504. Local functions with floats are opened, since their bodies
+    have no types.
     """
 
     name: ClassVar[str] = "float16"
     keep: str = ""
     io: bool = False
     large: tuple[str, ...] = ()
+    convert: str = ""
 
     def run(self, program: Program, trace: Trace) -> None:
-        """One firing for each binding. InputError for a name in `keep` that meets nothing."""
+        """One firing for each binding. InputError for a name in `keep` or `convert` that meets
+        nothing.
+        """
         if not program.opset:  # without the default domain there is no Cast
             return
         self._open_functions(program, trace)
         for block in [program.main, *nested(program.main)]:
             block.schedule()
-        found = plan(program, self.keep.split(), frozenset(self.large))
+        found = plan(program, self.keep.split(), frozenset(self.large), self.convert.split())
         trace.of(LAW).tried += len(found.forms) + len(found.staying)
         trace.of(LAW).matched += len(found.forms)
         for b, why in found.staying.items():

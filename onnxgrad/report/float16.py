@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from onnxgrad.ir.interop.given import settled
@@ -13,7 +14,7 @@ from onnxgrad.laws.float16.numbers import FAR, LARGEST
 from onnxgrad.limits import bounded
 from onnxgrad.passes.float16 import Float16
 from onnxgrad.pipeline.observed import values_beyond
-from onnxgrad.pipeline.optimize import RewriteRefuted, optimize_program
+from onnxgrad.pipeline.optimize import Optimized, RewriteRefuted, optimize_program
 from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.report.optimize import OptimizedModel
 from onnxgrad.report.optimized import Clock, Outcome
@@ -21,7 +22,7 @@ from onnxgrad.report.parts import Part, cell, number, table
 from onnxgrad.verify.bounds import PerOutput
 from onnxgrad.verify.feeds.proof_cases import Inputs
 from onnxgrad.vocabulary import FLOAT16_RTOL
-from onnxgrad.wording import option
+from onnxgrad.wording import counted, option
 
 _ROWS = 20
 
@@ -31,6 +32,7 @@ def float16(
     model: ModelLike,
     *,
     keep: Sequence[str] = (),
+    convert: Sequence[str] = (),
     io: bool = False,
     rtol: PerOutput = FLOAT16_RTOL,
     metric: str | Iterable[str] = (),
@@ -47,13 +49,14 @@ def float16(
 
     `keep`: nodes, values and operators, or globs of these, that stay in float32. What passes 65504,
     by its nature or on the inputs of the proof, or needs its digits (sums, powers, positions) stays
-    by itself, and so does what has no form in float16. Inputs and outputs stay float32, or with
-    `io` become float16. Constants that stand for infinity become 65504, and an epsilon does not
-    become 0. `rtol`: how far an output may be off, of its largest value, for all of them or by
-    name; `metric` as in `verify` besides. Other options as those of `optimize`.
+    by itself, unless `convert` names it as well, and so does what has no form in float16. Inputs
+    and outputs stay float32, or with `io` become float16. Calls of local functions are opened,
+    unless `keep` names the function. Constants that stand for infinity become 65504, and an epsilon
+    does not become 0. `rtol`: how far an output may be off, of its largest value, for all of them
+    or by name; `metric` as in `verify` besides. Other options as those of `optimize`.
 
-    Raises InputError for a name in `keep` that meets nothing, and what `optimize` raises where the
-    proof fails: then the operator that it names may be one to keep.
+    Raises InputError for a name in `keep` or `convert` that meets nothing, and what `optimize`
+    raises where the proof fails: then the operator that it names may be one to keep.
 
     >>> half = onnxgrad.float16("models/resnet18.onnx", keep=["Gemm"])
     >>> [t.data_type for t in half.graph.initializer if t.name == "conv1.weight"]
@@ -61,10 +64,11 @@ def float16(
     """
     given = settled(model)
     proof = {"provider": provider, "inputs": inputs, "dims": dims} | bounds(rtol, metric)
-    outcome = converted(given, Outcome("", None, "the model"), keep, io, proof if verify else None)
-    done = outcome.done
-    if done is None:
-        raise AssertionError("a conversion without a result")
+    outcome, halving = (
+        Outcome("", None, "the model"),
+        Float16(names_of(keep), io, (), names_of(convert)),
+    )
+    done = converted(given, outcome, halving, proof if verify else None)
     check_room(done.program, model)
     outcome.written = True
     result = like(done.program, model)
@@ -81,16 +85,13 @@ def bounds(rtol: PerOutput, metric: str | Iterable[str]) -> dict[str, Any]:
 def converted(
     model: ModelLike,
     outcome: Outcome,
-    keep: Sequence[str],
-    io: bool,
+    halving: Float16,
     proof: Mapping[str, Any] | None,
-) -> Outcome:
+) -> Optimized:
     """Convert and prove (not without `proof`); `outcome` filled in. Errors as `float16`."""
     clock = Clock()
     large = [] if proof is None else values_beyond(model, LARGEST, FAR, proof)
-    # a blank parts names there; it matches itself
-    names = " ".join(name.replace(" ", "?") for name in keep)
-    halving = Float16(keep=names, io=io, large=tuple(large))
+    halving = replace(halving, large=tuple(large))
     try:
         done = optimize_program(
             model,
@@ -109,7 +110,12 @@ def converted(
     clock.switch("done")
     outcome.came_of(done)
     outcome.seconds = clock.spent
-    return outcome
+    return done
+
+
+def names_of(given: Sequence[str]) -> str:
+    """As the pass takes them: a blank parts names there, and a ? matches it."""
+    return " ".join(name.replace(" ", "?") for name in given)
 
 
 def staying(outcome: Outcome, verbose: bool = False) -> Iterator[Part]:
@@ -117,6 +123,12 @@ def staying(outcome: Outcome, verbose: bool = False) -> Iterator[Part]:
     if outcome.done is None:
         return
     trace = outcome.done.trace
+    opened = sum(f.rule == "inline_call" for f in trace.firings)
+    if opened:
+        yield cell(
+            f"{counted(opened, 'call')} of functions opened, whose bodies have no types; "
+            f"{option('--keep DOMAIN::NAME', 'keep=[NAME]')} leaves one in float32 as it is"
+        )
     why = Counter(reason for _, _, reason in trace.declined)
     first = {reason: where for _, where, reason in reversed(list(trace.declined))}
     if why:

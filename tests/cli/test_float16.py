@@ -12,7 +12,8 @@ import pytest
 
 import onnxgrad
 from tests.cli.conftest import Result
-from tests.helpers import ROOT
+from tests.helpers import ROOT, parse
+from tests.passes.test_remove_unused_functions import function, model
 from tests.rewriting import model_of
 
 Run = Callable[..., Result]
@@ -75,3 +76,42 @@ def test_in_python() -> None:
     assert any("kept (Gemm)" in why for _, _, why in done.near_misses)
     program = onnxgrad.load(MODEL)
     assert isinstance(onnxgrad.float16(program, verify=False), type(program))
+
+
+SUMS = """g (float[2,8] x) => (float[2,1] y) <int64[1] axes = {1}> {
+    s = ReduceSum (x, axes)  e = Exp (x)  t = ReduceMax (e, axes)  y = Add (s, t) }"""
+
+
+def test_what_usually_stays_is_converted_where_it_is_named(run: Run, tmp_path: Path) -> None:
+    given, out = tmp_path / "m.onnx", tmp_path / "out.onnx"
+    onnx.save(parse(SUMS), given)
+
+    def of_float16() -> set[str]:
+        program = onnxgrad.load(out)
+        return {b.op for b in program.main.walk() if b.out.dtype == onnx.TensorProto.FLOAT16}
+
+    assert run("float16", given, "-o", out).code == 0
+    assert not {"ReduceSum", "Exp"} & of_float16()
+    assert run("float16", given, "-o", out, "--convert", "Reduce*", "--convert", "e").code == 0
+    assert {"ReduceSum", "Exp"} <= of_float16()
+    words = ("--convert", "Reduce*", "--convert", "e", "--keep", "Exp")
+    assert run("float16", given, "-o", out, *words).code == 0
+    assert "ReduceSum" in of_float16() and "Exp" not in of_float16()
+    wrong = run("float16", given, "-o", out, "--convert", "ReduceSun")
+    assert wrong.code == 2 and "convert 'ReduceSun' meets nothing" in wrong.err
+
+
+def test_what_cannot_be_converted_stays() -> None:
+    text = "g (float[2,2] x) => (float[2,2] y) { e = EyeLike (x)  y = Add (x, e) }"
+    done = onnxgrad.float16(parse(text), convert=["EyeLike"], report=True)
+    assert any(why == "onnxruntime has it in float32 only" for _, _, why in done.near_misses)
+
+
+def test_opened_functions_are_told(run: Run, tmp_path: Path) -> None:
+    onnx.save(model("y = local.f(x)", function("f", "y = Abs(x)")), tmp_path / "m.onnx")
+    out = tmp_path / "out.onnx"
+    done = run("float16", tmp_path / "m.onnx", "-o", out, "--no-verify")
+    assert done.code == 0 and "1 call of functions opened" in done.out
+    kept = run("float16", tmp_path / "m.onnx", "-o", out, "--no-verify", "--keep", "local::f")
+    assert kept.code == 0 and "functions opened" not in kept.out
+    assert [f.name for f in onnx.load(out).functions] == ["f"]

@@ -28,6 +28,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
              "passes 65504 or needs its digits; may repeat",
     )  # fmt: skip
     parser.add_argument(
+        "--convert", action="append", default=[], metavar="NAME",
+        help="such a name that becomes float16 although its like usually stays (sums, powers, "
+             "positions); --keep wins; may repeat",
+    )  # fmt: skip
+    parser.add_argument(
         "--io", action="store_true", help="inputs and outputs become float16 as well"
     )
     add_proof(parser)

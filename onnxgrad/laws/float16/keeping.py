@@ -51,7 +51,10 @@ _STAY = {
         "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Bernoulli Multinomial"
     ),
 }
+_ON_PURPOSE = "the model has it in float32 on purpose"
 _SCATTERS = frozenset({"ScatterElements", "ScatterND"})
+# what no wish overrules: such a result would not run
+_FIXED = frozenset({"it is quantised already", "onnxruntime has it in float32 only"})
 STAYING = {op: why for why, ops in _STAY.items() for op in ops.split()}
 
 
@@ -67,21 +70,29 @@ class Plan:
     far: dict[Var, None] = field(default_factory=dict)
 
 
-def plan(program: Program, keep: Sequence[str], large: Collection[str] = ()) -> Plan:
+def plan(
+    program: Program,
+    keep: Sequence[str],
+    large: Collection[str] = (),
+    convert: Sequence[str] = (),
+) -> Plan:
     """Decide for every binding of the main graph and of those nested in it; `keep` are names or
-    globs of nodes, results and operators, `large` the values that were seen to pass 65504. Raises
-    InputError for one of `keep` that meets nothing.
+    globs of nodes, results and operators, `convert` such that become float16 where they would stay
+    and are not in `keep`, `large` the values that were seen to pass 65504. Raises InputError for
+    one of `keep` or `convert` that meets nothing.
     """
-    found, met = Plan(), set[str]()
+    found, met = Plan(), set[tuple[str, str]]()
     for b in program.main.walk():
         if b.is_op("Constant"):
             continue
         asked = [pattern for pattern in keep if _means(pattern, b)]
-        met.update(asked)
+        wanted = [pattern for pattern in convert if _means(pattern, b)]
+        met.update(("keep", p) for p in asked)
+        met.update(("convert", p) for p in wanted)
         if not has_floats(b):
             continue
         form, constants = form_of(b), dict[Var, Halved]()
-        why = f"it is to be kept ({asked[0]})" if asked else _why(b, found, large)
+        why = f"it is to be kept ({asked[0]})" if asked else _why(b, found, large, bool(wanted))
         if not why:
             constants, why = _constants(b, form)
         if isinstance(form, Form) and not why:
@@ -90,32 +101,36 @@ def plan(program: Program, keep: Sequence[str], large: Collection[str] = ()) -> 
         else:
             found.staying[b] = why or str(form)
             _carry_far(b, found)
-    _check(program, [pattern for pattern in keep if pattern not in met])
+    for option, names in (("keep", keep), ("convert", convert)):
+        _check(program, option, [pattern for pattern in names if (option, pattern) not in met])
     return found
 
 
-def _why(b: Binding, found: Plan, large: Collection[str]) -> str:
-    """Why it stays in float32, before its form and its numbers are looked at."""
-    if any(v is not None and v.name in large for v in b.outputs):
-        return "its values passed 65504 in a run"
-    if any(v is not None and v.name in large for v in b.inputs):
-        return "what it reads passed 65504 in a run"
+def _why(b: Binding, found: Plan, large: Collection[str], wanted: bool) -> str:
+    """Why it stays in float32, before its form and its numbers are looked at; where it is `wanted`
+    in float16, because it cannot be.
+    """
     if b.blocks:
         return "the graphs in it agree with it in float32"
     if called(b) is not None:
         return "it calls a function"
-    if b.domain == "" and b.op in STAYING:
-        return STAYING[b.op]
     if b.op in _SCATTERS and b.domain == "" and b.attr("reduction", "none") != "none":
         return "onnxruntime has it in float32 only"
-    return (_why_cast(b) if b.is_op("Cast") else "") or _goes_on(b, found)
+    listed = STAYING.get(b.op, "") if b.domain == "" else ""
+    if wanted:
+        return listed if listed in _FIXED else _ON_PURPOSE if is_edge(b) else ""
+    if any(v is not None and v.name in large for v in b.outputs):
+        return "its values passed 65504 in a run"
+    if any(v is not None and v.name in large for v in b.inputs):
+        return "what it reads passed 65504 in a run"
+    return listed or (_why_cast(b) if b.is_op("Cast") else "") or _goes_on(b, found)
 
 
 def _why_cast(b: Binding) -> str:
     first = b.operand(0)
     dtype = 0 if first is None else first.dtype
     if is_edge(b) or (b.out.dtype == _FLOAT and dtype in (TensorProto.BFLOAT16, _DOUBLE)):
-        return "the model has it in float32 on purpose"
+        return _ON_PURPOSE
     if b.out.dtype == _FLOAT and dtype not in _EXACT_INTEGERS | {_FLOAT}:
         return "its integers need more digits"
     return ""
@@ -189,11 +204,11 @@ def _names(b: Binding) -> Iterator[str]:
     yield from (v.name for v in b.outputs if v is not None)
 
 
-def _check(program: Program, strange: Sequence[str]) -> None:
+def _check(program: Program, option: str, strange: Sequence[str]) -> None:
     """Raises InputError for names that mean nothing."""
     if not strange:
         return
     known = dict.fromkeys(name for b in program.main.walk() for name in _names(b))
     near = difflib.get_close_matches(strange[0], known, 1)
     hint = f"did you mean '{near[0]}'?" if near else "give a node, a value or an operator"
-    raise InputError(f"keep '{strange[0]}' meets nothing in the model; {hint}")
+    raise InputError(f"{option} '{strange[0]}' meets nothing in the model; {hint}")
