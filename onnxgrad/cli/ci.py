@@ -43,8 +43,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
         gone=plan.gone,
         seconds=time.monotonic() - began,
     )
+    folder = Path(plan.recipe.where).parent
+    out.wrote(*(folder / o.output for o in outcomes if o.output is not None))
     if report.updated:
         locks.write(plan.lock_path, _lock_of(plan, outcomes))
+        out.wrote(plan.lock_path)
     for name in () if args.update else report.gone:
         out.complain(f"{name}: gone since {report.lock}: run `onnxgrad ci --update`")
     out.json(report.to_dict())
@@ -97,24 +100,30 @@ def _make_folder(folder: Path, where: str) -> None:
 
 
 def _outcomes(plan: Plan, args: argparse.Namespace, out: Output) -> list[ModelOutcome]:
-    """One for each job, in their order; after one that fails the others are skipped, unless
+    """One for each job, in their order; those after the first that fails are skipped, unless
     --keep-going.
     """
     found: dict[int, ModelOutcome] = {}
-    asked = args.dask is not None
-    working = each_on(args.dask, plan.jobs) if asked else each(plan.jobs, args.jobs)
+    going: bool = args.keep_going
+    working = (
+        each(plan.jobs, args.jobs, keep_going=going)
+        if args.dask is None
+        else each_on(args.dask, plan.jobs, keep_going=going)
+    )
     with out.progress("ci", len(plan.jobs)) as advance:
         advance(plan.jobs[0].name, 0)
         try:
             for index, outcome in working:
                 found[index] = outcome
                 advance(f"{outcome.name} {outcome.status}", len(found))
-                if not outcome.ok:
+                if going and not outcome.ok:
                     out.complain(f"{outcome.name}: {outcome.error}")
-                    if not args.keep_going:
-                        break
         finally:
             working.close()
+    failed = min((index for index, o in found.items() if not o.ok), default=None)
+    if failed is not None and not going:
+        out.complain(f"{found[failed].name}: {found[failed].error}")
+        found = {index: o for index, o in found.items() if index <= failed}
     return [
         found.get(index) or ModelOutcome(job.name, "skipped") for index, job in enumerate(plan.jobs)
     ]

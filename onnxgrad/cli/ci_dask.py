@@ -29,17 +29,27 @@ _CONNECTING = 20.0  # seconds
 _one = threading.Lock()
 
 
-def each_on(address: str, jobs: Sequence[Job]) -> Generator[tuple[int, ModelOutcome], None, None]:
-    """The outcome of every job with its index, as they come, from the cluster at `address`. Whoever
-    closes the iterator takes back what has not begun; what runs writes its result whole or not at
-    all.
+def each_on(
+    address: str, jobs: Sequence[Job], *, keep_going: bool = True
+) -> Generator[tuple[int, ModelOutcome], None, None]:
+    """The outcome of every job with its index, as they come, from the cluster at `address`; without
+    `keep_going` of the jobs up to the first that fails, and of others that were done by then: their
+    results are written. Whoever closes the iterator takes back what has not begun; what runs writes
+    its result whole or not at all.
 
     Raises InputError where there is no such cluster, or where its workers are not as we are.
     """
     client = _connected(address)
     try:
         _check_workers(client, jobs)
-        yield from _outcomes(client, jobs)
+        left = set(range(len(jobs)))
+        for index, outcome in _outcomes(client, jobs):
+            yield index, outcome
+            left.discard(index)
+            if not (outcome.ok or keep_going):
+                left = {i for i in left if i < index}
+            if not left:
+                return
     finally:
         client.close()
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from onnxgrad.cli.models import STDIN
-from onnxgrad.cli.output import Output, write_text
+from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import check_output
 from onnxgrad.errors import InputError
 from onnxgrad.pipeline.ci.plan import Plan
@@ -51,7 +51,7 @@ def write_outputs(args: argparse.Namespace, report: CiReport, out: Output) -> No
     for option, text in _FILES.items():
         name = getattr(args, option)
         if name is not None:
-            write_text(f"--{option}", name, text(report))
+            out.write(f"--{option}", name, text(report))
     if args.annotations:
         root = Path(os.environ.get("GITHUB_WORKSPACE") or ".").absolute()
         for line in annotation_lines(report, root):

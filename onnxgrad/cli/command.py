@@ -28,4 +28,7 @@ def carry_out(args: argparse.Namespace, run: Callable[[argparse.Namespace, Outpu
         json=args.json,
         binary=getattr(args, "output", None) == "-",
     )
-    return run(args, out)
+    try:
+        return run(args, out)
+    finally:
+        out.finish()

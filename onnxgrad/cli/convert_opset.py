@@ -33,7 +33,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
                 prove=not args.no_verify,
                 proof=proof_options(args),
             )
-            write_model(done.program, target)
+            write_model(done.program, target, out)
     except OnnxgradError as error:
         raise named(error, args.model) from error
     outcome.done, outcome.report, outcome.written = done, done.report, True

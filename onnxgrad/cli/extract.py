@@ -30,7 +30,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
             part = extracted(load(model), _names(args.inputs), _names(args.outputs))
             report = None if args.no_verify else proved(model, part, seed=args.seed)
             if report is None or report.ok:
-                write_model(part, target)
+                write_model(part, target, out)
     except OnnxgradError as error:
         raise named(error, args.model) from error
     out.show(heading(shown(args.model)))

@@ -75,13 +75,14 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
         if not trainer.leads:
             return 0
         if args.output is not None and original is not None:
-            write_model(trainer.export(load(source(original))), target)
+            write_model(trainer.export(load(source(original))), target, out)
         if args.plot is not None:
             history.plot(args.plot)
+            out.wrote(args.plot)
     except OnnxgradError as error:
         raise named(error, args.model) from error
-    written = "" if target is None else args.output
-    fitted = Fitted(history, trainer.progress.steps, seconds, written)
+    out.wrote(args.log, args.folder)
+    fitted = Fitted(history, trainer.progress.steps, seconds)
     out.show(heading(shown(args.model)), *fitted.parts(out.verbose))
     if args.output is None and args.folder is None:
         out.show("note: nothing was kept: -o writes the trained model, --folder saves as it goes")

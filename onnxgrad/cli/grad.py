@@ -64,7 +64,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
             report = None if args.no_verify or args.ste else _prove(args, found, asked, out)
             proved = report is None or report.ok
             if proved:
-                write_model(found.program, target)
+                write_model(found.program, target, out)
     except OnnxgradError as error:
         raise named(error, args.model) from error
     before = nodes(load(model)) if isinstance(model, Path) else 0
@@ -112,7 +112,7 @@ def _mark(args: argparse.Namespace, out: Output, asked: dict[str, Any], target: 
         with within_limits(args):
             program = load(source(args.model))
             marks = mark(program, asked["wrt"], asked["target"], asked["checkpoint"])
-            write_model(program, target)
+            write_model(program, target, out)
     except OnnxgradError as error:
         raise named(error, args.model) from error
     uses = {
@@ -121,7 +121,7 @@ def _mark(args: argparse.Namespace, out: Output, asked: dict[str, Any], target: 
     }
     out.show(heading(shown(args.model)))
     told = [counted(len(found), f"{kind} mark") for kind, found in uses.items()]
-    out.show(f"{' and '.join(told)} written")
+    out.show(" and ".join(told))
     out.json({"model": args.model, "output": args.output, "marks": uses})
     return 0
 
@@ -150,7 +150,7 @@ def _function(
             _, name, _ = add_function_gradient(program, args.function)
             if report is not None and not report.ok:
                 raise NotProved(f"{args.model}: {report}; nothing was written")
-            write_model(program, target)
+            write_model(program, target, out)
     except OnnxgradError as error:
         raise named(error, args.model) from error
     out.show(heading(shown(args.model)))

@@ -53,7 +53,7 @@ def write_products(
             seconds = time.perf_counter() - started
             report = None if args.no_verify else _prove(args, asked, made, model, out)
             if report is None or report.ok:
-                write_model(made.program, target)
+                write_model(made.program, target, out)
     except OnnxgradError as error:
         raise named(error, args.model) from error
     _show(args, out, made, seconds, report)
@@ -66,7 +66,7 @@ def _check_words(args: argparse.Namespace) -> None:
     """Raises InputError for an option that says nothing of what is asked for."""
     casadi = args.of in SIBLINGS
     wrong = [name for name in _OTHERS if getattr(args, name)]
-    wrong += ["adjoint"] * (args.adjoint != "ones") + ["names"] * (casadi and bool(args.names))
+    wrong += ["adjoint"] * (args.adjoint != "auto") + ["names"] * (casadi and bool(args.names))
     if wrong:
         what = f"casadi {args.of}" if casadi else args.of
         raise InputError(f"--{wrong[0].replace('_', '-')} says nothing of --{what}")

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from onnxgrad.cli.output import Output, write_text
+from onnxgrad.cli.output import Output
 
 
 def write_html(args: argparse.Namespace, made: Callable[[], str], out: Output) -> None:
@@ -18,4 +18,4 @@ def write_html(args: argparse.Namespace, made: Callable[[], str], out: Output) -
     with out.progress(Path(args.html).name, 1) as advance:
         advance("drawing", None)
         text = made()
-    write_text("--html", args.html, text)
+    out.write("--html", args.html, text)

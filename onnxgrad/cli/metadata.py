@@ -35,7 +35,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
             program = load(source(args.model))
             if changes:
                 change(program, values, args.unset, header)
-                write_model(program, target)
+                write_model(program, target, out)
     except OnnxgradError as error:
         raise named(error, args.model) from error
     out.json({"model": args.model, "metadata": program.metadata, **program.header})

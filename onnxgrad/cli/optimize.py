@@ -183,9 +183,9 @@ def _one(job: _Job, name: str, target: Path | None, *, last: bool) -> Outcome:
             if job.recipe is not None:
                 job.recipe.check(name, done.program, done.report)
             if not job.args.dry_run:
-                write_model(done.program, target)
+                write_model(done.program, target, job.out)
                 outcome.written = True
-            keep_decisions(job.args, target, outcome.tuning)
+            keep_decisions(job.args, target, outcome.tuning, job.out)
     except OnnxgradError as error:
         outcome.error = named(error, name)
         if isinstance(error, RewriteRefuted):

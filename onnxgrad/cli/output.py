@@ -22,6 +22,7 @@ from onnxgrad.report.parts import Part, clean
 from onnxgrad.report.rendering import WIDTH, rich_of
 
 _LINE = 100  # columns of running text, on terminals that have more
+_FILES = 6  # that were written, by name without -v
 _PATIENCE = 1.0  # seconds of work before a progress bar appears
 
 
@@ -54,16 +55,6 @@ def stdout_for_data(option: str) -> BinaryIO:
     return sys.stdout.buffer
 
 
-def write_text(option: str, file: str, text: str) -> None:
-    """Write the text where an option asks for it, whole or not at all. Raises InputError."""
-    try:
-        write_whole(Path(file), text.encode("utf-8", "backslashreplace"))
-    except OSError as error:
-        raise InputError(
-            f"{option} {file}: cannot be written: {error.strerror or error}"
-        ) from error
-
-
 class Output:
     """The streams of one run. With `--json -` or `-o -` stdout belongs to that, and the tables
     make room.
@@ -85,6 +76,7 @@ class Output:
         self._silent = quiet or json == "-"
         self.errors = _console(sys.stderr, color)
         self.results = self.errors if binary else _console(sys.stdout, color)
+        self._written: dict[str, None] = {}
         self._bar = self.errors.is_terminal and not quiet
         if json == "-":
             stdout_for_data("--json -")
@@ -133,7 +125,29 @@ class Output:
         if self._json == "-":
             print(text, end="", file=sys.stdout)
             return
-        write_text("--json", self._json, text)
+        self.write("--json", self._json, text)
+
+    def write(self, option: str, file: str, text: str) -> None:
+        """Write the text where an option asks for it, whole or not at all. Raises InputError."""
+        try:
+            write_whole(Path(file), text.encode("utf-8", "backslashreplace"))
+        except OSError as error:
+            raise InputError(
+                f"{option} {file}: cannot be written: {error.strerror or error}"
+            ) from error
+        self.wrote(file)
+
+    def wrote(self, *files: str | Path | None) -> None:
+        """Remember files that a command wrote; None is stdout, of which there is nothing to say."""
+        self._written.update(dict.fromkeys(str(file) for file in files if file is not None))
+
+    def finish(self) -> None:
+        """Say last what was written."""
+        files = list(self._written)
+        if len(files) > _FILES and not self.verbose:
+            files = [*files[:_FILES], f"{len(files) - _FILES} more (-v)"]
+        if files:
+            self.text(f"wrote {', '.join(files)}")
 
     @contextmanager
     def progress(self, title: str, total: float) -> Iterator[Callable[[str, float | None], None]]:

@@ -27,7 +27,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
             placement = place(program, rules, default=args.default, propagate=args.propagate)
             if args.output is not None:
                 annotate(program, placement, ir=args.ir)
-                write_model(program, target)
+                write_model(program, target, out)
     except OnnxgradError as error:
         raise named(error, args.model) from error
     if program.ir_version != version:

@@ -14,10 +14,9 @@ from onnx import ModelProto
 
 from onnxgrad.cli.models import STDIN, read
 from onnxgrad.cli.output import Output
-from onnxgrad.cli.targets import check_output
+from onnxgrad.cli.targets import check_output, write_model
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
-from onnxgrad.ir.save import save
 from onnxgrad.ir.weights import load_weights
 from onnxgrad.limits import limited
 from onnxgrad.report.parts import bytes_text, change, heading, number, table
@@ -46,7 +45,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         )
         with out.progress("reduce", 1) as advance:
             found = reduce(model, check.fails, seconds=args.timeout, on_step=_teller(advance))
-    save(load(found.model), target)
+    write_model(load(found.model), target, out)
     _show(args, out, model, found)
     return 0
 
@@ -94,7 +93,7 @@ def _show(args: argparse.Namespace, out: Output, before: onnx.ModelProto, found:
         made.add_row(what, number(a), number(b), change(a, b))
     made.add_row("file size", bytes_text(before.ByteSize()), bytes_text(after.ByteSize()), "")
     out.show(
-        heading(args.output),
+        heading(args.model),
         made,
         f"{counted(found.checked, 'candidate')} checked, {number(found.invalid)} invalid",
     )

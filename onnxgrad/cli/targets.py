@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from onnxgrad.cli.models import STDIN
-from onnxgrad.cli.output import stdout_for_data
+from onnxgrad.cli.output import Output, stdout_for_data
 from onnxgrad.errors import InputError
 from onnxgrad.ir import weights
 from onnxgrad.ir.files import is_stream, place_of
@@ -42,10 +42,11 @@ def target_of(output: str, models: Iterable[str]) -> Path | None:
     return target
 
 
-def write_model(program: Program, target: Path | None) -> None:
+def write_model(program: Program, target: Path | None, out: Output) -> None:
     """Write a model to a file, or to stdout in one piece. Raises InputError."""
     if target is not None:
         save(program, target)
+        out.wrote(target)
         return
     data, stdout = to_bytes(program), stdout_for_data("-o -")
     stdout.write(data)

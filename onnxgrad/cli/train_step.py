@@ -52,9 +52,10 @@ def run(args: argparse.Namespace, out: Output) -> int:
             if report is not None and not report.ok:
                 raise NotProved(f"{args.model}: {report}; nothing was written")
             if args.training_info:
-                write_model(with_training_info(step, model), target)
+                write_model(with_training_info(step, model), target, out)
             else:
                 save_step(step, args.output)
+                out.wrote(args.output)
     except OnnxgradError as error:
         raise named(error, args.model) from error
     made = StepMade(step, seconds, report)

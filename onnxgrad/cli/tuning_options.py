@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
 from onnxgrad.pipeline.tuning.record import write
 from onnxgrad.report.tuning import Tuning
@@ -25,7 +26,7 @@ def tuning_of(args: argparse.Namespace) -> Tuning | None:
 
 
 def keep_decisions(
-    args: argparse.Namespace, target: Path | None, data: Mapping[str, Any] | None
+    args: argparse.Namespace, target: Path | None, data: Mapping[str, Any] | None, out: Output
 ) -> None:
     """Write the decisions where they are wanted: into a file of its own for each model of
     --out-dir, nowhere for stdout.
@@ -33,7 +34,11 @@ def keep_decisions(
     if data is None or not args.tune:
         return
     if args.tune_file is not None:
-        write(Path(args.tune_file), data)
+        file = Path(args.tune_file)
     elif target is not None and str(target) != "-":
         name = f"{target.stem}.{TUNE_FILE}" if args.out_dir is not None else TUNE_FILE
-        write(target.with_name(name), data)
+        file = target.with_name(name)
+    else:
+        return
+    write(file, data)
+    out.wrote(file)

@@ -44,7 +44,8 @@ def gradient(
     What is a weight, and why, `onnxgrad inspect --weights` says. `target`: an output's name or
     index, any value's name, a part of one such as "logits[:,7]", or a list, whose adjoints add up;
     None: the only output. `adjoint="ones"`: targets are scalars, and of a part it is the sum;
-    `adjoint="input"`: any shape, with a new graph input `<target>_grad` of the target's type.
+    `adjoint="input"`: any shape, with a new graph input `<target>_grad` of the target's type;
+    "auto": the first where all are scalars, else the second.
     `stop`: names or globs of computed values at which gradients stop: what is behind them takes
     them for constants, and nothing flows on to what they are computed from. `checkpoint`: a
     `Checkpoint`, value names, "auto" or a memory budget such as "512MB" (see

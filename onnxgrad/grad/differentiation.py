@@ -39,7 +39,7 @@ class Gradient:
     targets: tuple[str, ...]
     # requested value -> output that holds its adjoint, in the order asked
     adjoints: Mapping[str, str]
-    # target -> graph input for its adjoint, with adjoint="input"
+    # target -> graph input for its adjoint, where that is no constant
     seeds: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     # where gradients stop

@@ -29,9 +29,9 @@ class GradientPass(Pass):
 
     `target`: an output or another value, or several separated by spaces; default: the only output.
     `wrt`: names and globs separated by spaces, or params; default: every floating-point input.
-    `adjoint`: ones or input. `checkpoint`: auto, a memory budget, or names separated by spaces.
-    `stop`: names and globs of values at which gradients stop. As `onnxgrad grad`, for a model of
-    opset 18 or above.
+    `adjoint`: auto, ones or input. `checkpoint`: auto, a memory budget, or names separated by
+    spaces. `stop`: names and globs of values at which gradients stop. As `onnxgrad grad`, for a
+    model of opset 18 or above.
     """
 
     name: ClassVar[str] = "gradient"

@@ -12,7 +12,7 @@ walk reads is chosen among the bindings that are there then.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from onnxgrad.errors import InputError
@@ -22,7 +22,14 @@ from onnxgrad.grad.loop import type_states
 from onnxgrad.grad.marks import Written, take
 from onnxgrad.grad.nested_weights import hoist, is_float_constant
 from onnxgrad.grad.opset import raise_opset
-from onnxgrad.grad.request import Target, Wrt, find_targets, find_wrt, hoist_requested
+from onnxgrad.grad.request import (
+    Target,
+    Wrt,
+    find_targets,
+    find_wrt,
+    hoist_requested,
+    part_of,
+)
 from onnxgrad.grad.segments import Choice, choose
 from onnxgrad.grad.slices import cut
 from onnxgrad.grad.stops import Stop, find_stops, stop_at
@@ -34,7 +41,7 @@ from onnxgrad.ir.var import Var
 from onnxgrad.passes.remove_unused_functions import reachable
 from onnxgrad.wording import counted
 
-Adjoint = Literal["ones", "input"]
+Adjoint = Literal["auto", "ones", "input"]
 
 
 @dataclass(frozen=True)
@@ -60,8 +67,8 @@ class Question:
     detached: Collection[str] = ()
 
     def __post_init__(self) -> None:
-        if self.adjoint not in ("ones", "input"):
-            raise InputError(f'adjoint must be "ones" or "input", not {self.adjoint!r}')
+        if self.adjoint not in ("auto", "ones", "input"):
+            raise InputError(f'adjoint must be "auto", "ones" or "input", not {self.adjoint!r}')
         if self.names.count("{}") != 1:
             raise InputError(
                 f"names must hold {{}} once, for the value's name; it is {self.names!r}"
@@ -119,9 +126,11 @@ def prepare(program: Program, question: Question) -> Prepared:
     notes = [raised] if raised else []
     block = program.main
     written = take(block)
-    parts = cut(block, question.target, summed=question.adjoint == "ones")
+    parts = cut(block, question.target, summed=question.adjoint != "input")
     notes += parts.notes
     targets = find_targets(block, parts.target, scalar=question.adjoint == "ones")
+    if question.adjoint == "auto":
+        question = replace(question, adjoint=_fitting(targets, notes))
     target_names = [parts.labels.get(v.name, v.name) for v in targets]
     seed_names = [v.name for v in targets]
     not_meant = {*made, *question.aside, *(v.name for v in block.vars() if v.name not in own_names)}
@@ -161,6 +170,18 @@ def prepare(program: Program, question: Question) -> Prepared:
         functions=called,
         notes=notes,
     )
+
+
+def _fitting(targets: Sequence[Var], notes: list[str]) -> Adjoint:
+    """The adjoint that these targets can have: one of several elements has none by itself."""
+    several = next((v for v in targets if v.shape != ()), None)
+    if several is None:
+        return "ones"
+    notes.append(
+        f"target '{several.name}' is {several.type}, not a scalar: its adjoint is an input; "
+        f"or {part_of(several)}"
+    )
+    return "input"
 
 
 def _view(

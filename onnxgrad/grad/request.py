@@ -39,7 +39,7 @@ def find_targets(block: BindingBlock, target: Target, *, scalar: bool) -> list[V
         if len(block.outputs) != 1:
             raise InputError(
                 f"the model has {counted(len(block.outputs), 'output')} ({outputs}): choose the "
-                "target by name or index"
+                f"target by name or index{_such(block)}"
             )
         target = 0
     entries = [target] if isinstance(target, (str, int)) else list(target)
@@ -58,14 +58,21 @@ def find_targets(block: BindingBlock, target: Target, *, scalar: bool) -> list[V
         if scalar and v.shape != ():
             seed = option("--adjoint input", 'adjoint="input"')
             raise InputError(
-                f"target '{v.name}' is {v.type}, not a scalar: {_to_a_scalar(v)}, or give its "
+                f"target '{v.name}' is {v.type}, not a scalar: {part_of(v)}, or give its "
                 f"adjoint as an input with {seed}"
             )
         found[v] = None
     return list(found)
 
 
-def _to_a_scalar(v: Var) -> str:
+def _such(block: BindingBlock) -> str:
+    """The first output that can be a target, as the option that chooses it."""
+    floats = (v.name for v in block.outputs if v.dtype in FLOAT_DTYPES)
+    name = next(floats, None)
+    return "" if name is None else f", such as {option(f'--target {name}', f'target={name!r}')}"
+
+
+def part_of(v: Var) -> str:
     """What there is to do with a target of several elements."""
     if not v.rank:
         return "reduce it to one"

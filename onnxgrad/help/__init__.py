@@ -14,7 +14,7 @@ from onnxgrad.wording import did_you_mean
 
 # in the order of reading
 TOPICS = (
-    "start", "recipes", "proof", "gradients", "training", "laws", "rules", "hostile", "faq",
+    "start", "recipes", "reports", "proof", "gradients", "training", "laws", "rules", "hostile", "faq",
     "coming-from",
 )  # fmt: skip
 _FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)

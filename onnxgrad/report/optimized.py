@@ -277,8 +277,6 @@ def _last_line(outcome: Outcome) -> Text:
     spent = ", ".join(
         f"{words[k]} in {seconds_text(s)}" for k, s in outcome.seconds.items() if k in shown
     )
-    if outcome.output is not None and outcome.written:
-        return heading(outcome.output) + line(f"  {spent}", "dim")
     return line(f"{spent}{'' if outcome.written else '; dry run, no model written'}", "dim")
 
 

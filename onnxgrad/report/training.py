@@ -68,12 +68,11 @@ class StepMade(Rendered):
 
 @dataclass(frozen=True)
 class Fitted(Rendered):
-    """How training went: its history, the steps taken, the seconds; the file that was `written`."""
+    """How training went: its history, the steps taken, the seconds."""
 
     history: History
     steps: int
     seconds: float
-    written: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """JSON's types."""
@@ -103,8 +102,6 @@ class Fitted(Rendered):
             f"{counted(self.steps, 'step')} in all, {number(len(self.history.losses))} now in "
             f"{seconds_text(self.seconds)} ({speed:.1f} a second)"
         )
-        if self.written:
-            yield cell(f"{self.written} written")
 
     def _epochs(self) -> tuple[dict[int, list[float]], dict[int, Mapping[str, float]]]:
         losses: dict[int, list[float]] = {}

@@ -15,7 +15,8 @@ import onnx
 import pytest
 
 import onnxgrad
-from onnxgrad.cli.ci_workers import _Workers, died, each
+from onnxgrad.cli.ci_workers import _Worker, _Workers, died, each
+from onnxgrad.pipeline.ci.outcome import ModelOutcome
 from onnxgrad.pipeline.ci.plan import plan_of
 from onnxgrad.pipeline.ci.work import Job, Setup
 from onnxgrad.pipeline.recipe import parse
@@ -131,3 +132,45 @@ def members(session: int) -> list[int]:
 
 def test_what_is_said_of_the_dead(jobs: list[Job]) -> None:
     assert died(jobs[0], "exited with 3").name == "a.onnx"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_nothing_behind_a_failure_is_written(jobs: list[Job], count: int) -> None:
+    """However long the one that fails takes: a later model waits for it before it is written."""
+    good, bad = replace(jobs[0], setup=Setup()), jobs[1]
+    later = replace(good, name="c", output=f"{good.output}.later")
+    found = dict(each([good, bad, later], count, keep_going=False))
+    assert found[0].ok and not found[1].ok
+    assert Path(str(good.output)).exists() and not Path(str(later.output)).exists()
+    assert 2 not in found or found[2].output is None
+
+
+def test_what_waits_is_answered_in_order(jobs: list[Job]) -> None:
+    """A stand-in for each worker: who may write, and when that is known."""
+    told: list[tuple[int, bool]] = []
+
+    class Pipe:
+        def __init__(self, index: int) -> None:
+            self.index = index
+
+        def send(self, answer: bool) -> None:
+            told.append((self.index, answer))
+
+    def workers(keep_going: bool) -> _Workers:
+        found = _Workers(jobs * 2, keep_going)
+        found.all = [_Worker(None, Pipe(i), i, asks=True) for i in range(4)]  # type: ignore[arg-type]
+        return found
+
+    done, no = ModelOutcome("a"), ModelOutcome("b", "failed")
+    stopping = workers(False)
+    stopping._answer()
+    assert told == [(0, True)]
+    stopping._judge(0, done)
+    stopping._answer()
+    assert told[1:] == [(1, True)]
+    stopping._judge(2, no)
+    stopping._answer()
+    assert told[2:] == [(3, False)] and stopping.end_at == 2
+    told.clear()
+    workers(True)._answer()
+    assert told == [(i, True) for i in range(4)]

@@ -37,7 +37,7 @@ def test_a_model_is_trained(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main([*words, "--log", "log.jsonl", "--json", "report.json"]) == 0
     shown, said = capsys.readouterr()
     assert "held-out accuracy" in shown and "128 steps in all" in shown
-    assert shown.endswith("out.onnx written\n") and said == ""
+    assert shown.endswith("wrote out.onnx, log.jsonl, report.json\n") and said == ""
     report = json.loads(Path("report.json").read_text())
     assert report["losses"][-1] < 0.5 * report["losses"][0]
     assert report["evaluations"][-1]["accuracy"] > 0.85

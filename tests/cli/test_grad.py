@@ -18,6 +18,7 @@ from onnxgrad.grad.coverage import page
 from onnxgrad.verify.running.run import run
 from tests.cli.conftest import Result
 from tests.helpers import MODELS_DIR, parse
+from tests.rewriting import model_of, weights
 
 LOSS = """g (float[N,3] x, int64[N] i) => (float loss) {
     t = Tanh (x)
@@ -196,7 +197,7 @@ def test_rules_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["--wrt", "nothing"], "'nothing' is no value"),
         (["--wrt", "i"], "'i'"),
         (["--wrt", "x", "--wrt", "x"], "twice"),
-        (["--target", "q"], "not a scalar"),
+        (["--target", "q", "--adjoint", "ones"], "not a scalar"),
         (["--target", "3"], "out of range"),
         (["--target", "i"], "'i'"),
         (["--names", "grad"], "{}"),
@@ -286,3 +287,23 @@ def test_a_name_of_megabytes_is_not_printed_whole(
     )
     assert main(["grad", str(path), "-o", str(tmp_path / "o.onnx"), "--no-verify"]) == 0
     assert len(capsys.readouterr().out) < 20_000
+
+
+def test_a_classifier_needs_no_options(run: Callable[..., Result], tmp_path: Path) -> None:
+    text = "g (float[N,3] x) => (float[N,2] logits) { logits = MatMul (x, w) }"
+    onnx.save(model_of(text, weights(w=(3, 2))), tmp_path / "m.onnx")
+    out = tmp_path / "g.onnx"
+    done = run("grad", tmp_path / "m.onnx", "-o", out)
+    assert done.code == 0 and done.out.endswith(f"wrote {out}\n")
+    assert "new input logits_grad: the adjoint of logits" in done.out
+    assert "f32[N,2], not a scalar: its adjoint is an input; or name a part, such as" in done.out
+    assert [v.name for v in onnx.load(out).graph.input] == ["x", "logits_grad"]
+    assert run("grad", tmp_path / "m.onnx", "-o", out, "--target", "logits[:,0]").code == 0
+    assert [v.name for v in onnx.load(out).graph.input] == ["x"]
+
+
+def test_one_of_several_outputs_is_named(run: Callable[..., Result], tmp_path: Path) -> None:
+    text = "g (float[3] x) => (int64 k, float[3] y) { k = Size (x)  y = Tanh (x) }"
+    onnx.save(model_of(text, {}), tmp_path / "m.onnx")
+    done = run("grad", tmp_path / "m.onnx", "-o", tmp_path / "g.onnx")
+    assert done.code == 2 and "by name or index, such as --target y" in done.err

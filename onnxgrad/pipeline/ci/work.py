@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -99,16 +99,17 @@ def ready(setup: Setup, passes: Sequence[Pass] | None = None) -> tuple[Pass, ...
     return _passes[setup]
 
 
-def work(job: Job) -> ModelOutcome:
+def work(job: Job, may_write: Callable[[], bool] = lambda: True) -> ModelOutcome:
     """Optimise, prove, measure, hold to what is required, compare with the lock, and write where
-    the result passes. Whatever goes wrong with the model is in the outcome.
+    the result passes and `may_write`, asked last, agrees. Whatever goes wrong with the model is in
+    the outcome.
     """
     began = time.monotonic()
     outcome = ModelOutcome(job.name)
     seconds = job.options.get("verify.timeout", SECONDS) + seconds_of(job.options)
     try:
         with in_a_recipe(), bounding_us(seconds, job.options.get("verify.max_memory")):
-            _carry_out(job, outcome)
+            _carry_out(job, outcome, may_write)
     except OnnxgradError as error:
         _failed(outcome, job, error)
     except Exception as error:  # noqa: BLE001  # the last boundary of one model: the others go on
@@ -118,7 +119,7 @@ def work(job: Job) -> ModelOutcome:
     return outcome
 
 
-def _carry_out(job: Job, outcome: ModelOutcome) -> None:
+def _carry_out(job: Job, outcome: ModelOutcome, may_write: Callable[[], bool]) -> None:
     if job.output is not None and Path(job.output).exists():
         check_not_weights(Path(job.output), read_proto(Path(job.path)), Path(job.path).parent)
     done = _optimized(job, outcome)
@@ -137,7 +138,8 @@ def _carry_out(job: Job, outcome: ModelOutcome) -> None:
     else:
         if outcome.changes:
             outcome.status = "changed"
-        _write(job, outcome, done.program)
+        if may_write():
+            _write(job, outcome, done.program)
 
 
 _UNKNOWN = "the lock does not know this model: run `onnxgrad ci --update`"

@@ -29,9 +29,9 @@ def add_gradient(parser: argparse.ArgumentParser) -> None:
              "what is before",
     )  # fmt: skip
     group.add_argument(
-        "--adjoint", choices=("ones", "input"), default="ones",
-        help="ones (default): scalar targets; input: any shape, the targets' adjoints become graph "
-             "inputs",
+        "--adjoint", choices=("auto", "ones", "input"), default="auto",
+        help="ones: scalar targets; input: any shape, the targets' adjoints become graph inputs; "
+             "auto (default): whichever fits the target",
     )  # fmt: skip
     group.add_argument(
         "--checkpoint", action="append", default=[], metavar="auto|SIZE|MARK",
