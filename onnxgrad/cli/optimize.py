@@ -25,7 +25,8 @@ from onnxgrad.cli.targets import (
 )
 from onnxgrad.cli.tuning_options import keep_decisions, tuning_of
 from onnxgrad.errors import InputError, OnnxgradError
-from onnxgrad.passes.inline import Inline
+from onnxgrad.ir.program import Program
+from onnxgrad.passes.inline import Inline, check_names
 from onnxgrad.pipeline.fixed_dims import fixed
 from onnxgrad.pipeline.instruments import PrintAfter, leave_out
 from onnxgrad.pipeline.optimize import Optimized, RewriteRefuted, optimize_program
@@ -201,6 +202,13 @@ def _one(job: _Job, name: str, target: Path | None, *, last: bool) -> Outcome:
     return outcome
 
 
+def _check_names(job: _Job, name: str, program: Program) -> None:
+    """Raises InputError for names that mean nothing in the model, before it is rewritten."""
+    check_names(program, job.args.inline)
+    if job.recipe is not None:
+        job.recipe.check_names(name, program)
+
+
 def _rewrite(
     job: _Job, name: str, target: Path | None, outcome: Outcome, clock: Clock
 ) -> Optimized:
@@ -238,7 +246,7 @@ def _rewrite(
             explain=args.explain,
             proof=job.proof,
             on_stage=on_stage,
-            on_read=None if job.recipe is None else functools.partial(job.recipe.check_names, name),
+            on_read=functools.partial(_check_names, job, name),
             on_fired=job.printing,
             allow_growth=args.allow_growth,
         )

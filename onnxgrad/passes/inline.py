@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import ClassVar
@@ -86,23 +87,6 @@ class Inline(Pass):
                 del program.functions[key]
                 _drop_import(program, key[0])
 
-    def check(self, program: Program) -> None:
-        """Raises InputError for a name or pattern that means no function of the program and no
-        operator in it that has a body; `*` means whatever there is.
-        """
-        for pattern in self.names.split():
-            named = any(names_function(pattern, key) for key in program.functions)
-            bindings = (b for block in program.blocks() for b in block.bindings)
-            if pattern == "*" or named or any(_is_named(b, [pattern]) for b in bindings):
-                continue
-            known = ["::".join(filter(None, key)) for key in program.functions]
-            known += [key[1] for key in program.functions]
-            otherwise = "it has no local functions" if not known else f"it has {known[0]}, ..."
-            raise InputError(
-                f"{option('--inline', 'inline:')} {pattern} means no function of the model, and no "
-                f"operator in it that has a body; {did_you_mean(pattern, known, otherwise)}"
-            )
-
     def _inlinable(self, program: Program, trace: Trace) -> list[FunctionKey]:
         chosen: list[FunctionKey] = []
         order = functions_callees_first(program)
@@ -160,6 +144,24 @@ class Inline(Pass):
             work += [nested for b in block.bindings for nested in b.blocks.values()]
         if found:
             restore_names(root, {b: o for b, o in found.items() if b.is_live}, results)
+
+
+def check_names(program: Program, names: Sequence[str]) -> None:
+    """Raises InputError for a name or pattern that means no function of the program and no operator
+    in it that has a body; `*` means whatever there is.
+    """
+    for pattern in " ".join(names).split():
+        named = any(names_function(pattern, key) for key in program.functions)
+        bindings = (b for block in program.blocks() for b in block.bindings)
+        if pattern == "*" or named or any(_is_named(b, [pattern]) for b in bindings):
+            continue
+        known = ["::".join(filter(None, key)) for key in program.functions]
+        known += [key[1] for key in program.functions]
+        otherwise = f"it has {known[0]}, ..." if known else "it has no local functions"
+        raise InputError(
+            f"{option('--inline', 'inline:')} {pattern} means no function of the model, and no "
+            f"operator in it that has a body; {did_you_mean(pattern, known, otherwise)}"
+        )
 
 
 def _others(program: Program, inlined: set[FunctionKey]) -> list[BindingBlock]:

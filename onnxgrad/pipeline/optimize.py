@@ -131,7 +131,6 @@ def optimize_program(
     tell("read")
     model = settled(model)  # read more than once
     program = load_own(model)
-    pipeline.check(program)
     if on_read is not None:
         on_read(program)
     bounded_growth = pipeline.merges_always and not allow_growth

@@ -15,7 +15,6 @@ from onnxgrad.ir.fault import blaming
 from onnxgrad.ir.program import Program
 from onnxgrad.passes.base import PASSES, Pass, roots
 from onnxgrad.passes.convert_opset import ConvertOpset
-from onnxgrad.passes.inline import Inline
 from onnxgrad.pipeline.fresh_types import types_of_a_fresh_reading
 from onnxgrad.pipeline.own_laws import Law, OwnLaws, laws_of
 from onnxgrad.pipeline.presets import PRESETS
@@ -98,12 +97,6 @@ class Pipeline:
     def merges_always(self) -> bool:
         """Some pass merges parallel products wherever it can, whatever that costs."""
         return any(getattr(p, "merge", None) == "always" for p in self.passes)
-
-    def check(self, program: Program) -> None:
-        """Raises InputError where functions are to be opened first that the program lacks."""
-        first = next(iter(self.passes), None)
-        if isinstance(first, Inline):
-            first.check(program)
 
     def run(
         self,

@@ -13,6 +13,7 @@ from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.program import Program
 from onnxgrad.limits import limited
+from onnxgrad.passes.inline import check_names
 from onnxgrad.pipeline.fixed_dims import fixed
 from onnxgrad.pipeline.instruments import PrintAfter
 from onnxgrad.pipeline.optimize import optimize_program
@@ -157,8 +158,9 @@ def optimize(
     chosen = _chosen(said, followed, name)
     with limited(chosen.get("verify.timeout"), chosen.get("verify.max_memory")):
         job = _Job(
-            model, name, chosen, followed, pipeline_of(chosen, inline), Tuning.of(tune), fix_dims
-        )
+            model, name, chosen, followed, pipeline_of(chosen, inline), Tuning.of(tune), fix_dims,
+            inline,
+        )  # fmt: skip
         done = _optimized(job, max_rewrites, explain, print_after)
     return done if report else done.model
 
@@ -174,6 +176,7 @@ class _Job:
     pipeline: Pipeline
     tuning: Tuning | None = None
     fix_dims: Mapping[str, int] | None = None
+    inline: Sequence[str] = ()
 
     @property
     def proof(self) -> dict[str, Any]:
@@ -183,6 +186,7 @@ class _Job:
     def on_read(self, program: Program) -> None:
         """Raises InputError for what can be refused before any work."""
         check_room(program, self.model)
+        check_names(program, self.inline)
         if self.recipe is not None:
             self.recipe.check_names(self.name, program)
 

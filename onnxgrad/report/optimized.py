@@ -11,7 +11,7 @@ from typing import Any
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.stats import Stats, stats_of
-from onnxgrad.pipeline.optimize import Optimized
+from onnxgrad.pipeline.optimize import Optimized, RewriteRefuted
 from onnxgrad.report.html.optimized import optimized
 from onnxgrad.report.html.page import page
 from onnxgrad.report.parts import (
@@ -95,22 +95,14 @@ class Outcome(Rendered):
 
     def parts(self, verbose: bool = False) -> Iterator[Part]:
         """The counts before and after, what each pass did, the proof, where the result is."""
-        if self.before is not None and self.after is not None:
+        # of what was refuted only how, unless more is asked for
+        done = self.done if verbose or not isinstance(self.error, RewriteRefuted) else None
+        if done is not None and self.before is not None and self.after is not None:
             yield heading(self.title)
             yield _counts(self.before, self.after, verbose)
         yield from tuning_parts(self.tuning, verbose)
-        if self.done is not None:
-            yield from _passes(self.done, verbose)
-            yield from _inexact(self.done.trace.inexact)
-            if verbose:
-                yield ""
-                yield _rules(self.done)
-            if self.explain:
-                yield ""
-                yield from _misses(self.done, verbose)
-            yield ""
-        if self.done is not None and self.done.each is not None:
-            yield cell(f"each one: {self.done.each}")
+        if done is not None:
+            yield from self._of_rewriting(done, verbose)
         if self.report is not None:
             yield from proof_lines(self.report, verbose)
             yield ""
@@ -118,6 +110,19 @@ class Outcome(Rendered):
             yield line(f"not proved ({option('--no-verify', 'verify=False')})", "yellow")
         if self.error is None:
             yield _last_line(self)
+
+    def _of_rewriting(self, done: Optimized, verbose: bool) -> Iterator[Part]:
+        yield from _passes(done, verbose)
+        yield from _inexact(done.trace.inexact)
+        if verbose:
+            yield ""
+            yield _rules(done)
+        if self.explain:
+            yield ""
+            yield from _misses(done, verbose)
+        yield ""
+        if done.each is not None:
+            yield cell(f"each one: {done.each}")
 
 
 # of work that is no pass

@@ -25,7 +25,7 @@ CASES: dict[str, tuple[object, ...]] = {
     "onnxgrad optimize m.onnx --preset=tr": ("training-safe",),
     "onnxgrad optimize --passes fold-c": ("fold-constant",),
     "onnxgrad optimize --passes default,fold-c": ("default,fold-constant",),
-    "onnxgrad grad m.onnx --adjoint ": ("input", "ones"),
+    "onnxgrad grad m.onnx --adjoint ": ("auto", "input", "ones"),
     "onnxgrad -v passes can": ("canonical",),
     "onnxgrad help gra": ("grad", "gradients"),
     "onnxgrad fit --loss cross": ("cross_entropy",),

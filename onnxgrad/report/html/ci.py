@@ -45,7 +45,8 @@ def _report(outcome: ModelOutcome, folder: Path) -> dict[str, Any]:
     said = verdict(_TONES.get(outcome.status, "bad"), outcome.status, "")
     if outcome.proof is not None:
         proof = proof_verdict(outcome.proof)
-        said["text"] = f"{proof['word']} {proof['text']}"
+        word = "" if proof["word"] == outcome.status else f"{proof['word']} "
+        said["text"] = f"{word}{proof['text']}"
         said["notes"] = proof["notes"]
     noted(said, outcome.notes)
     noted(said, [outcome.error], "bad")

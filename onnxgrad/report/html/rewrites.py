@@ -61,7 +61,13 @@ def places(trace: Trace) -> Section | None:
     for (rule, name), lines in sorted(found.items(), key=lambda item: -len(item[1])):
         law = _law(trace, rule, name)
         groups.append([shown(f"{rule}: {law}" if law else rule), lines, ""])
-    return section("list", "Rewrites", groups=groups, open=0) if groups else None
+    return section("list", "Rewrites", note=_ALONE, groups=groups, open=0) if groups else None
+
+
+_ALONE = (
+    "By law, with their places. No result was written, so no graph stands here; `onnxgrad optimize "
+    "MODEL --dry-run --html FILE` draws it."
+)
 
 
 def _law(trace: Trace, rule: str, pass_name: str) -> str:

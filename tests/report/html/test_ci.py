@@ -60,7 +60,7 @@ def test_the_worst_model_comes_first(page: Callable[[], list[dict[str, Any]]]) -
     kinds = [s["kind"] for s in bad["sections"]]
     assert "graph" not in kinds and "passes" in kinds
     rewritten = next(s for s in bad["sections"] if s["title"] == "Rewrites")
-    assert "= Identity(x)" in rewritten["groups"][0][1][0]
+    assert "= Identity(x)" in rewritten["groups"][0][1][0] and "--html FILE" in rewritten["note"]
 
 
 def test_the_same_run_gives_the_same_page(page: Callable[[], list[dict[str, Any]]]) -> None:
