@@ -22,9 +22,9 @@ from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.grad.checking.differences import Yardstick, compare_slopes
 from onnxgrad.grad.checking.line import Line
 from onnxgrad.grad.checking.probe import Probe, probe_of
-from onnxgrad.grad.checking.report import GradientReport
+from onnxgrad.grad.checking.report import GradientReport, ValueCheck
 from onnxgrad.grad.checking.rounding import TOLERANCES, coarsest, second_look
-from onnxgrad.grad.checking.runner import runner
+from onnxgrad.grad.checking.runner import Run, runner
 from onnxgrad.grad.checking.vectors import Flat, flat, values_of, zero_deltas
 from onnxgrad.grad.differentiation import differentiate
 from onnxgrad.grad.reach import values_reaching
@@ -85,16 +85,12 @@ def check_gradient(
     found = differentiate(
         program, wrt, target, adjoint="ones" if scalar else "input", aside=parts, **options
     )
-    for strange in (name for name in allow_empty if name not in found.adjoints):
-        where = option("--allow-empty", "allow_empty:")
-        raise InputError(f"{where} {strange}: no gradient of it was asked for")
+    refuse_strange(allow_empty, found.adjoints, "gradient of it")
     graph = to_proto(found.program, weights=True)
     names = list(found.adjoints)
 
     run, where = runner(source, provider)
-    if not inputs:
-        dims = runnable(source, dims, seed, lambda feeds: run(source, feeds), count=1)[0]
-    feeds = feeds_for(source, seed=seed, dims=dims, given=inputs)
+    feeds = feeds_of(source, run, seed, inputs, dims)
     probe = probe_of(source, wrt, names, found.targets, found.stops)
     reference = Float64(probe.model)
     zeros = {
@@ -135,11 +131,37 @@ def check_gradient(
         checks.append(check)
     checks = second_look(checks, directions, gradients, by, graph, given, found)
     reaching = values_reaching(source, found.targets, dtypes, found.stops)
-    checks = [
+    return GradientReport(marked(checks, reaching, allow_empty), limit, where, found.notes)
+
+
+def refuse_strange(allow_empty: Collection[str], names: Collection[str], what: str) -> None:
+    """Raises InputError for a name that is none of those asked for."""
+    for strange in (name for name in allow_empty if name not in names):
+        where = option("--allow-empty", "allow_empty:")
+        raise InputError(f"{where} {strange}: no {what} was asked for")
+
+
+def feeds_of(
+    source: ModelProto,
+    run: Run,
+    seed: int,
+    inputs: Mapping[str, Any] | None,
+    dims: Mapping[str, int] | None,
+) -> dict[str, Any]:
+    """The inputs where given, the rest generated at sizes at which the model runs."""
+    if not inputs:
+        dims = runnable(source, dims, seed, lambda feeds: run(source, feeds), count=1)[0]
+    return feeds_for(source, seed=seed, dims=dims, given=inputs)
+
+
+def marked(
+    checks: Iterable[ValueCheck], reaching: Collection[str], allow_empty: Collection[str]
+) -> tuple[ValueCheck, ...]:
+    """The checks, with which values reach no target, and which may be 0 throughout."""
+    return tuple(
         replace(c, unreachable=c.name not in reaching, allowed=c.name in allow_empty)
         for c in checks
-    ]
-    return GradientReport(tuple(checks), limit, where, found.notes)
+    )
 
 
 def in_memory(model: ModelLike) -> ModelProto:

@@ -19,14 +19,21 @@ from onnx import ModelProto
 from onnxgrad.errors import InputError
 from onnxgrad.grad.casadi import KINDS as SIBLINGS
 from onnxgrad.grad.casadi import seed_sizes, sibling
-from onnxgrad.grad.checking.check import check_gradient, in_memory, where_finite
+from onnxgrad.grad.checking.check import (
+    check_gradient,
+    feeds_of,
+    in_memory,
+    marked,
+    refuse_strange,
+    where_finite,
+)
 from onnxgrad.grad.checking.differences import Yardstick, slope
 from onnxgrad.grad.checking.directions import middle, side_by_side
 from onnxgrad.grad.checking.line import Line
 from onnxgrad.grad.checking.probe import Probe, probe_of
 from onnxgrad.grad.checking.report import GradientReport, ValueCheck
 from onnxgrad.grad.checking.rounding import TOLERANCES, coarsest
-from onnxgrad.grad.checking.runner import Run, runner
+from onnxgrad.grad.checking.runner import runner
 from onnxgrad.grad.checking.vectors import Flat, flat
 from onnxgrad.grad.differentiation import differentiate
 from onnxgrad.grad.forward import tangents
@@ -41,10 +48,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import numpy_dtype
 from onnxgrad.limits import bounded
-from onnxgrad.verify.feeds.generate import feeds_for
-from onnxgrad.verify.feeds.proof_cases import runnable
 from onnxgrad.verify.reference.in_child import Float64
-from onnxgrad.wording import option
 
 KINDS = ("jvp", "hvp", "jacobian", *SIBLINGS)
 _DRAWS = 2
@@ -95,25 +99,12 @@ def check_product(
     if of == "hvp":
         gradient = differentiate(load(source), wrt, target, names="{}_grad")
         forward = to_proto(gradient.program, weights=True)
-    check = _Check(made, forward, wrt, provider)
+    check = _Check(made, forward, wrt, provider, allow_empty)
+    refuse_strange(allow_empty, check.names, "derivative by it")
     if of in SIBLINGS and not inputs:
         dims = {**seed_sizes(load(source)), **(dims or {})}
-    report = check.run(
-        bool(inputs),
-        feeds_for(source, seed=seed, dims=check.dims(source, inputs, dims, seed), given=inputs),
-        np.random.default_rng(seed),
-        tolerance,
-    )
-    for name in allow_empty:
-        if name not in check.names:
-            raise InputError(
-                f"{option('--allow-empty', 'allow_empty:')} {name}: no derivative by it was asked "
-                "for"
-            )
-    return replace(
-        report,
-        values=tuple(replace(c, allowed=c.name in allow_empty) for c in report.values),
-    )
+    feeds = feeds_of(source, check.runs, seed, inputs, dims)
+    return check.run(bool(inputs), feeds, np.random.default_rng(seed), tolerance)
 
 
 def _made(
@@ -149,24 +140,12 @@ class _Check:
     forward: ModelProto
     wrt: Wrt
     provider: str
+    allow_empty: Collection[str] = ()
 
     def __post_init__(self) -> None:
         self.graph = to_proto(self.made.program, weights=True)
         self.names = list(self.made.tangents or self.made.results)
         self.runs, self.where = runner(self.forward, self.provider)
-
-    def dims(
-        self,
-        source: ModelProto,
-        inputs: Mapping[str, Any] | None,
-        dims: Mapping[str, int] | None,
-        seed: int,
-    ) -> Mapping[str, int] | None:
-        """Sizes at which the model runs."""
-        if inputs:
-            return dims
-        run: Run = self.runs
-        return runnable(source, dims, seed, lambda feeds: run(source, feeds), count=1)[0]
 
     def run(
         self,
@@ -191,8 +170,8 @@ class _Check:
         # in a few dimensions two vectors may well be nearly orthogonal, errors with them
         draws = [self._draw(at, rng, limit) for _ in range(_DRAWS)]
         checks = [max(same, key=lambda c: (c.judged, c.error)) for same in zip(*draws, strict=True)]
-        checks = [replace(c, unreachable=c.name not in reaching) for c in checks]
-        return GradientReport(tuple(checks), limit, self.where, self.made.notes, self.made.kind)
+        values = marked(checks, reaching, self.allow_empty)
+        return GradientReport(values, limit, self.where, self.made.notes, self.made.kind)
 
     def _draw(self, at: _Place, rng: np.random.Generator, limit: float) -> list[ValueCheck]:
         """Every value, moved in a random direction, by random weights of the targets."""
