@@ -42,7 +42,7 @@ def bench_report(
         )
         for i, t in enumerate(found.timings)
     ]
-    sections: list[Section | None] = [bench(found), table_section("Times", rows)]
+    sections: list[Section | None] = [bench(found), table_section("Times", rows, rows.title)]
     return {
         "title": shown(", ".join([*(t.name for t in found.timings), *found.refused])),
         "what": "bench",
