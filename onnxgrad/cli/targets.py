@@ -63,7 +63,8 @@ def check_reports(args: argparse.Namespace) -> None:
     taken = {"-o writes the model": output}
     for name in REPORTS:
         file = getattr(args, name, None)
-        if file is not None and not (name == "json" and file == STDIN):
+        # of `ops` --markdown names no file
+        if isinstance(file, str) and not (name == "json" and file == STDIN):
             option = f"--{name.replace('_', '-')}"
             _check_report(option, file, taken, args)
             taken[f"{option} writes"] = file
