@@ -62,7 +62,7 @@ def evaluate(b: Binding, operands: _Operands | None = None) -> Array | None:
     # numpy is lenient where ONNX is not; a result of another size than inferred is not believed
     if any(isinstance(w, int) and w != d for w, d in zip(wanted or (), array.shape, strict=False)):
         return None
-    return np.ascontiguousarray(array).reshape(array.shape)
+    return array if array.flags.c_contiguous else np.array(array, order="C")
 
 
 def _transpose(b: Binding, o: _Operands) -> Any:

@@ -7,11 +7,19 @@ piece alone, beside the weight that the other pieces still read, makes the file 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.var import Var
+
+
+def reads_constants(b: Binding, made: Container[Binding | None] = ()) -> bool:
+    """Whether it reads nothing but constants and results of `made`."""
+    for v in b.inputs:  # no `all`: it is asked of every binding, and most fail at once
+        if v is not None and not v.is_constant and v.definition not in made:
+            return False
+    return True
 
 
 def groups(block: BindingBlock, foldable: Callable[[Binding], bool]) -> list[list[Binding]]:
@@ -28,12 +36,10 @@ def groups(block: BindingBlock, foldable: Callable[[Binding], bool]) -> list[lis
 
     made: dict[Binding, None] = {}
     for b in block.bindings:
+        if not reads_constants(b, made):
+            continue
         values = [v for v in b.inputs if v is not None]
-        if (
-            not values
-            or not all(v.is_constant or v.definition in made for v in values)
-            or not foldable(b)
-        ):
+        if not values or not foldable(b):
             continue
         made[b] = None
         for v in values:

@@ -14,7 +14,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.folding.evaluate import EVALUATED, MOVES, evaluate
-from onnxgrad.folding.groups import groups, growth
+from onnxgrad.folding.groups import groups, growth, reads_constants
 from onnxgrad.folding.in_onnxruntime import values_of
 from onnxgrad.folding.size import outside_bytes
 from onnxgrad.ir.binding import Binding
@@ -129,7 +129,7 @@ def _fold_exactly(block: BindingBlock, budget: _Budget, trace: Trace) -> None:
             return
         if b.is_op("Reshape") and b in block.bindings:
             _settle_reshape(b, trace)
-        constant = _constant_operands(b)
+        constant = reads_constants(b)
         # the cheap questions first: this loop sees every binding of the model
         if not (constant or _may_hold_sizes(b)) or b not in block.bindings or not _foldable(b):
             continue
@@ -232,18 +232,12 @@ def _settle_reshape(b: Binding, trace: Trace) -> None:
 
 def _fold_in_onnxruntime(block: BindingBlock, budget: _Budget, trace: Trace) -> None:
     folded: dict[Binding, None] = {}
-    known: set[Var] = set()
     for b in block.bindings:
-        if (
-            not all(v is None or v.is_constant or v in known for v in b.inputs)
-            or not any(b.inputs)
-            or not _foldable(b)
-        ):
+        if not reads_constants(b, folded) or not any(b.inputs) or not _foldable(b):
             continue
         size = _size(b)
         if size is not None and size <= _LARGEST_STEP:
             folded[b] = None
-            known.update(v for v in b.outputs if v is not None)
     wanted = [
         b for b in folded if any(u not in folded or not budget.takes(u.out) for u in b.out.users)
     ]
@@ -272,10 +266,6 @@ def _foldable(b: Binding) -> bool:
         and b.outputs[0] is not None
         and not b.outputs[0].returned
     )
-
-
-def _constant_operands(b: Binding) -> bool:
-    return all(v is None or v.is_constant for v in b.inputs)
 
 
 def _size(b: Binding) -> int | None:

@@ -49,16 +49,14 @@ class MergeEqual(Pass):
 def _merge_initializers(block: BindingBlock, floats: bool, trace: Trace) -> None:
     by_kind: dict[Hashable, list[Var]] = {}
     for v in block.initializers.values():
-        if (
-            v.initializer is None
-            or v.is_input
-            or v.returned
-            or v.initializer.data_location == TensorProto.EXTERNAL
-        ):
+        tensor = v.initializer
+        if tensor is None or v.is_input or v.returned:
             continue
-        if v.initializer.data_type in FLOAT_DTYPES and not floats:
+        if tensor.data_location == TensorProto.EXTERNAL:
             continue
-        by_kind.setdefault((v.initializer.data_type, tuple(v.initializer.dims)), []).append(v)
+        if not floats and tensor.data_type in FLOAT_DTYPES:
+            continue
+        by_kind.setdefault((tensor.data_type, tuple(tensor.dims)), []).append(v)
     for kind in by_kind.values():
         if len(kind) < 2:
             continue
@@ -77,7 +75,7 @@ def _content(tensor: TensorProto | None) -> bytes:
     if tensor is None:
         return b""
     if tensor.HasField("raw_data"):
-        return b"r" + bytes(tensor.raw_data)
+        return b"r" + tensor.raw_data
     bare = TensorProto()
     bare.CopyFrom(tensor)
     bare.ClearField("name")
@@ -157,8 +155,10 @@ def _operands(b: Binding) -> Hashable:
     """
     if b.op in _SYMMETRIC and b.domain == "" and len(b.inputs) == 2:
         return frozenset(b.inputs)
-    present = [i for i, v in enumerate(b.inputs) if v is not None]
-    return tuple(b.inputs[: present[-1] + 1 if present else 0])
+    operands = tuple(b.inputs)
+    while operands and operands[-1] is None:
+        operands = operands[:-1]
+    return operands
 
 
 # bit for bit: Max(0, -0) is either of them

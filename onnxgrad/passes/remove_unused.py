@@ -38,3 +38,5 @@ class RemoveUnused(Pass):
                     if removed:
                         trace.of(f"unused_{kind}").applied += removed
                         trace.fired(f"unused_{kind}", f"{removed} in {block.name}")
+                # a law meets a constant at its readers; only a branch is looked at as a whole
+                trace.unseen += bool(unused) and block.owner is None

@@ -134,13 +134,13 @@ class Pipeline:
             for p in self.passes:
                 if trace.stopped:
                     break
-                if idle.get(p) == len(trace.firings):
+                if idle.get(p) == trace.seen:
                     continue
                 on_stage(p.name)
                 result = _run_one(p, program, trace, bindings)
                 bindings = result.after
                 if not result.firings:
-                    idle[p] = len(trace.firings)
+                    idle[p] = trace.seen
                 else:
                     on_fired(p.name, program)
                 known = done.get(p.name)

@@ -5,7 +5,7 @@ answer wins.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import permutations, zip_longest
 from typing import Any
 
@@ -32,7 +32,7 @@ _PERMUTED = 5
 
 def may_match(pattern: Pattern, binding: Binding) -> bool:
     """False where a look at the operators tells that `match_binding` finds nothing."""
-    return type(pattern) is not Call or _operators_fit(pattern, binding)
+    return type(pattern) is not Call or not pattern.computed or _operators_fit(pattern, binding)
 
 
 def match_binding(
@@ -169,7 +169,7 @@ def _captured(pattern: Capture, value: Any, found: Captured) -> Captured | None:
 
 
 def _call(pattern: Call, b: Binding, found: Captured) -> Iterator[Captured]:
-    if b.has_refs or not _operators_fit(pattern, b):
+    if b.has_refs or (pattern.computed and not _operators_fit(pattern, b)):
         return  # what the enclosing function's caller decides is not known here
     if pattern.attrs:
         answer = _attributes(pattern, b, found)
@@ -202,48 +202,49 @@ def _attributes(pattern: Call, b: Binding, found: Captured) -> Captured | None:
 
 
 def _operators_fit(pattern: Call, b: Binding) -> bool:
-    """Where an operand must be the result of an operator, one is: the cheapest question, which
-    most bindings fail.
+    """Where an operand must be the result of an operator, one is, and so are its own operands: the
+    cheapest question, which most bindings fail.
     """
     anywhere = b.op in COMMUTATIVE
-    for i, ops in pattern.computed:
+    for i, calls in pattern.computed:
         for v in b.inputs if anywhere else b.inputs[i : i + 1]:
-            if v is not None and v.definition is not None and v.definition.op in ops:
+            if v is not None and v.definition is not None and _one_fits(calls, v.definition):
                 break
         else:
             return False
     return True
 
 
-def _orders(b: Binding, width: int) -> Iterator[Sequence[Var | None]]:
+def _one_fits(calls: Sequence[Call], b: Binding) -> bool:
+    for call in calls:
+        if b.op in call.ops and (not call.computed or _operators_fit(call, b)):
+            return True
+    return False
+
+
+def _orders(b: Binding, width: int) -> Iterable[Sequence[Var | None]]:
     """The operands as they stand, then in every other order in which they mean the same, for few
     of them.
     """
-    yield b.inputs
     if (
         b.op not in COMMUTATIVE
         or b.domain != ""
         or len(b.inputs) != width
         or not 2 <= width <= _PERMUTED
     ):
-        return
-    seen = {tuple(b.inputs)}
-    for order in permutations(b.inputs):
-        if order not in seen:
-            seen.add(order)
-            yield order
+        return (b.inputs,)
+    return dict.fromkeys(permutations(b.inputs))
 
 
 def _flat(
     patterns: Sequence[Pattern | None], inputs: Sequence[Var | None], found: Captured
 ) -> Captured | None:
     """The answer for operands that are captured or left out."""
+    answer = dict(found)
     for pattern, var in zip_longest(patterns, inputs):
-        answer = _at_most_one(pattern, var, found)
-        if answer is None:
+        if not _taken(pattern, var, answer):
             return None
-        found = answer
-    return found
+    return answer
 
 
 def _operands(
@@ -286,31 +287,33 @@ def _fixed(
 ) -> Iterator[Captured]:
     if len(inputs) < len(patterns):
         return
+    own = dict(found)
     for i, (pattern, var) in enumerate(zip(patterns, inputs, strict=False)):
         if pattern is not None and var is not None and not isinstance(pattern, Capture):
-            for answer in _value(pattern, var, found):
+            for answer in _value(pattern, var, own):
                 yield from _fixed(patterns[i + 1 :], inputs[i + 1 :], answer)
             return
-        captured = _at_most_one(pattern, var, found)
-        if captured is None:
+        if not _taken(pattern, var, own):
             return
-        found = captured
-    yield found
+    yield own
 
 
-def _at_most_one(pattern: Pattern | None, var: Var | None, found: Captured) -> Captured | None:
-    """The answer at an operand that is captured or left out: there is one at most, and nothing
-    to come back to.
+def _taken(pattern: Pattern | None, var: Var | None, answer: dict[Any, Any]) -> bool:
+    """Whether an operand is what is captured, or left out there, and then part of the answer:
+    there is one at most, and nothing to come back to.
     """
     if not isinstance(pattern, Capture):
-        return found if pattern is None and var is None else None
-    if var is not None:
-        return _captured(pattern, var, found)
-    return (
-        {**found, pattern.name: None}
-        if pattern.absent and found.get(pattern.name) is None
-        else None
-    )
+        return pattern is None and var is None
+    name = pattern.name
+    if var is None:
+        fits = pattern.absent and answer.get(name) is None
+    elif name in answer:
+        return answer[name] is var
+    else:
+        fits = pattern.test is None or pattern.test(var)
+    if fits:
+        answer[name] = var
+    return fits
 
 
 def _each(each: Each, inputs: Sequence[Var | None], found: Captured) -> Captured | None:

@@ -94,9 +94,11 @@ class Call(Pattern):
     result: int = 0
 
     @cached_property
-    def computed(self) -> tuple[tuple[int, frozenset[str]], ...]:
-        """The operands that must be results of an operator, by index, and of which operators."""
-        return tuple((i, p.ops) for i, p in enumerate(self.operands) if type(p) is Call)
+    def computed(self) -> tuple[tuple[int, tuple[Call, ...]], ...]:
+        """The operands that must be results of an operator, by index, and the calls of which each
+        must be one.
+        """
+        return tuple((i, calls) for i, p in enumerate(self.operands) if (calls := _calls(p)))
 
     @cached_property
     def is_flat(self) -> bool:
@@ -166,6 +168,18 @@ class Not(Pattern):
     """
 
     pattern: Pattern
+
+
+def _calls(pattern: Pattern | None) -> tuple[Call, ...]:
+    """The calls of which a value must be one to match; none where it may be something else."""
+    if isinstance(pattern, Call):
+        return (pattern,)
+    if isinstance(pattern, Both):
+        return _calls(pattern.first) or _calls(pattern.second)
+    if isinstance(pattern, Either):
+        choices = [_calls(choice) for choice in pattern.choices]
+        return tuple(call for calls in choices for call in calls) if all(choices) else ()
+    return ()
 
 
 def capture(names: str) -> Any:

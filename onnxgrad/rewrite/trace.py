@@ -75,7 +75,8 @@ class Trace:
     A proof in float64 must then allow for that; otherwise it may ask for equality to the last
     digits. `grown`: bytes that folded constants added so far, for the cap that all passes of the
     run have in common. `inexact`: firings that are right only up to a bound. `notes`: what was left
-    undone for want of something, for the user to read.
+    undone for want of something, for the user to read. `unseen`: firings that no pass can tell,
+    such as the removal of an initializer that nothing reads.
     """
 
     limit: int | None = None
@@ -89,6 +90,12 @@ class Trace:
     inexact: list[Inexact] = field(default_factory=list)
     declined: dict[tuple[str, str, str], None] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
+    unseen: int = 0
+
+    @property
+    def seen(self) -> int:
+        """How many firings may have opened the way for a pass."""
+        return len(self.firings) - self.unseen
 
     @property
     def stopped(self) -> bool:

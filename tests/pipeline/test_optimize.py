@@ -131,6 +131,30 @@ def test_a_pass_that_found_nothing_is_not_asked_again_until_something_changed() 
     assert calls == ["a", "b", "a"]
 
 
+@pytest.mark.parametrize(
+    ("unread", "expected"), [("", ["a", "b"]), ("c = Neg (x)", ["a", "b", "a"])]
+)
+def test_a_constant_that_nothing_read_is_not_missed(unread: str, expected: list[str]) -> None:
+    calls: list[str] = []
+
+    @dataclass(frozen=True)
+    class Idle(Pass):
+        """Nothing."""
+
+        name: ClassVar[str] = "idle"
+        tag: str = ""
+
+        def run(self, program: Program, trace: Trace) -> None:
+            calls.append(self.tag)
+
+    model = parse(f"g (float[2] x) => (float[2] y) <float[1] w = {{1}}> {{ {unread} y = Exp (x) }}")
+    program, trace = load(model), Trace()
+    Pipeline((Idle("a"), *parse_passes("remove-unused"), Idle("b"))).run(program, trace)
+    assert not program.main.initializers
+    assert calls == expected
+    assert trace.firings[-1].rule == "unused_initializer"
+
+
 def test_the_list_of_passes_as_text() -> None:
     passes = parse_passes(
         "remove-noops, fold-constant{max_growth=5},combine-parallel-matmul{merge=never;min_branches=3}",
