@@ -153,10 +153,10 @@ def test_without_onnxruntime(without_onnxruntime: Path, branches: Path, tmp_path
 
 
 # their constants are such that numpy may not fold all of them
-NOT_BY_NUMPY = ("bert.raw", "llama.raw", "lstmcell", "whisper.raw")
+NOT_BY_NUMPY = ("llama.raw", "whisper.raw")
 
 
-@pytest.mark.parametrize("which", ["lstmcell", pytest.param("*", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("which", ["whisper.raw", pytest.param("*", marks=pytest.mark.slow)])
 def test_what_numpy_cannot_fold_stays_without_onnxruntime(
     which: str,
     run: Run,

@@ -259,7 +259,8 @@ def test_one_capture_in_two_each_is_one_list() -> None:
 def test_passes_are_names_or_passes() -> None:
     for wrong in (1, [["clean"]], [lambda a: None], {"a": 1}):
         with pytest.raises(
-            InputError, match="a pass is a name, a Pass, a rule, a family or a composite"
+            InputError,
+            match=r"a pass is a name, a Pass, a rule \(onnxscript's too\), a family or a composite",
         ):
             optimize(parse(RELU), passes=wrong, verify=False)
 
