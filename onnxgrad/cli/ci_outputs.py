@@ -9,7 +9,7 @@ from pathlib import Path
 
 from onnxgrad.cli.models import STDIN
 from onnxgrad.cli.output import Output
-from onnxgrad.cli.targets import check_output
+from onnxgrad.cli.targets import check_output, check_reports
 from onnxgrad.errors import InputError
 from onnxgrad.pipeline.ci.plan import Plan
 from onnxgrad.report.ci import CiReport
@@ -24,26 +24,22 @@ _FILES: dict[str, Callable[[CiReport], str]] = {
 
 
 def check_outputs(args: argparse.Namespace, plan: Plan) -> None:
-    """Raise InputError, before long work, for a file that has no place or is taken."""
+    """Raise InputError, before long work, for a file that has no place or is taken, by what the
+    recipe names too.
+    """
+    check_reports(args)
     taken = [plan.recipe.where, str(plan.lock_path), *(job.path for job in plan.jobs)]
     results = {os.path.realpath(job.output) for job in plan.jobs if job.output is not None}
-    seen: dict[str, str] = {}
     for option in ("json", *_FILES):
         name = getattr(args, option)
         if name is None or (option == "json" and name == STDIN):
             continue
-        if not name:
-            raise InputError(f"--{option}: the name of the file is empty")
         try:
             check_output(Path(name), taken)
         except InputError as error:
             raise InputError(f"--{option} {error}") from error
-        place = os.path.realpath(name)
-        if place in results:
+        if os.path.realpath(name) in results:
             raise InputError(f"--{option} {name}: is where the recipe's out writes a model")
-        if place in seen and place != os.devnull:
-            raise InputError(f"--{option} {name}: is where {seen[place]} writes")
-        seen[place] = f"--{option}"
 
 
 def write_outputs(args: argparse.Namespace, report: CiReport, out: Output) -> None:

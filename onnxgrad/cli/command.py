@@ -17,7 +17,8 @@ __all__ = ["blamed", "carry_out"]
 
 def carry_out(args: argparse.Namespace, run: Callable[[argparse.Namespace, Output], int]) -> int:
     """Run the command that `args` name, which `run` is, with the user's plugins; its exit code."""
-    check_reports(args)
+    if not getattr(args, "makes_folders", False):
+        check_reports(args)
     for library in getattr(args, "custom_ops", ()):
         custom_ops(library)
     args.own_passes = run_plugins(args.plugin)

@@ -23,7 +23,7 @@ from onnxgrad.ir.save import save, to_bytes
 # the arguments that name files to read, and those, beside -o, that name one to write
 READ = ("model", "a", "b", "config", "plugin", "input", "custom_ops", "tune_from", "expect",
          "original", "data", "validation")  # fmt: skip
-REPORTS = ("json", "html", "junit", "markdown", "tune_file", "log", "plot")
+REPORTS = ("json", "junit", "markdown", "html", "tune_file", "log", "plot")
 
 
 def target_of(output: str, models: Iterable[str]) -> Path | None:
@@ -83,7 +83,7 @@ def _check_report(
                 path
             )
             if same and not is_stream(path):
-                raise InputError(f"{path}: is where {what}")
+                raise InputError(f"{name}: is where {what}")
     except InputError as error:
         raise InputError(f"{option} {error}") from error
 

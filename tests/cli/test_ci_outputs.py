@@ -73,5 +73,13 @@ def test_where_a_model_will_be_written_is_taken(folder: Path, run: Run) -> None:
     assert found.code == 2 and "is where the recipe's out writes a model" in found.err
 
 
+def test_a_report_may_stand_beside_the_results(folder: Path, run: Run) -> None:
+    """In a folder that this very run makes."""
+    recipe = folder / "onnxgrad.toml"
+    recipe.write_text(recipe.read_text().replace("[ci]", '[ci]\nout = "build"'))
+    found = run("ci", "--json", "build/ci.json", "--markdown", "build/ci.md")
+    assert found.code == 1 and (folder / "build/ci.json").is_file(), found.err
+
+
 def test_devices_may_be_given_twice(folder: Path, run: Run) -> None:
     assert run("ci", "--junit", "/dev/null", "--markdown", "/dev/null").code == 1

@@ -17,6 +17,8 @@ EXAMPLES = (
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
+    # the recipe's `out` may be where a report goes too: places are looked at when it is there
+    parser.set_defaults(makes_folders=True)
     parser.add_argument(
         "config", nargs="?", metavar="CONFIG", help="the recipe (default: onnxgrad.toml, or "
         "[tool.onnxgrad] of pyproject.toml, in this folder)",
