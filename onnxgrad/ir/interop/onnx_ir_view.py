@@ -76,9 +76,9 @@ class OnnxIrView:
 
         graph = at.graph
         graph.insert_after(at, list(new_nodes))
-        onnx_ir.convenience.replace_all_uses_with(
-            list(mapping), list(mapping.values()), replace_graph_outputs=True
-        )
+        for i, output in enumerate(graph.outputs):
+            graph.outputs[i] = mapping.get(output, output)
+        onnx_ir.convenience.replace_all_uses_with(list(mapping), list(mapping.values()))
         gone = [value.producer() for value in mapping]
         while gone:
             node = gone.pop()
