@@ -27,6 +27,7 @@ Choice: TypeAlias = "Checkpoint | Sequence[str] | str | int | None"
 # sizes are compared, not measured: an open dimension counts as this many
 _OPEN = 64
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_UNLIMITED = 1 << 62  # bytes that no machine has
 
 
 def choose(block: BindingBlock, choice: Choice, needed: Iterable[Binding]) -> Marks:
@@ -53,7 +54,8 @@ def _bytes(text: str) -> int:
             f"checkpoint '{text}' is neither \"auto\" nor a memory budget such as 512MB; list "
             "names instead"
         )
-    return int(float(match[1]) * _UNITS[match[2].upper()])
+    # so many digits are infinity as a float
+    return int(min(float(match[1]) * _UNITS[match[2].upper()], _UNLIMITED))
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ def test_an_end_from_outside_ends_the_workers(tmp_path: Path, number: signal.Sig
     for name in "ab":
         onnx.save(model_of(BRANCHES), tmp_path / f"{name}.onnx")
     (tmp_path / "onnxgrad.toml").write_text(
-        'require.latency = "<= 9"\n[bench]\nseconds = 60\n[ci]\nmodels = ["*.onnx"]\nout = "o"\n'
+        'require.latency = "<= 9"\n[bench]\nseconds = 60\nrounds = 3000\n[ci]\nmodels = ["*.onnx"]\nout = "o"\n'
     )
     command = [sys.executable, "-m", "onnxgrad", "ci", "--jobs", "2", "--update"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
