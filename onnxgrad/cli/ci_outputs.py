@@ -7,10 +7,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from onnxgrad.cli.models import STDIN
 from onnxgrad.cli.output import Output
-from onnxgrad.cli.targets import check_output, check_reports
-from onnxgrad.errors import InputError
+from onnxgrad.cli.targets import check_reports
 from onnxgrad.pipeline.ci.plan import Plan
 from onnxgrad.report.ci import CiReport
 from onnxgrad.report.ci_annotations import annotation_lines
@@ -27,19 +25,15 @@ def check_outputs(args: argparse.Namespace, plan: Plan) -> None:
     """Raise InputError, before long work, for a file that has no place or is taken, by what the
     recipe names too.
     """
-    check_reports(args)
-    taken = [plan.recipe.where, str(plan.lock_path), *(job.path for job in plan.jobs)]
-    results = {os.path.realpath(job.output) for job in plan.jobs if job.output is not None}
-    for option in ("json", *_FILES):
-        name = getattr(args, option)
-        if name is None or (option == "json" and name == STDIN):
-            continue
-        try:
-            check_output(Path(name), taken)
-        except InputError as error:
-            raise InputError(f"--{option} {error}") from error
-        if os.path.realpath(name) in results:
-            raise InputError(f"--{option} {name}: is where the recipe's out writes a model")
+    check_reports(
+        args,
+        read=[plan.recipe.where, str(plan.lock_path), *(job.path for job in plan.jobs)],
+        written=[
+            ("the recipe's out writes a model", job.output)
+            for job in plan.jobs
+            if job.output is not None
+        ],
+    )
 
 
 def write_outputs(args: argparse.Namespace, report: CiReport, out: Output) -> None:

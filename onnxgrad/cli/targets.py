@@ -8,7 +8,7 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from onnxgrad.cli.models import STDIN
@@ -53,36 +53,42 @@ def write_model(program: Program, target: Path | None, out: Output) -> None:
     stdout.flush()
 
 
-def check_reports(args: argparse.Namespace) -> None:
+def check_reports(
+    args: argparse.Namespace,
+    *,
+    read: Iterable[str] = (),
+    written: Iterable[tuple[str, str]] = (),
+) -> None:
     """Raise InputError, before long work, when an option names no place for a file, or one that the
-    command uses; for -o only the latter.
+    command uses; for -o only the latter. `read`: files that it reads beside those of the arguments;
+    `written`: what else writes, and where.
     """
     output: str | None = getattr(args, "output", None)
-    if output not in (None, "", STDIN) and os.path.exists(output):
-        _refuse_taken(Path(output), files_read(args))
-    taken = {"-o writes the model": output}
+    files = [*files_read(args), *read]
+    taken = list(written)
+    if output not in (None, "", STDIN):
+        if os.path.exists(output):
+            _refuse_taken(Path(output), files)
+        taken.append(("-o writes the model", output))
     for name in REPORTS:
         file = getattr(args, name, None)
         # of `ops` --markdown names no file
         if isinstance(file, str) and not (name == "json" and file == STDIN):
             option = f"--{name.replace('_', '-')}"
-            _check_report(option, file, taken, args)
-            taken[f"{option} writes"] = file
+            _check_report(option, file, files, taken)
+            taken.append((f"{option} writes", file))
 
 
 def _check_report(
-    option: str, name: str, taken: Mapping[str, str | None], args: argparse.Namespace
+    option: str, name: str, files: Sequence[str], taken: Iterable[tuple[str, str]]
 ) -> None:
     if not name:
         raise InputError(f"{option}: the name of the file is empty")
     path = Path(name)
     try:
-        check_output(path, files_read(args))
-        for what, other in taken.items():
-            same = other not in (None, "", STDIN) and os.path.realpath(other) == os.path.realpath(
-                path
-            )
-            if same and not is_stream(path):
+        check_output(path, files)
+        for what, other in taken:
+            if os.path.realpath(other) == os.path.realpath(path) and not is_stream(path):
                 raise InputError(f"{name}: is where {what}")
     except InputError as error:
         raise InputError(f"{option} {error}") from error
