@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -114,20 +114,23 @@ def test_what_each_pass_did() -> None:
     assert all(r.seconds >= 0 for r in done.passes)
 
 
+@dataclass(frozen=True)
+class Idle(Pass):
+    """Notes that it was asked, and finds nothing."""
+
+    name: ClassVar[str] = "idle"
+    tag: str = ""
+    calls: list[str] = field(default_factory=list, compare=False)
+
+    def run(self, program: Program, trace: Trace) -> None:
+        self.calls.append(self.tag)
+
+
 def test_a_pass_that_found_nothing_is_not_asked_again_until_something_changed() -> None:
     calls: list[str] = []
-
-    @dataclass(frozen=True)
-    class Idle(Pass):
-        """Nothing."""
-
-        name: ClassVar[str] = "idle"
-        tag: str = ""
-
-        def run(self, program: Program, trace: Trace) -> None:
-            calls.append(self.tag)
-
-    Pipeline((Idle("a"), RemoveNoops(), Idle("b"), RemoveNoops())).run(load(network()))
+    Pipeline((Idle("a", calls), RemoveNoops(), Idle("b", calls), RemoveNoops())).run(
+        load(network())
+    )
     assert calls == ["a", "b", "a"]
 
 
@@ -136,20 +139,11 @@ def test_a_pass_that_found_nothing_is_not_asked_again_until_something_changed() 
 )
 def test_a_constant_that_nothing_read_is_not_missed(unread: str, expected: list[str]) -> None:
     calls: list[str] = []
-
-    @dataclass(frozen=True)
-    class Idle(Pass):
-        """Nothing."""
-
-        name: ClassVar[str] = "idle"
-        tag: str = ""
-
-        def run(self, program: Program, trace: Trace) -> None:
-            calls.append(self.tag)
-
     model = parse(f"g (float[2] x) => (float[2] y) <float[1] w = {{1}}> {{ {unread} y = Exp (x) }}")
     program, trace = load(model), Trace()
-    Pipeline((Idle("a"), *parse_passes("remove-unused"), Idle("b"))).run(program, trace)
+    Pipeline((Idle("a", calls), *parse_passes("remove-unused"), Idle("b", calls))).run(
+        program, trace
+    )
     assert not program.main.initializers
     assert calls == expected
     assert trace.firings[-1].rule == "unused_initializer"
