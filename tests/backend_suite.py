@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
-MAX_IR = 13  # the newest IR version that onnxruntime 1.31 reads
+MAX_IR = 13  # the newest IR version that onnxruntime reads since 1.31, the oldest that the tests run with
 
 FLOATS = frozenset(
     {TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE}

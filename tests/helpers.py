@@ -8,6 +8,7 @@ from textwrap import dedent
 
 import onnx
 import onnx.parser
+import onnxruntime
 
 from scripts.fetch_models import cache_folder
 
@@ -19,6 +20,11 @@ DATA_DIR = Path(__file__).resolve().parent / "data"
 # onnx's own defaults are newer than what onnxruntime accepts, so tests never take them.
 IR_VERSION = 10
 OPSET = 20
+
+
+def onnxruntime_version() -> tuple[int, ...]:
+    """Major and minor of the installed one."""
+    return tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 
 
 def cache_dir() -> Path:

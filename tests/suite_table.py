@@ -1,15 +1,17 @@
-"""What onnxruntime makes of the ONNX backend suite, measured once and kept in tests/data/backend_suite.json.
+"""What onnxruntime makes of the ONNX backend suite, measured once for a version and kept in tests/data/backend_suite.
 
-`python -m tests.suite_table` measures again and rewrites the file; a slow test does the same and compares.
+`python -m tests.suite_table` measures the installed version and writes its file; a slow test does the same and compares.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,9 +24,9 @@ from onnxgrad.verify.running.pool import close
 from onnxgrad.verify.running.run import run
 from onnxgrad.verify.running.session import versions
 from tests.backend_suite import FLOATS, Case, case, clamp_ir, usable
-from tests.helpers import DATA_DIR
+from tests.helpers import DATA_DIR, onnxruntime_version
 
-TABLE = DATA_DIR / "backend_suite.json"
+TABLES = DATA_DIR / "backend_suite"
 RELEASED_ONLY = "ALLOW_RELEASED_ONNX_OPSET_ONLY"
 FLOAT_NAMES = ("float16", "bfloat16", "float32", "float64")
 Run = Callable[[Case, "dict[str, Any] | None"], "list[Any]"]
@@ -205,10 +207,17 @@ def measure() -> dict[str, Any]:
     }
 
 
+@functools.cache
 def table() -> dict[str, Any]:
-    """The kept table, as `measure` gives it."""
-    found: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
+    """The kept table, as `measure` gives it, of the newest onnxruntime that is not newer than the installed one."""
+    kept = [p for p in TABLES.glob("*.json") if _version(p) <= onnxruntime_version()]
+    path = max(kept, key=_version)
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found
+
+
+def _version(path: Path) -> tuple[int, ...]:
+    return tuple(map(int, path.stem.split(".")))
 
 
 def right_as_shipped() -> list[Case]:
@@ -244,8 +253,8 @@ def operators(cases: list[Case]) -> set[tuple[str, str]]:
 def main() -> None:
     """Measure and rewrite the table."""
     found = measure()
-    TABLE.parent.mkdir(exist_ok=True)
-    TABLE.write_text(json.dumps(found, indent=0) + "\n", encoding="utf-8", newline="\n")
+    path = TABLES / f"{'.'.join(map(str, onnxruntime_version()))}.json"
+    path.write_text(json.dumps(found, indent=0) + "\n", encoding="utf-8", newline="\n")
     print({key: len(value) if isinstance(value, list) else value for key, value in found.items()})
 
 

@@ -28,6 +28,12 @@ g (float[N, 4] x) => (float[N, 3] y, float[N, 3] z)
 """
 
 
+# valid, and of a float type that onnxruntime's CPU has no kernel of the operator for
+NO_KERNEL = """
+g (double[1, 2, 4, 4] x) => (double[1, 2, 1, 1] y) { same = Identity(x) y = GlobalLpPool(same) }
+"""
+
+
 @dataclass(frozen=True)
 class Result:
     """What one call of the command line left behind."""
