@@ -23,7 +23,7 @@ def convert_opset(
     timeout: float | None = None,
     max_memory: int | str | None = None,
 ) -> Any:
-    """The model at opset `to` of the default domain (7 to 26), in the kind that was given; other
+    """The model at opset `to` of the default domain (7 to 28), in the kind that was given; other
     options as those of `optimize`, whose report it gives with `report=True`.
 
     Local functions, nested graphs, names, metadata and external data stay; a node is written anew

@@ -36,5 +36,5 @@ def test_in_a_pipeline_with_its_proofs() -> None:
 
 
 def test_a_refusal_is_one_line() -> None:
-    with pytest.raises(InputError, match="opset 99 is not between 7 and 26"):
+    with pytest.raises(InputError, match="opset 99 is not between 7 and 28"):
         apply(model_of(TEXT, opset=12), ConvertOpset(to=99))

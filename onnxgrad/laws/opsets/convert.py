@@ -25,8 +25,9 @@ from onnxgrad.laws.opsets.lowering import lower
 
 # from which opset on operators are known to be converted: those before broadcast in another way
 OLDEST = 7
-# the newest opset that released runtimes guarantee to know, and the newest IR version they read
-NEWEST, NEWEST_IR = 26, 13
+# the newest opset that a released runtime guarantees to know (onnxruntime 1.32; 1.31 knows 26), and
+# the newest IR version it reads
+NEWEST, NEWEST_IR = 28, 14
 _WEIGHTS_ARE_NO_INPUTS = 4
 # of onnxruntime's view the oldest IR version that nodes' metadata and so on do without
 _COMMON_IR = 8
@@ -37,7 +38,7 @@ def convert(program: Program, to: int) -> list[str]:
     in words.
 
     Raises InputError for an operator that cannot be what it was, and for opsets that are not
-    between 7 and 26. The program is not to be used after that.
+    between 7 and 28. The program is not to be used after that.
     """
     if not OLDEST <= to <= NEWEST:
         raise InputError(

@@ -11,6 +11,7 @@ from onnxgrad.ir import attributes
 from onnxgrad.ir.attributes import read
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission import signature
+from onnxgrad.ir.types import numpy_dtype
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.opsets.adapters import Refused
 
@@ -89,12 +90,29 @@ def _without_zeros(b: Binding, schema: OpSchema) -> None:
     b.drop_attribute("allowzero")
 
 
+def _of_integers(b: Binding, schema: OpSchema) -> None:
+    """Of floats, Mod was fmod alone."""
+    x = b.operand(0)
+    if not b.attrs.get("fmod") and (x is None or numpy_dtype(x.dtype).kind not in "iu"):
+        raise Refused("it is not known to be of integers, and of floats it had to be fmod")
+
+
+def _within_its_bits(b: Binding, schema: OpSchema) -> None:
+    """By a negative number of bits, or by more than there are, was left open."""
+    y = b.operand(1)
+    by = None if y is None else y.const
+    if by is None or not np.isin(by, np.arange(8 * by.itemsize)).all():
+        raise Refused("it is not known to shift by fewer bits than there are")
+
+
 _LOWERED: dict[tuple[str, int], Callable[[Binding, OpSchema], None]] = {
     ("Softmax", 13): _along_the_last_axis,
     ("LogSoftmax", 13): _along_the_last_axis,
     ("Hardmax", 13): _along_the_last_axis,
     ("BatchNormalization", 14): _in_inference,
     ("Reshape", 14): _without_zeros,
+    ("Mod", 28): _of_integers,
+    ("BitShift", 28): _within_its_bits,
 }
 
 
