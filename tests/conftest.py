@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,6 +22,10 @@ os.environ.pop("COLUMNS", None)
 # who wants none beside the sources gets it in pytest's own folder, pytest-xdist's workers too
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
     os.environ.setdefault("PYTHONPYCACHEPREFIX", str(helpers.ROOT / ".pytest_cache" / "bytecode"))
+
+# a shell's background jobs ignore Ctrl+C, and their children too: tests that send it would wait in vain
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("dev", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
