@@ -8,6 +8,7 @@ from onnx import ModelProto
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
 from onnxgrad.pipeline.pipeline import Pipeline
+from onnxgrad.verify import verify
 from onnxgrad.verify.interface import interface_differences
 from tests import suite_table
 from tests.backend_suite import Case, clamp_ir, usable
@@ -26,6 +27,8 @@ PASSES = (
 )
 # one LSB of a quantized result: these round in another place than the kernel
 _SAMPLE = 40
+# onnxruntime's CPU runs the operator, but not its schema's body: there is no Div of bfloat16
+NO_KERNELS = {"test_celu_bfloat16"}
 
 
 def rewritten(model: ModelProto, passes: str) -> tuple[ModelProto, int]:
@@ -36,6 +39,12 @@ def rewritten(model: ModelProto, passes: str) -> tuple[ModelProto, int]:
     for block in program.blocks():
         block.check()
     return to_proto(program), fired
+
+
+def _is_right(c: Case, after: ModelProto) -> bool:
+    if c.name not in NO_KERNELS:
+        return suite_table.is_right(c, after)
+    return verify(clamp_ir(c.model), after, legs=("float64",)).ok
 
 
 def failures(cases: list[Case], passes: str) -> tuple[dict[str, str], int]:
@@ -49,7 +58,7 @@ def failures(cases: list[Case], passes: str) -> tuple[dict[str, str], int]:
         different = interface_differences(model, after)
         if different:
             found[c.name] = str(different[0])
-        elif fired and not suite_table.is_right(c, after):
+        elif fired and not _is_right(c, after):
             found[c.name] = "another result"
         elif not fired and after != model:
             found[c.name] = "changed without a firing"

@@ -23,6 +23,18 @@ def as_number(mask: Var, like: Var) -> Var:
     return op.Cast(mask, to=like.dtype)
 
 
+def widened(v: Var) -> Var:
+    """`v`, in float32 where it is bfloat16: onnxruntime's CPU has kernels for few operators there,
+    and hardly any arithmetic.
+    """
+    return op.Cast(v, to=TensorProto.FLOAT) if v.dtype == TensorProto.BFLOAT16 else v
+
+
+def narrowed(v: Var, like: Var) -> Var:
+    """What was computed of `widened` values in the dtype of `like`."""
+    return v if v.dtype == like.dtype else op.Cast(v, to=like.dtype)
+
+
 def where(mask: Var, then: Any, otherwise: Any) -> Var:
     """Where, with at most one literal branch."""
     return op.Where(mask, then, otherwise)

@@ -26,6 +26,7 @@ CASES = {
     "GatherElements": ("y = GatherElements <axis = 0> (x, i)", {"x": X, "i": ROWS}, OLD),
     "GatherND": ("y = GatherND (x, i)", {"x": X, "i": np.array([[0, 1], [3, 2], [0, 1]])}, OLD),
     "Pad": ('y = Pad <mode = "reflect"> (x, i)', {"x": X, "i": np.array([0, 1, 2, 0])}, NEW),
+    "Pad of a value": ("y = Pad (x, i, v)", {"x": X, "i": np.array([0, 1, -1, 2]), "v": positive(1)[0]}, NEW),
     "MaxPool": ("y = MaxPool <kernel_shape = [2, 2]> (x)", {"x": IMAGE}, None),
     "GlobalMaxPool": ("y = GlobalMaxPool (x)", {"x": IMAGE}, None),
     "TopK": ("y, i = TopK (x, k)", {"x": X, "k": np.array([2])}, None),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from onnxgrad.grad.registry import vjp
+from onnxgrad.grad.rules._common import narrowed, widened
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 
@@ -36,7 +37,15 @@ vjp(
     lambda g, y, x, alpha: op.Where(op.Greater(x, 0.0), g, g * (y + alpha)),
     notes="alpha at 0",
 )
-vjp("Celu", lambda g, y, x, alpha: op.Where(op.Greater(x, 0.0), g, g * (y / alpha + 1.0)))
+
+
+def _celu(g: Var, y: Var, x: Var, alpha: float) -> Var:
+    like = x
+    g, y, x = widened(g), widened(y), widened(x)
+    return narrowed(op.Where(op.Greater(x, 0.0), g, g * (y / alpha + 1.0)), like)
+
+
+vjp("Celu", _celu)
 vjp(
     "Selu",
     lambda g, y, x, alpha, gamma: op.Where(op.Greater(x, 0.0), g * gamma, g * (y + gamma * alpha)),

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 
 from onnxgrad.grad.registry import vjp
-from onnxgrad.grad.rules._common import pad, where
+from onnxgrad.grad.rules._common import narrowed, pad, where, widened
 from onnxgrad.grad.rules.indexing._scatter import scatter_elements
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.like import filled_like, reshape_like, zeros_like
+from onnxgrad.ir.like import fill, reshape_like, shape_of, zeros_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 
@@ -40,8 +41,9 @@ def _pad_value(
     """The sum of g over what was padded."""
     if mode != "constant":
         return None
-    inside = pad(filled_like(x, 1.0), binding.inputs[1], _axes(binding))
-    total = op.ReduceSum(where(op.Equal(inside, 0.0), g, 0.0), keepdims=0)
+    inside = pad(fill(shape_of(x), 1.0, TensorProto.FLOAT), binding.inputs[1], _axes(binding))
+    sum_ = op.ReduceSum(where(op.Equal(inside, 0.0), widened(g), 0.0), keepdims=0)
+    total = narrowed(sum_, value)
     return total if value.rank == 0 else reshape_like(total, value)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp_all
+from onnxgrad.grad.rules._common import narrowed, widened
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.like import shape_of
@@ -27,7 +28,11 @@ def _einsum(
     g: Var, y: Var, xs: Sequence[Var], equation: str, binding: Binding, wanted: Sequence[bool]
 ) -> list[Any]:
     terms, result = explicit(equation, xs, binding)
-    return [_partial(g, result, xs, terms, k) if asked else None for k, asked in enumerate(wanted)]
+    wide, factors = widened(g), [widened(x) for x in xs]
+    return [
+        narrowed(_partial(wide, result, factors, terms, k), xs[k]) if asked else None
+        for k, asked in enumerate(wanted)
+    ]
 
 
 def explicit(equation: str, xs: Sequence[Var], binding: Binding) -> tuple[list[str], str]:
