@@ -296,6 +296,35 @@ def test_merge_rules() -> None:
     assert products("auto", 64, provider="cuda") == 1
 
 
+@pytest.mark.parametrize(
+    ("k", "columns", "biased", "left"),
+    [
+        (16, (32, 8), "both", 1),
+        (16, (33, 8), "both", 2),  # the widest decides
+        (16, (32, 8), "one", 2),
+        (16, (32, 8), "fed", 2),
+        (256, (8, 4), "none", 1),
+        (255, (8, 4), "none", 2),
+        (256, (9, 4), "none", 2),
+    ],
+)
+def test_narrow_products_of_any_number_of_rows(
+    k: int, columns: tuple[int, int], biased: str, left: int
+) -> None:
+    p, q = columns
+    fed = f", float[{p}] c, float[{q}] d" if biased == "fed" else ""
+    first = "" if biased == "none" else "a = Add(s, c)"
+    second = "" if biased in ("none", "one") else "b = Add(t, d)"
+    outputs = f"float[N,S,{p}] {'a' if first else 's'}, float[N,S,{q}] {'b' if second else 't'}"
+    model = model_of(
+        f"g (float[N,S,{k}] x{fed}) => ({outputs}) {{ s = MatMul(x, u) t = MatMul(x, v) {first} {second} }}",
+        weights(u=(k, p), v=(k, q), **({} if fed else {"c": (p,), "d": (q,)})),
+    )
+    done = apply(model, CombineParallelMatMul())
+    assert done.count("MatMul") == left
+    done.prove()
+
+
 def test_a_shared_weight_is_not_stored_twice_by_default() -> None:
     text = "g (float[1,512] x) => (float[1,512] a, float[1,512] b, float[512,512] c) { a = MatMul(x, w1) b = MatMul(x, w2) c = Relu(w1) }"
     done = apply(

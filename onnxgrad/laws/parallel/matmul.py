@@ -9,7 +9,12 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.parallel.concat_and_split import concat, known_size, reason_not_to_split, split
-from onnxgrad.laws.parallel.when_merging_pays import reason_not_to_merge, reason_of_weights, rows
+from onnxgrad.laws.parallel.when_merging_pays import (
+    is_narrow,
+    reason_not_to_merge,
+    reason_of_weights,
+    rows,
+)
 from onnxgrad.rewrite.combine import Family, combine
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Decline, decline
@@ -43,16 +48,21 @@ def _shares_right(x: Var, w: Var, root: Binding) -> Hashable | Decline:
     return (w, x.dtype, x.shape[:-2], x.shape[-1])
 
 
+def _has_bias(product: Binding) -> bool:
+    user = product.out.sole_user()
+    return user is not None and user.is_op("Add") and any(v.is_constant for v in user.reads())
+
+
 def products_of_one_left(merge: str, provider: str) -> Family:
     """x @ w1, x @ w2, ... = split(x @ concat(w1, w2, ...))"""
 
     @combine(P.MatMul(x, w), by=_shares_left)
     def combine_parallel_matmul(x: list[Var], w: list[Var], roots: list[Binding]) -> Any:
-        k = known_size(w[0], -2)
-        reason = reason_not_to_merge(merge, provider, len(x), rows(x[0]), k)
+        k, sizes = known_size(w[0], -2), [known_size(v, -1) for v in w]
+        narrow = is_narrow(sizes, k, biased=all(map(_has_bias, roots)))
+        reason = reason_not_to_merge(merge, provider, len(x), rows(x[0]), k, narrow=narrow)
         if reason is None and merge == "auto":
             reason = reason_of_weights(w, provider)
-        sizes = [known_size(v, -1) for v in w]
         reason = reason or reason_not_to_split(x[0].rank, sizes, roots[0].version)
         if reason is not None:
             return decline(reason)

@@ -34,18 +34,36 @@ def rows(x: Var) -> int | None:
     return count
 
 
+def is_narrow(columns: Sequence[Dim], k: Dim, *, biased: bool) -> bool:
+    """Whether products of so many columns each, with inner size `k`, are faster merged for any
+    number of rows: their kernel leaves most of its width unused, and reads the left operand anew.
+
+    `biased`: behind each an Add of a constant, which becomes one as well. Merged over separate,
+    2 and 3 branches, 1 to 2048 rows (scripts/bench_products.py, onnxruntime 1.32):
+
+        columns   biased, k 16 to 1024   without, k 256, 1024   without, k 16, 64
+        4, 8      0.36 to 0.98           0.35 to 0.99           0.50 to 1.15
+        16, 32    0.81 to 1.01           0.82 to 1.07           0.99 to 1.35
+        48, 96    0.90 to 1.10           0.94 to 1.34           0.99 to 1.30
+    """
+    if not all(isinstance(n, int) for n in columns):
+        return False
+    widest = max(n for n in columns if isinstance(n, int))
+    return widest <= 32 if biased else widest <= 8 and isinstance(k, int) and k >= 256
+
+
 def reason_not_to_merge(
-    merge: str, provider: str, branches: int, m: int | None, k: Dim
+    merge: str, provider: str, branches: int, m: int | None, k: Dim, *, narrow: bool = False
 ) -> str | None:
     """Why a group of products had better stay apart, None when merging is right.
 
     The rule for `auto` comes from measurements on onnxruntime: on CPU the Split copies each result,
-    which only single rows pay back (12 or more branches, or at least 512 columns); on CUDA one
-    launch in place of many pays.
+    which `narrow` ones pay back (`is_narrow`), and single rows (12 or more branches, or at least
+    512 columns); on CUDA one launch in place of many pays.
     """
     if merge == "never":
         return "merging is switched off"
-    if merge == "always" or provider == "cuda":
+    if merge == "always" or provider == "cuda" or narrow:
         return None
     if m is None:
         return "the number of rows is unknown, and on CPU merging pays for a single row only"
