@@ -19,7 +19,7 @@ PRESETS = (
     "clean", "default", "inference", "canonical", "training-safe",
 )  # fmt: skip
 PASSES = (
-    "adjust-matmul-order", "backward-fold-scale-axis", "combine-parallel-conv",
+    "accumulate-gemms", "adjust-matmul-order", "backward-fold-scale-axis", "combine-parallel-conv",
     "combine-parallel-dense", "combine-parallel-gemm", "combine-parallel-matmul",
     "combine-parallel-matmul-right", "convert-layout", "convert-opset", "divide-by-root",
     "expand-matmul-of-sum", "fake-quantization-to-integer", "flatten-products", "float16",

@@ -63,7 +63,7 @@ HOMES: dict[str, dict[str, str]] = {
         "ir/type_inference/symbols": "ir/type_inference/test_at_load",
     },
     "laws whose pass is nothing but them": {
-        "laws/batch_normalization": "passes/test_simplify_inference",
+        "laws/batch_normalization": "passes/test_simplify_inference", "laws/bias": "passes/test_fold_bias",
         "laws/opsets/adapters": "laws/opsets/test_convert", "laws/opsets/changes": "laws/opsets/test_convert",
         "laws/opsets/lowering": "laws/opsets/test_convert",
         "laws/composites/attention_masks": "laws/composites/test_attention",

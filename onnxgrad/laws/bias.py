@@ -8,6 +8,7 @@ import numpy as np
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.constant import constant
+from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.scales.reading import channel_vector
 from onnxgrad.laws.scales.scale import again
@@ -44,11 +45,18 @@ def bias_of_product(x: Var, d: Var, root: Binding) -> Any:
     if root.op == "Sub":
         row = np.negative(row)  # exact, so c - d = c + (-d)
     # added here and not left to fold-constant: one vector, and the binding count shrinks at once
-    old = None if bias is None else bias.const
-    with np.errstate(over="ignore"):
-        total = row if old is None else np.add(old, row)
-    if np.isfinite(row).all() and not np.isfinite(total).all():
+    total = finite_sum(row, None if bias is None else bias.const)
+    if total is None:
         return decline("the sum of the addends is not finite")
     merged = constant(total, name="bias")
     beta: dict[str, Any] = {"beta": 1.0} if b.op == "Gemm" else {}
     return again(b, [*b.inputs[:2], merged], beta)
+
+
+def finite_sum(row: Array, other: Array | None) -> Array | None:
+    """The sum, None where it is too large for the dtype."""
+    if other is None:
+        return row
+    with np.errstate(over="ignore"):
+        total: Array = np.add(row, other)
+    return None if np.isfinite(row).all() and not np.isfinite(total).all() else total

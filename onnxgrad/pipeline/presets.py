@@ -111,6 +111,9 @@ _FLATTENED = (
         "leaves two Reshapes at each",
     ),
     Step("merge-equal", "branches of one input share the Reshape of it"),
+    Step(
+        "accumulate-gemms", "last too: a Gemm that adds another is no branch of a family any more"
+    ),
 )
 _PRODUCTS = (
     Step(
