@@ -28,7 +28,7 @@ PASSES = (
     "legalize", "lower-composites", "lower-training", "merge-consecutive", "merge-equal",
     "open-if", "outline", "raise-composites", "raise-for-onnxruntime", "remove-noops",
     "remove-unused", "remove-unused-functions", "reorder-gather-matmul", "simplify-arithmetic",
-    "simplify-inference", "simplify-transpose", "transpose-after-concat",
+    "simplify-inference", "simplify-transpose", "sink-constants", "transpose-after-concat",
 )  # fmt: skip
 LOSSES = (
     "bce_with_logits", "cosine", "cosine_embedding", "cross_entropy", "ctc", "huber", "kl_div",

