@@ -160,6 +160,26 @@ def _row(g: Block, n: int, dtype: int) -> Value:
 
 
 @step(2)
+def cell(g: Block) -> None:
+    """What an input and a state come to, added, as a recurrent cell does it."""
+    v = g.floating(rank=2)
+    if v is None:
+        return
+    rows, terms = v.dims[0], []
+    n = g.rng.choice([1, 2, 3])
+    for _ in range(2):
+        x = g.pick(lambda u: u.dtype == g.names.dtype and len(u.dims) == 2 and u.dims[0] == rows)
+        if x is None or not isinstance(x.dims[1], int):
+            return
+        c = g.rng.choice([[], [(n,)], [(1, n)], [()]])
+        biases = [g.names.weight(dims, v.dtype) for dims in c]
+        beta = g.rng.choice([1.0, 1.0, 0.5])
+        w = g.names.weight((x.dims[1], n), v.dtype)
+        terms.append(g.add("Gemm", [x, w, *biases], replace(x, dims=(rows, n)), beta=beta))
+    g.bounded(g.add("Add", terms, terms[0]))
+
+
+@step(2)
 def convolution(g: Block) -> None:
     v = g.floating()
     if v is None or len(v.dims) != 4 or not all(isinstance(d, int) for d in v.dims[1:]):
