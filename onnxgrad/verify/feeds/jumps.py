@@ -11,7 +11,7 @@ import math
 
 from onnx import ModelProto
 
-from onnxgrad.ir.nodes import every_node
+from onnxgrad.ir.nodes import every_graph, every_node
 
 _JUMPS = {
     "And", "ArgMax", "ArgMin", "Binarizer", "Ceil", "Clip", "Compress", "Equal", "Floor", "Greater",
@@ -32,7 +32,9 @@ def jumps(model: ModelProto) -> bool:
         *every_node(model.graph.node),
         *(node for f in model.functions for node in every_node(f.node)),
     ]
-    weights = sum(math.prod(tensor.dims) for tensor in model.graph.initializer)
+    weights = sum(
+        math.prod(tensor.dims) for graph in every_graph(model.graph) for tensor in graph.initializer
+    )
     return (
         len(nodes) <= _NODES
         and weights <= _WEIGHTS

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
 from onnxgrad.verify import feeds_for, verify
 from onnxgrad.verify.feeds.edge_cases import Edges, variants
+from onnxgrad.verify.feeds.jumps import jumps
 from tests.helpers import parse
 
 PAIRS = {
@@ -133,6 +135,19 @@ def test_a_small_model_that_jumps_is_run_on_more() -> None:
     plain = "g (float[8] x) => (float[8] y) { y = Tanh(x) }"
     assert len(verify(parse(plain), parse(plain)).cases) == 2
     assert len(verify(parse(text % "Less"), parse(text % "Less"), seeds=[3]).cases) == 2
+
+
+@pytest.mark.parametrize("place", ["graph", "branch"])
+def test_weights_count_wherever_they_lie(place: str) -> None:
+    """What costs time stands in a branch as well as in the main graph."""
+    model = parse("""g (bool p, float[8] x) => (float[8] y) {
+        y = If(p) <then_branch = t () => (float[8] a) { z = ReduceSum(w) a = Mul(x, z) },
+                   else_branch = e () => (float[8] b) { b = Neg(x) }> }""")
+    at = model.graph if place == "graph" else model.graph.node[0].attribute[0].g
+    at.initializer.append(numpy_helper.from_array(np.ones((1 << 17) + 1, np.float32), "w"))
+    assert not jumps(model)
+    at.initializer[0].CopyFrom(numpy_helper.from_array(np.ones(8, np.float32), "w"))
+    assert jumps(model)
 
 
 @pytest.mark.parametrize("length", [2, 3, 5])
