@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 from onnx import GraphProto, NodeProto
@@ -31,3 +32,8 @@ def every_graph(graph: GraphProto) -> Iterator[GraphProto]:
     for node in graph.node:
         for inner in graphs_of(node):
             yield from every_graph(inner)
+
+
+def weight_elements(graph: GraphProto) -> int:
+    """How many elements the initializers of the graph and of nested ones have."""
+    return sum(math.prod(t.dims) for inner in every_graph(graph) for t in inner.initializer)

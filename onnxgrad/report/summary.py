@@ -236,7 +236,7 @@ def inspect(model: ModelLike, *, dims: Mapping[str, int] | None = None) -> Summa
         producer=f"{proto.producer_name} {proto.producer_version}".strip(),
         inputs=[_value(v, default=v.initializer is not None) for v in program.main.inputs],
         outputs=[_value(v) for v in program.main.outputs],
-        initializers=len(program.main.initializers),
+        initializers=sum(len(block.initializers) for block in program.blocks()),
         functions=list(program.functions),
         nested=sum(len(b.blocks) for block in program.blocks() for b in block.bindings),
         metadata={entry.key: entry.value for entry in proto.metadata_props},

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 
 from onnx import TensorProto
 
 from onnxgrad.errors import OnnxgradError, Unsupported
+from onnxgrad.ir.nodes import weight_elements
 from onnxgrad.limits import LimitReached, current, size_text
 from onnxgrad.verify.account import Found, Trial
 from onnxgrad.verify.compare import Difference, compare, noise
@@ -79,7 +79,7 @@ class Oracle:
         if which not in self._made:
             subject = self.subjects[which]
             # both models at once, each as the file has it (up to 8 bytes an element) and in float64
-            needed = 4 * 8 * sum(math.prod(t.dims) for t in subject.proto.graph.initializer)
+            needed = 4 * 8 * weight_elements(subject.proto.graph)
             memory = current().memory
             if needed > memory:
                 raise Unsupported(

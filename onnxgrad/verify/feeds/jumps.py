@@ -7,11 +7,9 @@ side of each. Where such a model is small, a proof can afford more of them.
 
 from __future__ import annotations
 
-import math
-
 from onnx import ModelProto
 
-from onnxgrad.ir.nodes import every_graph, every_node
+from onnxgrad.ir.nodes import every_node, weight_elements
 
 _JUMPS = {
     "And", "ArgMax", "ArgMin", "Binarizer", "Ceil", "Clip", "Compress", "Equal", "Floor", "Greater",
@@ -32,11 +30,8 @@ def jumps(model: ModelProto) -> bool:
         *every_node(model.graph.node),
         *(node for f in model.functions for node in every_node(f.node)),
     ]
-    weights = sum(
-        math.prod(tensor.dims) for graph in every_graph(model.graph) for tensor in graph.initializer
-    )
     return (
         len(nodes) <= _NODES
-        and weights <= _WEIGHTS
+        and weight_elements(model.graph) <= _WEIGHTS
         and any(node.op_type in _JUMPS for node in nodes)
     )
