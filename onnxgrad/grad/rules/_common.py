@@ -31,7 +31,7 @@ def widened(v: Var) -> Var:
 
 
 def narrowed(v: Var, like: Var) -> Var:
-    """What was computed of `widened` values in the dtype of `like`."""
+    """What was computed in float32 in the dtype of `like`."""
     return v if v.dtype == like.dtype else op.Cast(v, to=like.dtype)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
+from onnxgrad.grad.rules._common import narrowed
 from onnxgrad.ir.like import fill
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import TensorType
@@ -28,14 +29,14 @@ def scatter_elements(data: Var, indices: Var, updates: Var, *, axis: int, reduct
     if data.dtype not in _HALF or reduction == "none":
         return op.ScatterElements(data, indices, updates, axis=axis, reduction=reduction)
     wide = op.ScatterElements(_wide(data), indices, _wide(updates), axis=axis, reduction=reduction)
-    return _narrow(wide, data)
+    return narrowed(wide, data)
 
 
 def scatter_nd(data: Var, indices: Var, updates: Var, *, reduction: str) -> Var:
     """ScatterND; the result has the dtype of `data`."""
     if data.dtype not in _HALF or reduction == "none":
         return op.ScatterND(data, indices, updates, reduction=reduction)
-    return _narrow(op.ScatterND(_wide(data), indices, _wide(updates), reduction=reduction), data)
+    return narrowed(op.ScatterND(_wide(data), indices, _wide(updates), reduction=reduction), data)
 
 
 def _wide(v: Var) -> Var:
@@ -67,7 +68,3 @@ def _is_fill(v: Var) -> bool:
     if made is not None and made.is_op("Cast") and made.inputs[0] is not None:
         made = made.inputs[0].definition
     return made is not None and made.is_op("ConstantOfShape")
-
-
-def _narrow(v: Var, like: Var) -> Var:
-    return op.Cast(v, to=like.dtype)

@@ -42,8 +42,8 @@ def _pad_value(
     if mode != "constant":
         return None
     inside = pad(fill(shape_of(x), 1.0, TensorProto.FLOAT), binding.inputs[1], _axes(binding))
-    sum_ = op.ReduceSum(where(op.Equal(inside, 0.0), widened(g), 0.0), keepdims=0)
-    total = narrowed(sum_, value)
+    outside = where(op.Equal(inside, 0.0), widened(g), 0.0)
+    total = narrowed(op.ReduceSum(outside, keepdims=0), value)
     return total if value.rank == 0 else reshape_like(total, value)
 
 
