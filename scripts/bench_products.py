@@ -70,7 +70,7 @@ def merged(branches: int, k: int, n: int, biased: bool, seconds: float) -> list[
     """relu(x @ w1 + c1), relu(x @ w2 + c2), ... merged over separate, for each number of rows."""
     ws, cs = [normal(k, n) for _ in range(branches)], [normal(n) for _ in range(branches)]
     parts = range(branches)
-    outputs = ", ".join(f"float[M,{n}] y{i}" for i in parts)
+    outputs = ", ".join(f"float[1,M,{n}] y{i}" for i in parts)
     inputs, own = f"float[1,M,{k}] x", {f"w{i}": w for i, w in enumerate(ws)}
     rest = " ".join(f"y{i} = Relu(a{i})" for i in parts)
     if biased:
@@ -82,7 +82,6 @@ def merged(branches: int, k: int, n: int, biased: bool, seconds: float) -> list[
         whole = "a = MatMul(x, w)"
     all_ = {"w": np.concatenate(ws, 1), "s": np.array([n] * branches)}
     all_ |= {"c": np.concatenate(cs)} if biased else {}
-    outputs = outputs.replace("[M,", "[1,M,")
     split = f"{', '.join(f'a{i}' for i in parts)} = Split <axis = -1> (a, s)"
     before = session(f"{body} {rest}", outputs, inputs, own)
     after = session(f"{whole} {split} {rest}", outputs, inputs, all_)

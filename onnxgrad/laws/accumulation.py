@@ -4,40 +4,37 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnx import TensorProto
-
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.types import same_shape
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.bias import finite_sum
+from onnxgrad.laws.flattening import GEMM_DTYPES
 from onnxgrad.laws.scales.scale import again
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import count, rewrite
 
-x, y = capture("x y")
+p, q = capture("p q")
 _ONCE = {"beta": 1.0}
 
-# those that onnxruntime has kernels of Gemm for
-_DTYPES = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE})
-
 _first, _second = (
-    v.where(lambda v: v.definition is not None and v.definition.is_op("Gemm")) for v in (x, y)
+    v.where(lambda v: v.definition is not None and v.definition.is_op("Gemm")) for v in (p, q)
 )
 
 
 @rewrite(P.Add(_first, _second), shrinks=count("Add"))
-def sum_of_gemms(x: Var, y: Var, root: Binding) -> Any:
-    """Gemm(a, v, c) + Gemm(b, w, d) = Gemm(a, v, Gemm(b, w, c + d)), as a cell adds what its input
-    and its state come to
+def sum_of_gemms(p: Var, q: Var, root: Binding) -> Any:
+    """Gemm(a, v, c) + Gemm(b, w, d) = Gemm(a, v, Gemm(b, w, c + d))
+
+    As a recurrent cell adds what its input and its state come to.
     """
-    outer, inner = x.definition, y.definition
-    if outer is None or inner is None or root.out.dtype not in _DTYPES:
+    outer, inner = p.definition, q.definition
+    if outer is None or inner is None or root.out.dtype not in GEMM_DTYPES:
         return None
-    if any(v.sole_user() is not root or v.block is not root.block for v in (x, y)):
+    if any(v.sole_user() is not root or v.block is not root.block for v in (p, q)):
         return decline("a product is read elsewhere as well, or is an output")
-    if not same_shape(x.shape, y.shape):
+    if not same_shape(p.shape, q.shape):
         return decline("the products are not known to have one shape")
     c, d = outer.operand(2), inner.operand(2)
     if any(g.operand(2) is not None and g.attr("beta", 1.0) != 1.0 for g in (outer, inner)):

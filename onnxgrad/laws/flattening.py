@@ -25,7 +25,7 @@ _BINARY = frozenset({"Add", "Sub", "Mul", "Div", "Pow"})
 _MOST = 16
 
 # those that onnxruntime has kernels of Gemm for
-_DTYPES = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE})
+GEMM_DTYPES = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE})
 
 
 @rewrite(P.Add(P.MatMul(x, w).only, c), shrinks=count("MatMul", "Add"))
@@ -33,7 +33,7 @@ def gemm_of_rows(x: Var, w: Var, c: Var, root: Binding) -> Any:
     """x @ w + c = reshape(Gemm(reshape(x, (-1, K)), w, c), (..., N)), x in a batch, w and c
     constant
     """
-    if root.out.dtype not in _DTYPES or not (w.is_constant and c.is_constant):
+    if root.out.dtype not in GEMM_DTYPES or not (w.is_constant and c.is_constant):
         return decline("a weight or bias that is computed is not Gemm's")
     if w.shape is None or len(w.shape) != 2 or c.shape != w.shape[1:]:
         return decline("the weight is no matrix (K, N), or the addend no row (N,)")

@@ -103,7 +103,7 @@ _INFERENCE_THAT_PAYS = (
     ),
     *_FOLDED,
 )
-_FLATTENED = (
+_LAST = (
     Step("divide-by-root", "one kernel of onnxruntime's for the five of an RMS normalisation"),
     Step(
         "flatten-products",
@@ -147,7 +147,7 @@ DESCRIBED: dict[str, Preset] = {
             _LOWERED,
             *_INFERENCE_THAT_PAYS,
             *_PRODUCTS[:-1],
-            *_FLATTENED,
+            *_LAST,
             _PRODUCTS[-1],
         ),
     ),
