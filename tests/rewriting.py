@@ -37,6 +37,18 @@ TOLERANCE = {np.dtype(np.float16): 4e-3, np.dtype(np.float32): 2e-6, np.dtype(np
 SPECIAL = [np.nan, -0.0, 0.0, np.inf, -np.inf, 1e-7, -1e-7, 1.5, -1.5, 7.0, -7.0, 6.0, 1.0, 60000.0]
 NUMPY = {"float": np.float32, "double": np.float64, "float16": np.float16}
 
+# one chain in a branch, and again in a function, whose values have no types
+ABS_OF_NEG_TWICE = """
+<ir_version: 10, opset_import: ["" : 20, "my" : 1]>
+g (float[3] x, bool c) => (float[3] y) {
+  b = If (c) <then_branch = t () => (float[3] a) { n = Neg(x) a = Abs(n) },
+              else_branch = e () => (float[3] d) { d = my.F(x) }>
+  y = Relu(b)
+}
+<domain: "my", opset_import: ["" : 20]>
+F (x) => (y) { n = Neg(x) y = Abs(n) }
+"""
+
 
 @dataclass(frozen=True)
 class Done:

@@ -13,7 +13,7 @@ import pytest
 import onnxgrad
 from onnxgrad.cli.app import main
 from tests.helpers import MODELS_DIR, parse, unindented
-from tests.rewriting import apply, assert_same_results, model_of, weights
+from tests.rewriting import ABS_OF_NEG_TWICE, apply, assert_same_results, model_of, weights
 
 pytest.importorskip("onnxscript")
 from onnxscript.rewriter import RewriteRule, RewriteRuleSet
@@ -163,15 +163,7 @@ def test_several_outputs_are_replaced_together() -> None:
 
 def test_in_a_branch_and_in_a_function() -> None:
     done = apply(
-        """
-        <ir_version: 10, opset_import: ["" : 20, "my" : 1]>
-        g (float[3] x, bool c) => (float[3] y) {
-          b = If (c) <then_branch = t () => (float[3] a) { n = Neg(x) a = Abs(n) },
-                      else_branch = e () => (float[3] d) { d = my.F(x) }>
-          y = Relu(b)
-        }
-        <domain: "my", opset_import: ["" : 20]>
-        F (x) => (y) { n = Neg(x) y = Abs(n) }""",
+        ABS_OF_NEG_TWICE,
         ABS_OF_NEG,
     )
     assert done.fired("own") == 2 and done.count("Neg") == 0 and done.count("Abs") == 2

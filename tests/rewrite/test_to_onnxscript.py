@@ -13,7 +13,7 @@ from onnxgrad import P, capture, decline, op
 from onnxgrad.ir.var import Var
 from onnxgrad.verify import run
 from tests.helpers import MODELS_DIR, parse
-from tests.rewriting import model_of, weights
+from tests.rewriting import ABS_OF_NEG_TWICE, model_of, weights
 
 pytest.importorskip("onnxscript")
 import onnx_ir
@@ -105,15 +105,7 @@ def test_an_overridable_initializer_is_no_constant() -> None:
 
 def test_in_a_branch_and_in_a_function_without_types() -> None:
     found = rewritten(
-        parse("""
-        <ir_version: 10, opset_import: ["" : 20, "my" : 1]>
-        g (float[3] x, bool c) => (float[3] y) {
-          b = If (c) <then_branch = t () => (float[3] a) { n = Neg(x) a = Abs(n) },
-                      else_branch = e () => (float[3] d) { d = my.F(x) }>
-          y = Relu(b)
-        }
-        <domain: "my", opset_import: ["" : 20]>
-        F (x) => (y) { n = Neg(x) y = Abs(n) }"""),
+        parse(ABS_OF_NEG_TWICE),
         abs_of_neg,
     )
     then = next(a.g for a in found.graph.node[0].attribute if a.name == "then_branch")
