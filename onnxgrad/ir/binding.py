@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from onnx import NodeProto, helper
@@ -149,7 +149,12 @@ class Binding:
     @property
     def is_read(self) -> bool:
         """Something reads a result, or a block returns one."""
-        return any(out is not None and (out.users or out.returned) for out in self.outputs)
+        for out in self.outputs:  # no `any`: every sweep asks this of every binding
+            if out is None:
+                continue
+            if out.users or out.returned:
+                return True
+        return False
 
     @property
     def is_live(self) -> bool:
@@ -188,13 +193,12 @@ class Binding:
         """Output `index`, None when omitted."""
         return self.outputs[index] if index < len(self.outputs) else None
 
-    def reads(self) -> Iterator[Var]:
+    def reads(self) -> list[Var]:
         """Every value it depends on, captures of its nested blocks included."""
-        for v in self.inputs:
-            if v is not None:
-                yield v
+        found = [v for v in self.inputs if v is not None]
         for nested in self.blocks.values():
-            yield from nested.captures()
+            found.extend(nested.captures())
+        return found
 
     def is_op(self, op: str, domain: str = "") -> bool:
         """Whether this binding calls `op` of `domain`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias, TypeGuard
+from typing import NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -79,8 +79,7 @@ def _tensor_text(dtype: int, shape: Shape | None) -> str:
     return f"{dtype_name(dtype)}[{','.join(sizes)}]"
 
 
-@dataclass(frozen=True, slots=True)
-class TensorType:
+class TensorType(NamedTuple):
     """A dense tensor: ONNX element type (TensorProto.DataType) and shape."""
 
     dtype: int

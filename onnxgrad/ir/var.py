@@ -135,6 +135,11 @@ class Var:
             return False
         return self.is_constant and (self.dtype in (TensorProto.INT64, TensorProto.INT32))
 
+    @property
+    def is_shared(self) -> bool:
+        """Several bindings read it."""
+        return len(self.users) > 1
+
     def sole_user(self) -> Binding | None:
         """The binding that reads this value, when exactly one operand slot reads it and no block
         returns it.
