@@ -32,7 +32,13 @@ _PERMUTED = 5
 
 def may_match(pattern: Pattern, binding: Binding) -> bool:
     """False where a look at the operators tells that `match_binding` finds nothing."""
-    return type(pattern) is not Call or not pattern.computed or _operators_fit(pattern, binding)
+    if type(pattern) is Call:
+        return binding.op in pattern.ops and (
+            not pattern.computed or _operators_fit(pattern, binding)
+        )
+    if type(pattern) is Either:
+        return any(may_match(choice, binding) for choice in pattern.choices)
+    return True
 
 
 def match_binding(

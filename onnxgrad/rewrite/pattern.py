@@ -69,6 +69,11 @@ class Capture(Pattern):
         """Only a value that the file fixes."""
         return self.where(lambda v: v.is_constant)
 
+    @property
+    def shared(self) -> Capture:
+        """Only a value that several bindings read."""
+        return self.where(lambda v: v.is_shared)
+
 
 @dataclass(frozen=True, eq=False)
 class Literal(Pattern):

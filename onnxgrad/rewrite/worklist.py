@@ -30,7 +30,7 @@ _FUEL_PER_BINDING = 20
 _FUEL_FLOOR = 1000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Measure:
     """A well-founded measure that each firing of a rule shrinks: a natural number computed from
     the block.
@@ -49,16 +49,18 @@ def count(*ops: str) -> Measure:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rule:
     """A law: where it applies (`pattern`), what to build, and why it ends (`shrinks`, or None
-    for one-shot).
+    for one-shot). `needs`: an operator and the opset that brings it, below which the law is matched
+    only to explain that.
     """
 
     name: str
     pattern: Pattern
     build: Callable[..., Any]
     shrinks: Measure | None
+    needs: tuple[str, int] | None = None
 
     @property
     def law(self) -> str:
@@ -67,7 +69,7 @@ class Rule:
 
 
 def rewrite(
-    pattern: Pattern, *, shrinks: Measure | None = None
+    pattern: Pattern, *, shrinks: Measure | None = None, needs: tuple[str, int] | None = None
 ) -> Callable[[Callable[..., Any]], Rule]:
     """Make a rule of a function that receives the captures by name, and `root`, the matched
     binding, if it asks.
@@ -76,7 +78,8 @@ def rewrite(
     replacing all outputs of its binding, or a mapping of values to replacements. It leaves the
     match alone by returning None, that value itself, an empty mapping, or `decline("why")`.
     Anything else is an InputError that names the function. Without `shrinks` the rule is one-shot:
-    it never fires on what it emitted itself.
+    it never fires on what it emitted itself. `needs`, as in ("Gelu", 20), saves the search where
+    the opset is older and the function would decline.
 
     >>> from onnxgrad import P, capture, op, rewrite
     >>> x = capture("x")
@@ -94,7 +97,7 @@ def rewrite(
         raise InputError(
             f"a rule's pattern is written with P, as in P.Relu(x), not as {type(pattern).__name__}"
         )
-    return lambda build: Rule(build.__name__, pattern, build, shrinks)
+    return lambda build: Rule(build.__name__, pattern, build, shrinks, needs)
 
 
 def apply_rules(
@@ -162,6 +165,8 @@ def fire(rule: Rule, binding: Binding, trace: Trace) -> Touched | None:
     """Try one rule at one binding, in every way that it matches, until one fires."""
     counts = trace.of(rule.name)
     counts.tried += 1
+    if rule.needs is not None and binding.version < rule.needs[1] and not trace.explain:
+        return None
     if not may_match(rule.pattern, binding):
         return None
     started = time.perf_counter()

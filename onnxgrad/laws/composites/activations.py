@@ -18,6 +18,8 @@ from onnxgrad.rewrite.worklist import count, rewrite
 x, y, low, high, axes = capture("x y low high axes")
 
 _FLOAT = frozenset({TensorProto.FLOAT})
+_GELU, _SOFTMAX = ("Gelu", 20), ("Softmax", 13)
+_HARD_SIGMOID, _HARD_SWISH = ("HardSigmoid", 6), ("HardSwish", 14)
 
 
 def _of_three(a: Pattern, b: Pattern, c: Pattern) -> Either:
@@ -35,10 +37,10 @@ _ERF = P.Erf(
 _PHI = P.Add(_ERF, near(1.0, "one")).only
 
 
-@rewrite(_of_three(x, _HALF, _PHI), shrinks=count())
+@rewrite(_of_three(x, _HALF, _PHI), shrinks=count(), needs=_GELU)
 def gelu(x: Var, root: Binding) -> Any:
     """x (1 + erf(x / sqrt 2)) / 2 = Gelu(x)"""
-    require(root, "Gelu", 20, x, _FLOAT)
+    require(root, _GELU, x, _FLOAT)
     return op.Gelu(x) if unchanged(x, root.out) else None
 
 
@@ -52,10 +54,10 @@ _FACTORED = P.Mul(
 _TANH = P.Tanh(P.Mul(_BENT | _FACTORED, near(math.sqrt(2 / math.pi), "slope")).only).only
 
 
-@rewrite(_of_three(x, _HALF, P.Add(_TANH, near(1.0, "one")).only), shrinks=count())
+@rewrite(_of_three(x, _HALF, P.Add(_TANH, near(1.0, "one")).only), shrinks=count(), needs=_GELU)
 def gelu_by_tanh(x: Var, root: Binding) -> Any:
     """x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 = Gelu(x, approximate=tanh)"""
-    require(root, "Gelu", 20, x, _FLOAT)
+    require(root, _GELU, x, _FLOAT)
     return op.Gelu(x, approximate="tanh") if unchanged(x, root.out) else None
 
 
@@ -69,7 +71,7 @@ def _from_0_to_6(low: Var, high: Var) -> bool:
 @rewrite(P.Div(_CLIPPED, near(6.0, "six")) | P.Mul(_CLIPPED, near(1 / 6, "sixth")), shrinks=count())
 def hard_sigmoid(x: Var, low: Var, high: Var, root: Binding) -> Any:
     """Clip(x + 3, 0, 6) / 6 = HardSigmoid(x, alpha=1/6, beta=1/2)"""
-    require(root, "HardSigmoid", 6, x, _FLOAT)
+    require(root, _HARD_SIGMOID, x, _FLOAT)
     if not _from_0_to_6(low, high) or not unchanged(x, root.out):
         return None
     return op.HardSigmoid(x, alpha=1 / 6, beta=0.5)
@@ -97,7 +99,7 @@ def hard_swish(
         return None
     if low is not None and high is not None and not _from_0_to_6(low, high):
         return None
-    require(root, "HardSwish", 14, x, _FLOAT)
+    require(root, _HARD_SWISH, x, _FLOAT)
     return op.HardSwish(x) if unchanged(x, root.out) else None
 
 
@@ -107,7 +109,7 @@ _EXP = P.Exp(P.Sub(x, P.ReduceMax(x, axes.maybe).only.named("largest")).only.nam
 @rewrite(P.Div(y & _EXP, P.ReduceSum(y, capture("over").maybe).only.named("sum")), shrinks=count())
 def softmax(x: Var, y: Var, largest: Binding, sum: Binding, root: Binding) -> Any:
     """exp(x - max x) / sum exp(x - max x) = Softmax(x)"""
-    require(root, "Softmax", 13, x, _FLOAT)
+    require(root, _SOFTMAX, x, _FLOAT)
     if y.use_count > 2:
         return decline("its exponential has other readers and would stay")
     axis = last_axes(sum, x.rank)

@@ -31,10 +31,11 @@ s, p, v, q, k, mask, axis, shape = capture("s p v q k mask axis shape")
 
 # of halves the operator rounds elsewhere than the chain: two units in the last place were seen
 _DTYPES = frozenset({TensorProto.FLOAT})
+_OPERATOR = ("Attention", 23)
 WEIGHTS = P.Softmax(s, axis=axis)
 
 
-@rewrite(P.MatMul(WEIGHTS.only.named("softmax"), v), shrinks=count("Softmax"))
+@rewrite(P.MatMul(WEIGHTS.only.named("softmax"), v), shrinks=count("Softmax"), needs=_OPERATOR)
 def attention(s: Var, v: Var, softmax: Binding, root: Binding) -> Any:
     """softmax(scale q k^T + mask) v = Attention(q, k, v, mask)"""
     return _attention(s, v, softmax, root, repaired=False)
@@ -43,7 +44,7 @@ def attention(s: Var, v: Var, softmax: Binding, root: Binding) -> Any:
 REPAIRED = P.Where(P.IsNaN(p).only, 0.0, p & WEIGHTS.named("softmax")).only
 
 
-@rewrite(P.MatMul(REPAIRED, v), shrinks=count("Softmax"))
+@rewrite(P.MatMul(REPAIRED, v), shrinks=count("Softmax"), needs=_OPERATOR)
 def attention_without_nan(s: Var, p: Var, v: Var, softmax: Binding, root: Binding) -> Any:
     """p = softmax(scale q k^T + mask), (0 where p is NaN, else p) v = Attention(q, k, v, mask),
     whose rows without anything are 0
@@ -59,7 +60,7 @@ def _attention(s: Var, v: Var, softmax: Binding, root: Binding, *, repaired: boo
     scores = scores_of(s)
     if s.rank != 4 or v.rank != 4:
         return decline("its scores and values do not have the axes (batch, heads, rows, columns)")
-    require(root, "Attention", 23, v, _DTYPES)
+    require(root, _OPERATOR, v, _DTYPES)
     query, key, scale = query_and_key(scores)
     keys, values = heads_of(key), heads_of(v)
     if keys.times != values.times:

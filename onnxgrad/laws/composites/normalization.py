@@ -10,18 +10,19 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.composites.reading import last_axes, normalises, require, scalar
-from onnxgrad.rewrite.pattern import Call, Capture, Either, P, capture
+from onnxgrad.rewrite.pattern import Call, Either, P, Pattern, capture
 from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import count, rewrite
 
-x, w, b, d, eps, axes, to, wide = capture("x w b d eps axes to wide")
+x, w, b, d, eps, axes, over, to, wide = capture("x w b d eps axes over to wide")
 
 # the operators compute in float32, whatever they are given
 _FLOATS = frozenset({TensorProto.FLOAT})
 _HALF = frozenset({TensorProto.FLOAT16})
+_RMS, _LAYER = ("RMSNormalization", 23), ("LayerNormalization", 17)
 
 
-def _over_root(a: Capture, mean: str) -> Either:
+def _over_root(a: Pattern, mean: str) -> Either:
     """a / sqrt(mean(a a) + eps), in the ways of writing it; `mean` labels the reduction."""
     square = P.Pow(a, 2.0) | P.Mul(a, a)
     moment = P.Add(P.ReduceMean(square, axes.maybe).named(mean).only, eps).only
@@ -32,13 +33,13 @@ def _over_root(a: Capture, mean: str) -> Either:
     return either
 
 
-@rewrite(P.Mul(w, _over_root(x, "mean")), shrinks=count())
+@rewrite(P.Mul(w, _over_root(x, "mean")), shrinks=count(), needs=_RMS)
 def rms_normalization(x: Var, w: Var, eps: Var, mean: Binding, root: Binding) -> Any:
     """x / sqrt(mean(x x) + eps) w = RMSNormalization(x, w)"""
     return _rms(x, w, eps, mean, root)
 
 
-@rewrite(P.Mul(w, P.Cast(_over_root(wide, "mean"), to=to).only), shrinks=count())
+@rewrite(P.Mul(w, P.Cast(_over_root(wide, "mean"), to=to).only), shrinks=count(), needs=_RMS)
 def rms_normalization_in_float(wide: Var, w: Var, eps: Var, mean: Binding, root: Binding) -> Any:
     """Cast(u / sqrt(mean(u u) + eps)) w = RMSNormalization(x, w), where u is x in float32"""
     cast = wide.definition
@@ -50,23 +51,22 @@ def rms_normalization_in_float(wide: Var, w: Var, eps: Var, mean: Binding, root:
 
 def _rms(x: Var, w: Var, eps: Var, mean: Binding, root: Binding) -> Any:
     dtypes = _HALF if mean.out.dtype != x.dtype else _FLOATS
-    require(root, "RMSNormalization", 23, x, dtypes)
+    require(root, _RMS, x, dtypes)
     axis, epsilon = _measured(x, eps, mean)
     if not normalises(x, axis, w):
         return decline(f"its weight {w.name} is no vector over the normalised axes")
     return op.RMSNormalization(x, w, axis=axis - (x.rank or 0), epsilon=epsilon)
 
 
-@rewrite(P.Mul(w, _over_root(d, "mean")), shrinks=count())
-def layer_normalization(d: Var, w: Var, eps: Var, mean: Binding, root: Binding) -> Any:
+_CENTRED = d & P.Sub(x, P.ReduceMean(x, over.maybe).named("first"))
+
+
+@rewrite(P.Mul(w, _over_root(_CENTRED, "mean")), shrinks=count(), needs=_LAYER)
+def layer_normalization(
+    x: Var, w: Var, eps: Var, mean: Binding, first: Binding, root: Binding
+) -> Any:
     """d / sqrt(mean(d d) + eps) w = LayerNormalization(x, w), where d = x - mean(x)"""
-    centre = d.definition
-    if centre is None or not centre.is_op("Sub") or centre.inputs[1] is None:
-        return None
-    x, first = centre.inputs[0], centre.inputs[1].definition
-    if x is None or first is None or not first.is_op("ReduceMean") or first.inputs[0] is not x:
-        return None
-    require(root, "LayerNormalization", 17, x, _FLOATS)
+    require(root, _LAYER, x, _FLOATS)
     axis, epsilon = _measured(x, eps, mean)
     if last_axes(first, x.rank) != axis:
         return decline("its two means are over different axes")

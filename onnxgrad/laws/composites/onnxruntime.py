@@ -40,6 +40,7 @@ s, p, v, q, k, mask, shape = capture("s p v q k mask shape")
 
 DOMAIN = "com.microsoft"
 _FLOAT = frozenset({TensorProto.FLOAT})
+_MULTI_HEAD, _FAST = ("MultiHeadAttention", 1), ("FastGelu", 1)
 # measured: see above
 _ROWS, _MASKED_ROWS, _WIDTH = 384, 512, 32
 
@@ -54,7 +55,7 @@ def multi_head_attention(s: Var, v: Var, softmax: Binding, root: Binding) -> Any
     scores, joined = scores_of(s), root.inputs[0]
     if softmax.attr("axis") not in (-1, (s.rank or 0) - 1) or softmax.out.use_count > 2:
         return None
-    require(root, "MultiHeadAttention", 1, v, _FLOAT)
+    require(root, _MULTI_HEAD, v, _FLOAT)
     if joined is None or not is_split(root.out.shape, joined.shape):
         return decline("its results are not joined to rows")
     query, key, scale = query_and_key(scores)
@@ -85,7 +86,7 @@ def multi_head_attention_of_attention(
         return decline("with a mask Attention is as fast as MultiHeadAttention")
     if len(root.outputs) > 1 or root.attr("softcap") or "softmax_precision" in root.attrs:
         return decline("MultiHeadAttention has no softcap, no precision and no second result")
-    require(root, "MultiHeadAttention", 1, q, _FLOAT)
+    require(root, _MULTI_HEAD, q, _FLOAT)
     width = q.shape[2] if q.shape else None
     _require_width(width // heads if isinstance(width, int) else None)
     _require_rows(q, k, _ROWS, "MultiHeadAttention is faster than Attention")
@@ -98,7 +99,7 @@ def multi_head_attention_of_attention(
 @rewrite(gelu_by_tanh.pattern, shrinks=count())
 def fast_gelu(x: Var, root: Binding) -> Any:
     """x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 = FastGelu(x), below opset 20"""
-    require(root, "FastGelu", 1, x, _FLOAT)
+    require(root, _FAST, x, _FLOAT)
     if root.version >= 20 or not unchanged(x, root.out):
         return None
     import_opset(root.block, DOMAIN, 1)

@@ -20,10 +20,11 @@ from onnxgrad.rewrite.trace import decline
 _NEAR = 1e-6
 
 
-def require(root: Binding, op: str, opset: int, x: Var, dtypes: frozenset[int]) -> None:
-    """Raises Decline unless `op`, new at `opset`, may stand in the place of `root`, and onnxruntime
-    has it for the dtype of `x`, rounding as the chain does.
+def require(root: Binding, needed: tuple[str, int], x: Var, dtypes: frozenset[int]) -> None:
+    """Raises Decline unless the operator may stand in the place of `root`, and onnxruntime has it
+    for the dtype of `x`, rounding as the chain does.
     """
+    op, opset = needed
     if root.version < opset:
         raise decline(
             f"{op} needs opset {opset}, the model has {root.version}: raise it with "

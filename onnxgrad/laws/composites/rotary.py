@@ -21,6 +21,7 @@ from onnxgrad.rewrite.worklist import count, rewrite
 x, cos, sin, axis = capture("x cos sin axis")
 
 _DTYPES = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16})
+_ROTARY = ("RotaryEmbedding", 23)
 _TURNED = P.Concat(
     P.Neg(P.Slice(x, capture("s1"), capture("e1"), capture("a1"), capture("t1").maybe).only).only,
     P.Slice(x, capture("s0"), capture("e0"), capture("a0"), capture("t0").maybe).only,
@@ -28,12 +29,14 @@ _TURNED = P.Concat(
 ).named("turned")
 
 
-@rewrite(P.Add(P.Mul(x, cos).only, P.Mul(_TURNED.only, sin).only), shrinks=count("Neg"))
+@rewrite(
+    P.Add(P.Mul(x, cos).only, P.Mul(_TURNED.only, sin).only), shrinks=count("Neg"), needs=_ROTARY
+)
 def rotary_embedding(x: Var, cos: Var, sin: Var, turned: Binding, root: Binding) -> Any:
     """x cos + concat(-x2, x1) sin = RotaryEmbedding(x, cos1, sin1), where x1 and x2 are the halves
     of x, and cos and sin have two equal halves
     """
-    require(root, "RotaryEmbedding", 23, x, _DTYPES)
+    require(root, _ROTARY, x, _DTYPES)
     shape = x.shape
     if shape is None or len(shape) != 4 or not isinstance(shape[3], int) or shape[3] % 2:
         return decline(f"{x.name} does not have the axes (batch, heads, rows, width)")
