@@ -19,6 +19,7 @@ from onnxgrad.rewrite.trace import Decline, decline
 from onnxgrad.rewrite.worklist import count, rewrite
 
 x, w, c, t, y = capture("x w c t y")
+matrix = x.where(lambda v: v.rank == 2)
 
 _BINARY = frozenset({"Add", "Sub", "Mul", "Div", "Pow"})
 # bindings of an activation; the tanh form of Gelu has eight
@@ -55,14 +56,18 @@ def _target(shape: Shape) -> Any:
     return np.array([d if isinstance(d, int) else -1 for d in shape], np.int64)
 
 
-@rewrite(P.Reshape(y, t), shrinks=count("Reshape"))
+def _is_elementwise(b: Binding | None) -> bool:
+    return b is not None and b.domain == "" and not b.has_refs and b.op in ELEMENTWISE | _BINARY
+
+
+@rewrite(P.Reshape(y.where(lambda v: _is_elementwise(v.definition)), t), shrinks=count("Reshape"))
 def elementwise_of_rows(y: Var, t: Var, root: Binding) -> Any:
     """reshape(f(reshape(x, s)), t) = f(x), f element by element, where t is the shape of x, a
     matrix
 
     f may be made of several bindings (an activation as exporters write it) and read several such x.
     """
-    if t.ints is None or len(t.ints) != 2 or not _is_elementwise(y.definition):
+    if t.ints is None or len(t.ints) != 2:
         return None
     region, leaves = _region(y)
     inner = [*leaves, *(b.out for b in region)]
@@ -77,10 +82,6 @@ def elementwise_of_rows(y: Var, t: Var, root: Binding) -> Any:
     for b in reversed(region):
         found[b.out] = again(b, [v if v is None else found.get(v, v) for v in b.inputs])
     return found[y]
-
-
-def _is_elementwise(b: Binding | None) -> bool:
-    return b is not None and b.domain == "" and not b.has_refs and b.op in ELEMENTWISE | _BINARY
 
 
 def _region(y: Var) -> tuple[list[Binding], dict[Var, None]]:
@@ -126,7 +127,7 @@ def _fits(v: Var | None, found: Mapping[Var, Any], r: Var) -> bool:
     return v.shape in ((), (1,)) or (bool(r.shape) and v.shape == (r.shape or ())[-1:])
 
 
-@rewrite(P.Reshape(x, t), shrinks=count("Reshape"))
+@rewrite(P.Reshape(matrix, t), shrinks=count("Reshape"))
 def rows_of_rows(x: Var, t: Var, root: Binding) -> Any:
     """reshape(x, (-1, K)) = x, where x is a matrix of K columns"""
     return x if _is_rows(x, t) else None

@@ -170,6 +170,9 @@ def test_where_const_label_and_output() -> None:
     assert matches(P.Neg(x.where(lambda v: v.rank == 3)), main) == []
     constant = parse("g (float[2] a) => (float[2] o) <float[2] w = {1, 2}> { o = Add(a, w) }")
     assert [m["y"] for m in matches(P.Add(x, y.const), load(constant).main)] == ["w"]
+    assert matches(P.Exp(x.shared), block("s = Neg(a) o = Exp(s)")) == []
+    assert matches(P.Mul(x.shared, x), block("s = Neg(a) o = Mul(s, s)")) == [], "one reader"
+    assert len(matches(P.Exp(x.shared), block("o = Exp(a) t = Abs(a)"))) == 1
     found = next(
         match_binding(P.Neg(P.Split(x).output(1).named("cut")), main.outputs[0].definition)
     )

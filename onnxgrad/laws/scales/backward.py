@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,14 @@ from onnxgrad.ir.types import element_count
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.scales.carry import carries, carry
 from onnxgrad.laws.scales.products import PRODUCTS, product_times
-from onnxgrad.laws.scales.reading import read_scale
+from onnxgrad.laws.scales.reading import per_channel, read_scale
 from onnxgrad.laws.scales.scale import REACH, Scale, again
 from onnxgrad.rewrite.attempt import closes_cycle
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import Rule, rewrite
 
-x, s = capture("x s")
+x = capture("x")
 
 
 @dataclass
@@ -151,12 +152,13 @@ _SPREAD: dict[str, Callable[[_Ascent, Binding, Var, Scale], Var]] = {
 }
 
 
+@cache
 def scale_behind_product(scalars: bool, runtime: bool) -> Rule:
     """The law for a scale per channel, with `scalars` for one factor for all of them, with
     `runtime` for any value.
     """
 
-    @rewrite(P.any_of("Mul", "Div")(x, s))
+    @rewrite(P.any_of("Mul", "Div")(x, per_channel))
     def scale_of_product(x: Var, s: Var, root: Binding) -> Any:
         """(a @ w) * s = a @ (w * s), the scale along the columns (output channels) of w"""
         scale = read_scale(root, x, s, scalars, runtime)

@@ -5,6 +5,7 @@ ForwardFoldScaleAxis).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from onnxgrad.ir.binding import Binding
@@ -13,14 +14,14 @@ from onnxgrad.ir.var import Var
 from onnxgrad.laws.scales.backward import parts_of
 from onnxgrad.laws.scales.carry import carries, carry
 from onnxgrad.laws.scales.products import PRODUCTS, product_of_scaled
-from onnxgrad.laws.scales.reading import read_scale
+from onnxgrad.laws.scales.reading import per_channel, read_scale
 from onnxgrad.laws.scales.scale import REACH, Scale, again
 from onnxgrad.rewrite.attempt import closes_cycle
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import Rule, rewrite
 
-x, s = capture("x s")
+x = capture("x")
 
 
 @dataclass
@@ -106,12 +107,13 @@ class _Descent:
         self.push(user.out, again(user, inputs), scale.among(index, known))
 
 
+@cache
 def scale_in_front_of_product(scalars: bool, runtime: bool) -> Rule:
     """The law for a scale per channel, with `scalars` for one factor for all of them, with
     `runtime` for any value.
     """
 
-    @rewrite(P.any_of("Mul", "Div")(x, s))
+    @rewrite(P.any_of("Mul", "Div")(x, per_channel))
     def product_of_scale(x: Var, s: Var, root: Binding) -> Any:
         """(a * s) @ w = a @ (s * w), the scale along the rows (input channels) of w"""
         scale = read_scale(root, x, s, scalars, runtime)

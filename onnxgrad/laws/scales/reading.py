@@ -11,7 +11,17 @@ from onnxgrad.ir.types import FLOAT_DTYPES, Array, same_dim
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.scales.run_time import RunTimeScale
 from onnxgrad.laws.scales.scale import Scale, fixed
+from onnxgrad.rewrite.pattern import capture
 from onnxgrad.rewrite.trace import decline
+
+
+def _has_one_axis(v: Var) -> bool:
+    """At most one axis of more than one element, as far as that is known."""
+    return v.shape is None or len(v.shape) - v.shape.count(1) <= 1
+
+
+# what may be a scale, at a glance
+per_channel = capture("s").where(_has_one_axis)
 
 
 def channel_vector(c: Var, y: Var) -> tuple[Array, int | None] | None:
