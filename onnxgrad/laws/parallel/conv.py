@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from typing import Any
 
@@ -185,12 +186,13 @@ def _gathered(y: Var, sizes: Sequence[int], groups: int) -> tuple[Var, ...]:
     return tuple(parts)
 
 
+@cache
 def convs_of_one_input(merge: str) -> Family:
     """Conv(x, w1, c1), Conv(x, w2, c2), ... = split(Conv(x, concat(w1, w2, ...), concat(c1, c2,
     ...)))
     """
 
-    @combine(P.Conv(x, w, c.maybe), by=_shares_input)
+    @combine(P.Conv(x.shared, w, c.maybe), by=_shares_input)
     def combine_parallel_conv(
         x: list[Var], w: list[Var], c: list[Var | None], roots: list[Binding]
     ) -> Any:

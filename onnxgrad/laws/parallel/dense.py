@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import cache
 from typing import Any
 
 from onnxgrad.ir.binding import Binding
@@ -63,11 +64,12 @@ def _gemm(root: Binding, left: Var, right: Var, biases: Sequence[Var | None]) ->
     return y + (bias if root.attr("beta") == 1.0 else bias * float(root.attr("beta")))
 
 
+@cache
 def products_of_equal_shapes(share_left: bool) -> Family:
     """x @ w1, x @ w2, ... = the rows of stack(x, x, ...) @ stack(w1, w2, ...)"""
 
     @combine(
-        P.any_of("MatMul", "Gemm")(a, b, c.maybe),
+        P.any_of("MatMul", "Gemm")(a.shared if share_left else a, b, c.maybe),
         by=_sharing_left if share_left else _of_equal_shapes,
     )
     def combine_parallel_dense(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -71,12 +72,13 @@ def row(bias: Var | None, n: Dim, dtype: int) -> Var | None:
     return op.Expand(flat, [n]) if isinstance(n, int) else None
 
 
+@cache
 def gemms_of_one_left(merge: str, provider: str) -> Family:
     """Gemm(x, w1, c1), Gemm(x, w2, c2), ... = split(Gemm(x, concat(w1, w2, ...), concat(c1, c2,
     ...)))
     """
 
-    @combine(P.Gemm(x, w, c.maybe), by=_shares_left)
+    @combine(P.Gemm(x.shared, w, c.maybe), by=_shares_left)
     def combine_parallel_gemm(
         x: list[Var], w: list[Var], c: list[Var | None], roots: list[Binding]
     ) -> Any:

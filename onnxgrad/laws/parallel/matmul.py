@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import cache
 from typing import Any
 
 from onnxgrad.ir.binding import Binding
@@ -53,10 +54,11 @@ def _has_bias(product: Binding) -> bool:
     return user is not None and user.is_op("Add") and any(v.is_constant for v in user.reads())
 
 
+@cache
 def products_of_one_left(merge: str, provider: str) -> Family:
     """x @ w1, x @ w2, ... = split(x @ concat(w1, w2, ...))"""
 
-    @combine(P.MatMul(x, w), by=_shares_left)
+    @combine(P.MatMul(x.shared, w), by=_shares_left)
     def combine_parallel_matmul(x: list[Var], w: list[Var], roots: list[Binding]) -> Any:
         k, sizes = known_size(w[0], -2), [known_size(v, -1) for v in w]
         narrow = is_narrow(sizes, k, biased=all(map(_has_bias, roots)))
@@ -72,10 +74,11 @@ def products_of_one_left(merge: str, provider: str) -> Family:
     return combine_parallel_matmul
 
 
+@cache
 def products_of_one_right() -> Family:
     """x1 @ w, x2 @ w, ... = split(concat(x1, x2, ...) @ w) along the rows"""
 
-    @combine(P.MatMul(x, w), by=_shares_right)
+    @combine(P.MatMul(x, w.shared), by=_shares_right)
     def combine_parallel_matmul_right(x: list[Var], w: list[Var], roots: list[Binding]) -> Any:
         sizes = [known_size(v, -2) for v in x]
         reason = reason_not_to_split(w[0].rank, sizes, roots[0].version)
