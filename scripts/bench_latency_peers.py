@@ -73,13 +73,25 @@ def peer(python: str, name: str, model: Path, target: Path, timeout: float) -> s
     return ""
 
 
-def ours(path: Path, folder: Path, tune: float) -> tuple[dict[str, str], dict[str, str]]:
+def wanted(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """The options of each of our results, by label."""
+    found: dict[str, dict[str, Any]] = {f"onnxgrad {p}": {"preset": p} for p in PRESETS}
+    if args.tune:
+        tuned = {"tune": args.tune, "timeout": 600 + args.tune}
+        found[TUNED] = tuned
+        if args.target_opset:
+            found[f"{TUNED}, opset {args.target_opset}"] = {
+                **tuned, "target_opset": args.target_opset
+            }  # fmt: skip
+    return found
+
+
+def ours(
+    path: Path, folder: Path, args: argparse.Namespace
+) -> tuple[dict[str, str], dict[str, str]]:
     """Our results by label, and what went wrong by label."""
-    wanted: dict[str, dict[str, Any]] = {f"onnxgrad {p}": {"preset": p} for p in PRESETS}
-    if tune:
-        wanted[TUNED] = {"tune": tune, "timeout": 600 + tune}
     models, failed = {}, {}
-    for label, options in wanted.items():
+    for label, options in wanted(args).items():
         target = folder / f"{label}.onnx"
         try:
             onnx.save(optimize(path, verify=False, **options), target)
@@ -96,7 +108,7 @@ def measure(path: Path, folder: Path, args: argparse.Namespace) -> dict[str, Any
     copy = folder / f"{CONTROL}.onnx"
     shutil.copy(path, copy)
     models: dict[str, Any] = {"input": str(path), CONTROL: str(copy)}
-    own, failed = ours(path, folder, args.tune)
+    own, failed = ours(path, folder, args)
     models.update(own)
     for name in PEERS:
         target = folder / f"{name}.onnx"
@@ -131,18 +143,18 @@ def measure(path: Path, folder: Path, args: argparse.Namespace) -> dict[str, Any
     return {"model": path.name, "nodes": nodes, "proofs": proofs, "failed": failed, **report_of}
 
 
-def columns(tuned: bool) -> list[str]:
+def columns(args: argparse.Namespace) -> list[str]:
     """The labels of the table's columns after the first two."""
-    return [CONTROL, *(f"onnxgrad {p}" for p in PRESETS), *([TUNED] if tuned else []), *PEERS]
+    return [CONTROL, *wanted(args), *PEERS]
 
 
-def line(row: dict[str, Any], tuned: bool) -> str:
+def line(row: dict[str, Any], args: argparse.Namespace) -> str:
     """One row of the table: wall ratio (CPU ratio) per tool; ! where the result differs, - where
     the tool failed.
     """
     ratios = {t["name"]: t for t in row.get("timings", ())}
     cells = []
-    for label in columns(tuned):
+    for label in columns(args):
         if label in ratios:
             t = ratios[label]
             wrong = "" if row["proofs"].get(label, "equal") == "equal" else "!"
@@ -168,9 +180,12 @@ def main() -> None:
     parser.add_argument(
         "--tune", type=float, default=0, metavar="S", help="also default tuned for S seconds"
     )
+    parser.add_argument(
+        "--target-opset", type=int, metavar="N", help="also tuned so that it may use this opset"
+    )
     parser.add_argument("--no-verify", action="store_true", help="measure only")
     args = parser.parse_args()
-    header = ["model", "input ms", *columns(args.tune > 0)]
+    header = ["model", "input ms", *columns(args)]
     table = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     print("\n".join(table), flush=True)
     rows = []
@@ -178,7 +193,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             row = measure(path, Path(folder), args)
         rows.append(row)
-        table.append(line(row, args.tune > 0))
+        table.append(line(row, args))
         print(table[-1], flush=True)
         write(args, rows, table)
 
