@@ -17,13 +17,20 @@ def merged_metadata(sources: Iterable[Binding], made_by: str = "") -> dict[str, 
     """The union of the sources' metadata; values that differ are listed one after the other,
     each once.
     """
-    merged: dict[str, dict[str, None]] = {}
+    merged: dict[str, str] = {}
     for source in sources:
         for entry in source.node.metadata_props[:]:
-            merged.setdefault(entry.key, {}).update(dict.fromkeys(entry.value.split(_UNION)))
+            _add(merged, entry.key, entry.value)
     if made_by:
-        merged.setdefault("onnxgrad.made_by", {})[made_by] = None
-    return {key: _UNION.join(values) for key, values in merged.items()}
+        _add(merged, "onnxgrad.made_by", made_by)
+    return merged
+
+
+def _add(merged: dict[str, str], key: str, value: str) -> None:
+    known = merged.setdefault(key, value)
+    if known != value:  # most laws have one source, or several of one module
+        parts = dict.fromkeys([*known.split(_UNION), *value.split(_UNION)])
+        merged[key] = _UNION.join(parts)
 
 
 def add_provenance(node: NodeProto, at: Emitter) -> None:
