@@ -11,9 +11,11 @@ from typing import Any
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.stats import Stats, stats_of
+from onnxgrad.passes.raise_composites import RaiseComposites
 from onnxgrad.pipeline.optimize import Optimized, RewriteRefuted
 from onnxgrad.report.html.optimized import optimized
 from onnxgrad.report.html.page import page
+from onnxgrad.report.newer_operators import NewerOperators
 from onnxgrad.report.parts import (
     Part,
     Table,
@@ -55,6 +57,7 @@ class Outcome(Rendered):
     report: Report | None = None
     error: OnnxgradError | None = None
     tuning: Mapping[str, Any] | None = None
+    newer: NewerOperators = field(default_factory=NewerOperators)
     written: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -68,6 +71,8 @@ class Outcome(Rendered):
         self.done, self.report = done, done.report
         self.before = stats_of(done.program.proto)
         self.after = stats_of(to_proto(done.program))
+        if any(p.name == RaiseComposites.name for p in done.passes):
+            self.newer = NewerOperators.of(done.program)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON's types."""
@@ -84,6 +89,7 @@ class Outcome(Rendered):
             "rules": {} if done is None else _rules_data(done),
             "inexact": [] if done is None else [asdict(i) for i in done.trace.inexact],
             "declined": [] if done is None else [_miss(*key) for key in done.trace.declined],
+            "newer_operators": self.newer.to_dict(),
             "tuning": self.tuning,
             "proof": None if self.report is None else self.report.to_dict(),
             "seconds": {kind: round(spent, 3) for kind, spent in self.seconds.items()},
@@ -114,6 +120,8 @@ class Outcome(Rendered):
     def _of_rewriting(self, done: Optimized, verbose: bool) -> Iterator[Part]:
         yield from _passes(done, verbose)
         yield from _inexact(done.trace.inexact)
+        if self.newer.chains:
+            yield line(str(self.newer), "dim")
         if verbose:
             yield ""
             yield _rules(done)

@@ -58,6 +58,8 @@ def _verdict(outcome: Outcome) -> dict[str, Any]:
         found = verdict("bad", "failed", "")
     if outcome.error is not None:
         noted(found, [str(outcome.error)], "bad")
+    else:
+        noted(found, [str(outcome.newer)])
     return found
 
 

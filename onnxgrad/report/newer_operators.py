@@ -1,0 +1,63 @@
+"""Operators of a newer opset that chains of a model look like: what `--target-opset` may bring."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from onnxgrad.ir.by_operator import bindings_of
+from onnxgrad.ir.program import Program
+from onnxgrad.passes.base import roots
+from onnxgrad.passes.raise_composites import RaiseComposites
+from onnxgrad.rewrite.captures import heads
+from onnxgrad.rewrite.match import match_binding, may_match
+from onnxgrad.rewrite.worklist import Rule
+from onnxgrad.wording import counted, option
+
+
+@dataclass(frozen=True)
+class NewerOperators:
+    """How many chains look like an operator that the model's opset does not have, and the opset
+    that does, by operator. Whether a law raises them it tells where it may.
+    """
+
+    chains: Mapping[str, int] = field(default_factory=dict)
+    opsets: Mapping[str, int] = field(default_factory=dict)
+
+    @staticmethod
+    def of(program: Program) -> NewerOperators:
+        """Those of a program, by the laws of `raise-composites`."""
+        chains: Counter[str] = Counter()
+        opsets: dict[str, int] = {}
+        for rule in RaiseComposites().laws:
+            found = 0 if rule.needs is None else _below(rule, rule.needs[1], program)
+            if rule.needs is not None and found:
+                chains[rule.needs[0]] += found
+                opsets[rule.needs[0]] = rule.needs[1]
+        return NewerOperators(dict(chains.most_common()), opsets)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON's types."""
+        return {name: {"opset": self.opsets[name], "chains": n} for name, n in self.chains.items()}
+
+    def __str__(self) -> str:
+        if not self.chains:
+            return ""
+        newest = max(self.opsets.values())
+        each = ", ".join(f"{name} ×{n}" for name, n in self.chains.items())
+        total = counted(sum(self.chains.values()), "chain")
+        raised = option(f"--target-opset {newest}", f"target_opset={newest}")
+        return f"opset {newest} has operators for {total} ({each}): try {raised}"
+
+
+def _below(rule: Rule, opset: int, program: Program) -> int:
+    """At how many bindings of an older opset its pattern matches."""
+    return sum(
+        b.version < opset
+        and may_match(rule.pattern, b)
+        and next(match_binding(rule.pattern, b), None) is not None
+        for root in roots(program)
+        for b in bindings_of(root, heads(rule.pattern) or ())
+    )
