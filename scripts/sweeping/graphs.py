@@ -58,15 +58,21 @@ class Names:
 
     def weight(self, dims: Sequence[int], dtype: int) -> Value:
         """A constant, often one that is there already."""
-        same = [v for v, _ in self.weights if v.dims == tuple(dims) and v.dtype == dtype]
+        same = [
+            v for v, _ in self.weights if v.exact and v.dims == tuple(dims) and v.dtype == dtype
+        ]
         if same and self.rng.random() < 0.5:
             return self.rng.choice(same)
         return self.constant(self.array(dims, dtype))
 
-    def constant(self, array: Any) -> Value:
+    def constant(self, array: Any, *, own: bool = False) -> Value:
+        """`own`: of one chain alone, no weight of others, and no caller may override it. So is what
+        is large: as a weight it would overflow or not by the order of a sum.
+        """
         array = np.asarray(array)
         tensor = numpy_helper.from_array(array, self.new("w"))
-        value = Value(tensor.name, tensor.data_type, array.shape)
+        small = array.dtype.kind != "f" or bool(np.abs(array, where=True).max(initial=0) < 100)
+        value = Value(tensor.name, tensor.data_type, array.shape, exact=small and not own)
         self.weights.append((value, tensor))
         return value
 

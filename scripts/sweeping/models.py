@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, ModelProto, TensorProto, helper
 
+from scripts.sweeping import composites  # noqa: F401  # registers its steps
 from scripts.sweeping.graphs import BOOL, INT, Block, Names, Value
 from scripts.sweeping.steps import STEPS, step
 
@@ -22,6 +23,8 @@ INPUTS: tuple[tuple[int | str, ...], ...] = (
     (1, 2, 3, 3),
     ("N", 2, 3, 3),
     (2, 2),
+    ("N", 3, 2),
+    (2, 3, 4),
 )
 
 
@@ -50,7 +53,9 @@ def random_model(rng: Random) -> ModelProto:
     # a caller may override these; with other axes or sizes the declared outputs would be wrong
     if rng.random() < 0.2:
         graph.input.extend(
-            _info(v) for v, _ in names.weights if v.dtype == names.dtype and rng.random() < 0.4
+            _info(v)
+            for v, _ in names.weights
+            if v.dtype == names.dtype and v.exact and rng.random() < 0.4
         )
     if rng.random() < 0.2:  # a file's own names for sizes are anything, those that onnx invents too
         graph.value_info.extend(_info(v, rng, {"N": "unk__0"}) for v in made if rng.random() < 0.5)

@@ -32,6 +32,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "fold-constant,fold-bias"
     },
     "runtime": {"passes": "fold-scale-axis{runtime=true,scalars=true},fold-bias"},
+    "newest": {"target_opset": 25},
+    "onnxruntime": {"for_": "onnxruntime"},
+    "newest, onnxruntime": {"target_opset": 25, "for_": "onnxruntime"},
     "outline": {"passes": "outline"},
     "outline-inline": {"passes": "outline,inline"},
     "inline": {"passes": "inline{names=*},remove-unused-functions"},
@@ -76,7 +79,9 @@ class Judge:
             return Failure(setting, "interface", str(changed[0]), empty)
         for optimize in (False, True):
             found = self._compared(setting, after, optimize)
-            if found is not None and not (optimize and self._own_trouble(found.feeds)):
+            if found is None or (found.kind == "load" and self._never_loads(setting, optimize)):
+                continue
+            if not (optimize and self._own_trouble(found.feeds)):
                 return found
         return None
 
@@ -96,6 +101,21 @@ class Judge:
                 if reason is not None:
                     return Failure(setting, "results", f"{how}: {name}: {reason}", feeds)
         return None
+
+    def _never_loads(self, setting: str, optimize: bool) -> bool:
+        """Nor does the original, once it has the opset and what nothing reads is gone.
+
+        onnxruntime 1.32 dies of optimising a float16 MatMul of a constant matrix and a 3-D
+        Transpose that moves the batch, and has PRelu of float64 at the opset alone that brought it.
+        """
+        program = load(self.model)
+        opset = SETTINGS[setting].get("target_opset")
+        Pipeline.of(passes="remove-unused", target_opset=opset).run(program)
+        try:
+            open_session(to_proto(program), optimize=optimize)
+        except RunFailed:
+            return True
+        return False
 
     def _own_trouble(self, feeds: Feeds) -> bool:
         """onnxruntime's optimiser does to the original what it does to the result."""

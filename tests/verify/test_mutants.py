@@ -13,7 +13,7 @@ from tests.helpers import parse
 @pytest.mark.slow
 def test_mutants_of_models_are_caught() -> None:
     """500 by hand: scripts/sweep_proof.py --mutants 500 --seed 0."""
-    counts, misses = sweep(1, mutants=60)
+    counts, misses = sweep(1, mutants=100)
     assert misses == []
     assert counts["caught of same weights"] >= 5 and counts["caught of computed weights"] >= 5
 
