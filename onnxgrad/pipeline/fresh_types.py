@@ -27,13 +27,15 @@ def types_of_a_fresh_reading(program: Program) -> bool:
     """
     # a size that an input names is what it is: no reading makes a number of it
     named = {d for v in program.main.inputs for d in v.shape or () if isinstance(d, str)}
-    if all(
-        _is_known(v.type, named)
+    # many values, few types
+    types = {
+        v.type
         for block in program.blocks()
         for b in block.bindings
         for v in b.outputs
         if v is not None
-    ):
+    }
+    if all(_is_known(type_, named) for type_ in types):
         return False
     try:
         fresh = load(to_proto(program))

@@ -20,7 +20,7 @@ from onnxgrad.wording import counted, option
 @dataclass(frozen=True)
 class NewerOperators:
     """How many chains look like an operator that the model's opset does not have, and the opset
-    that does, by operator. Whether a law raises them it tells where it may.
+    that does, by operator. A law may still decline one, for its dtype or its sizes.
     """
 
     chains: Mapping[str, int] = field(default_factory=dict)

@@ -198,6 +198,8 @@ def _check_type(old: Var, new: Var, rule: str, fault: type[OnnxgradError]) -> No
 
 def fits(a: Type, b: Type) -> bool:
     """Whether a value may have both types: no known dtype, rank or size contradicts another."""
+    if a == b:
+        return True
     if not (isinstance(a, TensorType) and isinstance(b, TensorType)):
         return type(a) is type(b)
     if a.dtype != b.dtype and 0 not in (a.dtype, b.dtype):
@@ -211,7 +213,7 @@ def fits(a: Type, b: Type) -> bool:
 
 def _says_less(new: Var, old: Var) -> bool:
     """The rewritten value is the same value, so what was known of its sizes stays known."""
-    if old.shape is None:
+    if old.shape is None or new.type == old.type:
         return False
     return new.shape is None or any(
         n is None and o is not None for n, o in zip(new.shape, old.shape, strict=True)
