@@ -13,7 +13,7 @@ from onnxgrad.passes.base import roots
 from onnxgrad.passes.raise_composites import RaiseComposites
 from onnxgrad.rewrite.captures import heads
 from onnxgrad.rewrite.match import match_binding, may_match
-from onnxgrad.rewrite.worklist import Rule
+from onnxgrad.rewrite.worklist import Rule, lacks
 from onnxgrad.wording import counted, option
 
 
@@ -32,8 +32,7 @@ class NewerOperators:
         chains: Counter[str] = Counter()
         opsets: dict[str, int] = {}
         for rule in RaiseComposites().laws:
-            found = 0 if rule.needs is None else _below(rule, rule.needs[1], program)
-            if rule.needs is not None and found:
+            if rule.needs is not None and (found := _found(rule, program)):
                 chains[rule.needs[0]] += found
                 opsets[rule.needs[0]] = rule.needs[1]
         return NewerOperators(dict(chains.most_common()), opsets)
@@ -52,10 +51,10 @@ class NewerOperators:
         return f"opset {newest} has operators for {total} ({each}): try {raised}"
 
 
-def _below(rule: Rule, opset: int, program: Program) -> int:
-    """At how many bindings of an older opset its pattern matches."""
+def _found(rule: Rule, program: Program) -> int:
+    """At how many bindings its pattern matches, where the opset lacks what it needs."""
     return sum(
-        b.version < opset
+        lacks(rule, b)
         and may_match(rule.pattern, b)
         and next(match_binding(rule.pattern, b), None) is not None
         for root in roots(program)

@@ -52,8 +52,8 @@ def count(*ops: str) -> Measure:
 @dataclass(frozen=True, eq=False)
 class Rule:
     """A law: where it applies (`pattern`), what to build, and why it ends (`shrinks`, or None
-    for one-shot). `needs`: an operator and the opset that brings it, below which the law is matched
-    only to explain that.
+    for one-shot). `needs`: an operator and the default opset that brings it, below which the law is
+    matched only to explain that.
     """
 
     name: str
@@ -165,7 +165,7 @@ def fire(rule: Rule, binding: Binding, trace: Trace) -> Touched | None:
     """Try one rule at one binding, in every way that it matches, until one fires."""
     counts = trace.of(rule.name)
     counts.tried += 1
-    if rule.needs is not None and binding.version < rule.needs[1] and not trace.explain:
+    if not trace.explain and lacks(rule, binding):
         return None
     if not may_match(rule.pattern, binding):
         return None
@@ -185,6 +185,11 @@ def fire(rule: Rule, binding: Binding, trace: Trace) -> Touched | None:
         return None
     finally:
         counts.seconds += time.perf_counter() - started
+
+
+def lacks(rule: Rule, binding: Binding) -> bool:
+    """Whether the default opset where `binding` stands is older than what the rule needs."""
+    return rule.needs is not None and binding.block.opsets.get("", 0) < rule.needs[1]
 
 
 def _as_mapping(answer: Any, root: Var, captured: Captured, rule: Rule) -> Mapping[Var, Var]:

@@ -278,17 +278,20 @@ def test_the_law_is_the_docstring() -> None:
 
 @pytest.mark.parametrize("explain", [False, True])
 @pytest.mark.parametrize("opset", [19, 20])
+@pytest.mark.parametrize("domain", ["", "d."])
 def test_below_the_opset_that_a_law_needs_it_is_matched_only_to_explain_that(
-    opset: int, explain: bool
+    domain: str, opset: int, explain: bool
 ) -> None:
     asked = []
 
-    @rewrite(P.Tanh(x), needs=("Gelu", 20))
+    @rewrite(P.Tanh(x) | P.domain("d").Tanh(x), needs=("Gelu", 20))
     def as_gelu(x: Var, root: Binding) -> Any:
-        asked.append(root.version)
-        return decline("Gelu needs opset 20") if root.version < 20 else op.Gelu(x)
+        asked.append(opset)
+        return decline("Gelu needs opset 20") if opset < 20 else op.Gelu(x)
 
-    main = load(parse("g (float[2] a) => (float[2] o) { o = Tanh(a) }", opset=opset)).main
+    text = f"""<ir_version: 10, opset_import: ["" : {opset}, "d" : 1]>
+    g (float[2] a) => (float[2] o) {{ o = {domain}Tanh(a) }}"""
+    main = load(parse(text)).main
     trace = run(main, as_gelu, explain=explain)
     assert ops(main) == (["Tanh"] if opset < 20 else ["Gelu"])
     assert asked == ([] if opset < 20 and not explain else [opset])
