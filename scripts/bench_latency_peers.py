@@ -7,6 +7,9 @@ with its defaults (`PYTHON` has the four installed; default: this one). Then all
 model are measured in one run of `onnxgrad.verify.bench`: sessions in turns, CPU time beside wall
 time, ratios to the input. A result that computes something else is marked.
 
+`--tune 60 --target-opset 23 --out scripts/results/latency_tuned.json` measures `default` tuned for
+a minute too, at the opset that the file has and where it may use opset 23.
+
 The same transformers at realistic widths, where overheads no longer dominate: export them with
 `scripts/export_models.py bert gpt2 llama vit clip t5 whisper --wider 16 --out FOLDER`, then
 measure `FOLDER/*.onnx --out scripts/results/latency_wide.json`.

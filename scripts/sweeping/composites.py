@@ -17,15 +17,12 @@ from scripts.sweeping.steps import step
 
 def _number(g: Block, v: Value, number: float) -> Value:
     """A constant as files have it: a scalar, or ones in every axis."""
-    kind = helper.tensor_dtype_to_np_dtype(v.dtype)
-    array = np.array(number, kind)
-    array = array if g.rng.random() < 0.8 else array.reshape([1] * len(v.dims))
-    return g.names.constant(array, own=True)
+    return _scalar(g, v, number, [] if g.rng.random() < 0.8 else [1] * len(v.dims))
 
 
-def _scalar(g: Block, v: Value, number: float) -> Value:
+def _scalar(g: Block, v: Value, number: float, dims: Sequence[int] = ()) -> Value:
     kind = helper.tensor_dtype_to_np_dtype(v.dtype)
-    return g.names.constant(np.array(number, kind), own=True)
+    return g.names.constant(np.full(dims, number, kind), own=True)
 
 
 def _mix(g: Block, op: str, a: Value, b: Value, like: Value | None = None) -> Value:
@@ -33,11 +30,6 @@ def _mix(g: Block, op: str, a: Value, b: Value, like: Value | None = None) -> Va
     pair = [a, b]
     g.rng.shuffle(pair)
     return g.add(op, pair, replace(like or a, exact=False), keep=False)
-
-
-def _ended(g: Block, v: Value) -> None:
-    """The end of a chain is there for others, and now and then so is something inside it."""
-    g.values.append(v)
 
 
 def _slip(g: Block) -> bool:
@@ -58,7 +50,7 @@ def activation(g: Block) -> None:
         clipped = g.add("Clip", [moved, _scalar(g, v, 0), _scalar(g, v, 6)], v, keep=False)
         inner = _mix(g, "Mul", v, clipped) if kind == "hard swish" else clipped
         by = g.rng.choice(["Div", "Mul"])
-        _ended(g, g.add(by, [inner, _number(g, v, 6 if by == "Div" else 1 / 6)], v))
+        g.add(by, [inner, _number(g, v, 6 if by == "Div" else 1 / 6)], v)
         return
     half, one = _number(g, v, 0.5 if not _slip(g) else 1), _number(g, v, 1)
     if kind == "erf":
@@ -72,7 +64,7 @@ def activation(g: Block) -> None:
         inner = g.add("Tanh", [slope], v, keep=False)
     factors = [v, half, _mix(g, "Add", inner, one)]
     g.rng.shuffle(factors)
-    _ended(g, _mix(g, "Mul", factors[0], _mix(g, "Mul", factors[1], factors[2], v), v))
+    g.values.append(_mix(g, "Mul", factors[0], _mix(g, "Mul", factors[1], factors[2], v), v))
 
 
 @step()
@@ -86,7 +78,7 @@ def exponentials(g: Block) -> None:
     largest = _reduced(g, "ReduceMax", v, [axis])
     power = g.add("Exp", [g.add("Sub", [v, largest], v, keep=False)], v, keep=False)
     total = _reduced(g, "ReduceSum", power, [axis])
-    _ended(g, g.add("Div", [power, total], v, keep=False))
+    g.add("Div", [power, total], v)
 
 
 @step(2)
@@ -104,13 +96,17 @@ def normalised(g: Block) -> None:
     axes = [-1] if not known or g.rng.random() < 0.7 else [-2, -1]
     if _slip(g):
         axes = [g.rng.randrange(rank)]
-    x = g.add("Sub", [v, _mean(g, v, axes)], v, keep=False) if g.rng.random() < 0.5 else v
+    x = (
+        g.add("Sub", [v, _reduced(g, "ReduceMean", v, axes)], v, keep=False)
+        if g.rng.random() < 0.5
+        else v
+    )
     square = (
         g.add("Pow", [x, _number(g, v, 2)], v, keep=False)
         if g.rng.random() < 0.5
         else g.add("Mul", [x, x], v, keep=False)
     )
-    mean = _mean(g, square, axes if not _slip(g) else [0])
+    mean = _reduced(g, "ReduceMean", square, axes if not _slip(g) else [0])
     moment = _mix(g, "Add", mean, _number(g, mean, g.rng.choice([1e-3, 0.5])), mean)
     root = g.add("Sqrt", [moment], moment, keep=False)
     how = g.rng.randrange(3)
@@ -128,11 +124,7 @@ def normalised(g: Block) -> None:
     out = _mix(g, "Mul", out, g.names.weight(shape, narrow))
     if g.rng.random() < 0.3:
         out = _mix(g, "Add", out, g.names.weight(shape, narrow))
-    _ended(g, out)
-
-
-def _mean(g: Block, v: Value, axes: Sequence[int]) -> Value:
-    return _reduced(g, "ReduceMean", v, axes)
+    g.values.append(out)
 
 
 def _reduced(g: Block, op: str, v: Value, axes: Sequence[int]) -> Value:
@@ -279,7 +271,7 @@ def attention(g: Block) -> None:
         turned = g.add("Transpose", [out], joined, keep=False, perm=[0, 2, 1, 3])
         whole = replace(out, dims=(b, n, heads * width))
         out = g.add("Reshape", [turned, g.ints(0, 0, heads * width)], whole, keep=False)
-    _ended(g, out)
+    g.values.append(out)
 
 
 def _repeated(g: Block, v: Value, times: int) -> Value:
