@@ -25,7 +25,7 @@ from onnxgrad.ir.weights import load_weights
 from onnxgrad.rewrite.trace import Firing, Trace
 from onnxgrad.verify import Report, verify
 from onnxgrad.verify.changed_region import NoRegion, Region, scopes
-from onnxgrad.verify.report import DIFFERENT
+from onnxgrad.verify.compare import DIFFERENT
 from onnxgrad.wording import counted
 
 _Nodes: TypeAlias = "defaultdict[str, set[Binding]]"

@@ -25,7 +25,7 @@ from onnxgrad.pipeline.pipeline import Fired, PassResult, Pipeline
 from onnxgrad.rewrite.trace import Firing, Trace
 from onnxgrad.verify import Report, verify
 from onnxgrad.verify.bisect import bisect
-from onnxgrad.verify.report import DIFFERENT
+from onnxgrad.verify.compare import DIFFERENT
 from onnxgrad.verify.running.process import RunFailed
 from onnxgrad.wording import option
 

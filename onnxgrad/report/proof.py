@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from onnxgrad.report.parts import Part, Table, Text, cell, line, number, share_text, table
 from onnxgrad.verify import Difference, Report
-from onnxgrad.verify.report import DIFFERENT, EQUAL, NOT_PROVED, WITHIN, elements
+from onnxgrad.verify.compare import DIFFERENT, EQUAL, NOT_PROVED
+from onnxgrad.verify.report import WITHIN, elements
 from onnxgrad.wording import counted
 
 _STYLES = {EQUAL: "bold green", WITHIN: "bold green", DIFFERENT: "bold red", NOT_PROVED: "bold red"}
@@ -78,7 +79,7 @@ def _failing(report: Report, verbose: bool) -> Iterator[Part]:
 def _sizes(difference: Difference | None) -> tuple[Text, str]:
     if difference is None:
         return line("0"), ""
-    style = "green" if difference.ok else "bold red"
+    style = {EQUAL: "green", NOT_PROVED: "yellow", DIFFERENT: "bold red"}[difference.answer]
     if difference.found:
         return line(difference.found, style), difference.wanted
     return line(share_text(difference.rel), style), share_text(difference.tolerance)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from onnxgrad.verify.compare import Difference, base_name, worst
+from onnxgrad.verify.compare import NOT_PROVED, Difference, base_name, worst
 from onnxgrad.verify.feeds.proof_cases import Chosen, Results
 from onnxgrad.verify.report import Case, Leg
 
@@ -58,6 +58,13 @@ class Found:
             self.differences[key] = replace(chosen or difference, leg=leg)
             place = (leg, over, base_name(difference.output, outputs or {}))
             self.counts[place] = self.counts.get(place, 0) + difference.compared
+
+    def reasons(self) -> tuple[str, ...]:
+        """Why nothing is known: of a whole leg or output, or of a difference that the original's
+        own noise would excuse.
+        """
+        doubts = {d.output: d.doubt for d in self.differences.values() if d.answer == NOT_PROVED}
+        return (*self.unproved, *doubts.values())
 
     def compared(self, leg: str | None = None) -> dict[str, int]:
         """Finite elements of each output over all feeds: of the leg and pass that compared most."""

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.errors import InputError
+from onnxgrad.verify.tolerance import Allowance
 from onnxgrad.verify.values import is_float
 from onnxgrad.wording import option
 
@@ -119,7 +120,7 @@ class Bounds:
         """What is allowed for an output; None: what the proof itself allows."""
         return self.own.get(output, self.common)
 
-    def over(self, limits: Mapping[str, float]) -> dict[str, float | Bound]:
+    def over(self, limits: Mapping[str, Allowance]) -> dict[str, Allowance | Bound]:
         """The proof's own tolerances, by output, but where something else is allowed."""
         return {name: self.bound(name) or limit for name, limit in limits.items()}
 

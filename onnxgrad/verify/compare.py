@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from onnxgrad.verify.bounds import Bound
-from onnxgrad.verify.tolerance import floor
+from onnxgrad.verify.tolerance import Allowance, floor
 from onnxgrad.verify.values import is_float
 from onnxgrad.wording import counted, told_apart
 
-Limit = float | Bound | None
+EQUAL, DIFFERENT, NOT_PROVED = "equal", "different", "not proved"
+Limit = float | Allowance | Bound | None
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,26 @@ class Difference:
     found: str = ""
     wanted: str = ""
     leg: str = ""  # of the proof that found it
+    # between the tolerance and this nothing is known, for the original differs from itself by noise
+    allowed: float = 0.0
+    noise: float = 0.0
 
     @property
     def ok(self) -> bool:
         return self.rel <= self.tolerance
+
+    @property
+    def answer(self) -> str:
+        """`equal`, `not proved` (the original's own noise would excuse it) or `different`."""
+        return EQUAL if self.ok else NOT_PROVED if self.rel <= self.allowed else DIFFERENT
+
+    @property
+    def doubt(self) -> str:
+        """Why it is neither equal nor different."""
+        by = "by" if math.isfinite(self.rel) else f"({self.reason})"
+        size = f" {self.rel:.1e} of its largest value" if math.isfinite(self.rel) else ""
+        own = f" by {self.noise:.1e}" if math.isfinite(self.noise) else " as much"
+        return f"{self.output} differs {by}{size}, and the original differs from itself{own}"
 
     def __str__(self) -> str:
         if self.reason:
@@ -68,7 +85,8 @@ class Difference:
         return {
             "output": self.output, "index": index, "a": _jsonable(self.a), "b": _jsonable(self.b),
             "rel": _jsonable(self.rel), "tolerance": _jsonable(self.tolerance),
-            "reason": self.reason, "ok": self.ok,
+            "reason": self.reason, "ok": self.ok, "answer": self.answer,
+            "allowed": _jsonable(self.allowed), "noise": _jsonable(self.noise),
             "compared": self.compared, "found": self.found, "wanted": self.wanted,
         }  # fmt: skip
 
@@ -124,13 +142,16 @@ def worst(differences: Iterable[Difference]) -> Difference | None:
     return max(differences, key=_excess, default=None)
 
 
-def _excess(difference: Difference) -> tuple[bool, float, float]:
+def _excess(difference: Difference) -> tuple[int, float, float]:
     ratio = (
         difference.rel / difference.tolerance
         if difference.tolerance
         else (math.inf if difference.rel else 0.0)
     )
-    return not difference.ok, ratio, difference.rel
+    return _RANKS.index(difference.answer), ratio, difference.rel
+
+
+_RANKS = (EQUAL, NOT_PROVED, DIFFERENT)
 
 
 def _broken(name: str, reason: str) -> Difference:
@@ -176,11 +197,11 @@ def compare_tensor(
 ) -> Difference:
     """Two tensors of any dtype and shape; `allowed` None takes the floor of the dtype."""
     bound = allowed if isinstance(allowed, Bound) and allowed.judges(a) else None
-    limit = floor(a.dtype) if allowed is None or isinstance(allowed, Bound) else allowed
+    limit = _allowance(allowed, a.dtype)
     if (wrong := _other_structure(name, a, b, limit, bound)) is not None:
         return wrong
     if a.size == 0:
-        return Difference(name, None, None, None, 0.0, limit)
+        return Difference(name, None, None, None, 0.0, limit.equal)
     compared = int(_finite(a).sum())
     if a.dtype.kind == "c":
         a, b = _split_complex(a), _split_complex(b)
@@ -201,11 +222,17 @@ def compare_tensor(
     return _at(name, x, y, gap, rel, limit, compared)
 
 
+def _allowance(limit: Limit, dtype: np.dtype[Any]) -> Allowance:
+    if isinstance(limit, Allowance):
+        return limit
+    return Allowance(limit if isinstance(limit, (int, float)) else floor(dtype))
+
+
 def _other_structure(
     name: str,
     a: np.ndarray[Any, Any],
     b: np.ndarray[Any, Any],
-    limit: float,
+    limit: Allowance,
     bound: Bound | None,
 ) -> Difference | None:
     """Another dtype (floats of two widths may be compared within a bound) or another shape."""
@@ -213,14 +240,15 @@ def _other_structure(
         return _broken(name, f"dtype was {_dtype_name(a)}, is {_dtype_name(b)}")
     if a.shape == b.shape:
         return None
-    # an infinite limit says that the original's own runs disagree about the shape: nothing is
-    # left to compare
+    # an infinite allowance says that the original's own runs disagree about the shape
     reason = f"shape was {list(a.shape)}, is {list(b.shape)}"
-    return Difference(name, None, None, None, math.inf, limit if math.isinf(limit) else 0.0, reason)
+    return Difference(
+        name, None, None, None, math.inf, 0.0, reason, allowed=limit.most, noise=limit.noise
+    )
 
 
 def _other_places(
-    name: str, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], limit: float
+    name: str, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], limit: Allowance
 ) -> Difference | None:
     """NaN or infinity where the other has none."""
     for what, mask in (
@@ -233,7 +261,7 @@ def _other_places(
             reason = (
                 f"{what} at {list(where.index or ())} of one only: {where.a} -> {where.b} ({count})"
             )
-            return Difference(name, where.index, where.a, where.b, math.inf, limit, reason)
+            return replace(where, tolerance=0.0, reason=reason)
     return None
 
 
@@ -273,16 +301,15 @@ def _at(
     b: Any,
     badness: np.ndarray[Any, Any],
     rel: float,
-    limit: float,
+    limit: Allowance,
     compared: int = 0,
 ) -> Difference:
     index = tuple(int(i) for i in np.unravel_index(int(np.argmax(badness)), badness.shape))
     x, y = (v.item() if isinstance(v, np.generic) else v for v in (a[index], b[index]))
-    # under an infinite limit (the original's own runs disagree about shape, NaN or infinity)
-    # nothing was compared
     return Difference(
-        name, index, x, y, rel, limit, compared=compared if math.isfinite(limit) else 0
-    )
+        name, index, x, y, rel, limit.equal, compared=compared, allowed=limit.most,
+        noise=limit.noise,
+    )  # fmt: skip
 
 
 def noise(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:

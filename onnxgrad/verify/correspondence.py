@@ -14,6 +14,7 @@ import onnx
 from onnxgrad.errors import InputError
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.feeds.dims import tensor_types
+from onnxgrad.verify.paths import float_types
 from onnxgrad.verify.values import Feeds, Value, is_float
 from onnxgrad.wording import did_you_mean, option
 
@@ -58,6 +59,8 @@ class Asked:
     names: Correspondence = field(default_factory=Correspondence)
     bounds: Bounds = field(default_factory=Bounds)
     of: str = "the second model"
+    # the float dtypes on the paths to each output of the first
+    dtypes: Mapping[str, Collection[str]] = field(default_factory=dict)
 
 
 def correspondence(
@@ -88,7 +91,7 @@ def correspondence(
             [v for v in a.graph.output if v.name == name],
             [v for v in seen.graph.output if v.name == name],
         )
-    return Asked(Correspondence(inputs, outputs, casts), bounds), seen
+    return Asked(Correspondence(inputs, outputs, casts), bounds, dtypes=float_types(a)), seen
 
 
 def _named(

@@ -21,6 +21,7 @@ from onnxgrad.verify.subject import Subject
 from onnxgrad.verify.tolerance import (
     EXACT_LIMIT,
     ROUNDED_FACTOR,
+    Allowance,
     for_condition,
     in_float64,
     rounded,
@@ -91,20 +92,25 @@ class Oracle:
 
 
 def float64_leg(
-    oracle: Oracle, trials: Sequence[Trial], found: Found, computed: Collection[int]
+    oracle: Oracle,
+    trials: Sequence[Trial],
+    found: Found,
+    computed: Mapping[str, Collection[int]],
 ) -> Leg:
     """Compare the candidate's float64 results with the original's; as many cases as the budget
     allows.
 
-    `computed`: the float types in which weights were recomputed; empty asks for EXACT.
+    `computed`: the float types in which weights on an output's paths were recomputed; without any
+    EXACT is asked for.
     """
-    most = rounded(computed)
+    types = {dtype for of_output in computed.values() for dtype in of_output}
+    most = rounded(types)
     count = 0
     for trial in trials:
         got = oracle.candidate(trial.feeds) if trial.exact is not None else None
         if trial.exact is None or got is None:
             break
-        limits = in_float64(trial.exact, trial.noise, computed)
+        limits = in_float64(trial.exact, trial.noise, computed, oracle.asked.dtypes)
         differences = compare(trial.exact, got, oracle.asked.bounds.over(limits))
         if not all(difference.ok for difference in differences):
             differences = (
@@ -113,7 +119,7 @@ def float64_leg(
         found.add("float64", differences, trial.exact)
         count += 1
     if most and count and oracle.asked.bounds.common is None:
-        names = ", ".join(sorted(TensorProto.DataType.Name(dtype).lower() for dtype in computed))
+        names = ", ".join(sorted(TensorProto.DataType.Name(dtype).lower() for dtype in types))
         found.notes.append(
             f"weights were recomputed and rounded to their dtype ({names}), so the float64 leg "
             f"asks for {most:g} of max, or {ROUNDED_FACTOR:g} times what the original's own "
@@ -127,7 +133,7 @@ def _allow_for_condition(
     trial: Trial,
     expected: Results,
     got: Results,
-    limits: Mapping[str, float],
+    limits: Mapping[str, Allowance],
     found: Found,
 ) -> list[Difference] | None:
     """Rerun the original with the last bits of every sum perturbed: what that moves is rounding,

@@ -100,7 +100,8 @@ def held_against(
             placed = ", ".join(f"{count} on {name}" for name, count in session.placement.items())
             found.notes.append(f"nodes {how}: {placed}")
         for trial, got in zip(trials, results):
-            limits = asked.bounds.over(in_onnxruntime(trial.expected, trial.noise))
+            own = in_onnxruntime(trial.expected, trial.noise, asked.dtypes)
+            limits = asked.bounds.over(own)
             differences = compare(trial.expected, got, limits)
             found.add("onnxruntime", differences, trial.expected, how)
     return found.leg("onnxruntime", len(trials), why)

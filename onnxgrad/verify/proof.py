@@ -172,7 +172,7 @@ def _compared(original: Subject, candidate: Subject, request: _Request) -> Repor
             original, candidate, trials, found, request.settings, asked
         )
     if oracle is not None:
-        computed = _recomputed(original, candidate, request.float64_exact)
+        computed = _recomputed(original, candidate, request.float64_exact, asked.names.outputs)
         ran["float64"] = float64_leg(oracle, trials, found, computed)
     if not any(leg.ran for leg in ran.values()):
         found.unproved.append(f"the float64 leg could not run ({ran['float64'].why})")
@@ -235,12 +235,24 @@ def _trial(chosen: Chosen, session: Session | None, oracle: Oracle | None) -> Tr
     return trial
 
 
-def _recomputed(original: Subject, candidate: Subject, float64_exact: bool | None) -> set[int]:
-    """The dtypes of weights that were computed anew, as far as is said or seen."""
+def _recomputed(
+    original: Subject,
+    candidate: Subject,
+    float64_exact: bool | None,
+    names: Mapping[str, str],
+) -> dict[str, set[int]]:
+    """The dtypes of weights that were computed anew on the paths to each output of the original,
+    as far as is said or seen. `names`: what the candidate calls outputs.
+    """
     if float64_exact:
-        return set()
-    computed = new_weights(original, candidate, claimed=float64_exact is False)
-    return computed or ({TensorProto.FLOAT} if float64_exact is False else set())
+        return {}
+    claimed = float64_exact is False
+    computed = new_weights(original, candidate, claimed=claimed)
+    anywhere = any(computed.values()) or not claimed
+    return {
+        v.name: computed.get(names.get(v.name, v.name), set()) if anywhere else {TensorProto.FLOAT}
+        for v in original.proto.graph.output
+    }
 
 
 def _attempt(session: Session | None, oracle: Oracle | None) -> Attempt:
@@ -290,5 +302,5 @@ def _report(
         noise=own,
         seconds=seconds,
         compared=found.compared(),
-        unproved=tuple(found.unproved),
+        unproved=found.reasons(),
     )

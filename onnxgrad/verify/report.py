@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onnxgrad.ir.notebook import text_html
-from onnxgrad.verify.compare import Difference, worst
+from onnxgrad.verify.compare import DIFFERENT, EQUAL, NOT_PROVED, Difference, worst
 from onnxgrad.wording import counted
 
-EQUAL, DIFFERENT, NOT_PROVED = "equal", "different", "not proved"
 WITHIN = "within bounds"  # of the user's own: not meant to be equal
 
 
@@ -113,7 +112,7 @@ class Report:
     @property
     def verdict(self) -> str:
         """`equal` (`within bounds` where the user gave some), `different`, or `not proved`."""
-        if not all(difference.ok for difference in self.differences):
+        if any(difference.answer == DIFFERENT for difference in self.differences):
             return DIFFERENT
         if not self.ok:
             return NOT_PROVED

@@ -29,6 +29,7 @@ from onnxgrad.verify.onnxruntime_leg import (
     held_against,
     open_original,
 )
+from onnxgrad.verify.paths import float_types
 from onnxgrad.verify.report import Case, Leg, Report
 from onnxgrad.verify.running.process import RunFailed
 from onnxgrad.verify.subject import Subject
@@ -103,7 +104,7 @@ def against_stored(
         noise=noise,
         seconds=time.monotonic() - start,
         compared=found.compared(),
-        unproved=tuple(found.unproved),
+        unproved=found.reasons(),
         bounds=str(bounds),
     )
 
@@ -112,7 +113,7 @@ def _in_float64(oracle: Oracle, own: Trial, given: Trial, asked: Asked, found: F
     if own.exact is None:
         return found.leg("float64", 0, oracle.why)
     exact = as_computed(asked.names.results(own.exact), given.expected)
-    limits = asked.bounds.over(in_onnxruntime(given.expected, given.noise))
+    limits = asked.bounds.over(in_onnxruntime(given.expected, given.noise, asked.dtypes))
     found.add("float64", compare(given.expected, exact, limits), given.expected)
     return found.leg("float64", 1)
 
@@ -167,7 +168,8 @@ def _asked(
                          (model.graph.output, stored.graph.output)):  # fmt: skip
         made.extend(onnx.ValueInfoProto(name=back.get(v.name, v.name), type=v.type) for v in values)
     asked, _ = correspondence(stored, model, names, bounds)
-    return Asked(replace(asked.names, wanted=set(expected)), bounds, _OF)
+    dtypes = {back.get(name, name): on for name, on in float_types(model).items()}
+    return Asked(replace(asked.names, wanted=set(expected)), bounds, _OF, dtypes)
 
 
 def _feeds(model: onnx.ModelProto, inputs: Inputs | None, asked: Asked) -> dict[str, Value]:

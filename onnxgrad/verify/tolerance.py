@@ -2,12 +2,15 @@
 
 The float64 leg asks for what reordered float64 sums, or rounding recomputed weights, cost. The
 onnxruntime leg asks for a floor by dtype, or a multiple of the original's own noise
-(`compare.noise`), whichever is larger.
+(`compare.noise`), whichever is larger. That is the allowance; above a cap by dtype it proves
+nothing, so a difference between the two is neither equal nor different.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,10 @@ NOISE_FACTOR = 8.0
 # the original shows no noise at all.
 FLOOR = {"float64": 1e-13, "float32": 1e-6, "float16": 4e-3, "bfloat16": 3e-2}
 COARSE_FLOOR = 0.15  # float8, float4: one step of a 2- or 3-bit mantissa
+# An allowance above this would excuse a wrong model: what differs by more is "not proved". The
+# noisiest of models/ allows 2.4e-5, in float16 1e-2.
+CAP = {"float64": 1e-2, "float32": 1e-2, "float16": 0.1, "bfloat16": 0.1}
+COARSE_CAP = 2 * COARSE_FLOOR
 UNSTABLE = 0.05  # noise beyond which a comparison says little; such outputs are named in the report
 EXACT = 1e-9  # no weight was recomputed: the two graphs differ by the order of float64 sums only
 # and however ill-conditioned the model, what moves by more than this is a change
@@ -37,6 +44,32 @@ ROUNDED: dict[int, float] = {
 ROUNDED_FACTOR = 3.0
 
 
+@dataclass(frozen=True)
+class Allowance:
+    """How far an output may be from the original's, of its largest value.
+
+    Up to `most` and up to `cap` it is equal, above `most` different, between them neither.
+    `noise`: how far the original is from itself.
+    """
+
+    most: float
+    cap: float = math.inf
+    noise: float = 0.0
+
+    @property
+    def equal(self) -> float:
+        """The largest difference that counts as none."""
+        return min(self.most, self.cap)
+
+
+def cap(dtypes: Iterable[str]) -> float:
+    """The cap of an output on whose paths values of these dtypes are computed: that of the
+    coarsest float; 0 if there is none.
+    """
+    floats = (d for d in dtypes if "float" in d)
+    return max((CAP.get(d, COARSE_CAP) for d in floats), default=0.0)
+
+
 def floor(dtype: np.dtype[Any]) -> float:
     """The smallest tolerance of a dtype; 0 for what must be equal."""
     if dtype.name in FLOOR:
@@ -44,22 +77,41 @@ def floor(dtype: np.dtype[Any]) -> float:
     return COARSE_FLOOR if dtype.name.startswith("float") else 0.0
 
 
+def _dtypes(value: Any) -> set[np.dtype[Any]]:
+    if isinstance(value, (list, dict)):
+        values = value.values() if isinstance(value, dict) else value
+        return {dtype for v in values for dtype in _dtypes(v)}
+    return set() if value is None else {np.asarray(value).dtype}
+
+
 def _floor_of(value: Any) -> float:
-    if isinstance(value, list):
-        return max((_floor_of(v) for v in value), default=0.0)
-    if isinstance(value, dict):
-        return max((_floor_of(np.asarray(v)) for v in value.values()), default=0.0)
-    return 0.0 if value is None else floor(np.asarray(value).dtype)
+    return max(map(floor, _dtypes(value)), default=0.0)
 
 
-def in_onnxruntime(expected: Mapping[str, Any], own_noise: Mapping[str, float]) -> dict[str, float]:
+def in_onnxruntime(
+    expected: Mapping[str, Any],
+    own_noise: Mapping[str, float],
+    dtypes: Mapping[str, Collection[str]] | None = None,
+) -> dict[str, Allowance]:
     """Per output: the larger of its dtype's floor and NOISE_FACTOR times the original's own
-    noise.
+    noise. `dtypes`: the dtypes on each output's paths, beside its own.
     """
     return {
-        name: max(_floor_of(value), NOISE_FACTOR * own_noise.get(name, 0.0))
+        name: _allowance(name, value, max(_floor_of(value), NOISE_FACTOR * noise), noise, dtypes)
         for name, value in expected.items()
+        for noise in [own_noise.get(name, 0.0)]
     }
+
+
+def _allowance(
+    name: str,
+    value: Any,
+    most: float,
+    noise: float,
+    dtypes: Mapping[str, Collection[str]] | None,
+) -> Allowance:
+    own = {dtype.name for dtype in _dtypes(value)}
+    return Allowance(most, cap([*own, *(dtypes or {}).get(name, ())]), noise)
 
 
 def rounded(computed: Collection[int]) -> float:
@@ -70,20 +122,27 @@ def rounded(computed: Collection[int]) -> float:
 
 
 def in_float64(
-    expected: Mapping[str, Any], own_noise: Mapping[str, float], computed: Collection[int]
-) -> dict[str, float]:
-    """Per output: EXACT, or for recomputed weights what `rounded` says or ROUNDED_FACTOR times the
-    original's own error against float64. What is no float must be equal.
+    expected: Mapping[str, Any],
+    own_noise: Mapping[str, float],
+    computed: Mapping[str, Collection[int]],
+    dtypes: Mapping[str, Collection[str]] | None = None,
+) -> dict[str, Allowance]:
+    """Per output: EXACT, or for weights recomputed on its paths (`computed`: in these types) what
+    `rounded` says or ROUNDED_FACTOR times the original's own error against float64. What is no
+    float must be equal.
     """
-    most = rounded(computed)
     limits = {}
     for name, value in expected.items():
-        limit = max(most, ROUNDED_FACTOR * own_noise.get(name, 0.0)) if most else EXACT
-        limits[name] = limit if _floor_of(value) else 0.0
+        most, noise = rounded(computed.get(name, ())), own_noise.get(name, 0.0)
+        limit = max(most, ROUNDED_FACTOR * noise) if most else EXACT
+        limit = limit if _floor_of(value) else 0.0
+        limits[name] = _allowance(name, value, limit, noise, dtypes)
     return limits
 
 
-def for_condition(limits: Mapping[str, float], moved: Mapping[str, float]) -> dict[str, float]:
+def for_condition(
+    limits: Mapping[str, Allowance], moved: Mapping[str, float]
+) -> dict[str, Allowance]:
     """The float64 limits of a model whose outputs move by `moved` when the last bits of every sum
     do.
 
@@ -93,8 +152,9 @@ def for_condition(limits: Mapping[str, float], moved: Mapping[str, float]) -> di
     wider = {}
     for name, limit in limits.items():
         own = moved.get(name, 0.0)
-        chaotic = own > EXACT_LIMIT or not limit
-        wider[name] = max(
-            limit, NOISE_FACTOR * own if chaotic else min(NOISE_FACTOR * own, EXACT_LIMIT)
-        )
+        chaotic = own > EXACT_LIMIT or not limit.most
+        more = NOISE_FACTOR * own if chaotic else min(NOISE_FACTOR * own, EXACT_LIMIT)
+        if more > limit.most:
+            limit = Allowance(more, limit.cap, own)
+        wider[name] = limit
     return wider

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from onnxgrad.verify.compare import compare, noise, worst
-from onnxgrad.verify.tolerance import NOISE_FACTOR, floor, in_onnxruntime
+from onnxgrad.verify.tolerance import NOISE_FACTOR, Allowance, floor, in_onnxruntime
 
 X = np.array([[1.0, -2.0], [3.0, 4.0]], np.float32)
 
 
-def only(a: object, b: object, tolerance: float | None = None):
+def only(a: object, b: object, tolerance: float | Allowance | None = None):
     (found,) = compare({"y": a}, {"y": b}, tolerance)
     return found
 
@@ -115,14 +115,50 @@ def test_complex() -> None:
 def test_tolerance_is_the_noise_times_its_factor_above_a_floor() -> None:
     runs = [{"y": X, "i": np.array([1, 2])}, {"y": X * np.float32(1.001), "i": np.array([1, 2])}]
     limits = in_onnxruntime(runs[0], noise(runs))
-    assert limits["y"] == pytest.approx(NOISE_FACTOR * 0.001, rel=1e-2)
-    assert limits["i"] == 0
-    assert in_onnxruntime(runs[0], {})["y"] == floor(X.dtype)
+    assert limits["y"].most == pytest.approx(NOISE_FACTOR * 0.001, rel=1e-2)
+    assert limits["y"].noise == pytest.approx(0.001, rel=1e-2)
+    assert limits["i"].most == 0
+    assert in_onnxruntime(runs[0], {})["y"].most == floor(X.dtype)
 
 
-def test_an_unstable_shape_cannot_be_compared() -> None:
+@pytest.mark.parametrize(
+    ("off", "answer"),
+    [
+        (0.0, "equal"),
+        (9e-3, "equal"),
+        (2e-2, "not proved"),
+        (0.5, "not proved"),
+        (0.9, "different"),
+    ],
+)
+def test_above_the_cap_the_originals_own_noise_excuses_nothing(off: float, answer: str) -> None:
+    """Within min(allowance, cap) equal, within the allowance not proved, above it different."""
+    limit = Allowance(most=0.8, cap=1e-2, noise=0.1)
+    changed = X.copy()
+    changed[1, 1] -= 4 * off
+    found = only(X, changed, limit)
+    assert found.answer == answer and found.ok == (answer == "equal")
+    assert found.compared == 4
+    if answer == "not proved":
+        assert found.doubt == (
+            f"y differs by {off:.1e} of its largest value, and the original differs from itself "
+            "by 1.0e-01"
+        )
+
+
+def test_an_unstable_shape_proves_nothing_unless_the_results_are_identical() -> None:
     runs = [{"y": X}, {"y": X[:1]}]
-    assert compare(runs[0], {"y": X[:1]}, in_onnxruntime(runs[0], noise(runs)))[0].ok
+    limits = in_onnxruntime(runs[0], noise(runs))
+    (found,) = compare(runs[0], {"y": X[:1]}, limits)
+    assert found.answer == "not proved" and "shape was [2, 2]" in found.doubt
+    (found,) = compare(runs[0], {"y": X}, limits)
+    assert found.answer == "equal" and found.compared == 4
+
+
+def test_an_unstable_nan_proves_nothing_unless_the_results_are_identical() -> None:
+    a, b = np.array([1, np.nan]), np.array([1.0, 2.0])
+    limits = in_onnxruntime({"y": a}, noise([{"y": a}, {"y": b}]))
+    assert [only(a, c, limits["y"]).answer for c in (a, b)] == ["equal", "not proved"]
 
 
 def test_worst_prefers_what_fails() -> None:

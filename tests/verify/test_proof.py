@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -284,9 +285,34 @@ def test_ill_conditioning_excuses_no_more_than_the_limit() -> None:
     assert not report.ok and f"tolerance {EXACT_LIMIT:.2e}" in str(report)
 
 
-def test_random_operators_are_compared_as_far_as_they_go() -> None:
-    text = "g (float[N] x) => (float[N] y) { r = RandomNormalLike <seed = 1.0> (x) z = Mul(r, x) y = Identity(z) }"
-    assert verify(parse(text), parse(text)).ok
+def test_an_allowance_that_nothing_exceeds_proves_nothing() -> None:
+    """1e8 that is added and taken away leaves nothing of y in float32: three tenths of the weights
+    were equal to all of them."""
+    text = """g (float[N,4] x) => (float[N,4] y) <float k = {1e8}> {
+                a = MatMul(x, w) b = Add(a, k) y = Sub(b, k) }"""
+    weights = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
+    models = [parse(text), parse(text)]
+    for model, factor in zip(models, (1.0, 0.3), strict=True):
+        model.graph.initializer.append(numpy_helper.from_array(weights * np.float32(factor), "w"))
+    report = verify(*models)
+    assert not report.ok and report.verdict == "not proved"
+    assert re.fullmatch(
+        r"not proved: y differs by \S+ of its largest value, and the original differs from itself "
+        r"by \S+",
+        report.summary,
+    )
+    assert "not proved" in {d["answer"] for d in report.to_dict()["differences"]}
+    assert verify(models[0], models[0]).verdict == "equal"
+
+
+def test_a_weight_that_no_output_reads_widens_nothing() -> None:
+    """An unused bfloat16 weight allowed 1.6e-2 of every output."""
+    text = (
+        "g (float[N,2] x) => (float[N,2] y) <float[2,2] w = {1, %s, 3, 4}%s> { y = MatMul(x, w) }"
+    )
+    a = parse(text % ("2", ", bfloat16[1] u = {1}"))
+    b = parse(text % ("2.002", ", bfloat16[1] u = {3}"))
+    assert verify(a, b, legs=["float64"]).verdict == "different"
 
 
 def test_an_unstable_output_is_named() -> None:

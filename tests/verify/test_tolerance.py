@@ -10,7 +10,14 @@ import pytest
 from onnx import TensorProto
 
 from onnxgrad.verify import tolerance
-from onnxgrad.verify.tolerance import EXACT, EXACT_LIMIT, FLOOR, NOISE_FACTOR, ROUNDED_FACTOR
+from onnxgrad.verify.tolerance import (
+    EXACT,
+    EXACT_LIMIT,
+    FLOOR,
+    NOISE_FACTOR,
+    ROUNDED_FACTOR,
+    Allowance,
+)
 
 
 @pytest.mark.parametrize(
@@ -55,10 +62,41 @@ F32, F16, I64 = np.zeros(2, np.float32), np.zeros(2, np.float16), np.zeros(2, np
 def test_in_onnxruntime_the_larger_of_floor_and_noise(
     value: Any, noise: float, limit: float
 ) -> None:
-    assert tolerance.in_onnxruntime({"y": value}, {"y": noise}) == {"y": limit}
-    assert tolerance.in_onnxruntime({"y": value}, {}) == {
-        "y": tolerance.in_onnxruntime({"y": value}, {"y": 0.0})["y"]
-    }
+    found = tolerance.in_onnxruntime({"y": value}, {"y": noise})["y"]
+    assert (found.most, found.noise) == (limit, noise)
+    assert tolerance.in_onnxruntime({"y": value}, {}) == tolerance.in_onnxruntime(
+        {"y": value}, {"y": 0.0}
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "on_its_paths", "cap"),
+    [
+        (F32, ["float32", "int64"], 1e-2),
+        (F32, [], 1e-2),
+        (np.zeros(2), ["float32"], 1e-2),
+        (F16, ["float16"], 0.1),
+        (F32, ["float32", "float16"], 0.1),
+        (F32, ["bfloat16"], 0.1),
+        (F32, ["float8e4m3fn"], 0.3),
+        (I64, ["float32"], 1e-2),
+        (I64, [], 0.0),
+    ],
+)
+def test_the_cap_is_that_of_the_coarsest_float_on_the_outputs_paths(
+    value: Any, on_its_paths: list[str], cap: float
+) -> None:
+    paths, new = {"y": on_its_paths}, {"y": [TensorProto.FLOAT]}
+    for found in (
+        tolerance.in_onnxruntime({"y": value}, {"y": 2.0}, paths)["y"],
+        tolerance.in_float64({"y": value}, {"y": 2.0}, new, paths)["y"],
+    ):
+        assert found.cap == cap and found.equal == min(cap, found.most)
+
+
+def test_every_cap_is_wider_than_what_one_reordered_sum_costs() -> None:
+    assert all(FLOOR[dtype] < tolerance.CAP[dtype] for dtype in FLOOR)
+    assert tolerance.COARSE_FLOOR < tolerance.COARSE_CAP
 
 
 @pytest.mark.parametrize(
@@ -77,15 +115,17 @@ def test_rounding_costs_what_the_coarsest_type_does(computed: list[int], most: f
 
 
 def test_in_float64_nothing_recomputed_is_exact_whatever_the_noise() -> None:
-    assert tolerance.in_float64({"y": F32, "i": I64}, {"y": 0.1}, []) == {"y": EXACT, "i": 0.0}
+    found = tolerance.in_float64({"y": F32, "i": I64}, {"y": 0.1}, {})
+    assert {name: limit.most for name, limit in found.items()} == {"y": EXACT, "i": 0.0}
 
 
 @pytest.mark.parametrize(
     ("noise", "limit"), [(0.0, 1e-6), (1e-7, 1e-6), (1e-5, ROUNDED_FACTOR * 1e-5)]
 )
 def test_in_float64_recomputed_weights_cost_their_rounding(noise: float, limit: float) -> None:
-    found = tolerance.in_float64({"y": F32, "i": I64}, {"y": noise}, [TensorProto.FLOAT])
-    assert found == {"y": limit, "i": 0.0}
+    computed = {"y": [TensorProto.FLOAT], "i": [TensorProto.FLOAT]}
+    found = tolerance.in_float64({"y": F32, "i": I64, "z": F32}, {"y": noise}, computed)
+    assert {name: found.most for name, found in found.items()} == {"y": limit, "i": 0.0, "z": EXACT}
 
 
 @pytest.mark.parametrize(
@@ -107,5 +147,7 @@ def test_in_float64_recomputed_weights_cost_their_rounding(noise: float, limit: 
 def test_a_model_that_moves_by_itself_is_excused_up_to_a_limit(
     limit: float, moved: float, wider: float
 ) -> None:
-    assert tolerance.for_condition({"y": limit}, {"y": moved}) == {"y": pytest.approx(wider)}
-    assert tolerance.for_condition({"y": limit}, {}) == {"y": limit}
+    given = {"y": Allowance(limit, 1e-2)}
+    found = tolerance.for_condition(given, {"y": moved})["y"]
+    assert found.most == pytest.approx(wider) and found.cap == 1e-2
+    assert tolerance.for_condition(given, {}) == given

@@ -34,7 +34,7 @@ from onnxgrad.pipeline.requirements import (
     within_tolerance,
 )
 from onnxgrad.verify.blame import blamed
-from onnxgrad.verify.report import DIFFERENT
+from onnxgrad.verify.compare import DIFFERENT
 from onnxgrad.verify.running.libraries import custom_ops
 from onnxgrad.verify.running.own_process import bounding_us
 from onnxgrad.wording import in_a_recipe

@@ -7,7 +7,7 @@ from typing import Any
 
 from onnxgrad.report.html.graph import shown
 from onnxgrad.verify import Report
-from onnxgrad.verify.report import NOT_PROVED
+from onnxgrad.verify.compare import NOT_PROVED
 
 _NAMED = 3  # outputs by name, of those that differ
 

@@ -17,8 +17,7 @@ def scheduled(nodes: Sequence[NodeProto]) -> list[NodeProto]:
     """
     maker = {name: i for i, node in enumerate(nodes) for name in node.output if name}
     waits = [
-        {maker[name] for name in _reads(node) if name in maker} - {i}
-        for i, node in enumerate(nodes)
+        {maker[name] for name in reads(node) if name in maker} - {i} for i, node in enumerate(nodes)
     ]
     if all(max(before, default=-1) < i for i, before in enumerate(waits)):
         return list(nodes)
@@ -39,7 +38,7 @@ def scheduled(nodes: Sequence[NodeProto]) -> list[NodeProto]:
     return [nodes[i] for i in (*order, *(i for i in range(len(nodes)) if i not in done))]
 
 
-def _reads(node: NodeProto) -> Iterable[str]:
+def reads(node: NodeProto) -> Iterable[str]:
     """What a node needs: its inputs, and every name in its nested graphs (their own names are
     made in them).
     """
@@ -52,7 +51,7 @@ def _reads(node: NodeProto) -> Iterable[str]:
 def _names(graph: GraphProto) -> Iterable[str]:
     yield from (value.name for value in graph.output)
     for node in graph.node:
-        yield from _reads(node)
+        yield from reads(node)
 
 
 _GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
