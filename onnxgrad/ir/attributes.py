@@ -36,16 +36,20 @@ def read_all(node: NodeProto) -> dict[str, Any]:
 
 
 def written(node: NodeProto, name: str, default: Any) -> Any:
-    """One attribute as the file has it, lists as lists and text as bytes; `default` where it is
-    not written.
+    """One attribute as the file has it, lists as lists and text as bytes; `default` if it is
+    absent. Raises ValueError for a reference to a function's attribute.
     """
     found = next((a for a in node.attribute[:] if a.name == name), None)
     return default if found is None else onnx.helper.get_attribute_value(found)
 
 
 def values_of(node: NodeProto) -> dict[str, Any]:
-    """All attributes as the file has them, as `written` answers one."""
-    return {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute[:]}
+    """All attributes as the file has them, as `written` returns one, except references to a
+    function's attributes: their values are the call's.
+    """
+    return {
+        a.name: onnx.helper.get_attribute_value(a) for a in node.attribute[:] if not a.ref_attr_name
+    }
 
 
 def read(attribute: AttributeProto) -> Any:

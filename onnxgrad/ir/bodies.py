@@ -153,10 +153,11 @@ def conflict(binding: Binding, body: Body) -> str | None:
     An operator of the body must mean the same at the block's opset and have its graphs in the body,
     not in an attribute of the call; and what the call leaves out must not be returned.
     """
-    opsets = binding.block.opsets
+    opsets, bound = binding.block.opsets, _bound(binding, body)
     for b in body.block.walk():
         if given_by_call := next(
-            (a for a in b.node.attribute if a.ref_attr_name and a.type in _GRAPH_KINDS), None
+            (a for a in b.node.attribute if a.type in _GRAPH_KINDS and a.ref_attr_name in bound),
+            None,
         ):
             return (
                 f"the {given_by_call.name} of its {b.op} is a graph that calls give as an attribute"
@@ -232,6 +233,8 @@ def _means_the_same(old: onnx.defs.OpSchema, new: onnx.defs.OpSchema) -> bool:
     # an optional attribute may be new: what does not write it means what it meant
     kept = attributes_of(old).items() <= attributes_of(new).items()
     added = [a for n, a in new.attributes.items() if n not in old.attributes]
+    if new.deprecated and not old.deprecated:
+        return False
     if operands(old) != operands(new) or not kept or any(a.required for a in added):
         return False
 
@@ -268,6 +271,7 @@ def splice(
     mapping: dict[Var, Var | None] = dict.fromkeys(body.block.inputs) | dict(
         zip(body.block.inputs, binding.inputs)
     )
+    body.block.schedule()  # a rewrite may have left a reader before what it reads
     opened = clone_bindings(
         body.block.bindings, block, mapping, bound=_bound(binding, body), prefix=prefix, fold=fold
     )

@@ -42,6 +42,7 @@ def if_of_constant(c: Var, root: Binding) -> Any:
     if not _constants(branch, root.block, mapping):
         return decline("a constant of the branch cannot be read")
     clone_sparse(branch, root.block, mapping)
+    branch.schedule()  # a rewrite may have left a reader before what it reads
     clone_bindings(branch.bindings, root.block, mapping)
     found = {out: mapping.get(new, new) for out, new in results if out is not None}
     return {out: new for out, new in found.items() if new is not None}

@@ -14,6 +14,7 @@ from onnxgrad import P, capture, op, rewrite_call
 from onnxgrad.errors import InputError
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify.running.run import run
+from tests.handing_on import failures, single_nodes
 from tests.helpers import parse
 
 KINDS: list[tuple[str, str, int, Any]] = [
@@ -69,6 +70,81 @@ def test_everything_takes_a_referred_attribute(
         optimised = onnxgrad.optimize(model, passes=passes)  # which proves it
         assert onnxgrad.verify(model, optimised)
     assert onnxgrad.check_gradient(model)
+
+
+POOL = """<ir_version: 10, opset_import: ["" : OPSET, "my" : 1]>
+g (float[1,1,7,7] x) => (float[1,1,H,W] y) { y = my.F <k = [2, 2], c = CEIL> (x) }
+<domain: "my", opset_import: ["" : OPSET]> F <k, c, p> (x) => (y) {
+  y = POOL <kernel_shape: ints = @k, strides = [2, 2], ceil_mode: int = @c, pads: ints = @p> (x) }"""
+
+
+@pytest.mark.parametrize("ceil", [0, 1])
+@pytest.mark.parametrize("opset", [19, 22])
+@pytest.mark.parametrize("pool", ["MaxPool", "AveragePool", "LpPool"])
+def test_a_pool_takes_its_window_from_the_call(pool: str, opset: int, ceil: int) -> None:
+    text = POOL.replace("OPSET", str(opset)).replace("POOL", pool).replace("CEIL", str(ceil))
+    model = onnx.parser.parse_model(text)
+    assert str(onnxgrad.inspect(model))
+    assert onnxgrad.verify(model, onnxgrad.optimize(model, passes="inline"))
+    assert onnxgrad.check_gradient(model, "x", "y")
+
+
+def test_upsampling_by_a_mode_of_the_call_keeps_its_nearest_element() -> None:
+    """Resize needs the mode to know which element Upsample took: the function is opened first."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 9, "my" : 1]>
+        g (float[1,1,2,2] x) => (float[1,1,4,6] y) <float[4] s = {1, 1, 2, 3}> { y = my.F <m = "nearest"> (x, s) }
+        <domain: "my", opset_import: ["" : 9]> F <m> (x, s) => (y) { y = Upsample <mode: string = @m> (x, s) }""")
+    x = np.arange(4, dtype=np.float32).reshape(1, 1, 2, 2)
+    gradient = onnxgrad.gradient(model, "x", "y", adjoint="input")
+    found = run(gradient, {"x": x, "y_grad": np.ones((1, 1, 4, 6), np.float32)})
+    np.testing.assert_array_equal(found["y"], x.repeat(2, 2).repeat(3, 3))
+    np.testing.assert_array_equal(found["x_grad"], np.full((1, 1, 2, 2), 6, np.float32))
+    with pytest.raises(InputError, match="'mode' is given by calls: inline the function first"):
+        onnxgrad.optimize(model, target_opset=18)
+
+
+def schemas() -> list[onnx.defs.OpSchema]:
+    """Each operator's newest schema, of those with attributes."""
+    newest = {
+        (s.domain, s.name): s
+        for s in sorted(
+            onnx.defs.get_all_schemas_with_history(), key=lambda s: int(s.since_version)
+        )
+    }
+    return [s for s in newest.values() if s.attributes and not s.deprecated]
+
+
+@pytest.mark.parametrize("domain", ["", "ai.onnx.ml"])
+def test_every_attribute_of_every_operator_may_be_the_calls(domain: str) -> None:
+    """Reading and inlining; scripts/sweep_attributes.py compares results."""
+    for schema in [s for s in schemas() if s.domain == domain]:
+        operands = [f"i{i}" for i in range(schema.min_input)]
+        node = helper.make_node(schema.name, operands, ["y"], domain=domain)
+        for name, a in schema.attributes.items():
+            node.attribute.add(name=name, ref_attr_name=name, type=a.type.value)
+        opset = helper.make_opsetid(domain, schema.since_version)
+        opsets = [opset] if domain == "" else [opset, helper.make_opsetid("", 21)]
+        function = helper.make_function(
+            "my", "F", operands, ["y"], [node], opsets, list(schema.attributes)
+        )
+        x = [helper.make_tensor_value_info(n, 1, [1, 1, 4, 4]) for n in operands]
+        call = helper.make_node("F", operands, ["y"], domain="my")
+        graph = helper.make_graph([call], "g", x, [onnx.ValueInfoProto(name="y")])
+        graph.output[0].type.tensor_type.elem_type = 1
+        opsets.append(helper.make_opsetid("my", 1))
+        model = helper.make_model(graph, functions=[function], opset_imports=opsets, ir_version=10)
+        program = onnxgrad.load(model)
+        assert list(program.functions)
+        try:
+            onnxgrad.optimize(model, passes="inline", verify=False)
+        except InputError:  # operands that the operator does not take
+            continue
+
+
+@pytest.mark.slow
+def test_a_call_is_treated_as_its_node() -> None:
+    found = {case.name: list(failures(case)) for case in single_nodes()[::4]}
+    assert {name: wrong for name, wrong in found.items() if wrong} == {}
 
 
 def test_a_reference_outside_a_function_is_refused() -> None:

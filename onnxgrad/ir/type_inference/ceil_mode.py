@@ -17,11 +17,11 @@ POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
 
 
 def rounds_up(node: NodeProto) -> bool:
-    """Whether `node` is a pool in ceil_mode."""
+    """Whether `node` is a pool in ceil_mode, or may be: a call may set it."""
     return (
         node.op_type in POOLS
         and domains.is_default(node.domain)
-        and bool(values_of(node).get("ceil_mode"))
+        and any(a.name == "ceil_mode" and (a.ref_attr_name or a.i) for a in node.attribute[:])
     )
 
 

@@ -45,7 +45,12 @@ def needs_types(node: NodeProto) -> bool:
     """Whether the right type takes the operands' types to tell, so that nothing can be written
     beforehand.
     """
-    return ceil_mode.rounds_up(node) or is_unbounded(node)
+    forgotten = _FORGOTTEN.get(node.op_type, ())
+    return (
+        ceil_mode.rounds_up(node)
+        or is_unbounded(node)
+        or any(a.ref_attr_name and a.name in forgotten for a in node.attribute[:])
+    )
 
 
 def is_unbounded(node: NodeProto) -> bool:

@@ -8,6 +8,7 @@ of their own, which is converted as well.
 from __future__ import annotations
 
 from collections.abc import MutableMapping
+from typing import Any
 
 from onnx import FunctionProto, helper
 
@@ -140,13 +141,31 @@ def _raise(b: Binding, before: int, after: int) -> bool:
         if reason:
             raise Refused(f"{reason}, and how that is written since is not known")
         return False
-    was = {**attributes.schema_defaults(b.op, before, ""), **b.attrs}
+    was = _Was({**attributes.schema_defaults(b.op, before, ""), **b.attrs})
     node = b.node
     if b.has_refs and any(isinstance(v, RefAttr) for v in was.values()):
         _refuse_moved_references(b, before, after)
     with emitting(b.block, sources=(b,), made_by="convert-opset"):
         found(b, was)
     return not b.is_live or b.node is not node
+
+
+class _Was(dict[str, Any]):
+    """Attributes as the old version understood them. Reading one that calls give raises Refused:
+    the conversion depends on its value.
+    """
+
+    def __getitem__(self, name: str) -> Any:
+        value = super().__getitem__(name)
+        if isinstance(value, RefAttr):
+            raise Refused(f"its '{name}' is given by calls: inline the function first")
+        return value
+
+    def get(self, name: str, default: Any = None) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            return default
 
 
 def _refuse_moved_references(b: Binding, before: int, after: int) -> None:
