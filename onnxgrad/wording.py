@@ -1,14 +1,16 @@
 """How messages are worded: an option as its reader wrote it, on the command line, in a recipe or in
-Python; what was meant by a name that there is not.
+Python; what was meant by a name that there is not; names of strangers as they may be printed.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 _DIGITS = 17  # that a float64 has
 _SHOWN = 0.1  # of a difference may be lost in what is printed of it
@@ -26,6 +28,17 @@ _KEYS = {
     "--allow-growth": "allow_growth = true",
     "--without": "without",
 }
+# characters that Python calls printable and nobody sees: Unicode's Default_Ignorable_Code_Point
+_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+# lines that build servers obey: `::error ...::`, `##[error]`, `##vso[...]`, `##teamcity[...]`
+_COMMAND = re.compile(
+    "::(?=(?:error|warning|notice|debug|group|endgroup|echo|set-output|set-env|save-state|"
+    r"add-path|add-mask|stop-commands|add-matcher|remove-matcher|internal-[\w-]*)(?![\w.-]))"
+    r"|##(?=(?:vso|teamcity)?\[)",
+    re.IGNORECASE,
+)
 
 
 @contextmanager
@@ -71,6 +84,48 @@ def dim_option(*names: str) -> str:
         return f"verify.dims = {{ {', '.join(f'{name} = SIZE' for name in names)} }}"
     shell = " ".join(f"--dim {name}=SIZE" for name in names)
     return option(shell, f"dims={{{', '.join(f'{name!r}: size' for name in names)}}}")
+
+
+def printable(text: str) -> str:
+    """Returns `text` as one line that is safe to print: letters of every script stay; newlines,
+    controls, bidi marks and characters that nobody sees are escaped as in Python, and so is the
+    beginning of a command to a build server.
+
+    Names of models and files pass through here before they reach a terminal, a report or a page.
+
+    >>> print(printable("naïve\\n::error::x\\u202e"))
+    naïve\\n\\x3a:error::x\\u202e
+    """
+    if not text.isprintable() or _UNSEEN.search(text):
+        text = "".join(map(_visible, text))
+    if "::" in text or "##" in text:
+        text = _COMMAND.sub(lambda found: f"\\x{ord(found[0][0]):02x}{found[0][1:]}", text)
+    return text
+
+
+def printable_lines(text: str) -> str:
+    """Text of several lines, each `printable`."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def printable_json(data: Any, indent: int | None = 2, *, allow_nan: bool = False) -> str:
+    """JSON that a terminal may show: what `printable` escapes is escaped as JSON does, so that
+    reading the text returns the same data.
+    """
+    text = json.dumps(data, indent=indent, ensure_ascii=False, allow_nan=allow_nan)
+    lines = (line if printable(line) == line else _json_line(line) for line in text.split("\n"))
+    return "\n".join(lines)
+
+
+def _json_line(line: str) -> str:
+    shown = "".join(c if _visible(c) == c else json.dumps(c)[1:-1] for c in line)
+    return _COMMAND.sub(lambda found: f"\\u{ord(found[0][0]):04x}{found[0][1:]}", shown)
+
+
+def _visible(character: str) -> str:
+    if _UNSEEN.match(character):
+        return character.encode("ascii", "backslashreplace").decode()
+    return character if character.isprintable() else repr(character)[1:-1]
 
 
 def nearest(name: str, known: Iterable[str], most: int = 1) -> list[str]:

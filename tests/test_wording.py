@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,9 @@ from onnxgrad.wording import (
     on_the_command_line,
     option,
     perhaps,
+    printable,
+    printable_json,
+    printable_lines,
     told_apart,
 )
 from tests.helpers import parse
@@ -115,3 +121,51 @@ def test_counts() -> None:
 def test_two_numbers_are_told_apart(a: float, b: float, shown: tuple[str, str]) -> None:
     assert told_apart(a, b) == shown
     assert (shown[0] == shown[1]) == (a == b)
+
+
+def test_letters_are_printed_and_nothing_else_acts() -> None:
+    """Over Unicode's first plane: letters, marks, digits, punctuation and symbols stay."""
+    every = [chr(c) for c in range(0x10000)]
+    for c in every:
+        shown = printable(c)
+        kept = c == " " or unicodedata.category(c)[0] in "LMNPS"
+        assert (
+            shown == c
+            if kept and not _unseen(c)
+            else re.fullmatch(r"\\(n|r|t|[xu][0-9a-f]+)", shown)
+        )
+        assert printable(shown) == shown and json.loads(printable_json(c)) == c
+    text = "".join(c for c in every if unicodedata.category(c) != "Cs")
+    assert json.loads(printable_json({text: [text]})) == {text: [text]}
+    assert printable_lines("a\nb\tc") == "a\nb\\tc"
+
+
+def _unseen(c: str) -> bool:
+    """Invisible though Unicode calls it a letter or a mark."""
+    fillers = (
+        "HANGUL FILLER",
+        "HANGUL CHOSEONG FILLER",
+        "HANGUL JUNGSEONG FILLER",
+        "HALFWIDTH HANGUL FILLER",
+    )
+    name = unicodedata.name(c, "")
+    return name.startswith(
+        ("VARIATION SELECTOR", "MONGOLIAN FREE VARIATION", "KHMER VOWEL INHERENT")
+    ) or (name in (*fillers, "COMBINING GRAPHEME JOINER"))
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("::error::x", r"\x3a:error::x"),
+        ("a ::Set-Output name=x::y", r"a \x3a:Set-Output name=x::y"),
+        ("##[warning]x", r"\x23#[warning]x"),
+        ("##vso[task.complete]", r"\x23#vso[task.complete]"),
+        ("com.microsoft::Gelu", "com.microsoft::Gelu"),
+        ("my::error_of", "my::error_of"),
+        ("# heading [x]", "# heading [x]"),
+    ],
+)
+def test_no_build_server_obeys_a_name(text: str, shown: str) -> None:
+    assert printable(text) == shown == printable(shown)
+    assert json.loads(printable_json([text])) == [text]

@@ -21,9 +21,8 @@ from onnxgrad.cli.help_text import examples_text
 from onnxgrad.cli.parser import Parser, add_common, complaint, fitted, wants
 from onnxgrad.cli.process import Stopped, drop, importing, open_streams, quiet_libraries, stoppable
 from onnxgrad.errors import InputError, InternalError, NotProved, OnnxgradError
-from onnxgrad.report.parts import clean
 from onnxgrad.version import __version__
-from onnxgrad.wording import on_the_command_line
+from onnxgrad.wording import on_the_command_line, printable, printable_lines
 
 COMMANDS = {
     "optimize": "rewrite a model into a smaller equal one, and prove that it is equal",
@@ -141,10 +140,20 @@ _REPORT = (
 
 def _failed(message: str, code: int, verbose: bool) -> int:
     if verbose:
-        print(clean(traceback.format_exc()), end="", file=sys.stderr)
+        print(_traceback(), file=sys.stderr)
     with contextlib.suppress(OSError):  # nobody reads it: the exit code is left
         print(fitted(complaint(message), sys.stderr), file=sys.stderr)
     return code
+
+
+def _traceback() -> str:
+    """The error being handled with its frames; its message, which may name anything, on a line."""
+    parts = []
+    for part in traceback.format_exception(*sys.exc_info()):
+        inner = part.strip("\n")
+        shown = printable_lines(inner) if part.startswith("  File ") else printable(inner)
+        parts.append(part.replace(inner, shown))
+    return "".join(parts).rstrip("\n")
 
 
 def _flush() -> None:

@@ -44,5 +44,4 @@ def write_outputs(args: argparse.Namespace, report: CiReport, out: Output) -> No
             out.write(f"--{option}", name, text(report))
     if args.annotations:
         root = Path(os.environ.get("GITHUB_WORKSPACE") or ".").absolute()
-        for line in annotation_lines(report, root):
-            out.aside(line)
+        out.commands(annotation_lines(report, root))

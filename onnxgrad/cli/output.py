@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,8 +17,9 @@ from rich.theme import Theme
 from onnxgrad.cli.parser import complaint, fitted
 from onnxgrad.errors import InputError
 from onnxgrad.ir.files import write_whole
-from onnxgrad.report.parts import Part, clean
+from onnxgrad.report.parts import Part
 from onnxgrad.report.rendering import WIDTH, rich_of
+from onnxgrad.wording import printable, printable_json, printable_lines
 
 _LINE = 100  # columns of running text, on terminals that have more
 _FILES = 6  # that were written, by name without -v
@@ -90,7 +90,7 @@ class Output:
     def note(self, text: str) -> None:
         """Print a line on stderr, unless quiet."""
         if not self._silent:
-            self.errors.print(clean(text), style="dim", soft_wrap=True)
+            self.errors.print(printable(text), style="dim", soft_wrap=True)
 
     def complain(self, text: str) -> None:
         """An error that does not end the run: one line on stderr."""
@@ -98,12 +98,17 @@ class Output:
 
     def aside(self, text: str) -> None:
         """Print text that was asked for on stderr, as it is, however wide."""
-        print(clean(text), file=sys.stderr)
+        print(printable_lines(text), file=sys.stderr)
+
+    def commands(self, lines: Iterable[str]) -> None:
+        """Print lines on stderr that a build server obeys, as they are, however wide."""
+        for line in lines:
+            print(line, file=sys.stderr)
 
     def text(self, text: str) -> None:
         """Print text as it is, however wide."""
         if not self._silent:
-            print(clean(text), file=self.results.file)
+            print(printable_lines(text), file=self.results.file)
 
     def markdown(self, text: str) -> None:
         """Print Markdown: rendered on a terminal, as it is elsewhere."""
@@ -121,7 +126,7 @@ class Output:
         """Write `data` where --json says, whole or not at all."""
         if self._json is None:
             return
-        text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        text = printable_json(data) + "\n"
         if self._json == "-":
             print(text, end="", file=sys.stdout)
             return
@@ -143,7 +148,7 @@ class Output:
 
     def finish(self) -> None:
         """Say last what was written."""
-        files = list(self._written)
+        files = list(map(printable, self._written))
         if len(files) > _FILES and not self.verbose:
             files = [*files[:_FILES], f"{len(files) - _FILES} more (-v)"]
         if files:
@@ -161,12 +166,12 @@ class Output:
             TimeElapsedColumn(), console=self.errors, transient=True,
         )  # fmt: skip
         steps, pulse = (
-            bar.add_task(clean(title), total=total),
+            bar.add_task(printable(title), total=total),
             bar.add_task("", total=None, visible=False),
         )
 
         def advance(what: str, completed: float | None) -> None:
-            described = clean(f"{title}: {what}")
+            described = printable(f"{title}: {what}")
             known = completed is not None
             # the bar pulses where nobody knows how long it takes, and is full only when all is done
             bar.update(

@@ -12,8 +12,8 @@ from typing import Any, NoReturn, TextIO
 
 from onnxgrad.cli.help_text import Help
 from onnxgrad.errors import InputError
-from onnxgrad.report.parts import LONGEST, clean
-from onnxgrad.wording import perhaps
+from onnxgrad.report.parts import LONGEST
+from onnxgrad.wording import perhaps, printable
 
 
 class Parser(argparse.ArgumentParser):
@@ -92,7 +92,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 
 def complaint(text: str) -> str:
     """What is wrong, as the one line that it is."""
-    line = f"onnxgrad: {' '.join(clean(text).split())}"
+    line = f"onnxgrad: {printable(' '.join(text.split()))}"
     return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."
 
 

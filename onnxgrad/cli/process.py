@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any, TextIO
 
+from onnxgrad.wording import printable
+
 # what a user or a system sends to end a program
 _SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
@@ -120,7 +122,8 @@ def quiet_libraries(verbose: bool) -> Iterator[None]:
 
     def show(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
         if verbose:
-            print(f"{category.__name__}: {' '.join(str(message).split())}", file=sys.stderr)
+            text = " ".join(str(message).split())
+            print(f"{category.__name__}: {printable(text)}", file=sys.stderr)
 
     with warnings.catch_warnings():
         warnings.showwarning = show

@@ -6,6 +6,8 @@ import html
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from onnxgrad.wording import printable_lines
+
 if TYPE_CHECKING:
     from onnxgrad.ir.program import Program
     from onnxgrad.ir.var import Var
@@ -52,5 +54,4 @@ def _cell(text: str) -> str:
 
 def _escaped(text: str) -> str:
     """Text that is neither markup nor control."""
-    shown = (c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
-    return html.escape("".join(shown))
+    return html.escape(printable_lines(text))

@@ -12,6 +12,7 @@ from onnx import TensorProto, TypeProto, numpy_helper
 
 from onnxgrad.ir.attributes import RefAttr
 from onnxgrad.ir.types import TensorType, dtype_name, type_from_proto
+from onnxgrad.wording import printable
 
 if TYPE_CHECKING:
     from onnxgrad.ir.binding import Binding
@@ -41,7 +42,7 @@ def block_text(block: BindingBlock, name: str | None = None) -> str:
     params += [_declared(v) for v in block.initializers.values() if not v.is_input]
     lines = [f"{name or block.name or 'main'}({', '.join(params)}) {{"]
     lines += _body(block, "  ")
-    return "\n".join([*lines, "}"])
+    return "\n".join([*map(printable, lines), "}"])
 
 
 def binding_text(binding: Binding, attributes: bool = True) -> str:
@@ -52,7 +53,7 @@ def binding_text(binding: Binding, attributes: bool = True) -> str:
     nested = [f"{k}={{...}}" for k in binding.blocks]
     domain = f"{binding.domain}::" if binding.domain else ""
     listed = ", ".join(operands + attrs + nested)
-    return f"{results} = {domain}{binding.op}({listed})"
+    return printable(f"{results} = {domain}{binding.op}({listed})")
 
 
 def attribute_texts(binding: Binding) -> list[str]:

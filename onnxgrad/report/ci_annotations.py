@@ -10,7 +10,7 @@ from pathlib import Path
 
 from onnxgrad.pipeline.ci.outcome import ModelOutcome
 from onnxgrad.report.ci import CiReport, model_lines
-from onnxgrad.report.parts import clean
+from onnxgrad.wording import printable, printable_lines
 
 _DATA = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
 _PROPERTY = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A", ":": "%3A", ",": "%2C"})
@@ -33,7 +33,7 @@ def annotation_lines(report: CiReport, root: Path) -> Iterator[str]:
 
 
 def _words(model: ModelOutcome) -> str:
-    lines = [clean(str(part)).strip() for part in model_lines(model, verbose=False)]
+    lines = [str(part).strip() for part in model_lines(model, verbose=False)]
     return "\n".join(lines) or model.error or model.status
 
 
@@ -43,4 +43,5 @@ def _from(root: Path, file: Path) -> str:
 
 def _line(kind: str, file: str, status: str, words: str) -> str:
     title = f"onnxgrad: {status}".translate(_PROPERTY)
-    return f"::{kind} file={file.translate(_PROPERTY)},title={title}::{words.translate(_DATA)}"
+    where, data = printable(file).translate(_PROPERTY), printable_lines(words).translate(_DATA)
+    return f"::{kind} file={where},title={title}::{data}"

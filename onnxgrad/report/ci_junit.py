@@ -4,15 +4,11 @@ case per model.
 
 from __future__ import annotations
 
-import re
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from onnxgrad.pipeline.ci.outcome import ModelOutcome
 from onnxgrad.report.ci import CiReport, model_lines
-from onnxgrad.report.parts import clean
-
-# what XML 1.0 cannot hold, not even escaped
-_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+from onnxgrad.wording import printable
 
 
 def junit(report: CiReport) -> str:
@@ -45,10 +41,10 @@ _KINDS = ("failure", "error", "skipped")
 
 def _add(suite: Element, report: CiReport, model: ModelOutcome) -> None:
     case = _case(suite, report, model.name, model.seconds)
-    said = "\n".join(clean(str(part)).strip() for part in model_lines(model, verbose=True))
+    said = "\n".join(str(part).strip() for part in model_lines(model, verbose=True))
     if model.ok:
         if said:
-            SubElement(case, "system-out").text = _xml(said)
+            SubElement(case, "system-out").text = said
         return
     kind = model.status if model.status in ("error", "skipped") else "failure"
     found = SubElement(case, kind)
@@ -56,7 +52,7 @@ def _add(suite: Element, report: CiReport, model: ModelOutcome) -> None:
         _set(found, message="a model before it failed")
         return
     _set(found, type=model.status, message=model.error or model.status)
-    found.text = _xml(said)
+    found.text = said
 
 
 def _case(suite: Element, report: CiReport, name: str, seconds: float) -> Element:
@@ -67,9 +63,4 @@ def _case(suite: Element, report: CiReport, name: str, seconds: float) -> Elemen
 
 def _set(element: Element, **attributes: str) -> None:
     for name, value in attributes.items():
-        element.set(name, _xml(value))
-
-
-def _xml(text: str) -> str:
-    """The text with what XML cannot hold as it is written in Python."""
-    return _NO_XML.sub(lambda strange: repr(strange[0])[1:-1], text)
+        element.set(name, printable(value))

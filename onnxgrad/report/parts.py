@@ -7,12 +7,12 @@ parts.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from onnxgrad.wording import printable
+
 LONGEST = 1500  # characters of a complaint or a cell: a model may have names of megabytes
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,10 @@ class Text:
 
     pieces: tuple[tuple[str, str], ...]
     indent: int = 0
+
+    def __post_init__(self) -> None:
+        shown = tuple((printable(text), style) for text, style in self.pieces)
+        object.__setattr__(self, "pieces", shown)
 
     def __add__(self, other: Text) -> Text:
         return Text(self.pieces + other.pieces, self.indent)
@@ -42,9 +46,13 @@ class Table:
     rows: list[tuple[Text | str, ...]] = field(default_factory=list)
     sections: set[int] = field(default_factory=set)  # a line stands below that many rows
 
+    def __post_init__(self) -> None:
+        self.columns = tuple(map(printable, self.columns))
+        self.title = printable(self.title)
+
     def add_row(self, *cells: Text | str) -> None:
         """One more row."""
-        self.rows.append(cells)
+        self.rows.append(tuple(printable(c) if isinstance(c, str) else c for c in cells))
 
     def add_section(self) -> None:
         """A line below the rows so far."""
@@ -61,7 +69,7 @@ def table(*columns: str, title: str = "") -> Table:
 
 def line(text: str, style: str = "", indent: int = 0) -> Text:
     """A line of one style."""
-    return Text(((clean(text), style),), indent)
+    return Text(((text, style),), indent)
 
 
 def heading(text: str) -> Text:
@@ -73,13 +81,6 @@ def cell(value: object, style: str = "") -> Text:
     """Any value as a table cell or a line; of text as long as no line is, its beginning."""
     text = str(value)
     return line(text if len(text) <= LONGEST else f"{text[:LONGEST]}...", style)
-
-
-def clean(text: str) -> str:
-    """`text` without control characters: names inside a model must not steer the reader's
-    terminal.
-    """
-    return _CONTROL.sub(lambda m: f"\\x{ord(m[0]):02x}", text)
 
 
 def number(value: int) -> str:

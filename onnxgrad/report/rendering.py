@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from onnxgrad.report.narrow import blocks, heads, widths_of
-from onnxgrad.report.parts import Part, Table, Text, clean
+from onnxgrad.report.parts import Part, Table, Text
+from onnxgrad.wording import printable
 
 if TYPE_CHECKING:
     import rich.console
@@ -84,7 +85,7 @@ def _pieces(value: Text | str) -> str:
     found = []
     for text, style in ((value, ""),) if isinstance(value, str) else value.pieces:
         css = ";".join(_CSS[word] for word in style.split() if word in _CSS)
-        escaped = html.escape(clean(text))
+        escaped = html.escape(printable(text))
         found.append(f'<span style="{css}">{escaped}</span>' if css else escaped)
     return "".join(found)
 
@@ -116,7 +117,7 @@ def rich_of(part: Part) -> rich.console.RenderableType:
     if isinstance(part, Table):
         return _Fitting(part)
     if isinstance(part, str):
-        return RichText(clean(part))
+        return RichText(printable(part))
     if len(part.pieces) == 1:
         made = RichText(part.pieces[0][0], style=part.pieces[0][1])
     else:
@@ -146,7 +147,7 @@ def _rich_table(part: Table, widths: list[int]) -> rich.table.Table:
 
     if part.columns:
         made = RichTable(
-            box=box.SIMPLE_HEAD, title=clean(part.title) or None, title_justify="left",
+            box=box.SIMPLE_HEAD, title=part.title or None, title_justify="left",
             title_style="bold", pad_edge=False, show_edge=False,
         )  # fmt: skip
     else:
@@ -185,7 +186,7 @@ def _markdown_table(part: Table) -> str:
     width = max(map(len, part.rows), default=0)
     columns = part.columns or ("",) * width
     rows = [
-        [name.lstrip(">") for name in columns],
+        [_escaped(name.lstrip(">")) for name in columns],
         ["--:" if name.startswith(">") else "---" for name in columns],
     ]
     rows += [[_escaped(str(cell)) for cell in row] for row in part.rows]
@@ -194,4 +195,5 @@ def _markdown_table(part: Table) -> str:
 
 def _escaped(text: str) -> str:
     """Text in which nothing is Markdown."""
-    return "".join(f"\\{c}" if c in "\\`*_<>|#[]" else c for c in " ".join(clean(text).split()))
+    shown = " ".join(printable(text).split())
+    return "".join(f"\\{c}" if c in "\\`*_<>|#[]&~" else c for c in shown)

@@ -5,7 +5,6 @@ early.
 from __future__ import annotations
 
 import io
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from typing import Any, TypeAlias
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.files import write_whole
-from onnxgrad.wording import option
+from onnxgrad.wording import option, printable_json
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class JsonLines:
             line = {"step": event.step, "epoch": event.epoch, "evaluation": dict(event.evaluation)}
         try:
             with open(self.path, "a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+                file.write(printable_json(line, indent=None, allow_nan=True) + "\n")
         except OSError as error:
             raise InputError(f"{self.path}: cannot be written: {error.strerror or error}") from None
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from onnxgrad.errors import InputError
+from onnxgrad.wording import printable_json
 
 VERSION = 1
 Role = Literal[
@@ -104,7 +105,7 @@ class Manifest:
 
     def to_json(self) -> str:
         """The file's text."""
-        return json.dumps({"format": "onnxgrad training step", **asdict(self)}, indent=2) + "\n"
+        return printable_json({"format": "onnxgrad training step", **asdict(self)}) + "\n"
 
     @staticmethod
     def from_json(text: str, where: str = "manifest.json") -> Manifest:

@@ -31,5 +31,5 @@ def test_no_name_makes_a_command_of_its_own(tmp_path: Path) -> None:
     report = CiReport(str(tmp_path / "r.toml"), (strange,), "l.json")
     (line,) = annotation_lines(report, tmp_path)
     assert "\n" not in line and "\r" not in line and "\x1b" not in line
-    assert line.startswith("::error file=a%2Cb%3Ac%0A%3A%3Aerror%3A%3Ad%250A.onnx,title=")
+    assert line.startswith(r"::error file=a%2Cb%3Ac\n\x3a%3Aerror%3A%3Ad%250A.onnx,title=")
     assert "100 %25" in line

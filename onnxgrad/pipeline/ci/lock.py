@@ -17,6 +17,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.files import write_whole
 from onnxgrad.pipeline.facts import Facts, Latency
 from onnxgrad.version import __version__
+from onnxgrad.wording import printable_json
 
 NAME = "onnxgrad.lock.json"
 VERSION = 1
@@ -41,7 +42,7 @@ class Lock:
             "onnxgrad": self.made_by,
             "models": {name: self.models[name].to_dict() for name in sorted(self.models)},
         }
-        return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        return printable_json(data) + "\n"
 
 
 def read(path: Path) -> Lock | None:

@@ -22,6 +22,7 @@ from onnxgrad.pipeline.tuning.choices import Choices, described
 from onnxgrad.pipeline.tuning.measure import Decision, Measuring, Tuned
 from onnxgrad.verify.running.session import versions
 from onnxgrad.version import __version__
+from onnxgrad.wording import printable_json
 
 _FORMAT = 1
 
@@ -72,7 +73,7 @@ def _shown(inputs: Any) -> Any:
 def write(path: Path, data: Mapping[str, Any]) -> None:
     """Write the file whole or not at all. Raises InputError."""
     try:
-        write_whole(path, (json.dumps(data, indent=1) + "\n").encode())
+        write_whole(path, (printable_json(data, indent=1) + "\n").encode())
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
 

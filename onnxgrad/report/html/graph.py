@@ -15,7 +15,8 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.text import attribute_texts
 from onnxgrad.ir.var import Var
 from onnxgrad.report.html.scopes import Group, Scope, grouped, scope_of
-from onnxgrad.report.parts import cell
+from onnxgrad.report.parts import LONGEST, cell
+from onnxgrad.wording import printable_lines
 
 _MADE_BY = "onnxgrad.made_by"
 _SOURCE = "pkg.torch.onnx.stack_trace"
@@ -107,7 +108,7 @@ class Drawn:
             "a": shown(", ".join(attribute_texts(b))),
             "k": inner,
             "m": shown(metadata.get(_MADE_BY, "")),
-            "s": shown(metadata.get(_SOURCE, "").strip()),
+            "s": printable_lines(metadata.get(_SOURCE, "").strip()[:LONGEST]),
         }
         return found | {key: value for key, value in optional.items() if value}
 

@@ -16,8 +16,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from onnxgrad.report.parts import clean
 from onnxgrad.version import __version__
+from onnxgrad.wording import printable
 
 _SCRIPTS = (
     "vendor/d3-dispatch.min.js",
@@ -61,7 +61,7 @@ def page(title: str, reports: Sequence[Mapping[str, Any]]) -> str:
         )
     )
     data = {"version": __version__, "reports": list(reports), "licenses": _licenses()}
-    shown = html.escape(clean(title))
+    shown = html.escape(printable(title))
     return "\n".join(
         (
             "<!DOCTYPE html>",

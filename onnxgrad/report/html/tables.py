@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
-from onnxgrad.report.parts import Part, Table, Text, clean
+from onnxgrad.report.parts import Part, Table, Text
+from onnxgrad.wording import printable
 
 Section: TypeAlias = dict[str, Any]
 
 
 def section(kind: str, title: str, **data: Any) -> Section:
     """A part of the page under a title; `kind` says which script draws it."""
-    return {"kind": kind, "title": clean(title), **data}
+    return {"kind": kind, "title": printable(title), **data}
 
 
 def table_section(title: str, found: Table, note: str = "") -> Section:
@@ -41,6 +42,6 @@ def tables_of(parts: Iterable[Part]) -> Sequence[Table]:
 def _pieces(cell: Text | str) -> Any:
     """Text alone where it has no style."""
     if isinstance(cell, str):
-        return clean(cell)
+        return printable(cell)
     pieces = [[text, style] for text, style in cell.pieces if text]
     return str(cell) if not any(style for _, style in pieces) else pieces

@@ -19,6 +19,7 @@ from onnxgrad.train import tensors
 from onnxgrad.train.adapters.record import LORA_A, LORA_B, Adapters, adapters_of
 from onnxgrad.train.adapters.targets import Site, sites
 from onnxgrad.train.digest import digest
+from onnxgrad.wording import printable_json
 
 _CONFIG, _MODEL = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
@@ -61,7 +62,7 @@ def save_peft(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tensors.write(folder / _MODEL, written)
-        write_whole(folder / _CONFIG, (json.dumps(config, indent=2) + "\n").encode())
+        write_whole(folder / _CONFIG, (printable_json(config) + "\n").encode())
     except OSError as error:
         raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
 
