@@ -19,10 +19,10 @@ from onnxgrad.errors import InputError
 from onnxgrad.pipeline.ci import lock as locks
 from onnxgrad.pipeline.ci.lock import Lock, settled
 from onnxgrad.pipeline.ci.outcome import ModelOutcome
-from onnxgrad.pipeline.ci.plan import Plan, plan_of
-from onnxgrad.pipeline.ci.work import Setup, ready
+from onnxgrad.pipeline.ci.plan import Plan, plan_of, recipe_from
+from onnxgrad.pipeline.ci.work import Job, Setup, ready, withdraw
 from onnxgrad.pipeline.recipe import find
-from onnxgrad.report.ci import SCHEMA, CiReport
+from onnxgrad.report.ci import SCHEMA, CiReport, refusal
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
@@ -41,6 +41,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         asked=args.update,
         updated=args.update and all(o.ok for o in outcomes),
         gone=plan.gone,
+        renamed=_renamed(plan, outcomes),
         seconds=time.monotonic() - began,
     )
     folder = Path(plan.recipe.where).parent
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         locks.write(plan.lock_path, _lock_of(plan, outcomes))
         out.wrote(plan.lock_path)
     for name in () if args.update else report.gone:
-        out.complain(f"{name}: gone since {report.lock}: run `onnxgrad ci --update`")
+        out.complain(f"{report.gone_text(name)}: run `onnxgrad ci --update`")
     out.json(report.to_dict())
     write_outputs(args, report, out)
     out.show(*report.parts(out.verbose))
@@ -78,9 +79,6 @@ def _plan(args: argparse.Namespace, out: Output) -> Plan:
             _make_folder(Path(job.output).parent, recipe.where)
             check_output(Path(job.output), [other.path for other in plan.jobs])
     check_outputs(args, plan)
-    unproved = [job.name for job in plan.jobs if not job.proves]
-    if unproved:
-        out.complain(f"{recipe.where}: verify.run = false: not proved are {', '.join(unproved)}")
     running = [job.options for job in plan.jobs if job.runs]
     for provider in dict.fromkeys(options.get("verify.provider", "cpu") for options in running):
         require_runtime(provider)
@@ -116,20 +114,40 @@ def _outcomes(plan: Plan, args: argparse.Namespace, out: Output) -> list[ModelOu
             for index, outcome in working:
                 found[index] = outcome
                 advance(f"{outcome.name} {outcome.status}", len(found))
-                if going and not outcome.ok:
-                    out.complain(f"{outcome.name}: {outcome.error}")
+                if going:
+                    _refuse(plan.jobs[index], outcome, out)
         finally:
             working.close()
     failed = min((index for index, o in found.items() if not o.ok), default=None)
     if failed is not None and not going:
-        out.complain(f"{found[failed].name}: {found[failed].error}")
         found = {index: o for index, o in found.items() if index <= failed}
+        _refuse(plan.jobs[failed], found[failed], out)
     return [
         found.get(index) or ModelOutcome(job.name, "skipped") for index, job in enumerate(plan.jobs)
     ]
 
 
+def _refuse(job: Job, outcome: ModelOutcome, out: Output) -> None:
+    """Say why a model is refused; an older result of it goes."""
+    if not outcome.ok:
+        withdraw(job, outcome)
+        out.complain(refusal(outcome))
+
+
+def _renamed(plan: Plan, outcomes: list[ModelOutcome]) -> dict[str, str]:
+    """The new names of models that are gone: those whose model has the same bytes."""
+    if plan.lock is None:
+        return {}
+    new = {o.digest: o.name for o in outcomes if o.digest and o.name not in plan.lock.models}
+    digests = {name: plan.lock.digests.get(name, "") for name in plan.gone}
+    return {name: new[digest] for name, digest in digests.items() if digest in new}
+
+
 def _lock_of(plan: Plan, outcomes: list[ModelOutcome]) -> Lock:
     """What the lock says from now on."""
     before = {} if plan.lock is None else plan.lock.models
-    return Lock({o.name: settled(o.result, before.get(o.name)) for o in outcomes if o.result})
+    return Lock(
+        {o.name: settled(o.result, before.get(o.name)) for o in outcomes if o.result},
+        {o.name: o.digest for o in outcomes if o.result},
+        recipe_from(plan.lock_path, Path(plan.recipe.where)),
+    )

@@ -6,7 +6,7 @@ import contextlib
 import filecmp
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,22 @@ def save(program: Program, path: str | os.PathLike[str], *, sync: bool = True) -
             _save(program, path, place_of(path), sync)
     except OSError as e:
         raise InputError(f"{path}: cannot be written: {e.strerror or e}") from e
+
+
+def remove(path: str | os.PathLike[str], *, keep: Collection[Path] = ()) -> None:
+    """Remove the file of a model, and the weights beside it that `save` named, unless they are
+    among the resolved paths `keep`. Raises InputError when it cannot be removed.
+    """
+    place = place_of(Path(path))
+    data = _own_data(place)
+    try:
+        place.unlink()
+    except OSError as e:
+        raise InputError(f"{path}: cannot be removed: {e.strerror or e}") from e
+    for file in data:
+        if file.resolve() not in keep:
+            with contextlib.suppress(OSError):  # nothing refers to it any more
+                file.unlink()
 
 
 def _save(program: Program, path: Path, place: Path, sync: bool) -> None:

@@ -7,6 +7,7 @@ pyproject.toml, in onnxgrad.toml, or in a TOML file that is named.
     merge = "auto"
     target_opset = 23
     for = "onnxruntime"
+    allow_unproved = true                 # `onnxgrad ci` accepts what verify.run = false leaves open
 
     [tool.onnxgrad.verify]
     dims = { batch = 4 }
@@ -23,7 +24,7 @@ optimize` has options of its own for it):
     [tool.onnxgrad.ci]
     models = ["models/*.onnx", "!**/old*"]    # in place of the globs above, which then mean options
     out = "build/{name}.onnx"
-    lock = "onnxgrad.lock.json"
+    lock = "onnxgrad.lock.json"               # of mobile.toml: "mobile.lock.json"
 
     [tool.onnxgrad.bench]                 # how latency is measured, where it is required or:
     run = true

@@ -41,6 +41,7 @@ OPTIONS: dict[str, type] = {
 # what must come out, and how `onnxgrad ci` measures for it
 GATES: dict[str, type] = {
     "require": dict,
+    "allow_unproved": bool,
     "verify.tolerance": object,
     "bench.run": bool,
     "bench.seconds": object,

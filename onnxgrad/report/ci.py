@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +34,17 @@ from onnxgrad.version import __version__
 from onnxgrad.wording import counted
 
 SCHEMA = Path(__file__).with_name("ci.schema.json")
-_STYLES = {"passed": "green", "changed": "yellow", "skipped": "dim"}
+_STYLES = {"passed": "green", "changed": "yellow", "unproved": "yellow", "skipped": "dim"}
+_REFUSED = "bold red"
 _CHANGES = 12  # of each model without -v
 _BYTES = ("bytes", "memory")
 
 
 @dataclass(frozen=True)
 class CiReport(Rendered):
-    """`models` in the order of their names; `gone`: those that only the lock knows. `lock`: its
-    path, `locked`: it was there, `asked`: it was to be written, `updated`: it was.
+    """`models` in the order of their names; `gone`: those that only the lock knows, `renamed`: the
+    models that have the bytes of one of them. `lock`: its path, `locked`: it was there, `asked`: it
+    was to be written, `updated`: it was.
     """
 
     recipe: str
@@ -52,6 +54,7 @@ class CiReport(Rendered):
     asked: bool = False
     updated: bool = False
     gone: tuple[str, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
 
     @property
@@ -90,6 +93,7 @@ class CiReport(Rendered):
                 "found": self.locked,
                 "updated": self.updated,
                 "gone": list(self.gone),
+                "renamed": dict(self.renamed),
             },
             "models": [m.to_dict() for m in self.worst_first],
             "seconds": round(self.seconds, 3),
@@ -99,37 +103,66 @@ class CiReport(Rendered):
         """A page to look at, as one file that needs no network: each model, the worst first."""
         return page(self.recipe, ci_reports(self))
 
+    @property
+    def verdict(self) -> str:
+        """The answer in a line."""
+        bad = sum(not m.ok and m.status != "skipped" for m in self.models)
+        gone = 0 if self.asked else len(self.gone)
+        parts = [
+            f"{bad} of {counted(len(self.models), 'model')}" if bad else "",
+            f"{counted(gone, 'model')} of the lock gone" if gone else "",
+        ]
+        if any(parts):
+            return f"refused: {', '.join(filter(None, parts))}"
+        unproved = self.counts.get("unproved", 0)
+        proved = f"; not proved: {unproved}, which the recipe allows" if unproved else ""
+        return f"accepted: {counted(len(self.models), 'model')}{proved}"
+
+    def gone_text(self, name: str) -> str:
+        """What to say of a model that only the lock knows."""
+        new = self.renamed.get(name)
+        same = "" if new is None else f" ({new} has the same bytes)"
+        return f"{name}: gone since {self.lock}{same}"
+
     def parts(self, verbose: bool = False) -> Iterator[Part]:
-        """The table, what each model misses and what changed in it, and how many there are."""
-        yield self._table()
+        """The verdict, the table, the lock, what each model misses and what changed in it."""
+        yield heading(f"{self.recipe}: ") + line(
+            self.verdict, "bold green" if self.ok else _REFUSED
+        )
+        yield self._counted()
+        yield ""
+        yield self.table()
+        yield from self._of_lock()
         for model in self.worst_first:
             lines = list(model_lines(model, verbose))
             if lines:
                 yield ""
                 yield heading(model.name)
                 yield from lines
-        yield ""
-        yield from self._of_lock()
-        yield self._last_line()
 
-    def _table(self) -> Table:
+    def table(self, *, seconds: bool = True) -> Table:
+        """A row for each model, the worst first; with the `seconds` that each took, or without."""
         timed = any(m.result is not None and m.result.latency is not None for m in self.models)
-        cpu = [">CPU time"] if timed else []
-        made = table("status", "model", ">nodes", ">size", ">worst", *cpu, ">time")
+        cpu = [">latency"] if timed else []
+        took = [">time"] if seconds else []
+        made = table("status", "model", ">nodes", ">size", ">worst", "legs", *cpu, *took)
+        for name in () if self.asked else self.gone:
+            made.add_row(cell("gone", _REFUSED), cell(name), *[""] * (len(made.columns) - 2))
         for m in self.worst_first:
             made.add_row(
-                cell(m.status, _STYLES.get(m.status, "bold red")),
+                cell(m.status, _STYLES.get(m.status, _REFUSED) if m.ok else _REFUSED),
                 cell(m.name),
                 *_sizes(m.given, m.result),
+                legs_text(m),
                 *([_latency(m.result)] if timed else []),
-                seconds_text(m.seconds) if m.seconds else "",
+                *([seconds_text(m.seconds) if m.seconds else ""] if seconds else []),
             )
         return made
 
     def _of_lock(self) -> Iterator[Text]:
         for name in self.gone:
             what = "taken out of the lock" if self.updated else "run `onnxgrad ci --update`"
-            yield line(f"{name}: gone since {self.lock}; {what}", "dim" if self.updated else "red")
+            yield cell(f"{self.gone_text(name)}; {what}", "dim" if self.updated else "red")
         if self.asked and not self.updated:
             yield line(f"{self.lock} not written: not every model passes", "red")
         elif not self.asked and not self.locked:
@@ -137,10 +170,9 @@ class CiReport(Rendered):
                 f"no {self.lock} to compare with: `onnxgrad ci --update` writes it", "yellow"
             )
 
-    def _last_line(self) -> Text:
+    def _counted(self) -> Text:
         counts = ", ".join(f"{count} {status}" for status, count in self.counts.items())
-        models = counted(len(self.models), "model")
-        return line(f"{models}: {counts}; {seconds_text(self.seconds)}")
+        return line(f"{counts}; {seconds_text(self.seconds)}")
 
 
 def _sizes(given: Facts | None, result: Facts | None) -> tuple[Text, Text, Text]:
@@ -157,9 +189,23 @@ def _sizes(given: Facts | None, result: Facts | None) -> tuple[Text, Text, Text]
     )
 
 
+def legs_text(model: ModelOutcome) -> Text:
+    """The legs of the proof that ran."""
+    if model.proof is None:
+        return line("none", "yellow") if model.result is not None else line("")
+    legs = [f"{n}{' in part' if leg.why else ''}" for n, leg in model.proof.legs.items() if leg.ran]
+    return cell(", ".join(legs) or "none", "yellow" if model.proof.gaps else "")
+
+
+def refusal(model: ModelOutcome) -> str:
+    """One line on a model that is refused: why, and what became of an older result."""
+    older = f"; the older result {model.removed} is removed" if model.removed else ""
+    return f"{model.name}: {model.error}{older}"
+
+
 def _latency(result: Facts | None) -> Text:
     timed = None if result is None else result.latency
-    return line("" if timed is None else f"{timed.ratio:.2f}")
+    return line("" if timed is None else f"{timed.ratio:.2f} ({timed.clock})")
 
 
 def model_lines(model: ModelOutcome, verbose: bool) -> Iterator[Text]:
@@ -168,6 +214,10 @@ def model_lines(model: ModelOutcome, verbose: bool) -> Iterator[Text]:
         yield cell(f"  {model.error}", "red")
     if model.status == "different" and model.proof is not None and model.proof.worst is not None:
         yield cell(f"  {place_text(model.proof.worst)}", "red")
+    if model.removed is not None:
+        yield cell(f"  removed the older result {model.removed}", "red")
+    if model.proof is not None and model.proof.gaps:
+        yield cell(f"  proof: {model.proof.gaps}", "yellow")
     yield from (_requirement(held) for held in model.requirements if verbose or not held.held)
     shown = model.changes if verbose else model.changes[:_CHANGES]
     yield from map(_change, shown)
@@ -183,7 +233,8 @@ def _requirement(held: Held) -> Text:
     found = "" if held.value is None else f", found {_number(held.name, held.value)}"
     limit = "" if held.limit is None else f", allowed {_number(held.name, held.limit)}"
     why = f": {held.why}" if held.why and held.value is None else f"{found}{limit}"
-    return cell(f"  required {held.name} {held.bound}{why}", "dim" if held.held else "red")
+    mark, style = ("met", "dim") if held.held else ("missed", "red")
+    return cell(f"  {mark}: required {held.name} {held.bound}{why}", style)
 
 
 def _change(change: Change) -> Text:

@@ -28,7 +28,7 @@ def annotation_lines(report: CiReport, root: Path) -> Iterator[str]:
         yield _line(kind, _from(root, folder / model.name), model.status, _words(model))
     for name in () if report.updated else report.gone:
         where = _from(root, Path(report.lock).absolute())
-        words = f"{name} is gone: run `onnxgrad ci --update`"
+        words = f"{report.gone_text(name)}: run `onnxgrad ci --update`"
         yield _line("error", where, "gone", words)
 
 

@@ -21,7 +21,7 @@ def junit(report: CiReport) -> str:
         _add(suite, report, model)
     for name in () if report.updated else report.gone:
         case = _case(suite, report, name, 0.0)
-        _set(SubElement(case, "failure"), type="gone", message=f"gone since {report.lock}")
+        _set(SubElement(case, "failure"), type="gone", message=report.gone_text(name))
     counts = {kind: len(suite.findall(f"testcase/{kind}")) for kind in _KINDS}
     _set(
         suite,

@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema
 import onnx
 import pytest
+from onnx import numpy_helper
 
 from onnxgrad.cli import ci_workers
 from onnxgrad.pipeline.ci.outcome import ModelOutcome
@@ -17,6 +18,7 @@ from onnxgrad.pipeline.ci.work import Job, work
 from onnxgrad.report.ci import SCHEMA
 from tests.cli.conftest import BRANCHES, Result
 from tests.helpers import parse
+from tests.report.html.common import data_of
 
 Run = Callable[..., Result]
 SMALL = """g (float[N,4] x) => (float[N,4] y) <float[4,4] w = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16}>
@@ -133,6 +135,13 @@ def test_models_that_are_new_or_gone(folder: Path, run: Run) -> None:
     assert result.code == 1
     assert statuses(result) == {"models/other.onnx": "unknown", "models/branches.onnx": "passed"}
     assert report(result)["lock"]["gone"] == ["models/small.onnx"]
+    assert report(result)["lock"]["renamed"] == {"models/small.onnx": "models/other.onnx"}
+    assert "(models/other.onnx has the same bytes)" in result.err
+    page = run("ci", "--keep-going", "--html", "ci.html", "--markdown", "ci.md")
+    assert page.out.startswith("onnxgrad.toml: refused: 1 of 2 models, 1 model of the lock gone\n")
+    assert "| gone | models/small.onnx |" in (folder / "ci.md").read_text()
+    (first, *_) = data_of((folder / "ci.html").read_text(encoding="utf-8"))["reports"]
+    assert any("other.onnx has the same bytes" in note for note, _ in first["verdict"]["notes"])
     assert "run `onnxgrad ci --update`" in result.err
     assert not (folder / "build" / "other.onnx").exists()
     assert run("ci", "--update").code == 0
@@ -277,11 +286,88 @@ def test_the_recipe_is_the_one_of_optimize(folder: Path, run: Run) -> None:
     assert "latency, bytes: only `onnxgrad ci` holds" in result.err
 
 
-def test_a_proof_that_is_switched_off_is_told(folder: Path, run: Run) -> None:
+def test_a_recipe_that_does_not_verify_is_refused_unless_it_says_so(folder: Path, run: Run) -> None:
     (folder / "onnxgrad.toml").write_text("verify.run = false\n" + RECIPE)
-    result = run("ci")
-    assert result.code == 0 and "verify.run = false: not proved are models/branches" in result.err
-    assert result.out.count("not proved") == 2
+    refused = run("ci", "--keep-going", "--json", "-")
+    assert refused.code == 1 and set(statuses(refused).values()) == {"unproved"}
+    assert "nothing was proved: onnxgrad.toml has verify.run = false" in refused.err
+    assert not list((folder / "build").iterdir())
+    (folder / "onnxgrad.toml").write_text("verify.run = false\nallow_unproved = true\n" + RECIPE)
+    allowed = run("ci", "--json", "-")
+    assert allowed.code == 0 and set(statuses(allowed).values()) == {"unproved"}
+    assert len(list((folder / "build").iterdir())) == 2
+    assert run("ci").out.startswith(
+        "onnxgrad.toml: accepted: 2 models; not proved: 2, which the recipe allows\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("why", "words"),
+    [
+        ("requirement", ()),
+        ("requirement", ("--keep-going", "--jobs", "2")),
+        ("unreadable", ("--keep-going",)),
+        ("unknown", ()),
+        ("unproved", ()),
+    ],
+)
+def test_no_older_result_stays_in_place_of_a_refused_one(
+    folder: Path, run: Run, why: str, words: tuple[str, ...]
+) -> None:
+    assert run("ci", "--update").code == 0
+    older = folder / "build" / "small.onnx"
+    assert older.exists()
+    if why == "requirement":
+        more = '[models."small.onnx"]\nrequire = { nodes = "<= 1" }\n'
+        (folder / "onnxgrad.toml").write_text(RECIPE + more)
+    elif why == "unreadable":
+        (folder / "models" / "small.onnx").write_bytes(b"no model")
+    elif why == "unproved":
+        (folder / "onnxgrad.toml").write_text(
+            RECIPE + '[models."small.onnx"]\nverify.run = false\n'
+        )
+    else:
+        lock = json.loads((folder / "onnxgrad.lock.json").read_text())
+        del lock["models"]["models/small.onnx"]
+        (folder / "onnxgrad.lock.json").write_text(json.dumps(lock))
+    result = run("ci", "--json", "-", *words)
+    model = next(m for m in report(result)["models"] if m["name"] == "models/small.onnx")
+    assert result.code > 0 and model["removed"] == "build/small.onnx" and not older.exists()
+    assert "; the older result build/small.onnx is removed" in result.err
+    assert (folder / "build" / "branches.onnx").exists()
+
+
+def test_the_weights_of_an_older_result_go_with_it_and_no_other_file(
+    folder: Path, run: Run
+) -> None:
+    model = parse(SMALL)
+    tensor = model.graph.initializer[0]
+    tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
+    onnx.save(model, folder / "models" / "small.onnx", save_as_external_data=True, size_threshold=0)
+    assert run("ci").code == 0 and len(list((folder / "build").iterdir())) == 3
+    (folder / "build" / "mine.txt").touch()
+    more = '[models."small.onnx"]\nrequire = { nodes = "<= 1" }\n'
+    (folder / "onnxgrad.toml").write_text(RECIPE + more)
+    assert run("ci").code == 1
+    assert {p.name for p in (folder / "build").iterdir()} == {"branches.onnx", "mine.txt"}
+    # what is no model was not written by us
+    (folder / "build" / "small.onnx").write_text("somebody's")
+    assert run("ci").code == 1 and (folder / "build" / "small.onnx").exists()
+
+
+def test_each_recipe_of_a_folder_has_a_lock(folder: Path, run: Run) -> None:
+    (folder / "onnxgrad.toml").write_text('[ci]\nmodels = ["models/small.onnx"]\n')
+    (folder / "mobile.toml").write_text('[ci]\nmodels = ["models/branches.onnx"]\n')
+    assert run("ci", "--update").code == run("ci", "mobile.toml", "--update").code == 0
+    assert (folder / "mobile.lock.json").exists()
+    assert run("ci").code == run("ci", "mobile.toml").code == 0
+    (folder / "mobile.toml").write_text(
+        '[ci]\nmodels = ["models/branches.onnx"]\nlock = "onnxgrad.lock.json"\n'
+    )
+    before = (folder / "onnxgrad.lock.json").read_bytes()
+    refused = run("ci", "mobile.toml", "--update")
+    assert refused.code == 2 and "is the lock of onnxgrad.toml; write another" in refused.err
+    assert (folder / "onnxgrad.lock.json").read_bytes() == before
 
 
 def test_an_interruption_writes_no_lock(

@@ -34,11 +34,14 @@ def test_all_of_them(folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch) ->
     suite = ElementTree.parse(folder / "ci.xml").getroot()[0]
     assert (suite.get("tests"), suite.get("failures")) == ("1", "1")
     page = (folder / "ci.md").read_text()
+    assert page.startswith("### onnxgrad.toml: refused: 1 of 1 model\n")
     assert "| failed | branches.onnx |" in page and "required nodes \\<= 1" in page
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_WORKSPACE", str(folder.parent))
     said = run(*words, "--json", "-").err.splitlines()
-    wanted = f"::error file={folder.name}/branches.onnx,title=onnxgrad%3A failed::required nodes"
+    wanted = (
+        f"::error file={folder.name}/branches.onnx,title=onnxgrad%3A failed::missed: required nodes"
+    )
     assert any(line.startswith(wanted) for line in said)
     assert "::error" not in run(*words, "--no-annotations").err
 

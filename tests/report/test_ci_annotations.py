@@ -21,7 +21,7 @@ def test_a_line_for_what_fails_changed_or_is_gone(tmp_path: Path) -> None:
         "::error file=sub/models/b.onnx,title=onnxgrad%3A different::y differs",
         "::warning file=sub/models/c.onnx,title=onnxgrad%3A changed::changed nodes: 12 → 10",
         "::error file=sub/onnxgrad.lock.json,title=onnxgrad%3A gone::"
-        "e.onnx is gone: run `onnxgrad ci --update`",
+        f"e.onnx: gone since {lock}: run `onnxgrad ci --update`",
     ]
 
 

@@ -1,7 +1,7 @@
 """The lock: what was known of each model when somebody last looked at it and said yes.
 
-A JSON file that is committed beside the recipe. It is read with care, since people mend it by hand
-and merge it.
+A JSON file that is committed beside its recipe, whose name it has. It is read with care, since
+people mend it by hand and merge it.
 """
 
 from __future__ import annotations
@@ -19,19 +19,29 @@ from onnxgrad.pipeline.facts import Facts, Latency
 from onnxgrad.version import __version__
 from onnxgrad.wording import printable_json
 
-NAME = "onnxgrad.lock.json"
 VERSION = 1
 _FORMAT = "onnxgrad lock"
 _AGAIN = "mend it, or write it anew with `onnxgrad ci --update`"
 
 
+# the recipes that are found by themselves, of which a folder has one
+_FOUND = ("onnxgrad.toml", "pyproject.toml")
+
+
+def default_name(recipe: Path) -> str:
+    """The name of a recipe's lock, unless the recipe says another."""
+    return "onnxgrad.lock.json" if recipe.name in _FOUND else f"{recipe.stem}.lock.json"
+
+
 @dataclass(frozen=True)
 class Lock:
-    """The facts of each optimised model by its path from the recipe's folder, and the version of
-    onnxgrad that found them.
+    """The facts of each optimised model by its path from the recipe's folder, the `digests` of the
+    models before, the path of the `recipe` from the lock's folder, and the version of onnxgrad.
     """
 
     models: Mapping[str, Facts] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
+    recipe: str = ""
     made_by: str = __version__
 
     def to_json(self) -> str:
@@ -40,7 +50,11 @@ class Lock:
             "format": _FORMAT,
             "version": VERSION,
             "onnxgrad": self.made_by,
-            "models": {name: self.models[name].to_dict() for name in sorted(self.models)},
+            "recipe": self.recipe,
+            "models": {
+                name: {"sha256": self.digests.get(name, ""), **self.models[name].to_dict()}
+                for name in sorted(self.models)
+            },
         }
         return printable_json(data) + "\n"
 
@@ -67,12 +81,13 @@ def read(path: Path) -> Lock | None:
     if not isinstance(data, dict) or data.get("format") != _FORMAT:
         raise InputError(f"{path}: is no lock of onnxgrad; {_AGAIN}")
     _check_version(data.get("version"), path)
+    whole = _Reader(path, "", data)
+    entries = {name: _Reader(path, name, e) for name, e in whole.of("models", dict).items()}
     return Lock(
-        {
-            name: _Reader(path, name, entry).facts()
-            for name, entry in _Reader(path, "", data).of("models", dict).items()
-        },
-        _Reader(path, "", data).of("onnxgrad", str),
+        {name: entry.facts() for name, entry in entries.items()},
+        {name: entry.of("sha256", str) for name, entry in entries.items()},
+        whole.of("recipe", str),
+        whole.of("onnxgrad", str),
     )
 
 
@@ -142,7 +157,11 @@ class _Reader:
             latency=None
             if latency is None
             else Latency(
-                timed.of("against", str), *(timed.of(k, float) for k in ("ratio", "low", "high"))
+                timed.of("against", str),
+                timed.of("ratio", float),
+                timed.of("low", float),
+                timed.of("high", float),
+                timed.of("clock", str),
             ),
             memory=self.of("memory", int, optional=True),
         )
@@ -180,7 +199,8 @@ def _same_latency(a: Latency | None, b: Latency | None) -> bool:
     if a is None or b is None:
         return a is None  # not measured this time: what was measured stays
     meet = a.low <= b.high and b.low <= a.high
-    return a.against == b.against and (meet or abs(a.ratio - b.ratio) <= _LATENCY * b.ratio)
+    same = (a.against, a.clock) == (b.against, b.clock)
+    return same and (meet or abs(a.ratio - b.ratio) <= _LATENCY * b.ratio)
 
 
 def _same_memory(a: int | None, b: int | None) -> bool:

@@ -75,14 +75,17 @@ def _timed(path: str, folder: str, made: Path, options: Mapping[str, Any]) -> La
     required = options.get("require", {})
     other = bound_of("latency", required["latency"]).of if "latency" in required else ""
     against = other or INPUT
+    provider = options.get("verify.provider", "cpu")
     report = bench(
         {against: os.path.join(folder, other) if other else path, _RESULT: made},
-        provider=options.get("verify.provider", "cpu"),
+        provider=provider,
         seconds=options.get("bench.seconds", SECONDS),
         rounds=options.get("bench.rounds", ROUNDS),
         **_running(options),
     )
     if report.refused:
         raise NotProved(f"the result does not run: {report.refused[_RESULT]}")
-    ratio = report.timings[1].cpu_ratio
-    return Latency(against, ratio.median, ratio.low, ratio.high)
+    timing = report.timings[1]
+    # the CPU waits while a device computes
+    clock, ratio = ("CPU", timing.cpu_ratio) if provider == "cpu" else ("wall", timing.wall_ratio)
+    return Latency(against, ratio.median, ratio.low, ratio.high, clock)

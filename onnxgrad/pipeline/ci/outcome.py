@@ -13,11 +13,12 @@ from onnxgrad.pipeline.requirements import Held
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import Report
 
-# the worst first; those up to `unknown` are no
+# the worst first; those up to `unknown` are no, but for `unproved` where the recipe allows it
 Status = Literal[
     "error",  # cannot be read or run, or we are wrong
     "different",  # the result computes something else
     "not proved",
+    "unproved",  # by request: the recipe does not verify
     "failed",  # misses what is required
     "unknown",  # to the lock
     "skipped",  # a model before it failed
@@ -29,17 +30,20 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 
 @dataclass
 class ModelOutcome:
-    """`name`: its path from the recipe's folder. `given`, `result`: what is known of it before and
-    after; `output`: where the result was written, if it was. `error`: in one line why it did not
-    come to the end, or what it misses. `proof` is None where none was made; `trace` and `passes`
-    say what rewriting did, once it was done. Filled in as the work goes on.
+    """`name`: its path from the recipe's folder. `digest`: sha256 of the model with its weights.
+    `given`, `result`: what is known of it before and after; `output`: where the result was written,
+    if it was, `removed`: where an older one was, in place of a result that was refused. `error`: in
+    one line why it did not come to the end, or what it misses. `proof` is None where none was made;
+    `trace` and `passes` say what rewriting did, once it was done. Filled in as the work goes on.
     """
 
     name: str
     status: Status = "passed"
     exit_code: int = 0
     error: str = ""
+    digest: str = ""
     output: str | None = None
+    removed: str | None = None
     given: Facts | None = None
     result: Facts | None = None
     requirements: tuple[Held, ...] = ()
@@ -53,7 +57,7 @@ class ModelOutcome:
     @property
     def ok(self) -> bool:
         """It does what is required of it."""
-        return self.status in ("changed", "passed")
+        return self.exit_code == 0 and self.status != "skipped"
 
     def came_of(self, done: Optimized) -> None:
         """What rewriting and proof came to, refuted or not."""
@@ -71,7 +75,9 @@ class ModelOutcome:
             "status": self.status,
             "exit_code": self.exit_code,
             "error": self.error or None,
+            "sha256": self.digest or None,
             "output": self.output,
+            "removed": self.removed,
             "given": None if self.given is None else self.given.to_dict(),
             "result": None if self.result is None else self.result.to_dict(),
             "requirements": [held.to_dict() for held in self.requirements],

@@ -51,8 +51,11 @@ def plan_of(recipe: Recipe, *, updating: bool = False, setup: Setup | None = Non
     for name, patterns in found.items():
         _check_options(recipe.of(name, patterns), recipe.where, folder)
     outputs = _outputs(recipe, folder, list(found))
-    lock_path = Path(recipe.where).parent / recipe.ci.get("lock", locks.NAME)
+    where = Path(recipe.where)
+    lock_path = where.parent / recipe.ci.get("lock", locks.default_name(where))
     lock = _lock(lock_path, updating)
+    if lock is not None:
+        _check_owner(lock, lock_path, where, updating)
     known = {} if lock is None else lock.models
     jobs = tuple(
         Job(
@@ -80,7 +83,14 @@ def _check_options(options: Mapping[str, Any], where: str, folder: Path) -> None
         pipeline_of(options)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
-    other = bound_of("latency", options.get("require", {}).get("latency", 0)).of
+    required = options.get("require", {})
+    provider = options.get("verify.provider", "cpu")
+    if "memory" in required and provider != "cpu":
+        raise InputError(
+            f"{where}: require: memory is measured on the CPU alone, and verify.provider is "
+            f"'{provider}': require memory in a recipe for the CPU"
+        )
+    other = bound_of("latency", required.get("latency", 0)).of
     if other and not (folder / other).is_file():
         raise InputError(f"{where}: require: latency: {met_nothing(other, folder)}")
 
@@ -94,6 +104,28 @@ def _lock(path: Path, updating: bool) -> Lock | None:
         if updating:
             return None  # what is damaged is written anew
         raise
+
+
+def _check_owner(lock: Lock, path: Path, recipe: Path, updating: bool) -> None:
+    """Raises InputError for another recipe's lock; where that recipe is gone, an update takes the
+    lock over.
+    """
+    if lock.recipe == recipe_from(path, recipe):
+        return
+    if (path.parent / lock.recipe).is_file():
+        raise InputError(
+            f"{path}: is the lock of {lock.recipe}; write another name into "
+            f'{heading(str(recipe), "ci")}, such as lock = "{recipe.stem}-2.lock.json"'
+        )
+    if not updating:
+        raise InputError(
+            f"{path}: is the lock of {lock.recipe}, which is gone: run `onnxgrad ci --update`"
+        )
+
+
+def recipe_from(lock: Path, recipe: Path) -> str:
+    """How a lock names its recipe: the path from the lock's folder."""
+    return os.path.relpath(recipe, lock.parent).replace(os.sep, "/")
 
 
 def _models(recipe: Recipe, folder: Path) -> dict[str, list[str]]:

@@ -14,8 +14,8 @@ from typing import Any
 from onnxgrad.errors import InputError, InternalError, NotProved, OnnxgradError
 from onnxgrad.ir.load import read_proto
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.save import save, to_proto
-from onnxgrad.ir.weights import check_not_weights
+from onnxgrad.ir.save import remove, save, to_proto
+from onnxgrad.ir.weights import check_not_weights, sources
 from onnxgrad.limits import SECONDS
 from onnxgrad.pipeline.ci.changes import changes
 from onnxgrad.pipeline.ci.measure import measured, measures, seconds_of
@@ -33,6 +33,7 @@ from onnxgrad.pipeline.requirements import (
     unknown_operator,
     within_tolerance,
 )
+from onnxgrad.pipeline.tuning.record import digest
 from onnxgrad.verify.blame import blamed
 from onnxgrad.verify.compare import DIFFERENT
 from onnxgrad.verify.running.libraries import custom_ops
@@ -128,27 +129,76 @@ def _carry_out(job: Job, outcome: ModelOutcome, may_write: Callable[[], bool]) -
     outcome.requirements = _held(job, outcome, done)
     if job.baseline is not None:
         outcome.changes = changes(job.baseline, outcome.result)
+    refused = _refused(job, outcome)
+    if refused is not None:
+        outcome.fail(refused[0], NotProved.exit_code, refused[1])
+        return
+    if not job.proves:
+        outcome.status = "unproved"
+    elif outcome.changes:
+        outcome.status = "changed"
+    if may_write():
+        _write(job, outcome, done.program)
+
+
+def _refused(job: Job, outcome: ModelOutcome) -> tuple[Status, str] | None:
+    """Why the result of all work is refused, as a status and in a line."""
+    if not job.proves and not job.options.get("allow_unproved", False):
+        return "unproved", _UNPROVED.format(job.where)
     missed = [held.why for held in outcome.requirements if not held.held]
     if missed:
-        outcome.fail(
-            "failed", NotProved.exit_code, f"{job.where} requires otherwise: {'; '.join(missed)}"
-        )
-    elif job.locked and job.baseline is None and not job.updating:
-        outcome.fail("unknown", NotProved.exit_code, _UNKNOWN)
-    else:
-        if outcome.changes:
-            outcome.status = "changed"
-        if may_write():
-            _write(job, outcome, done.program)
+        return "failed", f"{job.where} requires otherwise: {'; '.join(missed)}"
+    if job.locked and job.baseline is None and not job.updating:
+        return "unknown", _UNKNOWN
+    return None
 
 
+_UNPROVED = "nothing was proved: {} has verify.run = false; allow_unproved = true accepts that"
 _UNKNOWN = "the lock does not know this model: run `onnxgrad ci --update`"
+
+
+def withdraw(job: Job, outcome: ModelOutcome) -> None:
+    """Remove the older result of a model that was refused: whoever deploys what lies there would
+    deploy what nobody said yes to.
+    """
+    if job.output is None or outcome.ok or outcome.status == "skipped" or not _is_model(job.output):
+        return
+    try:
+        remove(job.output, keep=_weights(job))
+    except InputError as error:
+        what = str(error).replace(job.output, _shown(job))
+        outcome.fail("error", error.exit_code, f"{outcome.error}; the older result {what}")
+    else:
+        outcome.removed = _shown(job)
+
+
+def _is_model(path: str) -> bool:
+    """Whether a model lies there, as every older result is one; other files are somebody's."""
+    try:
+        read_proto(Path(path))
+    except InputError:
+        return False
+    return True
+
+
+def _weights(job: Job) -> set[Path]:
+    """The files that the model reads its weights from."""
+    try:
+        return sources(read_proto(Path(job.path)), Path(job.path).parent)
+    except InputError:  # which is why it was refused
+        return set()
+
+
+def _shown(job: Job) -> str:
+    """The output as the recipe calls it."""
+    return os.path.relpath(job.output or "", job.folder).replace(os.sep, "/")
 
 
 def _optimized(job: Job, outcome: ModelOutcome) -> Optimized:
     options = job.options
 
     def on_read(program: Program) -> None:
+        outcome.digest = digest(job.path)
         outcome.given = facts_of(program, program.proto)
         unknown = unknown_operator(job.required, operators_of(program), others=True)
         if unknown:
@@ -196,7 +246,7 @@ def _write(job: Job, outcome: ModelOutcome, program: Program) -> None:
     if job.output is None:
         return
     save(program, job.output)
-    outcome.output = os.path.relpath(job.output, job.folder).replace(os.sep, "/")
+    outcome.output = _shown(job)
 
 
 def _failed(outcome: ModelOutcome, job: Job, error: OnnxgradError) -> None:

@@ -28,9 +28,23 @@ _TONES = {"passed": "good", "changed": "good", "skipped": "plain"}
 
 
 def ci_reports(found: CiReport) -> list[dict[str, Any]]:
-    """A report of the page for each model."""
+    """The reports of the page: one of all models, then one for each."""
     folder = Path(found.recipe).parent
-    return [_report(outcome, folder) for outcome in found.worst_first]
+    return [_overview(found), *(_report(outcome, folder) for outcome in found.worst_first)]
+
+
+def _overview(found: CiReport) -> dict[str, Any]:
+    word, _, text = found.verdict.partition(": ")
+    said = verdict("good" if found.ok else "bad", word, text)
+    noted(said, map(found.gone_text, found.gone), "plain" if found.asked else "bad")
+    noted(said, (f"{m.name}: {m.error}" for m in found.worst_first if m.error), "bad")
+    return {
+        "title": shown(found.recipe),
+        "what": "ci",
+        "verdict": said,
+        "cards": [card(status, number(count)) for status, count in found.counts.items()],
+        "sections": [table_section("Models", found.table(seconds=False))],
+    }
 
 
 def _report(outcome: ModelOutcome, folder: Path) -> dict[str, Any]:
@@ -42,14 +56,16 @@ def _report(outcome: ModelOutcome, folder: Path) -> dict[str, Any]:
         _latency(outcome),
         _operators(outcome.given, outcome.result),
     ]
-    said = verdict(_TONES.get(outcome.status, "bad"), outcome.status, "")
+    tone = _TONES.get(outcome.status, "unsure" if outcome.ok else "bad")
+    said = verdict(tone, outcome.status, "")
     if outcome.proof is not None:
         proof = proof_verdict(outcome.proof)
         word = "" if proof["word"] == outcome.status else f"{proof['word']} "
         said["text"] = f"{word}{proof['text']}"
         said["notes"] = proof["notes"]
     noted(said, outcome.notes)
-    noted(said, [outcome.error], "bad")
+    older = f"the older result {outcome.removed} is removed" if outcome.removed else ""
+    noted(said, [outcome.error, older], "bad")
     return {
         "title": shown(outcome.name),
         "what": "ci",
@@ -70,7 +86,9 @@ def _cards(outcome: ModelOutcome) -> Iterator[dict[str, Any]]:
     if result is not None and result.latency is not None:
         timed = result.latency
         quick = "good" if timed.ratio <= 1 else "more"
-        yield card("CPU time", f"{timed.ratio:.2f} ×", f"of {shown(timed.against)}", quick)
+        yield card(
+            f"{timed.clock} time", f"{timed.ratio:.2f} ×", f"of {shown(timed.against)}", quick
+        )
 
 
 def _requirements(outcome: ModelOutcome) -> Section | None:
@@ -121,7 +139,7 @@ def _graphs(outcome: ModelOutcome, trace: Trace, folder: Path) -> Section | None
     if outcome.output is None:
         return None
     try:
-        before, after = load(folder / outcome.name), load(outcome.output)
+        before, after = load(folder / outcome.name), load(folder / outcome.output)
     except OnnxgradError:  # gone since
         return None
     graphs = compared(Drawn(before), Drawn(after), trace.firings)
@@ -148,7 +166,8 @@ def _latency(outcome: ModelOutcome) -> Section | None:
         "ok": timed.ratio <= 1,
         "note": "median and quartiles",
     }
-    return latency([row], f"CPU time over that of {shown(timed.against)}, taken in turns.")
+    of = shown(timed.against)
+    return latency([row], f"{timed.clock} time over that of {of}, taken in turns.")
 
 
 def _operators(given: Facts | None, result: Facts | None) -> Section | None:

@@ -29,12 +29,13 @@ FACTS = Facts(
 
 
 def test_what_is_written_comes_back(tmp_path: Path) -> None:
-    path, lock = tmp_path / "lock.json", Lock({"b.onnx": FACTS, "a.onnx": FACTS}, "0.0.9")
+    models, digests = {"b.onnx": FACTS, "a.onnx": FACTS}, {"a.onnx": "1f", "b.onnx": ""}
+    path, lock = tmp_path / "lock.json", Lock(models, digests, "ci/onnxgrad.toml", "0.0.9")
     assert read(path) is None
     write(path, lock)
     assert read(path) == lock
     assert list(json.loads(path.read_text())["models"]) == ["a.onnx", "b.onnx"]
-    bare = Lock({"a.onnx": replace(FACTS, worst=None, latency=None, memory=None)})
+    bare = Lock({"a.onnx": replace(FACTS, worst=None, latency=None, memory=None)}, {"a.onnx": ""})
     write(path, bare)
     assert read(path) == bare and [p.name for p in tmp_path.iterdir()] == ["lock.json"]
 
@@ -55,6 +56,8 @@ Edit = Callable[[dict[str, Any]], object]
         (lambda d: d.update(version="1"), "'version' is '1'"),
         (lambda d: d.update(version=True), "'version' is True"),
         (lambda d: d.pop("models"), "'models' is missing"),
+        (lambda d: d.pop("recipe"), "'recipe' is missing"),
+        (lambda d: d["models"]["a"].pop("sha256"), "a: 'sha256' is missing"),
         (lambda d: d.update(models=[]), "'models' cannot be []"),
         (lambda d: d["models"].update(a=3), "a is no object"),
         (lambda d: d["models"]["a"].pop("bytes"), "a: 'bytes' is missing"),
@@ -137,6 +140,7 @@ def test_changes_are_named_one_by_one() -> None:
         ({"latency": Latency("input", 0.95, 0.91, 1.0)}, False),
         ({"latency": Latency("input", 0.83, 0.901, 0.902)}, True),  # by less than a twentieth
         ({"latency": Latency("old.onnx", 0.8, 0.7, 0.9)}, False),
+        ({"latency": Latency("input", 0.8, 0.7, 0.9, "wall")}, False),
         ({"latency": None}, True),  # not measured this time
         ({"memory": 104_000}, True),
         ({"memory": 106_000}, False),

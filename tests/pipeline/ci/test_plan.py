@@ -25,8 +25,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "recipes"
 
 
-def plan(folder: Path, table: dict[str, Any], **options: Any) -> Plan:
-    return plan_of(parse(table, str(folder / "onnxgrad.toml")), **options)
+def plan(
+    folder: Path, table: dict[str, Any], recipe: str = "onnxgrad.toml", **options: Any
+) -> Plan:
+    return plan_of(parse(table, str(folder / recipe)), **options)
 
 
 def test_models_are_named_from_the_folder_of_the_recipe(folder: Path) -> None:
@@ -117,7 +119,8 @@ def test_a_file_whose_name_looks_like_a_glob(folder: Path) -> None:
 
 
 def test_the_lock_says_what_is_new_and_what_is_gone(folder: Path) -> None:
-    write(folder / "my.json", Lock({"a.onnx": FACTS, "old.onnx": FACTS}))
+    lock = Lock({"a.onnx": FACTS, "old.onnx": FACTS}, recipe="onnxgrad.toml")
+    write(folder / "my.json", lock)
     found = plan(folder, {"ci": {"models": ["*a.onnx", "sub/b.onnx"], "lock": "my.json"}})
     assert found.gone == ("old.onnx",)
     assert [(job.locked, job.baseline) for job in found.jobs] == [(True, FACTS), (True, None)]
@@ -132,6 +135,41 @@ def test_a_damaged_lock_stops_all_but_an_update(folder: Path) -> None:
     (folder / "onnxgrad.lock.json").write_text('{"format": "onnxgrad lock", "version": 9}')
     with pytest.raises(NewerLock):
         plan(folder, table, updating=True)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "lock"),
+    [
+        ("onnxgrad.toml", "onnxgrad.lock.json"),
+        ("pyproject.toml", "onnxgrad.lock.json"),
+        ("mobile.toml", "mobile.lock.json"),
+    ],
+)
+def test_each_recipe_has_a_lock(folder: Path, recipe: str, lock: str) -> None:
+    assert plan(folder, {"ci": {"models": ["a.onnx"]}}, recipe).lock_path == folder / lock
+
+
+def test_a_lock_of_another_recipe_is_refused(folder: Path) -> None:
+    table = {"ci": {"models": ["a.onnx"], "lock": "shared.json"}}
+    (folder / "mobile.toml").touch()
+    write(folder / "shared.json", Lock({"a.onnx": FACTS}, recipe="mobile.toml"))
+    for updating in (False, True):
+        with pytest.raises(
+            InputError, match=r"is the lock of mobile\.toml; write another name into"
+        ):
+            plan(folder, table, updating=updating)
+    (folder / "mobile.toml").unlink()
+    with pytest.raises(
+        InputError, match=r"mobile\.toml, which is gone: run `onnxgrad ci --update`"
+    ):
+        plan(folder, table)
+    assert plan(folder, table, updating=True).lock is not None
+
+
+def test_memory_is_a_requirement_of_the_cpu(folder: Path) -> None:
+    table = {"require": {"memory": "<= 1GB"}, "verify": {"provider": "cuda"}}
+    with pytest.raises(InputError, match=r"memory is measured on the CPU alone"):
+        plan(folder, {**table, "ci": {"models": ["a.onnx"]}})
 
 
 def test_inputs_lie_beside_the_recipe(folder: Path) -> None:

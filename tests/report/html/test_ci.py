@@ -38,7 +38,10 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[d
 
 
 def test_the_worst_model_comes_first(page: Callable[[], list[dict[str, Any]]]) -> None:
-    bad, good = page()
+    first, bad, good = page()
+    assert (first["title"], first["verdict"]["word"]) == ("onnxgrad.toml", "refused")
+    assert first["verdict"]["text"] == "1 of 2 models" and first["verdict"]["tone"] == "bad"
+    assert [row[1] for row in first["sections"][0]["rows"]] == ["b.onnx", "a.onnx"]
     assert (bad["title"], bad["verdict"]["word"], bad["verdict"]["tone"]) == (
         "b.onnx",
         "failed",
