@@ -7,7 +7,7 @@ pyproject.toml, in onnxgrad.toml, or in a TOML file that is named.
     merge = "auto"
     target_opset = 23
     for = "onnxruntime"
-    allow_unproved = true                 # `onnxgrad ci` accepts what verify.run = false leaves open
+    allow_unproved = true                 # by `onnxgrad ci`, where verify.run = false
 
     [tool.onnxgrad.verify]
     dims = { batch = 4 }
