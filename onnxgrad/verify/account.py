@@ -4,7 +4,7 @@ found to differ.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from onnxgrad.verify.compare import NOT_PROVED, Difference, base_name, worst
@@ -45,6 +45,7 @@ class Found:
     counts: dict[tuple[str, str, str], int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     unproved: list[str] = field(default_factory=list)
+    random: Collection[str] = ()  # outputs whose doubts are said already
 
     def add(
         self, leg: str, found: Iterable[Difference], outputs: Results | None = None, over: str = ""
@@ -63,7 +64,11 @@ class Found:
         """Why nothing is known: of a whole leg or output, or of a difference that the original's
         own noise would excuse.
         """
-        doubts = {d.output: d.doubt for d in self.differences.values() if d.answer == NOT_PROVED}
+        doubts = {
+            d.output: d.doubt
+            for d in self.differences.values()
+            if d.answer == NOT_PROVED and d.output not in self.random
+        }
         return (*self.unproved, *doubts.values())
 
     def compared(self, leg: str | None = None) -> dict[str, int]:

@@ -4,17 +4,19 @@ another float type.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import onnx
 
 from onnxgrad.errors import InputError
-from onnxgrad.verify.bounds import Bounds
+from onnxgrad.verify.bounds import Bound, Bounds
 from onnxgrad.verify.feeds.dims import tensor_types
 from onnxgrad.verify.paths import float_types
+from onnxgrad.verify.tolerance import Allowance
 from onnxgrad.verify.values import Feeds, Value, is_float
 from onnxgrad.wording import did_you_mean, option
 
@@ -61,6 +63,12 @@ class Asked:
     of: str = "the second model"
     # the float dtypes on the paths to each output of the first
     dtypes: Mapping[str, Collection[str]] = field(default_factory=dict)
+    random: Collection[str] = ()  # outputs that depend on draws of one model alone
+
+    def allows(self, own: Mapping[str, Allowance]) -> dict[str, Allowance | Bound]:
+        """The proof's `own` limits by output, or the user's; random outputs cannot differ."""
+        wide = {n: replace(a, most=math.inf) if n in self.random else a for n, a in own.items()}
+        return self.bounds.over(wide)
 
 
 def correspondence(

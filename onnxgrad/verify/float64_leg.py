@@ -111,7 +111,7 @@ def float64_leg(
         if trial.exact is None or got is None:
             break
         limits = in_float64(trial.exact, trial.noise, computed, oracle.asked.dtypes)
-        differences = compare(trial.exact, got, oracle.asked.bounds.over(limits))
+        differences = compare(trial.exact, got, oracle.asked.allows(limits))
         if not all(difference.ok for difference in differences):
             differences = (
                 _allow_for_condition(oracle, trial, trial.exact, got, limits, found) or differences
@@ -152,4 +152,4 @@ def _allow_for_condition(
             found.notes.append(
                 f"one bit of rounding moves {name!r} of the original by {moved:.1e} even in float64"
             )
-    return compare(expected, got, oracle.asked.bounds.over(for_condition(limits, own)))
+    return compare(expected, got, oracle.asked.allows(for_condition(limits, own)))

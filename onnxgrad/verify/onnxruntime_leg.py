@@ -101,7 +101,7 @@ def held_against(
             found.notes.append(f"nodes {how}: {placed}")
         for trial, got in zip(trials, results):
             own = in_onnxruntime(trial.expected, trial.noise, asked.dtypes)
-            limits = asked.bounds.over(own)
+            limits = asked.allows(own)
             differences = compare(trial.expected, got, limits)
             found.add("onnxruntime", differences, trial.expected, how)
     return found.leg("onnxruntime", len(trials), why)

@@ -37,7 +37,7 @@ class Marks:
 
 def gathered(model: onnx.ModelProto, marks: Marks) -> dict[str, int]:
     """The bits on all paths to each output, in one walk."""
-    functions = {_key(f): f for f in model.functions}
+    functions = {key_of(f): f for f in model.functions}
     calls: dict[Key, int] = {}
 
     def of_call(key: Key) -> int:
@@ -62,7 +62,8 @@ def gathered(model: onnx.ModelProto, marks: Marks) -> dict[str, int]:
     return {v.name: found.get(v.name, 0) for v in model.graph.output}
 
 
-def _key(function: FunctionProto) -> Key:
+def key_of(function: FunctionProto) -> Key:
+    """What calls name a function by."""
     return function.domain, function.name, function.overload
 
 

@@ -21,6 +21,7 @@ from onnxgrad.verify.account import Found, Trial
 from onnxgrad.verify.bounds import Bounds, PerOutput
 from onnxgrad.verify.compare import Difference
 from onnxgrad.verify.correspondence import correspondence
+from onnxgrad.verify.draws import same_draws
 from onnxgrad.verify.feeds.proof_cases import Attempt, Chosen, Inputs, Results, choose_cases
 from onnxgrad.verify.float64_leg import Oracle, float64_leg
 from onnxgrad.verify.interface import interface_differences
@@ -146,6 +147,9 @@ def _compared(original: Subject, candidate: Subject, request: _Request) -> Repor
     broken = interface_differences(original.proto, seen)
     if broken:
         return nothing_ran("the interfaces differ", broken)
+    draws = same_draws(original, candidate, asked.names.outputs)
+    original, candidate = draws.original, draws.candidate
+    asked = replace(asked, random=frozenset(draws.left))
     budget = request.budget
     oracle = Oracle(original, candidate, budget, asked) if "float64" in legs else None
     session, ran = None, dict[str, Leg]()
@@ -166,7 +170,7 @@ def _compared(original: Subject, candidate: Subject, request: _Request) -> Repor
             [limit_reached("the original model", cause) if cause.limit else unproved],
         )
     trials = [_trial(case, session, oracle) for case in chosen]
-    found = Found()
+    found = Found(notes=draws.notes, unproved=draws.reasons(request.bounds), random=asked.random)
     if session is not None:
         ran["onnxruntime"] = onnxruntime_leg(
             original, candidate, trials, found, request.settings, asked

@@ -18,6 +18,7 @@ from onnxgrad.verify.account import Found, Trial
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.compare import compare
 from onnxgrad.verify.correspondence import Asked, correspondence
+from onnxgrad.verify.draws import Draws, left_random, randoms
 from onnxgrad.verify.feeds.generate import Feeder, bound_by
 from onnxgrad.verify.feeds.input_files import load_inputs
 from onnxgrad.verify.feeds.proof_cases import Inputs
@@ -64,9 +65,14 @@ def against_stored(
     start = time.monotonic()
     expected = _loaded(stored, model.proto, names)
     asked = _asked(model.proto, expected, names, bounds)
+    left = left_random(model.proto, randoms(model.proto))
+    theirs = {theirs: ours for ours, theirs in asked.names.outputs.items()}
+    draws = Draws(model, model, left={theirs.get(n, n): nodes for n, nodes in left.items()})
+    asked = replace(asked, random=frozenset(draws.left))
     feeds = _feeds(model.proto, inputs, asked)
     own = Trial(Case(bound_by(model.proto, feeds), None), feeds, {})
-    found, ran = Found(), dict[str, Leg]()
+    found = Found(unproved=draws.reasons(bounds), random=asked.random)
+    ran = dict[str, Leg]()
     oracle = Oracle(model, model, budget) if "float64" in legs else None
     if oracle is not None:
         own.exact = oracle.original(feeds)
@@ -113,7 +119,7 @@ def _in_float64(oracle: Oracle, own: Trial, given: Trial, asked: Asked, found: F
     if own.exact is None:
         return found.leg("float64", 0, oracle.why)
     exact = as_computed(asked.names.results(own.exact), given.expected)
-    limits = asked.bounds.over(in_onnxruntime(given.expected, given.noise, asked.dtypes))
+    limits = asked.allows(in_onnxruntime(given.expected, given.noise, asked.dtypes))
     found.add("float64", compare(given.expected, exact, limits), given.expected)
     return found.leg("float64", 1)
 

@@ -1,0 +1,263 @@
+"""Random operators under proof: their draws become the same numbers in both models.
+
+A model that draws differs from itself, and a tolerance calibrated on that excuses anything. So each
+random node that both models have under one name is replaced, in both, by elements of one table of
+numbers with its distribution. What has no counterpart is left, and the outputs behind it are not
+proved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
+
+from onnxgrad.errors import OnnxgradError
+from onnxgrad.ir import domains
+from onnxgrad.ir.nodes import every_graph, every_node
+from onnxgrad.ir.random_draws import RANDOM_OPS
+from onnxgrad.ir.tensor_data import elements
+from onnxgrad.verify.bounds import Bounds
+from onnxgrad.verify.draw_tables import OLDEST, drawn, tables
+from onnxgrad.verify.paths import Key, Marks, gathered, key_of
+from onnxgrad.verify.reference.in_child import infer_types
+from onnxgrad.verify.running.model_source import TWO_GB
+from onnxgrad.verify.subject import Subject
+
+# random operators of onnxruntime's own, which nothing stands in for
+_OF_ONNXRUNTIME = frozenset({"BiasDropout", "BitmaskDropout", "BitmaskBiasDropout", "Sampling"})
+_MICROSOFT = "com.microsoft"
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Both models with equal draws; `same`: the nodes for which that was possible; `left`: per
+    output of the original which nodes' draws it still depends on.
+    """
+
+    original: Subject
+    candidate: Subject
+    same: tuple[str, ...] = ()
+    left: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader should know."""
+        if not self.same:
+            return []
+        return [f"both models get the same draws of {_listed(self.same)}"]
+
+    def reasons(self, bounds: Bounds) -> list[str]:
+        """Why outputs are not proved; those that `bounds` speak of are judged by them."""
+        return [
+            f"{output} depends on random draws that do not match by name: {nodes}"
+            for output, nodes in self.left.items()
+            if bounds.bound(output) is None
+        ]
+
+
+@dataclass(frozen=True)
+class Random:
+    """A node that draws, in a graph or in the function `key`."""
+
+    node: NodeProto
+    version: int
+    key: Key | None = None
+
+    @property
+    def name(self) -> str:
+        """Of its first result."""
+        return next((name for name in self.node.output if name), "")
+
+    def __str__(self) -> str:
+        name = f"{self.node.op_type} {self.node.name or self.name!r}"
+        return f"{name} (export in eval mode)" if "Dropout" in self.node.op_type else name
+
+    def like(self, other: Random) -> bool:
+        """Whether one table can stand for both: the same kind of draw by the same seed."""
+        ours, theirs = ((r.node.op_type.removesuffix("Like"), _seed(r.node)) for r in (self, other))
+        return ours == theirs
+
+    @property
+    def replaceable(self) -> bool:
+        """Whether it stands in a graph, of an opset that can read a table."""
+        return self.key is None and self.version >= OLDEST and not self.node.domain
+
+
+def same_draws(
+    original: Subject, candidate: Subject, outputs: Mapping[str, str] | None = None
+) -> Draws:
+    """Both models with equal draws, as far as their random nodes match by name. `outputs`: what the
+    candidate calls outputs of the original.
+    """
+    ours, theirs = randoms(original.proto), randoms(candidate.proto)
+    if not ours and not theirs:
+        return Draws(original, candidate)
+    new: tuple[dict[str, list[NodeProto]], ...] = ({}, {})
+    pairs = list(_pairs(ours, theirs))
+    types = [_types(s.proto) if pairs else {} for s in (original, candidate)]
+    for pair in pairs:
+        made = [drawn(r.node, pair[0].name, r.version, t) for r, t in zip(pair, types)]
+        for side, r, nodes in zip(new, pair, made):
+            if nodes is not None and None not in made:
+                side[r.name] = nodes
+    left = [
+        left_random(model.proto, [r for r in found if r.name not in side])
+        for model, found, side in ((original, ours, new[0]), (candidate, theirs, new[1]))
+    ]
+    named = outputs or {}
+    both = {
+        v.name: left[0].get(v.name) or left[1].get(named.get(v.name, v.name))
+        for v in original.proto.graph.output
+    }
+    return Draws(
+        _replaced(original, new[0]),
+        _replaced(candidate, new[1]),
+        tuple(str(r).partition(" (")[0] for r in ours if r.name in new[0]),
+        {name: nodes for name, nodes in both.items() if nodes},
+    )
+
+
+def randoms(model: ModelProto) -> list[Random]:
+    """Every node that draws, in nested graphs and functions too."""
+    found = []
+    opsets = domains.versions(model.opset_import)
+    for body in (model.graph, *model.functions):
+        key, versions = None, opsets
+        if isinstance(body, FunctionProto):
+            key, versions = key_of(body), {**opsets, **domains.versions(body.opset_import)}
+        candidates = [n for n in every_node(body.node) if _may_draw(n)]
+        found += [Random(n, versions.get("", 1), key) for n in candidates]
+    if not found:
+        return []
+    fixed = _fixed(model)
+    return [r for r in found if r.node.op_type != "Dropout" or _trains(r, fixed)]
+
+
+def _may_draw(node: NodeProto) -> bool:
+    if node.domain == _MICROSOFT:
+        return node.op_type in _OF_ONNXRUNTIME
+    of_onnx = node.op_type in RANDOM_OPS or node.op_type == "Dropout"
+    return of_onnx and domains.is_default(node.domain)
+
+
+def _trains(dropout: Random, fixed: Mapping[str, bool]) -> bool:
+    """Before opset 7 an attribute says that it does not; from 7 to 11 it never does; then an
+    operand may say so.
+    """
+    node = dropout.node
+    if dropout.version < 7:
+        return not any(a.name == "is_test" and a.i for a in node.attribute)
+    mode = node.input[2] if len(node.input) > 2 else ""
+    return dropout.version >= 12 and bool(mode) and fixed.get(mode, True)
+
+
+def _fixed(model: ModelProto) -> dict[str, bool]:
+    """The scalar constants of a model by name, as truth values."""
+    tensors = {t.name: t for graph in every_graph(model.graph) for t in graph.initializer}
+    for f in (model.graph, *model.functions):
+        for node in every_node(f.node):
+            for a in node.attribute if node.op_type == "Constant" else ():
+                if a.name == "value":
+                    tensors[node.output[0]] = a.t
+    overridden = {v.name for v in model.graph.input} if model.ir_version >= 4 else set()
+    return {
+        name: bool(elements(t).all())
+        for name, t in tensors.items()
+        if t.data_type == onnx.TensorProto.BOOL and name not in overridden
+    }
+
+
+def _seed(node: NodeProto) -> float | None:
+    return next((a.f or float(a.i) for a in node.attribute if a.name == "seed"), None)
+
+
+def _pairs(ours: Sequence[Random], theirs: Sequence[Random]) -> Iterator[tuple[Random, Random]]:
+    """The nodes that both models have, by the name of their result, else by their own."""
+    results, names = ({}, {}) if not theirs else (_unique(theirs, False), _unique(theirs, True))
+    own = _unique(ours, True)
+    for a in _unique(ours, False).values():
+        b = results.get(a.name)
+        if b is None and own.get(a.node.name) is a:
+            b = names.get(a.node.name)
+        if b is not None and a.replaceable and b.replaceable and a.like(b):
+            yield a, b
+
+
+def _unique(found: Sequence[Random], by_node: bool) -> dict[str, Random]:
+    """By name, without names that several have."""
+    names = [r.node.name if by_node else r.name for r in found]
+    return {n: r for n, r in zip(names, found) if n and names.count(n) == 1}
+
+
+def _types(model: ModelProto) -> dict[str, int]:
+    """The element types of values, as far as the file or onnx says."""
+    bare = ModelProto()
+    bare.CopyFrom(model)
+    found: dict[str, int] = {}
+    try:
+        typed = infer_types(bare)
+    except OnnxgradError:
+        typed = bare
+    for graph in every_graph(typed.graph):
+        for v in (*graph.value_info, *graph.input, *graph.output):
+            found[v.name] = v.type.tensor_type.elem_type
+        found |= {t.name: t.data_type for t in graph.initializer}
+    return found
+
+
+def _replaced(model: Subject, new: Mapping[str, list[NodeProto]]) -> Subject:
+    """The model with other nodes in the place of those with these first results."""
+    if not new:
+        return model
+    proto = ModelProto()
+    proto.CopyFrom(model.weights())
+    for graph in every_graph(proto.graph):
+        _exchange(graph, new)
+    nodes = [*tables(), *proto.graph.node]
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+    small = proto.ByteSize() <= TWO_GB
+    return Subject(proto.SerializeToString() if small else proto, proto, lambda: proto)
+
+
+def _exchange(graph: GraphProto, new: Mapping[str, list[NodeProto]]) -> None:
+    if not any(name in new for node in graph.node for name in node.output):
+        return
+    nodes = []
+    for node in graph.node:
+        name = next((name for name in node.output if name), "")
+        nodes += new.get(name, [node])
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def left_random(model: ModelProto, left: Sequence[Random]) -> dict[str, str]:
+    """The outputs that depend on these nodes, and on which."""
+    if not left:
+        return {}
+    functions: dict[Key, int] = {}
+    nodes: dict[str, int] = {}
+    for i, r in enumerate(left):
+        if r.key is not None:
+            functions[r.key] = functions.get(r.key, 0) | 1 << i
+        else:
+            nodes[r.name] = nodes.get(r.name, 0) | 1 << i
+
+    def bits(node: NodeProto) -> int:
+        return nodes.get(next((n for n in node.output if n), ""), 0) if _may_draw(node) else 0
+
+    found = gathered(model, Marks({}, bits, functions))
+    return {
+        name: _listed([str(r) for i, r in enumerate(left) if mask >> i & 1])
+        for name, mask in found.items()
+        if mask
+    }
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"
