@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import onnx
 import pytest
 
+from onnxgrad.errors import InputError
 from onnxgrad.grad import gradient
 from onnxgrad.verify.running.run import run
-from tests.grad.numeric import check_model, normal, op_model
+from tests.backend_suite import case, clamp_ir
+from tests.grad import test_suite
+from tests.grad.numeric import check_model, normal, op_model, positive
+from tests.suite_table import any_opset
 
 
 def test_hessian_vector_product_of_a_quadratic_form() -> None:
@@ -49,3 +56,109 @@ def test_third_order() -> None:
         model = gradient(model, ["x"], name)
     x = np.float32(1.5).reshape(())
     assert run(model, {"x": x})[model.graph.output[-1].name] == pytest.approx(24 * 1.5)
+
+
+def with_zeros(count: int) -> np.ndarray:
+    """Three rows of five factors: `count` zeros in the first, fewer in the others."""
+    x = normal(3, 5)
+    for row in range(3):
+        x[row, [3, 0, 2][: max(0, count - row)]] = 0
+    return x
+
+
+AXIS = {"a": np.array([1])}
+PLACES = {"i": np.array([[0, 0, 0, 0, 0], [1, 1, 2, 2, 2], [0, 0, 1, 1, 1]])}
+ROWS = {"j": np.array([[0], [0], [0]])}
+PRODUCTS: dict[str, tuple[str, dict[str, np.ndarray]]] = {
+    "ReduceProd": ("q = ReduceProd (x, a)", AXIS),
+    "CumProd": ("q = CumProd (x, c)", {"c": np.array(1)}),
+    "CumProd backwards": ("q = CumProd <exclusive = 1, reverse = 1> (x, c)", {"c": np.array(-1)}),
+    "ScatterElements": ('q = ScatterElements <reduction = "mul"> (d, i, x)', {**PLACES, "d": normal(3, 5, seed=1)}),
+    "ScatterElements in zeros": ('q = ScatterElements <reduction = "mul"> (x, i, x)', PLACES),
+    "ScatterND": ('q = ScatterND <reduction = "mul"> (d, j, x)', {**ROWS, "d": normal(1, 5, seed=1)}),
+    "Pow": ("q = Pow (k, x)", {"k": positive(3, 5)}),
+    "Pow of zeros": ("q = Pow (x, k)", {"k": np.tile(np.float32([0, 1, 2, 3, 2]), (3, 1))}),
+    "Mul": ("p = Mul (x, k)\n r = Mul (p, x)\n q = Mul (r, p)", {"k": normal(3, 5, seed=1)}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("zeros", [1, 2, 3])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_with_factors_that_are_zero(name: str, zeros: int) -> None:
+    body, constants = PRODUCTS[name]
+    feeds = {"x": with_zeros(zeros)}
+    model = op_model(
+        f"{body}\n e = Exp (q)\n y = ReduceSum <keepdims = 0> (e)",
+        feeds,
+        constants=constants,
+        opset=26,
+    )
+    first = gradient(model, ["x"], "y")
+    runs = not name.startswith("CumProd")
+    check_model(first, feeds, ["x"], target="x_grad", onnxruntime=runs, seeds=(zeros,))
+
+
+def test_the_power_zero_by_both_operands() -> None:
+    """d2(x^e)/dx de at e = 0 is 1/x, which a Where on the exponent alone would cut off."""
+    x, e = np.array([0.5, 2, 3, 1.5], np.float32), np.array([0, 0, 2, 1], np.float32)
+    model = op_model("p = Pow (x, e)\n y = ReduceSum <keepdims = 0> (p)", {"x": x, "e": e})
+    first = gradient(model, ["x", "e"], "y")
+    check_model(first, {"x": x, "e": e}, ["x", "e"], target=["x_grad", "e_grad"])
+
+
+# not smooth at 0: a kink of the first derivative, of the function, or no number on one side
+NOT_SMOOTH = (
+    "abs", "celu", "elu_default", "l1normalization", "lppool", "min_example", "operator_max",
+    "operator_min", "pow_bcast_array", "pow_example", "reduce_l1", "reduce_l2", "scatternd_max", "scatternd_min",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:no requested value reaches", "ignore::RuntimeWarning")
+def test_every_operator_at_zeros_by_second_derivatives() -> None:
+    """Each case of the backend suite whose gradient is right with a quarter of its inputs at 0."""
+    tried, wrong = 0, []
+    with any_opset():
+        for name in test_suite.cases([*test_suite.RUNS, *test_suite.REFERENCE_ONLY]):
+            found = at_zeros(name)
+            if found is None:
+                continue
+            tried += 1
+            try:
+                check_model(*found[:3], target=found[3], onnxruntime=False, seeds=(0,), reference_rtol=1e-4)  # fmt: skip
+            except AssertionError as error:
+                wrong.append(f"{name}: {error}"[:150])
+    assert tried > 700
+    assert not [w for w in wrong if not w.removeprefix("test_").startswith(NOT_SMOOTH)]
+
+
+def at_zeros(name: str) -> tuple[Any, dict[str, np.ndarray], list[str], list[str]] | None:
+    """The gradient of a case, feeds with zeros, what to differentiate it by and its adjoints; None
+    where its inputs are large or no floats, or its gradient itself is no limit of differences.
+    """
+    found = case(name)
+    model, rng = clamp_ir(found.model), np.random.default_rng(0)
+    operand = test_suite.WRT.get(model.graph.node[0].op_type)
+    only = None if operand is None else model.graph.node[0].input[operand]
+    feeds = dict(found.inputs)
+    wrt = [
+        n
+        for n, v in feeds.items()
+        if isinstance(v, np.ndarray) and v.dtype in (np.float32, np.float64) and only in (None, n)
+    ]
+    if not wrt or any(np.size(v) > 3000 for v in feeds.values()):
+        return None
+    for n in wrt:
+        zeros = rng.random(feeds[n].shape) < 0.25
+        feeds[n] = np.where(zeros, 0, feeds[n]).astype(feeds[n].dtype)
+    try:
+        check_model(model, feeds, wrt, onnxruntime=False, seeds=(0,), reference_rtol=1e-5)
+    except (AssertionError, InputError):
+        return None
+    floats = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
+    targets = [o.name for o in model.graph.output if o.type.tensor_type.elem_type in floats]
+    graph = gradient(model, wrt, targets, adjoint="input")
+    for output, value in zip(model.graph.output, found.outputs, strict=True):
+        if output.name in targets:
+            feeds[f"{output.name}_grad"] = rng.standard_normal(value.shape).astype(value.dtype)
+    return graph, feeds, wrt, [o.name for o in graph.graph.output][-len(wrt) :]

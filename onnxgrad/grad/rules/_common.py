@@ -16,6 +16,11 @@ from onnxgrad.ir.types import element_count
 from onnxgrad.ir.var import Var
 
 Axes = Sequence[int] | Var | None
+# of rules that use `beside_zeros`
+ZEROS = (
+    "zeros: the exact product of the others; derivatives of every order where two factors are 0, "
+    "of the first two where more are"
+)
 
 
 def as_number(mask: Var, like: Var) -> Var:
@@ -47,6 +52,16 @@ def restored(v: Var, axes: Axes, keepdims: int) -> Var:
     if keepdims or v.shape == () or axes is None or (not isinstance(axes, Var) and not axes):
         return v  # nothing was dropped, or everything was and a scalar broadcasts
     return op.Unsqueeze(v, axes if isinstance(axes, Var) else list(axes))
+
+
+def beside_zeros(product: Var, zeros: Var) -> tuple[Var, Var]:
+    """a, b such that the product of all factors but the zero x is a (b - x).
+
+    product: of the factors that are not 0; zeros: their number less their sum, which is 0 but for
+    its derivative. One zero: zeros = 1 - x, so b - x is 1. Two: zeros = 2 - x - z, so b - x is the
+    other zero z. More: nothing, which holds up to second derivatives.
+    """
+    return where(op.LessOrEqual(zeros, 2.0), product, 0.0), 2.0 - zeros
 
 
 def axes_operand(axes: Axes) -> Any:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from onnxgrad.grad.registry import vjp, zero
-from onnxgrad.grad.rules._common import Axes, as_number, axes_operand, reduced_count, restored
+from onnxgrad.grad.rules._common import (
+    ZEROS,
+    Axes,
+    as_number,
+    axes_operand,
+    beside_zeros,
+    reduced_count,
+    restored,
+)
 from onnxgrad.ir.like import expand_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
@@ -43,9 +51,7 @@ def _extremum(g: Var, y: Var, x: Var, axes: Axes, keepdims: int, noop_with_empty
 
 
 def _prod(g: Var, y: Var, x: Var, axes: Axes, keepdims: int, noop_with_empty_axes: int) -> Var:
-    """The product of the others: P / x without zeros, the product of the rest at a single zero,
-    else 0.
-    """
+    """g times the product of the others: y / x, and at a zero the product of the rest."""
     if _noop(axes, noop_with_empty_axes):
         return g
     options: dict[str, Any] = {
@@ -55,10 +61,9 @@ def _prod(g: Var, y: Var, x: Var, axes: Axes, keepdims: int, noop_with_empty_axe
     is_zero = op.Equal(x, 0.0)
     nonzero = op.Where(is_zero, 1.0, x)
     product = op.ReduceProd(nonzero, axes_operand(axes), **options)
-    zeros = op.ReduceSum(as_number(is_zero, x), axes_operand(axes), **options)
-    at_zero = restored(g * op.Where(op.Equal(zeros, 1.0), product, 0.0), axes, keepdims)
-    elsewhere = restored(g * op.Where(op.Equal(zeros, 0.0), product, 0.0), axes, keepdims)
-    return op.Where(is_zero, at_zero, elsewhere / nonzero)
+    zeros = op.ReduceSum(nonzero - x, axes_operand(axes), **options)
+    a, b = (restored(v, axes, keepdims) for v in beside_zeros(g * product, zeros))
+    return op.Where(is_zero, a * (b - x), restored(g * y, axes, keepdims) / nonzero)
 
 
 def _l1(g: Var, y: Var, x: Var, axes: Axes, keepdims: int, noop_with_empty_axes: int) -> Var:
@@ -98,7 +103,7 @@ vjp("ReduceSum", _sum)
 vjp("ReduceMean", _mean)
 vjp("ReduceMax", _extremum, notes="equal maxima share the adjoint evenly", compares=True)
 vjp("ReduceMin", _extremum, notes="equal minima share the adjoint evenly", compares=True)
-vjp("ReduceProd", _prod, notes="exact with zeros among the factors")
+vjp("ReduceProd", _prod, notes=ZEROS)
 vjp("ReduceL1", _l1, notes="0 at 0")
 vjp("ReduceL2", _l2, notes="0 where the norm is 0")
 vjp("ReduceSumSquare", _sum_square)

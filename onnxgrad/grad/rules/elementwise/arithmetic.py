@@ -6,8 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from onnxgrad.grad.registry import vjp, vjp_all, zero
 from onnxgrad.grad.rules._common import as_number, sum_like
+from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.like import zeros_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
@@ -45,14 +48,19 @@ def _pow_base(g: Var, y: Var, x: Var, e: Var) -> Var:
             return -(g * (y * y))
         return g * (op.Pow(x, p - 1.0) * p)
     exponent = op.CastLike(e, x) if e.dtype != x.dtype else e
-    slope = exponent * op.Pow(x, exponent - 1.0)
-    return g * op.Where(op.Equal(exponent, 0.0), 0.0, slope)
+    less = exponent - 1.0
+    if value is None:
+        # 0 x^-1 is 0 at any x: in place of 0 or NaN the base is 1
+        x = op.Where(op.Greater(op.Abs(x), 0.0), x, op.Where(op.Equal(exponent, 0.0), 1.0, x))
+    elif (value == 0).any():
+        less = constant(np.where(value == 0, 0.0, value.astype(np.float64) - 1.0), x.dtype)
+    return g * (exponent * op.Pow(x, less))
 
 
 def _pow_exponent(g: Var, y: Var, x: Var, e: Var) -> Var:
     """y ln(x), and 0 where x is 0 and the exponent is not negative."""
     at_zero = op.And(op.Equal(x, 0.0), op.GreaterOrEqual(e, 0.0))
-    return g * op.Where(at_zero, 0.0, y * op.Log(x))
+    return g * (y * op.Log(op.Where(at_zero, 1.0, x)))
 
 
 vjp(

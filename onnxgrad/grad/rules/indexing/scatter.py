@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from onnxgrad.grad.registry import vjp
-from onnxgrad.grad.rules._common import as_number, where
+from onnxgrad.grad.rules._common import ZEROS, as_number, beside_zeros, where
 from onnxgrad.grad.rules.indexing._scatter import scatter_elements, scatter_nd
 from onnxgrad.ir.like import zeros_like
 from onnxgrad.ir.ops import op
@@ -53,7 +53,7 @@ def _d_data(g: Var, y: Var, data: Var, updates: Var, at: _Places, reduction: str
 
 
 def _d_updates(g: Var, y: Var, data: Var, updates: Var, at: _Places, reduction: str) -> Var:
-    """none, add: g there; mul: g times the product of the others, zeros counted; max, min: an
+    """none, add: g there; mul: g times the product of the others; max, min: an
     even share of ties.
     """
     if reduction in ("none", "add"):
@@ -61,11 +61,9 @@ def _d_updates(g: Var, y: Var, data: Var, updates: Var, at: _Places, reduction: 
     if reduction == "mul":
         is_zero = op.Equal(updates, 0.0)
         nonzero = where(is_zero, 1.0, updates)
-        zeros = as_number(is_zero, updates)
-        product = at.write(data, nonzero, "mul")
-        zeros_there = at.read(at.write(zeros_like(data), zeros, "add"))
-        # the others hold no zero exactly when all zeros there are this update's own
-        return where(op.Equal(zeros_there, zeros), at.read(g * product) / nonzero, 0.0)
+        zeros = at.write(zeros_like(data), nonzero - updates, "add")
+        a, b = (at.read(v) for v in beside_zeros(g * at.write(data, nonzero, "mul"), zeros))
+        return where(is_zero, a * (b - updates), at.read(g * y) / nonzero)
     wins = op.Equal(updates, at.read(y))
     return where(wins, at.read(g / _winners(y, data, updates, at)), 0.0)
 
@@ -76,10 +74,7 @@ def _winners(y: Var, data: Var, updates: Var, at: _Places) -> Var:
     return at.write(own, as_number(op.Equal(updates, at.read(y)), y), "add")
 
 
-_NOTES = (
-    "max, min: ties share evenly; mul: the exact product of the others; none: several writers are "
-    "undefined"
-)
+_NOTES = f"max, min: ties share evenly; none: several writers are undefined; mul, {ZEROS}"
 
 vjp(
     "ScatterND",
