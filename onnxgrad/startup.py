@@ -26,3 +26,7 @@ def end_at_interrupt() -> None:
 
 
 end_at_interrupt()
+
+# Wheels of onnxruntime report on use to its makers, and keep an identifier and a database at home,
+# unless this is set when it is imported: here, in children, in workers, by plugins.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

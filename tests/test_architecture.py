@@ -17,6 +17,7 @@ PACKAGE = ROOT / "onnxgrad"
 LAYERS = [
     "version",
     "startup",
+    "interpreter",
     "vocabulary",
     "wording",
     "errors",

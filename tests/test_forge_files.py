@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from tests.cli.conftest import BRANCHES
+from tests.every_command import console_script
 from tests.helpers import parse
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -100,13 +101,23 @@ def test_the_action_installs_itself() -> None:
     assert "$HERE/../../..[cpu]" in step["run"] and (place / "pyproject.toml").is_file()
 
 
+def test_no_module_of_the_repository_runs_before_a_line_of_ours() -> None:
+    """`python -m` searches the working folder first: pip is isolated, and ours is the script."""
+    for step in ACTION["runs"]["steps"]:
+        assert re.findall(r"^ *(?:\S+=\S+ )*python.*", step["run"], re.MULTILINE) in (
+            [],
+            ['python -I -m pip install --quiet "${PACKAGE:-$HERE/../../..[cpu]}"'],
+        )
+
+
 def hook(name: str, files: list[str], repository: Path) -> subprocess.CompletedProcess[str]:
     """A hook, with those of the files that are its own."""
     said: dict[str, Any] = HOOKS[name]
     entry = shlex.split(said["entry"])
     assert entry[0] == "onnxgrad"
     own = [f for f in files if re.search(said["files"], f)]
-    words = [sys.executable, "-m", *entry, *(own if said.get("pass_filenames", True) else [])]
+    words = [*console_script(repository.parent), *entry[1:]]
+    words += own if said.get("pass_filenames", True) else []
     return subprocess.run(
         words, cwd=repository, env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True, text=True, check=False, timeout=120,

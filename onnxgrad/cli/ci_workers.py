@@ -9,22 +9,23 @@ its own have passed.
 from __future__ import annotations
 
 import contextlib
-import functools
-import multiprocessing
 import os
+import queue
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from types import FrameType
+from typing import Any, BinaryIO, cast
 
 from onnxgrad import surface  # noqa: F401  # every rule and pass is there before a job runs
 from onnxgrad.errors import InternalError
+from onnxgrad.interpreter import ignore_interrupts, interrupts_held, python_command
 from onnxgrad.pipeline.ci.outcome import ModelOutcome
 from onnxgrad.pipeline.ci.work import Job, work
+from onnxgrad.verify.running.wire import receive, send
 
 ATTEMPTS = 2
 _PATIENCE = 5.0  # seconds that a worker has to clean up when it is told to end
@@ -60,16 +61,40 @@ def died(job: Job, how: str) -> ModelOutcome:
     return outcome
 
 
+_GONE = object()  # heard of a worker that ended
+
+
 @dataclass(eq=False)
 class _Worker:
-    """A process, our end of its pipe, and the index of its job; -1 while it has none. `asks`: it
-    waits to be told whether it may write.
+    """A process and the index of its job; -1 while it has none. `asks`: it waits for the answer
+    whether it may write.
     """
 
-    process: BaseProcess
-    pipe: Connection
+    process: subprocess.Popen[bytes]
     index: int = -1
     asks: bool = False
+
+    def tell(self, message: Any) -> None:
+        """Send a job, or the answer. Raises OSError when the worker is dead."""
+        send(cast(BinaryIO, self.process.stdin), message)
+
+    def hear(self, heard: queue.SimpleQueue[tuple[_Worker, Any]]) -> None:
+        """Pass on what the worker sends, to its end."""
+        with contextlib.suppress(EOFError):
+            while True:
+                heard.put((self, receive(cast(BinaryIO, self.process.stdout))))
+        heard.put((self, _GONE))
+
+    def reap(self, patience: float | None = None) -> None:
+        """Wait for the end of the process; kill it after `patience` seconds."""
+        try:
+            self.process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            with contextlib.suppress(BrokenPipeError):  # what was left unsent goes nowhere
+                cast(BinaryIO, stream).close()
 
 
 @dataclass
@@ -78,6 +103,7 @@ class _Workers:
     keep_going: bool = True
     passed: set[int] = field(default_factory=set)
     end_at: int = field(init=False)  # jobs from here on do not count
+    heard: queue.SimpleQueue[tuple[_Worker, Any]] = field(default_factory=queue.SimpleQueue)
     waiting: list[int] = field(default_factory=list)
     attempts: dict[int, int] = field(default_factory=dict)
     all: list[_Worker] = field(default_factory=list)
@@ -91,28 +117,25 @@ class _Workers:
         for _ in range(count):
             self._start()
         while any(0 <= worker.index < self.end_at for worker in self.all):
-            busy = {worker.pipe: worker for worker in self.all if worker.index >= 0}
-            for pipe in wait(list(busy)):
-                worker = busy[pipe]  # type: ignore[index]  # typed as whatever can be waited for
-                index = worker.index
-                outcome = self._heard(worker)
-                if outcome is not None:
-                    self._judge(index, outcome)
-                    yield index, outcome
-                    self._give(worker)
+            worker, said = self.heard.get()
+            index = worker.index
+            outcome = self._heard(worker, said)
+            if outcome is not None:
+                self._judge(index, outcome)
+                yield index, outcome
+                self._give(worker)
             self._answer()
 
-    def _heard(self, worker: _Worker) -> ModelOutcome | None:
-        """What became of its job; None where it asks, or where another worker gets the job."""
-        try:
-            said: ModelOutcome | None = worker.pipe.recv()
-        except (EOFError, OSError):
+    def _heard(self, worker: _Worker, said: Any) -> ModelOutcome | None:
+        """What became of its job; None when the worker asks, or another one gets the job."""
+        if said is _GONE:
             index, worker.index, worker.asks = worker.index, -1, False
             return self._lost(worker, index)
-        worker.asks = said is None
-        if said is not None:
+        outcome: ModelOutcome | None = said
+        worker.asks = outcome is None
+        if outcome is not None:
             worker.index = -1
-        return said
+        return outcome
 
     def _judge(self, index: int, outcome: ModelOutcome) -> None:
         if outcome.ok:
@@ -127,30 +150,28 @@ class _Workers:
             allowed = self.keep_going or self.passed.issuperset(range(worker.index))
             if worker.asks and (allowed or worker.index > self.end_at):
                 worker.asks = False
-                with contextlib.suppress(OSError):  # it died: `recv` will tell
-                    worker.pipe.send(allowed)
+                with contextlib.suppress(OSError):  # it died: `hear` will tell
+                    worker.tell(allowed)
 
     def end(self) -> None:
         """End every worker, whatever it does."""
         for worker in self.all:
             worker.process.terminate()
-            worker.pipe.close()
         for worker in self.all:
-            worker.process.join(_PATIENCE)
-            if worker.process.is_alive():
-                worker.process.kill()
-                worker.process.join()
+            worker.reap(_PATIENCE)
         self.all.clear()
 
     def _start(self) -> None:
         """A new worker with the next job."""
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs,), daemon=True)
-        process.start()
-        theirs.close()
-        self.all.append(_Worker(process, ours))
-        self._give(self.all[-1])
+        with interrupts_held():
+            process = subprocess.Popen(
+                python_command(_SERVE, package=True),
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            )  # fmt: skip
+        worker = _Worker(process)
+        self.all.append(worker)
+        threading.Thread(target=worker.hear, args=(self.heard,), daemon=True).start()
+        self._give(worker)
 
     def _give(self, worker: _Worker) -> None:
         """The next job for an idle worker; where there is none, it waits for the end."""
@@ -162,59 +183,67 @@ class _Workers:
         worker.index = self.waiting.pop(0)
         self.attempts[worker.index] = self.attempts.get(worker.index, 0) + 1
         try:
-            worker.pipe.send(self.jobs[worker.index])
-        except OSError:  # it died: `recv` will tell
+            worker.tell(self.jobs[worker.index])
+        except OSError:  # it died: `hear` will tell
             return
 
     def _lost(self, worker: _Worker, index: int) -> ModelOutcome | None:
         """What became of the job of a worker that died: nothing the first time, for it gets
         another.
         """
-        worker.process.join()
-        worker.pipe.close()
+        worker.reap()
         self.all.remove(worker)
+        if index < 0:
+            return None
         if self.attempts[index] < ATTEMPTS:
             self.waiting.insert(0, index)
             self._start()
             return None
-        return died(self.jobs[index], _obituary(worker.process.exitcode))
+        return died(self.jobs[index], _obituary(worker.process.returncode))
 
 
-def _obituary(code: int | None) -> str:
-    if code is not None and code < 0:
+def _obituary(code: int) -> str:
+    if code < 0:
         return f"died of {signal.Signals(-code).name}"
     return f"exited with {code}"
 
 
-def _serve(pipe: Connection) -> None:
-    """What a worker runs: jobs until the pipe closes. It ends with its parent, however that
-    ends.
+_SERVE = "from onnxgrad.cli.ci_workers import serve; serve()"
+
+
+def serve() -> None:
+    """The life of a worker: jobs out of stdin, outcomes to stdout, until it is ended. It ends with
+    its parent, however that ends.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # reaches all of us: the parent decides
+    ignore_interrupts()
     signal.signal(signal.SIGTERM, _stop)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+    # both pipes are ours alone: a plugin reads nothing, and prints to stderr
+    requests = os.fdopen(os.dup(0), "rb", buffering=0)
+    answers = os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    told: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(requests, told), daemon=True).start()
+
+    def asked() -> bool:
+        send(answers, None)
+        return bool(told.get())
+
     while True:
-        try:
-            job = pipe.recv()
-        except EOFError:
-            return
-        pipe.send(work(job, functools.partial(_asked, pipe)))
+        send(answers, work(told.get(), asked))
 
 
-def _asked(pipe: Connection) -> bool:
-    """Whether the job at work may write its result; waits for those before it."""
-    pipe.send(None)
-    answer: bool = pipe.recv()
-    return answer
+def _read(requests: BinaryIO, told: queue.SimpleQueue[Any]) -> None:
+    """Put what the parent sends into a queue; end this process when the parent is gone."""
+    try:
+        while True:
+            told.put(receive(requests))
+    except EOFError:
+        os._exit(1)
 
 
 def _stop(number: int, _: FrameType | None) -> None:
     """Leave by an exception: what is half written goes."""
     sys.exit(128 + number)
-
-
-def _end_with(sentinel: int) -> None:
-    wait([sentinel])
-    os._exit(1)

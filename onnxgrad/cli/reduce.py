@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from onnxgrad.cli.models import STDIN, read
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import check_output, write_model
 from onnxgrad.errors import InputError
+from onnxgrad.interpreter import python_command
 from onnxgrad.ir.load import load
 from onnxgrad.ir.weights import load_weights
 from onnxgrad.limits import limited
@@ -63,9 +63,12 @@ def _check(args: argparse.Namespace, scratch: Path) -> Command:
     return Command(words, scratch, args.interesting_exit, args.says or "", args.check_timeout)
 
 
+_MAIN = "from onnxgrad.__main__ import main; sys.exit(main())"
+
+
 def _own(words: list[str], scratch: Path) -> list[str]:
     """A command of this program, with what it needs to run on a candidate alone."""
-    command = [sys.executable, "-m", "onnxgrad", *words]
+    command = python_command(_MAIN, *words, package=True)
     writes = words[0] in ("optimize", "grad") and not {"-o", "--output", "--dry-run"} & set(words)
     return [*command, "-o", str(scratch / "result.onnx")] if writes else command
 

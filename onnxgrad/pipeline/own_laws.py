@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import runpy
+import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -86,7 +89,8 @@ def _run(name: str) -> dict[str, Any]:
     if not Path(name).is_file():
         raise InputError(f"--plugin {name}: no such file")
     try:
-        return runpy.run_path(name)
+        with _searched(os.path.dirname(os.path.abspath(name))):
+            return runpy.run_path(name)
     except OnnxgradError as error:
         raise InputError(f"--plugin {name}: {error}") from error
     # it is the user's program: whatever it raises is theirs to see
@@ -95,6 +99,17 @@ def _run(name: str) -> dict[str, Any]:
         raise InputError(
             f"--plugin {name}, line {line}: {type(error).__name__}: {error}"
         ) from error
+
+
+@contextlib.contextmanager
+def _searched(folder: str) -> Iterator[None]:
+    """Modules that are found nowhere else are searched in the folder of a plugin while it loads."""
+    sys.path.append(folder)
+    try:
+        yield
+    finally:
+        # the last one: it may be on the path of the user's program anyway
+        del sys.path[len(sys.path) - 1 - sys.path[::-1].index(folder)]
 
 
 def _called(name: str, laws: Sequence[Law]) -> Pass:

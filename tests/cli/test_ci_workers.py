@@ -77,7 +77,6 @@ def test_a_worker_that_dies_is_tried_again_once(jobs: list[Job]) -> None:
     def start_and_kill() -> None:
         start()
         pid = workers.all[-1].process.pid
-        assert pid is not None
         if len(killed) < 2:
             killed.append(pid)
             os.kill(pid, signal.SIGKILL)
@@ -149,19 +148,16 @@ def test_what_waits_is_answered_in_order(jobs: list[Job]) -> None:
     """A stand-in for each worker: who may write, and when that is known."""
     told: list[tuple[int, bool]] = []
 
-    class Pipe:
-        def __init__(self, index: int) -> None:
-            self.index = index
-
-        def send(self, answer: bool) -> None:
+    class Told(_Worker):
+        def tell(self, answer: bool) -> None:
             told.append((self.index, answer))
 
     def workers(keep_going: bool) -> _Workers:
         found = _Workers(jobs * 2, keep_going)
-        found.all = [_Worker(None, Pipe(i), i, asks=True) for i in range(4)]  # type: ignore[arg-type]
+        found.all = [Told(None, i, asks=True) for i in range(4)]  # type: ignore[arg-type]
         return found
 
-    done, no = ModelOutcome("a"), ModelOutcome("b", "failed")
+    done, no = ModelOutcome("a"), ModelOutcome("b", "failed", 1)
     stopping = workers(False)
     stopping._answer()
     assert told == [(0, True)]

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
+from onnxgrad.interpreter import ignore_interrupts
 from onnxgrad.verify.running.onnxruntime_sessions import Sessions
 from onnxgrad.verify.running.wire import receive, send
 
@@ -152,8 +153,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     pipe = int(sys.argv[2])
-    # Ctrl-C reaches the whole group: the parent decides what it means
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ignore_interrupts()
     if pipe >= 0:
         _end_with_parent(pipe)
     if sys.argv[1] == "float64":

@@ -8,7 +8,6 @@ import atexit
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from onnxgrad.errors import NotProved
+from onnxgrad.interpreter import interrupts_held, python_command
 from onnxgrad.limits import current, size_text
 from onnxgrad.verify.running.wire import receive, send
 from onnxgrad.wording import option
@@ -42,19 +42,17 @@ class RunFailed(NotProved):
 
 
 def _start() -> str:
-    """What the child runs: our own sys.path, so that both ends see the same packages, and the
-    packages around `child.py` entered without running their __init__.
+    """What the child runs: the packages around `child.py` are entered without running their
+    __init__.
     """
     verify = Path(__file__).resolve().parents[1]
     packages = {"onnxgrad": str(verify.parent), "onnxgrad.verify": str(verify)}
     return f"""
-import sys, types
-sys.path[:] = {sys.path!r}
-for name, folder in {packages!r}.items():
-    sys.modules[name] = types.ModuleType(name)
+from types import ModuleType
+for name, folder in {packages!a}.items():
+    sys.modules[name] = ModuleType(name)
     sys.modules[name].__path__ = [folder]
 from onnxgrad.verify.running.child import main
-from onnxgrad.wording import option
 main()
 """
 
@@ -71,14 +69,12 @@ class Child:
         # sees its stdin end.
         watched, self.life = os.pipe() if os.name == "posix" else (-1, -1)
         try:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", _start(), kind, str(watched)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
-                pass_fds=() if watched < 0 else (watched,),
-                # onnxruntime reports on use to its makers and keeps an identifier at home; asked
-                # for it, it still does
-                env={"ORT_DISABLE_TELEMETRY": "1", **os.environ},
-            )  # fmt: skip
+            with interrupts_held():
+                self.process = subprocess.Popen(
+                    python_command(_start(), kind, str(watched)),
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
+                    pass_fds=() if watched < 0 else (watched,),
+                )  # fmt: skip
         except BaseException:
             _close(self.life)
             raise

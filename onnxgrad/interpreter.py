@@ -1,0 +1,84 @@
+"""How a Python process of our own is started, so that no file of the working folder runs in it.
+
+`python -c` and `python -m` search the working folder before everything else. It may hold a
+stranger's `types.py` beside the model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+_PACKAGE = """
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+spec = PathFinder.find_spec("onnxgrad", [{folder!a}])
+sys.modules["onnxgrad"] = module_from_spec(spec)
+spec.loader.exec_module(sys.modules["onnxgrad"])
+"""
+
+
+def python_command(statements: str, *words: str, package: bool = False) -> list[str]:
+    """The command line of an isolated Python (`-I`) that runs `statements`, with `words` as
+    `sys.argv[1:]`.
+
+    It searches modules where this process does, without the working folder. The path is set before
+    anything is imported, and `sys` is imported for the statements. `package`: this `onnxgrad` is
+    imported first, wherever it lies.
+    """
+    path = [entry for entry in sys.path if isinstance(entry, str)]
+    here = [entry for entry in path if _is_working_folder(entry)]
+    # an entry that Python's own start brings stays, should the working folder be such a one
+    code = (
+        f"import sys\nsys.path[:] = [p for p in {path!a} if p in sys.path or p not in {here!a}]\n"
+    )
+    if package:
+        code += _PACKAGE.format(folder=str(Path(__file__).resolve().parents[1]))
+    return [sys.executable, "-I", *_flags(), "-c", code + statements, *words]
+
+
+def _is_working_folder(entry: str) -> bool:
+    try:
+        return os.path.samefile(entry or os.curdir, os.curdir)
+    except OSError:  # one of them is not there
+        return entry in ("", os.curdir)
+
+
+def _flags() -> list[str]:
+    """What `-I` keeps the new process from reading out of the environment: file names are encoded
+    as here, and compiled modules written where they are here.
+    """
+    flags = ["-X", f"utf8={sys.flags.utf8_mode}"]
+    if sys.dont_write_bytecode:
+        flags.append("-B")
+    if sys.pycache_prefix is not None:
+        flags += ["-X", f"pycache_prefix={sys.pycache_prefix}"]
+    return flags
+
+
+@contextlib.contextmanager
+def interrupts_held() -> Iterator[None]:
+    """A process that is started in here gets no SIGINT before it calls `ignore_interrupts`;
+    this process gets its own when the block ends.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def ignore_interrupts() -> None:
+    """In a process started under `interrupts_held`: SIGINT, which reaches the whole group, is the
+    parent's to decide on.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
