@@ -66,5 +66,22 @@ class Unsupported(NotProved):
     """
 
 
+class RuleFailed(OnnxgradError):
+    """A rewrite rule of the caller's failed, or returned what cannot replace its match (exit code
+    1). `rule` is its name, `file` and `line` where it failed; the cause is chained.
+    """
+
+    exit_code = 1
+
+    def __init__(self, rule: str, where: str, reason: str, file: str = "", line: int = 0) -> None:
+        self.rule, self.file, self.line = rule, file, line
+        place = f" ({file}, line {line})" if file else ""
+        super().__init__(f"rule {rule} failed at {where}{place}: {reason}")
+
+
+class RuleWarning(UserWarning):
+    """A rewrite rule of this package failed at one place, which stays as it was."""
+
+
 class InternalError(OnnxgradError):
     """A broken promise of our own code, such as a rule that does not terminate (exit code 3)."""

@@ -3,7 +3,15 @@
 """
 
 from onnxgrad import train
-from onnxgrad.errors import CannotRun, InputError, InternalError, NotProved, OnnxgradError
+from onnxgrad.errors import (
+    CannotRun,
+    InputError,
+    InternalError,
+    NotProved,
+    OnnxgradError,
+    RuleFailed,
+    RuleWarning,
+)
 from onnxgrad.grad import (
     GradientReport,
     body,
@@ -78,7 +86,9 @@ __all__ = [
     "PatternContext",
     "Report",
     "RewriteRefuted",
+    "RuleFailed",
     "RulePass",
+    "RuleWarning",
     "RunFailed",
     "Summary",
     "Trainer",

@@ -12,6 +12,7 @@ import onnx
 import pytest
 
 import onnxgrad
+from onnxgrad.rewrite import slips
 from scripts.fetch_models import LIGHT, fetch
 from tests import helpers
 
@@ -26,6 +27,9 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
 # a shell's background jobs ignore Ctrl+C, and their children too: tests that send it would wait in vain
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# a law of ours that fails is a bug to see here, not a rewrite less
+slips.raising = True
 
 hypothesis.settings.register_profile("dev", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)

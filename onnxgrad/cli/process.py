@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any, TextIO
 
+from onnxgrad.errors import RuleWarning
 from onnxgrad.wording import printable
 
 # what a user or a system sends to end a program
@@ -118,13 +119,18 @@ def drop(stream: TextIO) -> None:
 
 @contextlib.contextmanager
 def quiet_libraries(verbose: bool) -> Iterator[None]:
-    """Warnings of libraries are no messages of ours: not printed, or one line each with -v."""
+    """Warnings of libraries are no messages of ours: not printed, or one line each with -v. Those
+    of a rule that failed are ours.
+    """
 
     def show(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
-        if verbose:
-            text = " ".join(str(message).split())
-            print(f"{category.__name__}: {printable(text)}", file=sys.stderr)
+        words = printable(" ".join(str(message).split()))
+        if issubclass(category, RuleWarning):
+            print(f"warning: {words}", file=sys.stderr)
+        elif verbose:
+            print(f"{category.__name__}: {words}", file=sys.stderr)
 
     with warnings.catch_warnings():
         warnings.showwarning = show
+        warnings.simplefilter("always", RuleWarning)
         yield

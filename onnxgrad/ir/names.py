@@ -19,16 +19,34 @@ class Names(set[str]):
     def __init__(self) -> None:
         super().__init__()
         self._spare: dict[str, int] = {}
+        # since the last mark: what was asked for, its number before, and the name it received
+        self._taken: list[tuple[str, int | None, str]] = []
 
     def fresh(self, hint: str) -> str:
         """A name nobody uses: `hint`, else `hint_2`, `hint_3`, ... It is taken from now on."""
-        name, count = hint, self._spare.get(hint, 1)
+        before = self._spare.get(hint)
+        name, count = hint, before or 1
         while name in self:
             count += 1
             name = f"{hint}_{count}"
         self._spare[hint] = count
+        self._taken.append((hint, before, name))
         self.add(name)
         return name
+
+    def mark(self) -> None:
+        """From here on, remember which names are taken."""
+        self._taken.clear()
+
+    def forget(self) -> None:
+        """Free the names that were taken since the last mark, as if nobody had asked for them."""
+        while self._taken:
+            hint, before, name = self._taken.pop()
+            self.discard(name)
+            if before is None:
+                del self._spare[hint]
+            else:
+                self._spare[hint] = before
 
 
 def rename(var: Var, name: str) -> None:

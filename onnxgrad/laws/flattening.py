@@ -77,7 +77,8 @@ def elementwise_of_rows(y: Var, t: Var, root: Binding) -> Any:
     first = next(iter(leaves))
     if None in found.values() or not all(same_shape(r.shape, first.shape) for r in leaves):
         return None
-    if not all(_fits(v, found, first) for b in region for v in b.inputs):
+    columns = (first.shape or ())[-1:], t.ints[1:]
+    if not all(_fits(v, found, *columns) for b in region for v in b.inputs):
         return decline("an operand is broadcast along the rows")
     for b in reversed(region):
         found[b.out] = again(b, [v if v is None else found.get(v, v) for v in b.inputs])
@@ -116,15 +117,13 @@ def _matrix(r: Var, t: Var) -> Var | None:
     return x if x is not None and _is_rows(x, t) and r.block is x.block else None
 
 
-def _fits(v: Var | None, found: Mapping[Var, Any], r: Var) -> bool:
-    """Whether an operand beside matrices means what it means beside values like `r`: one of the
-    region's own, a number, or a row of as many as `r` has in its last axis.
+def _fits(v: Var | None, found: Mapping[Var, Any], last: Shape, columns: Shape) -> bool:
+    """Whether an operand means the same beside matrices of `columns` and beside what they were
+    reshaped to, whose last axis is `last`: one of the region's own, a number, or a row of both.
     """
     if v is None or not v.is_constant or v in found:
         return True
-    if v.shape is None or len(v.shape) > 1:
-        return False
-    return v.shape in ((), (1,)) or (bool(r.shape) and v.shape == (r.shape or ())[-1:])
+    return v.shape in ((), (1,)) or (v.shape == last == columns)
 
 
 @rewrite(P.Reshape(matrix, t), shrinks=count("Reshape"))

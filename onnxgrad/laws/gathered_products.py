@@ -178,12 +178,14 @@ _BATCHES = 4
 
 
 @rewrite(P.MatMul(x, P.Gather(w.const, i, axis=0).only))
-def product_of_gathered_matrices(x: Var, w: Var, i: Var) -> Any:
+def product_of_gathered_matrices(x: Var, w: Var, i: Var, root: Binding) -> Any:
     """x[b] @ w[i[b]] = (x[b] @ [w[0], w[1], ...]) at i[b]: one product with all matrices, of which
     each batch takes its own
     """
     if w.rank != 3 or not is_static(x.shape) or not is_static(w.shape) or i.shape != x.shape[:1]:
         return decline("not one matrix for each batch, of known sizes")
+    if root.version < 12:
+        return decline("a GatherND for each batch needs opset 12")
     if len(x.shape) != 3 or w.use_count > 1:
         return decline("the table has another reader, or the batch has more than one axis")
     (batch, m, _), (e, k, n) = x.shape, w.shape

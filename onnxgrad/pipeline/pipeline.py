@@ -112,8 +112,11 @@ class Pipeline:
         something.
         """
         watch = on_stage or (lambda stage: None), on_fired or (lambda name, program: None)
+        trace = trace or Trace()
         with collector_paused(), blaming(program.proto):
-            return self._run(program, trace or Trace(), *watch)
+            done = self._run(program, trace, *watch)
+        trace.forget()
+        return done
 
     def _run(
         self,

@@ -33,7 +33,7 @@ from onnxgrad.report.parts import (
 from onnxgrad.report.proof import proof_lines, verdict
 from onnxgrad.report.rendering import Rendered
 from onnxgrad.report.tuning import tuning_parts
-from onnxgrad.rewrite.trace import Inexact
+from onnxgrad.rewrite.trace import Inexact, Slip
 from onnxgrad.verify import Report
 from onnxgrad.wording import counted, option
 
@@ -89,6 +89,7 @@ class Outcome(Rendered):
             "rules": {} if done is None else _rules_data(done),
             "inexact": [] if done is None else [asdict(i) for i in done.trace.inexact],
             "declined": [] if done is None else [_miss(*key) for key in done.trace.declined],
+            "slips": [] if done is None else [slip.to_dict() for slip in done.trace.slips],
             "newer_operators": self.newer.to_dict(),
             "tuning": self.tuning,
             "proof": None if self.report is None else self.report.to_dict(),
@@ -120,6 +121,8 @@ class Outcome(Rendered):
     def _of_rewriting(self, done: Optimized, verbose: bool) -> Iterator[Part]:
         yield from _passes(done, verbose)
         yield from _inexact(done.trace.inexact)
+        if done.trace.slips:
+            yield line(slips_text(done.trace.slips, verbose), "yellow")
         if self.newer.chains:
             yield line(str(self.newer), "dim")
         if verbose:
@@ -247,6 +250,15 @@ def _inexact(found: Sequence[Inexact]) -> Iterator[Text]:
     where = f"{worst.rule} at {worst.where.split(' = ')[0]}"
     several = f"{counted(len(found), 'rewrite')} {'is' if len(found) == 1 else 'are'}"
     yield line(f"{several} not exact for every feed; worst: {worst.reason} ({where})", "yellow")
+
+
+def slips_text(slips: Sequence[Slip], verbose: bool = False) -> str:
+    """How many rewrites failed and were left out, and the first of them."""
+    shown = "; ".join(str(slip) for slip in (slips if verbose else slips[:1]))
+    more = " (-v shows all)" if len(slips) > 1 and not verbose else ""
+    count = counted(len(slips), "rewrite")
+    why = "left out because a rule of onnxgrad failed"
+    return f"{count} {why}{more}: {shown}; please report this"
 
 
 def _rules(done: Optimized) -> Table:

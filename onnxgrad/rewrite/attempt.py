@@ -10,15 +10,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from onnxgrad.errors import InputError, InternalError, OnnxgradError, UnknownDtype
+from onnxgrad.errors import InternalError, UnknownDtype
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.emission.emitter import Emitter
+from onnxgrad.ir.savepoint import Savepoint
 from onnxgrad.ir.topological_order import depends_on
 from onnxgrad.ir.types import TensorType, Type
 from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.captures import Captured, value_of
 from onnxgrad.rewrite.pattern import Pattern
+from onnxgrad.rewrite.slips import slip
 from onnxgrad.rewrite.trace import Decline, Trace
 
 
@@ -35,15 +38,17 @@ class Attempt:
     """A law at one place. `where` names the place for people, and is put into words only when they
     are told of it; what is emitted tells of `sources`.
 
-    share: equal emissions become one. fault: the error for an answer that cannot be.
+    author: the law's function where that may be a caller's. share: equal emissions become one.
+    maker: a law that never fires on what it emitted; it is remembered there.
     """
 
     law: str
     where: object
     block: BindingBlock
     sources: Sequence[Binding]
-    fault: type[OnnxgradError] = InternalError
+    author: Callable[..., Any] | None = None
     share: bool = False
+    maker: object = None
 
     def __call__(
         self,
@@ -51,11 +56,38 @@ class Attempt:
         build: Callable[[], Any],
         mapping: Callable[[Any], Mapping[Var, Var]] = dict,
     ) -> Touched | None:
-        """Build, and replace what `mapping` makes of the answer; None when the law declines or
-        changes nothing.
+        """Build, and replace what `mapping` makes of the answer; None when the law declines,
+        changes nothing or fails, and then the block is as it was.
 
-        Both may return or raise a Decline. Raises `fault` for a replacement of another type or by a
-        cycle.
+        Both may return or raise a Decline. Raises RuleFailed where a caller's law fails or answers
+        with a replacement of another type or by a cycle.
+        """
+        start = Savepoint(self.block)
+        try:
+            emitter, answer = self._answer(build, mapping)
+        except Exception as error:  # noqa: BLE001  # a law is anybody's code
+            start.restore()
+            slip(trace, self.law, self.where, self.block.program, error, self.author)
+            return None
+        if isinstance(answer, Decline):
+            trace.missed(self.law, self.where, answer.reason)
+        if not answer or isinstance(answer, Decline):
+            start.restore()
+            return None
+        trace.of(self.law).applied += 1
+        emitted = _results(emitter.emitted)
+        trace.fired(self.law, str(self.where), _results(self.sources), emitted)
+        neighbours = substitute(answer)
+        emitter.discard()  # what was emitted and then not used
+        if self.maker is not None:
+            trace.made.update(dict.fromkeys(emitter.emitted, self.maker))
+        return Touched(emitter.emitted, neighbours)
+
+    def _answer(
+        self, build: Callable[[], Any], mapping: Callable[[Any], Mapping[Var, Var]]
+    ) -> tuple[Emitter, Any]:
+        """What was emitted, and values for values that can stand for them, a Decline, or nothing.
+        Raises InternalError for those that cannot.
         """
         with emitting(
             self.block, share=self.share, sources=self.sources, made_by=self.law
@@ -63,17 +95,9 @@ class Attempt:
             answer = _unless_declined(build)
         if answer is not None and not isinstance(answer, Decline):
             answer = _unless_declined(lambda: mapping(answer))
-        if isinstance(answer, Decline):
-            trace.missed(self.law, self.where, answer.reason)
-        if not answer or isinstance(answer, Decline):
-            emitter.discard()
-            return None
-        trace.of(self.law).applied += 1
-        emitted = _results(emitter.emitted)
-        trace.fired(self.law, str(self.where), _results(self.sources), emitted)
-        neighbours = substitute(answer, self.law, self.fault)
-        emitter.discard()  # what was emitted and then not used
-        return Touched(emitter.emitted, neighbours)
+        if answer and not isinstance(answer, Decline):
+            check(answer)
+        return emitter, answer
 
 
 def _results(bindings: Iterable[Binding]) -> list[str]:
@@ -103,14 +127,12 @@ def _parameters(build: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(inspect.signature(build).parameters)
 
 
-def replacements(
-    answer: Mapping[Any, Any], captured: Captured, rule: str, fault: type[OnnxgradError]
-) -> dict[Var, Var]:
+def replacements(answer: Mapping[Any, Any], captured: Captured) -> dict[Var, Var]:
     """What a rewriter answered as values for values; left out are those that stay themselves and
     those nobody reads.
 
-    A key is a value, the binding of one, or a pattern that stands for one. Raises `fault`, naming
-    the rule.
+    A key is a value, the binding of one, or a pattern that stands for one. Raises InternalError for
+    anything else.
     """
     found: dict[Var, Var] = {}
     for key, new in answer.items():
@@ -119,22 +141,21 @@ def replacements(
             try:
                 old = value_of(key, captured)
             except KeyError:
-                raise fault(
-                    f"rule {rule} replaces a pattern that is no part of what it matches"
+                raise InternalError(
+                    "it replaces a pattern that is no part of what it matches"
                 ) from None
         if not isinstance(old, Var):
-            raise fault(
-                f"rule {rule} replaces {type(old).__name__} {old!r}: only a value can be replaced"
+            raise InternalError(
+                f"it replaces {type(old).__name__} {old!r}: only a value can be replaced"
             )
         if not isinstance(new, Var):
-            raise fault(
-                f"rule {rule} replaces {old.name} by {type(new).__name__} {str(new)[:60]}: return "
-                "a value of the graph (emitted with op, or captured)"
+            raise InternalError(
+                f"it replaces {old.name} by {type(new).__name__} {str(new)[:60]}: return a value "
+                "of the graph (emitted with op, or captured)"
             )
         if not _in_scope(new, old.block):
-            raise fault(
-                f"rule {rule} replaces {old.name} by {new.name}, which is not in reach "
-                "where that is read"
+            raise InternalError(
+                f"it replaces {old.name} by {new.name}, which is not in reach where that is read"
             )
         if new is not old and old.use_count:
             found[old] = new
@@ -149,34 +170,23 @@ def _in_scope(v: Var, block: BindingBlock) -> bool:
     return True
 
 
-@lru_cache(maxsize=1024)
-def fault_of(build: Callable[..., Any]) -> type[OnnxgradError]:
-    """The error for what a rewriter did wrong: a user's is the input, one of this package is our
-    own fault.
-    """
-    ours = (getattr(build, "__module__", None) or "").partition(".")[0] == __name__.partition(".")[
-        0
-    ]
-    return InternalError if ours else InputError
+def check(mapping: Mapping[Var, Var]) -> None:
+    """Raises InternalError when a replacement has another type or would close a cycle."""
+    for old, new in mapping.items():
+        if old.type is not None and new.type is not None and not fits(old.type, new.type):
+            raise InternalError(f"it replaces {old!r} by {new!r}, a value of another type")
+    if len(mapping) > 1 and closes_cycle(mapping):
+        raise InternalError("it builds on a value that it replaces, which would be a cycle")
 
 
-def substitute(
-    mapping: Mapping[Var, Var], rule: str, fault: type[OnnxgradError] = InternalError
-) -> list[Binding]:
+def substitute(mapping: Mapping[Var, Var]) -> list[Binding]:
     """Replace values at once, drop what became unused, and return the bindings whose surroundings
-    changed.
-
-    Raises `fault` when a replacement has another type or would close a cycle.
+    changed. The caller has asked `check`.
     """
     neighbours: dict[Binding, None] = {}
     roots = [old.definition for old in mapping if old.definition is not None]
-    for old, new in mapping.items():
-        _check_type(old, new, rule, fault)
+    for old in mapping:
         neighbours.update(dict.fromkeys(old.users))
-    if len(mapping) > 1 and closes_cycle(mapping):
-        raise fault(
-            f"rule {rule} builds on a value that it replaces, which would be a cycle, at {roots[0]}"
-        )
     for old, new in mapping.items():
         if new.type is None or _says_less(new, old):
             new.type = old.type
@@ -189,11 +199,6 @@ def substitute(
             neighbours.update(dict.fromkeys(v.users))
         root.block.remove_unused([root])
     return [b for b in neighbours if b.is_live]
-
-
-def _check_type(old: Var, new: Var, rule: str, fault: type[OnnxgradError]) -> None:
-    if old.type is not None and new.type is not None and not fits(old.type, new.type):
-        raise fault(f"rule {rule} replaces {old!r} by {new!r}, a value of another type")
 
 
 def fits(a: Type, b: Type) -> bool:

@@ -11,17 +11,24 @@ import inspect
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from onnxgrad.errors import InternalError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.by_operator import bindings_of
 from onnxgrad.ir.var import Var
-from onnxgrad.rewrite.attempt import Attempt, call_arguments, fault_of, replacements
+from onnxgrad.rewrite.attempt import Attempt, call_arguments, replacements
 from onnxgrad.rewrite.captures import Captured, heads, value_of
 from onnxgrad.rewrite.match import match_binding
 from onnxgrad.rewrite.pattern import Pattern
+from onnxgrad.rewrite.slips import guarded, slip
 from onnxgrad.rewrite.trace import Decline, Trace, decline
+from onnxgrad.rewrite.worklist import Measure
+
+# members of other groups that a near miss names
+_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -40,11 +47,22 @@ Key = Callable[..., Hashable | Decline | None]
 
 
 @dataclass(frozen=True)
+class Shared:
+    """What all branches of a group read: the name of a capture, and in words how branches that
+    read it may differ, so that they are of several groups.
+    """
+
+    name: str
+    differ: str
+
+
+@dataclass(frozen=True)
 class Family:
     """A law over parallel branches: how one looks, which belong together (`by`), what replaces a
     whole group.
 
-    `accepts` may refuse a group, before anything is built.
+    `accepts` may refuse a group, before anything is built. `shrinks`: why it ends where it may fire
+    on what it emitted; None: it never does. `shared`: near misses name branches that `by` parts.
     """
 
     name: str
@@ -52,15 +70,24 @@ class Family:
     by: Key
     build: Callable[..., Any]
     accepts: Callable[[list[Branch]], bool] | None = None
+    shrinks: Measure | None = None
+    shared: Shared | None = None
+
+    @property
+    def maker(self) -> object:
+        """What a family without a measure is known by on what it emitted; None for others."""
+        return (self.pattern, self.build) if self.shrinks is None else None
 
 
-def combine(pattern: Pattern, *, by: Key) -> Callable[[Callable[..., Any]], Family]:
+def combine(
+    pattern: Pattern, *, by: Key, shrinks: Measure | None = None, shared: Shared | None = None
+) -> Callable[[Callable[..., Any]], Family]:
     """Make a family of a function that returns one replacement for each branch of a group.
 
     The function receives the captures it names, each as a list over the branches, and `roots`, the
     matched bindings, or `group`, the branches. `by` receives the captures by name (and `root`) and
     returns the group's key; None leaves the branch out, and so does `decline("why")`, which says
-    why. The function may decline too.
+    why. The function may decline too. Without `shrinks` no branch may be what the family emitted.
 
     >>> from onnxgrad import P, capture, combine, op
     >>> x, w = capture("x w")
@@ -76,7 +103,7 @@ def combine(pattern: Pattern, *, by: Key) -> Callable[[Callable[..., Any]], Fami
     >>> [n.op_type for n in found.graph.node].count("Mul")
     1
     """
-    return lambda build: Family(build.__name__, pattern, by, build)
+    return lambda build: Family(build.__name__, pattern, by, build, shrinks=shrinks, shared=shared)
 
 
 def apply_family(
@@ -89,48 +116,96 @@ def apply_family(
     counts.law = (inspect.getdoc(family.build) or "").split("\n")[0]
     started = time.perf_counter()
     emitted: list[Binding] = []
-    buckets: dict[tuple[BindingBlock, Hashable], list[Branch]] = {}
-    ops = heads(family.pattern)
-    for b in list(block.walk()) if ops is None else bindings_of(block, ops):
-        counts.tried += 1
-        key, captured = _key(family, b)
-        if isinstance(key, Decline):
-            trace.missed(family.name, b, key.reason)
-        elif key is not None:
-            counts.matched += 1
-            buckets.setdefault((b.block, key), []).append(Branch(b, captured))
+    buckets = _buckets(block, family, trace)
     fired = len(trace.firings)
     for (_, key), members in buckets.items():
-        left = members
+        left, alone = members, ""
         while len(left) >= min_branches and not trace.stopped:
-            branches = left if len(trace.firings) == fired else _still(family, left, key)
+            branches = left
+            if len(trace.firings) > fired:
+                branches = _still(family, left, key, trace)
             taken = independent([branch.root for branch in branches])
             group = [branch for branch in branches if branch.root in taken]
-            left = [branch for branch in branches if branch.root not in taken]
             if len(group) < min_branches:
-                if len(left) >= len(members):
-                    break
-                continue
+                alone = "each depends on another of them"
+                break
+            left = [branch for branch in branches if branch.root not in taken]
+            alone = "the others of its group depend on it, or it on them"
             emitted += _rewrite(family, group, trace)
+        if trace.explain and left and not trace.stopped:
+            reason = alone or _too_few(family, left, buckets, min_branches)
+            if reason:
+                trace.missed(family.name, _place(left), reason)
     counts.seconds += time.perf_counter() - started
     return emitted
 
 
-def _key(family: Family, b: Binding) -> tuple[Hashable | Decline | None, Captured]:
-    captured = next(match_binding(family.pattern, b), None)
+_Buckets = dict[tuple[BindingBlock, Hashable], list[Branch]]
+
+
+def _buckets(block: BindingBlock, family: Family, trace: Trace) -> _Buckets:
+    """The branches in `block` and its nested blocks by their own block and key."""
+    found: _Buckets = {}
+    counts, ops = trace.of(family.name), heads(family.pattern)
+    for b in list(block.walk()) if ops is None else bindings_of(block, ops):
+        counts.tried += 1
+        if family.maker is not None and trace.made.get(b) == family.maker:
+            continue
+        key, captured = _key(family, b, trace)
+        if isinstance(key, Decline):
+            trace.missed(family.name, b, key.reason)
+        elif key is not None:
+            counts.matched += 1
+            found.setdefault((b.block, key), []).append(Branch(b, captured))
+    return found
+
+
+def _too_few(
+    family: Family, left: Sequence[Branch], buckets: _Buckets, min_branches: int
+) -> str | None:
+    """Why branches were no group although others read the same operand; None where none does."""
+    if len(left) > 1:
+        return f"fewer than {min_branches} branches"
+    if family.shared is None:
+        return None
+    operand, block = left[0][family.shared.name], left[0].root.block
+    beside = [
+        branch.root.out.name
+        for (there, _), members in buckets.items()
+        for branch in members
+        if there is block and branch[family.shared.name] is operand and branch is not left[0]
+    ]
+    if not beside:
+        return None
+    names = ", ".join(beside[:_NAMED])
+    more = f" and {len(beside) - _NAMED} more" if len(beside) > _NAMED else ""
+    return f"{operand.name} is read by {names}{more} too, but {family.shared.differ}"
+
+
+def _place(group: Sequence[Branch]) -> str:
+    names = ", ".join(branch.root.out.name for branch in group)
+    return f"{len(group)} branches: {names}" if len(group) > 1 else f"1 branch: {names}"
+
+
+def _key(family: Family, b: Binding, trace: Trace) -> tuple[Hashable | Decline | None, Captured]:
+    failed = partial(slip, trace, family.name, b, b.block.program, author=family.by)
+    captured = next(guarded(match_binding(family.pattern, b), failed), None)
     if captured is None:
         return None, {}
     try:
         return family.by(**call_arguments(family.by, {**captured, "root": b})), captured
     except Decline as declined:
         return declined, captured
+    except Exception as error:  # noqa: BLE001  # a law is anybody's code
+        failed(error)
+        return None, {}
 
 
-def _still(family: Family, members: Sequence[Branch], key: Hashable) -> list[Branch]:
+def _still(family: Family, members: Sequence[Branch], key: Hashable, trace: Trace) -> list[Branch]:
     """The members that are still there and still belong to the group after earlier rewrites."""
     branches = []
     for b in [member.root for member in members if member.root.is_live]:
-        found, captured = _key(family, b)
+        found, captured = _key(family, b, trace)
         if found == key:
             branches.append(Branch(b, captured))
     return branches
@@ -176,8 +251,6 @@ def _ancestors_among(root: Binding, wanted: set[Binding]) -> set[Binding]:
 
 def _rewrite(family: Family, group: list[Branch], trace: Trace) -> list[Binding]:
     roots = [branch.root for branch in group]
-    where = f"{len(group)} branches: {', '.join(r.out.name for r in roots)}"
-    fault = fault_of(family.build)
 
     def build() -> Any:
         if family.accepts is not None and not family.accepts(group):
@@ -187,13 +260,15 @@ def _rewrite(family: Family, group: list[Branch], trace: Trace) -> list[Binding]
     def mapping(answer: Any) -> Mapping[Var, Var]:
         if not isinstance(answer, Sequence) or len(answer) != len(group):
             what = str(answer)[:60]
-            raise fault(
-                f"{family.name} must return one value for each of {len(group)} branches, not {what}"
+            raise InternalError(
+                f"it must return one value for each of {len(group)} branches, not {what}"
             )
         pairs = {branch[family.pattern]: new for branch, new in zip(group, answer, strict=True)}
-        return replacements(pairs, {}, family.name, fault)
+        return replacements(pairs, {})
 
-    touched = Attempt(family.name, where, roots[0].block, roots, fault)(trace, build, mapping)
+    block = roots[0].block
+    attempt = Attempt(family.name, _place(group), block, roots, family.build, maker=family.maker)
+    touched = attempt(trace, build, mapping)
     return [] if touched is None else [b for b in touched.emitted if b.is_live]
 
 

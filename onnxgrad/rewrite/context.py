@@ -14,18 +14,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from onnxgrad.errors import InputError
+from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.var import Var
-from onnxgrad.rewrite.attempt import Attempt, closes_cycle, fault_of, replacements
+from onnxgrad.rewrite.attempt import Attempt, closes_cycle, replacements
 from onnxgrad.rewrite.captures import Captured, gather, heads, value_of
 from onnxgrad.rewrite.combine import independent
 from onnxgrad.rewrite.interchangeable import forms
 from onnxgrad.rewrite.match import match_binding, reader_of
 from onnxgrad.rewrite.pattern import Call, Capture, Each, Either, Pattern
+from onnxgrad.rewrite.slips import guarded, slip
 from onnxgrad.rewrite.trace import Decline, Trace, decline
 from onnxgrad.rewrite.worklist import Fuel, Measure, apply_rules, rewrite
 
@@ -180,16 +181,22 @@ Rewriter = Callable[[Matched], Mapping[Any, Var] | Decline | None]
 
 
 def rewrite_bindings(
-    context: PatternContext, rewriter: Rewriter, model: ModelLike, *, trace: Trace | None = None
+    context: PatternContext,
+    rewriter: Rewriter,
+    model: ModelLike,
+    *,
+    shrinks: Measure | None = None,
+    trace: Trace | None = None,
 ) -> Any:
     """Rewrite every match of `context` until none is left; the model in the kind given (a block or
     Program in place).
 
     `rewriter(m)` emits with `op` and returns `{matched value (or its pattern): new value}`; None,
-    `{}`, the matched values themselves and `decline(...)` leave the match alone, anything else is
-    an InputError that names the rewriter. Values that the new bindings need from further down are
-    hoisted by the schedule; a match whose replacement would close a cycle is refused. Raises
-    InternalError naming the rewriter when it does not terminate.
+    `{}`, the matched values themselves and `decline(...)` leave the match alone. Values that the
+    new bindings need from further down are hoisted by the schedule; a match whose replacement would
+    close a cycle is refused. Without `shrinks`, a measure that each rewrite makes smaller, no root
+    of a match may be a binding that the rewriter emitted. Raises RuleFailed, naming the rewriter,
+    for any other answer, whatever it raises, and when it does not terminate.
 
     >>> from onnxgrad import P, PatternContext, capture, op, rewrite_bindings
     >>> x = capture("x")
@@ -204,7 +211,8 @@ def rewrite_bindings(
     ['Add', 'Sin', 'Sin']
     """
     trace = trace or Trace()
-    return _over(model, lambda block: _rewrite_block(context, rewriter, block, trace))
+    done = _Rewriting(context, rewriter, trace, (context, rewriter) if shrinks is None else None)
+    return _over(model, done.all_of)
 
 
 def rewrite_call(
@@ -244,67 +252,78 @@ def _over(model: ModelLike, transform: Callable[[BindingBlock], object]) -> Any:
     return like(program, model)
 
 
-def _rewrite_block(
-    context: PatternContext, rewriter: Rewriter, root: BindingBlock, trace: Trace
-) -> None:
-    name = getattr(rewriter, "__name__", "rewriter")
-    fuel = Fuel(1000 + 20 * sum(1 for _ in root.walk()))
-    for block in [root, *(nested for b in root.walk() for nested in b.blocks.values())]:
-        refused: set[Hashable] = set()
-        fired = True
-        while fired:
-            fired = False
-            # sweep on from a firing, not from the beginning: models are long
-            for first in context.starts(block):
-                if trace.stopped:
-                    return
-                if first is not None and not first.is_live:
-                    continue
-                if _rewrite_first(context, rewriter, name, block, trace, refused, first):
-                    fuel.burn(name)
-                    fired = True
-
-
-def _rewrite_first(
-    context: PatternContext,
-    rewriter: Rewriter,
-    name: str,
-    block: BindingBlock,
-    trace: Trace,
-    refused: set[Hashable],
-    first: Binding | None,
-) -> bool:
-    """Rewrite the first match that the rewriter accepts; False when there is none. A refused one
-    is not asked again.
+@dataclass(frozen=True)
+class _Rewriting:
+    """The matches of a context, rewritten until none is left. `maker`: what the rewriter is known
+    by on what it emitted, None where it may match that.
     """
-    fault = fault_of(rewriter)
 
-    def mapping(answer: Any, matched: Matched) -> Mapping[Var, Var]:
-        if not isinstance(answer, Mapping):
-            raise fault(
-                f"rule {name} must return a mapping of values to new ones, not "
-                f"{type(answer).__name__}"
-            )
-        found = replacements(answer, {**matched.captured, **matched.values}, name, fault)
-        if closes_cycle(found):
-            raise decline("the replacement needs a value that depends on what it replaces")
-        return found
+    context: PatternContext
+    rewriter: Rewriter
+    trace: Trace
+    maker: object
 
-    for matched in context.matches(block, first):
-        roots = _flat(matched.values.values())
-        key = context.unordered(matched)
-        if key in refused:
-            continue
-        trace.of(name).matched += 1
-        sources = [v.definition for v in roots if v.definition is not None]
-        attempt = Attempt(name, ", ".join(v.name for v in roots), block, sources, fault)
-        if (
-            attempt(trace, partial(rewriter, matched), partial(mapping, matched=matched))
-            is not None
-        ):
-            return True
-        refused.add(key)
-    return False
+    @property
+    def name(self) -> str:
+        return getattr(self.rewriter, "__name__", "rewriter")
+
+    def all_of(self, root: BindingBlock) -> None:
+        """In a block and those nested in it."""
+        fuel = Fuel(sum(1 for _ in root.walk()))
+        for block in [root, *(nested for b in root.walk() for nested in b.blocks.values())]:
+            refused: set[Hashable] = set()
+            while self._sweep(block, fuel, refused):
+                pass
+
+    def _sweep(self, block: BindingBlock, fuel: Fuel, refused: set[Hashable]) -> bool:
+        """On from each firing, not from the beginning: models are long. Whether any fired."""
+        fired = False
+        for first in self.context.starts(block):
+            if self.trace.stopped:
+                return False
+            if first is not None and not first.is_live:
+                continue
+            if self._first(block, refused, first):
+                if not fuel.burn(self.name, self.rewriter, block.program, self.trace):
+                    return False
+                fired = True
+        return fired
+
+    def _first(self, block: BindingBlock, refused: set[Hashable], first: Binding | None) -> bool:
+        """Rewrite the first match that the rewriter accepts; False when there is none. A refused
+        one is not asked again.
+        """
+        name, author, program = self.name, self.rewriter, block.program
+        failed = partial(slip, self.trace, name, first or block.name, program, author=author)
+        for matched in guarded(self.context.matches(block, first), failed):
+            roots = _flat(matched.values.values())
+            key = self.context.unordered(matched)
+            sources = [v.definition for v in roots if v.definition is not None]
+            if key in refused or self._made_any(sources):
+                continue
+            self.trace.of(name).matched += 1
+            where = ", ".join(v.name for v in roots)
+            attempt = Attempt(name, where, block, sources, author, maker=self.maker)
+            mapping = partial(_mapping, matched=matched)
+            if attempt(self.trace, partial(author, matched), mapping) is not None:
+                return True
+            refused.add(key)
+        return False
+
+    def _made_any(self, roots: Iterable[Binding]) -> bool:
+        made = self.trace.made
+        return self.maker is not None and any(made.get(b) == self.maker for b in roots)
+
+
+def _mapping(answer: Any, matched: Matched) -> Mapping[Var, Var]:
+    if not isinstance(answer, Mapping):
+        raise InternalError(
+            f"it must return a mapping of values to new ones, not {type(answer).__name__}"
+        )
+    found = replacements(answer, {**matched.captured, **matched.values})
+    if closes_cycle(found):
+        raise decline("the replacement needs a value that depends on what it replaces")
+    return found
 
 
 def _flat(values: Iterable[Any]) -> list[Var]:

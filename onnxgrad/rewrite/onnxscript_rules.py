@@ -20,6 +20,7 @@ from onnxgrad.ir.interop.onnx_ir_view import OnnxIrView, detach
 from onnxgrad.ir.program import Program
 from onnxgrad.rewrite.attempt import Attempt, Touched
 from onnxgrad.rewrite.onnxscript_replacement import OnnxscriptReplacement
+from onnxgrad.rewrite.slips import slip
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.rewrite.worklist import Fuel
 
@@ -33,6 +34,11 @@ class OnnxscriptRule:
 
     name: str
     rule: Any
+
+    @property
+    def author(self) -> Any:
+        """What is asked whose rule it is: the caller's."""
+        return self.rule.try_rewrite
 
 
 def onnxscript_rules(given: Any, name: str = "onnxscript-rule") -> tuple[OnnxscriptRule, ...]:
@@ -60,7 +66,7 @@ def apply_onnxscript_rules(program: Program, rules: Iterable[OnnxscriptRule], tr
     """Fire `rules` in every block until none matches, the first that fires at each node; none
     fires on what it made itself.
 
-    Raises InputError where onnx_ir cannot hold the program, and for rules that do not end.
+    Raises InputError where onnx_ir cannot hold the program, RuleFailed for rules that do not end.
     """
     work = _Work(program, tuple(rules), trace)
     while work.sweep() and not trace.stopped:
@@ -74,9 +80,7 @@ class _Work:
         self.program = program
         self.rules = rules
         self.trace = trace
-        self.makers: dict[Binding, OnnxscriptRule] = {}
-        bindings = sum(len(block.bindings) for block in program.blocks())
-        self.fuel = Fuel(1000 + 20 * bindings, InputError)
+        self.fuel = Fuel(sum(len(block.bindings) for block in program.blocks()))
         self.view: OnnxIrView
 
     def sweep(self) -> int:
@@ -105,14 +109,13 @@ class _Work:
     def _at(self, graph: Any, block: BindingBlock, node: Any, binding: Binding) -> bool:
         """Fire the first rule that matches at a node, and say whether one did."""
         for named in self.rules:
-            if self.makers.get(binding) is named:
+            if self.trace.made.get(binding) == named:
                 continue
             started = time.perf_counter()
             touched = self._fire(graph, block, node, binding, named)
             self.trace.of(named.name).seconds += time.perf_counter() - started
             if touched is not None:
-                self.fuel.burn(named.name)
-                self.makers.update(dict.fromkeys(touched.emitted, named))
+                self.fuel.burn(named.name, named.author, self.program, self.trace)
                 return True
         return False
 
@@ -123,7 +126,7 @@ class _Work:
         if delta is None:
             return None
         answer = OnnxscriptReplacement(delta, self.view, block)
-        attempt = Attempt(named.name, binding, block, answer.sources, InputError)
+        attempt = Attempt(named.name, binding, block, answer.sources, named.author, maker=named)
         touched = attempt(self.trace, answer.build, answer.checked)
         if touched is None:
             for made in delta.new_nodes:
@@ -133,7 +136,7 @@ class _Work:
         return touched
 
     def _asked(self, graph: Any, node: Any, binding: Binding, named: OnnxscriptRule) -> Any:
-        """What the rule answers at a node, None where it does not fire. Raises InputError for what
+        """What the rule answers at a node, None where it does not fire. Raises RuleFailed for what
         the rule raises.
         """
         self.trace.of(named.name).tried += 1
@@ -141,15 +144,13 @@ class _Work:
         try:
             return named.rule.try_rewrite(self.view.model, graph, node, tracer=told)
         # the rule is the user's program
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             reason = " ".join(str(error).split())[:200]
             if isinstance(error, ValueError) and reason.startswith(_OTHER_OPSET):
                 self.trace.missed(named.name, binding, reason)
                 return None
-            raise InputError(
-                f"onnxscript rule {named.name} failed at {binding}: "
-                f"{type(error).__name__}: {reason}"
-            ) from error
+            slip(self.trace, named.name, binding, self.program, error, named.author)
+            return None
 
 
 @dataclass(frozen=True)

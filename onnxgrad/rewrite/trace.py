@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from onnxgrad.ir.binding import Binding
+
 
 class Decline(Exception):
     """A law's answer "not here, because ...": returned by the law, or raised by what it calls."""
@@ -55,6 +57,28 @@ class RuleCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class Slip:
+    """A rule of this package that failed at one place, and was declined there."""
+
+    rule: str
+    pass_name: str
+    where: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.rule} failed at {self.where}: {self.reason}"
+
+    def to_dict(self) -> dict[str, str]:
+        """JSON's types."""
+        return {
+            "rule": self.rule,
+            "pass": self.pass_name,
+            "where": self.where,
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Inexact:
     """A rewrite whose result may be off for some feeds: by at most `error` (None: no bound is
     known), and why.
@@ -76,7 +100,9 @@ class Trace:
     digits. `grown`: bytes that folded constants added so far, for the cap that all passes of the
     run have in common. `inexact`: firings that are right only up to a bound. `notes`: what was left
     undone for want of something, for the user to read. `unseen`: firings that no pass can tell,
-    such as the removal of an initializer that nothing reads.
+    such as the removal of an initializer that nothing reads. `slips`: places where a rule of this
+    package failed. `made`: bindings that a rule without a measure emitted, and which; `failed`:
+    rules that failed, and where; both only as long as passes run (`forget`).
     """
 
     limit: int | None = None
@@ -91,6 +117,9 @@ class Trace:
     declined: dict[tuple[str, str, str], None] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
     unseen: int = 0
+    slips: list[Slip] = field(default_factory=list)
+    made: dict[Binding, object] = field(default_factory=dict, repr=False)
+    failed: dict[tuple[str, object], None] = field(default_factory=dict, repr=False)
 
     @property
     def seen(self) -> int:
@@ -115,6 +144,19 @@ class Trace:
         """Record a near miss, once; `where` is put into words only where they are asked for."""
         if self.explain:
             self.declined[(rule, str(where), reason)] = None
+
+    def slipped(self, rule: str, where: object, reason: str) -> bool:
+        """Record a rule of this package that failed; whether that is news."""
+        if (rule, where) in self.failed:
+            return False
+        self.failed[rule, where] = None
+        self.slips.append(Slip(rule, self.pass_name, str(where), reason))
+        return True
+
+    def forget(self) -> None:
+        """Let go of bindings and rules, which the record need not hold once all passes ran."""
+        self.made.clear()
+        self.failed.clear()
 
     def of(self, rule: str) -> RuleCounts:
         """The counts of one rule."""

@@ -14,15 +14,17 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
-from onnxgrad.errors import InputError, InternalError, OnnxgradError
+from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.by_operator import Operator, bindings_of
+from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
-from onnxgrad.rewrite.attempt import Attempt, Touched, call_arguments, fault_of, replacements
+from onnxgrad.rewrite.attempt import Attempt, Touched, call_arguments, replacements
 from onnxgrad.rewrite.captures import Captured, heads, value_of
 from onnxgrad.rewrite.match import match_binding, may_match
 from onnxgrad.rewrite.pattern import Pattern
+from onnxgrad.rewrite.slips import guarded, slip
 from onnxgrad.rewrite.trace import Trace
 
 # firings allowed per binding of the block, plus a floor for tiny ones
@@ -63,6 +65,11 @@ class Rule:
     needs: tuple[str, int] | None = None
 
     @property
+    def maker(self) -> object:
+        """What a one-shot rule is known by on what it emitted; None for others."""
+        return (self.pattern, self.build) if self.shrinks is None else None
+
+    @property
     def law(self) -> str:
         """The first line of the rule's docstring."""
         return (inspect.getdoc(self.build) or "").split("\n")[0]
@@ -77,9 +84,9 @@ def rewrite(
     The function returns the value that replaces the one which the pattern stands for, a tuple
     replacing all outputs of its binding, or a mapping of values to replacements. It leaves the
     match alone by returning None, that value itself, an empty mapping, or `decline("why")`.
-    Anything else is an InputError that names the function. Without `shrinks` the rule is one-shot:
-    it never fires on what it emitted itself. `needs`, as in ("Gelu", 20), saves the search where
-    the opset is older and the function would decline.
+    Anything else, and whatever it raises, ends the run with RuleFailed. Without `shrinks` the rule
+    is one-shot: it never fires where it emitted the matched binding itself, in any round. `needs`,
+    as in ("Gelu", 20), saves the search where the opset is older and the function would decline.
 
     >>> from onnxgrad import P, capture, op, rewrite
     >>> x = capture("x")
@@ -114,22 +121,22 @@ def apply_rules(
     """
     rules_at, ops = _by_operator(tuple(rules))
     work = _Worklist(block.walk() if ops is None else bindings_of(block, ops))
-    fuel = Fuel(_FUEL_FLOOR + _FUEL_PER_BINDING * len(work))
-    makers: dict[Binding, str] = {}
+    fuel = Fuel(len(work))
     fired = 0
     while work and not trace.stopped:
         binding = work.pop()
         if not binding.is_live or (where is not None and not where(binding)):
             continue
         for rule in rules_at(binding):
-            if rule.shrinks is None and makers.get(binding) == rule.name:
+            if rule.shrinks is None and trace.made.get(binding) == rule.maker:
                 continue
             before = rule.shrinks.of(block.root) if trace.check_measures and rule.shrinks else None
             touched = fire(rule, binding, trace)
             if touched is None:
                 continue
             fired += 1
-            fuel.burn(rule.name)
+            if not fuel.burn(rule.name, rule.build, block.program, trace):
+                return fired
             if (
                 before is not None
                 and rule.shrinks is not None
@@ -138,7 +145,6 @@ def apply_rules(
                 raise InternalError(
                     f"rule {rule.name} did not shrink its measure, the {rule.shrinks.name}"
                 )
-            makers.update(dict.fromkeys(touched.emitted, rule.name))
             work.extend(b for b in (*touched.emitted, *touched.neighbours) if rules_at(b))
             break
     return fired
@@ -170,14 +176,17 @@ def fire(rule: Rule, binding: Binding, trace: Trace) -> Touched | None:
     if not may_match(rule.pattern, binding):
         return None
     started = time.perf_counter()
+    program = binding.block.program
+    failed = partial(slip, trace, rule.name, binding, program, author=rule.build)
     try:
-        for captured in match_binding(rule.pattern, binding):
+        for captured in guarded(match_binding(rule.pattern, binding), failed):
             counts.matched += 1
-            attempt = Attempt(rule.name, binding, binding.block, [binding], fault_of(rule.build))
-            arguments = call_arguments(rule.build, {**captured, "root": binding})
-            mapping = partial(
-                _as_mapping, root=value_of(rule.pattern, captured), captured=captured, rule=rule
+            attempt = Attempt(
+                rule.name, binding, binding.block, [binding], rule.build, maker=rule.maker
             )
+            arguments = call_arguments(rule.build, {**captured, "root": binding})
+            root = value_of(rule.pattern, captured)
+            mapping = partial(_as_mapping, root=root, captured=captured)
             touched = attempt(trace, partial(rule.build, **arguments), mapping)
             if touched is not None:
                 counts.law = counts.law or rule.law
@@ -192,16 +201,16 @@ def lacks(rule: Rule, binding: Binding) -> bool:
     return rule.needs is not None and binding.block.opsets.get("", 0) < rule.needs[1]
 
 
-def _as_mapping(answer: Any, root: Var, captured: Captured, rule: Rule) -> Mapping[Var, Var]:
-    fault, binding = fault_of(rule.build), root.definition
+def _as_mapping(answer: Any, root: Var, captured: Captured) -> Mapping[Var, Var]:
     if isinstance(answer, Mapping):
-        return replacements(answer, captured, rule.name, fault)
+        return replacements(answer, captured)
     if not isinstance(answer, tuple):
-        return replacements({root: answer}, captured, rule.name, fault)
+        return replacements({root: answer}, captured)
+    binding = root.definition
     olds = [] if binding is None else [v for v in binding.outputs[: len(answer)] if v is not None]
     if len(olds) != len(answer):
-        raise fault(f"rule {rule.name} returned {len(answer)} values for {binding}")
-    return replacements(dict(zip(olds, answer, strict=True)), captured, rule.name, fault)
+        raise InternalError(f"it returned {len(answer)} values for {binding}")
+    return replacements(dict(zip(olds, answer, strict=True)), captured)
 
 
 class _Worklist:
@@ -227,20 +236,21 @@ class _Worklist:
 
 
 class Fuel:
-    """The backstop against endless rewriting: so many firings, then an error that names the
-    rule.
-    """
+    """The backstop against endless rewriting: so many firings, then no more."""
 
-    def __init__(self, amount: int, fault: type[OnnxgradError] = InternalError) -> None:
-        self.amount = amount
-        self.left = amount
-        self.fault = fault
+    def __init__(self, bindings: int) -> None:
+        self.amount = _FUEL_FLOOR + _FUEL_PER_BINDING * bindings
+        self.left = self.amount
 
-    def burn(self, rule: str) -> None:
-        """One firing of `rule`. Raises `fault` when the fuel is gone."""
+    def burn(self, rule: str, author: Callable[..., Any], program: Program, trace: Trace) -> bool:
+        """One firing of `rule`, whose function is `author`; False when the fuel is gone, and the
+        rule is one of this package. Raises RuleFailed for a caller's.
+        """
         self.left -= 1
         if self.left < 0:
-            raise self.fault(
-                f"rule {rule} fired until the fuel of {self.amount} was spent: it does not "
-                "terminate on this graph"
+            reason = (
+                f"it fired until the fuel of {self.amount} was spent: it does not terminate on "
+                "this graph"
             )
+            slip(trace, rule, program.main.name, program, InternalError(reason), author)
+        return self.left >= 0

@@ -22,7 +22,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
 from onnxgrad.passes.base import Pass, register
-from onnxgrad.rewrite.attempt import substitute
+from onnxgrad.rewrite.attempt import check, substitute
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.train.optimizers.base import Moment
 from onnxgrad.train.optimizers.standard import (
@@ -67,7 +67,9 @@ class LowerTraining(Pass):
             trace.of("lower_training").applied += 1
             trace.fired("lower_training", where)
             pairs = zip(b.outputs, results, strict=True)
-            substitute({old: new for old, new in pairs if old is not None}, "lower_training")
+            mapping = {old: new for old, new in pairs if old is not None}
+            check(mapping)
+            substitute(mapping)
         if DOMAIN in program.opsets and not any(
             b.domain == DOMAIN for blk in program.blocks() for b in blk.bindings
         ):

@@ -4,13 +4,18 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.var import Var
+from onnxgrad.passes import remove_noops
 from onnxgrad.passes.base import Pass, register
+from onnxgrad.rewrite import slips
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.rewrite.worklist import apply_rules, count, rewrite
@@ -286,3 +291,26 @@ def test_an_inlining_that_the_opset_forbids_is_explained(run: Run, tmp_path: Pat
         "ReduceSum",
         "changed",
     } <= set(words)
+
+
+def test_a_law_of_ours_that_fails_costs_one_rewrite(
+    run: Run, branches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 0, a warning, a line of the report, and all the rest of the rewrites, proved."""
+
+    def wrong(x: Var) -> Any:
+        return op.MatMul(op.Add(x, 1.0), op.Reshape(x, [3, 5]))
+
+    wrong.__module__ = "onnxgrad.laws.wrong"
+    law = rewrite(P.Tanh(capture("x")), shrinks=count("Tanh"))(wrong)
+    monkeypatch.setattr(slips, "raising", False)
+    monkeypatch.setattr("onnxgrad.passes.remove_noops._EXACT", [law, *remove_noops._EXACT])
+    out = tmp_path / "out.onnx"
+    done = run("optimize", branches, "-o", out, "--merge", "always", "--json", tmp_path / "j.json")
+    assert done.code == 0 and sorted(ops(out)) == ["Add", "MatMul", "Split", "Tanh"]
+    (warning,) = done.lines
+    assert "warning: rewrite rule wrong failed at z: f32[N,3] = Tanh(r)" in warning
+    assert "1 rewrite left out because a rule of onnxgrad failed: wrong" in done.out
+    (found,) = json.loads((tmp_path / "j.json").read_text())["models"]
+    assert found["proof"]["verdict"] == "equal"
+    assert [(s["rule"], s["pass"]) for s in found["slips"]] == [("wrong", "remove-noops")]

@@ -113,3 +113,17 @@ def test_what_a_plugin_may_do_wrong(run: Run, given: tuple[Path, Path, Path]) ->
         "there is a pass of this name"
         in run("optimize", model, "-o", out, "--plugin", own).lines[-1]
     )
+
+
+def test_a_rule_that_fails_is_named_with_file_and_line(
+    run: Run, given: tuple[Path, Path, Path]
+) -> None:
+    model, plugin, out = given
+    plugin.write_text(
+        "from onnxgrad import P, capture, op, rewrite\nx = capture('x')\n\n"
+        "@rewrite(P.Softsign(x))\ndef bad(x):\n    return op.MatMul(x, op.Reshape(x, [5, 2]))\n"
+    )
+    done = run("optimize", model, "-o", out, "--plugin", plugin)
+    assert done.code == 1 and not out.exists()
+    assert f"rule bad failed at p: f32[2,4] = Softsign(x) ({plugin}, line 6)" in done.lines[-1]
+    assert "emitted binding does not type" in done.lines[-1]

@@ -197,3 +197,20 @@ def test_a_tower_of_squares_ends() -> None:
     text = f"""g (float[6,4] x) => (float[6,4] y) <int64[3] s = {{2, 3, 4}}, int64[2] t = {{-1, 4}}>
         {{ v0 = Reshape(x, s) {squares} y = Reshape(v40, t) }}"""
     assert apply(text, PASSES).ops.count("Reshape") == 2
+
+
+@pytest.mark.parametrize("row", [(8,), (1,), (), (32,), (4, 8), (4, 1), (1, 8)])
+@pytest.mark.parametrize("op", ["Mul", "Add", "Pow"])
+def test_a_row_of_heads_is_no_row_of_the_matrix(row: tuple[int, ...], op: str) -> None:
+    """`linear(x).view(-1, 4, 8) * gain`, and back: the gain has a number for each element of a
+    head.
+    """
+    heads = "2, 32" if row == (32,) else "4, 8"
+    text = f"""g (float[6,32] x) => (float[6,32] y) <int64[3] heads = {{-1, {heads}}}, int64[2] rows = {{-1, 32}}>
+        {{ h = Reshape(x, heads) a = Abs(h) z = {op}(a, gain) y = Reshape(z, rows) }}"""
+    constants = {"gain": np.random.default_rng(0).uniform(0.5, 2, row).astype(np.float32)}
+    done = apply(model_of(text, constants), PASSES)
+    fires = row in ((), (1,), (32,))
+    assert ("Reshape" not in done.ops) is fires
+    assert fires or "broadcast along the rows" in done.declined
+    assert_same_results(done)

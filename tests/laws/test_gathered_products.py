@@ -225,6 +225,15 @@ def test_not_one_matrix_for_each_batch(text: str) -> None:
     assert not fired(apply(model_of(text, weights(w=(4, 64, 32))), PASSES))
 
 
+@pytest.mark.parametrize(("opset", "fires"), [(7, False), (11, False), (12, True), (13, True)])
+def test_a_product_for_each_batch_needs_its_gather(opset: int, fires: bool) -> None:
+    model = model_of(EXPERTS.format(m=1, t="int64"), weights(w=(4, 64, 32)), opset=opset)
+    done = apply(model, PASSES)
+    assert bool(fired(done)) is fires
+    assert fires or "needs opset 12" in done.declined
+    done.prove()
+
+
 # ---- everywhere ------------------------------------------------------------------------------------------------------
 
 

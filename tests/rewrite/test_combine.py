@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onnxgrad.errors import InputError
+from onnxgrad.errors import RuleFailed
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.load import load
@@ -174,7 +174,7 @@ def test_a_wrong_number_of_replacements_is_an_error() -> None:
     def too_few(x: list[Var], w: list[Var], roots: list[Binding]) -> Any:
         return side_by_side.build(x, w, roots)[:1]
 
-    with pytest.raises(InputError, match="one value for each of 2 branches"):
+    with pytest.raises(RuleFailed, match="one value for each of 2 branches"):
         apply_family(block("a = MatMul(x, w) b = MatMul(x, v)", "a b"), too_few, Trace())
 
 

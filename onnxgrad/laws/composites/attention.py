@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.ir.binding import Binding
@@ -62,6 +63,8 @@ def _attention(s: Var, v: Var, softmax: Binding, root: Binding, *, repaired: boo
         return decline("its scores and values do not have the axes (batch, heads, rows, columns)")
     require(root, _OPERATOR, v, _DTYPES)
     query, key, scale = query_and_key(scores)
+    if not is_a_scale(scale):
+        return decline(f"onnxruntime's Attention has no scale of {scale:g}, only above 0")
     keys, values = heads_of(key), heads_of(v)
     if keys.times != values.times:
         keys, values = Heads(key), Heads(v)
@@ -69,6 +72,12 @@ def _attention(s: Var, v: Var, softmax: Binding, root: Binding, *, repaired: boo
     fit(query, keys, values)
     bias = mask_of(scores, query, values.value, repaired)
     return op.Attention(query, keys.value, values.value, bias, scale=scale)
+
+
+def is_a_scale(number: float) -> bool:
+    """Whether onnxruntime loads an Attention with this scale, which it holds as float32."""
+    with np.errstate(all="ignore"):
+        return bool(0 < np.float32(number) < np.inf)
 
 
 def query_and_key(scores: Scores) -> tuple[Var, Var, float]:
@@ -172,7 +181,8 @@ def attention_of_rows(q: Var, k: Var, v: Var, shape: Var, heads: Binding, root: 
     counts = [None if u.shape is None else u.shape[1] for u in (q, k)]
     given = {**heads.attrs, "q_num_heads": counts[0], "kv_num_heads": counts[1]}
     query, factor = all_scales(rows[0])
-    if factor != 1 and "scale" in given and rows[0].sole_user() is not None:
+    is_free = factor != 1 and "scale" in given and rows[0].sole_user() is not None
+    if is_free and is_a_scale(given["scale"] * factor):
         given["scale"] *= factor
     else:
         query = rows[0]

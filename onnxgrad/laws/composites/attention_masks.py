@@ -196,7 +196,8 @@ def spread(mask: Var, rows: Var, columns: Var) -> Var:
         return mask
     if mask.rank > 1 and mask.shape[-2] != 1:
         raise decline("its mask is not known to have a row for each query")
+    if isinstance(count, int):
+        made: Var = op.Expand(mask, [count, 1])
+        return made
     one = constant(np.array([1], np.int64))
-    size = op.Concat(op.Shape(rows, start=-2, end=-1), one, axis=0)
-    made: Var = op.Expand(mask, [count, 1] if isinstance(count, int) else size)
-    return made
+    return op.Expand(mask, op.Concat(op.Shape(rows, start=-2, end=-1), one, axis=0))

@@ -106,8 +106,8 @@ def _sum(x: Var, skip: Var, bias: Var | None, root: Binding) -> Var:
 
 
 def _epsilon(root: Binding) -> float:
-    """Its own default, which no schema of onnx tells."""
-    return float(root.attr("epsilon", 1e-12 if root.op == "SkipLayerNormalization" else 1e-5))
+    """Both have the same default in onnxruntime, which no schema of onnx tells."""
+    return float(root.attr("epsilon", 1e-12))
 
 
 def _with_sum(root: Binding, normal: Var, total: Var) -> dict[Var, Var]:

@@ -9,7 +9,7 @@ from onnx import TensorProto
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.composites.reading import last_axes, normalises, require, scalar
+from onnxgrad.laws.composites.reading import last_axes, narrow, normalises, require, scalar
 from onnxgrad.rewrite.pattern import Call, Either, P, Pattern, capture
 from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import count, rewrite
@@ -97,4 +97,6 @@ def _measured(x: Var, eps: Var, mean: Binding) -> tuple[int, float]:
     epsilon = scalar(eps)
     if epsilon is None or epsilon < 0:
         raise decline("its epsilon is no number of the file")
+    if not narrow(eps, x):
+        raise decline(f"its epsilon {eps.name} has more axes than {x.name}")
     return axis, epsilon

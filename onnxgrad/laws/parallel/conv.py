@@ -16,9 +16,10 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim, numpy_dtype
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.parallel.concat_and_split import concat, known_size, split
-from onnxgrad.rewrite.combine import Family, combine
+from onnxgrad.rewrite.combine import Family, Shared, combine
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Decline, decline
+from onnxgrad.rewrite.worklist import count
 
 x, w, c = capture("x w c")
 
@@ -192,7 +193,12 @@ def convs_of_one_input(merge: str) -> Family:
     ...)))
     """
 
-    @combine(P.Conv(x.shared, w, c.maybe), by=_shares_input)
+    @combine(
+        P.Conv(x.shared, w, c.maybe),
+        by=_shares_input,
+        shrinks=count("Conv"),
+        shared=Shared("x", "their dtypes, kernels, strides, dilations, pads or groups differ"),
+    )
     def combine_parallel_conv(
         x: list[Var], w: list[Var], c: list[Var | None], roots: list[Binding]
     ) -> Any:

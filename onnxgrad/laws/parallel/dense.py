@@ -12,9 +12,10 @@ from onnxgrad.ir.types import Shape
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.parallel.concat_and_split import stack
 from onnxgrad.laws.parallel.gemm import row
-from onnxgrad.rewrite.combine import Family, combine
+from onnxgrad.rewrite.combine import Family, Shared, combine
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Decline, decline
+from onnxgrad.rewrite.worklist import count
 
 a, b, c = capture("a b c")
 
@@ -71,6 +72,8 @@ def products_of_equal_shapes(share_left: bool) -> Family:
     @combine(
         P.any_of("MatMul", "Gemm")(a.shared if share_left else a, b, c.maybe),
         by=_sharing_left if share_left else _of_equal_shapes,
+        shrinks=count("MatMul", "Gemm"),
+        shared=Shared("a", "their operators, dtypes, shapes, scalars or biases differ"),
     )
     def combine_parallel_dense(
         a: list[Var], b: list[Var], c: list[Var | None], roots: list[Binding]

@@ -15,9 +15,10 @@ from onnxgrad.ir.types import Dim, numpy_dtype
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.parallel.concat_and_split import concat, known_size, reason_not_to_split, split
 from onnxgrad.laws.parallel.when_merging_pays import reason_not_to_merge, reason_of_weights
-from onnxgrad.rewrite.combine import Family, combine
+from onnxgrad.rewrite.combine import Family, Shared, combine
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Decline, decline
+from onnxgrad.rewrite.worklist import count
 
 x, w, c = capture("x w c")
 
@@ -78,7 +79,12 @@ def gemms_of_one_left(merge: str, provider: str) -> Family:
     ...)))
     """
 
-    @combine(P.Gemm(x.shared, w, c.maybe), by=_shares_left)
+    @combine(
+        P.Gemm(x.shared, w, c.maybe),
+        by=_shares_left,
+        shrinks=count("Gemm"),
+        shared=Shared("x", "their dtypes, inner sizes, scalars or transpositions differ"),
+    )
     def combine_parallel_gemm(
         x: list[Var], w: list[Var], c: list[Var | None], roots: list[Binding]
     ) -> Any:

@@ -16,9 +16,10 @@ from onnxgrad.laws.parallel.when_merging_pays import (
     reason_of_weights,
     rows,
 )
-from onnxgrad.rewrite.combine import Family, combine
+from onnxgrad.rewrite.combine import Family, Shared, combine
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Decline, decline
+from onnxgrad.rewrite.worklist import count
 
 x, w = capture("x w")
 
@@ -58,7 +59,12 @@ def _has_bias(product: Binding) -> bool:
 def products_of_one_left(merge: str, provider: str) -> Family:
     """x @ w1, x @ w2, ... = split(x @ concat(w1, w2, ...))"""
 
-    @combine(P.MatMul(x.shared, w), by=_shares_left)
+    @combine(
+        P.MatMul(x.shared, w),
+        by=_shares_left,
+        shrinks=count("MatMul"),
+        shared=Shared("x", "the right operands' dtypes, batch or inner sizes differ"),
+    )
     def combine_parallel_matmul(x: list[Var], w: list[Var], roots: list[Binding]) -> Any:
         k, sizes = known_size(w[0], -2), [known_size(v, -1) for v in w]
         narrow = is_narrow(sizes, k, biased=all(map(_has_bias, roots)))
@@ -78,7 +84,12 @@ def products_of_one_left(merge: str, provider: str) -> Family:
 def products_of_one_right() -> Family:
     """x1 @ w, x2 @ w, ... = split(concat(x1, x2, ...) @ w) along the rows"""
 
-    @combine(P.MatMul(x, w.shared), by=_shares_right)
+    @combine(
+        P.MatMul(x, w.shared),
+        by=_shares_right,
+        shrinks=count("MatMul"),
+        shared=Shared("w", "the left operands' dtypes, batch or inner sizes differ"),
+    )
     def combine_parallel_matmul_right(x: list[Var], w: list[Var], roots: list[Binding]) -> Any:
         sizes = [known_size(v, -2) for v in x]
         reason = reason_not_to_split(w[0].rank, sizes, roots[0].version)

@@ -62,7 +62,8 @@ class ModelOutcome:
     def came_of(self, done: Optimized) -> None:
         """What rewriting and proof came to, refuted or not."""
         self.proof, self.trace, self.passes = done.report, done.trace, tuple(done.passes)
-        self.notes = tuple(done.trace.notes)
+        left_out = (f"left out: {slip}" for slip in done.trace.slips)
+        self.notes = (*done.trace.notes, *left_out)
 
     def fail(self, status: Status, exit_code: int, error: str) -> None:
         """It does not come to the end, or not to a good one."""

@@ -60,6 +60,8 @@ def _verdict(outcome: Outcome) -> dict[str, Any]:
         noted(found, [str(outcome.error)], "bad")
     else:
         noted(found, [str(outcome.newer)])
+    if outcome.done is not None:
+        noted(found, [f"left out: {slip}" for slip in outcome.done.trace.slips], "bad")
     return found
 
 

@@ -50,6 +50,22 @@ def test_scales_of_scores(between: str, last: str, scale: float, opset: int) -> 
     assert only(done) == f"Attention(q, k, v, scale={scale:g})"
 
 
+@pytest.mark.parametrize("number", ["-0.5", "-1", "1e-46"])
+def test_scales_that_onnxruntime_does_not_load(number: str) -> None:
+    done = heads("z = Mul(s, d)", "z", constants={"d": np.float32(number)})
+    assert "Attention" not in done.ops
+    done.prove()
+
+
+def test_a_scale_of_rows_that_would_turn_the_sign() -> None:
+    """A factor of the queries' rows is not taken into a scale that would be negative."""
+    text = f"g {ROWS.format(16)} {SPLIT.format(4, DIRECT, 'o = MatMul(p, vh)')}"
+    turned = text.replace("{ a = Reshape(q, ", "{ n = Mul(q, minus) a = Reshape(n, ")
+    done = raised(turned, {"minus": np.float32(-0.5)})
+    assert done.counts["Attention"] == 1 and done.counts["Mul"] == 1
+    done.prove()
+
+
 def test_scales_of_queries_and_keys() -> None:
     """PyTorch multiplies both by the root of the scale, the keys after they are transposed."""
     body = "t = Transpose <perm = [0, 1, 3, 2]> (k) a = Mul(q, r) b = Mul(t, r) s = MatMul(a, b) p = Softmax <axis = 3> (s) y = MatMul(p, v)"

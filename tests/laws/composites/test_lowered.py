@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from tests.rewriting import Done, apply, model_of
+from tests.rewriting import Done, apply, assert_same_results, model_of
 
 
 def lowered(text: str, *, opset: int = 23, provider: str = "cpu") -> Done:
@@ -38,6 +39,7 @@ SKIPS = {
     "default epsilon": ("", "y = com.microsoft.SkipLayerNormalization (x, r, g, b)"),
     "with its sum": (", float[2,S,8] z", "y, , , z = com.microsoft.SkipLayerNormalization <epsilon = 0.001> (x, r, g, b, c)"),
     "simplified": ("", "y = com.microsoft.SkipSimplifiedLayerNormalization <epsilon = 0.001> (x, r, g)"),
+    "simplified, default epsilon": ("", "y = com.microsoft.SkipSimplifiedLayerNormalization (x, r, g)"),
     "simplified, bias and sum": (", float[2,S,8] z", "y, , , z = com.microsoft.SkipSimplifiedLayerNormalization <epsilon = 0.001> (x, r, g, c)"),
 }  # fmt: skip
 
@@ -58,6 +60,22 @@ def test_a_sum_that_nothing_fuses() -> None:
     assert lowered(text.format("", ", float[2,S,8] a", "r")).ops == ["Add", "LayerNormalization"]
     wider = lowered(text.format(", float[8] c", "", "c"))
     assert wider.ops == ["Add", "LayerNormalization"] and "one shape" in wider.declined
+
+
+@pytest.mark.parametrize("operator", ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"])
+def test_the_default_epsilon_of_tiny_values(operator: str) -> None:
+    """onnxruntime's default is 1e-12 for both: 1e-5 makes values of 1e-3 smaller by a third."""
+    done = lowered(SKIP.format("", f"y = com.microsoft.{operator} (x, r, g)"))
+    rng = np.random.default_rng(0)
+    shapes = {
+        v.name: [d.dim_value or 3 for d in v.type.tensor_type.shape.dim]
+        for v in done.before.graph.input
+    }
+    feeds = {
+        name: (rng.standard_normal(shape) * 1e-3).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+    assert_same_results(done, feeds=feeds)
 
 
 STAY = {

@@ -65,6 +65,7 @@ def test_over_two_axes() -> None:
 STAY = {
     "over another axis": (HEAD, RMS["torch"].replace("ax)", "mid)"), "not over the last axes"),
     "an epsilon of the run": (HEAD.replace("float[8] b", "float eps").replace(", float eps = {0.00001}", ""), RMS["torch"], "epsilon is no number"),
+    "an epsilon of more axes": (HEAD.replace("float eps = {0.00001}", "float[1,1,1,1] eps = {0.00001}").replace("=> (float[", "=> (float[1,"), RMS["torch"], "its epsilon eps has more axes than x"),
     "a weight of one": (HEAD.replace("float[8] w", "float[1] w"), RMS["torch"], "no vector over the normalised axes"),
     "double": (HEAD.replace("float", "double"), RMS["torch"], "no RMSNormalization for f64"),
 }  # fmt: skip

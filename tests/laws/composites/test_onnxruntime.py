@@ -65,6 +65,23 @@ def test_a_masked_chain_of_many_rows() -> None:
     of_keys.prove()
 
 
+@pytest.mark.parametrize("opset", range(9, 16))
+def test_a_mask_of_many_rows_below_opset_15(opset: int) -> None:
+    """Shape has no `start` there."""
+    done = chain(MASKED, 512, 512, ", bool[512] keep", opset=opset)
+    assert "MultiHeadAttention" in done.ops
+    done.prove()
+
+
+def test_a_scale_below_zero() -> None:
+    """MultiHeadAttention takes it, where ONNX's Attention does not."""
+    body = f"{SPLIT} {PLAIN} {JOIN}"
+    text = f"g ({ROWS.format(6, 6)}) => (float[2,6,64] y) {NUMBERS.replace('{0.5}', '{-0.5}')} {{ {body} }}"
+    done = apply(model_of(text, opset=17), "raise-for-onnxruntime", "remove-unused")
+    assert done.ops == ["MultiHeadAttention"] and "scale=-0.5" in done.text
+    done.prove()
+
+
 DECLINED = {
     "few rows under a mask": (MASKED, 6, 6, ", bool[2,1,6,6] keep", {}, "pays from 512 rows on, not at 6"),
     "unknown rows under a mask": (MASKED, "S", "S", ", bool[2,1,S,S] keep", {}, "it has S: --fix-dim says how many"),

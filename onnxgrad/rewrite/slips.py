@@ -1,0 +1,108 @@
+"""A rule that fails. One of this package is declined at that place, with a warning, and costs one
+rewrite; a caller's ends the run.
+"""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from types import CodeType
+from typing import Any, TypeVar
+
+from onnxgrad.errors import InternalError, OnnxgradError, RuleFailed, RuleWarning
+from onnxgrad.ir.fault import fault_of
+from onnxgrad.ir.program import Program
+from onnxgrad.rewrite.trace import Trace
+
+_T = TypeVar("_T")
+
+# set in tests: a rule of this package that fails is an InternalError
+raising = False
+
+_OURS = __name__.partition(".")[0]
+_LONGEST = 300  # characters of a reason
+_WARNED = 5  # warnings for each rule; the report has all
+# what calls a caller's rule
+_CALLERS = frozenset({_OURS, "onnxscript", "onnx_ir"})
+
+
+@lru_cache(maxsize=1024)
+def is_ours(author: Callable[..., Any]) -> bool:
+    """Whether a rule's function is one of this package."""
+    return (getattr(author, "__module__", None) or "").partition(".")[0] == _OURS
+
+
+def slip(
+    trace: Trace,
+    rule: str,
+    where: object,
+    program: Program,
+    error: Exception,
+    author: Callable[..., Any] | None = None,
+) -> None:
+    """Record that a rule of this package failed with `error`, and warn; the block must be as it
+    was before.
+
+    author: the rule's function. For one of the caller's, raises RuleFailed. Raises `error` itself
+    where it speaks of the model, the limits or an answer, where the model is not valid, and where
+    `raising` is set (an InternalError then).
+    """
+    if isinstance(error, OnnxgradError) and not isinstance(error, InternalError):
+        raise error
+    if isinstance(error, MemoryError):
+        raise error
+    reason = _reason(error)
+    if author is not None and not is_ours(author):
+        raise RuleFailed(rule, str(where), reason, *_place(author, error)) from error
+    if raising or fault_of(program.proto) is not None:
+        if isinstance(error, InternalError):
+            raise error
+        raise InternalError(f"rule {rule} failed at {where}: {reason}") from error
+    if trace.slipped(rule, where, reason):
+        number = sum(s.rule == rule for s in trace.slips)
+        if number <= _WARNED:
+            warnings.warn(
+                f"rewrite rule {rule} failed at {where}, which stays as it was: {reason}; "
+                "please report this",
+                RuleWarning,
+                stacklevel=2,
+            )
+
+
+def guarded(found: Iterator[_T], on_error: Callable[[Exception], None]) -> Iterator[_T]:
+    """What `found` yields; where it fails, `on_error` is called and nothing more comes."""
+    while True:
+        try:
+            one = next(found)
+        except StopIteration:
+            return
+        except Exception as error:  # noqa: BLE001  # the tests of a pattern are anybody's code
+            on_error(error)
+            return
+        yield one
+
+
+def _reason(error: Exception) -> str:
+    words = " ".join(str(error).split())[:_LONGEST]
+    return words if isinstance(error, InternalError) else f"{type(error).__name__}: {words}"
+
+
+def _place(author: Callable[..., Any], error: Exception) -> tuple[str, int]:
+    """File and line of the caller's code that failed; of its function where that only returned
+    what cannot be.
+    """
+    module = getattr(author, "__module__", None) or ""
+    theirs = module.partition(".")[0] not in _CALLERS
+    code: CodeType | None = getattr(author, "__code__", None) if theirs else None
+    frames = [
+        (frame.f_code.co_filename, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in _CALLERS
+    ]
+    if code is not None:
+        frames = [f for f in frames if f[0] == code.co_filename] or [
+            (code.co_filename, code.co_firstlineno)
+        ]
+    return frames[-1] if frames else ("", 0)
