@@ -4,12 +4,23 @@ found to differ.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from onnxgrad.verify.compare import NOT_PROVED, Difference, base_name, worst
+from onnxgrad.verify.compare import (
+    NOT_PROVED,
+    Difference,
+    Limit,
+    base_name,
+    compare,
+    noise,
+    worst,
+)
 from onnxgrad.verify.feeds.proof_cases import Chosen, Results
 from onnxgrad.verify.report import Case, Leg
+from onnxgrad.verify.ties import Ties
+from onnxgrad.verify.tolerance import AT_TIES, Ranges, exact, widened
+from onnxgrad.verify.values import Value
 
 
 @dataclass
@@ -22,16 +33,45 @@ class Trial:
     expected: Results
     exact: Results | None = None  # of the float64 reference
     noise: dict[str, float] = field(default_factory=dict)
+    ranges: Ranges = field(default_factory=dict)  # of exact outputs over the original's own runs
+    ties: Ties | None = None
+    _doubtful: dict[float, Ranges] = field(default_factory=dict)  # with ties so near
 
     @classmethod
     def of(cls, chosen: Chosen) -> Trial:
         """A case that was chosen, with the run that chose it."""
         return cls(chosen.case, chosen.feeds, chosen.results)
 
-    def widen(self, own: Mapping[str, float]) -> None:
-        """The original's runs on these feeds differ by as much."""
-        for name, value in own.items():
+    def widen(self, other: Results) -> None:
+        """One more legal run of the original on these feeds."""
+        for name, value in noise([self.expected, other]).items():
             self.noise[name] = max(self.noise.get(name, 0.0), value)
+        widened(self.ranges, self.expected, other)
+
+    def judge(
+        self,
+        expected: Results,
+        got: Results,
+        limits: Mapping[str, Limit],
+        near: Mapping[str, float],
+    ) -> list[Difference]:
+        """The differences; exact elements are excused that change between the original's runs, or
+        lie so `near` to a tie (of the largest float beside them, by output).
+        """
+        found = compare(expected, got, limits, self.ranges)
+        wrong = [d.output for d in found if not d.ok and not d.reason and not d.found]
+        amount = max((near.get(n, 0.0) for n in wrong if _exact(expected.get(n))), default=0.0)
+        if self.ties is None or not amount:
+            return found
+        if amount not in self._doubtful:
+            ranges = dict(self.ranges)
+            self.ties.widen(ranges, expected, self.feeds, amount)
+            self._doubtful[amount] = ranges
+        return compare(expected, got, limits, self._doubtful[amount])
+
+
+def _exact(value: Value) -> bool:
+    return exact(value) is not None
 
 
 @dataclass
@@ -46,6 +86,7 @@ class Found:
     notes: list[str] = field(default_factory=list)
     unproved: list[str] = field(default_factory=list)
     random: Collection[str] = ()  # outputs whose doubts are said already
+    excuses: dict[tuple[str, str, str], int] = field(default_factory=dict)  # as counts
 
     def add(
         self, leg: str, found: Iterable[Difference], outputs: Results | None = None, over: str = ""
@@ -59,6 +100,7 @@ class Found:
             self.differences[key] = replace(chosen or difference, leg=leg)
             place = (leg, over, base_name(difference.output, outputs or {}))
             self.counts[place] = self.counts.get(place, 0) + difference.compared
+            self.excuses[place] = self.excuses.get(place, 0) + difference.excused
 
     def reasons(self) -> tuple[str, ...]:
         """Why nothing is known: of a whole leg or output, or of a difference that the original's
@@ -69,7 +111,20 @@ class Found:
             for d in self.differences.values()
             if d.answer == NOT_PROVED and d.output not in self.random
         }
-        return (*self.unproved, *doubts.values())
+        many = dict.fromkeys(words for words, share in self._excused() if share > AT_TIES)
+        return (*self.unproved, *doubts.values(), *many)
+
+    def remarks(self) -> tuple[str, ...]:
+        """The notes, with what was excused."""
+        few = dict.fromkeys(words for words, share in self._excused() if share <= AT_TIES)
+        return (*self.notes, *few)
+
+    def _excused(self) -> Iterator[tuple[str, float]]:
+        """How many elements of outputs differ and may, in words and as a share."""
+        for place, count in self.excuses.items():
+            if count:
+                total = max(self.counts[place], 1)
+                yield f"{count:,} of {total:,} elements of {place[2]} differ at ties", count / total
 
     def compared(self, leg: str | None = None) -> dict[str, int]:
         """Finite elements of each output over all feeds: of the leg and pass that compared most."""

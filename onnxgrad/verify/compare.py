@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.verify.bounds import Bound
-from onnxgrad.verify.tolerance import Allowance, floor
+from onnxgrad.verify.tolerance import Allowance, Range, floor
 from onnxgrad.verify.values import is_float
 from onnxgrad.wording import counted, told_apart
 
@@ -46,6 +46,7 @@ class Difference:
     # between the tolerance and this nothing is known, for the original differs from itself by noise
     allowed: float = 0.0
     noise: float = 0.0
+    excused: int = 0  # exact elements that differ, and may
 
     @property
     def ok(self) -> bool:
@@ -87,7 +88,8 @@ class Difference:
             "rel": _jsonable(self.rel), "tolerance": _jsonable(self.tolerance),
             "reason": self.reason, "ok": self.ok, "answer": self.answer,
             "allowed": _jsonable(self.allowed), "noise": _jsonable(self.noise),
-            "compared": self.compared, "found": self.found, "wanted": self.wanted,
+            "compared": self.compared, "excused": self.excused,
+            "found": self.found, "wanted": self.wanted,
         }  # fmt: skip
 
 
@@ -115,12 +117,14 @@ def compare(
     expected: Mapping[str, Any],
     actual: Mapping[str, Any],
     tolerance: Mapping[str, Limit] | Limit = None,
+    ranges: Mapping[str, Range] | None = None,
 ) -> list[Difference]:
     """The worst difference of every output (sequence elements are named `y[0]`), structural ones
     included.
 
     `tolerance`: by output name, one for all, or None for the floor of each dtype; a Bound is
-    something else to ask for than a share of the largest element.
+    something else to ask for than a share of the largest element. `ranges`: of exact outputs, in
+    which an element is excused.
     """
     found = []
     for name, value in expected.items():
@@ -128,7 +132,8 @@ def compare(
         if name not in actual:
             found.append(_broken(name, "is missing from the second model's outputs"))
             continue
-        found.extend(_compare_value(name, value, actual[name], limit))
+        legal = (ranges or {}).get(name)
+        found.extend(_compare_value(name, value, actual[name], limit, legal))
     found.extend(
         _broken(name, "is not an output of the first model")
         for name in actual
@@ -158,7 +163,9 @@ def _broken(name: str, reason: str) -> Difference:
     return Difference(name, None, None, None, math.inf, 0.0, reason)
 
 
-def _compare_value(name: str, a: Any, b: Any, limit: Limit) -> list[Difference]:
+def _compare_value(
+    name: str, a: Any, b: Any, limit: Limit, legal: Range | None = None
+) -> list[Difference]:
     if isinstance(a, list) or isinstance(b, list):
         if not (isinstance(a, list) and isinstance(b, list)):
             return [_broken(name, f"was a {_kind(a)}, is a {_kind(b)}")]
@@ -183,7 +190,7 @@ def _compare_value(name: str, a: Any, b: Any, limit: Limit) -> list[Difference]:
             if same
             else _broken(name, f"was {_kind(a)}, is {_kind(b)}")
         ]
-    return [compare_tensor(name, np.asarray(a), np.asarray(b), limit)]
+    return [compare_tensor(name, np.asarray(a), np.asarray(b), limit, legal)]
 
 
 def _kind(value: Any) -> str:
@@ -193,7 +200,11 @@ def _kind(value: Any) -> str:
 
 
 def compare_tensor(
-    name: str, a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], allowed: Limit
+    name: str,
+    a: np.ndarray[Any, Any],
+    b: np.ndarray[Any, Any],
+    allowed: Limit,
+    legal: Range | None = None,
 ) -> Difference:
     """Two tensors of any dtype and shape; `allowed` None takes the floor of the dtype."""
     bound = allowed if isinstance(allowed, Bound) and allowed.judges(a) else None
@@ -207,7 +218,10 @@ def compare_tensor(
         a, b = _split_complex(a), _split_complex(b)
     if not is_float(a) and bound is None:
         differ = np.asarray(a != b, bool)
-        return _at(name, a, b, differ, float(differ.mean()), limit, compared)
+        excused = differ & legal.excuses(b) if legal is not None else np.zeros_like(differ)
+        left = differ & ~excused
+        found = _at(name, a, b, left, float(left.mean()), limit, compared)
+        return replace(found, excused=int(excused.sum()))
     x, y = a.astype(np.float64), b.astype(np.float64)
     if (wrong := _other_places(name, x, y, limit)) is not None:
         return wrong

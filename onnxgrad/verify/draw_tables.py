@@ -37,7 +37,7 @@ def _constant(name: str, value: np.ndarray[Any, Any]) -> NodeProto:
     return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(value))
 
 
-class _Builder:
+class Builder:
     """Nodes under names of one prefix."""
 
     def __init__(self, key: str, name: str, version: int) -> None:
@@ -63,8 +63,8 @@ class _Builder:
     def cast(self, value: str, dtype: int) -> str:
         return self("Cast", value, to=dtype)
 
-    def draw(self, table: str, shape: str, count: str) -> str:
-        """`count` (a scalar) elements of a table, in a shape."""
+    def draw(self, table: str, shape: str, count: str, turn: str = "") -> str:
+        """`count` (a scalar) elements of a table, in a shape; `turn` moves the start."""
         if self.version >= _RANGE:
             steps = self("Range", self.constant(0), count, self.constant(1))
         else:
@@ -73,20 +73,21 @@ class _Builder:
             ones = self("ConstantOfShape", self("Reshape", count, flat), value=one)
             steps = self("Reshape", self("NonZero", ones), flat)
         place, size = self("Add", steps, self.constant(self.start)), self.constant(_SIZE)
+        place = self("Add", place, turn) if turn else place
         turns = self("Mul", self("Div", place, size), size)
         numbers = self("Gather", _TABLE + table, self("Sub", place, turns), axis=0)
         more = {"allowzero": 1} if self.version >= _ALLOW_ZERO else {}
         return self("Reshape", numbers, shape, **more)
 
-    def like(self, table: str, x: str) -> str:
+    def like(self, table: str, x: str, turn: str = "") -> str:
         """Numbers of a table in the shape of a value."""
-        return self.draw(table, self("Shape", x), self("Size", x))
+        return self.draw(table, self("Shape", x), self("Size", x), turn)
 
     def floats(self, value: float) -> str:
         return self.constant(value, np.float32)
 
 
-Drawing = Callable[[_Builder, NodeProto, Mapping[str, Any], int], bool]
+Drawing = Callable[[Builder, NodeProto, Mapping[str, Any], int], bool]
 
 
 def drawn(
@@ -95,7 +96,7 @@ def drawn(
     """What computes a random node's results from tables, its place in them by `key`; None where
     that is not possible. `types`: the element types of values, as far as known.
     """
-    build = _Builder(key, next(name for name in node.output if name), version)
+    build = Builder(key, next(name for name in node.output if name), version)
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     dtype = attributes.get("dtype", types.get(node.input[0], 0) if node.input else _FLOAT)
     return build.nodes if _DRAWINGS[node.op_type](build, node, attributes, dtype) else None
@@ -104,7 +105,7 @@ def drawn(
 def _scaled(table: str, first: tuple[str, float], second: tuple[str, float]) -> Drawing:
     """a + b * draw of attributes `mean` and `scale`, or of `low` and `high`."""
 
-    def build(b: _Builder, node: NodeProto, attributes: Mapping[str, Any], dtype: int) -> bool:
+    def build(b: Builder, node: NodeProto, attributes: Mapping[str, Any], dtype: int) -> bool:
         if dtype not in _FLOATS:
             return False
         if node.input:
@@ -120,7 +121,7 @@ def _scaled(table: str, first: tuple[str, float], second: tuple[str, float]) -> 
     return build
 
 
-def _bernoulli(b: _Builder, node: NodeProto, attributes: Mapping[str, Any], dtype: int) -> bool:
+def _bernoulli(b: Builder, node: NodeProto, attributes: Mapping[str, Any], dtype: int) -> bool:
     if not dtype:
         return False
     chance = b.cast(node.input[0], _FLOAT)
@@ -128,7 +129,7 @@ def _bernoulli(b: _Builder, node: NodeProto, attributes: Mapping[str, Any], dtyp
     return True
 
 
-def _multinomial(b: _Builder, node: NodeProto, attributes: Mapping[str, Any], dtype: int) -> bool:
+def _multinomial(b: Builder, node: NodeProto, attributes: Mapping[str, Any], dtype: int) -> bool:
     """The largest of logits with Gumbel noise (Gumbel, 1954)."""
     logits, samples = b.cast(node.input[0], _FLOAT), int(attributes.get("sample_size", 1))
     sizes = b("Shape", logits)
@@ -141,7 +142,7 @@ def _multinomial(b: _Builder, node: NodeProto, attributes: Mapping[str, Any], dt
     return True
 
 
-def _dropout(b: _Builder, node: NodeProto, attributes: Mapping[str, Any], dtype: int) -> bool:
+def _dropout(b: Builder, node: NodeProto, attributes: Mapping[str, Any], dtype: int) -> bool:
     """x * mask / (1 - ratio), and x where the operand `training_mode` is false."""
     x, ratio, training = (*node.input, "", "")[:3]
     if dtype not in _FLOATS or not training:

@@ -14,15 +14,13 @@ from dataclasses import dataclass, field
 import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
-from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir import domains
 from onnxgrad.ir.nodes import every_graph, every_node
 from onnxgrad.ir.random_draws import RANDOM_OPS
 from onnxgrad.ir.tensor_data import elements
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.draw_tables import OLDEST, drawn, tables
-from onnxgrad.verify.paths import Key, Marks, gathered, key_of
-from onnxgrad.verify.reference.in_child import infer_types
+from onnxgrad.verify.paths import Key, Marks, gathered, key_of, value_types
 from onnxgrad.verify.running.model_source import TWO_GB
 from onnxgrad.verify.subject import Subject
 
@@ -98,7 +96,7 @@ def same_draws(
         return Draws(original, candidate)
     new: tuple[dict[str, list[NodeProto]], ...] = ({}, {})
     pairs = list(_pairs(ours, theirs))
-    types = [_types(s.proto) if pairs else {} for s in (original, candidate)]
+    types = [value_types(s.proto) if pairs else {} for s in (original, candidate)]
     for pair in pairs:
         made = [drawn(r.node, pair[0].name, r.version, t) for r, t in zip(pair, types)]
         for side, r, nodes in zip(new, pair, made):
@@ -191,22 +189,6 @@ def _unique(found: Sequence[Random], by_node: bool) -> dict[str, Random]:
     """By name, without names that several have."""
     names = [r.node.name if by_node else r.name for r in found]
     return {n: r for n, r in zip(names, found) if n and names.count(n) == 1}
-
-
-def _types(model: ModelProto) -> dict[str, int]:
-    """The element types of values, as far as the file or onnx says."""
-    bare = ModelProto()
-    bare.CopyFrom(model)
-    found: dict[str, int] = {}
-    try:
-        typed = infer_types(bare)
-    except OnnxgradError:
-        typed = bare
-    for graph in every_graph(typed.graph):
-        for v in (*graph.value_info, *graph.input, *graph.output):
-            found[v.name] = v.type.tensor_type.elem_type
-        found |= {t.name: t.data_type for t in graph.initializer}
-    return found
 
 
 def _replaced(model: Subject, new: Mapping[str, list[NodeProto]]) -> Subject:

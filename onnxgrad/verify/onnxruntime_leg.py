@@ -13,7 +13,7 @@ import numpy as np
 
 from onnxgrad.errors import CannotRun
 from onnxgrad.verify.account import Found, Trial
-from onnxgrad.verify.compare import Difference, compare, noise
+from onnxgrad.verify.compare import Difference
 from onnxgrad.verify.correspondence import Asked
 from onnxgrad.verify.feeds.proof_cases import Results
 from onnxgrad.verify.report import Leg
@@ -21,7 +21,7 @@ from onnxgrad.verify.running.model_source import Model
 from onnxgrad.verify.running.process import RunFailed
 from onnxgrad.verify.running.session import Session, open_session
 from onnxgrad.verify.subject import Subject
-from onnxgrad.verify.tolerance import in_onnxruntime
+from onnxgrad.verify.tolerance import at_tie, in_onnxruntime
 from onnxgrad.verify.values import is_float
 
 
@@ -101,8 +101,8 @@ def held_against(
             found.notes.append(f"nodes {how}: {placed}")
         for trial, got in zip(trials, results):
             own = in_onnxruntime(trial.expected, trial.noise, asked.dtypes)
-            limits = asked.allows(own)
-            differences = compare(trial.expected, got, limits)
+            near = {name: at_tie(asked.dtypes.get(name, ())) for name in trial.expected}
+            differences = trial.judge(trial.expected, got, asked.allows(own), near)
             found.add("onnxruntime", differences, trial.expected, how)
     return found.leg("onnxruntime", len(trials), why)
 
@@ -113,7 +113,7 @@ def calibrate(original: Subject, trials: Sequence[Trial], settings: Settings) ->
     """
     for trial in trials:
         if trial.exact is not None:
-            trial.widen(noise([trial.expected, as_computed(trial.exact, trial.expected)]))
+            trial.widen(as_computed(trial.exact, trial.expected))
     other_threads = 2 if settings.threads == 1 else 1
     legal = [(settings, True), (Settings(settings.provider, other_threads), True)]
     if settings.provider != "cpu":
@@ -122,7 +122,7 @@ def calibrate(original: Subject, trials: Sequence[Trial], settings: Settings) ->
         try:
             session = setting.open(original.source, optimize=optimize)
             for trial in trials:
-                trial.widen(noise([trial.expected, session.run(trial.feeds)]))
+                trial.widen(session.run(trial.feeds))
         except RunFailed as error:
             if setting.provider != settings.provider:
                 continue  # a model may need its provider's own operators

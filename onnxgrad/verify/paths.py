@@ -10,9 +10,12 @@ from dataclasses import dataclass, field
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto
 
-from onnxgrad.ir.nodes import every_node, graphs_of
+from onnxgrad.errors import OnnxgradError
+from onnxgrad.ir.nodes import every_graph, every_node, graphs_of
 from onnxgrad.verify.feeds.dims import tensor_types
+from onnxgrad.verify.reference.in_child import infer_types
 from onnxgrad.verify.reference.order import reads, scheduled
+from onnxgrad.verify.running.model_source import TWO_GB
 
 _TYPES = frozenset({"to", "dtype", "output_dtype"})  # attributes that are element types
 _FLOATS = {
@@ -102,4 +105,18 @@ def _weights_in(graph: GraphProto) -> int:
     found = 0
     for tensor in graph.initializer:
         found |= _bit(tensor.data_type)
+    return found
+
+
+def value_types(model: onnx.ModelProto) -> dict[str, int]:
+    """The element types of values, nested ones too, as far as the file or onnx says."""
+    try:
+        typed = infer_types(model) if model.ByteSize() <= TWO_GB else model
+    except OnnxgradError:
+        typed = model
+    found: dict[str, int] = {}
+    for graph in every_graph(typed.graph):
+        for v in (*graph.value_info, *graph.input, *graph.output):
+            found[v.name] = v.type.tensor_type.elem_type
+        found |= {t.name: t.data_type for t in graph.initializer}
     return found

@@ -34,6 +34,7 @@ from onnxgrad.verify.running.process import RunFailed
 from onnxgrad.verify.running.session import Session
 from onnxgrad.verify.stored import Stored, against_stored
 from onnxgrad.verify.subject import Subject, subject
+from onnxgrad.verify.ties import Ties
 from onnxgrad.verify.tolerance import UNSTABLE
 from onnxgrad.vocabulary import LEGS
 from onnxgrad.wording import option
@@ -169,7 +170,8 @@ def _compared(original: Subject, candidate: Subject, request: _Request) -> Repor
             (),
             [limit_reached("the original model", cause) if cause.limit else unproved],
         )
-    trials = [_trial(case, session, oracle) for case in chosen]
+    ties = Ties(original, budget)
+    trials = [replace(_trial(case, session, oracle), ties=ties) for case in chosen]
     found = Found(notes=draws.notes, unproved=draws.reasons(request.bounds), random=asked.random)
     if session is not None:
         ran["onnxruntime"] = onnxruntime_leg(
@@ -296,13 +298,13 @@ def _report(
         own |= {name: max(value, own.get(name, 0.0)) for name, value in trial.noise.items()}
     differences = tuple(found.differences.values())
     return Report(
-        ok=all(difference.ok for difference in differences) and not found.unproved,
+        ok=all(difference.ok for difference in differences) and not found.reasons(),
         differences=differences,
         legs={name: ran[name] for name in LEGS if name in ran},
         cases=tuple(trial.case for trial in trials),
         provider=provider,
         unstable=tuple(name for name, value in own.items() if value > UNSTABLE),
-        notes=tuple(found.notes),
+        notes=found.remarks(),
         noise=own,
         seconds=seconds,
         compared=found.compared(),

@@ -89,7 +89,8 @@ def against_stored(
         why = calibrate(model, [own], settings)
     back = {theirs: ours for ours, theirs in asked.names.outputs.items()}
     noise = {back.get(name, name): size for name, size in own.noise.items()}
-    given = Trial(own.case, {}, expected, noise=noise)
+    ranges = {back.get(name, name): legal for name, legal in own.ranges.items()}
+    given = Trial(own.case, {}, expected, noise=noise, ranges=ranges)
     if "onnxruntime" in legs:
         fed = replace(asked, names=replace(asked.names, inputs={}, casts={}))
         given.feeds = feeds
@@ -101,12 +102,12 @@ def against_stored(
     outputs = [back.get(v.name, v.name) for v in model.proto.graph.output]
     found.unproved += _missing(outputs, found, allow_empty)
     return Report(
-        ok=all(d.ok for d in found.differences.values()) and not found.unproved,
+        ok=all(d.ok for d in found.differences.values()) and not found.reasons(),
         differences=tuple(found.differences.values()),
         legs=ran,
         cases=(own.case,),
         provider=settings.provider,
-        notes=tuple(found.notes),
+        notes=found.remarks(),
         noise=noise,
         seconds=time.monotonic() - start,
         compared=found.compared(),

@@ -28,6 +28,9 @@ COARSE_FLOOR = 0.15  # float8, float4: one step of a 2- or 3-bit mantissa
 # noisiest of models/ allows 2.4e-5, in float16 1e-2.
 CAP = {"float64": 1e-2, "float32": 1e-2, "float16": 0.1, "bfloat16": 0.1}
 COARSE_CAP = 2 * COARSE_FLOOR
+# Exact elements that may differ because a float beside them lies at a tie: more of them than this
+# share of an output, and nothing is proved.
+AT_TIES = 0.01
 UNSTABLE = 0.05  # noise beyond which a comparison says little; such outputs are named in the report
 EXACT = 1e-9  # no weight was recomputed: the two graphs differ by the order of float64 sums only
 # and however ill-conditioned the model, what moves by more than this is a change
@@ -70,11 +73,57 @@ def cap(dtypes: Iterable[str]) -> float:
     return max((CAP.get(d, COARSE_CAP) for d in floats), default=0.0)
 
 
+def at_tie(dtypes: Iterable[str]) -> float:
+    """How near to a tie a float of these dtypes may be decided otherwise, of the largest beside
+    it; 0 if there is no float.
+    """
+    floors = [floor_of(d) for d in dtypes if "float" in d]
+    return min(NOISE_FACTOR * max(floors), cap(dtypes)) if floors else 0.0
+
+
+@dataclass(frozen=True)
+class Range:
+    """The least and the largest value that each element of an exact output legally takes."""
+
+    low: np.ndarray[Any, Any]
+    high: np.ndarray[Any, Any]
+
+    def over(self, value: np.ndarray[Any, Any]) -> Range:
+        """With one more of the same shape."""
+        return Range(np.minimum(self.low, value), np.maximum(self.high, value))
+
+    def excuses(self, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The elements that change between legal runs, and that stay in their range here."""
+        inside = (self.low <= value) & (value <= self.high)
+        return np.asarray((self.low != self.high) & inside, bool)
+
+
+Ranges = dict[str, Range]
+
+
+def widened(ranges: Ranges, first: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    """Take the exact outputs of one more legal run into the ranges; `first` begins them."""
+    for name, value in first.items():
+        a, b = exact(value), exact(other.get(name))
+        if a is not None and b is not None and a.shape == b.shape:
+            ranges[name] = ranges.get(name, Range(a, a)).over(b)
+
+
+def exact(value: Any) -> np.ndarray[Any, Any] | None:
+    """A tensor of integers, booleans or strings; None for anything else."""
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "biuOUS":
+        return None
+    return value.astype(object) if value.dtype.kind in "US" else value
+
+
 def floor(dtype: np.dtype[Any]) -> float:
     """The smallest tolerance of a dtype; 0 for what must be equal."""
-    if dtype.name in FLOOR:
-        return FLOOR[dtype.name]
-    return COARSE_FLOOR if dtype.name.startswith("float") else 0.0
+    return floor_of(dtype.name)
+
+
+def floor_of(dtype: str) -> float:
+    """`floor`, by numpy's name of the dtype."""
+    return FLOOR.get(dtype, COARSE_FLOOR if dtype.startswith("float") else 0.0)
 
 
 def _dtypes(value: Any) -> set[np.dtype[Any]]:
@@ -97,10 +146,17 @@ def in_onnxruntime(
     noise. `dtypes`: the dtypes on each output's paths, beside its own.
     """
     return {
-        name: _allowance(name, value, max(_floor_of(value), NOISE_FACTOR * noise), noise, dtypes)
+        name: _allowance(name, value, _most(_floor_of(value), noise), noise, dtypes)
         for name, value in expected.items()
         for noise in [own_noise.get(name, 0.0)]
     }
+
+
+def _most(floor: float, noise: float) -> float:
+    """What is exact has no tolerance, unless the original's own runs have other shapes."""
+    if not floor:
+        return math.inf if math.isinf(noise) else 0.0
+    return max(floor, NOISE_FACTOR * noise)
 
 
 def _allowance(
@@ -152,8 +208,11 @@ def for_condition(
     wider = {}
     for name, limit in limits.items():
         own = moved.get(name, 0.0)
-        chaotic = own > EXACT_LIMIT or not limit.most
-        more = NOISE_FACTOR * own if chaotic else min(NOISE_FACTOR * own, EXACT_LIMIT)
+        more = NOISE_FACTOR * own
+        if own <= EXACT_LIMIT:
+            more = min(more, EXACT_LIMIT)
+        if not limit.most and math.isfinite(own):
+            more = 0.0
         if more > limit.most:
             limit = Allowance(more, limit.cap, own)
         wider[name] = limit

@@ -11,7 +11,14 @@ import numpy as np
 import pytest
 
 from onnxgrad.verify.compare import compare, noise, worst
-from onnxgrad.verify.tolerance import NOISE_FACTOR, Allowance, floor, in_onnxruntime
+from onnxgrad.verify.tolerance import (
+    NOISE_FACTOR,
+    Allowance,
+    Range,
+    floor,
+    in_onnxruntime,
+    widened,
+)
 
 X = np.array([[1.0, -2.0], [3.0, 4.0]], np.float32)
 
@@ -179,3 +186,21 @@ def test_to_dict_is_json() -> None:
 
 def test_the_module_is_not_hidden_by_the_function() -> None:
     assert sys.modules["onnxgrad.verify.compare"].compare is compare
+
+
+def test_an_exact_element_is_excused_within_its_range_alone() -> None:
+    a = np.array([1, 2, 3, 4])
+    legal = Range(np.array([1, 2, 3, 3]), np.array([1, 4, 3, 4]))
+    cases = [([1, 3, 3, 3], 2, True), ([1, 5, 3, 4], 0, False), ([2, 2, 3, 4], 0, False)]
+    for b, excused, ok in cases:
+        (found,) = compare({"y": a}, {"y": np.array(b)}, 0.0, {"y": legal})
+        assert (found.excused, found.ok) == (excused, ok)
+
+
+def test_ranges_grow_over_legal_runs_of_one_shape() -> None:
+    ranges: dict[str, Range] = {}
+    first = {"i": np.array([1, 2]), "s": np.array(["a", "b"]), "f": X, "l": [X]}
+    widened(ranges, first, {"i": np.array([3, 2]), "s": np.array(["a", "c"]), "f": X, "l": [X]})
+    widened(ranges, first, {"i": np.array([0]), "s": np.array(["a", "b"])})
+    assert set(ranges) == {"i", "s"} and ranges["i"].high.tolist() == [3, 2]
+    assert ranges["s"].excuses(np.array(["a", "c"], object)).tolist() == [False, True]

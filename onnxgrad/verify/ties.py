@@ -1,0 +1,239 @@
+"""Exact results at ties: integers and booleans that the last bits of a float decide.
+
+Two legal orders of a sum may end on either side of a threshold, so the index or the boolean behind
+it is excused, element by element. Which elements: the original runs in float64 while the floats by
+which it decides move up, down and at random, by what is allowed of a float.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
+
+from onnxgrad.errors import OnnxgradError
+from onnxgrad.ir import domains
+from onnxgrad.ir.nodes import every_graph
+from onnxgrad.ir.tensor_data import elements
+from onnxgrad.limits import LimitReached
+from onnxgrad.verify.draw_tables import Builder, tables
+from onnxgrad.verify.paths import value_types
+from onnxgrad.verify.reference.in_child import Float64
+from onnxgrad.verify.reference.order import scheduled
+from onnxgrad.verify.running.model_source import TWO_GB
+from onnxgrad.verify.subject import Subject
+from onnxgrad.verify.tolerance import Range, Ranges, widened
+from onnxgrad.verify.values import Feeds, is_float
+
+# the operands by which an operator decides; of two that it compares the first that can move
+_DECIDES: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(
+        ("ArgMax", "ArgMin", "TopK", "Hardmax", "Round", "Floor", "Ceil", "Sign"), (0,)
+    ),
+    **dict.fromkeys(("Cast", "CastLike", "NonZero", "Unique", "Binarizer"), (0,)),
+    **dict.fromkeys(("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal"), (0, 1)),
+}
+# those that compute before they decide, so that exact operands are no safer
+_COMPUTES: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(("QuantizeLinear", "DynamicQuantizeLinear", "Mod"), (0,)),
+    **dict.fromkeys(("TreeEnsembleClassifier", "TreeEnsemble", "LinearClassifier"), (0,)),
+    **dict.fromkeys(("SVMClassifier",), (0,)),
+    "NonMaxSuppression": (1, 0),
+}
+_WHOLE = frozenset({"Round", "Floor", "Ceil", "Sign", "Hardmax"})
+# what only moves or selects values
+_MOVES = frozenset({
+    "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Split",
+    "Slice", "Gather", "GatherElements", "GatherND", "Expand", "Tile", "Pad", "Where", "Neg", "Abs",
+    "Relu", "Max", "Min", "Clip", "ReduceMax", "ReduceMin", "MaxPool", "DepthToSpace",
+    "SpaceToDepth", "Compress", "ScatterElements", "ScatterND", "Trilu", "Cast", "CastLike",
+})  # fmt: skip
+_SUMS = frozenset(
+    {"Add", "Sub", "Mul", "ReduceSum", "Sum", "CumSum", "MatMul"}
+)  # exact of integers
+_OLDEST = 10  # below this opset infinities cannot be left out
+_SMALL = 1 << 16  # constants whose elements are looked at
+_RUNS = 16
+_SPREAD, _SHIFT, _TURN = (f"onnxgrad.ties.{name}" for name in ("spread", "shift", "turn"))
+
+
+@dataclass
+class Ties:
+    """The original with its decisions in doubt; built when the first exact result differs."""
+
+    original: Subject
+    seconds: float
+    _made: list[Float64 | None] = field(default_factory=list)
+
+    def widen(self, ranges: Ranges, expected: Feeds, feeds: Feeds, amount: float) -> None:
+        """Add what exact outputs become where floats move by `amount` of the largest beside them;
+        nothing where the reference cannot say.
+        """
+        if not self._made:
+            self._made.append(_doubtful(self.original))
+        evaluator = self._made[0]
+        if evaluator is None:
+            return
+        self._run(evaluator, ranges, expected, feeds, amount)
+        for name in _quantized(self.original.proto):
+            base = expected.get(name)
+            if name in ranges and isinstance(base, np.ndarray) and base.dtype.itemsize == 1:
+                step = base.astype(np.int16)
+                low = np.maximum(ranges[name].low, step - 1)
+                ranges[name] = Range(low, np.minimum(ranges[name].high, step + 1))
+
+    def _run(
+        self,
+        evaluator: Float64,
+        ranges: Ranges,
+        expected: Feeds,
+        feeds: Feeds,
+        amount: float,
+    ) -> None:
+        for turn in range(_RUNS):
+            shift = {0: amount, 1: -amount}.get(turn, 0.0)
+            moved = {
+                _SPREAD: np.float64(0.0 if shift else amount),
+                _SHIFT: np.float64(shift),
+                _TURN: np.int64(turn * 509),
+            }
+            start = time.monotonic()
+            try:
+                found = evaluator.run(
+                    {**feeds, **{k: np.asarray(v) for k, v in moved.items()}}, seconds=self.seconds
+                )
+            except LimitReached:
+                raise
+            except OnnxgradError:
+                return
+            self.seconds -= time.monotonic() - start
+            widened(ranges, expected, found)
+            if self.seconds <= 0:
+                return
+
+
+def _quantized(model: ModelProto) -> set[str]:
+    """The outputs that are quantized, and at most moved since."""
+    maker = {name: node for node in model.graph.node for name in node.output}
+    found = set()
+    for value in model.graph.output:
+        node, seen = maker.get(value.name), 0
+        while node is not None and node.op_type in _MOVES and node.input and seen < len(maker):
+            node, seen = maker.get(node.input[0]), seen + 1
+        if node is not None and node.op_type.startswith(("Quantize", "DynamicQuantize", "QLinear")):
+            found.add(value.name)
+    return found
+
+
+def _doubtful(original: Subject) -> Float64 | None:
+    """The original with movable decisions; None where it has none, or they cannot be moved."""
+    opset = domains.versions(original.proto.opset_import).get("", 1)
+    if opset < _OLDEST or original.proto.ByteSize() > TWO_GB:
+        return None
+    proto = ModelProto()
+    proto.CopyFrom(original.weights())
+    types = value_types(proto)
+    found = _Decisions(proto, opset, types)
+    if not found.count:
+        return None
+    for name, code in ((_SPREAD, 1), (_SHIFT, 1), (_TURN, 7)):
+        proto.graph.input.append(helper.make_tensor_value_info(name, code, []))
+    nodes = [*tables(), *proto.graph.node]
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+    return Float64(proto) if proto.ByteSize() <= TWO_GB else None
+
+
+class _Decisions:
+    """Puts movement before every decision of a model's graphs."""
+
+    def __init__(self, proto: ModelProto, opset: int, types: Mapping[str, int]) -> None:
+        self.opset = opset
+        self.types = types
+        self.count = 0
+        # values that no rounding touched, and of these (and of rounded ones) those that are whole
+        self.exact = {v.name for v in proto.graph.input}
+        self.whole: set[str] = {""}
+        for graph in every_graph(proto.graph):
+            self._constants(graph)
+        self._graph(proto.graph)
+
+    def _constants(self, graph: GraphProto) -> None:
+        for tensor in graph.initializer:
+            self._constant(tensor.name, tensor)
+        for node in graph.node:
+            for a in node.attribute if node.op_type == "Constant" else ():
+                if a.name == "value":
+                    self._constant(node.output[0], a.t)
+                else:
+                    self.exact.add(node.output[0])
+
+    def _constant(self, name: str, tensor: TensorProto) -> None:
+        self.exact.add(name)
+        if np.prod(tensor.dims) <= _SMALL and tensor.data_type != TensorProto.STRING:
+            values = elements(tensor).astype(np.float64)
+            if (values == np.round(values)).all():
+                self.whole.add(name)
+
+    def _graph(self, graph: GraphProto) -> None:
+        nodes: list[NodeProto] = []
+        for node in scheduled(list(graph.node)):
+            for inner in (a.g for a in node.attribute if a.HasField("g")):
+                self._graph(inner)
+            moved = NodeProto()
+            moved.CopyFrom(node)
+            nodes += [*self._before(moved), moved]
+            self._note(node)
+        del graph.node[:]
+        graph.node.extend(nodes)
+
+    def _is_float(self, name: str) -> bool:
+        code = self.types.get(name, 0)
+        return bool(code) and is_float(np.zeros(0, helper.tensor_dtype_to_np_dtype(code)))
+
+    def _note(self, node: NodeProto) -> None:
+        """What is known of the results."""
+        exact, whole = (
+            all(name in known for name in node.input if self._is_float(name))
+            for known in (self.exact, self.whole)
+        )
+        moves = node.op_type in _MOVES
+        for name in node.output:
+            if not self._is_float(name):
+                continue
+            if (moves or node.op_type in _WHOLE) and exact:
+                self.exact.add(name)
+            if node.op_type in _WHOLE or ((moves or node.op_type in _SUMS) and whole):
+                self.whole.add(name)
+
+    def _before(self, node: NodeProto) -> list[NodeProto]:
+        """What moves the float by which a node decides; none where nothing was rounded."""
+        computes = node.op_type in _COMPUTES
+        places = (_COMPUTES if computes else _DECIDES).get(node.op_type, ())
+        if node.op_type in ("Cast", "CastLike") and self._is_float(node.output[0]):
+            return []
+        known = self.whole if computes else self.whole | self.exact
+        for place in places:
+            x = node.input[place] if place < len(node.input) else ""
+            if self._is_float(x) and (x not in known or computes):
+                beside = [n for i in places for n in node.input[i : i + 1] if self._is_float(n)]
+                node.input[place], nodes = self._moved(x, beside)
+                return nodes
+        return []
+
+    def _moved(self, x: str, beside: list[str]) -> tuple[str, list[NodeProto]]:
+        """x + (a sign * spread + shift) * the largest finite magnitude beside it."""
+        self.count += 1
+        b = Builder(x, f"ties.{self.count}", self.opset)
+        zero = b.floats(0.0)
+        scale = zero
+        for name in beside:
+            bad = b("Or", b("IsNaN", name), b("IsInf", name))
+            most = b("ReduceMax", b("Where", bad, zero, b("Abs", name)), keepdims=0)
+            scale = b("Max", scale, most)
+        signs = b("Sign", b("Sub", b.like("uniform", x, _TURN), b.floats(0.5)))
+        by = b("Add", b("Mul", signs, _SPREAD), _SHIFT)
+        return b("Add", x, b("Mul", by, scale)), b.nodes
