@@ -21,6 +21,7 @@ LAYERS = [
     "vocabulary",
     "wording",
     "errors",
+    "options",
     "limits",
     "ir",
     "verify",

@@ -11,6 +11,7 @@ from typing import Any
 
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
+from onnxgrad.options import described, kinds_of
 from onnxgrad.pipeline.pipeline import PASSES, Pass
 from onnxgrad.pipeline.presets import DESCRIBED, Preset
 from onnxgrad.report.parts import Part, cell, line, table
@@ -50,11 +51,11 @@ def _options(cls: type[Pass]) -> list[dict[str, Any]]:
     return [
         {
             "name": f.name,
-            "type": str(f.type),
+            "type": described(kinds_of(cls)[f.name]),
             "default": None if f.default is MISSING else f.default,
         }
         for f in fields(cls)
-        if f.type in ("int", "float", "bool", "str")
+        if described(kinds_of(cls)[f.name])
     ]
 
 

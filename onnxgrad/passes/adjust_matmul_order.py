@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from onnxgrad.laws.association import order_of_products
-from onnxgrad.passes.base import RulePass, register
+from onnxgrad.passes.base import Count, RulePass, register
 from onnxgrad.rewrite.worklist import Rule
 
 
@@ -23,7 +23,7 @@ class AdjustMatMulOrder(RulePass):
     """
 
     name: ClassVar[str] = "adjust-matmul-order"
-    rows: int = 0
+    rows: Count = 0
 
     @property
     def laws(self) -> Sequence[Rule]:

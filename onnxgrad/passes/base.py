@@ -10,21 +10,27 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.by_operator import blocks_in
 from onnxgrad.ir.program import Program
+from onnxgrad.options import Range, check_fields
 from onnxgrad.rewrite.combine import Branch, Family, apply_family
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.rewrite.worklist import Rule, apply_rules
+
+# what options of several passes may be; `vocabulary` has the words for who parses a command
+Merge = Literal["always", "auto", "never"]
+Provider = Literal["cpu", "cuda"]
+Count = Annotated[int, Range(0)]
 
 
 @dataclass(frozen=True)
 class Pass(ABC):
     """A named transformation of a program. Subclasses are dataclasses whose fields are the
-    pass's options.
+    pass's options, each checked against its declared type. Raises InputError.
 
     `run(program, trace)` rewrites the program in place and calls `trace.fired(law, place)` for each
     rewrite. A `register`ed one has a name in `passes="..."`; any runs from a list.
@@ -46,6 +52,9 @@ class Pass(ABC):
     """
 
     name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        check_fields(self, f"pass '{self.name}'")
 
     @abstractmethod
     def run(self, program: Program, trace: Trace) -> None:
@@ -116,7 +125,7 @@ class FamilyPass(Pass):
     accepts.
     """
 
-    min_branches: int = 2
+    min_branches: Annotated[int, Range(2)] = 2
     check: Check | None = None
 
     @property

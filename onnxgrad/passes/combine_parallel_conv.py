@@ -9,7 +9,7 @@ from typing import ClassVar
 from onnxgrad.ir.binding import Binding
 from onnxgrad.laws.parallel.conv import convs_of_one_input
 from onnxgrad.laws.parallel.splits import lift_above_split
-from onnxgrad.passes.base import FamilyPass, register
+from onnxgrad.passes.base import FamilyPass, Merge, register
 from onnxgrad.rewrite.combine import Family
 from onnxgrad.rewrite.trace import Trace
 
@@ -26,7 +26,7 @@ class CombineParallelConv(FamilyPass):
     """
 
     name: ClassVar[str] = "combine-parallel-conv"
-    merge: str = "auto"
+    merge: Merge = "auto"
 
     @property
     def family(self) -> Family:

@@ -9,7 +9,7 @@ from typing import ClassVar
 from onnxgrad.ir.binding import Binding
 from onnxgrad.laws.parallel.matmul import products_of_one_left
 from onnxgrad.laws.parallel.splits import lift_above_split
-from onnxgrad.passes.base import FamilyPass, register
+from onnxgrad.passes.base import FamilyPass, Merge, Provider, register
 from onnxgrad.rewrite.combine import Family
 from onnxgrad.rewrite.trace import Trace
 
@@ -25,8 +25,8 @@ class CombineParallelMatMul(FamilyPass):
     """
 
     name: ClassVar[str] = "combine-parallel-matmul"
-    merge: str = "auto"
-    provider: str = "cpu"
+    merge: Merge = "auto"
+    provider: Provider = "cpu"
 
     @property
     def family(self) -> Family:

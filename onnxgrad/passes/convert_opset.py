@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from onnxgrad.ir.program import Program
 from onnxgrad.laws.opsets.convert import convert
-from onnxgrad.passes.base import Pass, register
+from onnxgrad.passes.base import Count, Pass, register
 from onnxgrad.rewrite.trace import Trace
 
 
@@ -21,7 +21,7 @@ class ConvertOpset(Pass):
     """
 
     name: ClassVar[str] = "convert-opset"
-    to: int = 0
+    to: Count = 0
 
     def run(self, program: Program, trace: Trace) -> None:
         """Convert the whole program. InputError for an operator that cannot be converted."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from onnx import TensorProto
@@ -34,7 +34,8 @@ from onnxgrad.ir.types import (
     is_static,
 )
 from onnxgrad.ir.var import Var
-from onnxgrad.passes.base import Pass, register, roots
+from onnxgrad.options import Range
+from onnxgrad.passes.base import Count, Pass, register, roots
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify.running.session import RuntimeMissing
 
@@ -71,8 +72,8 @@ class FoldConstant(Pass):
     """
 
     name: ClassVar[str] = "fold-constant"
-    max_growth: int = 1 << 20
-    max_share: float = 0.05
+    max_growth: Count = 1 << 20
+    max_share: Annotated[float, Range(0, 1e6)] = 0.05
     floats: bool = True
 
     def run(self, program: Program, trace: Trace) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import onnx
 from onnx import FunctionProto
@@ -29,6 +29,7 @@ from onnxgrad.ir.names import rename
 from onnxgrad.ir.nodes import every_node
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.var import Var
+from onnxgrad.options import Range
 from onnxgrad.outlining.functions import (
     KEY,
     MADE_BY,
@@ -61,7 +62,7 @@ class Inline(Pass):
 
     name: ClassVar[str] = "inline"
     names: str = ""
-    max_nodes: int = 200_000
+    max_nodes: Annotated[int, Range(1)] = 200_000
 
     def run(self, program: Program, trace: Trace) -> None:
         """Inline in every function, then in the main graph. InputError when a graph would pass

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from onnxgrad.errors import InputError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.type_inference.again import type_again
@@ -34,18 +33,11 @@ class Legalize(Pass):
     """
 
     name: ClassVar[str] = "legalize"
-    to: str = "qdq"
+    to: Literal["qdq", "float"] = "qdq"
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Rewrite every quantized operator that has the form asked for. InputError for an
-        unknown form.
-        """
-        form = _FORMS.get(self.to)
-        if form is None:
-            raise InputError(
-                f"unknown form '{self.to}' for pass '{self.name}': choose one of "
-                f"{', '.join(_FORMS)}"
-            )
+        """Rewrite every quantized operator in the form `to`."""
+        form = _FORMS[self.to]
         for root in roots(program):
             for b in list(root.walk()):
                 key = (b.domain, b.op)

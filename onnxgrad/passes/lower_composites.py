@@ -13,7 +13,7 @@ from onnxgrad.laws.composites.lowered import (
     sum_before_normalization,
     swish,
 )
-from onnxgrad.passes.base import RulePass, register
+from onnxgrad.passes.base import Provider, RulePass, register
 from onnxgrad.rewrite.worklist import Rule
 
 _LAWS = [
@@ -38,7 +38,7 @@ class LowerComposites(RulePass):
     name: ClassVar[str] = "lower-composites"
     # an attribute of another default, and ones, are constants of a chain
     rounds: ClassVar[bool] = True
-    provider: str = "cpu"
+    provider: Provider = "cpu"
 
     @property
     def laws(self) -> Sequence[Rule]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
+from onnxgrad.errors import InputError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.program import FunctionKey, Program
+from onnxgrad.options import Range
 from onnxgrad.outlining.calls import FUNCTIONS_SINCE, File, Group, call_of, define, structure
 from onnxgrad.outlining.functions import RULE as _RULE
 from onnxgrad.outlining.groups import fusion_groups
@@ -30,8 +32,16 @@ class Outline(Pass):
     """
 
     name: ClassVar[str] = "outline"
-    max_size: int = 256
-    min_size: int = 1
+    max_size: Annotated[int, Range(1)] = 256
+    min_size: Annotated[int, Range(1)] = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.min_size > self.max_size:
+            raise InputError(
+                f"pass '{self.name}': min_size {self.min_size} is above max_size {self.max_size}: "
+                "no group would be outlined"
+            )
 
     def run(self, program: Program, trace: Trace) -> None:
         """Outline in the main graph and its nested graphs; one firing for each group."""

@@ -11,7 +11,7 @@ from onnxgrad.laws.composites.onnxruntime import (
     multi_head_attention,
     multi_head_attention_of_attention,
 )
-from onnxgrad.passes.base import RulePass, register
+from onnxgrad.passes.base import Provider, RulePass, register
 from onnxgrad.rewrite.worklist import Rule
 
 _LAWS = [fast_gelu, multi_head_attention, multi_head_attention_of_attention]
@@ -31,7 +31,7 @@ class RaiseForOnnxruntime(RulePass):
     name: ClassVar[str] = "raise-for-onnxruntime"
     # a file's scale is rounded, and the sum is in another order
     rounds: ClassVar[bool] = True
-    provider: str = "cpu"
+    provider: Provider = "cpu"
 
     @property
     def laws(self) -> Sequence[Rule]:

@@ -11,7 +11,7 @@ from onnxgrad.laws.gathered_products import (
     gathers_of_rows,
     product_of_gathered_matrices,
 )
-from onnxgrad.passes.base import RulePass, register
+from onnxgrad.passes.base import Count, RulePass, register
 from onnxgrad.rewrite.worklist import Rule
 
 
@@ -27,7 +27,7 @@ class ReorderGatherMatMul(RulePass):
     """
 
     name: ClassVar[str] = "reorder-gather-matmul"
-    rows: int = 0
+    rows: Count = 0
 
     @property
     def laws(self) -> Sequence[Rule]:

@@ -13,6 +13,7 @@ from onnxgrad.ir.by_operator import blocks_in
 from onnxgrad.ir.collector import collector_paused
 from onnxgrad.ir.fault import blaming
 from onnxgrad.ir.program import Program
+from onnxgrad.options import described, from_text, kinds_of
 from onnxgrad.passes.base import PASSES, Pass, roots
 from onnxgrad.passes.convert_opset import ConvertOpset
 from onnxgrad.pipeline.fresh_types import types_of_a_fresh_reading
@@ -218,7 +219,7 @@ def _make(name: str, options: str, common: dict[str, Any]) -> Pass:
     if cls is None:
         hint = did_you_mean(name, (*PASSES, *PRESETS), "`onnxgrad passes` lists them")
         raise InputError(f"unknown pass '{name}': {hint}")
-    known = {f.name: f for f in fields(cls)}
+    known, kinds = [f.name for f in fields(cls)], kinds_of(cls)
     values = {k: v for k, v in common.items() if k in known}
     for entry in filter(None, re.split(r"[,;]", options)):
         key, equals, value = (part.strip() for part in entry.partition("="))
@@ -227,22 +228,7 @@ def _make(name: str, options: str, common: dict[str, Any]) -> Pass:
                 f"unknown option '{entry.strip()}' of pass '{name}'{perhaps(key, known)}; it has: "
                 f"{', '.join(known) or 'none'}"
             )
-        values[key] = _convert(name, key, value, known[key].type)
+        if not described(kinds[key]):
+            raise InputError(f"pass '{name}': {key} cannot be set from text")
+        values[key] = from_text(kinds[key], value)
     return cls(**values)
-
-
-def _convert(name: str, key: str, value: str, kind: Any) -> Any:
-    try:
-        if kind == "int":
-            return int(value)
-        if kind == "float":
-            return float(value)
-        if kind == "bool":
-            return {"true": True, "false": False}[value.lower()]
-    except (ValueError, KeyError):
-        raise InputError(
-            f"option {key} of pass '{name}' wants a value of type {kind}, not '{value[:40]}'"
-        ) from None
-    if kind == "str":
-        return value
-    raise InputError(f"option {key} of pass '{name}' cannot be set from text")

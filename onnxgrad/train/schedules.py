@@ -28,6 +28,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
+from onnxgrad.options import check_fields
 from onnxgrad.train import array_math
 
 # a float64 scalar: a Var while a graph is built, a number while one computes
@@ -43,6 +44,7 @@ class Schedule(ABC):
             if f.type in ("int", "float"):
                 number = _number(self.name, f.name, getattr(self, f.name), f.type == "int")
                 object.__setattr__(self, f.name, number)
+        check_fields(self, self.name)
 
     @property
     def name(self) -> str:
@@ -204,10 +206,8 @@ class OneCycle(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.pct_start > 1 or self.anneal_strategy not in ("cos", "linear"):
-            raise InputError(
-                "onecycle: pct_start is a part from 0 to 1, anneal_strategy is 'cos' or 'linear'"
-            )
+        if self.pct_start > 1:
+            raise InputError(f"onecycle: pct_start must be from 0 to 1, not {self.pct_start:g}")
         if not self.div_factor or not self.final_div_factor:
             raise InputError("onecycle: div_factor and final_div_factor divide, so they are not 0")
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
 from onnxgrad.errors import InputError
+from onnxgrad.options import from_text, kinds_of
 from onnxgrad.wording import perhaps
 
 T = TypeVar("T")
 
 _WRITTEN = re.compile(r"\s*([^\s{}]+)\s*(?:\{([^{}]*)\})?\s*")
 _OPTION = re.compile(r"\s*(\w+)\s*=\s*([^,\[\]]*(?:\[[^\]]*\][^,\[\]]*)*)\s*(?:,|$)")
-_WORDS = {"true": True, "false": False, "none": None, "inf": float("inf")}
 
 
 def made(text: str, classes: Mapping[str, type[T]], what: str) -> T:
@@ -41,13 +40,14 @@ def made(text: str, classes: Mapping[str, type[T]], what: str) -> T:
 def built(name: str, cls: type[T], written: str) -> T:
     """The object that the options say. Errors as `made`."""
     known = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]  # every class here is a dataclass
+    kinds = kinds_of(cls)
     given: dict[str, Any] = {}
     for key, value in _options(name, written):
         if key not in known:
             raise InputError(
                 f"{name} has no option '{key}'{perhaps(key, known)}; it has {', '.join(known)}"
             )
-        given[key] = value if "str" in str(known[key].type) and value != "none" else _value(value)
+        given[key] = from_text(kinds[key], value)
     lacking = [
         k
         for k, f in known.items()
@@ -71,13 +71,3 @@ def _options(name: str, text: str) -> Iterator[tuple[str, str]]:
             )
         yield found[1], found[2].strip()
         position = found.end()
-
-
-def _value(text: str) -> Any:
-    """A number, a list of numbers, true, false, none, or a word."""
-    if text.lower() in _WORDS:
-        return _WORDS[text.lower()]
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text

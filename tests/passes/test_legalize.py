@@ -233,7 +233,7 @@ def test_unused_outputs_of_dynamic_quantization() -> None:
 
 
 def test_unknown_form() -> None:
-    with pytest.raises(InputError, match="choose one of qdq, float"):
+    with pytest.raises(InputError, match="must be one of qdq, float"):
         apply(matmul()[0], "legalize{to=int4}")
 
 

@@ -152,8 +152,11 @@ def test_one_of_your_own() -> None:
         ),  # type: ignore[arg-type]
         (lambda: Exponential(1.0, True), "gamma must be"),
         (lambda: MultiStep(1.0, (3, 0)), "milestones must be a whole number from 1 on, not 0"),
-        (lambda: OneCycle(1.0, 10, anneal_strategy="exp"), "'cos' or 'linear'"),  # type: ignore[arg-type]
-        (lambda: OneCycle(1.0, 10, 1.5), "pct_start is a part"),
+        (
+            lambda: OneCycle(1.0, 10, anneal_strategy="exp"),
+            "anneal_strategy must be one of cos, linear",
+        ),  # type: ignore[arg-type]
+        (lambda: OneCycle(1.0, 10, 1.5), "pct_start must be from 0 to 1"),
         (lambda: OneCycle(1.0, 10, div_factor=0), "divide, so they are not 0"),
         (lambda: Sequential((Constant(1.0),), (3,)), "1 schedules need 0 milestones"),
         (lambda: Sequential((Constant(1.0), Constant(2.0)), (0,)), "milestones that rise"),

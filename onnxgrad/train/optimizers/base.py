@@ -18,6 +18,7 @@ from onnx import helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.types import Array
+from onnxgrad.options import check_fields
 from onnxgrad.train import array_math
 
 # a Var while a graph is built, an array while one computes
@@ -84,6 +85,7 @@ class Optimizer(ABC):
             object.__setattr__(
                 self, f.name, _checked(self.name, f.name, f.default, getattr(self, f.name))
             )
+        check_fields(self, self.name)
 
     @property
     def name(self) -> str:

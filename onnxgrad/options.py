@@ -1,0 +1,182 @@
+"""Options as their declarations say: the types, choices and ranges of dataclass fields, checked in
+one place for Python and for text such as `NAME{option=value}`.
+
+A field declares `bool`, `int`, `float`, `str`, `Literal[...]`, a tuple or sequence of them, or any
+of them `| None`; `Annotated[int, Range(1)]` bounds a number. Other types are left to the class.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import types
+import weakref
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from onnxgrad.errors import InputError
+from onnxgrad.wording import perhaps
+
+_WORDS = {"true": True, "false": False, "none": None, "inf": math.inf}
+_SHOWN = 80  # characters of a value in a message
+_SEQUENCES = (list, tuple, Sequence, Collection)
+_KINDS: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+_CALLED = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+
+
+@dataclass(frozen=True)
+class Range:
+    """The least and the largest value of a number; both may be it."""
+
+    low: float = -math.inf
+    high: float = math.inf
+
+    def __str__(self) -> str:
+        if self.high < math.inf:
+            return f"from {self.low:g} to {self.high:g}"
+        return f"at least {self.low:g}"
+
+
+def check_fields(made: Any, owner: str) -> None:
+    """Replace each field of a dataclass by its value in the declared type, called from
+    `__post_init__`. Raises InputError that names `owner` and field.
+    """
+    kinds = kinds_of(type(made))
+    for f in fields(made):
+        if f.init:
+            value = checked(kinds[f.name], getattr(made, f.name), f"{owner}: {f.name}")
+            object.__setattr__(made, f.name, value)
+
+
+def kinds_of(cls: Any) -> Mapping[str, Any]:
+    """The declared type of each field; Any where an annotation names what its module lacks."""
+    if cls not in _KINDS:
+        try:
+            known = get_type_hints(cls, include_extras=True)
+        except (NameError, TypeError, SyntaxError, AttributeError):
+            known = {}
+        _KINDS[cls] = {f.name: known.get(f.name, Any) for f in fields(cls)}
+    return _KINDS[cls]
+
+
+def checked(kind: Any, value: Any, where: str) -> Any:
+    """`value` in the type `kind`. Raises InputError where it is none of that type."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _within(checked(args[0], value, where), args[1:], where)
+    if origin in (Union, types.UnionType):
+        return _one_of(args, value, where)
+    if origin is Literal:
+        if not any(type(value) is type(word) and value == word for word in args):
+            near = perhaps(value, map(str, args)) if isinstance(value, str) else ""
+            raise _wrong(where, described(kind), value, near)
+        return value
+    if origin in _SEQUENCES:
+        return _each(kind, value, where)
+    if kind in _CALLED:
+        return _plain(kind, value, where)
+    return value
+
+
+def from_text(kind: Any, text: str) -> Any:
+    """The value that `text` says where `kind` is wanted: a number, `true`, `[1,2]`, `none`, or a
+    word; the class checks it.
+    """
+    parts = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    words = [word for part in parts if get_origin(part) is Literal for word in get_args(part)]
+    plain = str in parts and not (text == "none" and type(None) in parts)
+    return text if plain or text in words else literal(text)
+
+
+def literal(text: str) -> Any:
+    """A number, a list of numbers, true, false, none, or the text itself."""
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
+
+
+def described(kind: Any) -> str:
+    """The values of a type in words; empty for a type that text cannot say."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        bounds = "".join(f", {bound}" for bound in args[1:])
+        return f"{described(args[0])}{bounds}"
+    if origin in (Union, types.UnionType):
+        return " or ".join(described(a) or getattr(a, "__name__", str(a)) for a in args)
+    if origin is Literal:
+        return f"one of {', '.join(map(str, args))}"
+    if kind is type(None):
+        return "none"
+    return _CALLED.get(kind, "")
+
+
+def several(names: Any, where: str) -> tuple[str, ...]:
+    """Names: of one alone, which is text, or of any collection of them. Raises InputError."""
+    if isinstance(names, str):
+        return (names,)
+    if not isinstance(names, Iterable) or isinstance(names, (bytes, bytearray)):
+        raise _wrong(where, "names", names)
+    found = tuple(names)
+    for name in found:
+        if not isinstance(name, str):
+            raise _wrong(where, "names", name)
+    return found
+
+
+def _one_of(kinds: Sequence[Any], value: Any, where: str) -> Any:
+    if value is None and type(None) in kinds:
+        return None
+    wrong: InputError | None = None
+    for kind in kinds:
+        if kind is not type(None):
+            try:
+                return checked(kind, value, where)
+            except InputError as error:
+                wrong = wrong or error
+    raise wrong or _wrong(where, "none", value)
+
+
+def _each(kind: Any, value: Any, where: str) -> Any:
+    """The elements of a list or tuple. Text is none, though Python walks its letters."""
+    origin, args = get_origin(kind), get_args(kind)
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Collection):
+        raise _wrong(where, "a list", value)
+    fixed = origin is tuple and not (len(args) == 2 and args[1] is ...)
+    if fixed and len(value) != len(args):
+        raise _wrong(where, f"{len(args)} values", value)
+    each = args if fixed else (args[0],) * len(value)
+    found = tuple(checked(k, v, where) for k, v in zip(each, value, strict=True))
+    return found if origin is tuple else value  # a list stays the caller's
+
+
+def _plain(kind: Any, value: Any, where: str) -> Any:
+    # numpy's too, which is not imported here
+    flag = isinstance(value, bool) or type(value).__name__ in ("bool", "bool_")
+    if kind is bool and flag:
+        return bool(value)
+    if kind is str and isinstance(value, str):
+        return value
+    number = isinstance(value, Real) and not flag and value == value
+    if kind is float and number:
+        return float(value)
+    if kind is int and number and (isinstance(value, Integral) or float(value).is_integer()):
+        return int(value)
+    raise _wrong(where, _CALLED[kind], value)
+
+
+def _within(value: Any, bounds: Iterable[Any], where: str) -> Any:
+    for bound in bounds:
+        if isinstance(bound, Range) and value is not None and not bound.low <= value <= bound.high:
+            raise _wrong(where, str(bound), value)
+    return value
+
+
+def _wrong(where: str, wanted: str, value: Any, hint: str = "") -> InputError:
+    shown = repr(value)
+    shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
+    return InputError(f"{where} must be {wanted}, not {shown}{hint}")
