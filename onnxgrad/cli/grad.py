@@ -173,15 +173,16 @@ def _prove(
     options = running_options(args)
     options.pop("threads")
     given = options.pop("inputs", None)
-    original = load(source(args.model)).proto if args.model != STDIN else found.program.proto
+    original = load(found.program.proto if args.model == STDIN else source(args.model))
+    original.digests = found.program.digests  # the weights that are written are those checked
     with out.progress("check", 1) as advance:
         advance("gradient against differences", None)
         return check_gradient(
-            source(args.model) if args.model != STDIN else original,
+            original,
             names,
             asked["target"],
             seed=args.seed,
-            inputs=None if given is None else load_inputs(given, original),
+            inputs=None if given is None else load_inputs(given, original.proto),
             checkpoint=asked["checkpoint"],
             stop=asked["stop"],
             allow_empty=[name for name in args.allow_empty if name in names],

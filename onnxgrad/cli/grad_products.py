@@ -12,7 +12,7 @@ from typing import Any
 
 from onnxgrad.cli.gradient_options import spread
 from onnxgrad.cli.limit_options import within_limits
-from onnxgrad.cli.models import STDIN, named, shown, source
+from onnxgrad.cli.models import named, shown, source
 from onnxgrad.cli.options import require_runtime, running_options
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import check_not_weights, write_model
@@ -102,18 +102,19 @@ def _prove(
     options = running_options(args)
     options.pop("threads")
     given = options.pop("inputs", None)
-    original = load(model).proto
+    original = load(model)
+    original.digests = made.program.digests  # the weights that are written are those checked
     with out.progress("check", 1) as advance:
         advance(f"{args.of} against differences", None)
         return check_product(
-            model if args.model != STDIN else original,
+            original,
             names,
             asked["target"],
             of=args.of,
             mode=args.mode,
             batched=args.batched,
             seed=args.seed,
-            inputs=None if given is None else load_inputs(given, original),
+            inputs=None if given is None else load_inputs(given, original.proto),
             allow_empty=[name for name in args.allow_empty if name in names],
             **options,
         )

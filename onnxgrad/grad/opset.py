@@ -92,6 +92,7 @@ def _by_onnx(program: Program) -> tuple[Program, list[str]]:
         _align_slopes(raised)
     _type_numbers(raised)
     raised.folder, raised.path = program.folder, program.path
+    raised.digests = program.digests
     return raised, opened
 
 
@@ -103,7 +104,7 @@ def _converted(program: Program, source: ModelProto) -> ModelProto:
     InputError where the converter fails.
     """
     sparse = take_sparse(source.graph, _HIDDEN)
-    load_weights(source, program.folder)
+    load_weights(source, program.folder, program.digests)
     for node in every_node(source.graph.node):
         domains.respell(node)
     hidden = [

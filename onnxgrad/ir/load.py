@@ -23,6 +23,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.reader import Reader
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.type_inference.at_load import annotate
+from onnxgrad.ir.weights import Digests
 
 # everything the public functions accept; the objects of other libraries have no static type here
 ModelLike: TypeAlias = str | os.PathLike[str] | bytes | ModelProto | Any
@@ -58,7 +59,8 @@ def load_own(model: ModelLike) -> Program:
         return program
     proto = to_proto(program)
     # what is as it was read is still the file's, which a proof may then run
-    return program_of(proto, program.folder, program.path if proto == program.proto else None)
+    path = program.path if proto == program.proto else None
+    return program_of(proto, program.folder, path, program.digests)
 
 
 def proto_of(model: ModelLike) -> tuple[ModelProto, Path | None]:
@@ -119,14 +121,22 @@ def _parse(data: bytes, where: str) -> ModelProto:
         raise InputError(f"{where}: not an ONNX model, or a truncated one (protobuf: {e})") from e
 
 
-def program_of(proto: ModelProto, folder: Path | None, path: Path | None = None) -> Program:
-    """The Program of a protobuf whose external data lies in `folder`, read from `path` as it is.
-    Errors as `load`.
+def program_of(
+    proto: ModelProto,
+    folder: Path | None,
+    path: Path | None = None,
+    digests: Digests | None = None,
+) -> Program:
+    """The Program of a protobuf whose external data lies in `folder`, read from `path` as it is;
+    `digests` are those of the Program that it continues. Errors as `load`.
     """
     where = str(path) if path is not None else "model"
     check_model(proto, where)
     with collector_paused(), blaming(proto):
-        return _read(proto, folder, path, where)
+        program = _read(proto, folder, path, where)
+    if digests is not None:
+        program.digests = digests
+    return program
 
 
 def _read(proto: ModelProto, folder: Path | None, path: Path | None, where: str) -> Program:

@@ -15,7 +15,7 @@ from onnxgrad.ir.names import Names
 from onnxgrad.ir.notebook import program_html
 from onnxgrad.ir.tensor_data import elements
 from onnxgrad.ir.types import Array
-from onnxgrad.ir.weights import internalize
+from onnxgrad.ir.weights import Digests, internalize
 
 FunctionKey = tuple[str, str, str]
 # what a model says about itself beside its metadata; nothing is the empty text, or 0
@@ -27,13 +27,15 @@ class Program:
     metadata.
 
     `proto` is the model as it was read and is never changed; `folder` is where its external data
-    lies. `metadata` is the model's, by key, and `header` the other words that it has about itself
-    (HEADER): change them, and `save` writes them.
+    lies, and `digests` are those of the data that a proof or a file got. `metadata` is the model's,
+    by key, and `header` the other words that it has about itself (HEADER): change them, and `save`
+    writes them.
     """
 
     def __init__(self, proto: ModelProto, folder: Path | None, path: Path | None = None) -> None:
         self.proto = proto
         self.folder = folder
+        self.digests: Digests = {}
         self.path = path
         self.ir_version: int = proto.ir_version
         self.metadata: dict[str, str] = {e.key: e.value for e in proto.metadata_props}

@@ -47,7 +47,7 @@ def to_proto(program: Program, *, weights: bool = False) -> ModelProto:
             for block in program.functions.values():
                 _write_function(block, model.functions.add())
     if weights:
-        external.load_weights(model, program.folder)
+        external.load_weights(model, program.folder, program.digests)
     return model
 
 
@@ -66,9 +66,10 @@ def save(program: Program, path: str | os.PathLike[str], *, sync: bool = True) -
     Weights that were in external files go, tensor by tensor, to one new file beside it, whose name
     says its content: `<name>.<digest>.data`; so do the weights of a model that would pass 2 GB. It
     comes before the model, and replaces nothing; the one that a replaced model had goes afterwards,
-    if `save` made it. Links are followed; a device or a pipe gets the model in one piece. Raises
-    InputError when `path` is one of the model's own files or cannot be written, and for a model of
-    another kind.
+    if `save` made it. Links are followed; a device or a pipe gets the model in one piece.
+
+    Raises InputError when `path` is one of the model's own files or cannot be written, and for a
+    model of another kind, NotProved when external data changed since a proof read it.
     """
     if not isinstance(program, Program):
         raise InputError(
@@ -118,7 +119,7 @@ def _save(program: Program, path: Path, place: Path, sync: bool) -> None:
         kept = external.sources(program.proto, program.folder)
         if outside:
             part = staging.part()
-            digest = external.move(outside, program.folder, part.file)
+            digest = external.move(outside, program.folder, part.file, program.digests)
             part.settle(sync=sync)
             data_path, made = _data_path(place, digest, part)
             external.name(outside, data_path.name)

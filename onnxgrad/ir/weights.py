@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeAlias
 
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 from onnx.external_data_helper import set_external_data
 
-from onnxgrad.errors import InputError
+from onnxgrad.errors import InputError, NotProved
 from onnxgrad.ir.preflight.tensors import raw_bytes
 
 # protobuf's limit, with room for what surrounds the weights
@@ -21,6 +21,11 @@ TOO_LARGE = (
     "pass 2 GB, more than a ModelProto can hold: pass onnxgrad.load(path) and write the result "
     "with onnxgrad.save(program, path), or on the command line -o FILE"
 )
+
+
+# where an external tensor lies, as its entries say -> the digest of its bytes when a model was
+# first put together, for a proof or to be written
+Digests: TypeAlias = MutableMapping[tuple[tuple[str, str], ...], bytes]
 
 
 class TooLarge(InputError):
@@ -120,9 +125,9 @@ def _node_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
                     yield from _graph_tensors(g)
 
 
-def load_weights(model: ModelProto, folder: Path | None) -> None:
-    """Bring every external tensor of `model` inside. InputError when that passes 2 GB, or as
-    `internalize`.
+def load_weights(model: ModelProto, folder: Path | None, digests: Digests | None = None) -> None:
+    """Bring every external tensor of `model` inside. Raises InputError when that passes 2 GB, or as
+    `internalize`, NotProved when `digests` has another digest of a tensor.
     """
     leaving = outside(model)
     declared = (e.value for t in leaving for e in t.external_data if e.key == "length")
@@ -131,6 +136,8 @@ def load_weights(model: ModelProto, folder: Path | None) -> None:
     total = 0
     for tensor in leaving:
         inside = internalize(tensor, folder)
+        if digests is not None:
+            _unchanged(tensor, hashlib.blake2b(inside.raw_data, digest_size=16).digest(), digests)
         total += len(inside.raw_data)
         if total >= MAX_BYTES:
             raise TooLarge(f"the model's weights {TOO_LARGE}")
@@ -148,25 +155,45 @@ def large(model: ModelProto) -> list[TensorProto]:
     return [t for t in inside if len(t.raw_data) > _INLINE_BYTES]
 
 
-def move(leaving: Sequence[TensorProto], folder: Path | None, file: IO[bytes]) -> str:
+def _place(tensor: TensorProto) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((e.key, e.value) for e in tensor.external_data))
+
+
+def _unchanged(tensor: TensorProto, digest: bytes, digests: Digests) -> None:
+    """Raise NotProved when the bytes of an external tensor are others than at the first time."""
+    place = _place(tensor)
+    if digests.setdefault(place, digest) != digest:
+        raise NotProved(
+            f"not proved: the data of '{tensor.name}' in {dict(place).get('location', '')} changed "
+            "after the proof read it: nothing was written; try again when nobody writes the file"
+        )
+
+
+def move(
+    leaving: Sequence[TensorProto], folder: Path | None, file: IO[bytes], digests: Digests
+) -> str:
     """Write the tensors one after the other to `file`; equal places stay shared. A digest of what
     was written.
 
-    The tensors then lie at their places in a file without a name, which `name` gives them.
+    The tensors then lie at their places in a file without a name, which `name` gives them. Raises
+    InputError as `internalize`, NotProved when `digests` has another digest of an external tensor.
     """
     written: dict[tuple[tuple[str, str], ...], tuple[int, int]] = {}
     digest = hashlib.blake2b(digest_size=8)
     for tensor in leaving:
         external = tensor.data_location == TensorProto.EXTERNAL
-        place = tuple(sorted((e.key, e.value) for e in tensor.external_data)) if external else ()
+        place = _place(tensor) if external else ()
         if place not in written or not external:
             offset = -(-file.tell() // _ALIGNMENT) * _ALIGNMENT
             file.seek(offset)
+            content = hashlib.blake2b(digest_size=16)
             for data in _pieces(tensor, folder) if external else [tensor.raw_data]:
                 file.write(data)
-                digest.update(data)
+                content.update(data)
+            if external:
+                _unchanged(tensor, content.digest(), digests)
             written[place] = (offset, file.tell() - offset)
-            digest.update(repr(written[place]).encode())
+            digest.update(content.digest() + repr(written[place]).encode())
         tensor.raw_data = b"\0"  # set_external_data wants the field present
         set_external_data(tensor, "", *written[place])
         tensor.ClearField("raw_data")

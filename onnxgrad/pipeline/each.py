@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from onnx import ModelProto, TypeProto
@@ -21,7 +22,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import type_to_proto
-from onnxgrad.ir.weights import load_weights
+from onnxgrad.ir.weights import Digests, load_weights
 from onnxgrad.rewrite.trace import Firing, Trace
 from onnxgrad.verify import Report, verify
 from onnxgrad.verify.changed_region import NoRegion, Region, scopes
@@ -148,6 +149,12 @@ class EachTrace(Trace):
         else:
             self.report.alone += len(fired)
 
+    @property
+    def _weights(self) -> tuple[Path | None, Digests | None]:
+        """Where the weights of the program lie, and what they were."""
+        program = self.program
+        return (None, None) if program is None else (program.folder, program.digests)
+
     def _one(self, region: Region, fired: list[Firing], exact: bool) -> bool:
         """Whether the region had to be widened until its forms agree."""
         report, why = None, ""
@@ -157,7 +164,7 @@ class EachTrace(Trace):
             a, b = region.cut()
             try:
                 for model in (a, b):
-                    load_weights(model, self.program.folder if self.program is not None else None)
+                    load_weights(model, *self._weights)
                 report = self._compare(a, b, exact)
             except InputError as error:  # these operands do not go together
                 why = str(error)

@@ -201,7 +201,7 @@ def _original(program: Program) -> Iterator[ModelProto | Path]:
     if outside(proto):
         proto = ModelProto()
         proto.CopyFrom(program.proto)
-        load_weights(proto, program.folder)
+        load_weights(proto, program.folder, program.digests)
     yield proto
 
 

@@ -86,7 +86,7 @@ def with_training_info(step: TrainingStep, original: ModelLike) -> Program:
     initial = {new.get(name, name): array for name, array in step.initial.items()}
     _add_variables(info, manifest, initial, names)
     main.metadata_props.add(key=KEY, value=manifest.to_json())
-    return program_of(main, program.folder)
+    return program_of(main, program.folder, digests=program.digests)
 
 
 def _refuse_cut(step: TrainingStep, original: ModelLike) -> None:
@@ -111,7 +111,7 @@ def _inference(step: TrainingStep, original: ModelLike, weights: list[str]) -> P
     entries = [e for e in proto.metadata_props if e.key != KEY]
     del proto.metadata_props[:]
     proto.metadata_props.extend(entries)
-    program = program_of(proto, program.folder)
+    program = program_of(proto, program.folder, digests=program.digests)
     missing = [name for name in weights if name not in program.main.initializers]
     if missing:
         hoist_requested(program, missing)

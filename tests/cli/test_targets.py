@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 
+from onnxgrad.cli import targets
 from onnxgrad.cli.app import COMMANDS, parser_for
 from onnxgrad.cli.targets import READ, REPORTS, check_reports
 from onnxgrad.errors import InputError
+from onnxgrad.pipeline.ci import work
+from onnxgrad.train import store
+from tests.cli.conftest import Result
+from tests.train.common import classifier
 
 _FILE = re.compile(r"\b(FILE|NPZ|OUT|DIR|FOLDER|MODEL|LIB|CONFIG|A|B)\b")
 _FOLDERS = {"out_dir", "folder", "print_after"}  # what goes there has names of its own
@@ -52,3 +60,59 @@ def test_no_two_options_write_one_file(command: str, tmp_path: Path) -> None:
         given = {found[0]: str(tmp_path / "file"), written: str(tmp_path / "file")}
         with pytest.raises(InputError, match=r"is where .* writes"):
             check_reports(argparse.Namespace(**given))
+
+
+PROVED = {
+    "optimize m.onnx -o o.onnx": 1,
+    "optimize m.onnx -o -": 1,
+    "optimize m.onnx -o o.onnx --verify each": 1,
+    "optimize m.onnx -o o.onnx --no-verify": 0,  # nothing is proved of it
+    "ci --update": 1,
+    "convert-opset m.onnx --to 20 -o o.onnx": 1,
+    "float16 m.onnx -o o.onnx": 0,  # holds what it converted
+    "extract m.onnx --outputs h1 -o o.onnx": 1,
+    "grad m.onnx -o o.onnx --target logits --adjoint input": 1,
+    "grad m.onnx -o o.onnx --target logits --wrt x --jvp": 1,
+    "train-step m.onnx -o step --loss cross_entropy": 0,
+}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [pytest.param(w, marks=() if w in list(PROVED)[:2] else pytest.mark.slow) for w in PROVED],
+)
+def test_weights_that_change_after_the_proof_are_not_written(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Result]
+) -> None:
+    """Or they are those of before: no command writes what it never ran."""
+    monkeypatch.chdir(tmp_path)
+    model = classifier()
+    before = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    onnx.save(model, "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    Path("onnxgrad.toml").write_text('[ci]\nmodels = ["m.onnx"]\nout = "built"\n')
+    changed: list[int] = []
+
+    def late(function: Callable[..., object]) -> Callable[..., object]:
+        def call(*args: object, **options: object) -> object:
+            if not changed:
+                changed.append(1)
+                data = np.fromfile("m.data", np.float32)
+                (data * 7).tofile("m.data")
+            return function(*args, **options)
+
+        return call
+
+    for module, name in ((targets, "save"), (targets, "to_bytes"), (work, "save"), (store, "save")):
+        monkeypatch.setattr(module, name, late(getattr(module, name)))
+    done = run(*words.split())
+    assert changed and done.code == PROVED[words]
+    files = {p.name for p in tmp_path.rglob("*") if p.is_file()}
+    if done.code:
+        assert "in m.data changed after the proof read it: nothing was written" in done.err
+        assert files == {"m.onnx", "m.data", "onnxgrad.toml"}
+    elif words.startswith("train-step"):
+        held = dict(store.read_step("step").initial)
+        assert all(np.array_equal(held[n], before[n]) for n in before)
+    elif "--no-verify" not in words:
+        held = {t.name: numpy_helper.to_array(t) for t in onnx.load("o.onnx").graph.initializer}
+        assert all(np.allclose(held[n], before[n], atol=1e-3) for n in held.keys() & before.keys())

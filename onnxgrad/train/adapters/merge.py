@@ -111,4 +111,4 @@ def _forgotten(program: Program) -> Program:
     kept = [e for e in proto.metadata_props if e.key != KEY]
     del proto.metadata_props[:]
     proto.metadata_props.extend(kept)
-    return program_of(proto, program.folder)
+    return program_of(proto, program.folder, digests=program.digests)

@@ -83,7 +83,7 @@ def with_note(program: Program, note: Mapping[str, Any]) -> Program:
     """The program with a note on its adapters in the model's metadata."""
     proto = to_proto(program)
     proto.metadata_props.add(key=KEY, value=json.dumps(note, sort_keys=True))
-    return program_of(proto, program.folder)
+    return program_of(proto, program.folder, digests=program.digests)
 
 
 def note_of(proto: ModelProto) -> dict[str, Any] | None:
