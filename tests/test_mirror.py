@@ -62,6 +62,7 @@ HOMES: dict[str, dict[str, str]] = {
         "ir/type_inference/declarations": "ir/type_inference/test_at_load",
         "ir/type_inference/symbols": "ir/type_inference/test_at_load",
     },
+    "a table, each of whose passes has a test file of its name": {"passes/rule_passes": "passes/test_remove_noops"},
     "laws whose pass is nothing but them": {
         "laws/batch_normalization": "passes/test_simplify_inference", "laws/bias": "passes/test_fold_bias",
         "laws/opsets/adapters": "laws/opsets/test_convert", "laws/opsets/changes": "laws/opsets/test_convert",

@@ -1,5 +1,5 @@
-"""The passes, one file each, called as the pass. Every module of this package is imported, and
-registers its pass.
+"""The passes: those that list rewrite rules in `rule_passes.py` and `parallel.py`, every other in a
+file called as the pass. Every module of this package is imported, and registers its passes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a pass is: a name, a law in its docstring, options as dataclass fields, and `run`.
 
-Every module of this folder registers its passes; one that is a list of laws is a `RulePass`, one
-over families of parallel branches a `FamilyPass`.
+Every module of this folder registers its passes. Those that list rewrite rules are declared by
+`rule_pass`, those over families of parallel branches by `family_pass`; the others are programs.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from dataclasses import dataclass, field, make_dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal, ParamSpec, TypeVar
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
@@ -162,3 +162,46 @@ def register(cls: _P) -> _P:
     """Make a pass available by its name."""
     PASSES[cls.name] = cls
     return cls
+
+
+_O = ParamSpec("_O")
+
+
+def rule_pass(
+    rounds: bool = False,
+) -> Callable[[Callable[_O, Sequence[Rule]]], Callable[_O, RulePass]]:
+    """Declare a `RulePass` by a function from its options to its rules.
+
+    The function's name is the pass's, its keywords are the options, its docstring is the law.
+    `rounds`: the rules compute floating-point constants anew.
+    """
+    return lambda choose: _declared(choose, RulePass, "laws", rounds=rounds)
+
+
+def family_pass(
+    follow: Callable[[Sequence[Binding], Trace], None] | None = None,
+) -> Callable[[Callable[_O, Family]], Callable[_O, FamilyPass]]:
+    """Declare a `FamilyPass` by a function from its options to its family, as `rule_pass` does.
+
+    `follow` runs on the bindings that were emitted for a block.
+    """
+    more = {"follow": lambda self, emitted, trace: follow(emitted, trace)} if follow else {}
+    return lambda choose: _declared(choose, FamilyPass, "family", **more)
+
+
+def _declared(choose: Callable[..., Any], base: type[Any], answers: str, **members: Any) -> Any:
+    """The registered dataclass whose fields are the keywords of `choose`, and whose property
+    `answers` is what `choose` returns for them.
+    """
+    options = [
+        (p.name, p.annotation, field(default=p.default))
+        for p in inspect.signature(choose).parameters.values()
+    ]
+    members |= {
+        "name": choose.__name__.replace("_", "-"),
+        "__doc__": choose.__doc__,
+        answers: property(lambda self: choose(**{n: getattr(self, n) for n, _, _ in options})),
+    }
+    cls = make_dataclass(choose.__name__, options, bases=(base,), namespace=members, frozen=True)
+    cls.__module__ = choose.__module__  # where pickle and get_type_hints look
+    return register(cls)

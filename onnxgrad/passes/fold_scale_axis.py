@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from onnxgrad.ir.program import Program
-from onnxgrad.passes.backward_fold_scale_axis import BackwardFoldScaleAxis
 from onnxgrad.passes.base import Pass, register
 from onnxgrad.passes.fold_constant import FoldConstant
-from onnxgrad.passes.forward_fold_scale_axis import ForwardFoldScaleAxis
+from onnxgrad.passes.rule_passes import backward_fold_scale_axis, forward_fold_scale_axis
 from onnxgrad.rewrite.trace import Trace
 
 
@@ -31,6 +30,6 @@ class FoldScaleAxis(Pass):
 
     def run(self, program: Program, trace: Trace) -> None:
         """Behind products first: there a scale moves whatever its sign."""
-        BackwardFoldScaleAxis(self.scalars, self.runtime).run(program, trace)
-        ForwardFoldScaleAxis(self.scalars, self.runtime).run(program, trace)
+        backward_fold_scale_axis(self.scalars, self.runtime).run(program, trace)
+        forward_fold_scale_axis(self.scalars, self.runtime).run(program, trace)
         FoldConstant().run(program, trace)

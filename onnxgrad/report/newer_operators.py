@@ -10,7 +10,7 @@ from typing import Any
 from onnxgrad.ir.by_operator import bindings_of
 from onnxgrad.ir.program import Program
 from onnxgrad.passes.base import roots
-from onnxgrad.passes.raise_composites import RaiseComposites
+from onnxgrad.passes.rule_passes import raise_composites
 from onnxgrad.rewrite.captures import heads
 from onnxgrad.rewrite.match import match_binding, may_match
 from onnxgrad.rewrite.worklist import Rule, lacks
@@ -31,7 +31,7 @@ class NewerOperators:
         """Those of a program, by the laws of `raise-composites`."""
         chains: Counter[str] = Counter()
         opsets: dict[str, int] = {}
-        for rule in RaiseComposites().laws:
+        for rule in raise_composites().laws:
             if rule.needs is not None and (found := _found(rule, program)):
                 chains[rule.needs[0]] += found
                 opsets[rule.needs[0]] = rule.needs[1]

@@ -11,7 +11,7 @@ from typing import Any
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.stats import Stats, stats_of
-from onnxgrad.passes.raise_composites import RaiseComposites
+from onnxgrad.passes.rule_passes import raise_composites
 from onnxgrad.pipeline.optimize import Optimized, RewriteRefuted
 from onnxgrad.report.html.optimized import optimized
 from onnxgrad.report.html.page import page
@@ -71,7 +71,7 @@ class Outcome(Rendered):
         self.done, self.report = done, done.report
         self.before = stats_of(done.program.proto)
         self.after = stats_of(to_proto(done.program))
-        if any(p.name == RaiseComposites.name for p in done.passes):
+        if any(p.name == raise_composites().name for p in done.passes):
             self.newer = NewerOperators.of(done.program)
 
     def to_dict(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import pytest
 from onnx import ModelProto
 
 from onnxgrad.ir.load import load
-from onnxgrad.passes.backward_fold_scale_axis import BackwardFoldScaleAxis
+from onnxgrad.passes.rule_passes import backward_fold_scale_axis
 from onnxgrad.rewrite.trace import Trace
 from tests.helpers import parse, unindented
 from tests.rewriting import apply, initializer, model_of, weights
@@ -346,6 +346,6 @@ def test_a_scale_that_is_computed_says_why_it_stays() -> None:
         <float[2,1,3,3] w = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7,8,9}> { c = Conv(x, w) y = Mul(c, s) }"""
     )
     program, trace = load(model), Trace(explain=True)
-    BackwardFoldScaleAxis().run(program, trace)
+    backward_fold_scale_axis().run(program, trace)
     assert [b.op for b in program.main.bindings] == ["Conv", "Mul"]
     assert any("s is computed at run time" in reason for _, _, reason in trace.declined)

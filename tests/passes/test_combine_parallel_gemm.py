@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxgrad.passes.combine_parallel_gemm import CombineParallelGemm
+from onnxgrad.passes.parallel import combine_parallel_gemm
 from tests.helpers import parse, unindented
 from tests.rewriting import Done, apply, assert_same_results, model_of, weights
 
@@ -146,11 +146,11 @@ def test_the_check_and_the_merge_rule() -> None:
         "g (float[3,4] x, float[4,2] u, float[4,2] v) => (float[3,2] a, float[3,2] b) { a = Gemm(x, u) b = Gemm(x, v) }"
     )
     assert (
-        apply(model, CombineParallelGemm(merge="always", check=lambda group: False)).count("Gemm")
+        apply(model, combine_parallel_gemm(merge="always", check=lambda group: False)).count("Gemm")
         == 2
     )
-    assert apply(model, CombineParallelGemm(merge="auto")).count("Gemm") == 2
-    assert apply(model, CombineParallelGemm(merge="auto", provider="cuda")).count("Gemm") == 1
+    assert apply(model, combine_parallel_gemm(merge="auto")).count("Gemm") == 2
+    assert apply(model, combine_parallel_gemm(merge="auto", provider="cuda")).count("Gemm") == 1
     assert np.all(
-        [b.op != "Split" for b in apply(model, CombineParallelGemm(merge="never")).block.bindings]
+        [b.op != "Split" for b in apply(model, combine_parallel_gemm(merge="never")).block.bindings]
     )

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxgrad.passes.combine_parallel_matmul import CombineParallelMatMul
-from onnxgrad.passes.combine_parallel_matmul_right import CombineParallelMatMulRight
+from onnxgrad.passes.parallel import combine_parallel_matmul, combine_parallel_matmul_right
 from tests.helpers import parse, unindented
 from tests.rewriting import Done, apply, assert_same_results, model_of, weights
 
@@ -278,7 +277,7 @@ def test_the_users_check_may_refuse_a_group() -> None:
         return False
 
     text = "g (float[3,4] x, float[4,2] u, float[4,2] v) => (float[3,2] a, float[3,2] b) { a = MatMul(x, u) b = MatMul(x, v) }"
-    done = apply(parse(text), CombineParallelMatMul(merge="always", check=check))
+    done = apply(parse(text), combine_parallel_matmul(merge="always", check=check))
     assert sizes == [2] and done.count("MatMul") == 2
     assert done.reasons("combine_parallel_matmul") == ["refused by the check"]
 
@@ -289,7 +288,7 @@ def test_merge_rules() -> None:
             f"g (float[{rows},{columns}] x) => (float[{rows},2] a, float[{rows},2] b) {{ a = MatMul(x, w1) b = MatMul(x, w2) }}",
             weights(w1=(columns, 2), w2=(columns, 2)),
         )
-        return apply(model, CombineParallelMatMul(merge=merge, provider=provider)).count("MatMul")
+        return apply(model, combine_parallel_matmul(merge=merge, provider=provider)).count("MatMul")
 
     assert products("never", 1, 512) == 2 and products("always", 64) == 1
     assert products("auto", 64) == 2 and products("auto", 1) == 2 and products("auto", 1, 512) == 1
@@ -320,7 +319,7 @@ def test_narrow_products_of_any_number_of_rows(
         f"g (float[N,S,{k}] x{fed}) => ({outputs}) {{ s = MatMul(x, u) t = MatMul(x, v) {first} {second} }}",
         weights(u=(k, p), v=(k, q), **({} if fed else {"c": (p,), "d": (q,)})),
     )
-    done = apply(model, CombineParallelMatMul())
+    done = apply(model, combine_parallel_matmul())
     assert done.count("MatMul") == left
     done.prove()
 
@@ -339,7 +338,7 @@ def test_weights_that_every_run_would_join_anew_stay_apart_by_default() -> None:
     text = "g (float[1,512] x, float[512,64] u, float[512,64] v) => (float[1,64] a, float[1,64] b) { a = MatMul(x, u) b = MatMul(x, v) }"
     done = apply(model_of(text), "combine-parallel-matmul", merge="auto")
     assert done.count("MatMul") == 2 and "not constant" in done.declined
-    assert apply(model_of(text), CombineParallelMatMul(provider="cuda")).count("MatMul") == 1
+    assert apply(model_of(text), combine_parallel_matmul(provider="cuda")).count("MatMul") == 1
 
 
 @pytest.mark.parametrize(
@@ -558,7 +557,7 @@ def test_an_activation_of_a_branch_that_others_read_too_stays() -> None:
 
 
 def right(text: str, constants: dict[str, Any]) -> Done:
-    done = apply(model_of(text, constants), CombineParallelMatMulRight(), "remove-unused")
+    done = apply(model_of(text, constants), combine_parallel_matmul_right(), "remove-unused")
     assert_same_results(done)
     return done
 

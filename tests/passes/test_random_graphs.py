@@ -12,7 +12,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
-from onnxgrad.passes.simplify_transpose import SimplifyTranspose
+from onnxgrad.passes.rule_passes import simplify_transpose
 from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import run
@@ -150,7 +150,7 @@ def check(model: ModelProto) -> None:
     for push in (False, True):
         program, trace = load(model), Trace(check_measures=True)
         if push:
-            SimplifyTranspose(always=True).run(program, trace)
+            simplify_transpose(always=True).run(program, trace)
         Pipeline.of(merge="always").run(program, trace)
         for block in program.blocks():
             block.schedule()

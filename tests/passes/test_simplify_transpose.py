@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from onnxgrad.passes.simplify_transpose import SimplifyTranspose
+from onnxgrad.passes.rule_passes import simplify_transpose
 from tests.helpers import parse, unindented
 from tests.rewriting import Done, apply, assert_same_results, model_of, weights
 
-ALWAYS = SimplifyTranspose(always=True)
+ALWAYS = simplify_transpose(always=True)
 
 
 def simplified(
     text: str, constants: dict[str, Any] | None = None, *, always: bool = True, **options: Any
 ) -> Done:
     done = apply(
-        model_of(text, constants, **options), SimplifyTranspose(always=always), "remove-unused"
+        model_of(text, constants, **options), simplify_transpose(always=always), "remove-unused"
     )
     assert_same_results(done)
     return done

@@ -15,7 +15,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
 from onnxgrad.passes.base import Pass
-from onnxgrad.passes.remove_noops import RemoveNoops
+from onnxgrad.passes.rule_passes import remove_noops
 from onnxgrad.pipeline.optimize import RewriteRefuted, optimize_program
 from onnxgrad.pipeline.pipeline import Pipeline, parse_passes
 from onnxgrad.pipeline.presets import PRESETS
@@ -59,7 +59,7 @@ class Wrong(Pass):
 
 
 def test_a_wrong_rewrite_is_refused_and_named() -> None:
-    pipeline = Pipeline((RemoveNoops(), Wrong()))
+    pipeline = Pipeline((remove_noops(), Wrong()))
     with pytest.raises(RewriteRefuted) as refusal:
         optimize_program(network(), pipeline)
     culprit = refusal.value.culprit
@@ -128,7 +128,7 @@ class Idle(Pass):
 
 def test_a_pass_that_found_nothing_is_not_asked_again_until_something_changed() -> None:
     calls: list[str] = []
-    Pipeline((Idle("a", calls), RemoveNoops(), Idle("b", calls), RemoveNoops())).run(
+    Pipeline((Idle("a", calls), remove_noops(), Idle("b", calls), remove_noops())).run(
         load(network())
     )
     assert calls == ["a", "b", "a"]

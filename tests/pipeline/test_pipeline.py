@@ -13,7 +13,7 @@ from onnx import TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import save
-from onnxgrad.passes.raise_for_onnxruntime import RaiseForOnnxruntime
+from onnxgrad.passes.rule_passes import raise_for_onnxruntime
 from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.verify import run
 from tests.helpers import parse
@@ -269,7 +269,7 @@ def test_a_runtime_adds_its_pass_behind_the_one_for_all() -> None:
     plain = [p.name for p in Pipeline.of().passes]
     assert [n for n in names if n != "raise-for-onnxruntime"] == plain
     last = Pipeline.of(passes="remove-unused,remove-noops", for_="onnxruntime", provider="cuda")
-    assert last.passes[-1] == RaiseForOnnxruntime(provider="cuda") and len(last.passes) == 3
+    assert last.passes[-1] == raise_for_onnxruntime(provider="cuda") and len(last.passes) == 3
     there = "raise-for-onnxruntime,remove-unused"
     assert len(Pipeline.of(passes=there, for_="onnxruntime").passes) == 2
     with pytest.raises(InputError, match="unknown runtime 'tvm': choose one of onnxruntime"):
@@ -277,4 +277,4 @@ def test_a_runtime_adds_its_pass_behind_the_one_for_all() -> None:
 
 
 def test_nothing_is_written_for_a_runtime_on_another_provider() -> None:
-    assert RaiseForOnnxruntime().laws and not RaiseForOnnxruntime(provider="cuda").laws
+    assert raise_for_onnxruntime().laws and not raise_for_onnxruntime(provider="cuda").laws

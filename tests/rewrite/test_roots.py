@@ -21,7 +21,7 @@ from onnxgrad import (
     rewrite_call,
 )
 from onnxgrad.ir.load import load
-from onnxgrad.passes.simplify_transpose import SimplifyTranspose
+from onnxgrad.passes.rule_passes import simplify_transpose
 from onnxgrad.rewrite.combine import apply_family, combine
 from onnxgrad.rewrite.slips import is_ours
 from onnxgrad.rewrite.trace import Trace
@@ -153,7 +153,7 @@ def test_a_value_out_of_reach_is_refused() -> None:
 
 
 def test_only_our_own_rules_are_our_own_fault() -> None:
-    assert is_ours(SimplifyTranspose.run) and not is_ours(lambda: None)
+    assert is_ours(simplify_transpose.run) and not is_ours(lambda: None)
 
 
 def test_alternatives_and_captures_are_roots() -> None:

@@ -1,0 +1,301 @@
+"""The passes that are a list of rewrite rules: the options of each, and the rules in the order in
+which they are tried at a binding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onnxgrad.laws.accumulation import sum_of_gemms
+from onnxgrad.laws.arithmetic import NUMBERS, SIGNS, add_two_constants
+from onnxgrad.laws.association import order_of_products
+from onnxgrad.laws.axes import (
+    squeeze_of_unsqueeze,
+    unsqueeze_of_squeeze,
+    unsqueeze_of_unsqueeze,
+)
+from onnxgrad.laws.batch_normalization import batch_norm, batch_norm_after_product
+from onnxgrad.laws.bias import bias_of_product
+from onnxgrad.laws.branches import if_of_constant
+from onnxgrad.laws.clipping import clip_of_clip, clip_of_relu, relu_of_clip, relu_of_relu
+from onnxgrad.laws.composites import activations, attention, lowered, normalization, onnxruntime
+from onnxgrad.laws.composites.rotary import rotary_embedding
+from onnxgrad.laws.dropout import dropout
+from onnxgrad.laws.flattening import elementwise_of_rows, gemm_of_rows, rows_of_rows
+from onnxgrad.laws.gathered_products import (
+    gathers_of_columns,
+    gathers_of_rows,
+    product_of_gathered_matrices,
+)
+from onnxgrad.laws.neutral_elements import NEUTRAL_ELEMENTS
+from onnxgrad.laws.noops import NOOPS, reshape_of_reshape, transpose_in_order
+from onnxgrad.laws.padding import pad_into_average, pad_into_conv
+from onnxgrad.laws.products_of_sums import contracted, expanded
+from onnxgrad.laws.recurrent import initial_state_of_zeros
+from onnxgrad.laws.root_mean_square import over_root_mean_square
+from onnxgrad.laws.scales.backward import scale_behind_product
+from onnxgrad.laws.scales.forward import scale_in_front_of_product
+from onnxgrad.laws.selection import concat_of_concat, gather_of_gather, where_of_constant
+from onnxgrad.laws.sums import common_factor, sum_of_sums
+from onnxgrad.laws.transposed_products import (
+    GEMM_RULES,
+    transpose_of_matmul,
+    transpose_of_matmul_if_free,
+)
+from onnxgrad.laws.transposes import (
+    concat_of_transposes,
+    transpose_of_transpose,
+    transpose_through_constant,
+    transpose_through_elementwise,
+    transpose_through_two,
+)
+from onnxgrad.passes.base import Count, Provider, rule_pass
+from onnxgrad.rewrite.worklist import Rule
+
+# --- shorter forms
+
+
+@rule_pass()
+def remove_noops(floats: bool = True) -> Sequence[Rule]:
+    """f(x) = x: Identity, Cast to the same type, Expand, Reshape, Slice that change nothing, Concat
+    of one, x - 0, x 1, an initial state of zeros.
+
+    Exact for every value. `floats=false` keeps what only a constant makes a no-op (x 1, x - 0,
+    Where): the constant may be a weight to be trained.
+    """
+    squeezes = [squeeze_of_unsqueeze, unsqueeze_of_squeeze, unsqueeze_of_unsqueeze]
+    exact = [*NOOPS, *squeezes, relu_of_relu]
+    if not floats:
+        return exact
+    return [*exact, where_of_constant, initial_state_of_zeros, *NEUTRAL_ELEMENTS]
+
+
+@rule_pass()
+def open_if() -> Sequence[Rule]:
+    """If(true, f, g) = f, If(false, f, g) = g: the branch that is always taken stands in the
+    enclosing block.
+    """
+    return [if_of_constant]
+
+
+@rule_pass()
+def merge_consecutive() -> Sequence[Rule]:
+    """-(-x) = x, x + -z = x - z, Clip(Relu(x)) = Clip(x), Clip, Concat, Gather twice as one, Conv
+    of Pad.
+
+    Exact: the same bits for every value, but for the sign of a NaN.
+    """
+    clips = [clip_of_clip, clip_of_relu, relu_of_clip]
+    return [*SIGNS, *clips, concat_of_concat, gather_of_gather, pad_into_conv, pad_into_average]
+
+
+@rule_pass(rounds=True)
+def simplify_arithmetic(exact: bool = True) -> Sequence[Rule]:
+    """-(-x) = x, x + -z = x - z; with exact=false also (x 2) 3 = x 6, a b + a c = a (b + c), Sum of
+    Sum.
+
+    `exact`: only the laws that give the same value for every value. The others hold for numbers,
+    and round in another order.
+    """
+    return SIGNS if exact else (*SIGNS, *NUMBERS, add_two_constants, common_factor, sum_of_sums)
+
+
+@rule_pass()
+def simplify_inference(only_after_products: bool = False) -> Sequence[Rule]:
+    """BatchNormalization -> multiply and add; Dropout(x) -> x, where they do not train.
+
+    `only_after_products`: take a BatchNormalization apart only behind a product, whose weight and
+    bias can then take scale and shift; elsewhere two elementwise kernels would replace one.
+    """
+    return [batch_norm_after_product if only_after_products else batch_norm, dropout]
+
+
+# --- transposes
+
+
+@rule_pass()
+def simplify_transpose(always: bool = False, floats: bool = True) -> Sequence[Rule]:
+    """T(T(x)) = x, T(f(T(x))) = f(x), T(a @ b) = T(b) @ T(a), Gemm(T(a), b) = Gemm(a, b, transA).
+
+    `always`: push a transpose below a product even when neither operand's transpose cancels or
+    folds, which is what a gradient graph wants; without, only when one of them costs nothing.
+    `floats=false` transposes no constant: it may be a weight to be trained.
+    """
+    of_matmul = transpose_of_matmul if always else transpose_of_matmul_if_free
+    two = transpose_through_constant if floats else transpose_through_two
+    through = [transpose_through_elementwise, two]
+    return [transpose_in_order, transpose_of_transpose, *through, of_matmul, *GEMM_RULES]
+
+
+@rule_pass()
+def transpose_after_concat() -> Sequence[Rule]:
+    """Concat(T(a), T(b), ...) along k = T(Concat(a, b, ...)) along perm[k]."""
+    return [concat_of_transposes]
+
+
+# --- scales and biases into weights
+
+
+@rule_pass(rounds=True)
+def backward_fold_scale_axis(scalars: bool = False, runtime: bool = False) -> Sequence[Rule]:
+    """(x @ w) * s = x @ (w * s): a constant multiply per channel moves into Conv, ConvTranspose,
+    MatMul, Gemm above it.
+
+    `scalars`: also one factor for all channels. `runtime`: also a scale known only at run time,
+    unless it is a divisor: the weight is then scaled in every run.
+    """
+    return [scale_behind_product(scalars, runtime)]
+
+
+@rule_pass(rounds=True)
+def forward_fold_scale_axis(scalars: bool = False, runtime: bool = False) -> Sequence[Rule]:
+    """(x * s) @ w = x @ (s * w): a constant multiply per channel moves into the products that read
+    it, if all can.
+
+    `scalars`: also one factor for all channels. `runtime`: also a scale known only at run time,
+    unless it is a divisor: the weight is then scaled in every run.
+    """
+    return [scale_in_front_of_product(scalars, runtime)]
+
+
+@rule_pass(rounds=True)
+def fold_bias() -> Sequence[Rule]:
+    """Conv(x, w, c) + d = Conv(x, w, c + d), d constant per output channel; ConvTranspose and
+    Gemm likewise.
+    """
+    return [bias_of_product]
+
+
+# --- the order and form of products
+
+
+@rule_pass(rounds=True)
+def accumulate_gemms() -> Sequence[Rule]:
+    """Gemm(a, v, c) + Gemm(b, w, d) = Gemm(a, v, Gemm(b, w, c + d)).
+
+    The kernel adds as it multiplies: 0.77 to 1.00 of the time at most sizes, 1.08 at worst
+    (scripts/bench_products.py).
+    """
+    return [sum_of_gemms]
+
+
+@rule_pass()
+def adjust_matmul_order(rows: Count = 0) -> Sequence[Rule]:
+    """(x @ a) @ b = x @ (a @ b), whichever takes fewer multiplications for the shapes at hand.
+
+    MatMul with batch axes, and Gemm with transA and transB. What depends on constants only is free:
+    `fold-constant` computes it. With an unknown number of rows only what is cheaper for every
+    number of them is done; `rows`, unless 0, is taken for it. A long chain goes one exchange at a
+    time, each of them for the better. Both orders round differently, so no preset has this pass.
+    """
+    return order_of_products(rows)
+
+
+@rule_pass()
+def expand_matmul_of_sum(rows: Count = 0) -> Sequence[Rule]:
+    """x @ (w + p @ q) = x @ w + (x @ p) @ q, whichever is cheaper.
+
+    Merged where all are constants, apart for few rows where p and q are not. p @ q may be scaled by
+    a number, and a bias may stand between the sums. Matrices without batch axes, of known sizes.
+    With an unknown number of rows only what is cheaper for every number of them is done; `rows`,
+    unless 0, is taken for it. Both forms round differently, so no preset has this pass.
+    """
+    return [*expanded(rows), *contracted(rows)]
+
+
+@rule_pass()
+def reorder_gather_matmul(rows: Count = 0) -> Sequence[Rule]:
+    """Gather(x @ w, i) = Gather(x, i) @ w or x @ Gather(w, i), whichever is cheaper.
+
+    Along rows (the last token of a sequence, a table with a weight behind it) and along columns,
+    w a matrix of known sizes; and one matrix of a table for each batch (adapters chosen by an
+    index). `rows`, unless 0, is taken for an unknown number of rows; without, only what is cheaper
+    for every number of them is done. Nothing is added up in another order.
+    """
+    return [*gathers_of_rows(rows), *gathers_of_columns(rows), product_of_gathered_matrices]
+
+
+@rule_pass()
+def flatten_products() -> Sequence[Rule]:
+    """x @ w + c = reshape(Gemm(rows of x, w, c)): one Gemm of all rows, whose Reshapes meet those
+    beside it.
+
+    onnxruntime makes the same Gemm, but after it has looked for Reshapes that meet: two of them
+    stay at each product. Only where at most one size is unknown; others it leaves alone as well.
+    """
+    return [gemm_of_rows, reshape_of_reshape, rows_of_rows, elementwise_of_rows]
+
+
+@rule_pass()
+def divide_by_root() -> Sequence[Rule]:
+    """x (1 / sqrt(mean(x^2) + e)) = x / sqrt(mean(x^2) + e), which onnxruntime fuses with the scale
+    behind it.
+    """
+    return [over_root_mean_square]
+
+
+# --- composite operators: a file's constants are rounded, those of an operator are not
+
+
+@rule_pass(rounds=True)
+def raise_composites() -> Sequence[Rule]:
+    """softmax(q k^T) v = Attention(q, k, v), and so on: exporters' chains into one operator each.
+
+    RMSNormalization, RotaryEmbedding, LayerNormalization, Gelu, HardSigmoid, HardSwish and Softmax
+    as well, where the model's opset has them and onnxruntime a kernel for the dtype. Not raised,
+    because the kernel is slower or no faster than the chain: GroupNormalization, Swish, Mish.
+    onnxruntime's Attention (1.31.1) refuses a size of 0, which the chain takes.
+    """
+    return [
+        normalization.layer_normalization,
+        normalization.bias_of_layer_normalization,
+        normalization.rms_normalization,
+        normalization.rms_normalization_in_float,
+        activations.gelu,
+        activations.gelu_by_tanh,
+        activations.hard_sigmoid,
+        activations.hard_swish,
+        activations.softmax,
+        rotary_embedding,
+        attention.attention,
+        attention.attention_without_nan,
+        attention.attention_of_groups,
+        attention.attention_of_rows,
+    ]
+
+
+@rule_pass(rounds=True)
+def raise_for_onnxruntime(provider: Provider = "cpu") -> Sequence[Rule]:
+    """softmax(q k^T) v = MultiHeadAttention(q, k, v) of com.microsoft, for onnxruntime on the CPU.
+
+    FastGelu as well, for models below opset 20, which have no Gelu. No preset has this pass:
+    `--for onnxruntime` adds it. The other forms of com.microsoft are made by
+    onnxruntime itself when it loads a model (SkipLayerNormalization, BiasGelu, QuickGelu,
+    FusedConv, FusedMatMul), so writing them gains nothing; `provider=cuda`: none.
+    """
+    if provider != "cpu":
+        return []
+    return [
+        onnxruntime.fast_gelu,
+        onnxruntime.multi_head_attention,
+        onnxruntime.multi_head_attention_of_attention,
+    ]
+
+
+@rule_pass(rounds=True)
+def lower_composites(provider: Provider = "cpu") -> Sequence[Rule]:
+    """Swish(x) = x sigmoid(x), and so on: one operator into the chain that is faster on `provider`.
+
+    GroupNormalization, Swish and com.microsoft's SkipLayerNormalization and
+    SkipSimplifiedLayerNormalization on the CPU, and a sum of which onnxruntime would make such a
+    one; `provider=cuda`: none.
+    """
+    if provider != "cpu":
+        return []
+    return [
+        lowered.group_normalization,
+        lowered.swish,
+        lowered.skip_layer_normalization,
+        lowered.skip_simplified_layer_normalization,
+        lowered.sum_before_normalization,
+    ]
