@@ -159,7 +159,7 @@ def test_contributing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     for language, block in fenced(text_of("CONTRIBUTING.md")):
         if language == "python":
             exec(compile(block, "CONTRIBUTING.md", "exec"), names)
-    assert {"softsign", "abs_of_neg", "SimplifyAbs", "thresholded_relu", "run"} <= set(names)
+    assert {"softsign", "abs_of_neg", "simplify_abs", "thresholded_relu", "run"} <= set(names)
 
 
 @pytest.mark.parametrize(
