@@ -8,10 +8,10 @@ proved.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onnxgrad.ir import domains
@@ -149,8 +149,9 @@ def _trains(dropout: Random, fixed: Mapping[str, bool]) -> bool:
     node = dropout.node
     if dropout.version < 7:
         return not any(a.name == "is_test" and a.i for a in node.attribute)
-    mode = node.input[2] if len(node.input) > 2 else ""
-    return dropout.version >= 12 and bool(mode) and fixed.get(mode, True)
+    ratio, mode = (*node.input[1:3], "", "")[:2]
+    trains = dropout.version >= 12 and bool(mode) and fixed.get(mode, True)
+    return trains and fixed.get(ratio, True)  # with a ratio of 0 it keeps every element
 
 
 def _fixed(model: ModelProto) -> dict[str, bool]:
@@ -165,7 +166,7 @@ def _fixed(model: ModelProto) -> dict[str, bool]:
     return {
         name: bool(elements(t).all())
         for name, t in tensors.items()
-        if t.data_type == onnx.TensorProto.BOOL and name not in overridden
+        if name not in overridden and math.prod(t.dims) == 1 and not t.external_data
     }
 
 
