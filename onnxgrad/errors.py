@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 # a message that quotes what it was given is cut in its middle beyond this: nobody reads a whole
@@ -26,7 +27,21 @@ class OnnxgradError(Exception):
         return f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 4 :]}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (type(self), self.args, dict(self.__dict__))
+        kept = {name: _survivor(value) for name, value in self.__dict__.items()}
+        return _again, (type(self), tuple(map(_survivor, self.args)), kept)
+
+
+def _survivor(value: Any) -> Any:
+    """The value, or None where it does not survive pickling: a pool that cannot read an error
+    waits for it forever.
+    """
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    try:
+        pickle.loads(pickle.dumps(value))
+    except Exception:  # noqa: BLE001  # whatever a value raises, the error has to arrive
+        return None
+    return value
 
 
 def _again(

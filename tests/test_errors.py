@@ -9,12 +9,20 @@ import inspect
 import multiprocessing
 import pickle
 import pkgutil
+import shutil
+import threading
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import onnxgrad
+from onnxgrad import train
+from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError, OnnxgradError
+from onnxgrad.report.optimized import Outcome
+from onnxgrad.report.rendering import Rendered
 from onnxgrad.rewrite.trace import Firing
 from onnxgrad.verify import Difference, Report, RunFailed
 from tests.helpers import parse
@@ -153,3 +161,85 @@ def test_no_message_prints_a_graph(call: Any) -> None:
     with pytest.raises(InputError) as error:
         call(model)
     assert len(str(error.value)) < 2000
+
+
+def test_what_does_not_survive_stays_behind() -> None:
+    """A pool that cannot read an error waits for it forever."""
+    error = InputError("what", lambda: None)
+    error.where = "here"  # type: ignore[attr-defined]
+    error.hook = threading.Lock()  # type: ignore[attr-defined]
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.args, again.where, again.hook) == (("what", None), "here", None)
+
+
+def _refuted() -> int:
+    x = onnxgrad.capture("x")
+    wrong = onnxgrad.rewrite(onnxgrad.P.Tanh(x))(lambda x: x)
+    model = parse("g (float[4] x) => (float[4] y) { y = Tanh (x) }")
+    return onnxgrad.optimize(model, passes=[wrong]).ByteSize()
+
+
+def test_a_refuted_rewrite_survives_with_its_program() -> None:
+    with pytest.raises(onnxgrad.RewriteRefuted) as caught:
+        _refuted()
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert str(again) == str(caught.value) and again.report == caught.value.report
+    assert [b.op for b in again.done.program.main.bindings] == ["Identity"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["pool", "executor"])
+def test_a_pool_that_meets_a_refuted_rewrite_gets_it(kind: str) -> None:
+    context = multiprocessing.get_context("spawn")
+    with pytest.raises(onnxgrad.RewriteRefuted, match="nothing was written"):
+        if kind == "pool":
+            with context.Pool(1) as pool:
+                pool.apply_async(_refuted).get(timeout=60)
+        else:
+            with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as executor:
+                executor.submit(_refuted).result(timeout=60)
+
+
+def _rendered(cls: type = Rendered) -> list[type[Rendered]]:
+    below = cls.__subclasses__()
+    return [*below, *(inner for sub in below for inner in _rendered(sub))]
+
+
+def test_every_result_survives_pickling(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, models_dir: Path
+) -> None:
+    """What commands show and functions return, with its programs, proofs and traces."""
+    monkeypatch.chdir(tmp_path)
+    made: dict[type, Any] = {}
+    for cls in _rendered():
+
+        def noted(self: Any, own: Any = cls.to_dict) -> Any:
+            made[type(self)] = self
+            return own(self)
+
+        monkeypatch.setattr(cls, "to_dict", noted)
+    mlp, data = models_dir / "training" / "mlp.onnx", tmp_path / "d.npz"
+    shutil.copy(mlp, "m.onnx")
+    np.savez(data, x=np.zeros((4, 16), "f"), target=np.zeros((4, 8), "f"))
+    Path("onnxgrad.toml").write_text('[ci]\nmodels = ["m.onnx"]\n')
+    calls = (
+        "inspect m.onnx", "inspect m.onnx --weights", "diff m.onnx m.onnx", "optimize m.onnx --dry-run --verify each",
+        "grad m.onnx -o g.onnx --target loss", "train-step m.onnx -o step --loss loss", "ci",
+        f"fit step --data {data} --original m.onnx -o t.onnx",
+    )  # fmt: skip
+    for call in calls:
+        assert main([*call.split(), "-q"]) == 0, call
+    done = onnxgrad.optimize("m.onnx", report=True)
+    made[type(done)] = done
+    assert {cls for cls in _rendered() if cls not in made} <= {Outcome}
+    for found in made.values():
+        again = pickle.loads(pickle.dumps(found))
+        assert type(again) is type(found) and again.to_dict() == found.to_dict()
+    step = onnxgrad.training_step("m.onnx", "loss", train.SGD())
+    history = onnxgrad.Trainer(step).fit(str(data))
+    reports = (onnxgrad.verify("m.onnx", "m.onnx"), onnxgrad.check_gradient("m.onnx"))
+    for one in (history, step.manifest, *reports):
+        assert pickle.loads(pickle.dumps(one)) == one
+    for program in (step.train, onnxgrad.load(models_dir / "bert.onnx")):  # a long one
+        again = pickle.loads(pickle.dumps(program))
+        assert onnxgrad.to_proto(again) == onnxgrad.to_proto(program)

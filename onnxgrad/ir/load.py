@@ -4,6 +4,7 @@ Program.
 
 from __future__ import annotations
 
+import copyreg
 import os
 import stat
 from pathlib import Path
@@ -137,6 +138,20 @@ def program_of(
     if digests is not None:
         program.digests = digests
     return program
+
+
+def _pickled(program: Program) -> tuple[Any, ...]:
+    """A Program is pickled as its protobuf: its objects are nested as deeply as it is long."""
+    proto = to_proto(program)
+    path = program.path if proto == program.proto else None
+    return _unpickled, (proto.SerializeToString(), program.folder, path)
+
+
+def _unpickled(data: bytes, folder: Path | None, path: Path | None) -> Program:
+    return program_of(_parse(data, "the pickled model"), folder, path)
+
+
+copyreg.pickle(Program, _pickled)
 
 
 def _read(proto: ModelProto, folder: Path | None, path: Path | None, where: str) -> Program:
