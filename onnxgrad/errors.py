@@ -81,6 +81,10 @@ class Unsupported(NotProved):
     """
 
 
+class NodeFailed(Unsupported):
+    """A node raises an error in the float64 reference: its kernel does not take these operands."""
+
+
 class RuleFailed(OnnxgradError):
     """A rewrite rule of the caller's failed, or returned what cannot replace its match (exit code
     1). `rule` is its name, `file` and `line` where it failed; the cause is chained.

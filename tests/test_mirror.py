@@ -102,7 +102,7 @@ HOMES: dict[str, dict[str, str]] = {
         "report/ci": "cli/test_ci",
     },
     "parts of one proof, which only a whole one shows to work": {
-        "verify/account": "verify/test_proof", "verify/float64_leg": "verify/test_proof",
+        "verify/account": "verify/test_proof",
         "verify/onnxruntime_leg": "verify/test_proof", "verify/new_weights": "verify/test_empty",
         "verify/report": "verify/test_proof", "verify/subject": "verify/test_proof",
     },

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 
 from onnx import TensorProto
 
-from onnxgrad.errors import OnnxgradError, Unsupported
+from onnxgrad.errors import NodeFailed, OnnxgradError, Unsupported
 from onnxgrad.ir.nodes import weight_elements
 from onnxgrad.limits import LimitReached, current, size_text
 from onnxgrad.verify.account import Found, Trial
-from onnxgrad.verify.compare import noise
+from onnxgrad.verify.compare import Difference, noise
 from onnxgrad.verify.correspondence import Asked
 from onnxgrad.verify.feeds.proof_cases import Results
 from onnxgrad.verify.reference.in_child import Float64
@@ -45,6 +46,9 @@ class Oracle:
         self.budget = budget
         self.left = budget
         self.why = ""
+        self.failed = (
+            False  # whether a node failed in the last run, so that the model has no results
+        )
         self._made: dict[str, Float64] = {}
         pooled("float64")  # which starts while onnxruntime loads the original
 
@@ -65,12 +69,13 @@ class Oracle:
     ) -> Results | None:
         if self.left <= 0:
             return None
-        started = time.monotonic()
+        started, self.failed = time.monotonic(), False
         try:
             return self._evaluator(which).run(feeds, seconds=self.left, jitter=jitter, seed=seed)
         except LimitReached:
             raise
         except OnnxgradError as error:
+            self.failed = isinstance(error, NodeFailed)
             self.why = f"the {which}: {error}"
             return None
         finally:
@@ -109,8 +114,12 @@ def float64_leg(
     most = rounded(types)
     count = 0
     for trial in trials:
-        got = oracle.candidate(trial.feeds) if trial.exact is not None else None
-        if trial.exact is None or got is None:
+        if trial.exact is None:
+            continue
+        got = oracle.candidate(trial.feeds)
+        if got is None and oracle.failed:  # where the original runs
+            return _failed(oracle, found, count + 1)
+        if got is None:
             break
         limits = in_float64(trial.exact, trial.noise, computed, oracle.asked.dtypes)
         near = {name: max(rounded(computed.get(name, ())), EXACT) for name in trial.exact}
@@ -129,6 +138,13 @@ def float64_leg(
             "arithmetic costs"
         )
     return found.leg("float64", count, oracle.why if count < len(trials) else "")
+
+
+def _failed(oracle: Oracle, found: Found, count: int) -> Leg:
+    """The leg if a node of the candidate fails on operands that the original's nodes take."""
+    reason = f"{oracle.asked.of} does not run in float64: {oracle.why.partition(': ')[2]}"
+    found.add("float64", [Difference("(model)", None, None, None, math.inf, 0.0, reason)])
+    return found.leg("float64", count)
 
 
 def _for_condition(

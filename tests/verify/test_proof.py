@@ -240,15 +240,16 @@ def test_external_weights(tmp_path: Path) -> None:
 
 
 def test_the_float64_leg_says_why_it_did_not_run() -> None:
-    x: dict[str, Any] = {"x": np.ones(2, np.float32)}
-    model = parse("g (float[N] x) => (int32[N] y) { y = BitCast <to = 6> (x) }", opset=26)
+    x: dict[str, Any] = {"x": np.ones(2, np.float16)}
+    model = parse("g (float16[N] x) => (int16[N] y) { y = BitCast <to = 5> (x) }", opset=26)
     report = verify(model, model, inputs=x)
     assert report.ok and not report.legs["float64"].ran and "BitCast" in report.legs["float64"].why
     loop = parse(
         """g (int64 n, float[N] x) => (float[N] y) { y = Loop(n, , x) <body = b (int64 i, bool c, float[N] v)
              => (bool d, float[N] w) { d = Identity(c) w = Neg(v) }> }"""
     )
-    report = verify(loop, loop, inputs={"n": np.array(50_000), **x}, float64_budget=0.1)
+    given = {"n": np.array(50_000), "x": np.ones(2, np.float32)}
+    report = verify(loop, loop, inputs=given, float64_budget=0.1)
     assert report.ok and "budget of 0.1 s" in report.legs["float64"].why
     assert (
         "the float64 leg did not run"

@@ -21,7 +21,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir import domains
 from onnxgrad.ir.tensor_data import elements
 from onnxgrad.verify.reference.borrowed import borrow
-from onnxgrad.verify.reference.kernels import CONTRACTIONS, KERNELS, Call, Unsupported
+from onnxgrad.verify.reference.kernels import CONTRACTIONS, KERNELS, UNTIL, Call, Unsupported
 from onnxgrad.verify.reference.own import OWN, call_own
 from onnxgrad.verify.reference.steps import Clock, Env, Graph, Run
 from onnxgrad.verify.values import Feeds, Value, attribute_value, bind, dense, type_of, widen
@@ -167,7 +167,9 @@ class Reference:
             return _Function(self, own, node, opsets, {})
         if (call.domain, call.op_type) in OWN:
             return _of_own(OWN[call.domain, call.op_type])
-        kernel = KERNELS.get((call.domain, call.op_type)) or borrow(node, call, opsets)
+        key = (call.domain, call.op_type)
+        ours = KERNELS.get(key) if call.version <= UNTIL.get(key, call.version) else None
+        kernel = ours or borrow(node, call, opsets)
         return _of_kernel(kernel) if kernel is not None else self._from_schema(node, call, opsets)
 
     def _from_schema(self, node: onnx.NodeProto, call: Call, opsets: Mapping[str, int]) -> Run:

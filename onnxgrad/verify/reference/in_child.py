@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import onnx
 
-from onnxgrad.errors import InputError, Unsupported
+from onnxgrad.errors import InputError, NodeFailed, OnnxgradError, Unsupported
 from onnxgrad.limits import current
 from onnxgrad.verify.reference.own import OWN, call_own
 from onnxgrad.verify.running.model_source import Model, sendable, source_of
@@ -49,8 +49,9 @@ class Float64:
         """Output name -> value, as `Reference.run`; `outputs`: those wanted; `everywhere`: jitter
         all that rounds.
 
-        Raises InputError for a missing input, Unsupported for what the reference cannot do or not
-        within `seconds` and the memory, LimitReached when the deadline of all work has passed.
+        Raises InputError for a missing input, NodeFailed for a node that fails on its operands,
+        Unsupported for what the reference cannot do otherwise, or not within `seconds` and the
+        memory, LimitReached when the deadline of all work has passed.
         """
         options = {"seconds": seconds, "jitter": jitter, "seed": seed, "everywhere": everywhere}
         limit = float("inf") if seconds is None else seconds + _GRACE
@@ -92,14 +93,17 @@ def _called(domain: str, op: str, operands: list[Any], attributes: dict[str, Any
     return call_own(OWN[domain, op], 0, operands, attributes)
 
 
+_ERRORS: dict[str, type[OnnxgradError]] = {
+    e.__name__: e for e in (InputError, Unsupported, NodeFailed)
+}
+
+
 def _ask(child: Child, timeout: float, verb: str, *arguments: Any) -> Any:
     try:
         return child.ask(timeout, verb, *arguments, called=_called)
     except Refused as refused:
-        if refused.kind == "InputError":
-            raise InputError(refused.words) from None
-        if refused.kind == "Unsupported":
-            raise Unsupported(refused.words) from None
+        if refused.kind in _ERRORS:
+            raise _ERRORS[refused.kind](refused.words) from None
         if refused.kind == "MemoryError":
             raise Unsupported(str(current().out_of_memory())) from None
         raise Unsupported(f"{refused.kind}: {refused.words[:300]}") from None

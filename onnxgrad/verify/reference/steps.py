@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import onnx
 
+from onnxgrad.errors import NodeFailed
 from onnxgrad.ir import domains
 from onnxgrad.verify.reference.kernels import BOUNDED, CONTRACTIONS, Call, Unsupported
 from onnxgrad.verify.reference.order import scheduled
@@ -139,7 +140,7 @@ class Graph:
         env: Env = {"": None, **self.initial}
         for name in self.captured:
             if name not in outer:
-                raise Unsupported(f"the value {name!r} is used but not defined")
+                raise NodeFailed(f"the value {name!r} is used but not defined")
             env[name] = outer[name]
         env.update(dict.fromkeys(self.inputs))
         env.update(zip(self.inputs, arguments))
@@ -164,9 +165,10 @@ def _apply(step: Step, env: Env, clock: Clock) -> Iterator[Any]:
         raise Unsupported(f"{where}: out of memory") from error
     # numpy on foreign shapes: whatever it raises, this node has no result
     except Exception as error:
-        raise Unsupported(
-            f"{where}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        ) from error
+        # onnx.reference says so of a form that it lacks
+        kind = Unsupported if isinstance(error, NotImplementedError) else NodeFailed
+        reason = " ".join(str(error).split())[:300]
+        raise kind(f"{where}: {type(error).__name__}: {reason}") from error
     if not clock.jitter or call.op_type not in clock.jittered:
         return (widen(value) for value in found)
     return (clock.perturb(widen(value), call.op_type in BOUNDED) for value in found)

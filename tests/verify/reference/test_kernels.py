@@ -394,3 +394,88 @@ def test_what_onnx_reference_lacks_is_said_in_a_few_words() -> None:
     with pytest.raises(Unsupported) as error:
         reference(model, {"x": np.zeros(1)})
     assert str(error.value) == "the operator ai.onnx.ml::CastMap has no reference implementation"
+
+
+@pytest.mark.parametrize("axis", ["", "[1]", "[3]"])
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("opset", [10, 12, 13, 18])
+def test_quantization_below_opset_19(opset: int, dtype: str, axis: str) -> None:
+    """Nearly all files of onnxruntime.quantization have these; per axis since opset 13."""
+    if axis == "[3]" and opset < 13:
+        return
+    shape = {"": (), "[1]": (1,), "[3]": (3,)}[axis]
+    given = {
+        "s": np.linspace(0.05, 0.11, math.prod(shape), dtype=np.float32).reshape(shape),
+        "z": np.arange(math.prod(shape)).reshape(shape).astype(dtype),
+    }
+    agrees(
+        f"""g (float[2,3] x, float{axis} s, {dtype}{axis} z) => ({dtype}[2,3] q, float[2,3] y) {{
+              q = QuantizeLinear (x, s, z) y = DequantizeLinear (q, s, z) }}""",
+        opset,
+        **given,
+    )
+
+
+def test_what_is_beyond_the_quantized_dtype_ends_at_its_bounds() -> None:
+    """onnx.reference went through int32, where large values overflow."""
+    model = parse(
+        "g (float[4] x, float s, uint8 z) => (uint8[4] y) { y = QuantizeLinear (x, s, z) }"
+    )
+    x = np.array([1e30, -1e30, 2.5, 3.5], np.float32)
+    found = reference(model, {"x": x, "s": np.float32(1), "z": np.uint8(3)})["y"]
+    assert isinstance(found, np.ndarray) and found.tolist() == [255, 0, 5, 7]
+
+
+def test_a_bias_of_32_bits_keeps_them_all() -> None:
+    model = parse("g (int32[1] x, float s) => (float[1] y) { y = DequantizeLinear (x, s) }")
+    found = reference(model, {"x": np.int32([2**25 + 1]), "s": np.float32(1)})["y"]
+    assert isinstance(found, np.ndarray) and found.tolist() == [2**25 + 1]
+
+
+@pytest.mark.parametrize("numbers", ["", "[1]"])
+@pytest.mark.parametrize("centred", [0, 1])
+@pytest.mark.parametrize("given", [3, 4, 5])
+def test_non_max_suppression(numbers: str, centred: int, given: int) -> None:
+    call = ", ".join(["b", "s", "m", "i", "t"][:given])
+    shape = (1,) if numbers else ()
+    rng = np.random.default_rng(given)
+    model = parse(
+        f"""g (float[2,9,4] b, float[2,3,9] s, int64{numbers} m, float{numbers} i, float{numbers} t)
+            => (int64[K,3] y) {{ y = NonMaxSuppression <center_point_box = {centred}> ({call}) }}""",
+        opset=17,
+    )
+    feeds: dict[str, Any] = {
+        "b": rng.uniform(0, 4, (2, 9, 4)).astype(np.float32),
+        "s": np.round(rng.random((2, 3, 9)), 1).astype(np.float32),
+        "m": np.full(shape, 4, np.int64),
+        "i": np.full(shape, 0.3, np.float32),
+        "t": np.full(shape, 0.4, np.float32),
+    }
+    wanted = run(model, feeds)["y"]
+    assert isinstance(wanted, np.ndarray) and len(wanted) > 3
+    np.testing.assert_array_equal(reference(model, feeds)["y"], wanted)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("scales", [(2.0, 3.0), (0.5, 0.5), (1.5, 1.0)])
+def test_resize_as_it_began(mode: str, scales: tuple[float, float]) -> None:
+    agrees(
+        f"""g (float[1,2,4,6] x, float[4] s) => (float[1,2,A,B] y) {{
+              y = Resize <mode = "{mode}"> (x, s) }}""",
+        10,
+        s=np.float32([1, 1, *scales]),
+    )
+
+
+@pytest.mark.parametrize("opset", [11, 13])
+@pytest.mark.parametrize("axis", ["", "<axis = 0>", "<axis = 1>", "<axis = 2>"])
+def test_hardmax(axis: str, opset: int) -> None:
+    agrees(f"g (float[2,3,4] x) => (float[2,3,4] y) {{ y = Hardmax {axis} (x) }}", opset)
+
+
+def test_bits_of_floats() -> None:
+    text = "g (float[3] x) => (int32[3] i, float[3] y) { i = BitCast <to = 6> (x) y = BitCast <to = 1> (i) }"
+    x = np.float32([1.5, -0.0, 3e-40])
+    found = reference(parse(text, opset=26), {"x": x})
+    np.testing.assert_array_equal(found["i"], x.view(np.int32))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(found["y"], x)  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ attributes and operands of every opset, and never run in onnxruntime.
 
 from onnxgrad.verify.reference.kernels import (
     affine_grid,
+    boxes,
     contrib,
     contrib_attention,
     control,
@@ -17,12 +18,13 @@ from onnxgrad.verify.reference.kernels import (
     ml,
     norm,
     pool,
+    quantization,
     recurrent,
     roi,
     sampling,
     training,
 )
-from onnxgrad.verify.reference.kernels.registry import KERNELS, WHY, Call, Unsupported
+from onnxgrad.verify.reference.kernels.registry import KERNELS, UNTIL, WHY, Call, Unsupported
 
 # operators that add many terms, in an order that an implementation may choose
 CONTRACTIONS = frozenset({
@@ -46,8 +48,11 @@ BOUNDED = frozenset({"Cos", "Erf", "HardSigmoid", "Sigmoid", "Sin", "Softmax", "
 # class rounds to float32
 BY_BODY = frozenset({"CausalConvWithState", "LinearAttention"})
 _REGISTERED = (
-    affine_grid, contrib, contrib_attention, control, conv, elementwise, index, layout, linear,
-    ml, norm, pool, recurrent, roi, sampling, training,
+    affine_grid, boxes, contrib, contrib_attention, control, conv, elementwise, index, layout,
+    linear, ml, norm, pool, quantization, recurrent, roi, sampling, training,
 )  # fmt: skip
 
-__all__ = ["BOUNDED", "BY_BODY", "CONTRACTIONS", "KERNELS", "ROUNDED", "WHY", "Call", "Unsupported"]
+__all__ = [
+    "BOUNDED", "BY_BODY", "CONTRACTIONS", "KERNELS", "ROUNDED", "UNTIL", "WHY", "Call",
+    "Unsupported",
+]  # fmt: skip

@@ -124,7 +124,7 @@ def sequence_insert(
 @kernel("Cast", why="rounds")
 def cast(call: Call, x: Array) -> Array:
     """Between float types nothing happens: that is what makes this a float64 reference."""
-    return _cast(call, x, dtype_of(call["to"]), call["to"])
+    return cast_to_type(call, x, dtype_of(call["to"]), call["to"])
 
 
 @kernel("CastLike", why="rounds")
@@ -134,10 +134,11 @@ def cast_like(call: Call, x: Array, like: Array) -> Array:
         if like.dtype.kind in "OUS"
         else onnx.helper.np_dtype_to_tensor_dtype(like.dtype)
     )
-    return _cast(call, x, like.dtype, code)
+    return cast_to_type(call, x, like.dtype, code)
 
 
-def _cast(call: Call, x: Array, target: np.dtype[Any], code: int) -> Array:
+def cast_to_type(call: Call, x: Array, target: np.dtype[Any], code: int) -> Array:
+    """x as the dtype `target` of the TensorProto type `code`, by `saturate` and `round_mode`."""
     narrow = x.astype(np.float32) if x.dtype == np.float64 else x
     if code == onnx.TensorProto.STRING:
         return narrow.astype(str).astype(object)
@@ -154,9 +155,12 @@ def _cast(call: Call, x: Array, target: np.dtype[Any], code: int) -> Array:
 
 @kernel("BitCast", why="wrong")
 def bit_cast(call: Call, x: Array) -> Array:
+    """The width of the result tells which float x is, but for 16 bits, where two are known."""
     target = onnx.helper.tensor_dtype_to_np_dtype(call["to"])
-    if x.dtype == np.float64 or target.kind == "f":
-        raise Unsupported("BitCast of or to a float: its bits are another type's here")
+    if x.dtype == np.float64:
+        if target.itemsize not in (4, 8):
+            raise Unsupported("BitCast of a float of 16 bits: whether float16 or bfloat16 is lost")
+        x = x.astype(np.float32 if target.itemsize == 4 else np.float64)
     return x.view(target)
 
 

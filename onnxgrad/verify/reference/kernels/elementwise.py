@@ -192,19 +192,6 @@ def clip(call: Call, x: Array, low: Array | None = None, high: Array | None = No
     return np.asarray(y if high is None else np.minimum(y, np.asarray(high, x.dtype)))
 
 
-@kernel("DynamicQuantizeLinear", why="rounds")
-def dynamic_quantize(call: Call, x: Array) -> tuple[Array, Array, Array]:
-    """onnx.reference computes the scale in float32."""
-    low, high = min(0.0, float(x.min(initial=0.0))), max(0.0, float(x.max(initial=0.0)))
-    scale = (high - low) / 255 or 1.0
-    zero = np.rint(np.clip(-low / scale, 0, 255))
-    return (
-        np.clip(np.rint(x / scale) + zero, 0, 255).astype(np.uint8),
-        np.asarray(scale),
-        np.asarray(zero).astype(np.uint8),
-    )
-
-
 @kernel("PRelu", why="opset")
 def prelu(call: Call, x: Array, slope: Array) -> Array:
     """Below opset 7 a slope per channel lies along axis 1; onnx.reference only looks there when

@@ -108,10 +108,11 @@ def split(call: Call, x: Array, sizes: Array | None = None) -> tuple[Array, ...]
     return tuple(np.split(x, edges, axis=axis))
 
 
+@kernel("Resize", why="opset", until=10)
 @kernel("Upsample", why="opset")
 def upsample(call: Call, x: Array, scales: Array | None = None) -> Array:
-    """The deprecated operator: nearest, or linear without corner alignment (asymmetric
-    coordinates).
+    """The deprecated operator, and Resize as it began: nearest (from above where an axis becomes
+    smaller, as in onnxruntime), or linear without corner alignment (asymmetric coordinates).
     """
     factors = call["scales"] if scales is None else scales.tolist()
     y = x
@@ -122,7 +123,8 @@ def upsample(call: Call, x: Array, scales: Array | None = None) -> Array:
         source = np.arange(size) / factor
         low = np.clip(np.floor(source).astype(np.int64), 0, x.shape[axis] - 1)
         if call["mode"] in (None, "nearest"):
-            y = np.take(y, low, axis=axis)
+            above = np.clip(np.ceil(source).astype(np.int64), 0, x.shape[axis] - 1)
+            y = np.take(y, low if factor >= 1 else above, axis=axis)
             continue
         high = np.minimum(low + 1, x.shape[axis] - 1)
         weight = (source - low).reshape([-1 if a == axis else 1 for a in range(x.ndim)])

@@ -42,6 +42,16 @@ def log_softmax(call: Call, x: Array) -> Array:
     )
 
 
+@kernel("Hardmax", why="opset")
+def hardmax(call: Call, x: Array) -> Array:
+    """1 at the first of the largest elements, 0 elsewhere."""
+    view, axis = _softmax_view(call, x)
+    y = np.zeros(view.shape, x.dtype)
+    if x.size:
+        np.put_along_axis(y, np.expand_dims(view.argmax(axis=axis), axis), 1, axis=axis)
+    return y.reshape(x.shape)
+
+
 def _standardise(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array, Array, Array]:
     """(normalised, mean, 1 / standard deviation) over axes, kept."""
     mean = x.mean(axis=axes, keepdims=True)

@@ -11,7 +11,7 @@ import numpy as np
 
 from onnxgrad.errors import Unsupported
 
-__all__ = ["KERNELS", "WHY", "Array", "Call", "Kernel", "Unsupported", "axes_of", "kernel"]
+__all__ = ["KERNELS", "UNTIL", "WHY", "Array", "Call", "Kernel", "Unsupported", "axes_of", "kernel"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -50,17 +50,23 @@ Why: TypeAlias = Literal["missing", "wrong", "rounds", "opset", "speed", "memory
 Kernel: TypeAlias = Callable[..., Any]
 KERNELS: dict[tuple[str, str], Kernel] = {}
 WHY: dict[tuple[str, str], Why] = {}
+# the last opset of which a kernel is ours, if later ones are borrowed
+UNTIL: dict[tuple[str, str], int] = {}
 
 
-def kernel(*names: str, why: Why, domain: str = "") -> Callable[[Kernel], Kernel]:
-    """Register `f(call, *inputs) -> output or tuple of outputs` for operators of a domain. Absent
-    inputs arrive as None. `why` it is ours.
+def kernel(
+    *names: str, why: Why, domain: str = "", until: int | None = None
+) -> Callable[[Kernel], Kernel]:
+    """Register `f(call, *inputs) -> output or tuple of outputs` for operators of a domain, up to
+    opset `until` (None: at every one). Absent inputs arrive as None. `why` it is ours.
     """
 
     def register(function: Kernel) -> Kernel:
         for name in names:
             KERNELS[domain, name] = function
             WHY[domain, name] = why
+            if until is not None:
+                UNTIL[domain, name] = until
         return function
 
     return register

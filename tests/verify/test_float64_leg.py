@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxgrad import kernel, verify
+from tests.helpers import parse
+
+ALONE, BOTH = ("float64",), ("float64", "onnxruntime")
+
+
+def gathering(place: int) -> onnx.ModelProto:
+    return parse(
+        f"g (float[4] x) => (float[1] y) <int64[1] i = {{{place}}}> {{ y = Gather (x, i) }}"
+    )
+
+
+@pytest.mark.parametrize("legs", [ALONE, BOTH])
+def test_a_candidate_that_fails_where_the_original_runs_differs(legs: Sequence[str]) -> None:
+    report = verify(gathering(1), gathering(7), legs=legs)
+    assert report.verdict == "different"
+    leg = report.legs["float64"]
+    assert leg.ran and leg.worst is not None
+    assert leg.worst.reason == (
+        "the second model does not run in float64: Gather -> 'y': IndexError: index out of range "
+        "for axis 0 of size 4"
+    )
+
+
+def test_one_that_fails_on_some_inputs_only_differs() -> None:
+    """It compared equal on the cases before."""
+    pick = parse("g (float[4] x, int64[1] i) => (float[1] y) { y = Gather (x, i) }")
+    part = parse(
+        """g (float[4] x, int64[1] i) => (float[1] y) <int64[1] a = {0}, int64[1] b = {3}> {
+             s = Slice (x, a, b) y = Gather (s, i) }"""
+    )
+    x = np.arange(4, dtype=np.float32)
+    inputs = [{"x": x, "i": np.array([i])} for i in (0, 2, 3)]
+    assert verify(pick, part, inputs=inputs[:2], legs=ALONE)
+    report = verify(pick, part, inputs=inputs, legs=ALONE)
+    assert report.verdict == "different" and "does not run in float64" in str(report.worst)
+
+
+@pytest.mark.parametrize("which", ["original", "candidate"])
+def test_an_operator_without_a_kernel_proves_nothing_alone(which: str) -> None:
+    strange = parse("g (float[4] x) => (float[4] y) { y = com.microsoft.Inverse (x) }")
+    plain = parse("g (float[4] x) => (float[4] y) { y = Identity (x) }")
+    pair = (strange, plain) if which == "original" else (plain, strange)
+    report = verify(*pair, legs=ALONE)
+    assert report.verdict == "not proved" and not report.legs["float64"].ran
+    assert f"the {which}: the operator com.microsoft::Inverse is not known" in report.summary
+
+
+def test_a_leg_without_a_kernel_is_named_beside_one_that_ran() -> None:
+    model = parse(
+        """g (float[2,2] x) => (float[2,2] y) <float[2,2] k = {9, 0, 0, 9}> {
+             s = Add (x, k) y = com.microsoft.Inverse (s) }"""
+    )
+    report = verify(model, model)
+    assert report.ok and "float64 leg did not run" in report.summary
+    assert "com.microsoft::Inverse is not known" in report.summary
+
+
+def test_a_kernel_of_the_users_that_raises_makes_a_difference() -> None:
+    @kernel("my.domain::Positive")
+    def positive(x: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+        if (x < 0).any():
+            raise ValueError("negative")
+        return x
+
+    plain = parse("g (float[4] x) => (float[4] y) { y = Identity (x) }")
+    own = parse("g (float[4] x) => (float[4] y) { y = my.domain.Positive (x) }")
+    report = verify(plain, own, legs=ALONE)
+    assert report.verdict == "different" and "ValueError: negative" in str(report.worst)
