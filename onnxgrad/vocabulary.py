@@ -11,7 +11,7 @@ LEGS = ("float64", "onnxruntime")
 RUNTIMES = {"onnxruntime": "raise-for-onnxruntime"}
 MERGE = ("always", "auto", "never")
 # of the largest value of an output: forty roundings to float16, each of 2**-11
-FLOAT16_RTOL = 0.02
+FLOAT16_BOUND = "worst=0.02"
 TUNE_SECONDS = 60.0
 TUNE_FILE = "onnxgrad.tune.json"
 

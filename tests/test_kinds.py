@@ -210,7 +210,7 @@ OTHERS: dict[str, Callable[[Any], Any]] = {
     "convert_opset": lambda m: onnxgrad.convert_opset(m, 21),
     "extract": lambda m: onnxgrad.extract(m, ["x"], ["t"]),
     "fix_dims": lambda m: onnxgrad.fix_dims(m, {"N": 2}),
-    "float16": lambda m: onnxgrad.float16(m, rtol=0.1),
+    "float16": lambda m: onnxgrad.float16(m, metric="worst=0.1"),
     "set_metadata": lambda m: onnxgrad.set_metadata(m, {"by": "hand"}),
     "to_graphsurgeon": onnxgrad.to_graphsurgeon,
     "training_step": lambda m: onnxgrad.training_step(m, "mse", "sgd", "w"),

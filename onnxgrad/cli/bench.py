@@ -24,6 +24,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     names = expand(args.model)
     if args.rounds < 1:
         raise InputError("--rounds: at least 1 is wanted")
+    if args.require is not None and len(names) < 2:
+        raise InputError("--require compares with the first of several models: give two or more")
     require_runtime(args.provider)
     options = running_options(args)
     models = {_label(name, names): source(name) for name in names}

@@ -36,7 +36,31 @@ def proof_options(args: argparse.Namespace) -> dict[str, Any]:
         options["legs"] = args.leg
     if args.allow_empty:
         options["allow_empty"] = args.allow_empty
-    return options
+    return options | bounds_of(args)
+
+
+def bounds_of(args: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of `verify` that the options of `add_bounds` say; empty without any. Raises
+    InputError.
+    """
+    found: dict[str, Any] = {"metric": args.metric} if args.metric else {}
+    for name in ("atol", "rtol"):
+        given = [_number_of(name, text) for text in getattr(args, name)]
+        common = [value for output, value in given if not output]
+        if common and len(given) > 1:
+            raise InputError(f"--{name}: one number for all outputs, or one for each that is named")
+        if given:
+            found[name] = common[-1] if common else dict(given)
+    return found
+
+
+def _number_of(option: str, text: str) -> tuple[str, float]:
+    """An output (none: all of them) and a number."""
+    output, _, number = text.rpartition("=")
+    try:
+        return output, float(number)
+    except ValueError:
+        raise InputError(f"--{option} {text[:80]}: write X or OUTPUT=X, X a number") from None
 
 
 def size_of(text: str, option: str = "--dim") -> tuple[str, int]:

@@ -48,6 +48,13 @@ def _argument(key: str, value: Any) -> Any:
         return not value
     if key == "verify.dims":
         return [f"{name}={size}" for name, size in value.items()]
+    if key in ("verify.atol", "verify.rtol"):
+        own = value if isinstance(value, dict) else {"": value}
+        return [
+            f"{output}={number!r}" if output else repr(number) for output, number in own.items()
+        ]
+    if key == "verify.metric":
+        return value if isinstance(value, list) else [value]
     if key == "verify.max_memory":
         return read_size(value)
     return float(value) if key == "verify.timeout" else value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 import onnx
 
@@ -21,7 +20,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     """0 when B computes what A computes, else 1: it differs, or nothing is proved."""
     if args.a == args.b == STDIN:
         raise InputError("both models cannot come from stdin")
-    options = proof_options(args) | _near(args)
+    options = proof_options(args) | {"map": dict(map(_pair, args.map))}
     a, b = _model(args.a), None if args.b is None else _model(args.b)
     require_runtime(args.provider)
     try:
@@ -44,29 +43,8 @@ def _model(name: str) -> Path | onnx.ModelProto:
     return proto if name == STDIN else Path(name)
 
 
-def _near(args: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of `verify` that say what is near enough. Raises InputError."""
-    found: dict[str, Any] = {"metric": args.metric, "map": dict(map(_pair, args.map))}
-    for name in ("atol", "rtol"):
-        given = [number_of(name, text) for text in getattr(args, name)]
-        common = [value for output, value in given if not output]
-        if common and len(given) > 1:
-            raise InputError(f"--{name}: one number for all outputs, or one for each that is named")
-        found[name] = (common[-1] if common else dict(given)) if given else None
-    return found
-
-
 def _pair(text: str) -> tuple[str, str]:
     name, equals, other = text.partition("=")
     if not name or not equals or not other:
         raise InputError(f"--map {text[:80]}: write NAME=OTHER, such as --map logits=linear")
     return name, other
-
-
-def number_of(option: str, text: str) -> tuple[str, float]:
-    """An output (none: all of them) and a number."""
-    output, _, number = text.rpartition("=")
-    try:
-        return output, float(number)
-    except ValueError:
-        raise InputError(f"--{option} {text[:80]}: write X or OUTPUT=X, X a number") from None

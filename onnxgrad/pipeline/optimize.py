@@ -30,7 +30,9 @@ from onnxgrad.verify.running.process import RunFailed
 from onnxgrad.wording import option
 
 # options of the proof that speak of the whole model's inputs
-_OF_THE_WHOLE = frozenset({"inputs", "dims", "float64_exact", "allow_empty"})
+_OF_THE_WHOLE = frozenset(
+    {"inputs", "dims", "float64_exact", "allow_empty", "atol", "rtol", "metric"}
+)
 
 
 class RewriteRefuted(NotProved):

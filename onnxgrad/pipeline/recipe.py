@@ -14,6 +14,8 @@ pyproject.toml, in onnxgrad.toml, or in a TOML file that is named.
     seeds = [0, 1]
     inputs = ["batch.npz"]                # files lie beside the recipe
     tolerance = 1e-6                      # of max|y|, on top of the calibrated one
+    rtol = 1e-2                           # in its place, as `onnxgrad verify --rtol`; also atol and
+    metric = ["cosine=0.999"]             # metric; rtol = { logits = 1e-2 } is for one output
 
     [tool.onnxgrad.models."unet*.onnx"]   # the options above again, for these models alone, and:
     require = { MatMul = "<=164", "MatMul+Gemm" = "<=200", bytes = "<= -10%" }

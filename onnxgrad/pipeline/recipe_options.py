@@ -9,7 +9,10 @@ from onnxgrad.passes.inline import Inline
 from onnxgrad.pipeline.instruments import leave_out
 from onnxgrad.pipeline.pipeline import Pipeline
 
-_OF_PROOF = ("provider", "dims", "seeds", "legs", "threads", "inputs", "allow_empty")
+_OF_PROOF = (
+    "provider", "dims", "seeds", "legs", "threads", "inputs", "allow_empty", "atol", "rtol",
+    "metric",
+)  # fmt: skip
 
 
 def pipeline_of(options: Mapping[str, Any], inline: Sequence[str] = ()) -> Pipeline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from onnxgrad.errors import InputError
 from onnxgrad.limits import MOST_SECONDS, read_size
 from onnxgrad.pipeline.requirements import QUANTITIES, bound_of
+from onnxgrad.verify.bounds import Bounds
 from onnxgrad.vocabulary import LEGS, MOST_THREADS
 from onnxgrad.wording import did_you_mean
 
@@ -37,6 +39,9 @@ OPTIONS: dict[str, type] = {
     "verify.max_memory": object,
     "verify.inputs": list,
     "verify.allow_empty": list,
+    "verify.atol": object,
+    "verify.rtol": object,
+    "verify.metric": object,
 }
 # what must come out, and how `onnxgrad ci` measures for it
 GATES: dict[str, type] = {
@@ -77,6 +82,7 @@ def flat_options(
         check_key(key, value, known, where, others)
     _check_items(flat, where)
     _check_numbers(flat, where)
+    _check_bounds(flat, where)
     for name, text in flat.get("require", {}).items():
         _check_required(name, where)
         try:
@@ -122,6 +128,9 @@ def _check_items(flat: Mapping[str, Any], where: str) -> None:
         "verify.legs": LEGS.__contains__,
         "verify.allow_empty": lambda v: isinstance(v, str),
     }
+    for key in ("verify.seeds", "verify.legs"):
+        if key in flat and not flat[key]:
+            raise InputError(f"{where}: '{key}' is empty: name at least one, or leave it out")
     for key, allowed in items.items():
         for item in flat.get(key, ()):
             if not allowed(item):
@@ -145,10 +154,22 @@ def _check_numbers(flat: Mapping[str, Any], where: str) -> None:
             raise InputError(
                 f"{where}: '{key}' must be a positive number of seconds, not {flat[key]}"
             )
-    if not flat.get("verify.tolerance", 0.0) >= 0:
-        raise InputError(f"{where}: 'verify.tolerance' must be a number from 0 on")
+    if not 0 <= flat.get("verify.tolerance", 0.0) < math.inf:
+        raise InputError(f"{where}: 'verify.tolerance' must be a finite number from 0 on")
     if flat.get("bench.rounds", 1) < 1:
         raise InputError(f"{where}: 'bench.rounds' must be at least 1")
+
+
+def _check_bounds(flat: Mapping[str, Any], where: str) -> None:
+    """Raises InputError for what is no bound of a proof."""
+    atol, rtol, metric = (flat.get(f"verify.{name}") for name in ("atol", "rtol", "metric"))
+    texts = metric if isinstance(metric, list) else [] if metric is None else [metric]
+    if not all(isinstance(text, str) for text in texts):
+        raise InputError(f"{where}: 'verify.metric' is text such as \"cosine=0.999\", or a list")
+    try:
+        Bounds.of(atol, rtol, texts)
+    except InputError as error:
+        raise InputError(f"{where}: verify: {error}") from None
 
 
 def _check_required(name: str, where: str) -> None:

@@ -7,7 +7,7 @@ memory = "<= 200MB"             # at the peak of a run
 parameters = "<= baseline"      # of the lock that `onnxgrad ci` keeps; or "<= baseline +5%"
 latency = "<= 0.9"              # time over the input's; or "<= 1.1 of models/old.onnx"
 opset = "<= 17"
-interface = "== baseline"
+interface = "== input"          # names and types of inputs and outputs; or "== baseline"
 legs = ["float64", "onnxruntime"]   # of the proof, which must have run in full
 """
 
@@ -102,19 +102,35 @@ def bound_of(name: str, text: Any) -> Bound:
     """
     if name == "legs":
         return _legs(text)
+    if name == "interface":
+        return _interface_bound(text)
     if isinstance(text, int) and not isinstance(text, bool):
         return Bound("==", text)
     match = _BOUND.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise InputError(
-            f"cannot read the requirement {repr(text)[:80]} of '{name}': write a number or such as "
-            '"<=164", "<= -10%" (of the input), "<= baseline"'
+            f"cannot read the requirement {repr(text)[:80]} of '{name}': write {_LEGAL}"
         )
     bound = _bound(match)
     wrong = _misfit(name, bound, match)
     if wrong:
-        raise InputError(f"cannot hold '{name}' to {text!r}: {wrong}")
+        raise InputError(f"cannot hold '{name}' to {text!r}: {wrong}; write {_LEGAL}")
     return bound
+
+
+_LEGAL = (
+    'a number or text such as "<= 164", "<= 200MB", "<= -10%" (of the input), "<= input", '
+    '"<= baseline +5%"; signs are <= >= == != < >'
+)
+
+
+def _interface_bound(text: Any) -> Bound:
+    base = "".join(text.split()) if isinstance(text, str) else ""
+    if base not in (f"=={INPUT}", f"=={BASELINE}"):
+        raise InputError(
+            f'cannot hold \'interface\' to {repr(text)[:80]}: write "== input" or "== baseline"'
+        )
+    return Bound("==", base=base.removeprefix("=="))
 
 
 def _legs(names: Any) -> Bound:
@@ -139,8 +155,6 @@ def _bound(match: re.Match[str]) -> Bound:
 
 def _misfit(name: str, bound: Bound, match: re.Match[str]) -> str:
     """What is wrong with such a bound on this quantity; else empty."""
-    if name == "interface" and (bound.base != BASELINE or bound.number or bound.sign != "=="):
-        return 'write interface = "== baseline"'
     if match["unit"] and name not in SIZES:
         return f"only {' and '.join(SIZES)} have a unit"
     if bound.of and name != "latency":
@@ -202,7 +216,8 @@ def hold(
     if bound.base == BASELINE and baseline is None:
         return replace(missing, why="there is no baseline of it: run `onnxgrad ci --update`")
     if name == "interface":
-        same = baseline is not None and _interface(result) == _interface(baseline)
+        other = given if bound.base == INPUT else baseline
+        same = other is not None and _interface(result) == _interface(other)
         return replace(missing, held=same, why="" if same else "inputs or outputs changed")
     value = _value(result, name)
     if value is None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.passes.convert_opset import ConvertOpset
 from onnxgrad.report.optimize import optimize
+from onnxgrad.verify.bounds import PerOutput
 from onnxgrad.verify.feeds.proof_cases import Inputs
 
 
@@ -19,6 +20,9 @@ def convert_opset(
     provider: str = "cpu",
     inputs: Inputs | None = None,
     dims: Mapping[str, int] | None = None,
+    atol: PerOutput = None,
+    rtol: PerOutput = None,
+    metric: str | Sequence[str] | None = None,
     report: bool = False,
     timeout: float | None = None,
     max_memory: int | str | None = None,
@@ -41,6 +45,9 @@ def convert_opset(
         provider=provider,
         inputs=inputs,
         dims=dims,
+        atol=atol,
+        rtol=rtol,
+        metric=metric,
         report=report,
         timeout=timeout,
         max_memory=max_memory,

@@ -19,9 +19,9 @@ from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.report.optimize import OptimizedModel
 from onnxgrad.report.optimized import Clock, Outcome
 from onnxgrad.report.parts import Part, cell, number, table
-from onnxgrad.verify.bounds import PerOutput
+from onnxgrad.verify.bounds import Bounds, PerOutput
 from onnxgrad.verify.feeds.proof_cases import Inputs
-from onnxgrad.vocabulary import FLOAT16_RTOL
+from onnxgrad.vocabulary import FLOAT16_BOUND
 from onnxgrad.wording import counted, option
 
 _ROWS = 20
@@ -34,8 +34,9 @@ def float16(
     keep: Sequence[str] = (),
     convert: Sequence[str] = (),
     io: bool = False,
-    rtol: PerOutput = FLOAT16_RTOL,
-    metric: str | Iterable[str] = (),
+    rtol: PerOutput = None,
+    atol: PerOutput = None,
+    metric: str | Iterable[str] | None = None,
     verify: bool = True,
     provider: str = "cpu",
     inputs: Inputs | None = None,
@@ -52,8 +53,8 @@ def float16(
     by itself, unless `convert` names it as well, and so does what has no form in float16. Inputs
     and outputs stay float32, or with `io` become float16. Calls of local functions are opened,
     unless `keep` names the function. Constants that stand for infinity become 65504, and an epsilon
-    does not become 0. `rtol`: how far an output may be off, of its largest value, for all of them
-    or by name; `metric` as in `verify` besides. Other options as those of `optimize`.
+    does not become 0. `rtol`, `atol`, `metric`: bounds of the proof, as in `verify`; by default an
+    output may be off by 0.02 of its largest value. Other options as those of `optimize`.
 
     Raises InputError for a name in `keep` or `convert` that meets nothing, and what `optimize`
     raises where the proof fails: then the operator that it names may be one to keep.
@@ -63,7 +64,8 @@ def float16(
     [10]
     """
     given = settled(model)
-    proof = {"provider": provider, "inputs": inputs, "dims": dims} | bounds(rtol, metric)
+    given_bounds = {"rtol": rtol, "atol": atol, "metric": metric}
+    proof = bounded_by({"provider": provider, "inputs": inputs, "dims": dims} | given_bounds)
     outcome, halving = (
         Outcome("", None, "the model"),
         Float16(names_of(keep), io, (), names_of(convert)),
@@ -75,11 +77,14 @@ def float16(
     return OptimizedModel(result, outcome) if report else result
 
 
-def bounds(rtol: PerOutput, metric: str | Iterable[str]) -> dict[str, Any]:
-    """What the proof asks for, as `verify` has it."""
-    own = rtol if isinstance(rtol, Mapping) else {"": FLOAT16_RTOL if rtol is None else rtol}
-    worst = [f"{name}{':' if name else ''}worst={value:g}" for name, value in own.items()]
-    return {"metric": [*worst, *([metric] if isinstance(metric, str) else metric)]}
+def bounded_by(proof: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of `verify` with the bounds of float16, unless some are given for all outputs: those
+    of single outputs are beside it.
+    """
+    metric = proof.get("metric") or []
+    metrics = [metric] if isinstance(metric, str) else list(metric)
+    bounds = Bounds.of(proof.get("atol"), proof.get("rtol"), metrics)
+    return {**proof, "metric": [*([] if bounds.common else [FLOAT16_BOUND]), *metrics]}
 
 
 def converted(
@@ -103,7 +108,7 @@ def converted(
         )
     except RewriteRefuted as error:
         names = option("--keep NAME", "keep=[NAME]")
-        more = option("--rtol X", "rtol=X")
+        more = option("--metric worst=X", "metric='worst=X'")
         hint = f"{names} leaves an operator in float32, {more} allows more"
         error.args = (f"{error}; {hint}",)
         raise

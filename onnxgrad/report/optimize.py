@@ -27,6 +27,7 @@ from onnxgrad.report.rendering import Rendered
 from onnxgrad.report.tuning import Asked, Tuning
 from onnxgrad.rewrite.trace import Firing
 from onnxgrad.verify import Report
+from onnxgrad.verify.bounds import PerOutput
 from onnxgrad.verify.feeds.proof_cases import Inputs
 
 # what `verify` may be: whether the whole model is proved, and each rewrite on its own operands
@@ -103,6 +104,9 @@ def optimize(
     legs: Sequence[str] | None = None,
     threads: int | None = None,
     allow_empty: Sequence[str] | None = None,
+    atol: PerOutput = None,
+    rtol: PerOutput = None,
+    metric: str | Sequence[str] | None = None,
     recipe: str | os.PathLike[str] | None = None,
     tune: Asked = None,
     report: bool = False,
@@ -126,7 +130,8 @@ def optimize(
     operands as well, "only each" nothing else. The proof runs on `provider` ("cpu") with `threads`
     (1) on `inputs`, as `onnxgrad.verify` takes them, or on values generated from `seeds` (0, 1) at
     the sizes `dims` of symbolic dimensions; by both `legs`; outputs `allow_empty` may have nothing
-    finite to compare.
+    finite to compare. `atol`, `rtol` and `metric` are bounds in place of the proof's own
+    tolerances, as `onnxgrad.verify` takes them.
 
     `tune` (True, or for so many seconds) measures in onnxruntime, on this provider, threads and
     inputs, which further rewrites pay and which of the preset's do not, and keeps those; a file of
@@ -151,7 +156,8 @@ def optimize(
         "allow_growth": allow_growth, "verify.run": verify, "verify.provider": provider,
         "verify.dims": dims, "verify.seeds": seeds, "verify.legs": legs, "verify.threads": threads,
         "verify.inputs": inputs, "verify.allow_empty": allow_empty, "verify.timeout": timeout,
-        "verify.max_memory": max_memory,
+        "verify.max_memory": max_memory, "verify.atol": atol, "verify.rtol": rtol,
+        "verify.metric": metric,
     }  # fmt: skip
     name = os.fspath(model) if isinstance(model, (str, os.PathLike)) else ""
     followed = None if recipe is None else find(os.fspath(recipe))

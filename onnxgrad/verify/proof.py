@@ -89,6 +89,9 @@ def verify(
     LimitReached.
     """
     _check_legs(legs)
+    if not len(seeds):
+        where = option("--seed", "seeds")
+        raise InputError(f"{where}: at least one seed is wanted")
     bounds = Bounds.of(atol, rtol, metric)
     request = _Request(
         Settings(provider, threads), inputs, dims, seeds, legs, float64_exact, float64_budget,

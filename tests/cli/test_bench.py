@@ -97,3 +97,10 @@ def test_other_inputs(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[
     other = another(tmp_path, "g (float[3] z) => (float[3] y) { y = Neg(z) }")
     assert main(["bench", model, other, *QUICK]) == 2
     assert "cannot share feeds" in capsys.readouterr().err
+
+
+def test_one_model_alone_cannot_be_required_to_be_faster(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", model, "--require", "0.9", *QUICK]) == 2
+    assert "--require compares with the first of several models" in capsys.readouterr().err

@@ -88,3 +88,12 @@ def test_optimize_may_use_newer_operators(run: Run, tmp_path: Path) -> None:
         told,
     )
     assert "Attention needs opset 23" in told.read_text(encoding="utf-8")
+
+
+def test_bounds_of_the_users_own_replace_the_proofs(run: Run, old: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    words = ["convert-opset", old, "--to", "23", "-o", out]
+    done = run(*words, "--rtol", "1e-3", "--atol", "y=1e-5")
+    assert done.code == 0 and "within bounds (rtol=0.001, y: atol=1e-05) on cpu" in done.out
+    done = run(*words, "--rtol", "many")
+    assert done.code == 2 and "--rtol many: write X or OUTPUT=X" in done.err

@@ -33,10 +33,10 @@ def test_converted_and_proved(run: Run, tmp_path: Path) -> None:
 
 def test_a_bound_that_it_misses(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
-    done = run("float16", MODEL, "-o", out, "--rtol", "1e-6")
+    done = run("float16", MODEL, "-o", out, "--metric", "worst=1e-6")
     assert done.code == 1 and not out.exists() and len(done.lines) == 1
     assert "the first rewrite that changes the result is number" in done.err
-    assert "--keep NAME leaves an operator in float32, --rtol X allows more" in done.err
+    assert "--keep NAME leaves an operator in float32, --metric worst=X allows more" in done.err
 
 
 def test_constants_that_do_not_fit_are_told(run: Run, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_bad_words_are_one_line(run: Run, tmp_path: Path, words: list[str], said
 
 
 def test_in_python() -> None:
-    done = onnxgrad.float16(MODEL, keep=["Gemm"], rtol=0.01, report=True)
+    done = onnxgrad.float16(MODEL, keep=["Gemm"], metric="worst=0.01", report=True)
     assert done.proof.verdict == "within bounds" and "worst=0.01" in done.proof.bounds
     assert any("kept (Gemm)" in why for _, _, why in done.near_misses)
     program = onnxgrad.load(MODEL)

@@ -203,3 +203,25 @@ def test_a_recipe_for_one_runtime(folder: Path, capsys: pytest.CaptureFixture[st
     (folder / "no.toml").write_text('for = "tvm"\n')
     assert optimize("--config", "no.toml", "-o", "other.onnx") == 2
     assert "unknown runtime 'tvm': choose one of onnxruntime" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("lines", "words", "bounds"),
+    [
+        ('rtol = 1e-2\nmetric = "cosine=0.9"', [], "cosine=0.9 rtol=0.01"),
+        ('metric = ["worst=0.5", "psnr=3"]', [], "worst=0.5 psnr=3"),
+        ("rtol = 1e-2", ["--rtol", "0.5"], "rtol=0.5"),
+    ],
+)
+def test_bounds_of_the_proof(folder: Path, lines: str, words: list[str], bounds: str) -> None:
+    (folder / "near.toml").write_text(f"[verify]\n{lines}\n")
+    words = ["--config", "near.toml", "-o", "out.onnx", "--json", "r.json", *words]
+    assert optimize(*words) == 0
+    (model,) = json.loads((folder / "r.json").read_text())["models"]
+    assert model["proof"]["verdict"] == "within bounds" and model["proof"]["bounds"] == bounds
+
+
+def test_a_bound_of_one_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "near.toml").write_text("[verify]\natol = { nothing = 1.0 }\n")
+    assert optimize("--config", "near.toml", "-o", "out.onnx") == 2
+    assert "a bound is given for 'nothing', which is no output" in capsys.readouterr().err

@@ -102,7 +102,7 @@ def calls() -> dict[str, list[str]]:
         "grad": ["grad", FILE, "-o", name("g"), "--target", name("l"), "-v", *page],
         "check-grad": ["check-grad", FILE, "--target", name("l")],
         "convert-opset": ["convert-opset", FILE, "--to", "21", "-o", "c.onnx", "-v"],
-        "float16": ["float16", FILE, "-o", "h.onnx", "--rtol", "1"],
+        "float16": ["float16", FILE, "-o", "h.onnx", "--metric", "worst=1"],
         "extract": ["extract", FILE, "--outputs", name("t"), "-o", "e.onnx"],
         "reduce": ["reduce", FILE, "-o", "r.onnx", "--check", "false"],
         "bench": ["bench", FILE, "other.onnx", "--rounds", "1", "--seconds", "0.01", *page],

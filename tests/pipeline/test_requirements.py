@@ -79,6 +79,9 @@ def test_the_baseline() -> None:
     assert held("interface", "== baseline", baseline=BASELINE).held
     other = replace(BASELINE, outputs={"z": "f32[2,2]"})
     assert held("interface", "== baseline", baseline=other).why == "inputs or outputs changed"
+    assert held("interface", "== input").held and held("interface", " ==input ").held
+    renamed = replace(RESULT, inputs={"other": "float[2,2]"})
+    assert held("interface", "== input", renamed).why == "inputs or outputs changed"
 
 
 def test_what_is_measured() -> None:
@@ -165,8 +168,13 @@ def test_sizes_have_units() -> None:
         ("nodes", "<= 10kB", "only bytes and memory have a unit"),
         ("bytes", "<= 10 of old.onnx", "only latency is a ratio"),
         ("bytes", "<= -110%", "nothing is less than nothing"),
-        ("interface", "<= 3", 'write interface = "== baseline"'),
-        ("interface", "<= baseline", 'write interface = "== baseline"'),
+        ("interface", 1, 'cannot hold \'interface\' to 1: write "== input" or "== baseline"'),
+        ("interface", "<= 3", 'write "== input" or "== baseline"'),
+        ("interface", "<= baseline", 'write "== input" or "== baseline"'),
+        ("interface", "== baseline +5%", 'write "== input" or "== baseline"'),
+        ("interface", True, 'write "== input" or "== baseline"'),
+        ("nodes", "few", "signs are <= >= == != < >"),
+        ("nodes", "<= 3MB", "only bytes and memory have a unit; write a number or text such as"),
         ("legs", "float64", "write a list of 'float64'"),
         ("legs", [], "write a list"),
         ("legs", ["left"], "write a list"),

@@ -46,5 +46,5 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--require",
         type=positive,
         metavar="RATIO",
-        help="exit with 1 when a model takes longer than RATIO x the first",
+        help="exit with 1 when a model takes longer than RATIO x the first (of two or more)",
     )

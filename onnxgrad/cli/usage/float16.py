@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 
 from onnxgrad.cli.usage.groups.running import add_proof
-from onnxgrad.vocabulary import FLOAT16_RTOL
+from onnxgrad.vocabulary import FLOAT16_BOUND
 
 EXAMPLES = (
     ("float16 model.onnx -o out.onnx", "half the size, within a fiftieth of the largest value"),
     (
-        "float16 model.onnx -o out.onnx --keep 'Reduce*' --rtol 1e-2",
+        "float16 model.onnx -o out.onnx --keep 'Reduce*' --metric worst=0.01",
         "an operator stays, and a bound of one's own",
     ),
 )
@@ -35,15 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--io", action="store_true", help="inputs and outputs become float16 as well"
     )
-    add_proof(parser)
-    parser.add_argument(
-        "--rtol", action="append", default=[], metavar="[OUTPUT=]X",
-        help=f"how far an output may be off, of its largest value (default: {FLOAT16_RTOL:g})",
-    )  # fmt: skip
-    parser.add_argument(
-        "--metric", action="append", default=[], metavar="[OUTPUT:]METRIC=X",
-        help="what else is asked of it, as in verify: cosine, psnr, top1",
-    )  # fmt: skip
+    add_proof(parser, FLOAT16_BOUND)
     parser.add_argument(
         "--no-verify", action="store_true", help="skip the proof (needs no onnxruntime)"
     )

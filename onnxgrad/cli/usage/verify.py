@@ -30,17 +30,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "rounded: they were computed anew, so by what rounding to their type costs (1e-6 in "
         "float32) or 3 times what A's own arithmetic does; auto (default): look",
     )
-    near = parser.add_argument_group("near enough, where B need not equal A")
-    for name, what in (("atol", "|a - b| <= atol + rtol |a|"), ("rtol", "see --atol")):
-        near.add_argument(
-            f"--{name}", action="append", default=[], metavar="[OUTPUT=]X",
-            help=f"{what}; of all outputs of floats, or of one, where no other then counts",
-        )  # fmt: skip
-    near.add_argument(
-        "--metric", action="append", default=[], metavar="[OUTPUT:]METRIC=X",
-        help="cosine=0.999, psnr=40 (dB) or top1=0.99 (share of rows) at least, worst=0.01 (of the "
-             "largest value) at most",
-    )  # fmt: skip
     parser.add_argument(
         "--map", action="append", default=[], metavar="NAME=OTHER",
         help="what A calls NAME, an input or an output, is OTHER in B",

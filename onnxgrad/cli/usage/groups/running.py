@@ -44,8 +44,8 @@ def add_custom_ops(group: argparse._ActionsContainer) -> None:
     )  # fmt: skip
 
 
-def add_proof(parser: argparse.ArgumentParser) -> None:
-    """Options of every command that proves something by running models."""
+def add_proof(parser: argparse.ArgumentParser, bounds: str = "the proof's own") -> None:
+    """Options of every command that proves something by running models; `bounds` by default."""
     group = add_running(parser, "proof")
     group.add_argument(
         "--seed",
@@ -65,6 +65,22 @@ def add_proof(parser: argparse.ArgumentParser) -> None:
         "this output may be NaN, infinite or empty throughout: without it, nothing proved is exit "
         "1",
     )
+    add_bounds(parser, bounds)
+
+
+def add_bounds(parser: argparse.ArgumentParser, default: str = "the proof's own") -> None:
+    """Options of every proof that say how near is near enough."""
+    near = parser.add_argument_group("bounds, in place of the proof's own tolerances")
+    for name, what in (("atol", "|a - b| <= atol + rtol |a|"), ("rtol", "see --atol")):
+        near.add_argument(
+            f"--{name}", action="append", default=[], metavar="[OUTPUT=]X",
+            help=f"{what}; for all outputs of floats, or for one output alone (default: {default})",
+        )  # fmt: skip
+    near.add_argument(
+        "--metric", action="append", default=[], metavar="[OUTPUT:]METRIC=X",
+        help="cosine=0.999, psnr=40 (dB) or top1=0.99 (share of rows) at least, worst=0.01 (of the "
+             "largest value) at most",
+    )  # fmt: skip
 
 
 def add_allow_empty(group: argparse._ArgumentGroup, text: str) -> None:
