@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import numpy as np
 import pytest
 
+import onnxgrad
 from onnxgrad.errors import InputError
 from onnxgrad.options import Range, check_fields, checked, described, from_text, kinds_of, several
 from onnxgrad.passes.base import PASSES, Merge, Provider
@@ -146,3 +148,28 @@ def test_an_optimiser_goes_down_unless_it_is_told_to_go_up() -> None:
     ):
         optimizer = made(text, OPTIMIZERS, "optimiser")
         assert optimizer.apply(p, g, optimizer.state(p), step=1)[0] == pytest.approx(end)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda m, one: onnxgrad.extract(m, outputs=one("linear_2"), verify=False),
+        lambda m, one: onnxgrad.float16(m, keep=one("Gemm"), verify=False),
+        lambda m, one: onnxgrad.optimize(m, without=one("fold-constant"), verify=False),
+        lambda m, one: onnxgrad.verify(m, m, legs=one("float64"), allow_empty=one("loss")).verdict,
+        lambda m, one: onnxgrad.check_gradient(m, allow_empty=one("target")).verdict,
+        lambda m, one: onnxgrad.training_step(m, "loss", metrics=one("gradient_norm")).manifest,
+        lambda m, one: onnxgrad.set_metadata(m, unset=one("absent")),
+    ],
+    ids=["extract", "float16", "optimize", "verify", "check_gradient", "training_step", "set_metadata"],
+)  # fmt: skip
+def test_a_name_alone_is_one_name(call: Any, models_dir: Path) -> None:
+    """Python walks the letters of text, which named nothing, or something else."""
+    answers = []
+    for one in (lambda name: name, lambda name: [name]):
+        try:
+            answers.append(call(models_dir / "training" / "mlp.onnx", one))
+        except InputError as error:
+            answers.append(str(error))
+            assert "'absent' is not there" in str(error)
+    assert answers[0] == answers[1]

@@ -15,6 +15,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.files import write_whole
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.text import program_text
+from onnxgrad.options import several
 from onnxgrad.passes.base import PASSES, Pass
 from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.wording import nearest, option
@@ -25,6 +26,7 @@ def leave_out(pipeline: Pipeline, patterns: Sequence[str]) -> Pipeline:
 
     Raises InputError for a pattern that means no pass, and where nothing is left to run.
     """
+    patterns = several(patterns, option("--without", "without"))
     _check(patterns, pipeline.passes, option("--without", "without"))
     left = [p for p in pipeline.passes if not any(fnmatchcase(p.name, one) for one in patterns)]
     if not left and patterns:
@@ -57,8 +59,8 @@ class PrintAfter:
         Raises InputError for a pass that does not exist, one that `pipeline` does not run, and a
         folder that cannot be made.
         """
-        parts = [text.partition("=") for text in texts]
         own = option("--print-after", "print_after")
+        parts = [text.partition("=") for text in several(texts, own)]
         _check([name for name, _, _ in parts], pipeline.passes, own)
         for name, equals, folder in parts:
             if not any(fnmatchcase(p.name, name) for p in pipeline.passes):

@@ -15,6 +15,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.var import Var
 from onnxgrad.limits import bounded
+from onnxgrad.options import several
 from onnxgrad.passes.remove_unused_functions import RemoveUnusedFunctions
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import Report, run
@@ -92,7 +93,8 @@ def extracted(
     return program
 
 
-def _named(values: Mapping[str, Var], names: Sequence[str], what: str) -> list[Var]:
+def _named(values: Mapping[str, Var], given: Sequence[str], what: str) -> list[Var]:
+    names = several(given, f"{what}s")
     if len(set(names)) < len(names):
         raise InputError(f"{what} '{max(names, key=list(names).count)}' is asked for twice")
     for name in names:

@@ -12,6 +12,7 @@ from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.laws.float16.numbers import FAR, LARGEST
 from onnxgrad.limits import bounded
+from onnxgrad.options import several
 from onnxgrad.passes.float16 import Float16
 from onnxgrad.pipeline.observed import values_beyond
 from onnxgrad.pipeline.optimize import Optimized, RewriteRefuted, optimize_program
@@ -120,7 +121,7 @@ def converted(
 
 def names_of(given: Sequence[str]) -> str:
     """As the pass takes them: a blank parts names there, and a ? matches it."""
-    return " ".join(name.replace(" ", "?") for name in given)
+    return " ".join(name.replace(" ", "?") for name in several(given, "names to keep or convert"))
 
 
 def staying(outcome: Outcome, verbose: bool = False) -> Iterator[Part]:

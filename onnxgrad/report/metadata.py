@@ -12,6 +12,7 @@ from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.program import HEADER, Program
 from onnxgrad.ir.save import to_proto
+from onnxgrad.options import several
 
 _MOST = 1 << 63
 
@@ -45,7 +46,7 @@ def set_metadata(
         "model_version": model_version, "doc_string": doc_string,
     }  # fmt: skip
     given = {name: value for name, value in header.items() if value is not None}
-    change(program, values or {}, unset, given)
+    change(program, values or {}, several(unset, "set_metadata: unset"), given)
     return like(program, model)
 
 

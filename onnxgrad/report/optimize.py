@@ -13,6 +13,7 @@ from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.program import Program
 from onnxgrad.limits import limited
+from onnxgrad.options import several
 from onnxgrad.passes.inline import check_names
 from onnxgrad.pipeline.fixed_dims import fixed
 from onnxgrad.pipeline.instruments import PrintAfter
@@ -150,6 +151,7 @@ def optimize(
     >>> done.proof.verdict, done.rewrites[0].rule
     ('equal', 'fold_constant')
     """
+    inline = several(inline, "optimize: inline")
     said = {
         "preset": preset, "passes": passes, "merge": merge, "without": without,
         "target_opset": target_opset, "for": for_,

@@ -26,6 +26,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
+from onnxgrad.options import several
 from onnxgrad.train import batch_statistics
 from onnxgrad.train.accumulation import add_up, update_program
 from onnxgrad.train.cut import At, check_apart, check_behind, cut
@@ -112,6 +113,7 @@ def training_step(
     Raises InputError for a loss that does not fit, for a weight that the file does not hold as
     floating-point numbers, and for an option that is none.
     """
+    metrics = several(metrics, "training_step: metrics")
     plan = plan_of(
         optimizer, groups=groups, clip_value=clip_value, clip_norm=clip_norm,
         norm=NORM in metrics, accumulate=accumulate, average=average, loss_scale=loss_scale,

@@ -17,6 +17,7 @@ from onnx import TensorProto
 
 from onnxgrad.errors import CannotRun, InputError
 from onnxgrad.limits import bounded
+from onnxgrad.options import several
 from onnxgrad.verify.account import Found, Trial
 from onnxgrad.verify.bounds import Bounds, PerOutput
 from onnxgrad.verify.compare import Difference
@@ -88,6 +89,7 @@ def verify(
     Raises InputError when the original cannot be run or fed, or the provider is missing,
     LimitReached.
     """
+    legs, allow_empty = several(legs, "verify: legs"), several(allow_empty, "verify: allow_empty")
     _check_legs(legs)
     if not len(seeds):
         where = option("--seed", "seeds")

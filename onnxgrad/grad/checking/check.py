@@ -36,6 +36,7 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import SequenceType, numpy_dtype
 from onnxgrad.ir.weights import TooLarge
 from onnxgrad.limits import bounded
+from onnxgrad.options import several
 from onnxgrad.verify.feeds.generate import feeds_for
 from onnxgrad.verify.feeds.proof_cases import runnable
 from onnxgrad.verify.reference.in_child import Float64
@@ -85,6 +86,7 @@ def check_gradient(
     found = differentiate(
         program, wrt, target, adjoint="ones" if scalar else "input", aside=parts, **options
     )
+    allow_empty = several(allow_empty, "allow_empty")
     refuse_strange(allow_empty, found.adjoints, "gradient of it")
     graph = to_proto(found.program, weights=True)
     names = list(found.adjoints)

@@ -48,6 +48,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import numpy_dtype
 from onnxgrad.limits import bounded
+from onnxgrad.options import several
 from onnxgrad.verify.reference.in_child import Float64
 
 KINDS = ("jvp", "hvp", "jacobian", *SIBLINGS)
@@ -87,6 +88,7 @@ def check_product(
     """
     if of not in KINDS:
         raise InputError(f"of={of!r}: choose one of {', '.join(KINDS)}")
+    allow_empty = several(allow_empty, "allow_empty")
     common: Any = {"seed": seed, "inputs": inputs, "dims": dims, "provider": provider,
                    "tolerance": tolerance, "allow_empty": allow_empty}  # fmt: skip
     if of == "hvp":  # differences of a wrong gradient would agree with it
