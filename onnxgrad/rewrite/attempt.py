@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from onnxgrad.errors import InternalError, UnknownDtype
+from onnxgrad.errors import InputError, InternalError, UnknownDtype
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
@@ -19,10 +19,11 @@ from onnxgrad.ir.savepoint import Savepoint
 from onnxgrad.ir.topological_order import depends_on
 from onnxgrad.ir.types import TensorType, Type
 from onnxgrad.ir.var import Var
-from onnxgrad.rewrite.captures import Captured, value_of
+from onnxgrad.rewrite.captures import Captured, names_in, value_of
 from onnxgrad.rewrite.pattern import Pattern
 from onnxgrad.rewrite.slips import slip
 from onnxgrad.rewrite.trace import Decline, Trace
+from onnxgrad.wording import perhaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,20 @@ def call_arguments(build: Callable[..., Any], offered: Mapping[str, Any]) -> dic
 @lru_cache(maxsize=1024)
 def _parameters(build: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(inspect.signature(build).parameters)
+
+
+def check_parameters(build: Callable[..., Any], pattern: Pattern, *more: str) -> None:
+    """Raises InputError where a function asks for a name that its pattern does not capture; `more`
+    is offered too.
+    """
+    known = dict.fromkeys((*names_in(pattern), *more))
+    for p in inspect.signature(build).parameters.values():
+        named = p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        if p.kind is p.POSITIONAL_ONLY or (named and p.default is p.empty and p.name not in known):
+            raise InputError(
+                f"the rule {build.__name__} asks for '{p.name}', which its pattern does not "
+                f"capture{perhaps(p.name, known)}: there is {', '.join(known)}"
+            )
 
 
 def replacements(answer: Mapping[Any, Any], captured: Captured) -> dict[Var, Var]:

@@ -19,7 +19,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.by_operator import bindings_of
 from onnxgrad.ir.var import Var
-from onnxgrad.rewrite.attempt import Attempt, call_arguments, replacements
+from onnxgrad.rewrite.attempt import Attempt, call_arguments, check_parameters, replacements
 from onnxgrad.rewrite.captures import Captured, heads, value_of
 from onnxgrad.rewrite.match import match_binding
 from onnxgrad.rewrite.pattern import Pattern
@@ -103,7 +103,13 @@ def combine(
     >>> [n.op_type for n in found.graph.node].count("Mul")
     1
     """
-    return lambda build: Family(build.__name__, pattern, by, build, shrinks=shrinks, shared=shared)
+    check_parameters(by, pattern, "root")
+
+    def made(build: Callable[..., Any]) -> Family:
+        check_parameters(build, pattern, "roots", "group")
+        return Family(build.__name__, pattern, by, build, shrinks=shrinks, shared=shared)
+
+    return made
 
 
 def apply_family(

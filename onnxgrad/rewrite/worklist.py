@@ -20,7 +20,13 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.by_operator import Operator, bindings_of
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
-from onnxgrad.rewrite.attempt import Attempt, Touched, call_arguments, replacements
+from onnxgrad.rewrite.attempt import (
+    Attempt,
+    Touched,
+    call_arguments,
+    check_parameters,
+    replacements,
+)
 from onnxgrad.rewrite.captures import Captured, heads, value_of
 from onnxgrad.rewrite.match import match_binding, may_match
 from onnxgrad.rewrite.pattern import Pattern
@@ -104,7 +110,12 @@ def rewrite(
         raise InputError(
             f"a rule's pattern is written with P, as in P.Relu(x), not as {type(pattern).__name__}"
         )
-    return lambda build: Rule(build.__name__, pattern, build, shrinks, needs)
+
+    def made(build: Callable[..., Any]) -> Rule:
+        check_parameters(build, pattern, "root")
+        return Rule(build.__name__, pattern, build, shrinks, needs)
+
+    return made
 
 
 def apply_rules(

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from onnxgrad.errors import InternalError, RuleFailed
+from onnxgrad.errors import InputError, InternalError, RuleFailed
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
+from onnxgrad.rewrite.combine import combine
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Trace, decline
 from onnxgrad.rewrite.worklist import Rule, apply_rules, count, rewrite
@@ -300,3 +301,21 @@ def test_below_the_opset_that_a_law_needs_it_is_matched_only_to_explain_that(
     assert [reason for _, _, reason in trace.declined] == (
         ["Gelu needs opset 20"] if opset < 20 and explain else []
     )
+
+
+def test_a_rule_that_asks_for_what_its_pattern_lacks() -> None:
+    """It was a bare TypeError when the rule first matched."""
+    x, weight = capture("x weight")
+    with pytest.raises(
+        InputError,
+        match=r"asks for 'wieght', .* \(did you mean 'weight'\?\): there is x, weight, root",
+    ):
+        rewrite(P.Mul(x, weight))(lambda x, wieght: x)
+    with pytest.raises(
+        InputError,
+        match="asks for 'b', which its pattern does not capture: there is x, roots, group",
+    ):
+        combine(P.Neg(x), by=lambda x: x)(lambda x, b: x)
+    with pytest.raises(InputError, match="asks for 'other'"):
+        combine(P.Neg(x), by=lambda other: other)
+    assert rewrite(P.Neg(x))(lambda x, root, scale=1.0: x).name == "<lambda>"
