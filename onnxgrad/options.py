@@ -110,6 +110,8 @@ def described(kind: Any) -> str:
         return " or ".join(described(a) or getattr(a, "__name__", str(a)) for a in args)
     if origin is Literal:
         return f"one of {', '.join(map(str, args))}"
+    if origin in _SEQUENCES:
+        return "a list"
     if kind is type(None):
         return "none"
     return _CALLED.get(kind, "")

@@ -13,13 +13,13 @@ import pytest
 
 import onnxgrad
 from onnxgrad.errors import InputError
+from onnxgrad.named_options import build, read
 from onnxgrad.options import Range, check_fields, checked, described, from_text, kinds_of, several
 from onnxgrad.passes.base import PASSES, Merge, Provider
 from onnxgrad.pipeline.pipeline import parse_passes
 from onnxgrad.train.losses.registry import LOSSES
 from onnxgrad.train.optimizers import OPTIMIZERS
 from onnxgrad.train.schedules import SCHEDULES
-from onnxgrad.train.written import built, made
 from onnxgrad.vocabulary import MERGE, PROVIDERS
 
 
@@ -134,7 +134,7 @@ def test_nothing_of_training_takes_a_value_of_another_type(classes: dict[str, An
                 tried += 1
                 written = ",".join(f"{k}={v}" for k, v in {**needed, option: text}.items())
                 with pytest.raises(InputError, match=option):
-                    built(name, cls, written)
+                    build(name, cls, written)
     assert tried > 60
 
 
@@ -146,7 +146,7 @@ def test_an_optimiser_goes_down_unless_it_is_told_to_go_up() -> None:
         ("sgd{lr=0.1,maximize=false}", 0.95),
         ("sgd{lr=0.1,maximize=true}", 1.05),
     ):
-        optimizer = made(text, OPTIMIZERS, "optimiser")
+        optimizer = read(text, OPTIMIZERS, "optimiser")
         assert optimizer.apply(p, g, optimizer.state(p), step=1)[0] == pytest.approx(end)
 
 

@@ -17,6 +17,7 @@ from onnxgrad.cli.targets import files_read, target_of, write_model
 from onnxgrad.cli.training_options import training_options
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.load import load
+from onnxgrad.named_options import read
 from onnxgrad.report.parts import heading
 from onnxgrad.report.training import Fitted
 from onnxgrad.train import Event, Trainer, accuracy, features, training_step
@@ -25,7 +26,6 @@ from onnxgrad.train.data import read_npz
 from onnxgrad.train.metrics import Metric
 from onnxgrad.train.ranks import world
 from onnxgrad.train.schedules import SCHEDULES
-from onnxgrad.train.written import made
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
@@ -120,7 +120,7 @@ def _rate(text: str) -> Any:
     try:
         return float(text)
     except ValueError:
-        return made(text, SCHEDULES, "schedule")
+        return read(text, SCHEDULES, "schedule")
 
 
 def _metric(text: str) -> tuple[str, Metric]:

@@ -7,16 +7,16 @@ from typing import Any
 
 from onnxgrad.cli.gradient_options import checkpoint_of
 from onnxgrad.errors import InputError
+from onnxgrad.named_options import read
 from onnxgrad.train.optimizers import OPTIMIZERS, Optimizer
 from onnxgrad.train.schedules import SCHEDULES
-from onnxgrad.train.written import made
 
 
 def training_options(args: argparse.Namespace) -> dict[str, Any]:
     """The arguments of `training_step` that the options say. Raises InputError."""
     return {
         "loss": args.loss,
-        "optimizer": made(args.optimizer, OPTIMIZERS, "optimiser"),
+        "optimizer": read(args.optimizer, OPTIMIZERS, "optimiser"),
         "wrt": args.wrt or "params",
         "stop": args.stop,
         "inputs_at": args.inputs_at or (),
@@ -30,7 +30,7 @@ def training_options(args: argparse.Namespace) -> dict[str, Any]:
         "accumulate": args.accumulate,
         "average": args.average,
         "loss_scale": _scale(args.loss_scale),
-        "schedule": None if args.schedule is None else made(args.schedule, SCHEDULES, "schedule"),
+        "schedule": None if args.schedule is None else read(args.schedule, SCHEDULES, "schedule"),
     }
 
 
@@ -38,7 +38,7 @@ def _group(text: str) -> tuple[str, Optimizer]:
     glob, equals, written = text.partition("=")
     if not equals or not glob or not written:
         raise InputError(f"--group {text[:80]}: write GLOB=NAME or GLOB=NAME{{option=value}}")
-    return glob, made(written, OPTIMIZERS, "optimiser")
+    return glob, read(written, OPTIMIZERS, "optimiser")
 
 
 def _dropout(text: str | None) -> Any:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from onnxgrad import named_options
 from onnxgrad.errors import InputError
 from onnxgrad.ir.by_operator import blocks_in
 from onnxgrad.ir.collector import collector_paused
 from onnxgrad.ir.fault import blaming
 from onnxgrad.ir.program import Program
-from onnxgrad.options import described, from_text, kinds_of
 from onnxgrad.passes.base import PASSES, Pass, roots
 from onnxgrad.passes.convert_opset import ConvertOpset
 from onnxgrad.pipeline.fresh_types import types_of_a_fresh_reading
@@ -187,8 +186,6 @@ def _sum(a: PassResult, b: PassResult) -> PassResult:
 
 # ---- "a,b{option=value;option=value}" ------------------------------------------------------------
 
-_ITEM = re.compile(r"\s*([\w-]+)\s*(?:\{([^}]*)\})?\s*(?:,|$)")
-
 
 def parse_passes(text: str, **common: Any) -> list[Pass]:
     """Passes from `name,name{option=value,option=value}`; the name of a preset stands for its
@@ -197,38 +194,14 @@ def parse_passes(text: str, **common: Any) -> list[Pass]:
     Raises InputError that names what is unknown and lists what there is.
     """
     found: list[Pass] = []
-    position = 0
-    while position < len(text):
-        item = _ITEM.match(text, position)
-        if item is None:
-            raise InputError(
-                f"cannot read the list of passes at '{text[position:]}': write a,b{{option=value}}"
-            )
-        if item[1] in PRESETS and item[2] is None:
-            found += parse_passes(",".join(PRESETS[item[1]]), **common)
+    for name, options in named_options.split(text, "list of passes"):
+        if name in PRESETS and options is None:
+            found += parse_passes(",".join(PRESETS[name]), **common)
+        elif name in PASSES:
+            found.append(named_options.build(name, PASSES[name], options or "", common))
         else:
-            found.append(_make(item[1], item[2] or "", common))
-        position = item.end()
+            hint = did_you_mean(name, (*PASSES, *PRESETS), "`onnxgrad passes` lists them")
+            raise InputError(f"unknown pass '{name}': {hint}")
     if not found:
         raise InputError("the list of passes is empty")
     return found
-
-
-def _make(name: str, options: str, common: dict[str, Any]) -> Pass:
-    cls = PASSES.get(name)
-    if cls is None:
-        hint = did_you_mean(name, (*PASSES, *PRESETS), "`onnxgrad passes` lists them")
-        raise InputError(f"unknown pass '{name}': {hint}")
-    known, kinds = [f.name for f in fields(cls)], kinds_of(cls)
-    values = {k: v for k, v in common.items() if k in known}
-    for entry in filter(None, re.split(r"[,;]", options)):
-        key, equals, value = (part.strip() for part in entry.partition("="))
-        if not equals or key not in known:
-            raise InputError(
-                f"unknown option '{entry.strip()}' of pass '{name}'{perhaps(key, known)}; it has: "
-                f"{', '.join(known) or 'none'}"
-            )
-        if not described(kinds[key]):
-            raise InputError(f"pass '{name}': {key} cannot be set from text")
-        values[key] = from_text(kinds[key], value)
-    return cls(**values)

@@ -8,12 +8,12 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from onnxgrad.errors import InputError
+from onnxgrad.named_options import read
 from onnxgrad.train.averaging import ExponentialMovingAverage
 from onnxgrad.train.groups import Group, Groups, grouped
 from onnxgrad.train.loss_scaling import LossScaling
 from onnxgrad.train.optimizers import OPTIMIZERS, AdamW, Optimizer
 from onnxgrad.train.schedules import Schedule
-from onnxgrad.train.written import made
 
 NORM = "gradient_norm"  # among metrics
 Scaling: TypeAlias = "Literal['dynamic'] | float | LossScaling | None"
@@ -67,7 +67,7 @@ def plan_of(
     """The options of `training_step`, checked: raises InputError for each that is none."""
     optimizer = AdamW() if optimizer is None else optimizer
     if isinstance(optimizer, str):
-        optimizer = made(optimizer, OPTIMIZERS, "optimiser")
+        optimizer = read(optimizer, OPTIMIZERS, "optimiser")
     if not isinstance(optimizer, Optimizer):
         raise InputError(f"the optimizer must be one, like AdamW(), not {optimizer!r}")
     if schedule is not None and not isinstance(schedule, Schedule):

@@ -173,7 +173,7 @@ def test_a_preset_among_passes_stands_for_its_own() -> None:
         ("nonsense", "unknown pass 'nonsense'"),
         (
             "fold-constant{max=1}",
-            "unknown option 'max=1' of pass 'fold-constant'; it has: max_growth",
+            "fold-constant has no option 'max'.*; it has: max_growth",
         ),
         ("fold-constant{max_growth=many}", "max_growth must be a whole number"),
         ("fold-constant{max_growth=1", "cannot read the list of passes at"),

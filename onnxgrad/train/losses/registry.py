@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 
 from onnxgrad.errors import InputError
+from onnxgrad.named_options import build
 from onnxgrad.train.losses.base import Loss, Output, Sum
 from onnxgrad.train.losses.classification import CrossEntropy, SequenceCrossEntropy
 from onnxgrad.train.losses.ctc import CTC
@@ -14,7 +15,6 @@ from onnxgrad.train.losses.embedding import Cosine, CosineEmbedding, TripletMarg
 from onnxgrad.train.losses.penalty import L1Penalty, L2Penalty
 from onnxgrad.train.losses.probability import BCEWithLogits, KLDiv
 from onnxgrad.train.losses.regression import L1, MSE, Huber, SmoothL1
-from onnxgrad.train.written import built
 from onnxgrad.wording import perhaps
 
 _ALL: tuple[type[Loss], ...] = (
@@ -58,4 +58,4 @@ def _loss(name: str, options: str | None) -> Loss:
         raise InputError(
             f"unknown loss '{name}'{perhaps(name, LOSSES)}: choose from {', '.join(sorted(LOSSES))}"
         )
-    return built(name, cls, options or "")
+    return build(name, cls, options or "")

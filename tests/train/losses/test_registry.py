@@ -63,7 +63,7 @@ def test_text_to_loss(text: str, loss: Loss) -> None:
         ),
         (
             "mse{reductoin=sum}",
-            r"mse has no option 'reductoin' \(did you mean 'reduction'\?\); it has output, target, reduction",
+            r"mse has no option 'reductoin' \(did you mean 'reduction'\?\); it has: output, target, reduction",
         ),
         ("mse{reduction}", "cannot read the options of mse at 'reduction'"),
         ("mse{reduction=none}", "reduction must be one of mean, sum, not None"),

@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 
 from onnxgrad.errors import InputError
+from onnxgrad.named_options import read
 from onnxgrad.train.optimizers import OPTIMIZERS, SGD, AdamW
 from onnxgrad.train.schedules import SCHEDULES, Cosine
-from onnxgrad.train.written import made
 
 
 def test_options_are_those_of_the_class() -> None:
-    assert made("adamw", OPTIMIZERS, "optimiser") == AdamW()
+    assert read("adamw", OPTIMIZERS, "optimiser") == AdamW()
     written = "adamw{ betas=[0.8, 0.9], weight_decay = 0, eps=1e-6 }"
-    assert made(written, OPTIMIZERS, "optimiser") == AdamW(
+    assert read(written, OPTIMIZERS, "optimiser") == AdamW(
         betas=(0.8, 0.9), weight_decay=0.0, eps=1e-6
     )
-    assert made("sgd{momentum=0.9,nesterov=true}", OPTIMIZERS, "optimiser") == SGD(
+    assert read("sgd{momentum=0.9,nesterov=true}", OPTIMIZERS, "optimiser") == SGD(
         momentum=0.9, nesterov=True
     )
-    assert made("cosine{lr=0.1,T_max=10}", SCHEDULES, "schedule") == Cosine(0.1, T_max=10)
+    assert read("cosine{lr=0.1,T_max=10}", SCHEDULES, "schedule") == Cosine(0.1, T_max=10)
 
 
 @pytest.mark.parametrize(
@@ -36,9 +36,9 @@ def test_options_are_those_of_the_class() -> None:
 )
 def test_text_that_says_nothing(text: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        made(text, OPTIMIZERS, "optimiser")
+        read(text, OPTIMIZERS, "optimiser")
 
 
 def test_what_must_be_given() -> None:
     with pytest.raises(InputError, match="cosine needs the option lr"):
-        made("cosine", SCHEDULES, "schedule")
+        read("cosine", SCHEDULES, "schedule")
