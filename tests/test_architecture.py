@@ -22,6 +22,7 @@ LAYERS = [
     "wording",
     "errors",
     "options",
+    "named_options",
     "limits",
     "ir",
     "verify",
