@@ -23,6 +23,7 @@ _KEYS = {
     "--max-memory": "verify.max_memory",
     "--no-verify": "verify.run = false",
     "--allow-empty": "verify.allow_empty",
+    "--coverage": "verify.coverage",
     "--input": "verify.inputs",
     "--dim": "verify.dims",
     "--allow-growth": "allow_growth = true",

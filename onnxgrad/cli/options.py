@@ -10,6 +10,7 @@ import onnx
 from onnxgrad.cli.usage.kinds import DIGITS
 from onnxgrad.errors import InputError
 from onnxgrad.verify import open_session
+from onnxgrad.verify.coverage.summary import wanted_share
 from onnxgrad.verify.running.pool import pooled
 
 
@@ -36,6 +37,8 @@ def proof_options(args: argparse.Namespace) -> dict[str, Any]:
         options["legs"] = args.leg
     if args.allow_empty:
         options["allow_empty"] = args.allow_empty
+    if args.coverage is not None:
+        options["coverage"] = wanted_share(args.coverage)
     return options | bounds_of(args)
 
 

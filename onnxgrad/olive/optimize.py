@@ -42,6 +42,7 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "legs": (list[str], "Of the proof: float64, onnxruntime."),
     "threads": (int, "Of onnxruntime in the proof."),
     "allow_empty": (list[str], "Outputs that may have nothing finite to compare."),
+    "coverage": (str | float, "Least share of what decides that its runs reach: '>= 95%'."),
     "timeout": (float, "Seconds for everything."),
     "max_memory": (int | str, "For each process that runs a model: bytes, or '4GB'."),
 }

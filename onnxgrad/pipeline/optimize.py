@@ -31,7 +31,7 @@ from onnxgrad.wording import option
 
 # options of the proof that speak of the whole model's inputs
 _OF_THE_WHOLE = frozenset(
-    {"inputs", "dims", "float64_exact", "allow_empty", "atol", "rtol", "metric"}
+    {"inputs", "dims", "float64_exact", "allow_empty", "atol", "rtol", "metric", "coverage"}
 )
 
 

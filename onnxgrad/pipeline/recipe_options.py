@@ -11,7 +11,7 @@ from onnxgrad.pipeline.pipeline import Pipeline
 
 _OF_PROOF = (
     "provider", "dims", "seeds", "legs", "threads", "inputs", "allow_empty", "atol", "rtol",
-    "metric",
+    "metric", "coverage",
 )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.limits import MOST_SECONDS, read_size
 from onnxgrad.pipeline.requirements import QUANTITIES, bound_of
 from onnxgrad.verify.bounds import Bounds
+from onnxgrad.verify.coverage.summary import wanted_share
 from onnxgrad.vocabulary import LEGS, MOST_THREADS
 from onnxgrad.wording import did_you_mean
 
@@ -42,6 +43,7 @@ OPTIONS: dict[str, type] = {
     "verify.atol": object,
     "verify.rtol": object,
     "verify.metric": object,
+    "verify.coverage": object,
 }
 # what must come out, and how `onnxgrad ci` measures for it
 GATES: dict[str, type] = {
@@ -147,6 +149,11 @@ def _check_numbers(flat: Mapping[str, Any], where: str) -> None:
     threads = flat.get("verify.threads", 1)
     if isinstance(threads, bool) or not 1 <= threads <= MOST_THREADS:
         raise InputError(f"{where}: 'verify.threads' must be a number from 1 to {MOST_THREADS}")
+    if "verify.coverage" in flat:
+        try:
+            wanted_share(flat["verify.coverage"])
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
     if "verify.max_memory" in flat:
         read_size(flat["verify.max_memory"])
     for key in ("verify.timeout", "bench.seconds"):

@@ -108,6 +108,7 @@ def optimize(
     atol: PerOutput = None,
     rtol: PerOutput = None,
     metric: str | Sequence[str] | None = None,
+    coverage: str | float | None = None,
     recipe: str | os.PathLike[str] | None = None,
     tune: Asked = None,
     report: bool = False,
@@ -132,7 +133,8 @@ def optimize(
     (1) on `inputs`, as `onnxgrad.verify` takes them, or on values generated from `seeds` (0, 1) at
     the sizes `dims` of symbolic dimensions; by both `legs`; outputs `allow_empty` may have nothing
     finite to compare. `atol`, `rtol` and `metric` are bounds in place of the proof's own
-    tolerances, as `onnxgrad.verify` takes them.
+    tolerances, as `onnxgrad.verify` takes them; its runs must reach the share `coverage`
+    (">= 95%") of what decides.
 
     `tune` (True, or for so many seconds) measures in onnxruntime, on this provider, threads and
     inputs, which further rewrites pay and which of the preset's do not, and keeps those; a file of
@@ -159,7 +161,7 @@ def optimize(
         "verify.dims": dims, "verify.seeds": seeds, "verify.legs": legs, "verify.threads": threads,
         "verify.inputs": inputs, "verify.allow_empty": allow_empty, "verify.timeout": timeout,
         "verify.max_memory": max_memory, "verify.atol": atol, "verify.rtol": rtol,
-        "verify.metric": metric,
+        "verify.metric": metric, "verify.coverage": coverage,
     }  # fmt: skip
     name = os.fspath(model) if isinstance(model, (str, os.PathLike)) else ""
     followed = None if recipe is None else find(os.fspath(recipe))

@@ -44,6 +44,20 @@ def proof_lines(report: Report, verbose: bool) -> Iterator[Part]:
         yield cell(f"  {name}: {elements(count)}", "dim")
     for note in report.notes:
         yield cell(f"note: {note}", "dim")
+    yield from _covered(report, verbose)
+
+
+def _covered(report: Report, verbose: bool) -> Iterator[Part]:
+    """What the runs reached in one line, and what they did not."""
+    if not report.cases:
+        return
+    coverage = report.coverage
+    if coverage.line:
+        yield cell(coverage.line, "yellow" if coverage.why else "dim")
+    for warning in coverage.warnings:
+        yield cell(warning, "yellow")
+    for detail in coverage.details if verbose else ():
+        yield cell(f"  {detail}", "dim")
 
 
 def _legs(report: Report) -> Table:

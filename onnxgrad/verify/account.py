@@ -22,6 +22,8 @@ from onnxgrad.verify.ties import Ties
 from onnxgrad.verify.tolerance import AT_TIES, Ranges, exact, widened
 from onnxgrad.verify.values import Value
 
+_AGREES = 1e-3  # of the largest value, in a case that a proof may do without
+
 
 @dataclass
 class Trial:
@@ -32,6 +34,7 @@ class Trial:
     # of onnxruntime with optimisations off; of the reference where that leg alone runs
     expected: Results
     exact: Results | None = None  # of the float64 reference
+    answer: Results | None = None  # of the second model there, where it ran already
     noise: dict[str, float] = field(default_factory=dict)
     ranges: Ranges = field(default_factory=dict)  # of exact outputs over the original's own runs
     ties: Ties | None = None
@@ -41,6 +44,12 @@ class Trial:
     def of(cls, chosen: Chosen) -> Trial:
         """A case that was chosen, with the run that chose it."""
         return cls(chosen.case, chosen.feeds, chosen.results)
+
+    def agrees(self, again: Results) -> bool:
+        """Whether another run of the original on these feeds says the same: what it disagrees with
+        itself on tells nothing about a second model.
+        """
+        return max(noise([self.expected, again]).values(), default=0.0) <= _AGREES
 
     def widen(self, other: Results) -> None:
         """One more legal run of the original on these feeds."""
@@ -87,6 +96,8 @@ class Found:
     unproved: list[str] = field(default_factory=list)
     random: Collection[str] = ()  # outputs whose doubts are said already
     excuses: dict[tuple[str, str, str], int] = field(default_factory=dict)  # as counts
+    # symbol -> why the second model does not run where it is 0, where the original does
+    not_at_zero: dict[str, str] = field(default_factory=dict)
 
     def add(
         self, leg: str, found: Iterable[Difference], outputs: Results | None = None, over: str = ""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
+import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 
@@ -14,6 +17,7 @@ from onnxgrad.limits import LimitReached, current, size_text
 from onnxgrad.verify.account import Found, Trial
 from onnxgrad.verify.compare import Difference, noise
 from onnxgrad.verify.correspondence import Asked
+from onnxgrad.verify.coverage.items import Item
 from onnxgrad.verify.feeds.proof_cases import Results
 from onnxgrad.verify.reference.in_child import Float64
 from onnxgrad.verify.report import Leg
@@ -33,6 +37,7 @@ from onnxgrad.wording import option
 
 _JITTER = 2.0**-51
 _PERTURBED_RUNS = 3
+_counts = itertools.count(1)  # which proof of this process counts what its runs reach
 
 
 class Oracle:
@@ -50,6 +55,7 @@ class Oracle:
             False  # whether a node failed in the last run, so that the model has no results
         )
         self._made: dict[str, Float64] = {}
+        self._count = next(_counts)
         pooled("float64")  # which starts while onnxruntime loads the original
 
     def original(self, feeds: Results, jitter: float = 0.0, seed: int = 0) -> Results | None:
@@ -71,7 +77,10 @@ class Oracle:
             return None
         started, self.failed = time.monotonic(), False
         try:
-            return self._evaluator(which).run(feeds, seconds=self.left, jitter=jitter, seed=seed)
+            count = None if jitter else (os.getpid(), self._count)
+            return self._evaluator(which).run(
+                feeds, seconds=self.left, jitter=jitter, seed=seed, count=count
+            )
         except LimitReached:
             raise
         except OnnxgradError as error:
@@ -82,6 +91,16 @@ class Oracle:
             self.left -= time.monotonic() - started
             if self.left <= 0:
                 self.why = f"over its budget of {self.budget:g} s"
+
+    def covered(self, which: str, then: str = "") -> list[Item]:
+        """What the runs of a model reached, as `Reference.covered`; nothing is known of one that
+        did not run.
+        """
+        if which not in self._made or self.left <= 0:
+            return []
+        with contextlib.suppress(Unsupported):
+            return self._made[which].covered((os.getpid(), self._count), then)
+        return []
 
     def _evaluator(self, which: str) -> Float64:
         if which not in self._made:
@@ -116,7 +135,7 @@ def float64_leg(
     for trial in trials:
         if trial.exact is None:
             continue
-        got = oracle.candidate(trial.feeds)
+        got = trial.answer or oracle.candidate(trial.feeds)
         if got is None and oracle.failed:  # where the original runs
             return _failed(oracle, found, count + 1)
         if got is None:

@@ -63,10 +63,14 @@ def onnxruntime_leg(
     found: Found,
     settings: Settings,
     asked: Asked,
+    at_zero: Sequence[Trial] = (),
 ) -> Leg:
-    """Calibrate on the original, then compare the candidate with optimisations on and off."""
-    why = calibrate(original, trials, settings)
-    return held_against(candidate, trials, found, settings, asked, why)
+    """Calibrate on the original, then compare the candidate with optimisations on and off; so far
+    as it runs `at_zero`, where a dimension is empty.
+    """
+    agreeing = list(at_zero)
+    why = calibrate(original, trials, settings, agreeing)
+    return held_against(candidate, trials, found, settings, asked, why, agreeing)
 
 
 def held_against(
@@ -76,6 +80,7 @@ def held_against(
     settings: Settings,
     asked: Asked,
     why: str = "",
+    at_zero: Sequence[Trial] = (),
 ) -> Leg:
     """What the candidate gives, with optimisations on (not where `why` says why the original does
     not run so) and off, against what the trials expect.
@@ -104,12 +109,39 @@ def held_against(
             near = {name: at_tie(asked.dtypes.get(name, ())) for name in trial.expected}
             differences = trial.judge(trial.expected, got, asked.allows(own), near)
             found.add("onnxruntime", differences, trial.expected, how)
+        _hold_at_zero(session, at_zero, found, asked, how)
     return found.leg("onnxruntime", len(trials), why)
 
 
-def calibrate(original: Subject, trials: Sequence[Trial], settings: Settings) -> str:
+def _hold_at_zero(
+    session: Session, at_zero: Sequence[Trial], found: Found, asked: Asked, how: str
+) -> None:
+    """What the candidate gives where a dimension is empty. That it does not run there is noted: an
+    operator may refuse what the chain that it stands for accepts.
+    """
+    for trial in at_zero:
+        symbols = [name for name, size in trial.case.dims.items() if size == 0]
+        try:
+            got = asked.names.results(session.run(asked.names.feeds(trial.feeds)))
+        except RunFailed as error:
+            found.not_at_zero.update(dict.fromkeys(symbols, error.reason))
+            continue
+        own = in_onnxruntime(trial.expected, trial.noise, asked.dtypes)
+        differences = trial.judge(trial.expected, got, asked.allows(own), {})
+        if not all(difference.ok for difference in differences):
+            sizes = ", ".join(f"{symbol}=0" for symbol in symbols)
+            found.notes.append(f"the models differ {how} at {sizes}")
+            found.add("onnxruntime", differences, trial.expected, f"{how}, {sizes}")
+
+
+def calibrate(
+    original: Subject,
+    trials: Sequence[Trial],
+    settings: Settings,
+    at_zero: list[Trial] | None = None,
+) -> str:
     """Widen the noise by the original's other legal runs, and by float64; why not, where it does
-    not run with optimisations on.
+    not run with optimisations on. Of `at_zero` only those stay that run there as well.
     """
     for trial in trials:
         if trial.exact is not None:
@@ -123,6 +155,8 @@ def calibrate(original: Subject, trials: Sequence[Trial], settings: Settings) ->
             session = setting.open(original.source, optimize=optimize)
             for trial in trials:
                 trial.widen(session.run(trial.feeds))
+            if at_zero:
+                at_zero[:] = [trial for trial in at_zero if _widened(trial, session)]
         except RunFailed as error:
             if setting.provider != settings.provider:
                 continue  # a model may need its provider's own operators
@@ -131,6 +165,16 @@ def calibrate(original: Subject, trials: Sequence[Trial], settings: Settings) ->
                 "optimisations off"
             )
     return ""
+
+
+def _widened(trial: Trial, session: Session) -> bool:
+    """Whether a session takes the feeds of a trial and agrees; the trial's noise is then wider."""
+    try:
+        again = session.run(trial.feeds)
+    except RunFailed:
+        return False
+    trial.widen(again)
+    return trial.agrees(again)
 
 
 def as_computed(exact: Results, computed: Results) -> Results:

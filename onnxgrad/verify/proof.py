@@ -21,8 +21,11 @@ from onnxgrad.options import several
 from onnxgrad.verify.account import Found, Trial
 from onnxgrad.verify.bounds import Bounds, PerOutput
 from onnxgrad.verify.compare import Difference
-from onnxgrad.verify.correspondence import correspondence
+from onnxgrad.verify.correspondence import Asked, correspondence
+from onnxgrad.verify.coverage.search import Search
+from onnxgrad.verify.coverage.summary import Coverage, wanted_share
 from onnxgrad.verify.draws import same_draws
+from onnxgrad.verify.feeds.generate import Feeder
 from onnxgrad.verify.feeds.proof_cases import Attempt, Chosen, Inputs, Results, choose_cases
 from onnxgrad.verify.float64_leg import Oracle, float64_leg
 from onnxgrad.verify.interface import interface_differences
@@ -38,7 +41,7 @@ from onnxgrad.verify.subject import Subject, subject
 from onnxgrad.verify.ties import Ties
 from onnxgrad.verify.tolerance import UNSTABLE
 from onnxgrad.vocabulary import LEGS
-from onnxgrad.wording import option
+from onnxgrad.wording import counted, option
 
 _REFERENCE = "reference"  # the stage of a RunFailed that our reference, not onnxruntime, caused
 
@@ -64,6 +67,7 @@ def verify(
     rtol: PerOutput = None,
     metric: str | Iterable[str] | None = None,
     map: Mapping[str, str] | None = None,
+    coverage: str | float | None = None,
 ) -> Report:
     """Compare model `b` with the original `a` by running both. That they differ is in the report,
     not an exception; so is that nothing is known: an output without one finite element to compare,
@@ -83,6 +87,8 @@ def verify(
     `b` calls inputs and outputs of `a`, {"logits": "linear"}. expect: in place of `b` stored
     results, by name or in an .npz, which `a` is to give on the `inputs`; there `map` says what `a`
     calls them.
+    coverage: the least share of thresholds, branches, loop turns and defaults that runs must reach,
+    such as ">= 95%" or 0.95; less is "not proved".
     timeout: seconds for everything (300); max_memory: bytes, or such as "4GB", for each process
     that runs a model (half of what there is).
 
@@ -97,15 +103,17 @@ def verify(
     bounds = Bounds.of(atol, rtol, metric)
     request = _Request(
         Settings(provider, threads), inputs, dims, seeds, legs, float64_exact, float64_budget,
-        allow_empty, bounds, map or {},
+        allow_empty, bounds, map or {}, wanted_share(coverage),
     )  # fmt: skip
     if expect is None and b is None:
         raise InputError(f"a second model is wanted, or {option('--expect FILE', 'expect=')}")
     if b is None:
-        return against_stored(
+        report = against_stored(
             subject(a), cast(Stored, expect), inputs, request.names, bounds,
             settings=request.settings, legs=legs, budget=float64_budget, allow_empty=allow_empty,
         )  # fmt: skip
+        lacking = report.coverage.lacks(request.coverage)
+        return replace(report, ok=False, unproved=(lacking,)) if report and lacking else report
     if expect is not None:
         raise InputError("stored results are compared with one model, and two were given")
     return replace(_compared(subject(a), subject(b), request), bounds=str(bounds))
@@ -125,6 +133,7 @@ class _Request:
     allow_empty: Collection[str]
     bounds: Bounds
     names: Mapping[str, str]
+    coverage: float | None
 
 
 def _compared(original: Subject, candidate: Subject, request: _Request) -> Report:
@@ -159,12 +168,15 @@ def _compared(original: Subject, candidate: Subject, request: _Request) -> Repor
     budget = request.budget
     oracle = Oracle(original, candidate, budget, asked) if "float64" in legs else None
     session, ran = None, dict[str, Leg]()
+    refused: list[tuple[Mapping[str, int], RunFailed]] = []
+    feeder = Feeder(original.proto)
     try:
         if "onnxruntime" in legs:
             session, ran = _opened(original, request)
         chosen = choose_cases(
-            original.proto, request.inputs, request.dims, request.seeds, _attempt(session, oracle)
-        )
+            original.proto, request.inputs, request.dims, request.seeds, _attempt(session, oracle),
+            on_refused=lambda plan, error: refused.append((plan, error)), feeder=feeder,
+        )  # fmt: skip
     except (RunFailed, InputError) as error:
         cause = _unproved(error)
         if cause is None:
@@ -177,18 +189,48 @@ def _compared(original: Subject, candidate: Subject, request: _Request) -> Repor
         )
     ties = Ties(original, budget)
     trials = [replace(_trial(case, session, oracle), ties=ties) for case in chosen]
+    search = Search(
+        original, candidate, session, oracle, trials, request.seeds or (0,), request.dims or {},
+        refused, feeder,
+    )  # fmt: skip
+    if request.inputs is None:
+        search.run()
     found = Found(notes=draws.notes, unproved=draws.reasons(request.bounds), random=asked.random)
-    if session is not None:
+    judged = _judged(search, request, asked, found, ran)
+    return replace(judged, seconds=time.monotonic() - start)
+
+
+def _judged(
+    search: Search, request: _Request, asked: Asked, found: Found, ran: dict[str, Leg]
+) -> Report:
+    """What the legs say of all cases, and what these reached."""
+    original, candidate, trials = search.original, search.candidate, search.trials
+    oracle = search.oracle
+    if search.session is not None:
         ran["onnxruntime"] = onnxruntime_leg(
-            original, candidate, trials, found, request.settings, asked
+            original, candidate, trials, found, request.settings, asked, search.at_zero
         )
     if oracle is not None:
         computed = _recomputed(original, candidate, request.float64_exact, asked.names.outputs)
         ran["float64"] = float64_leg(oracle, trials, found, computed)
     if not any(leg.ran for leg in ran.values()):
         found.unproved.append(f"the float64 leg could not run ({ran['float64'].why})")
+    outputs = [value.name for value in original.proto.graph.output]
     found.unproved += _empty(found, outputs, request.allow_empty)
-    return _report(found, ran, trials, provider, time.monotonic() - start)
+    coverage = search.coverage(found.not_at_zero, request.inputs is not None)
+    if all(d.ok for d in found.differences.values()):
+        found.unproved += _uncovered(coverage, request)
+    return replace(_report(found, ran, trials, request.settings.provider), coverage=coverage)
+
+
+def _uncovered(coverage: Coverage, request: _Request) -> list[str]:
+    """What has to be covered and is not: the share that was asked for, and rows that differ, unless
+    the caller says how the weights came about.
+    """
+    lacking = coverage.lacks(request.coverage)
+    rows = coverage.unread.items() if request.float64_exact is None else ()
+    unread = [f"{counted(n, 'row')} of {table!r} differ that no run read" for table, n in rows]
+    return [*unread, *([lacking] if lacking else [])]
 
 
 def _opened(original: Subject, request: _Request) -> tuple[Session | None, dict[str, Leg]]:
@@ -295,9 +337,7 @@ def _empty(found: Found, outputs: Sequence[str], allowed: Collection[str]) -> li
     ]
 
 
-def _report(
-    found: Found, ran: Mapping[str, Leg], trials: Sequence[Trial], provider: str, seconds: float
-) -> Report:
+def _report(found: Found, ran: Mapping[str, Leg], trials: Sequence[Trial], provider: str) -> Report:
     own: dict[str, float] = {}
     for trial in trials:
         own |= {name: max(value, own.get(name, 0.0)) for name, value in trial.noise.items()}
@@ -311,7 +351,6 @@ def _report(
         unstable=tuple(name for name, value in own.items() if value > UNSTABLE),
         notes=found.remarks(),
         noise=own,
-        seconds=seconds,
         compared=found.compared(),
         unproved=found.reasons(),
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from onnxgrad.ir.notebook import text_html
 from onnxgrad.verify.compare import DIFFERENT, EQUAL, NOT_PROVED, Difference, worst
+from onnxgrad.verify.coverage.summary import NOTHING_RAN, Coverage
 from onnxgrad.wording import counted
 
 WITHIN = "within bounds"  # of the user's own: not meant to be equal
@@ -65,19 +66,20 @@ class Case:
     """One set of feeds: what was chosen for the symbolic dimensions, and the seed (None: the user's
     own inputs).
 
-    `edges`: zeros, ties, the other side of comparisons and of switches, masks the other way round.
+    `edges`: zeros, ties, the other side of comparisons and of switches, masks the other way round;
+    `how`: what else is unusual about them, in words.
     """
 
     dims: Mapping[str, int]
     seed: int | None
     edges: bool = False
+    how: str = ""
 
     def __str__(self) -> str:
         sizes = ", ".join(f"{name}={size}" for name, size in self.dims.items())
         seed = "given inputs" if self.seed is None else f"seed {self.seed}"
-        return (
-            f"{seed}{' with zeros and ties' if self.edges else ''}{f', {sizes}' if sizes else ''}"
-        )
+        unusual = "zeros and ties" if self.edges else self.how
+        return f"{seed}{f' with {unusual}' if unusual else ''}{f', {sizes}' if sizes else ''}"
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class Report:
     """`ok` is the verdict, and what the report is as a truth value; `differences` holds the worst
     difference of every output and leg, `compared` the finite elements of each output over all
     feeds, `unproved` why nothing is known, `unstable` the outputs whose own noise hides a lot,
-    `bounds` those of the user's own.
+    `bounds` those of the user's own, `coverage` what the runs reached.
     """
 
     ok: bool
@@ -100,6 +102,7 @@ class Report:
     compared: Mapping[str, int] = field(default_factory=dict)
     unproved: tuple[str, ...] = ()
     bounds: str = ""
+    coverage: Coverage = NOTHING_RAN
 
     def __bool__(self) -> bool:
         return self.ok
@@ -154,12 +157,13 @@ class Report:
             "compared": dict(self.compared),
             "legs": {name: leg.to_dict() for name, leg in self.legs.items()},
             "cases": [
-                {"dims": dict(case.dims), "seed": case.seed, "edges": case.edges}
-                for case in self.cases
+                {"dims": dict(c.dims), "seed": c.seed, "edges": c.edges, "how": c.how}
+                for c in self.cases
             ],
             "differences": [difference.to_dict() for difference in self.differences],
             "unstable": list(self.unstable),
             "notes": list(self.notes),
+            "coverage": self.coverage.to_dict(),
             "noise": {
                 name: str(value) if value == float("inf") else value
                 for name, value in self.noise.items()
@@ -179,5 +183,6 @@ class Report:
             f"{self.noise.get(name, 0.0):.1e}"
             for name in self.unstable
         ]
+        lines += [f"  {line}" for line in (self.coverage.line, *self.coverage.warnings) if line]
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines)

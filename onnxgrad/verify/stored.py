@@ -18,6 +18,7 @@ from onnxgrad.verify.account import Found, Trial
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.compare import compare
 from onnxgrad.verify.correspondence import Asked, correspondence
+from onnxgrad.verify.coverage.summary import NOT_ASKED, Coverage
 from onnxgrad.verify.draws import Draws, left_random, randoms
 from onnxgrad.verify.feeds.generate import Feeder, bound_by
 from onnxgrad.verify.feeds.input_files import load_inputs
@@ -113,7 +114,15 @@ def against_stored(
         compared=found.compared(),
         unproved=found.reasons(),
         bounds=str(bounds),
+        coverage=_covered(oracle, own),
     )
+
+
+def _covered(oracle: Oracle | None, own: Trial) -> Coverage:
+    """What the given inputs reached."""
+    if oracle is None or own.exact is None:
+        return Coverage(why=f"the float64 leg did not run: {oracle.why}" if oracle else NOT_ASKED)
+    return Coverage(items=tuple(oracle.covered("original")))
 
 
 def _in_float64(oracle: Oracle, own: Trial, given: Trial, asked: Asked, found: Found) -> Leg:

@@ -142,14 +142,17 @@ def test_given_inputs_and_sizes(run: Run, branches: Path, tmp_path: Path) -> Non
         run("optimize", branches, "--dry-run", "--input", f"x={values}", "--json", report).code == 0
     )
     assert json.loads(report.read_text())["models"][0]["proof"]["cases"] == [
-        {"dims": {"N": 5}, "seed": None, "edges": False}
+        {"dims": {"N": 5}, "seed": None, "edges": False, "how": ""}
     ]
     assert (
         run("optimize", branches, "--dry-run", "--dim", "N=7", "--seed", 3, "--json", report).code
         == 0
     )
     cases = json.loads(report.read_text())["models"][0]["proof"]["cases"]
-    assert cases == [{"dims": {"N": 7}, "seed": 3, "edges": edges} for edges in (False, True)]
+    assert cases == [
+        {"dims": {"N": 7}, "seed": 3, "edges": edges, "how": how}
+        for edges, how in ((False, ""), (True, ""), (False, "scale 0.001"))
+    ]
 
 
 def test_several_models(run: Run, branches: Path, tmp_path: Path) -> None:

@@ -155,3 +155,30 @@ def test_stored_results(run: Run, tmp_path: Path) -> None:
     assert done.code == 2 and "stored results need the inputs that gave them: --input" in done.err
     done = run("verify", tmp_path / "m.onnx")
     assert done.code == 2 and "a second model is wanted, or --expect FILE" in done.err
+
+
+HALF = """g (float[N,4] x) => (float[N,4] y) <float k = {0.5}> {
+  s = ReduceMax <keepdims = 0> (x) c = Equal (s, k) y = If (c) <
+    then_branch = t () => (float[N,4] p) { p = %s (x) },
+    else_branch = e () => (float[N,4] q) { q = Neg (x) }> }"""
+
+
+def test_coverage_is_shown_and_asked_for(run: Run, tmp_path: Path) -> None:
+    a, b, out, recipe = (tmp_path / name for name in ("a.onnx", "b.onnx", "o.onnx", "r.toml"))
+    onnx.save(parse(HALF % "Tanh"), a)
+    onnx.save(parse(HALF % "Abs"), b)
+    shown = run("verify", a, b, "-v")
+    assert shown.code == 0 and "covered: 0 of 1 thresholds, 1 of 2 branches" in shown.out
+    assert "If → 'y': then not taken" in shown.out
+    asked = run("verify", a, b, "--coverage", "90%")
+    assert asked.code == 1 and "--coverage asks for 0.9" in asked.out
+    assert run("verify", a, b, "--coverage", "much").code == 2
+    recipe.write_text('[verify]\ncoverage = ">= 95%"\n')
+    words = ("optimize", a, "-o", out, "--config", recipe)
+    assert run(*words).code == 1 and not out.exists()
+    assert run(*words, "--coverage", "0%", "--json", tmp_path / "r.json").code == 0
+    proof = json.loads((tmp_path / "r.json").read_text())["models"][0]["proof"]
+    assert proof["coverage"]["share"] == pytest.approx(1 / 3)
+    recipe.write_text("[verify]\ncoverage = 95\n")
+    refused = run(*words)
+    assert refused.code == 2 and "write a share such as '>= 95%' or 0.95; got 95" in refused.err

@@ -129,6 +129,14 @@ class DataFlow:
             key = (key[0], node.input[0])
         return None
 
+    def origin(self, key: Key) -> str:
+        """The name of a value where it is made, outside of the functions that it is passed to."""
+        for _ in range(8):
+            if key not in self.actuals:
+                break
+            key = self.actuals[key][0]
+        return key[1]
+
     def scalar(self, key: Key) -> float | None:
         """The value of a constant whose elements are all equal."""
         found = self.constant(key)

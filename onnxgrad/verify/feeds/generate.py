@@ -20,6 +20,7 @@ from onnxgrad.verify.feeds.data_flow import DataFlow
 from onnxgrad.verify.feeds.dims import dim_plans, evaluate, required_inputs, shape_of, symbols_in
 from onnxgrad.verify.feeds.edge_cases import Edges, Slot, edged
 from onnxgrad.verify.feeds.value_bounds import Uses, uses_of
+from onnxgrad.verify.feeds.variations import Variation, varied
 from onnxgrad.verify.values import Value
 from onnxgrad.wording import input_option, option
 
@@ -67,8 +68,9 @@ class Feeder:
         dims: Mapping[str, int] | None = None,
         given: Mapping[str, Value] | None = None,
         edges: Edges | None = None,
+        how: Variation | None = None,
     ) -> dict[str, Value]:
-        """As `feeds_for`."""
+        """As `feeds_for`; `how`: usual values, varied."""
         if given is not None and not isinstance(given, Mapping):
             raise InputError(
                 f"inputs are arrays by the names of the model's inputs, not {type(given).__name__}"
@@ -85,7 +87,7 @@ class Feeder:
         maker: _Maker | None = None
         for turn, value in enumerate(required_inputs(self.model.graph)):
             if value.name not in feeds:
-                maker = maker or _Maker(self._flow.at(sizes), sizes, seed, edges)
+                maker = maker or _Maker(self._flow.at(sizes), sizes, seed, edges, how)
                 feeds[value.name] = maker.make(value.name, value.type, turn)
         return {name: feeds[name] for name in inputs if name in feeds}
 
@@ -149,6 +151,7 @@ class _Maker:
     sizes: Mapping[str, int]
     seed: int
     edges: Edges | None
+    how: Variation | None = None
 
     def make(self, name: str, kind: onnx.TypeProto, turn: int) -> Value:
         """A value for an input; `turn` inputs come before it."""
@@ -204,6 +207,8 @@ class _Maker:
         slot = _slot(name, shape, dtype, uses_of(self.flow, name), turn)
         usual = _usual(slot, shape, rng)
         made = usual if self.edges is None else edged(usual, slot, self.edges, edge_rng)
+        if self.how is not None:
+            made = varied(made, slot, self.how)
         return np.asarray(made).astype(dtype)
 
 

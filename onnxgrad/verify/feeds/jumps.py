@@ -7,7 +7,7 @@ side of each. Where such a model is small, a proof can afford more of them.
 
 from __future__ import annotations
 
-from onnx import ModelProto
+from onnx import ModelProto, NodeProto
 
 from onnxgrad.ir.nodes import every_node, weight_elements
 
@@ -26,12 +26,16 @@ def jumps(model: ModelProto) -> bool:
     """Whether a model is small and holds, nested or in a function too, an operator that jumps or
     saturates.
     """
-    nodes = [
+    return small(model) and any(node.op_type in _JUMPS for node in _nodes(model))
+
+
+def small(model: ModelProto) -> bool:
+    """Whether a proof can afford many runs of a model."""
+    return len(_nodes(model)) <= _NODES and weight_elements(model.graph) <= _WEIGHTS
+
+
+def _nodes(model: ModelProto) -> list[NodeProto]:
+    return [
         *every_node(model.graph.node),
         *(node for f in model.functions for node in every_node(f.node)),
     ]
-    return (
-        len(nodes) <= _NODES
-        and weight_elements(model.graph) <= _WEIGHTS
-        and any(node.op_type in _JUMPS for node in nodes)
-    )

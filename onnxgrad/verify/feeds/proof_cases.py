@@ -33,6 +33,7 @@ Inputs: TypeAlias = (
     "os.PathLike[str]]"
 )
 Attempt: TypeAlias = "Callable[[Results], Results]"
+Refused: TypeAlias = "Callable[[Mapping[str, int], RunFailed], None]"
 
 _PLANS = 2  # sizes per symbolic dimension
 _TRY_ON = ("run", "reference")  # stages of a RunFailed after which other feeds are worth a try
@@ -59,6 +60,8 @@ def choose_cases(
     attempt: Attempt,
     *,
     edges: bool = True,
+    on_refused: Refused | None = None,
+    feeder: Feeder | None = None,
 ) -> list[Chosen]:
     """The feeds of a proof. `attempt` runs the original and raises RunFailed where it does not take
     some.
@@ -66,16 +69,17 @@ def choose_cases(
     Generated feeds pair the first two plans that run with the seeds, each at least once. With
     `edges` the last of them is an edge case (`edge_cases`); where there is little room for one,
     edge cases at every plan come on top; where the model is small and jumps (`jumps`) those of more
-    seeds. Raises InputError naming the option to pass when there are none, RunFailed where a limit
-    was reached.
+    seeds. `on_refused` is called with the sizes that the original does not run at; `feeder`: of
+    this model, if the caller has one. Raises InputError naming the option to pass when there are
+    none, RunFailed where a limit was reached.
     """
     seeds = seeds or (0,)
-    feeder = Feeder(model)
+    feeder = feeder or Feeder(model)
     if inputs is not None:
         return [
             _given_case(feeder, given, dims, seeds[0], attempt) for given in _sets(inputs, model)
         ]
-    first = _running(feeder, dims, seeds[0], attempt, _PLANS)
+    first = _running(feeder, dims, seeds[0], attempt, _PLANS, on_refused)
     plans = [dict(chosen.case.dims) for chosen in first]
     pairs = itertools.islice(
         zip(itertools.cycle(plans), itertools.cycle(seeds)), max(len(plans), len(seeds))
@@ -217,7 +221,12 @@ def runnable(
 
 
 def _running(
-    feeder: Feeder, dims: Mapping[str, int] | None, seed: int, attempt: Attempt, count: int
+    feeder: Feeder,
+    dims: Mapping[str, int] | None,
+    seed: int,
+    attempt: Attempt,
+    count: int,
+    on_refused: Refused | None = None,
 ) -> list[Chosen]:
     good: list[Chosen] = []
     first: RunFailed | None = None
@@ -228,6 +237,8 @@ def _running(
             good.append(Chosen(Case(plan, seed), feeds, attempt(feeds)))
         except RunFailed as error:
             first = first or error
+            if on_refused is not None:
+                on_refused(plan, error)
             if error.limit and not good:
                 raise
             if error.stage not in _TRY_ON and not good:

@@ -49,6 +49,8 @@ _COUNTS = {
     ("Slice", 4), ("SequenceAt", 1), ("Split", 1), ("DFT", 1), ("STFT", 1), ("STFT", 3),
     ("NonMaxSuppression", 2),
 }  # fmt: skip
+_KINKS = {"Relu", "LeakyRelu", "PRelu", "Elu", "Celu", "Selu", "Abs", "ThresholdedRelu"}
+_LARGEST = 3e38  # a bound from here on is no bound: exporters write the largest float32
 _COMPARISONS = {"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal"}
 
 
@@ -65,6 +67,8 @@ class Uses:
     thresholds: list[float] = field(default_factory=list)
     words: list[str] = field(default_factory=list)  # of a text, that a consumer tells apart
     sentences: bool = False  # a text that is taken apart into words
+    # tables that it chooses rows of: by scale * x + offset
+    tables: list[tuple[str, float, float]] = field(default_factory=list)
 
     def within(self, low: float, high: float, scale: float = 1.0, offset: float = 0.0) -> None:
         """low <= scale * x + offset <= high."""
@@ -158,16 +162,17 @@ def _limit(
     count = _indexed(flow, node, index, scope)
     if count is not None:
         uses.within(0, max(count - 1, 0), scale, offset)
+        uses.tables.append((flow.origin((scope, _table(node, index))), scale, offset))
     if (op, index) in _COUNTS:
         uses.count = True
     if (op, index) in _DOMAINS and offset == 0 and scale == 1:
         uses.within(*_DOMAINS[op, index])
     if op == "Equal" and scale == 1:
         uses.among(flow.constant((scope, node.input[1 - index])), offset)
-    if op in _COMPARISONS and scale != 0:
-        known = flow.scalar((scope, node.input[1 - index]))
-        if known is not None and math.isfinite(known):
-            uses.thresholds.append((known - offset) / scale)
+    if scale != 0:
+        tips = [(v - offset) / scale for v in _bounds(flow, node, index, scope)]
+        # a kink at 0 needs none: zeros and both signs are there anyway
+        uses.thresholds += [v for v in tips if v or op in _COMPARISONS]
     to_bool = op == "Cast" and any(
         a.name == "to" and a.i == onnx.TensorProto.BOOL for a in node.attribute
     )
@@ -184,6 +189,26 @@ def _limit(
         and flow.scalar((scope, node.input[0])) == 1
     ):
         uses.boolean = True
+
+
+def _table(node: onnx.NodeProto, index: int) -> str:
+    embeds = node.op_type == "EmbedLayerNormalization"
+    return str(node.input[2 + 2 * index if embeds else 0])
+
+
+def _bounds(flow: DataFlow, node: onnx.NodeProto, index: int, scope: str) -> list[float]:
+    """The numbers at which a node takes another way on this operand."""
+    op = node.op_type
+    found: list[float | None] = []
+    if op in _COMPARISONS or (op in ("Max", "Min") and len(node.input) == 2):
+        found = [flow.scalar((scope, node.input[1 - index]))]
+    elif op == "Clip" and index == 0:
+        found = [flow.scalar((scope, name)) for name in node.input[1:] if name]
+        found += [a.f for a in node.attribute if a.name in ("min", "max")]
+    elif op in _KINKS and index == 0:
+        known = {a.name: a.f for a in node.attribute}
+        found = [known.get("alpha", 1.0) if op == "ThresholdedRelu" else 0.0]
+    return [v for v in found if v is not None and abs(v) < _LARGEST]
 
 
 def _indexed(flow: DataFlow, node: onnx.NodeProto, index: int, scope: str) -> int | None:

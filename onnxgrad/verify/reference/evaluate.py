@@ -20,6 +20,8 @@ import onnx
 from onnxgrad.errors import InputError
 from onnxgrad.ir import domains
 from onnxgrad.ir.tensor_data import elements
+from onnxgrad.verify.coverage.items import Item, joined
+from onnxgrad.verify.coverage.targets import Targets, Watch
 from onnxgrad.verify.reference.borrowed import borrow
 from onnxgrad.verify.reference.kernels import CONTRACTIONS, KERNELS, UNTIL, Call, Unsupported
 from onnxgrad.verify.reference.own import OWN, call_own
@@ -84,6 +86,7 @@ class _Function:
                 **{a.name: a for a in (*function.attribute_proto, *self.node.attribute)},
             }
             nodes = [bind(node, bound) for node in function.node]
+            self.owner.targets.follow(function.node, nodes)
             self.graph = Graph(self.owner, nodes, function.input, function.output, {}, self.opsets)
         return self.graph.run(values, {}, clock)
 
@@ -99,6 +102,8 @@ class Reference:
         self._defaults: dict[tuple[str, str, int], dict[str, onnx.AttributeProto]] = {}
         opsets = domains.versions(model.opset_import)
         self.declared = {value.name: value.type for value in model.graph.input}
+        self.targets = Targets(model)
+        self._counted: object = None
         self.compiled = self.graph(model.graph, opsets)
 
     def run(
@@ -109,8 +114,11 @@ class Reference:
         jitter: float = 0.0,
         jittered: Collection[str] = CONTRACTIONS,
         seed: int = 0,
+        count: object = None,
     ) -> dict[str, Value]:
         """Output name -> value.
+
+        `count`: add what this run reaches to what runs with the same `count` reached (`covered`).
 
         `jitter` multiplies every result of the operators `jittered` by 1 + jitter * U(-1, 1). Of
         those that sum (MatMul, Conv, Reduce*, normalisations) it shows how much another order of
@@ -119,6 +127,9 @@ class Reference:
         well. Raises InputError for a missing input, Unsupported for a failure or after `seconds`.
         """
         graph = self.compiled
+        if count is not None and count != self._counted:
+            self.targets.forget()
+            self._counted = count
         for name in graph.inputs:
             optional = self.declared[name].WhichOneof("value") == "optional_type"
             if name not in feeds and name not in graph.initial and not optional:
@@ -127,9 +138,24 @@ class Reference:
         deadline = None if seconds is None else time.monotonic() + seconds
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            clock = Clock(deadline, seconds or 0.0, jitter, np.random.default_rng(seed), jittered)
+            rng = np.random.default_rng(seed)
+            clock = Clock(deadline, seconds or 0.0, jitter, rng, jittered, count is not None)
             found = graph.run(arguments, {}, clock)
         return dict(zip(graph.outputs, found))
+
+    def covered(self, count: object, then: str = "") -> list[Item]:
+        """What the runs with this `count` reached. `then` "mark": remember that; "back": return to
+        it first.
+        """
+        if count != self._counted:
+            return []
+        if then:
+            (self.targets.mark if then == "mark" else self.targets.back)()
+        return joined(item for c in self.targets.counters() for item in c.items())
+
+    def watch(self, node: onnx.NodeProto) -> Watch | None:
+        """What counts beside a node."""
+        return self.targets.of.get(id(node))
 
     def graph(self, graph: onnx.GraphProto, opsets: Mapping[str, int]) -> Graph:
         """Compile a graph or subgraph."""

@@ -14,6 +14,7 @@ import onnx
 
 from onnxgrad.errors import InputError, NodeFailed, OnnxgradError, Unsupported
 from onnxgrad.limits import current
+from onnxgrad.verify.coverage.items import Item
 from onnxgrad.verify.reference.own import OWN, call_own
 from onnxgrad.verify.running.model_source import Model, sendable, source_of
 from onnxgrad.verify.running.pool import held
@@ -45,15 +46,17 @@ class Float64:
         jitter: float = 0.0,
         everywhere: bool = False,
         seed: int = 0,
+        count: object = None,
     ) -> dict[str, Value]:
         """Output name -> value, as `Reference.run`; `outputs`: those wanted; `everywhere`: jitter
-        all that rounds.
+        all that rounds; `count`: whose `covered` it adds to.
 
         Raises InputError for a missing input, NodeFailed for a node that fails on its operands,
         Unsupported for what the reference cannot do otherwise, or not within `seconds` and the
         memory, LimitReached when the deadline of all work has passed.
         """
-        options = {"seconds": seconds, "jitter": jitter, "seed": seed, "everywhere": everywhere}
+        options = {"seconds": seconds, "jitter": jitter, "seed": seed, "everywhere": everywhere,
+                   "count": count}  # fmt: skip
         limit = float("inf") if seconds is None else seconds + _GRACE
         wanted = None if outputs is None else list(outputs)
         with held("float64") as child:
@@ -62,6 +65,14 @@ class Float64:
                 _ask(child, limit, "exact.open", self._key, sendable(self._payload), self._own)
                 found = _ask(child, limit, "exact.run", self._key, dict(feeds), wanted, options)
         return cast("dict[str, Value]", found)
+
+    def covered(self, count: object, then: str = "") -> list[Item]:
+        """What the runs with this `count` reached, as `Reference.covered`; nothing where the child
+        has forgotten them. Raises Unsupported.
+        """
+        with held("float64") as child:
+            found = _ask(child, _INFERENCE, "exact.covered", self._key, count, then)
+        return [Item(*item) for item in found]
 
 
 def infer_types(model: onnx.ModelProto) -> onnx.ModelProto:

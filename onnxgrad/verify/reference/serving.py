@@ -53,6 +53,11 @@ class References:
         found = reference.run(feeds, jittered=jittered, **options)
         return found if outputs is None else {name: found[name] for name in outputs}
 
+    def covered(self, key: str, count: object, then: str) -> list[tuple[Any, ...]]:
+        """`Reference.covered`; nothing where the model is not open."""
+        reference = self._open.get(key)
+        return [] if reference is None else [tuple(item) for item in reference.covered(count, then)]
+
 
 def _asking(ask: Ask, domain: str, op: str) -> Callable[..., tuple[Any, ...]]:
     def run(*operands: Any, **attributes: Any) -> tuple[Any, ...]:

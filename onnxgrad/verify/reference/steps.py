@@ -12,6 +12,7 @@ import onnx
 
 from onnxgrad.errors import NodeFailed
 from onnxgrad.ir import domains
+from onnxgrad.verify.coverage.targets import Watch
 from onnxgrad.verify.reference.kernels import BOUNDED, CONTRACTIONS, Call, Unsupported
 from onnxgrad.verify.reference.order import scheduled
 from onnxgrad.verify.values import attribute_value, widen
@@ -31,6 +32,7 @@ class Clock:
     jitter: float = 0.0
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     jittered: Collection[str] = CONTRACTIONS
+    counting: bool = False  # what the run reaches
 
     def check(self) -> None:
         if self.deadline is not None and time.monotonic() > self.deadline:
@@ -49,7 +51,7 @@ Run: TypeAlias = Callable[[Call, Sequence[Any], Clock], "tuple[Any, ...]"]
 
 
 class Compiler(Protocol):
-    """Who knows the model around a graph: its functions, its opsets' schemas."""
+    """Who knows the model around a graph: its functions, its opsets' schemas, what counts."""
 
     def graph(self, graph: onnx.GraphProto, opsets: Mapping[str, int]) -> Graph: ...
 
@@ -61,17 +63,21 @@ class Compiler(Protocol):
         self, node: onnx.NodeProto, call: Call, opsets: Mapping[str, int]
     ) -> Run: ...
 
+    def watch(self, node: onnx.NodeProto) -> Watch | None: ...
+
 
 @dataclass
 class Step:
     """One node ready to run; `captured` names what its subgraphs read, `dead` what is dropped
-    after it.
+    after it; `watch` counts what it reaches, `turns` how often its subgraphs ran.
     """
 
     call: Call
     run: Run
     captured: tuple[str, ...]
+    watch: Watch | None = None
     dead: tuple[str, ...] = ()
+    turns: int = 0
 
 
 class Graph:
@@ -123,7 +129,8 @@ class Graph:
             node.op_type, domain, version, attributes, tuple(node.input), tuple(node.output)
         )
         captured = tuple(dict.fromkeys(name for graph in subgraphs for name in graph.captured))
-        return Step(call, self.owner.implementation(node, call, self.opsets), captured)
+        run = self.owner.implementation(node, call, self.opsets)
+        return Step(call, run, captured, watch=self.owner.watch(node))
 
     def _attribute(self, attribute: onnx.AttributeProto, subgraphs: list[Graph]) -> Any:
         if attribute.type == _A.GRAPH:
@@ -155,10 +162,13 @@ class Graph:
 
 def _apply(step: Step, env: Env, clock: Clock) -> Iterator[Any]:
     """Run one node on the values of its scope."""
-    call = _with_bodies(step.call, env, clock)
+    call = _with_bodies(step, env, clock)
+    operands = [env[name] for name in call.inputs]
     where = f"{call.op_type} -> {call.outputs[0] if call.outputs else ''!r}"
     try:
-        found = step.run(call, [env[name] for name in call.inputs], clock)
+        found = step.run(call, operands, clock)
+        if clock.counting and step.watch is not None and step.watch.left:
+            step.watch.see(call.attributes, operands, found, step.turns)
     except Unsupported:
         raise
     except MemoryError as error:
@@ -174,13 +184,18 @@ def _apply(step: Step, env: Env, clock: Clock) -> Iterator[Any]:
     return (clock.perturb(widen(value), call.op_type in BOUNDED) for value in found)
 
 
-def _with_bodies(call: Call, env: Env, clock: Clock) -> Call:
+def _with_bodies(step: Step, env: Env, clock: Clock) -> Call:
     """The call with its subgraphs as functions `body(*values)` over the scope's values."""
+    call, step.turns = step.call, 0
     if not any(isinstance(value, Graph) for value in call.attributes.values()):
         return call
 
     def close(graph: Graph) -> Callable[..., tuple[Any, ...]]:
-        return lambda *arguments: graph.run(arguments, env, clock)
+        def run(*arguments: Any) -> tuple[Any, ...]:
+            step.turns += 1
+            return graph.run(arguments, env, clock)
+
+        return run
 
     attributes = {k: close(v) if isinstance(v, Graph) else v for k, v in call.attributes.items()}
     return Call(call.op_type, call.domain, call.version, attributes, call.inputs, call.outputs)

@@ -122,6 +122,7 @@ _VERBS: dict[str, Callable[..., Any]] = {
     "time": Sessions.time,
     "exact.open": lambda _, *arguments: _references().open(_ask_parent, *arguments),
     "exact.run": lambda _, *arguments: _references().run(*arguments),
+    "exact.covered": lambda _, *arguments: _references().covered(*arguments),
     "exact.infer": lambda _, *arguments: _serving().infer_types(*arguments),
 }
 

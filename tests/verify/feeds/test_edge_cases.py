@@ -130,11 +130,15 @@ def test_an_edge_that_the_model_refuses_is_left_out() -> None:
 def test_a_small_model_that_jumps_is_run_on_more() -> None:
     """Few feeds tip a comparison; more of them are tried where that is cheap."""
     text = "g (float[8] x) => (int64[1,K] y) <float t = {2}> { c = %s(x, t) y = NonZero(c) }"
-    report = verify(parse(text % "Greater"), parse(text.replace("{2}", "{1.9}") % "Greater"))
-    assert len(report.cases) == 2 + 2 * 5
+
+    def usual(a: str, b: str, **options: Any) -> int:
+        """The cases that no missing coverage asked for."""
+        return sum(not case.how for case in verify(parse(a), parse(b), **options).cases)
+
+    assert usual(text % "Greater", text.replace("{2}", "{1.9}") % "Greater") == 2 + 2 * 5
     plain = "g (float[8] x) => (float[8] y) { y = Tanh(x) }"
-    assert len(verify(parse(plain), parse(plain)).cases) == 2
-    assert len(verify(parse(text % "Less"), parse(text % "Less"), seeds=[3]).cases) == 2
+    assert usual(plain, plain) == 2
+    assert usual(text % "Less", text % "Less", seeds=[3]) == 2
 
 
 @pytest.mark.parametrize("place", ["graph", "branch"])

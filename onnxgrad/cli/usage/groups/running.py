@@ -60,6 +60,11 @@ def add_proof(parser: argparse.ArgumentParser, bounds: str = "the proof's own") 
         choices=LEGS,
         help="prove this way only (default: both, each with its own tolerance)",
     )
+    group.add_argument(
+        "--coverage", metavar="SHARE",
+        help="the least share of thresholds, branches, loop turns and defaults that runs must "
+             "reach, such as '>= 95%%'; less is exit 1 (default: none)",
+    )  # fmt: skip
     add_allow_empty(
         group,
         "this output may be NaN, infinite or empty throughout: without it, nothing proved is exit "

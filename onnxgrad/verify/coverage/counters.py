@@ -1,0 +1,300 @@
+"""Counters beside the nodes of one model, in the float64 reference: each sees a node's operands and
+results, and notes which side of a threshold, which branch, how many turns, which rows.
+
+A counter that has seen everything is asked no more, so that a proof's later runs cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from onnxgrad.verify.coverage.items import BRANCHES, ROWS, THRESHOLDS, TURNS, WEIGHTS, Item
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+Attributes: TypeAlias = Mapping[str, Any]
+# of one bound: its value (None: a truth value), anything below (or false), anything above (or true)
+Side: TypeAlias = "tuple[float | None, bool, bool]"
+
+_SAMPLE = 1024  # elements that are looked at first: they mostly show both sides
+_LARGEST = 3e38  # a bound from here on is no bound: exporters write the largest float32
+
+
+class Counter:
+    """What one node can reach. `see` returns whether everything is reached."""
+
+    def see(
+        self, attributes: Attributes, operands: Sequence[Any], results: Sequence[Any], turns: int
+    ) -> bool:
+        """Take note of one run of the node; `turns`: how often its bodies ran."""
+        raise NotImplementedError
+
+    def items(self) -> list[Item]:
+        """What there is to reach, and what was."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """Begin anew."""
+        raise NotImplementedError
+
+
+def _around(x: Array, bound: Any) -> tuple[bool, bool]:
+    """Whether an element is below the bound, and whether one is above it."""
+    if x.size == 0:
+        return False, False
+    if np.ndim(bound):
+        return bool((x < bound).any()), bool((x > bound).any())
+    few = x.reshape(-1)[:_SAMPLE]
+    below, above = bool((few < bound).any()), bool((few > bound).any())
+    if not (below and above) and x.size > _SAMPLE:
+        low, high = x.min(), x.max()
+        if low != low:  # NaN among them
+            return bool((x < bound).any()), bool((x > bound).any())
+        return bool(low < bound), bool(high > bound)
+    return below, above
+
+
+def _numeric(x: Any) -> bool:
+    return isinstance(x, np.ndarray) and x.dtype.kind in "iuf"
+
+
+def _at(*bounds: Callable[[Attributes], float]) -> Callable[..., list[Side]]:
+    """The first operand against bounds that the attributes say."""
+
+    def sides(
+        attributes: Attributes, operands: Sequence[Any], results: Sequence[Any]
+    ) -> list[Side]:
+        known = [bound(attributes) for bound in bounds]
+        return [(bound, *_around(operands[0], bound)) for bound in known]
+
+    return sides
+
+
+def _clip(attributes: Attributes, operands: Sequence[Any], results: Sequence[Any]) -> list[Side]:
+    given = [*operands[1:3], None, None][:2]
+    bounds = [
+        attributes.get(name) if value is None else value
+        for name, value in zip(("min", "max"), given)
+    ]
+    known = [float(np.asarray(bound).reshape(-1)[0]) for bound in bounds if bound is not None]
+    return [(bound, *_around(operands[0], bound)) for bound in known]
+
+
+def _extreme(attributes: Attributes, operands: Sequence[Any], results: Sequence[Any]) -> list[Side]:
+    x, y = operands
+    bound = float(y.reshape(-1)[0]) if y.size == 1 else 0.0
+    if x.size == 1 and y.size != 1:
+        x, y, bound = y, x, float(x.reshape(-1)[0])
+    return [(bound, *_around(x, y.reshape(()) if y.size == 1 else y))]
+
+
+def _truth(value: Any) -> list[Side]:
+    found = np.asarray(value, bool)
+    return [(None, not bool(found.all()), bool(found.any()))]
+
+
+_ZERO = _at(lambda a: 0.0)
+# operator -> the sides of its bounds, by attributes, operands and results
+SIDES: dict[str, Callable[..., list[Side]]] = {
+    **dict.fromkeys(("Relu", "LeakyRelu", "PRelu", "Elu", "Celu", "Selu", "Abs"), _ZERO),
+    "ThresholdedRelu": _at(lambda a: a.get("alpha", 1.0)),
+    "Shrink": _at(lambda a: -a.get("lambd", 0.5), lambda a: a.get("lambd", 0.5)),
+    "HardSigmoid": _at(
+        lambda a: -a.get("beta", 0.5) / (a.get("alpha", 0.2) or 1.0),
+        lambda a: (1 - a.get("beta", 0.5)) / (a.get("alpha", 0.2) or 1.0),
+    ),
+    "HardSwish": _at(lambda a: -3.0, lambda a: 3.0),
+    "Clip": _clip, "Max": _extreme, "Min": _extreme,
+    **dict.fromkeys(
+        ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal"),
+        lambda attributes, operands, results: _truth(results[0]),
+    ),
+    "Where": lambda attributes, operands, results: _truth(operands[0]),
+}  # fmt: skip
+
+
+class Thresholds(Counter):
+    """The bounds of one node, each of which is reached when both of its sides are."""
+
+    def __init__(self, op: str, where: str, names: Sequence[str]) -> None:
+        self.sides, self.where, self.names = SIDES[op], where, names
+        self.forget()
+
+    def forget(self) -> None:
+        self.seen: list[list[Any]] = [[None, False, False] for _ in self.names]
+
+    def see(
+        self, attributes: Attributes, operands: Sequence[Any], results: Sequence[Any], turns: int
+    ) -> bool:
+        found = self.sides(attributes, operands, results)
+        for seen, (bound, below, above) in zip(self.seen, found):
+            seen[0] = bound
+            seen[1] |= below
+            seen[2] |= above
+        return all(below and above for _, below, above in self.seen)
+
+    def items(self) -> list[Item]:
+        found = []
+        for name, (bound, below, above) in zip(self.names, self.seen):
+            if bound is not None and not abs(bound) < _LARGEST:
+                continue
+            at = name if bound is None else f"{bound:g}"
+            sides = ("true", "false") if bound is None else (f"above {at}", f"below {at}")
+            ran = below or above
+            missing = "" if below and above else f"never {sides[0] if below else sides[1]}"
+            missing = missing if ran or bound is not None else "did not run"
+            found.append(Item(THRESHOLDS, self.where, int(below and above), 1, missing))
+        return found
+
+
+class Branches(Counter):
+    """The two branches of an If."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.forget()
+
+    def forget(self) -> None:
+        self.seen = {True: False, False: False}
+
+    def see(
+        self, attributes: Attributes, operands: Sequence[Any], results: Sequence[Any], turns: int
+    ) -> bool:
+        self.seen[bool(np.asarray(operands[0]).reshape(-1)[0])] = True
+        return all(self.seen.values())
+
+    def items(self) -> list[Item]:
+        return [
+            Item(BRANCHES, self.where, int(taken), 1, "" if taken else f"{name} not taken")
+            for name, taken in (("then", self.seen[True]), ("else", self.seen[False]))
+        ]
+
+
+class Turns(Counter):
+    """How often the body of a Loop or Scan ran in one go: the counts that it may have."""
+
+    def __init__(self, where: str, counts: Sequence[str]) -> None:
+        self.where, self.counts = where, counts
+        self.forget()
+
+    def forget(self) -> None:
+        self.seen, self.most = dict.fromkeys(self.counts, False), 0
+
+    def see(
+        self, attributes: Attributes, operands: Sequence[Any], results: Sequence[Any], turns: int
+    ) -> bool:
+        name = "many" if turns > 1 else str(turns)
+        self.most = max(self.most, turns)
+        for key in (name, "any"):
+            if key in self.seen:
+                self.seen[key] = True
+        return all(self.seen.values())
+
+    def items(self) -> list[Item]:
+        words = {"0": "never 0 turns", "1": "never 1 turn", "many": "never several turns",
+                 "any": "did not run"}  # fmt: skip
+        most = f"at most {self.most}"
+        return [
+            Item(TURNS, f"{self.where} ({most})", int(seen), 1, "" if seen else words[name])
+            for name, seen in self.seen.items()
+        ]
+
+
+class Rows(Counter):
+    """The rows of a table that are read: by the operand `index`, of the operand `table`, along
+    `axis`.
+    """
+
+    def __init__(self, name: str, table: int, index: int, axis: int, first: bool = False) -> None:
+        self.name, self.table, self.index, self.axis = name, table, index, axis
+        self.first = first  # the index is of tuples, whose first number is the row
+        self.forget()
+
+    def forget(self) -> None:
+        self.read: Array = np.zeros(0, bool)
+
+    def see(
+        self, attributes: Attributes, operands: Sequence[Any], results: Sequence[Any], turns: int
+    ) -> bool:
+        table, index = operands[self.table], operands[self.index]
+        if not isinstance(table, np.ndarray) or index is None or table.ndim == 0:
+            return False
+        rows = table.shape[self.axis if self.axis < table.ndim else 0]
+        if self.read.size != rows:
+            self.read = np.zeros(rows, bool)
+        at = np.asarray(index[..., 0] if self.first else index).astype(np.int64).reshape(-1)
+        self.read[at[(at >= -rows) & (at < rows)]] = True
+        return bool(self.read.all())
+
+    def items(self) -> list[Item]:
+        read, rows = int(self.read.sum()), self.read.size
+        missing = "" if read == rows else f"{rows - read:,} rows not read"
+        return [Item(ROWS, self.name, read, rows, missing, packed(self.read))] if rows > 1 else []
+
+
+def packed(mask: Array) -> bytes:
+    """A mask of rows as bytes, eight rows in each."""
+    return np.packbits(mask).tobytes()
+
+
+# how an operator's other operand says which elements of a weight it multiplies: that operand, and
+# the axis of it that runs along the weight (None: elementwise, broadcast)
+Factor: TypeAlias = "tuple[int, int | None]"
+
+
+class Elements(Counter):
+    """The elements of a weight that can matter: those that meet a factor other than 0, or all of
+    them where an operator is not known to multiply.
+    """
+
+    def __init__(self, name: str, size: int, operand: int, factor: Factor | None) -> None:
+        self.name, self.size, self.operand, self.factor = name, size, operand, factor
+        self.forget()
+
+    def forget(self) -> None:
+        self.met: Array = np.zeros(1, bool)
+
+    def see(
+        self, attributes: Attributes, operands: Sequence[Any], results: Sequence[Any], turns: int
+    ) -> bool:
+        if self.factor is None:
+            self.met[:] = True
+            return True
+        other, axis = self.factor
+        x = operands[other]
+        if not isinstance(x, np.ndarray) or (axis is not None and not -x.ndim <= axis < x.ndim):
+            self.met[:] = True
+            return True
+        if axis is None:
+            met = _reduced(np.asarray(x != 0), np.shape(operands[self.operand]))
+        else:
+            met = _met(np.moveaxis(x, axis, 0))
+        self.met = met if self.met.shape != met.shape else self.met | met
+        return bool(self.met.all())
+
+    def items(self) -> list[Item]:
+        share = float(self.met.mean()) if self.met.size else 1.0
+        count = round(share * self.size)
+        left = self.size - count
+        return [Item(WEIGHTS, self.name, count, self.size, f"{left:,} not used" if left else "")]
+
+
+def _met(x: Array) -> Array:
+    """Where along the first axis there is anything other than 0: a corner is looked at first."""
+    corner = x[(slice(None), *(slice(4) for _ in range(x.ndim - 1)))]
+    met = np.asarray((corner != 0).reshape(len(x), -1).any(axis=1))
+    for at in np.flatnonzero(~met):
+        met[at] = bool(np.any(x[at]))
+    return met
+
+
+def _reduced(mask: Array, shape: tuple[int, ...]) -> Array:
+    """A mask of a broadcast result, on the axes of one operand."""
+    mask = np.broadcast_to(mask, np.broadcast_shapes(mask.shape, shape))
+    extra = mask.ndim - len(shape)
+    axes = tuple(range(extra)) + tuple(
+        extra + i for i, n in enumerate(shape) if n == 1 and mask.shape[extra + i] != 1
+    )
+    return np.asarray(mask.any(axis=axes)).reshape(shape)

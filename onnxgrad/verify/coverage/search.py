@@ -1,0 +1,342 @@
+"""More cases for a proof, chosen by what its usual ones did not reach; what all of them reached.
+
+Each more case runs in the original first, which must agree with itself on it in float64: where it
+does not, its results say nothing of a second model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from onnx import ModelProto, NodeProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.nodes import every_node
+from onnxgrad.ir.tensor_data import elements
+from onnxgrad.verify.account import Trial
+from onnxgrad.verify.compare import has_finite
+from onnxgrad.verify.coverage.items import DECISIONS, DEFAULTS, ROWS, Item, has_row
+from onnxgrad.verify.coverage.summary import NOT_ASKED, Coverage, Sizes
+from onnxgrad.verify.coverage.tables import MOST_ROWS, chosen, differing_rows
+from onnxgrad.verify.feeds.dims import roles
+from onnxgrad.verify.feeds.generate import Feeder
+from onnxgrad.verify.feeds.jumps import small
+from onnxgrad.verify.feeds.proof_cases import Results
+from onnxgrad.verify.feeds.variations import SEARCH, SMALL, Variation, overridden
+from onnxgrad.verify.float64_leg import Oracle
+from onnxgrad.verify.onnxruntime_leg import as_computed
+from onnxgrad.verify.report import Case
+from onnxgrad.verify.running.process import RunFailed
+from onnxgrad.verify.running.session import Session
+from onnxgrad.verify.subject import Subject
+
+_FEW_TRIES = 2  # for a model that is not small
+_ALONE = 16  # defaults that are overridden one at a time, where all at once do not run
+_ROW_CASES = 16
+_RECURRENT = {"LSTM", "GRU", "RNN"}  # which end onnxruntime's process at an empty batch
+_MODELS = ("original", "candidate")
+
+
+@dataclass
+class Search:
+    """More cases of one proof. `trials` has them behind the usual ones, `at_zero` those of an empty
+    dimension, which are compared in onnxruntime alone.
+    """
+
+    original: Subject
+    candidate: Subject
+    session: Session | None
+    oracle: Oracle | None
+    trials: list[Trial]
+    seeds: Sequence[int]
+    dims: Mapping[str, int]
+    refused: list[tuple[Mapping[str, int], RunFailed]]
+    feeder: Feeder
+    at_zero: list[Trial] = field(default_factory=list)
+    _defaults: list[Item] = field(default_factory=list)
+    _rows: dict[str, list[int]] = field(default_factory=dict)
+    _not_at: dict[str, dict[int, str]] = field(default_factory=dict)
+    _not_empty: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._model = self.original.proto
+
+    def run(self) -> None:
+        """Look for all of them."""
+        self._sizes()
+        self._override()
+        self._answer()
+        if self._counts and small(self._model):
+            self._scaled()
+        self._raise()
+        self._differing()
+        self._empty()
+
+    def coverage(self, zero_refused: Mapping[str, str], given: bool = False) -> Coverage:
+        """What was reached; `zero_refused`: symbol -> why the second model does not run at 0, where
+        the original does. `given`: the user's own inputs ran, nothing else was looked for.
+        """
+        sizes = () if given else tuple(self._ran(zero_refused))
+        oracle = self.oracle
+        if oracle is None:
+            return Coverage(sizes=sizes, why=NOT_ASKED)
+        items = oracle.covered("original")
+        if not any(trial.exact is not None for trial in self.trials) or oracle.left <= 0:
+            return Coverage(sizes=sizes, why=f"the float64 leg did not run: {oracle.why}")
+        second = oracle.covered("candidate")
+        unread = {} if given else self._unread(items)
+        return Coverage((*items, *self._defaults), tuple(second), sizes, unread)
+
+    # ---- one case --------------------------------------------------------------------------------
+
+    def _try(self, feeds: Results, case: Case) -> Trial | None:
+        """A case, where the original runs on the feeds and agrees with itself."""
+        try:
+            expected = None if self.session is None else self.session.run(feeds)
+        except RunFailed:
+            return None
+        exact = None if self.oracle is None else self._exact(self.oracle, feeds)
+        if expected is None:
+            expected = exact
+        if expected is None or (self.oracle is not None and self._runs and exact is None):
+            return None
+        if not all(map(has_finite, expected.values())):
+            return None
+        trial = Trial(case, feeds, expected, exact=exact, ties=self.trials[0].ties)
+        agrees = exact is None or trial.agrees(as_computed(exact, expected))
+        return trial if agrees else None
+
+    @staticmethod
+    def _exact(oracle: Oracle, feeds: Results) -> Results | None:
+        why = oracle.why
+        found = oracle.original(feeds)
+        if oracle.left > 0:
+            oracle.why = why  # a case that is only tried is no failure of the leg
+        return found
+
+    def _feeds(self, plan: Mapping[str, int], seed: int, how: Variation | None = None) -> Results:
+        return self.feeder.feeds(seed=seed, dims=dict(plan), how=how)
+
+    def _add(self, plan: Mapping[str, int], seed: int, how: Variation) -> Trial | None:
+        """Try a variation, and take it among the trials."""
+        case = Case(dict(plan), seed, how=str(how))
+        trial = self._try(self._feeds(plan, seed, how), case)
+        if trial is not None:
+            self._answered(trial)
+            self.trials.append(trial)
+        return trial
+
+    @property
+    def _runs(self) -> bool:
+        """Whether the float64 leg runs the original."""
+        return bool(self.trials) and self.trials[0].exact is not None
+
+    @property
+    def _plan(self) -> Mapping[str, int]:
+        return self.trials[0].case.dims
+
+    # ---- what was reached ------------------------------------------------------------------------
+
+    @property
+    def _counts(self) -> bool:
+        """Whether what runs reach is counted, with time left for more of them."""
+        oracle = self.oracle
+        return oracle is not None and self._runs and oracle.left > oracle.budget / 2
+
+    def _answer(self) -> None:
+        for trial in self.trials:
+            self._answered(trial)
+
+    def _answered(self, trial: Trial) -> None:
+        """Run the second model in float64, so that it counts too."""
+        if self.oracle is not None and trial.exact is not None and trial.answer is None:
+            why = self.oracle.why
+            trial.answer = self.oracle.candidate(trial.feeds)
+            if self.oracle.left > 0:
+                self.oracle.why = why  # the leg runs it again, and says so
+
+    def _score(self, then: str = "") -> tuple[int, int]:
+        """How much of what both models decide by was reached, and is missing."""
+        assert self.oracle is not None
+        found = [i for which in _MODELS for i in self.oracle.covered(which, then)]
+        decisions = [i for i in found if i.kind in DECISIONS]
+        reached = sum(i.reached for i in decisions)
+        return reached, sum(i.of for i in decisions) - reached
+
+    def _scaled(self) -> None:
+        """Small numbers, beside which an epsilon is none."""
+        usual = self._feeds(self._plan, self.seeds[0])
+        varied = self._feeds(self._plan, self.seeds[0], SMALL)
+        if any(not _same(usual[name], varied[name]) for name in usual):
+            self._add(self._plan, self.seeds[0], SMALL)
+
+    def _raise(self) -> None:
+        """Cases that reach more thresholds, branches and turns."""
+        if not self._counts:
+            return
+        plan, tries = self._plan, tuple(SEARCH)
+        if not small(self._model):
+            tries = SEARCH[:_FEW_TRIES]
+            plan = min(
+                (t.case.dims for t in self.trials), key=lambda dims: math.prod(dims.values())
+            )
+        first = max(self.seeds) + 1
+        for seed, how in enumerate(tries, first):
+            reached, missing = self._score("mark")
+            if not missing or not self._counts:
+                return
+            trial = self._add(plan, seed, how)
+            if trial is None or self._score()[0] <= reached:
+                self._score("back")
+                if trial is not None:
+                    self.trials.remove(trial)
+
+    # ---- tables ----------------------------------------------------------------------------------
+
+    def _differing(self) -> None:
+        """Cases that read rows in which the tables of the two models differ."""
+        self._rows = differing_rows(self.original, self.candidate)
+        plan = max((t.case.dims for t in self.trials), key=lambda dims: sum(dims.values()))
+        for turn in range(_ROW_CASES):
+            wanted = {t: rows for t, rows in self._left().items() if rows}
+            if not wanted:
+                return
+            how = Variation(rows=wanted)
+            trial = self._add(plan, self.seeds[0] + turn, how)
+            if trial is None or (self._counts and self._left() == wanted):
+                return
+
+    def _left(self) -> dict[str, list[int]]:
+        """The rows to read yet: up to MOST_ROWS of a table in all."""
+        known = _tables(self.oracle.covered("original") if self.oracle is not None else [])
+        left = {}
+        for table, rows in self._rows.items():
+            item = known.get(table)
+            if item is None:
+                continue
+            read = sum(has_row(item, row) for row in rows)
+            unread = [row for row in chosen(rows) if not has_row(item, row)]
+            left[table] = unread[: max(0, min(MOST_ROWS, len(rows)) - read)]
+        return left
+
+    def _unread(self, items: Sequence[Item]) -> dict[str, int]:
+        known = _tables(items)
+        counts = {
+            table: sum(not has_row(known[table], row) for row in rows)
+            for table, rows in self._rows.items()
+            if table in known
+        }
+        return {table: count for table, count in counts.items() if count}
+
+    # ---- defaults --------------------------------------------------------------------------------
+
+    def _override(self) -> None:
+        """A case in which every input that has a default gets another value; those that do not run
+        together, each in its own.
+        """
+        if self._model.ir_version < 4:
+            return  # what is listed there are weights
+        inputs = {v.name for v in self._model.graph.input}
+        defaults = [t for t in self._model.graph.initializer if t.name in inputs]
+        if not defaults:
+            return
+        weights = {t.name: t for t in self.original.weights().graph.initializer}
+        values = {t.name: overridden(elements(weights[t.name]), self.seeds[0]) for t in defaults}
+        together = self._with({name: found[0] for name, found in values.items()})
+        for number, (name, found) in enumerate(values.items()):
+            done = together
+            for value in found if not done and number < _ALONE else ():
+                done = done or self._with({name: value})
+            missing = "" if done else "its default is overridden in no run"
+            self._defaults.append(Item(DEFAULTS, name, int(done), 1, missing))
+
+    def _with(self, values: Results) -> bool:
+        feeds = {**self._feeds(self._plan, self.seeds[0]), **values}
+        case = Case(dict(self._plan), self.seeds[0], how=f"other values of {', '.join(values)}")
+        trial = self._try(feeds, case)
+        if trial is not None:
+            self.trials.append(trial)
+        return trial is not None
+
+    # ---- sizes -----------------------------------------------------------------------------------
+
+    def _open(self) -> Iterator[str]:
+        """The symbols whose size nobody fixed."""
+        yield from (s for s in roles(self._model.graph) if s not in self.dims)
+
+    def _sizes(self) -> None:
+        """A dimension that ran at 1 alone is tried at 2."""
+        for symbol in self._open() if self.refused else ():
+            if {t.case.dims.get(symbol, 1) for t in self.trials} != {1}:
+                continue
+            plan = {**self._plan, symbol: 2}
+            feeds = self._feeds(plan, self.seeds[0])
+            try:
+                if self.session is not None:
+                    self.session.run(feeds)
+            except RunFailed as error:
+                self._not_at[symbol] = {2: f"does not run in onnxruntime: {error.reason}"}
+                continue
+            trial = self._try(feeds, Case(plan, self.seeds[0]))
+            if trial is not None:
+                self.trials.append(trial)
+
+    def _empty(self) -> None:
+        """What the original gives where an open dimension is empty."""
+        if self.session is None:
+            return
+        if _RECURRENT & {node.op_type for node in _nodes(self._model)}:
+            why = "not tried: a recurrent operator with an empty batch ends onnxruntime"
+            self._not_empty = dict.fromkeys(self._open(), why)
+            return
+        known = roles(self._model.graph)
+        for role in dict.fromkeys(known.values()):  # batches of two inputs are mostly one
+            symbols = [s for s in self._open() if known[s] == role]
+            if not symbols:
+                continue
+            plan = {**self._plan, **dict.fromkeys(symbols, 0)}
+            try:
+                feeds = self._feeds(plan, self.seeds[0])
+                trial = Trial(Case(plan, self.seeds[0]), feeds, self.session.run(feeds))
+                if not trial.agrees(self.session.run(feeds)):
+                    raise InputError("gives other results in each run")
+                self.at_zero.append(trial)
+            except RunFailed as error:
+                why = f"does not run in onnxruntime: {error.reason}"
+                self._not_empty.update(dict.fromkeys(symbols, why))
+                if error.limit:
+                    return
+            except InputError as error:
+                self._not_empty.update(dict.fromkeys(symbols, str(error)))
+
+    def _ran(self, zero_refused: Mapping[str, str]) -> Iterator[Sizes]:
+        for symbol in roles(self._model.graph):
+            ran = {t.case.dims[symbol] for t in self.trials if symbol in t.case.dims}
+            zero = any(t.case.dims[symbol] == 0 for t in self.at_zero)
+            refused = dict(self._not_at.get(symbol, {}))
+            if symbol in zero_refused:
+                refused[0] = (
+                    f"runs in the original, and not in the second model: {zero_refused[symbol]}"
+                )
+            elif zero:
+                ran.add(0)
+            yield Sizes(symbol, tuple(sorted(ran)), refused, self._not_empty.get(symbol, ""))
+
+
+def _tables(items: Sequence[Item]) -> dict[str, Item]:
+    return {item.where: item for item in items if item.kind == ROWS}
+
+
+def _nodes(model: ModelProto) -> Iterator[NodeProto]:
+    yield from every_node(model.graph.node)
+    for function in model.functions:
+        yield from every_node(function.node)
+
+
+def _same(a: object, b: object) -> bool:
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return np.array_equal(a, b)
+    return a is b or (isinstance(a, list) and isinstance(b, list) and all(map(_same, a, b)))

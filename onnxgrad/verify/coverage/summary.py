@@ -1,0 +1,187 @@
+"""What the runs of a proof reached, as its report shows it: one line, the rest on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from onnxgrad.errors import InputError
+from onnxgrad.verify.coverage.items import DECISIONS, DEFAULTS, ROWS, WEIGHTS, Item
+from onnxgrad.wording import counted, option
+
+_TABLES = 2  # in the line
+_WORDS = {DEFAULTS: "defaults overridden", WEIGHTS: "elements of weights"}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of one symbolic dimension that ran, and those that did not, with the reason;
+    `empty`: why size 0 was not compared.
+    """
+
+    symbol: str
+    ran: tuple[int, ...]
+    refused: Mapping[int, str] = field(default_factory=dict)
+    empty: str = ""
+
+    def __str__(self) -> str:
+        ran = f"{self.symbol}: ran at {', '.join(map(str, self.ran)) or 'no size'}"
+        return f"{ran}; 0 {self.empty}" if self.empty else ran
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What the runs of a proof reached.
+
+    items: what the original decides by (thresholds, branches, loop turns, defaults), its tables and
+    weights. second: what the second model decides by. sizes: of every symbolic dimension. unread:
+    table -> how many of its rows differ between the models and were read by no run. why: the reason
+    why nothing was counted.
+    """
+
+    items: tuple[Item, ...] = ()
+    second: tuple[Item, ...] = ()
+    sizes: tuple[Sizes, ...] = ()
+    unread: Mapping[str, int] = field(default_factory=dict)
+    why: str = ""
+
+    @property
+    def share(self) -> float | None:
+        """The reached share of thresholds, branches, loop turns and defaults; 1.0 if there are
+        none, None if it is unknown.
+        """
+        if self.why:
+            return None
+        reached, of = _total(i for i in self.items if i.kind in DECISIONS)
+        return reached / of if of else 1.0
+
+    @property
+    def line(self) -> str:
+        """Everything that was counted, in one line; empty if there is nothing to cover."""
+        if self.why:
+            return f"covered: unknown ({self.why})"
+        parts = [*_decided(self.items), *_tables(self.items)]
+        reached, of = _total(i for i in self.items if i.kind == WEIGHTS)
+        if reached < of:
+            parts.append(f"{reached:,} of {of:,} {_WORDS[WEIGHTS]}")
+        second = [
+            text
+            for kind in DECISIONS
+            if _missing(self.second, kind) > _missing(self.items, kind)
+            for text in _decided(i for i in self.second if i.kind == kind)
+        ]
+        if second:
+            parts.append(f"and of the second model {', '.join(second)}")
+        return f"covered: {', '.join(parts)}" if parts else ""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The sizes that did not run: batch=2 does not run in onnxruntime: ..."""
+        return tuple(
+            f"{sizes.symbol}={size} {why}"
+            for sizes in self.sizes
+            for size, why in sizes.refused.items()
+        )
+
+    @property
+    def details(self) -> tuple[str, ...]:
+        """What was not reached, and the sizes that ran."""
+        second = [i for i in self.second if i.kind in DECISIONS and i not in self.items]
+        return (
+            *(f"{_place(item)}: {item.missing}" for item in self.items if item.missing),
+            *(f"second model: {item.where}: {item.missing}" for item in second if item.missing),
+            *(f"{_name(table)}: {counted(n, 'row')} that differ were read by no run"
+              for table, n in self.unread.items()),
+            *map(str, self.sizes),
+        )  # fmt: skip
+
+    def lacks(self, wanted: float | None) -> str:
+        """Why this is not the share that is wanted; empty if it is."""
+        if wanted is None or (self.share is not None and self.share >= wanted):
+            return ""
+        asked = f"{option('--coverage', 'coverage=')} asks for {wanted:.4g}"
+        if self.share is None:
+            return f"coverage is unknown ({self.why}), and {asked}"
+        missed = sum(i.of - i.reached for i in self.items if i.kind in DECISIONS)
+        return f"coverage is {self.share:.4g}, and {asked} ({missed:,} not reached; -v lists them)"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, in JSON's types."""
+        return {
+            "share": self.share,
+            "line": self.line,
+            "why": self.why,
+            "items": [_plain(item) for item in self.items],
+            "second": [_plain(item) for item in self.second],
+            "sizes": {
+                s.symbol: {
+                    "ran": list(s.ran),
+                    "refused": {str(size): why for size, why in s.refused.items()},
+                    "empty": s.empty,
+                }
+                for s in self.sizes
+            },
+            "unread": dict(self.unread),
+        }
+
+
+NOT_ASKED = "onnxruntime alone ran"
+NOTHING_RAN = Coverage(why="nothing ran")
+
+
+def wanted_share(text: str | float | None) -> float | None:
+    """A share that is wanted, of `>= 95%`, `95%` or 0.95. Raises InputError."""
+    if text is None:
+        return None
+    number = text
+    if isinstance(text, str):
+        plain = text.strip().removeprefix(">=").strip()
+        scale = 100.0 if plain.endswith("%") else 1.0
+        try:
+            number = float(plain.removesuffix("%")) / scale
+        except ValueError:
+            number = -1.0
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number <= 1:
+        where = option("--coverage", "coverage")
+        raise InputError(f"{where}: write a share such as '>= 95%' or 0.95; got {text!r:.80}")
+    return float(number)
+
+
+def _plain(item: Item) -> dict[str, Any]:
+    return {
+        "kind": item.kind, "where": item.where, "reached": item.reached, "of": item.of,
+        "missing": item.missing,
+    }  # fmt: skip
+
+
+def _total(items: Iterable[Item]) -> tuple[int, int]:
+    found = list(items)
+    return sum(i.reached for i in found), sum(i.of for i in found)
+
+
+def _missing(items: Iterable[Item], kind: str) -> int:
+    reached, of = _total(i for i in items if i.kind == kind)
+    return of - reached
+
+
+def _decided(items: Iterable[Item]) -> list[str]:
+    found = list(items)
+    totals = {kind: _total(i for i in found if i.kind == kind) for kind in DECISIONS}
+    return [f"{a:,} of {b:,} {_WORDS.get(kind, kind)}" for kind, (a, b) in totals.items() if b]
+
+
+def _tables(items: Iterable[Item]) -> list[str]:
+    """The tables of which least was read, and how many there are beside them."""
+    found = sorted((i for i in items if i.kind == ROWS), key=lambda i: i.reached / i.of)
+    texts = [f"{i.reached:,} of {i.of:,} rows of {_name(i.where)}" for i in found[:_TABLES]]
+    more = [i for i in found[_TABLES:] if i.reached < i.of]
+    return [*texts, f"{counted(len(more), 'more table')} in part"] if more else texts
+
+
+def _place(item: Item) -> str:
+    return f"{item.kind} of {_name(item.where)}" if item.kind in (ROWS, WEIGHTS) else item.where
+
+
+def _name(name: str) -> str:
+    return repr(name)
