@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -53,27 +54,53 @@ def write_stream(path: Path, data: bytes) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write one file, or into a device or a pipe. Raises OSError and InputError; a file is then
-    as it was.
+    """Write one file, or into a device or a pipe. Raises OSError, which names it, and InputError; a
+    file is then as it was.
     """
-    if is_stream(path):
-        write_stream(path, data)
-        return
-    with Staging(place_of(path).parent) as staging:
-        part = staging.part()
-        part.file.write(data)
-        staging.publish((part, place_of(path)))
+    try:
+        if is_stream(path):
+            write_stream(path, data)
+            return
+        place = place_of(path)
+        with Staging(place.parent) as staging:
+            part = staging.part(place)
+            part.file.write(data)
+            staging.publish((part, place))
+    except OSError as error:  # a full disk is no fault of the file that was being made
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+
+
+@contextlib.contextmanager
+def made_folder(folder: Path) -> Iterator[None]:
+    """The folder is there in here; what had to be made of it goes when the block fails and left it
+    empty. Raises OSError.
+    """
+    missing = [p for p in (folder, *folder.parents) if not p.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        for path in missing:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        raise
 
 
 class Part:
-    """A file in the making; `path` is its name until it is published."""
+    """A file in the making; `path` is its name until it is published. Who may read it says the file
+    `like`, which it replaces or whose model has its weights in it, else the umask.
+    """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, like: Path | None = None) -> None:
         self.path = path
-        # no mode of our own: the umask says who may read it, now and later
-        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+        before = _stat(like)
+        # closed to others until it is known who may read it
+        mode = 0o666 if before is None else 0o600
+        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
         self.file: IO[bytes] = open(handle, "wb")  # noqa: SIM115
         self._held = leftovers.hold(handle)
+        if before is not None:
+            _take_over(handle, before)
 
     def release(self) -> None:
         """Say no more that somebody is writing it."""
@@ -105,25 +132,41 @@ class Staging:
         self._names: list[Path] = []
         self._parts: list[Part] = []
         self._moves: tuple[tuple[Part, Path], ...] = ()
+        # second names of what is replaced before the last
+        self._before: dict[Path, Path] = {}
+        self._lock: int | None = None
 
     def __enter__(self) -> Staging:
         leftovers.sweep(self.folder)
         return self
 
-    def part(self) -> Part:
-        """A new empty file in the folder. Raises OSError."""
+    def part(self, like: Path | None = None) -> Part:
+        """A new empty file in the folder, with the mode of the file `like` if there is one. Raises
+        OSError.
+        """
         self._names.append(self.folder / leftovers.new_name())
-        self._parts.append(Part(self._names[-1]))
+        self._parts.append(Part(self._names[-1], like))
         return self._parts[-1]
 
+    def lock(self) -> None:
+        """Keep other processes of ours from publishing in the folder until the end, so that none
+        takes away or overlooks what another one is about to replace.
+        """
+        if self._lock is None:
+            self._lock = leftovers.hold_folder(self.folder)
+
     def publish(self, *moves: tuple[Part, Path]) -> None:
-        """Give each part its name, in this order; the last may replace a file, the names of the
-        others are free.
+        """Give each part its name, in this order; what had it is replaced.
 
         Raises OSError; then nothing has changed.
         """
         for part, _ in moves:
             part.settle(sync=self.sync)
+        for _, path in moves[:-1]:
+            if path.exists():
+                self._names.append(self.folder / leftovers.new_name())
+                self._before[path] = self._names[-1]
+                os.link(path, self._names[-1])
         self._moves = moves
         for part, path in moves:
             os.replace(part.path, path)
@@ -139,7 +182,11 @@ class Staging:
         # The last move is the one that counts, and the file system knows whether it was made.
         if self._moves and self._moves[-1][0].path.exists():
             for part, path in self._moves[:-1]:
-                if not part.path.exists():
+                if part.path.exists():
+                    continue
+                if path in self._before:
+                    os.replace(self._before[path], path)
+                else:
                     path.unlink(missing_ok=True)
         for part in self._parts:
             with contextlib.suppress(OSError):  # the disk is full: that was said before
@@ -147,6 +194,25 @@ class Staging:
             part.release()
         for name in self._names:
             name.unlink(missing_ok=True)
+        if self._lock is not None:
+            os.close(self._lock)
+
+
+def _stat(path: Path | None) -> os.stat_result | None:
+    """What is known of a file; None when there is none."""
+    try:
+        return None if path is None else path.stat()
+    except FileNotFoundError:
+        return None
+
+
+def _take_over(handle: int, before: os.stat_result) -> None:
+    """The owner, if we may set it, the group and the mode of another file."""
+    if hasattr(os, "fchown"):
+        owner = before.st_uid if os.geteuid() == 0 else -1
+        with contextlib.suppress(OSError):  # a group that we are not in
+            os.fchown(handle, owner, before.st_gid)
+        os.fchmod(handle, stat.S_IMODE(before.st_mode) & 0o777)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -24,6 +24,7 @@ except ImportError:  # not on Windows: nothing is taken away there
 # a lock need not reach other machines that write into a shared folder
 _HOST = f"{zlib.crc32(platform.node().encode()):08x}"
 _OURS = re.compile(rf"\.onnxgrad-{_HOST}-[0-9a-f]{{16}}\.part")
+_PATIENCE = 30.0  # seconds that publishing in a folder waits for others who do
 _YOUNG = 10.0  # seconds in which a file may be made and not yet locked
 
 
@@ -43,6 +44,28 @@ def hold(handle: int) -> int | None:
         os.close(held)
         return None
     return held
+
+
+def hold_folder(folder: Path) -> int | None:
+    """Lock a folder until what is returned is closed, after those who hold it; None where the
+    system cannot, or somebody holds it for long.
+    """
+    if not _LOCKS:
+        return None
+    handle = os.open(folder, os.O_RDONLY)
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return handle
+        except BlockingIOError:
+            if time.monotonic() < until:
+                time.sleep(0.01)
+                continue
+        except OSError:  # the file system knows no locks
+            pass
+        os.close(handle)
+        return None
 
 
 def sweep(folder: Path) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import filecmp
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from onnxgrad.ir import weights as external
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.fault import blaming
-from onnxgrad.ir.files import Part, Staging, is_stream, place_of, write_stream
+from onnxgrad.ir.files import Part, Staging, is_stream, made_folder, place_of, write_stream
 from onnxgrad.ir.header import header_changed, write_header
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import type_to_proto
@@ -77,13 +77,55 @@ def save(program: Program, path: str | os.PathLike[str], *, sync: bool = True) -
             "or write a ModelProto with onnx.save"
         )
     path = Path(path)
-    try:
+    with _named(path):
         if is_stream(path):
             write_stream(path, to_bytes(program))
-        else:
-            _save(program, path, place_of(path), sync)
+            return
+        place = place_of(path)
+        with Staging(place.parent, sync=sync) as staging:
+            moves, replaced = _staged(program, path, place, staging)
+            staging.publish(*moves)
+            _remove(replaced)
+
+
+def save_together(folder: str | os.PathLike[str], contents: Mapping[str, Program | bytes]) -> None:
+    """Write the files of one folder, which is made where it is missing: all of them, in this order,
+    or none. Raises as `save`.
+    """
+    folder = Path(folder)
+    moves: list[tuple[Part, Path]] = []
+    replaced: list[Path] = []
+    with _named(folder), made_folder(folder), Staging(folder) as staging:
+        for name, content in contents.items():
+            path = folder / name
+            with _named(path):
+                if isinstance(content, Program):
+                    parts, old = _staged(content, path, path, staging)
+                    replaced += old
+                else:
+                    parts = [(staging.part(path), path)]
+                    parts[0][0].file.write(content)
+                for part, _ in parts:
+                    part.settle()
+            moves += parts
+        staging.publish(*moves)
+        _remove(replaced)
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Errors of the system name the file that is written."""
+    try:
+        yield
     except OSError as e:
         raise InputError(f"{path}: cannot be written: {e.strerror or e}") from e
+
+
+def _remove(files: Iterable[Path]) -> None:
+    """Remove files of weights that no model refers to any more."""
+    for file in files:
+        with contextlib.suppress(OSError):
+            file.unlink()
 
 
 def remove(path: str | os.PathLike[str], *, keep: Collection[Path] = ()) -> None:
@@ -96,13 +138,15 @@ def remove(path: str | os.PathLike[str], *, keep: Collection[Path] = ()) -> None
         place.unlink()
     except OSError as e:
         raise InputError(f"{path}: cannot be removed: {e.strerror or e}") from e
-    for file in data:
-        if file.resolve() not in keep:
-            with contextlib.suppress(OSError):  # nothing refers to it any more
-                file.unlink()
+    _remove(file for file in data if file.resolve() not in keep)
 
 
-def _save(program: Program, path: Path, place: Path, sync: bool) -> None:
+def _staged(
+    program: Program, path: Path, place: Path, staging: Staging
+) -> tuple[list[tuple[Part, Path]], list[Path]]:
+    """The parts of a model with their places, the model last, and the files of weights that the
+    model before had. Nobody else of ours publishes in the folder from then on.
+    """
     _refuse_own_files(program, place)
     model = to_proto(program)
     outside = external.outside(model)
@@ -114,30 +158,27 @@ def _save(program: Program, path: Path, place: Path, sync: bool) -> None:
             f"{path}: is a link into another folder, and who follows it looks for the weights "
             f"beside the link: write to {place}"
         )
-    with Staging(place.parent, sync=sync) as staging:
-        moves: list[tuple[Part, Path]] = []
-        kept = external.sources(program.proto, program.folder)
-        if outside:
-            part = staging.part()
-            digest = external.move(outside, program.folder, part.file, program.digests)
-            part.settle(sync=sync)
-            data_path, made = _data_path(place, digest, part)
-            external.name(outside, data_path.name)
-            kept.add(data_path.resolve())
-            moves += [(part, data_path)] if made else []
-            data = _serialized(model)
-        if data is None:
-            raise InputError(
-                f"{path}: cannot be written: the model passes 2 GB even without its weights"
-            )
-        part = staging.part()
-        part.file.write(data)
-        before = _own_data(place)
-        staging.publish(*moves, (part, place))
-    for old in before:
-        if old.resolve() not in kept:
-            with contextlib.suppress(OSError):  # the new model is in place and reads nothing of it
-                old.unlink()
+    moves: list[tuple[Part, Path]] = []
+    kept = external.sources(program.proto, program.folder)
+    part = staging.part(place)
+    if outside:
+        digest = external.move(outside, program.folder, part.file, program.digests)
+        part.settle(sync=staging.sync)
+        staging.lock()
+        data_path, made = _data_path(place, digest, part)
+        external.name(outside, data_path.name)
+        kept.add(data_path.resolve())
+        moves += [(part, data_path)] if made else []
+        data = _serialized(model)
+        part = staging.part(place)
+    if data is None:
+        raise InputError(
+            f"{path}: cannot be written: the model passes 2 GB even without its weights"
+        )
+    part.file.write(data)
+    staging.lock()
+    replaced = [old for old in _own_data(place) if old.resolve() not in kept]
+    return [*moves, (part, place)], replaced
 
 
 def _serialized(model: ModelProto) -> bytes | None:

@@ -11,9 +11,9 @@ from os import PathLike
 from pathlib import Path
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.files import write_whole
 from onnxgrad.ir.load import load
-from onnxgrad.ir.save import save
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.save import save_together
 from onnxgrad.train import tensors
 from onnxgrad.train.manifest import Manifest
 from onnxgrad.train.step import TrainingStep
@@ -22,23 +22,21 @@ MANIFEST = "manifest.json"
 
 
 def save_step(step: TrainingStep, folder: str | PathLike[str]) -> None:
-    """Write a step into a folder, which is made where it is missing; each file appears whole or not
-    at all.
+    """Write a step into a folder, which is made where it is missing; its files appear together or
+    not at all.
 
     Raises InputError when something cannot be written.
     """
-    folder = Path(folder)
     manifest = step.manifest
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        save(step.train, folder / manifest.train)
-        save(step.evaluation, folder / manifest.eval)
-        if step.update is not None and manifest.update is not None:
-            save(step.update, folder / manifest.update)
-        tensors.write(folder / manifest.state, step.initial, {"model": manifest.model})
-        write_whole(folder / MANIFEST, manifest.to_json().encode())
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    contents: dict[str, Program | bytes] = {
+        manifest.train: step.train,
+        manifest.eval: step.evaluation,
+    }
+    if step.update is not None and manifest.update is not None:
+        contents[manifest.update] = step.update
+    contents[manifest.state] = tensors.to_bytes(step.initial, {"model": manifest.model})
+    contents[MANIFEST] = manifest.to_json().encode()
+    save_together(folder, contents)
 
 
 def read_step(folder: str | PathLike[str]) -> TrainingStep:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import functools
 import io
 import os
 import resource
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
 
+from onnxgrad.errors import InputError
 from onnxgrad.ir import files
+from onnxgrad.train import Adam, read_step, save_step
 from scripts.sweep_kills import SIGNALS, model_with_weights, sweep
 from tests.cli.conftest import Result
 from tests.helpers import ROOT
+from tests.train.common import step
 
 Run = Callable[..., Result]
 
@@ -58,6 +61,24 @@ class Disk:
         return io.BufferedWriter(File(descriptor, "w"))
 
 
+@contextlib.contextmanager
+def full(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every call that brings something to the disk goes through `disk`."""
+    replace, sync, link = os.replace, os.fsync, os.link
+
+    def synced(descriptor: int) -> None:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):  # folders are synced where that is possible
+            disk.call()
+        sync(descriptor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "open", disk.open, raising=False)
+        patched.setattr(os, "replace", lambda a, b: (disk.call(), replace(a, b)))
+        patched.setattr(os, "link", lambda a, b: (disk.call(), link(a, b)))
+        patched.setattr(os, "fsync", synced)
+        yield
+
+
 def test_a_disk_that_is_full_at_each_write(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,20 +90,9 @@ def test_a_disk_that_is_full_at_each_write(
     assert run("optimize", old, "-o", out / "o.onnx", "--no-verify").code == 0
     before = {p.name: p.read_bytes() for p in out.iterdir()}
     inputs = {p: p.read_bytes() for p in new.parent.iterdir()}
-    replace, sync = os.replace, os.fsync
-
-    def synced(disk: Disk, descriptor: int) -> None:
-        if stat.S_ISREG(os.fstat(descriptor).st_mode):  # folders are synced where that is possible
-            disk.call()
-        sync(descriptor)
-
     full_at, code = 0, 2
     while code == 2:
-        disk = Disk(full_at)
-        with monkeypatch.context() as patched:
-            patched.setattr(files, "open", disk.open, raising=False)
-            patched.setattr(os, "replace", lambda a, b, disk=disk: (disk.call(), replace(a, b)))
-            patched.setattr(os, "fsync", functools.partial(synced, disk))
+        with full(Disk(full_at), monkeypatch):
             done = run("optimize", new, "-o", out / "o.onnx", "--no-verify")
         code, full_at = done.code, full_at + 1
         if code == 2:
@@ -93,6 +103,52 @@ def test_a_disk_that_is_full_at_each_write(
         assert {p: p.read_bytes() for p in new.parent.iterdir()} == inputs
     assert code == 0 and full_at > 6, "two files: written, synced, renamed"
     assert len(list(out.iterdir())) == 2 and onnx.load(out / "o.onnx").graph.initializer
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_full_disk_leaves_no_half_step(
+    there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new folder is not there, an older step is whole, and the error names a file."""
+    made, folder = step(), tmp_path / "a" / "step"
+    if there:
+        save_step(step(Adam()), folder)
+    before = {p: p.read_bytes() if p.is_file() else None for p in tmp_path.rglob("*")}
+    full_at, named, failed = 0, set[str](), True
+    while failed:
+        try:
+            with full(Disk(full_at), monkeypatch):
+                save_step(made, folder)
+            failed = False
+        except InputError as error:
+            path, _, why = str(error).partition(": ")
+            assert why == "cannot be written: No space left on device"
+            named.add(Path(path).name)
+            assert {
+                p: p.read_bytes() if p.is_file() else None for p in tmp_path.rglob("*")
+            } == before
+        full_at += 1
+    assert {
+        "train.onnx",
+        "eval.onnx",
+        "state.safetensors",
+        "manifest.json",
+    } <= named and full_at > 12
+    assert {p.name for p in folder.iterdir()} == named - {"step"}
+    assert read_step(folder).manifest.to_json() == made.manifest.to_json()
+
+
+def test_reports_on_a_full_disk_name_their_file(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_with_weights(tmp_path / "in", 1, 0)
+    with full(Disk(0), monkeypatch):
+        done = run("inspect", model, "--json", tmp_path / "r.json")
+    assert done.code == 2 and f"{tmp_path / 'r.json'}: cannot be written: No space" in done.err
+    assert [p.name for p in tmp_path.iterdir()] == ["in"]
+    with full(Disk(0), monkeypatch), pytest.raises(OSError, match="No space left") as error:
+        files.write_whole(tmp_path / "w", b"data")
+    assert error.value.filename == str(tmp_path / "w")
 
 
 @pytest.mark.parametrize(
@@ -112,3 +168,26 @@ def test_a_file_that_may_not_grow(tmp_path: Path, limit: int) -> None:
         and b"cannot be written" in done.stderr
     )
     assert [p.name for p in tmp_path.iterdir()] == ["in"]
+
+
+@pytest.mark.slow
+def test_eight_commands_that_write_one_output(tmp_path: Path) -> None:
+    """Each with another weight: one model is left, with its own weights and no others."""
+    models = [model_with_weights(tmp_path / f"in{i}", 2, i) for i in range(8)]
+    out = tmp_path / "out"
+    out.mkdir()
+    for _ in range(3):
+        running = [
+            subprocess.Popen(
+                [sys.executable, "-m", "onnxgrad", "optimize", str(model), "-o", str(out / "o.onnx"),
+                 "--no-verify", "-q"],
+                cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+            )
+            for model in models
+        ]  # fmt: skip
+        assert [process.wait(120) for process in running] == [0] * 8
+        (weight,) = onnx.load(out / "o.onnx", load_external_data=False).graph.initializer
+        location = next(e.value for e in weight.external_data if e.key == "location")
+        assert {p.name for p in out.iterdir()} == {"o.onnx", location}
+        held = onnx.load(out / "o.onnx").graph.initializer[0].raw_data
+        assert held in [(m.parent / "w.bin").read_bytes() for m in models]

@@ -102,7 +102,12 @@ def test_weights_that_change_after_the_proof_are_not_written(
 
         return call
 
-    for module, name in ((targets, "save"), (targets, "to_bytes"), (work, "save"), (store, "save")):
+    for module, name in (
+        (targets, "save"),
+        (targets, "to_bytes"),
+        (work, "save"),
+        (store, "save_together"),
+    ):
         monkeypatch.setattr(module, name, late(getattr(module, name)))
     done = run(*words.split())
     assert changed and done.code == PROVED[words]

@@ -8,6 +8,8 @@ import os
 import re
 import shutil
 import stat
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir import files, weights
+from onnxgrad.ir import save as save_module
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
@@ -284,17 +287,70 @@ def test_only_a_data_file_of_its_own_goes_with_the_model(tmp_path: Path) -> None
     assert (out / "w").is_file()
 
 
-def test_an_existing_output_is_replaced_and_the_umask_respected(tmp_path: Path) -> None:
-    target = tmp_path / "y.onnx"
-    target.write_bytes(b"old")
+def test_eight_writers_of_one_output_leave_no_weights_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = save_module._own_data
+
+    def slowly(place: Path) -> list[Path]:
+        found = look(place)
+        time.sleep(0.01)  # another writer would come in between
+        return found
+
+    monkeypatch.setattr(save_module, "_own_data", slowly)
+    programs = []
+    for i in range(8):
+        (tmp_path / f"in{i}").mkdir()
+        path = external_model(tmp_path / f"in{i}")
+        data = path.with_name("weights.bin")
+        data.write_bytes(data.read_bytes()[:-16] + bytes([i]) * 16)
+        programs.append(load(path))
+    out = tmp_path / "out"
+    out.mkdir()
+    for _ in range(2):
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda program: save(program, out / "m.onnx", sync=False), programs))
+        assert {p.name for p in out.iterdir()} == {"m.onnx", weights_of(out / "m.onnx").name}
+
+
+def relu() -> ModelProto:
+    return parse("g (float[2] x) => (float[2] y) { y = Relu(x) }")
+
+
+def test_a_new_output_has_the_mode_that_the_umask_says(tmp_path: Path) -> None:
     old = os.umask(0o027)
     try:
-        save(load(parse("g (float[2] x) => (float[2] y) { y = Relu(x) }")), str(target))
+        save(load(relu()), str(tmp_path / "y.onnx"))
+        save(load(external_model(tmp_path)), tmp_path / "z.onnx")
     finally:
         os.umask(old)
-    assert stat.S_IMODE(target.stat().st_mode) == 0o640
-    assert onnx.load(target).graph.node[0].op_type == "Relu"
-    assert [p.name for p in tmp_path.iterdir()] == ["y.onnx"]
+    made = (tmp_path / "y.onnx", tmp_path / "z.onnx", weights_of(tmp_path / "z.onnx"))
+    assert [stat.S_IMODE(p.stat().st_mode) for p in made] == [0o640] * 3
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o604, 0o440, 0o755])
+def test_a_replaced_output_keeps_its_mode_and_its_owner(tmp_path: Path, mode: int) -> None:
+    """So do the weights beside it, which are no less secret, and any other file that we write."""
+    model, text = tmp_path / "z.onnx", tmp_path / "z.json"
+    owner = (1234, 2345) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
+    for path in (model, text):
+        path.write_bytes(b"old")
+        path.chmod(mode)
+        os.chown(path, *owner)
+    save(load(external_model(tmp_path)), model)
+    files.write_whole(text, b"new")
+    for path in (model, weights_of(model), text):
+        found = path.stat()
+        assert (stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid) == (mode, *owner)
+    assert text.read_bytes() == b"new"
+
+
+def test_special_bits_are_not_kept(tmp_path: Path) -> None:
+    path = tmp_path / "y.onnx"
+    path.write_bytes(b"old")
+    path.chmod(0o4755)
+    save(load(relu()), path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o755
 
 
 def _fail(error: OSError) -> Any:

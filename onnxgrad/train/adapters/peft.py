@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.files import write_whole
 from onnxgrad.ir.load import ModelLike, load
+from onnxgrad.ir.save import save_together
 from onnxgrad.ir.types import Array
 from onnxgrad.train import tensors
 from onnxgrad.train.adapters.record import LORA_A, LORA_B, Adapters, adapters_of
@@ -59,12 +59,8 @@ def save_peft(
         "peft_type": "LORA", "r": found.rank, "lora_alpha": found.alpha, "bias": "none",
         "target_modules": modules, "task_type": None, "inference_mode": True, "lora_dropout": 0.0,
     }  # fmt: skip
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tensors.write(folder / _MODEL, written)
-        write_whole(folder / _CONFIG, (printable_json(config) + "\n").encode())
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    data = (printable_json(config) + "\n").encode()
+    save_together(folder, {_MODEL: tensors.to_bytes(written), _CONFIG: data})
 
 
 def _module(site: Site) -> str:
