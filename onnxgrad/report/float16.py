@@ -10,6 +10,8 @@ from typing import Any
 from onnxgrad.ir.interop.given import settled
 from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike
+from onnxgrad.ir.save import to_bytes
+from onnxgrad.laws.float16.forms import has_floats
 from onnxgrad.laws.float16.numbers import FAR, LARGEST
 from onnxgrad.limits import bounded
 from onnxgrad.options import several
@@ -22,6 +24,8 @@ from onnxgrad.report.optimized import Clock, Outcome
 from onnxgrad.report.parts import Part, cell, number, table
 from onnxgrad.verify.bounds import Bounds, PerOutput
 from onnxgrad.verify.feeds.proof_cases import Inputs
+from onnxgrad.verify.running.process import RunFailed
+from onnxgrad.verify.running.session import open_session, versions
 from onnxgrad.vocabulary import FLOAT16_BOUND
 from onnxgrad.wording import counted, option
 
@@ -98,8 +102,9 @@ def converted(
     clock = Clock()
     large = [] if proof is None else values_beyond(model, LARGEST, FAR, proof)
     halving = replace(halving, large=tuple(large))
-    try:
-        done = optimize_program(
+
+    def made(halving: Float16) -> Optimized:
+        return optimize_program(
             model,
             Pipeline((halving,)),
             prove=proof is not None,
@@ -107,6 +112,16 @@ def converted(
             explain=True,
             on_stage=clock.switch,
         )
+
+    try:
+        try:
+            done = made(halving)
+        except RewriteRefuted as error:
+            fault = _fault(error, proof or {})
+            if not fault:
+                raise
+            done = made(replace(halving, keep=f"{halving.keep} Transpose"))
+            done.trace.notes[f"Transpose: all stay in float32, since {fault}"] = None
     except RewriteRefuted as error:
         names = option("--keep NAME", "keep=[NAME]")
         more = option("--metric worst=X", "metric='worst=X'")
@@ -117,6 +132,24 @@ def converted(
     outcome.came_of(done)
     outcome.seconds = clock.spent
     return done
+
+
+def _fault(refuted: RewriteRefuted, proof: Mapping[str, Any]) -> str:
+    """How onnxruntime dies of the refuted result while it loads it; empty if it does not, or if no
+    Transpose can be to blame.
+    """
+    if refuted.done is None:
+        return ""
+    program = refuted.done.program
+    if not any(b.is_op("Transpose") and has_floats(b) for b in program.main.walk()):
+        return ""
+    try:
+        open_session(to_bytes(program), provider=proof.get("provider") or "cpu")
+    except RunFailed as error:
+        if error.stage == "killed":
+            version = versions()["onnxruntime"]
+            return f"onnxruntime {version} dies while it loads them in float16 ({error.reason})"
+    return ""
 
 
 def names_of(given: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ from onnxgrad.verify.feeds.proof_cases import Results
 from onnxgrad.verify.report import Leg
 from onnxgrad.verify.running.model_source import Model
 from onnxgrad.verify.running.process import RunFailed
-from onnxgrad.verify.running.session import Session, open_session
+from onnxgrad.verify.running.session import Session, open_session, versions
 from onnxgrad.verify.subject import Subject
 from onnxgrad.verify.tolerance import at_tie, in_onnxruntime
 from onnxgrad.verify.values import is_float
@@ -96,7 +96,7 @@ def held_against(
             if error.limit:
                 found.unproved.append(limit_reached(f"{asked.of} {how}", error))
                 continue
-            reason = f"{asked.of} does not run {how}: {error.reason}"
+            reason = f"{asked.of} does not run {how}: {error.reason}{_fault(error)}"
             found.add(
                 "onnxruntime", [Difference("(model)", None, None, None, math.inf, 0.0, reason)]
             )
@@ -132,6 +132,13 @@ def _hold_at_zero(
             sizes = ", ".join(f"{symbol}=0" for symbol in symbols)
             found.notes.append(f"the models differ {how} at {sizes}")
             found.add("onnxruntime", differences, trial.expected, f"{how}, {sizes}")
+
+
+def _fault(error: RunFailed) -> str:
+    """Whose fault a death is."""
+    if error.stage != "killed":
+        return ""
+    return f"; that a model ends the process is a fault of onnxruntime {versions()['onnxruntime']}"
 
 
 def calibrate(

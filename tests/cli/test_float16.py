@@ -11,6 +11,8 @@ import onnx
 import pytest
 
 import onnxgrad
+from onnxgrad.laws.float16 import keeping
+from onnxgrad.report import float16
 from tests.cli.conftest import Result
 from tests.helpers import ROOT, parse
 from tests.passes.test_remove_unused_functions import function, model
@@ -115,3 +117,20 @@ def test_opened_functions_are_told(run: Run, tmp_path: Path) -> None:
     kept = run("float16", tmp_path / "m.onnx", "-o", out, "--no-verify", "--keep", "local::f")
     assert kept.code == 0 and "functions opened" not in kept.out
     assert [f.name for f in onnx.load(out).functions] == ["f"]
+
+
+def test_a_model_that_onnxruntime_dies_of_is_converted_more_carefully(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if no rule knows the place; without a Transpose the report says whose fault it is."""
+    monkeypatch.setattr(keeping, "_is_fatal", lambda b: False)
+    text = """g (float[5,4,2] x) => (float[4,5,3] y) <float[2,3] w = {1,2,3,4,5,6}>
+      { t = Transpose <perm = [1,0,2]> (x) y = MatMul (t, w) }"""
+    onnx.save(parse(text), tmp_path / "a.onnx")
+    done = run("float16", tmp_path / "a.onnx", "-o", tmp_path / "b.onnx")
+    assert done.code == 0, done.err
+    assert "all stay in float32, since onnxruntime" in done.out
+    monkeypatch.setattr(float16, "_fault", lambda error, proof: "")
+    refused = run("float16", tmp_path / "a.onnx", "-o", tmp_path / "c.onnx")
+    assert refused.code == 1 and "is a fault of onnxruntime" in refused.err
+    assert not (tmp_path / "c.onnx").exists()

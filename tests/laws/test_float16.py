@@ -251,3 +251,35 @@ def test_a_weight_of_old_that_is_listed_as_an_input() -> None:
     assert initializer(made, "w").dtype == np.float16
     assert made.graph.input[1].type.tensor_type.elem_type == TensorProto.FLOAT16
     assert verify(model, made, metric="worst=0.005").verdict == "within bounds"
+
+
+# ---- what onnxruntime dies of ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "stays"),
+    [
+        ("t = Transpose <perm = [1,0,2]> (x) y = MatMul (t, w)", 1),
+        ("t = Transpose <perm = [1,2,0]> (x) y = MatMul (t, v)", 1),
+        ("t = Transpose <perm = [1,0,2]> (x) u = Identity (t) y = MatMul (u, w)", 1),
+        ("t = Transpose <perm = [1,0,2]> (x) u = Concat <axis = 0> (t, t) y = MatMul (u, w)", 1),
+        (
+            "t = Transpose <perm = [1,2,0]> (x) u = Transpose <perm = [0,2,1]> (t) y = MatMul (u, w)",
+            2,
+        ),
+        ("t = Transpose <perm = [0,2,1]> (x) y = MatMul (t, v4)", 0),
+        ("t = Transpose <perm = [1,0,2]> (x) y = MatMul (t, m)", 0),
+        ("t = Transpose <perm = [1,0,2]> (x) y = Tanh (t)", 0),
+    ],
+)
+def test_transposes_that_onnxruntime_dies_of_before_a_product(body: str, stays: int) -> None:
+    """It loads `MatMul(Transpose(x), W)` in float16 with fewer optimisations alone: the first axis
+    moves, and the ranks differ.
+    """
+    text = f"g (float[5,4,2] x) => (float[A,B,C] y) {{ {body} }}"
+    sizes = {"w": (2, 3), "v": (5, 3), "v4": (4, 3), "m": (4, 2, 3)}
+    used = {name: shape for name, shape in sizes.items() if f", {name})" in body}
+    done = half(text, weights(**used))
+    kept = [why for b, why in plan(load(done.before), []).staying.items() if b.is_op("Transpose")]
+    assert len(kept) == stays and all(why.startswith("onnxruntime dies") for why in kept[:1])
+    proved(done)

@@ -51,6 +51,12 @@ _STAY = {
         "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Bernoulli Multinomial"
     ),
 }
+FATAL = "onnxruntime dies of it in float16 before a MatMul"
+# what onnxruntime takes away, or moves a Transpose across
+_CROSSED = frozenset(
+    {"Identity", "Dropout", "Cast", "CastLike", "Expand", "Mul", "Div", "Add", "Sub", "Transpose",
+     "Concat"}
+)  # fmt: skip
 _ON_PURPOSE = "the model has it in float32 on purpose"
 _SCATTERS = frozenset({"ScatterElements", "ScatterND"})
 # what no wish overrules: such a result would not run
@@ -116,6 +122,8 @@ def _why(b: Binding, found: Plan, large: Collection[str], wanted: bool) -> str:
         return "it calls a function"
     if b.op in _SCATTERS and b.domain == "" and b.attr("reduction", "none") != "none":
         return "onnxruntime has it in float32 only"
+    if b.is_op("Transpose") and _is_fatal(b):
+        return FATAL
     listed = STAYING.get(b.op, "") if b.domain == "" else ""
     if wanted:
         return listed if listed in _FIXED else _ON_PURPOSE if is_edge(b) else ""
@@ -124,6 +132,37 @@ def _why(b: Binding, found: Plan, large: Collection[str], wanted: bool) -> str:
     if any(v is not None and v.name in large for v in b.inputs):
         return "what it reads passed 65504 in a run"
     return listed or (_why_cast(b) if b.is_op("Cast") else "") or _goes_on(b, found)
+
+
+def _is_fatal(transpose: Binding) -> bool:
+    """Whether onnxruntime 1.32 may die while it loads this in float16: of
+    `MatMul(Cast(Transpose(x)), W)`, to which it brings products on the CPU, with an x of float16, a
+    W of another rank, and a permutation that moves the first axis.
+    """
+    seen: dict[Binding, bool] = {transpose: _moves_first_axis(transpose)}
+    work = [transpose]
+    while work:
+        b = work.pop()
+        for reader in b.outputs[0].users if b.outputs and b.outputs[0] else ():
+            if reader.is_op("MatMul") and seen[b] and not _same_rank(reader):
+                return True
+            moves = seen[b] or (reader.is_op("Transpose") and _moves_first_axis(reader))
+            if reader.domain == "" and reader.op in _CROSSED and moves > seen.get(reader, -1):
+                seen[reader] = moves
+                work.append(reader)
+    return False
+
+
+def _moves_first_axis(transpose: Binding) -> bool:
+    perm = transpose.attr("perm")
+    rank = len(perm) if perm else len(transpose.out.shape or ()) if transpose.out.type else 3
+    return rank > 2 and (not perm or perm[0] != 0)
+
+
+def _same_rank(product: Binding) -> bool:
+    """Whether both operands are known to have as many axes."""
+    shapes = [None if v is None else v.shape for v in product.inputs]
+    return None not in shapes and len({len(s) for s in shapes if s is not None}) == 1
 
 
 def _why_cast(b: Binding) -> str:
