@@ -1,9 +1,9 @@
 """Mutation testing: small changes of the program, each of which the default tests should notice.
 
-    python scripts/mutants.py run --out mutants.jsonl --count 200 --seed 4 python scripts/mutants.py
-    run --out mutants.jsonl --at onnxgrad/ir/clone.py:95 python scripts/mutants.py again --out
-    mutants.jsonl           # survivors, against the tests as they are now python scripts/mutants.py
-    report --out mutants.jsonl          # counts, and every survivor
+    python scripts/mutants.py run --out mutants.jsonl --count 200 --seed 4
+    python scripts/mutants.py run --out mutants.jsonl --at onnxgrad/ir/clone.py:95
+    python scripts/mutants.py again --out mutants.jsonl     # survivors, against today's tests
+    python scripts/mutants.py report --out mutants.jsonl    # counts, and every survivor
 
 The changes (`scripts/mutation/sites.py`: comparisons, operators, constants, and/or, not, dropped
 guards, swapped arguments) are drawn by chance over all of FOLDERS. Each is made in a copy of the

@@ -1,10 +1,11 @@
 """Does a change keep every byte? Digests of what each preset and `grad` give for models/, kept and
 compared.
 
-    python scripts/same_bytes.py keep before.json            # at the commit that the change starts
-    from python scripts/same_bytes.py compare before.json         # after the change: exit code 1
-    and one line per difference python scripts/same_bytes.py compare before.json --only bert
+    python scripts/same_bytes.py keep before.json       # at the commit that the change starts from
+    python scripts/same_bytes.py compare before.json    # after the change
+    python scripts/same_bytes.py compare before.json --only bert
 
+`compare` prints one line per difference, and exits with 1 if there is one.
 The file is read anew by every job, by the package beside this script.
 """
 

@@ -87,9 +87,13 @@ def test_it_has_an_example(name: str) -> None:
     assert ">>>" in (inspect.getdoc(getattr(onnxgrad, name)) or "")
 
 
+# public objects, and the guide to gradient rules
 EXAMPLES = {
     name: test
-    for name, _, text in documented()
+    for name, text in [
+        *((name, text) for name, _, text in documented()),
+        ("onnxgrad.grad.rules", onnxgrad.grad.rules.__doc__ or ""),
+    ]
     for test in [doctest.DocTestParser().get_doctest(text, {}, name, None, None)]
     if test.examples
 }

@@ -32,20 +32,24 @@ WEIGHTS: Mapping[str, Mapping[int, str]] = {
 
 # those that are none
 OTHERS: Mapping[str, Mapping[int, str]] = {
-    "BatchNormalization": {3: "running mean: moved by "
-    "averaging", 4: "running variance: moved by averaging"},
-    "Resize": {1: "region of a "
-    "Resize", 2: "scales of a Resize"}, "Upsample": {1: "scales of a Resize"},
-    "Dropout": {1: "ratio of a Dropout"}, "Pad": {2: "what a Pad fills "
-    "in"}, "OneHot": {2: "values of a OneHot"},
+    "BatchNormalization": {
+        3: "running mean: moved by averaging",
+        4: "running variance: moved by averaging",
+    },
+    "Resize": {1: "region of a Resize", 2: "scales of a Resize"},
+    "Upsample": {1: "scales of a Resize"},
+    "Dropout": {1: "ratio of a Dropout"},
+    "Pad": {2: "what a Pad fills in"},
+    "OneHot": {2: "values of a OneHot"},
     "QuantizeLinear": {1: "scale of a quantisation"},
     "DequantizeLinear": {1: "scale of a quantisation"},
     "StraightThrough": {1: "scale of a quantisation"},
     "SoftmaxCrossEntropyLoss": {2: "weights of a loss's classes"},
     "NegativeLogLikelihoodLoss": {2: "weights of a loss's classes"},
-    "STFT": {2: "window of an STFT"}, "GridSample": {1: "grid of a GridSample"},
+    "STFT": {2: "window of an STFT"},
+    "GridSample": {1: "grid of a GridSample"},
     "RotaryEmbedding": dict.fromkeys((1, 2, 3), "cosines or sines of a rotary embedding"),
-}  # fmt: skip
+}
 # the weights of contrib operators that share their name with one of ONNX
 _CONTRIB: Mapping[str, Mapping[int, str]] = {
     "Attention": {1: "matrix of a product", 2: "bias behind a product"},

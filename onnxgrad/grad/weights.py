@@ -273,12 +273,12 @@ def _with_a_pattern(c: _Constant, by: Reader) -> Decision | None:
 
 
 _TRAINED = {
-    "Add": "added to activations: learned positions or a "
-    "bias", "Sum": "added to activations: learned positions",
-    "Mul": "multiplied with activations: a learned "
-    "scale", "Concat": "joined to activations: a learned token",
+    "Add": "added to activations: learned positions or a bias",
+    "Sum": "added to activations: learned positions",
+    "Mul": "multiplied with activations: a learned scale",
+    "Concat": "joined to activations: a learned token",
     "Where": "put in by a mask: a learned token",
-}  # fmt: skip
+}
 
 
 def _looks_trained(c: _Constant, by: Reader) -> Decision:

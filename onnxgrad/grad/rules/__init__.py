@@ -1,17 +1,36 @@
-"""The gradient rules, one folder per family. Every module in it is imported, and registers its
-rules, at once.
+"""The gradient rules, one folder per family. Importing the package imports every module in it, and
+each registers its rules.
 
-How to write a rule ------------------- One formula per operand, in the order of ONNX's schema;
-`None` (or leaving out trailing ones) means that nothing flows there::
+How to write a rule
+-------------------
 
-    vjp("Mul", lambda g, y, a, b: g * b, lambda g, y, a, b: g * a) vjp("Softmax", lambda g, y, x,
-    axis: (g - op.ReduceSum(g * y, [axis], keepdims=1)) * y) vjp("LayerNormalization", dx, dscale,
-    dbias, broadcasts=True)     # g[0], y[1], y[2]: several outputs vjp_all("Concat", lambda g, y,
-    xs, axis: [...])                   # any number of operands: a list, one per input
-    vjp_blocks("If", f)                                               # f(binding, g, wanted) ->
-    {value: partial} zero("Floor", "Ceil")                                             # derivative
-    zero almost everywhere body("my::Square", lambda x, *, scale=1.0: x * x * scale)         # what
-    it computes: that is differentiated
+One formula per operand, in the order of ONNX's schema. `None`, or leaving out trailing formulas,
+means that nothing flows to that operand:
+
+>>> from onnxgrad import body, op, vjp, vjp_all, zero
+>>> vjp("my::Mul", lambda g, y, a, b: g * b, lambda g, y, a, b: g * a)
+>>> def softmax(g, y, x, axis=-1):
+...     return (g - op.ReduceSum(g * y, [axis], keepdims=1)) * y
+>>> vjp("my::Softmax", softmax)
+
+If the operator has several outputs, `g` and `y` are tuples; `g[i]` is None if no adjoint arrived:
+
+>>> def divmod_dividend(g, y, a, b):
+...     return g[0] / b if g[0] is not None else None
+>>> vjp("my::DivMod", divmod_dividend, None, many=True)
+
+An operator with any number of operands has one function, which returns a list:
+
+>>> vjp_all("my::Sum", lambda g, y, xs: [g for _ in xs])
+
+Where the operator is a composition of others, state what it computes. Where the derivative is zero
+almost everywhere, say so:
+
+>>> body("my::Square", lambda x, *, scale=1.0: x * x * scale)
+>>> zero("my::Floor", "my::Ceil")
+
+Rules for operators with nested blocks are functions `f(binding, g, wanted) -> {value: partial}`
+registered by `vjp_blocks`.
 
 `g` is the output's adjoint, `y` the output. When the schema allows several outputs both are tuples:
 `g[i]` is None where no adjoint arrived (`fill=True`: zeros instead), and `y[i]` of an optional
