@@ -53,4 +53,6 @@ def _axes(b: Binding, rank: int | None) -> list[int] | None:
     axes = b.attr("axes") if b.version < 13 else None if given is None else given.ints
     if not axes or (rank is None and min(axes) < 0):
         return None
+    if rank is not None and not all(-rank <= k < rank for k in axes):
+        return None
     return sorted(k + (rank or 0) if k < 0 else k for k in axes)

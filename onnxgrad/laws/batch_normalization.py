@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from onnx import TensorProto
 from onnxgrad.folding.digits import fixed_value
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.types import numpy_dtype
+from onnxgrad.ir.types import Shape, numpy_dtype
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.scales.scale import fixed
 from onnxgrad.rewrite.pattern import P, capture
@@ -43,6 +44,8 @@ def _vectors(x: Var, root: Binding) -> list[int] | Decline:
     """The axes that a per-channel vector lacks to line up with axis 1 of `x`."""
     if x.rank is None or not x.dtype:
         return decline("the input's rank is unknown")
+    if x.rank < 2:
+        return decline("the input has no axis of channels")
     if not root.attr("spatial", 1):
         return []  # opset 7 and 8: one statistic per feature, all axes but the batch
     return list(range(1, x.rank - 1))
@@ -56,13 +59,12 @@ def batch_norm(x: Var, gamma: Var, beta: Var, mean: Var, var: Var, root: Binding
     A gamma of ones is no factor, a beta of zeros no term.
     """
     reason = "an attribute is that of the enclosing function" if root.has_refs else _training(root)
+    reason = reason or _unusable((gamma, beta, mean, var), x, root)
     if reason is not None:
         return decline(reason)
     axes = _vectors(x, root)
     if isinstance(axes, Decline):
         return axes
-    if not all(v.dtype for v in (gamma, beta, mean, var)):
-        return decline("a statistic's dtype is unknown")
     reason = _unfit(_folded(gamma, beta, mean, var, float(root.attr("epsilon"))), x.dtype)
     if reason is not None:
         return decline(reason)
@@ -95,6 +97,25 @@ def batch_norm(x: Var, gamma: Var, beta: Var, mean: Var, var: Var, root: Binding
     # the running statistics do not run in inference
     rest = {v: new for v, new in zip(root.outputs[1:], (mean, var)) if v is not None}
     return {root.out: y, **rest}
+
+
+def _unusable(statistics: Sequence[Var], x: Var, root: Binding) -> str | None:
+    """Why the statistics do not stand for one number each channel, None when they may."""
+    if not all(v.dtype for v in statistics):
+        return "a statistic's dtype is unknown"
+    if root.attr("spatial", 1) and any(v.rank not in (None, 1) for v in statistics):
+        return "a statistic is no vector"
+    if x.rank and any(_differ(v.shape, x.shape) for v in statistics):
+        return "a statistic has no number for each channel"
+    return None
+
+
+def _differ(statistic: Shape | None, shape: Shape | None) -> bool:
+    """Whether a vector is known to have another size than axis 1."""
+    if statistic is None or len(statistic) != 1 or shape is None or len(shape) < 2:
+        return False
+    n, channels = statistic[0], shape[1]
+    return isinstance(n, int) and isinstance(channels, int) and n != channels
 
 
 def _all(v: Var, number: int) -> bool:

@@ -24,9 +24,10 @@ def reshape_back(x: Var, root: Binding) -> Any:
 @rewrite(P.Squeeze(P.ReduceSum(x, a, keepdims=1).only, s), shrinks=count("Squeeze"))
 def squeeze_of_sum(x: Var, a: Var, s: Var, root: Binding) -> Any:
     """Squeeze(ReduceSum(x, axes), axes) = ReduceSum(x, axes) that drops them"""
-    rank = x.rank or 0
+    rank = x.rank
     if (
-        a.ints is None
+        not rank
+        or a.ints is None
         or s.ints is None
         or sorted(i % rank for i in a.ints) != sorted(i % rank for i in s.ints)
     ):
@@ -51,7 +52,7 @@ def concat_of_reshapes(x: list[Var], c: int, root: Binding) -> Any:
     concatenated one on
     """
     rank = root.out.rank
-    if rank is None or len(x) < 2 or c % rank != rank - 1:
+    if not rank or len(x) < 2 or c % rank != rank - 1:
         return None
     lead = rank - 1
     for v, part in zip(x, root.inputs):
@@ -75,12 +76,7 @@ def stack(x: list[Var], s: list[Var], c: int, root: Binding) -> Any:
     """
     shape = root.out.shape
     first = x[0].shape
-    if (
-        shape is None
-        or first is None
-        or len(x) < 2
-        or not all(same_shape(v.shape, first) for v in x)
-    ):
+    if not shape or first is None or len(x) < 2 or not all(same_shape(v.shape, first) for v in x):
         return None
     axis = c % len(shape)
     if axis == len(first) or any(

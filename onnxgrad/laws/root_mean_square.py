@@ -29,7 +29,7 @@ def over_root_mean_square(x: Var, mean: Binding, rms: Binding, root: Binding) ->
     if scale is None or not scale.is_op("Mul"):
         return decline("no scale follows, so onnxruntime would not know it")
     over = mean.attr("axes") if axes is None else axes.ints
-    if not mean.attr("keepdims", 1) or over is None or x.rank is None:
+    if not mean.attr("keepdims", 1) or over is None or not x.rank:
         return decline("the mean is not over the last axis")
     if [i % x.rank for i in over] != [x.rank - 1] or x.shape != root.out.shape:
         return decline("the mean is not over the last axis")

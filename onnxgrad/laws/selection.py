@@ -25,7 +25,7 @@ def gather_of_gather(x: Var, i: Var, j: Var, p: int, q: int, root: Binding) -> A
     """Gather(Gather(x, i), j) = Gather(x, i[j]), for constant indices along one axis, i a vector"""
     inner = root.inputs[0]
     rank = None if inner is None else inner.rank
-    if rank is None or i.rank != 1 or p % rank != q % rank:
+    if not rank or i.rank != 1 or p % rank != q % rank:
         return None
     first, second = i.const, j.const
     if first is None or second is None:
@@ -55,7 +55,7 @@ def _parts(v: Var, root: Binding, axis: int, rank: int | None) -> list[Var]:
     ):
         return [v]
     own = inner.attr("axis")
-    if inner.has_refs or (own != axis and (rank is None or own % rank != axis % rank)):
+    if inner.has_refs or (own != axis and (not rank or own % rank != axis % rank)):
         return [v]
     return [u for u in inner.inputs if u is not None]
 

@@ -139,7 +139,7 @@ def _transposed_at_once(v: Var | None, q: Any) -> Var | None:
     array = v.const
     if array is None:
         return None
-    aligned = array.reshape(*[1] * (len(q) - array.ndim), *array.shape)
+    aligned = array.reshape((*[1] * (len(q) - array.ndim), *array.shape))
     return constant(np.transpose(aligned, q), name=f"{v.name}_transposed")
 
 

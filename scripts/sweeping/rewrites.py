@@ -69,11 +69,13 @@ class Judge:
         """What is wrong with the model after rewriting, None when nothing is."""
         empty: Feeds = {}
         try:
-            program = load(self.model)
-            Pipeline.of(**SETTINGS[setting]).run(program, Trace(check_measures=True))
+            program, trace = load(self.model), Trace(check_measures=True)
+            Pipeline.of(**SETTINGS[setting]).run(program, trace)
             after = to_proto(program)
         except Exception as e:  # noqa: BLE001  # whatever it is, it is what we look for
             return Failure(setting, "crash", f"{type(e).__name__}: {e}", self.cases[0][0])
+        if trace.slips:
+            return Failure(setting, "slip", str(trace.slips[0]), self.cases[0][0])
         changed = interface_differences(self.model, after)
         if changed:
             return Failure(setting, "interface", str(changed[0]), empty)

@@ -101,8 +101,19 @@ def _sum(x: Var, skip: Var, bias: Var | None, root: Binding) -> Var:
         raise decline("it is not known to compute in float32")
     if any(v is not None for v in root.outputs[1:3]):
         raise decline("its mean or its deviation is read")
+    if x.rank == 0 or not all(v is None or _fits(v, x) for v in (skip, bias)):
+        raise decline("what is added does not have the sizes of its input")
     made: Var = op.Sum(x, skip) if bias is None else op.Sum(x, skip, bias)
     return made
+
+
+def _fits(v: Var, x: Var) -> bool:
+    """Whether `v` may be added to `x` without widening it, as far as sizes are known."""
+    if v.shape is None or x.shape is None:
+        return True
+    pairs = zip(reversed(v.shape), reversed(x.shape), strict=False)
+    known = [(n, m) for n, m in pairs if isinstance(n, int) and isinstance(m, int)]
+    return len(v.shape) <= len(x.shape) and all(n in (1, m) for n, m in known)
 
 
 def _epsilon(root: Binding) -> float:

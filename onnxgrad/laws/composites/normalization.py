@@ -82,7 +82,7 @@ _WITHOUT_BIAS = P.LayerNormalization(x, w).only.named("norm")
 def bias_of_layer_normalization(x: Var, w: Var, b: Var, norm: Binding) -> Any:
     """LayerNormalization(x, w) + b = LayerNormalization(x, w, b)"""
     axis = int(norm.attr("axis"))
-    if norm.has_refs or x.rank is None or b.dtype != w.dtype or norm.result(1) or norm.result(2):
+    if norm.has_refs or not x.rank or b.dtype != w.dtype or norm.result(1) or norm.result(2):
         return None
     if not normalises(x, axis % x.rank, b):
         return decline(f"its bias {b.name} is no vector over the normalised axes")

@@ -63,7 +63,7 @@ def last_axes(b: Binding, rank: int | None) -> int | None:
     """The first of the last axes that a reduction reduces, all from there on, and keeps as ones;
     None when it is another reduction.
     """
-    if rank is None or not b.attr("keepdims", 1):
+    if not rank or not b.attr("keepdims", 1):
         return None
     axes = b.attrs.get("axes")
     if axes is None and (given := b.operand(1)) is not None:

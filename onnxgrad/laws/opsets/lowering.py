@@ -70,7 +70,7 @@ _ANOTHER_MEANING: dict[int, frozenset[str]] = {
 def _along_the_last_axis(b: Binding, schema: OpSchema) -> None:
     """What was over all axes from one on is along one axis where that is the last."""
     x, axis = b.operand(0), int(b.attrs.get("axis", -1))
-    if x is None or x.rank is None or axis % x.rank != x.rank - 1:
+    if x is None or not x.rank or axis % x.rank != x.rank - 1:
         raise Refused("it is not known to be along the last axis")
     b.set_attribute("axis", x.rank - 1)
 

@@ -104,7 +104,12 @@ class SplitParts(_Channels):
         whole, outs = split.inputs[0], [v for v in split.outputs if v is not None]
         rank = next((v.rank for v in (*outs, whole) if v is not None and v.rank is not None), None)
         axis = split.attr("axis", 0)
-        if whole is None or len(outs) < len(split.outputs) or (rank is None and axis != -1):
+        if (
+            whole is None
+            or len(outs) < len(split.outputs)
+            or rank == 0
+            or (rank is None and axis != -1)
+        ):
             return None
         behind = 0 if rank is None else rank - 1 - axis % rank
         return SplitParts(whole, tuple(outs), (split,), behind, axis)

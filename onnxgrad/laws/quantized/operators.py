@@ -206,7 +206,7 @@ def _through(name: str, compute: Callable[..., Any], plain: Sequence[str] = ()) 
 
 def _softmax(call: Call, x: Var) -> Var:
     rank = x.rank
-    if rank is None or int(call.attr("axis", -1)) % rank != rank - 1:
+    if not rank or int(call.attr("axis", -1)) % rank != rank - 1:
         raise decline("Softmax along another axis than the last, which older opsets mean otherwise")
     return op.Softmax(x, axis=rank - 1)
 

@@ -112,7 +112,7 @@ def parts_of(scale: Scale, b: Binding, values: Sequence[Var]) -> list[Scale]:
     rank = values[0].rank
     if scale.axis is None:
         return [scale] * len(values)
-    if rank is None:
+    if not rank:
         raise decline(f"the rank at {b.op} is unknown")
     if b.attr("axis", 0) % rank != scale.axis:
         return [scale] * len(values)
@@ -128,7 +128,7 @@ def _split(ascent: _Ascent, b: Binding, v: Var, scale: Scale) -> Var:
     channel axis
     """
     data, parts = b.inputs[0], [u for u in b.outputs if u is not None]
-    if data is None or data.shape is None or scale.axis is None or len(parts) < len(b.outputs):
+    if data is None or not data.shape or scale.axis is None or len(parts) < len(b.outputs):
         raise decline("the split value's sizes are unknown")
     if b.attr("axis", 0) % len(data.shape) != scale.axis:
         raise decline("Split parts another axis, so the other parts would be scaled too")

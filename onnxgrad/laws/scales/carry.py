@@ -73,7 +73,7 @@ def _reshape(b: Binding, axis: int, forward: bool) -> int | None:
 def _reduce(b: Binding, axis: int, forward: bool) -> int:
     x, given = b.inputs[0], b.operand(1)
     axes = given.ints if given is not None else b.attr("axes")
-    if x is None or x.rank is None or axes is None:
+    if x is None or not x.rank or axes is None:
         raise decline(f"{b.op}'s axes are unknown, or all")
     reduced = {int(a) % x.rank for a in axes}
     if not reduced:

@@ -97,7 +97,7 @@ class _Descent:
         """Concat(x * s, y) = Concat(x, y) * (s, 1) along the channel axis"""
         values = [v for v in user.inputs if v is not None]
         rank = new.rank
-        if rank is None or scale.axis is None or user.attr("axis", 0) % rank != scale.axis:
+        if not rank or scale.axis is None or user.attr("axis", 0) % rank != scale.axis:
             raise decline("Concat joins it to what is not scaled")
         sizes = [None if v.shape is None else v.shape[scale.axis] for v in values]
         known = [n for n in sizes if isinstance(n, int)]

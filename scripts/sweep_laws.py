@@ -1,0 +1,234 @@
+"""Every law of ours on random models that its pattern may match: any rank, dtype and opset.
+
+    python scripts/sweep_laws.py --minutes 10 --seed 0
+
+A law may decline. It must not slip: emit what does not type, replace a value by one of another
+type, raise. What it answers must be a valid model with the same interface. Where it matched, it is
+tried again with an error behind each thing that it emits, and every byte must be as before. Prints
+the counts; exit code 1 when something failed.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import onnx
+from onnx import ModelProto
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from onnxgrad.errors import InputError  # noqa: E402  # runs from a checkout
+from onnxgrad.grad import simplify  # noqa: E402
+from onnxgrad.ir.emission import append, constant, emit  # noqa: E402
+from onnxgrad.ir.load import load  # noqa: E402
+from onnxgrad.ir.program import Program  # noqa: E402
+from onnxgrad.ir.save import to_proto  # noqa: E402
+from onnxgrad.passes.base import PASSES, FamilyPass, RulePass  # noqa: E402
+from onnxgrad.pipeline.pipeline import Pipeline  # noqa: E402
+from onnxgrad.rewrite import slips  # noqa: E402
+from onnxgrad.rewrite.attempt import Attempt  # noqa: E402
+from onnxgrad.rewrite.combine import Family, apply_family  # noqa: E402
+from onnxgrad.rewrite.trace import Trace  # noqa: E402
+from onnxgrad.rewrite.worklist import Rule, apply_rules  # noqa: E402
+from onnxgrad.verify.interface import interface_differences  # noqa: E402
+from scripts.sweeping.command import command  # noqa: E402
+from scripts.sweeping.from_patterns import model_for  # noqa: E402
+
+OPSETS = range(7, 27)
+# emissions of one attempt behind which an error is put
+_FAULTS = 3
+
+
+@dataclass(frozen=True)
+class Law:
+    """A law as it stands in a pass, or in the gradient's clean-up."""
+
+    name: str
+    law: Rule | Family
+
+    def apply(self, program: Program, trace: Trace) -> None:
+        for block in (program.main, *program.functions.values()):
+            if isinstance(self.law, Family):
+                apply_family(block, self.law, trace)
+            else:
+                apply_rules(block, [self.law], trace)
+
+    @property
+    def shared(self) -> Sequence[str]:
+        named = self.law.shared if isinstance(self.law, Family) else None
+        return () if named is None else (named.name,)
+
+
+def laws() -> list[Law]:
+    """Every rule and family, each once, with options that let it fire."""
+    found: dict[object, Law] = {}
+    for name, cls in PASSES.items():
+        for options in (
+            {},
+            {"merge": "always"},
+            {"rows": 4},
+            {"always": True},
+            {"share_left": False},
+        ):
+            if not set(options) <= set(cls.__dataclass_fields__):
+                continue
+            p = cls(**options)
+            if isinstance(p, FamilyPass):
+                found[name, str(options)] = Law(f"{name}: {p.family.name}", p.family)
+            for rule in p.laws if isinstance(p, RulePass) else ():
+                found.setdefault(rule.build, Law(f"{name}: {rule.name}", rule))
+    for rule in simplify._ALL:
+        found.setdefault(rule.build, Law(f"gradient: {rule.name}", rule))
+    by_name = {law.name: law for law in found.values()}
+    return list(by_name.values())
+
+
+def sweep(
+    seed: int, *, models: int, minutes: float = 1e9, save: Path | None = None
+) -> tuple[Counter[str], list[str]]:
+    """Up to `models` models within `minutes`, the laws in turns: counts, and a line for each
+    failure.
+    """
+    counts: Counter[str] = Counter()
+    failures: list[str] = []
+    deadline = time.monotonic() + 60 * minutes
+    every = laws()
+    counts["laws"] = len(every)
+    matched: set[str] = set()
+    fired: set[str] = set()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for number in range(models):
+            if time.monotonic() > deadline:
+                break
+            law = every[number % len(every)]
+            rng = Random(f"{seed}/{number}")
+            model = next(_models(law, rng), None)
+            if model is None:
+                counts["patterns without a model"] += 1
+                continue
+            found = _Judged(law, model, rng)
+            counts["models refused" if found.refused else "models"] += 1
+            matched |= {law.name} if found.matched else set()
+            fired |= {law.name} if found.fired else set()
+            counts["matched"] += found.matched
+            counts["fired"] += found.fired
+            counts["faults"] += found.faults
+            for words in found.failures:
+                counts["failures"] += 1
+                failures.append(f"seed {seed}, model {number}, {law.name}: {words}")
+                print(failures[-1], flush=True)
+                if save is not None:
+                    save.mkdir(parents=True, exist_ok=True)
+                    onnx.save(model, save / f"{seed}_{number}.onnx")
+    counts["laws that matched"], counts["laws that fired"] = len(matched), len(fired)
+    return counts, failures
+
+
+def _models(law: Law, rng: Random) -> Iterator[ModelProto]:
+    needs = law.law.needs[1] if isinstance(law.law, Rule) and law.law.needs else 7
+    for _ in range(12):
+        low = needs if rng.random() < 0.7 else 7
+        made = model_for(law.law.pattern, rng, rng.choice(range(low, 27)), shared=law.shared)
+        if made is not None:
+            yield made
+
+
+class _Judged:
+    """What one law did to one model."""
+
+    def __init__(self, law: Law, model: ModelProto, rng: Random) -> None:
+        self.law, self.model = law, model
+        self.matched = self.fired = self.faults = 0
+        self.refused = False
+        self.failures: list[str] = []
+        slips.raising = False
+        try:
+            load(model)
+        except InputError:
+            self.refused = True  # what onnx's checker lets pass, the reader need not
+            return
+        try:
+            self._applied()
+            if self.matched:
+                for nth in rng.sample(range(8), _FAULTS):
+                    self._with_a_fault(nth)
+            if rng.random() < 0.2:
+                self._whole()
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is what we look for
+            self.failures.append(f"{type(error).__name__}: {error}")
+
+    def _applied(self) -> None:
+        program, trace = load(self.model), Trace()
+        self.law.apply(program, trace)
+        self._check(program, trace)
+        self.matched = int(sum(c.matched for c in trace.counts.values()) > 0)
+        self.fired = int(bool(trace.firings))
+
+    def _whole(self) -> None:
+        program, trace = load(self.model), Trace()
+        Pipeline.of().run(program, trace)
+        self._check(program, trace)
+
+    def _check(self, program: Program, trace: Trace) -> None:
+        self.failures += [f"slip: {slip}" for slip in trace.slips]
+        if not trace.firings:
+            return
+        for block in program.blocks():
+            block.schedule()
+            block.check()
+        after = to_proto(program)
+        self.failures += [str(d) for d in interface_differences(self.model, after)][:1]
+        try:
+            onnx.checker.check_model(after, full_check=True)
+        except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+            self.failures.append(f"not valid afterwards: {str(error).strip().splitlines()[0]}")
+
+    def _with_a_fault(self, nth: int) -> None:
+        """An error behind emission `nth` of each attempt: the block is as before the attempt."""
+        program, trace = load(self.model), Trace()
+        plain, left = append.append, [0]
+        called = Attempt.__call__
+
+        def failing(*args: object) -> object:
+            made = plain(*args)  # type: ignore[arg-type]  # handed on as they came
+            left[0] -= 1
+            if left[0] < 0:
+                raise ArithmeticError("a fault that was put there")
+            return made
+
+        def compared(attempt: Attempt, trace: Trace, *args: object) -> object:
+            left[0] = nth
+            before, names = to_proto(program).SerializeToString(), set(program.names)
+            flags = [b.changed for b in program.blocks()]
+            done = called(attempt, trace, *args)  # type: ignore[arg-type]
+            if done is None:
+                self.faults += 1
+                same = to_proto(program).SerializeToString() == before
+                if (
+                    not same
+                    or set(program.names) != names
+                    or flags != [b.changed for b in program.blocks()]
+                ):
+                    self.failures.append(f"not as before: {attempt.law} with a fault behind {nth}")
+            return done
+
+        emit.append = constant.append = failing  # type: ignore[assignment]
+        Attempt.__call__ = compared  # type: ignore[assignment,method-assign]
+        try:
+            self.law.apply(program, trace)
+        finally:
+            emit.append = constant.append = plain
+            Attempt.__call__ = called  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    sys.exit(command(sweep, __doc__))

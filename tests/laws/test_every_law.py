@@ -1,0 +1,30 @@
+"""No law of ours slips on random models that its pattern may match, and what is declined leaves every byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from onnxgrad.rewrite import slips
+from scripts.sweep_laws import laws, sweep
+
+
+@pytest.fixture(autouse=True)
+def as_it_was() -> Iterator[None]:
+    """The sweep counts slips, where tests make errors of them."""
+    yield
+    slips.raising = True
+
+
+def test_each_law_on_a_random_model() -> None:
+    counts, failures = sweep(11, models=len(laws()))
+    assert not failures, failures
+    assert counts["laws that matched"] > 80 and counts["faults"] > 150
+
+
+@pytest.mark.slow
+def test_many_models_of_each_law() -> None:
+    counts, failures = sweep(12, models=40 * len(laws()))
+    assert not failures, failures
+    assert counts["laws that fired"] > 70
