@@ -199,7 +199,10 @@ def clip(x: Var, w: Var) -> Any:
 def test_a_rule_that_inserts_fires_once_for_each_node(passes: list[str]) -> None:
     guard = rewrite(P.MatMul(x, w))(clip)
     done = onnxgrad.optimize(
-        parse(CHAIN), passes=[guard if p == "mine" else p for p in passes], report=True
+        parse(CHAIN),
+        passes=[guard if p == "mine" else p for p in passes],
+        verify=False,  # which would find a number beyond the bounds
+        report=True,
     )
     assert [r.rule for r in done.rewrites].count("clip") == 2
     assert [n.op_type for n in done.model.graph.node].count("Clip") == 2
@@ -222,7 +225,7 @@ def test_other_drivers_insert_once_too() -> None:
     for found in (
         onnxgrad.rewrite_call(pattern, clip, parse(CHAIN)),
         rewrite_bindings(PatternContext(pattern), by_mapping, parse(CHAIN)),
-        onnxgrad.optimize(beside, passes=[family]),
+        onnxgrad.optimize(beside, passes=[family], verify=False),
     ):
         assert [n.op_type for n in found.graph.node].count("Clip") == 2
 
