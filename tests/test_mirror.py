@@ -28,7 +28,7 @@ HOMES: dict[str, dict[str, str]] = {
         "cli/usage/groups/training": "cli/test_fit",
         "cli/extract": "report/test_extract", "cli/options": "cli/test_verify",
         "verify/running/own_process": "cli/test_bad_input",
-        "cli/models": "cli/test_bad_input", "cli/options": "cli/test_verify",
+        "cli/models": "cli/test_bad_input",
         "report/optimized": "cli/test_optimize", "report/proof": "cli/test_verify", "verify/blame": "cli/test_bad_input",
     },
     "a step of what this file tests whole": {

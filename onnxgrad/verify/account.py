@@ -17,6 +17,7 @@ from onnxgrad.verify.compare import (
     worst,
 )
 from onnxgrad.verify.feeds.proof_cases import Chosen, Results
+from onnxgrad.verify.parts import Part
 from onnxgrad.verify.report import Case, Leg
 from onnxgrad.verify.ties import Ties
 from onnxgrad.verify.tolerance import AT_TIES, Ranges, exact, widened
@@ -38,6 +39,7 @@ class Trial:
     noise: dict[str, float] = field(default_factory=dict)
     ranges: Ranges = field(default_factory=dict)  # of exact outputs over the original's own runs
     ties: Ties | None = None
+    parts: tuple[Part, ...] = ()
     _doubtful: dict[float, Ranges] = field(default_factory=dict)  # with ties so near
 
     @classmethod
@@ -50,6 +52,16 @@ class Trial:
         itself on tells nothing about a second model.
         """
         return max(noise([self.expected, again]).values(), default=0.0) <= _AGREES
+
+    def divide(self, parts: Iterable[Part]) -> None:
+        """Take small parts of outputs for outputs of their own."""
+        self.parts = tuple(parts)
+        self.expected = self.with_parts(self.expected)
+        self.exact = None if self.exact is None else self.with_parts(self.exact)
+
+    def with_parts(self, results: Results) -> Results:
+        """Results on these feeds, with their small parts by name."""
+        return {**results, **{part.name: part.of(results) for part in self.parts}}
 
     def widen(self, other: Results) -> None:
         """One more legal run of the original on these feeds."""
@@ -67,6 +79,17 @@ class Trial:
         """The differences; exact elements are excused that change between the original's runs, or
         lie so `near` to a tie (of the largest float beside them, by output).
         """
+        parts = {part.name for part in self.parts}
+        found = self._judged(expected, self.with_parts(got), limits, near)
+        return [replace(d, part=d.output in parts) for d in found]
+
+    def _judged(
+        self,
+        expected: Results,
+        got: Results,
+        limits: Mapping[str, Limit],
+        near: Mapping[str, float],
+    ) -> list[Difference]:
         found = compare(expected, got, limits, self.ranges)
         wrong = [d.output for d in found if not d.ok and not d.reason and not d.found]
         amount = max((near.get(n, 0.0) for n in wrong if _exact(expected.get(n))), default=0.0)
@@ -98,6 +121,7 @@ class Found:
     excuses: dict[tuple[str, str, str], int] = field(default_factory=dict)  # as counts
     # symbol -> why the second model does not run where it is 0, where the original does
     not_at_zero: dict[str, str] = field(default_factory=dict)
+    small: dict[str, str] = field(default_factory=dict)  # parts of outputs that are not judged
 
     def add(
         self, leg: str, found: Iterable[Difference], outputs: Results | None = None, over: str = ""
@@ -106,9 +130,15 @@ class Found:
         count once.
         """
         for difference in found:
+            if difference.part and difference.answer == NOT_PROVED:
+                words = f"{difference.doubt}: too small beside the rest to be judged"
+                self.small[difference.output] = words
+                continue
             key = (leg, difference.output)
             chosen = worst([self.differences.get(key, difference), difference])
             self.differences[key] = replace(chosen or difference, leg=leg)
+            if difference.part:
+                continue  # counted with the whole
             place = (leg, over, base_name(difference.output, outputs or {}))
             self.counts[place] = self.counts.get(place, 0) + difference.compared
             self.excuses[place] = self.excuses.get(place, 0) + difference.excused
@@ -128,7 +158,7 @@ class Found:
     def remarks(self) -> tuple[str, ...]:
         """The notes, with what was excused."""
         few = dict.fromkeys(words for words, share in self._excused() if share <= AT_TIES)
-        return (*self.notes, *few)
+        return (*self.notes, *few, *self.small.values())
 
     def _excused(self) -> Iterator[tuple[str, float]]:
         """How many elements of outputs differ and may, in words and as a share."""

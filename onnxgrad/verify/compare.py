@@ -47,6 +47,7 @@ class Difference:
     allowed: float = 0.0
     noise: float = 0.0
     excused: int = 0  # exact elements that differ, and may
+    part: bool = False  # of an output, which is judged as a whole as well
 
     @property
     def ok(self) -> bool:

@@ -14,6 +14,7 @@ import onnx
 
 from onnxgrad.errors import InputError
 from onnxgrad.verify.bounds import Bound, Bounds
+from onnxgrad.verify.compare import base_name
 from onnxgrad.verify.feeds.dims import tensor_types
 from onnxgrad.verify.paths import float_types
 from onnxgrad.verify.tolerance import Allowance
@@ -64,6 +65,10 @@ class Asked:
     # the float dtypes on the paths to each output of the first
     dtypes: Mapping[str, Collection[str]] = field(default_factory=dict)
     random: Collection[str] = ()  # outputs that depend on draws of one model alone
+
+    def on_paths(self, output: str) -> Collection[str]:
+        """The float dtypes on the paths to an output, or to that which a part `y[0:2]` is of."""
+        return self.dtypes.get(base_name(output, self.dtypes), ())
 
     def allows(self, own: Mapping[str, Allowance]) -> dict[str, Allowance | Bound]:
         """The proof's `own` limits by output, or the user's; random outputs cannot differ."""

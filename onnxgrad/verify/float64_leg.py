@@ -15,7 +15,7 @@ from onnxgrad.errors import NodeFailed, OnnxgradError, Unsupported
 from onnxgrad.ir.nodes import weight_elements
 from onnxgrad.limits import LimitReached, current, size_text
 from onnxgrad.verify.account import Found, Trial
-from onnxgrad.verify.compare import Difference, noise
+from onnxgrad.verify.compare import Difference, base_name, noise
 from onnxgrad.verify.correspondence import Asked
 from onnxgrad.verify.coverage.items import Item
 from onnxgrad.verify.feeds.proof_cases import Results
@@ -140,8 +140,10 @@ def float64_leg(
             return _failed(oracle, found, count + 1)
         if got is None:
             break
-        limits = in_float64(trial.exact, trial.noise, computed, oracle.asked.dtypes)
-        near = {name: max(rounded(computed.get(name, ())), EXACT) for name in trial.exact}
+        paths = {name: oracle.asked.on_paths(name) for name in trial.exact}
+        new = {name: computed.get(base_name(name, computed), ()) for name in trial.exact}
+        limits = in_float64(trial.exact, trial.noise, new, paths)
+        near = {name: max(rounded(new[name]), EXACT) for name in trial.exact}
         differences = trial.judge(trial.exact, got, oracle.asked.allows(limits), near)
         if not all(difference.ok for difference in differences):
             wider = _for_condition(oracle, trial, trial.exact, limits, found)
@@ -181,10 +183,12 @@ def _for_condition(
         perturbed = oracle.original(trial.feeds, _JITTER, seed)
         if perturbed is None:
             return None
+        perturbed = trial.with_parts(perturbed)
         runs.append(perturbed)
         widened(trial.ranges, expected, perturbed)
     own = noise(runs)
-    for name in limits:
+    parts = {part.name for part in trial.parts}
+    for name in (name for name in limits if name not in parts):
         moved = own.get(name, 0.0)
         if moved > EXACT_LIMIT:
             found.notes.append(

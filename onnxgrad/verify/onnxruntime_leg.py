@@ -105,8 +105,9 @@ def held_against(
             placed = ", ".join(f"{count} on {name}" for name, count in session.placement.items())
             found.notes.append(f"nodes {how}: {placed}")
         for trial, got in zip(trials, results):
-            own = in_onnxruntime(trial.expected, trial.noise, asked.dtypes)
-            near = {name: at_tie(asked.dtypes.get(name, ())) for name in trial.expected}
+            paths = {name: asked.on_paths(name) for name in trial.expected}
+            own = in_onnxruntime(trial.expected, trial.noise, paths)
+            near = {name: at_tie(asked.on_paths(name)) for name in trial.expected}
             differences = trial.judge(trial.expected, got, asked.allows(own), near)
             found.add("onnxruntime", differences, trial.expected, how)
         _hold_at_zero(session, at_zero, found, asked, how)
@@ -161,7 +162,7 @@ def calibrate(
         try:
             session = setting.open(original.source, optimize=optimize)
             for trial in trials:
-                trial.widen(session.run(trial.feeds))
+                trial.widen(trial.with_parts(session.run(trial.feeds)))
             if at_zero:
                 at_zero[:] = [trial for trial in at_zero if _widened(trial, session)]
         except RunFailed as error:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import onnx
-from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto
+from onnx import AttributeProto, FunctionProto, NodeProto, TensorProto
 
 from onnxgrad.errors import OnnxgradError
-from onnxgrad.ir.nodes import every_graph, every_node, graphs_of
+from onnxgrad.ir.nodes import every_graph, every_node
 from onnxgrad.verify.feeds.dims import tensor_types
 from onnxgrad.verify.reference.in_child import infer_types
 from onnxgrad.verify.reference.order import reads, scheduled
@@ -71,13 +71,14 @@ def key_of(function: FunctionProto) -> Key:
 
 
 def float_types(model: onnx.ModelProto) -> dict[str, set[str]]:
-    """The float dtypes, by numpy's names, of what each output is computed from and in."""
-    values = {t.name: _bit(t.data_type) for t in model.graph.initializer}
-    values |= {t.values.name: _bit(t.values.data_type) for t in model.graph.sparse_initializer}
+    """The float dtypes, by numpy's names, in which each output is computed: those of the inputs and
+    of casts on its paths. A weight that is stored in another type is exact.
+    """
+    values: dict[str, int] = {}
     for value in model.graph.input:
         for tensor in tensor_types(value.type):
             values[value.name] = values.get(value.name, 0) | _bit(tensor.elem_type)
-    found = gathered(model, Marks(values, _types_in))
+    found = gathered(model, Marks(values, _named_types))
     return {
         name: {dtype for code, dtype in _FLOATS.items() if bits & (1 << code)}
         for name, bits in found.items()
@@ -88,23 +89,11 @@ def _bit(code: int) -> int:
     return 1 << code if code in _FLOATS else 0
 
 
-def _types_in(node: NodeProto) -> int:
-    """Of the types that a node names, and of the constants that it and its graphs hold."""
+def _named_types(node: NodeProto) -> int:
     found = 0
     for attribute in node.attribute:
         if attribute.type == AttributeProto.INT and attribute.name in _TYPES:
             found |= _bit(attribute.i)
-        elif attribute.type == AttributeProto.TENSOR:
-            found |= _bit(attribute.t.data_type)
-    for graph in graphs_of(node):
-        found |= _weights_in(graph)
-    return found
-
-
-def _weights_in(graph: GraphProto) -> int:
-    found = 0
-    for tensor in graph.initializer:
-        found |= _bit(tensor.data_type)
     return found
 
 

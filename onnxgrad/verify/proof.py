@@ -31,6 +31,7 @@ from onnxgrad.verify.float64_leg import Oracle, float64_leg
 from onnxgrad.verify.interface import interface_differences
 from onnxgrad.verify.new_weights import new_weights
 from onnxgrad.verify.onnxruntime_leg import Settings, limit_reached, onnxruntime_leg, open_original
+from onnxgrad.verify.parts import Joins
 from onnxgrad.verify.reference.own import unknown_to_onnxruntime
 from onnxgrad.verify.report import Leg, Report
 from onnxgrad.verify.running.model_source import Model
@@ -187,15 +188,21 @@ def _compared(original: Subject, candidate: Subject, request: _Request) -> Repor
             (),
             [limit_reached("the original model", cause) if cause.limit else unproved],
         )
-    ties = Ties(original, budget)
-    trials = [replace(_trial(case, session, oracle), ties=ties) for case in chosen]
+    trials = [_trial(case, session, oracle) for case in chosen]
     search = Search(
         original, candidate, session, oracle, trials, request.seeds or (0,), request.dims or {},
         refused, feeder,
     )  # fmt: skip
     if request.inputs is None:
         search.run()
-    found = Found(notes=draws.notes, unproved=draws.reasons(request.bounds), random=asked.random)
+    ties = Ties(original, budget)
+    for trial in search.trials:
+        trial.ties = ties
+    found = Found(
+        notes=[*draws.notes, *_divided(original, search.trials, asked)],
+        unproved=draws.reasons(request.bounds),
+        random=asked.random,
+    )
     judged = _judged(search, request, asked, found, ran)
     return replace(judged, seconds=time.monotonic() - start)
 
@@ -286,6 +293,23 @@ def _trial(chosen: Chosen, session: Session | None, oracle: Oracle | None) -> Tr
     if oracle is not None:
         trial.exact = trial.expected if session is None else oracle.original(trial.feeds)
     return trial
+
+
+def _divided(original: Subject, trials: Sequence[Trial], asked: Asked) -> list[str]:
+    """Part the outputs that join large and small values, but for those with a bound; notes on
+    those that cannot be parted.
+    """
+    joins, unknown = Joins(original.proto), dict[str, None]()
+    for trial in trials if joins.joins else ():
+        free = {
+            name: value
+            for name, value in trial.expected.items()
+            if asked.bounds.bound(name) is None and name not in asked.random
+        }
+        parts, left = joins.parts(free)
+        trial.divide(parts)
+        unknown |= dict.fromkeys(left)
+    return [f"{name} joins parts of unknown sizes: small ones are not judged" for name in unknown]
 
 
 def _recomputed(

@@ -146,10 +146,17 @@ def in_onnxruntime(
     noise. `dtypes`: the dtypes on each output's paths, beside its own.
     """
     return {
-        name: _allowance(name, value, _most(_floor_of(value), noise), noise, dtypes)
+        name: _allowance(name, value, _most(lowest, noise), noise, dtypes)
         for name, value in expected.items()
         for noise in [own_noise.get(name, 0.0)]
+        for lowest in [_floor_on(value, (dtypes or {}).get(name, ()))]
     }
+
+
+def _floor_on(value: Any, on_its_paths: Collection[str]) -> float:
+    """The floor of a value's dtypes, or of a coarser one in which it is computed."""
+    own = _floor_of(value)
+    return max([own, *map(floor_of, on_its_paths)]) if own else 0.0
 
 
 def _most(floor: float, noise: float) -> float:

@@ -31,6 +31,12 @@ from tests.helpers import parse
             "{ c = Cast <to = 11> (x) y = Mul(c, w) }",
             {"float32", "float64"},
         ),
+        # a stored type is no type of computing
+        (
+            "g (float[2] x) => (float[2] y) <bfloat16[2] w = {1, 2}> "
+            "{ c = Cast <to = 1> (w) y = Mul(x, c) }",
+            {"float32"},
+        ),
         (
             "g (float[2] x, bool c) => (float[2] y) { y = If (c) <then_branch = t () => (float[2] a)"
             " { h = Cast <to = 16> (x) a = Cast <to = 1> (h) }, else_branch = e () => (float[2] b)"

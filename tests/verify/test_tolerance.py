@@ -96,6 +96,16 @@ def test_the_cap_is_that_of_the_coarsest_float_on_the_outputs_paths(
         assert found.cap == cap and found.equal == min(cap, found.most)
 
 
+@pytest.mark.parametrize(
+    ("value", "on_its_paths", "lowest"),
+    [(F32, ["float32"], 1e-6), (F32, ["float16"], 4e-3), (F16, ["float32"], 4e-3), (I64, ["float16"], 0.0)],
+)  # fmt: skip
+def test_the_floor_is_that_of_the_coarsest_float_on_the_outputs_paths(
+    value: Any, on_its_paths: list[str], lowest: float
+) -> None:
+    assert tolerance.in_onnxruntime({"y": value}, {}, {"y": on_its_paths})["y"].most == lowest
+
+
 def test_every_cap_is_wider_than_what_one_reordered_sum_costs() -> None:
     assert all(FLOOR[dtype] < tolerance.CAP[dtype] for dtype in FLOOR)
     assert tolerance.COARSE_FLOOR < tolerance.COARSE_CAP
