@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from onnxgrad import named_options
 from onnxgrad.errors import InputError
 from onnxgrad.ir.by_operator import blocks_in
 from onnxgrad.ir.collector import collector_paused
 from onnxgrad.ir.fault import blaming
 from onnxgrad.ir.program import Program
+from onnxgrad.named_options import build, split
 from onnxgrad.passes.base import PASSES, Pass, roots
 from onnxgrad.passes.convert_opset import ConvertOpset
 from onnxgrad.pipeline.fresh_types import types_of_a_fresh_reading
@@ -194,11 +194,11 @@ def parse_passes(text: str, **common: Any) -> list[Pass]:
     Raises InputError that names what is unknown and lists what there is.
     """
     found: list[Pass] = []
-    for name, options in named_options.split(text, "list of passes"):
+    for name, options in split(text, "list of passes"):
         if name in PRESETS and options is None:
             found += parse_passes(",".join(PRESETS[name]), **common)
         elif name in PASSES:
-            found.append(named_options.build(name, PASSES[name], options or "", common))
+            found.append(build(name, PASSES[name], options or "", common))
         else:
             hint = did_you_mean(name, (*PASSES, *PRESETS), "`onnxgrad passes` lists them")
             raise InputError(f"unknown pass '{name}': {hint}")
