@@ -12,7 +12,7 @@ from onnx import TensorProto
 
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.types import element_count
+from onnxgrad.ir.types import Array, element_count
 from onnxgrad.ir.var import Var
 
 Axes = Sequence[int] | Var | None
@@ -69,9 +69,55 @@ def axes_operand(axes: Axes) -> Any:
     return axes if axes is None or isinstance(axes, Var) else list(axes)
 
 
+def counting(v: Var) -> Var:
+    """`v` in a dtype that holds counts: float16 ends at 65504, and is not exact beyond 2048."""
+    return op.Cast(v, to=TensorProto.FLOAT) if v.dtype == TensorProto.FLOAT16 else v
+
+
+def as_count(sizes: Var, like: Var) -> Var:
+    """An integer as a number of the dtype of `counting(like)`."""
+    narrow = like.dtype == TensorProto.FLOAT16
+    return op.Cast(sizes, to=TensorProto.FLOAT if narrow else like.dtype)
+
+
+def divided(g: Var, count: float | Array | Var) -> Var:
+    """g / count, where the dtype of g may be too narrow for the count (a number, an array, or a
+    value of the dtype of `counting(g)`).
+    """
+    if g.dtype != TensorProto.FLOAT16:
+        return g / count
+    if isinstance(count, Var):
+        return narrowed(counting(g) / count, g)
+    # g first by a number in (0.5, 1], then by powers of two, so that nothing is rounded twice
+    power = int(np.floor(np.log2(np.max(count, initial=1.0))))
+    return _shifted(g * np.asarray(2.0**power / count, np.float16), -power)
+
+
+def multiplied(v: Var, count: float | Var) -> Var:
+    """v count, as `divided`."""
+    if v.dtype != TensorProto.FLOAT16:
+        return v * count
+    if isinstance(count, Var):
+        return narrowed(counting(v) * count, v)
+    power = int(np.floor(np.log2(max(count, 1.0))))
+    return _shifted(v * np.asarray(count / 2.0**power, np.float16), power)
+
+
+def _shifted(v: Var, power: int) -> Var:
+    """v 2^power, by factors that float16 has."""
+    while power:
+        step = max(-_FLOAT16_POWER, min(power, _FLOAT16_POWER))
+        v, power = v * np.float16(2.0**step), power - step
+    return v
+
+
+# 2 to the power of minus as much is float16's least number in full precision
+_FLOAT16_POWER = 14
+
+
 def reduced_count(x: Var, y: Var, axes: Axes) -> int | Var:
     """How many elements of `x` went into each of `y`: an int when the sizes are known, else a
-    scalar of x's dtype.
+    scalar of the dtype of `counting(x)`.
     """
     shape = x.shape
     if shape is not None and not isinstance(axes, Var):
@@ -80,7 +126,14 @@ def reduced_count(x: Var, y: Var, axes: Axes) -> int | Var:
         count = element_count(sizes)
         if count is not None:
             return count
-    return op.Cast(op.Div(op.Size(x), op.Max(op.Size(y), constant(1, 7))), to=x.dtype)
+    return as_count(op.Div(op.Size(x), op.Max(op.Size(y), constant(1, 7))), x)
+
+
+def mean_share(g: Var, count: int | Var) -> Var:
+    """The part of a mean's adjoint that each of `count` elements gets."""
+    if isinstance(count, Var) or g.dtype == TensorProto.FLOAT16:
+        return divided(g, count if isinstance(count, Var) else max(count, 1))
+    return g * (1.0 / max(count, 1))
 
 
 def from_front(axis: int, rank: int) -> int:

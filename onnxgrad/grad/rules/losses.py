@@ -8,6 +8,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.grad.registry import vjp
+from onnxgrad.grad.rules._common import as_count, counting, divided
 from onnxgrad.grad.rules.indexing._scatter import scatter_elements
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.like import zeros_like
@@ -93,11 +94,11 @@ def sample_share(
         return op.LpNormalization(weight, p=1, axis=0) * g, places
     if reduction == "mean":
         total = (
-            op.Cast(op.Size(labels), to=scores.dtype)
+            as_count(op.Size(labels), scores)
             if weight is None
-            else op.ReduceSum(weight, keepdims=0)
+            else op.ReduceSum(counting(weight), keepdims=0)
         )
-        g = g / total
+        g = divided(g, total)
         if ignored is not None:
             return op.Where(ignored, 0.0, g if weights is None else weight * g), places
     return op.Expand(g, op.Shape(places)) if weight is None else weight * g, places
@@ -126,7 +127,7 @@ def _weights(
         weight = op.Gather(weights, places)
         if ignored is not None:
             weight = op.Where(ignored, 0.0, weight)
-        part = (part - y) * (g / op.ReduceSum(weight, keepdims=0))
+        part = (part - y) * divided(g, op.ReduceSum(counting(weight), keepdims=0))
     else:
         part = part * (op.Unsqueeze(g, [1]) if reduction == "none" else g)
     if ignored is not None:

@@ -11,6 +11,9 @@ from onnxgrad.grad.rules._common import (
     as_number,
     axes_operand,
     beside_zeros,
+    counting,
+    divided,
+    mean_share,
     reduced_count,
     restored,
 )
@@ -32,8 +35,7 @@ def _sum(g: Var, y: Var, x: Var, axes: Axes, keepdims: int, noop_with_empty_axes
 def _mean(g: Var, y: Var, x: Var, axes: Axes, keepdims: int, noop_with_empty_axes: int) -> Var:
     if _noop(axes, noop_with_empty_axes):
         return g
-    count = reduced_count(x, y, axes)
-    share = g * (1.0 / max(count, 1)) if isinstance(count, int) else g / count
+    share = mean_share(g, reduced_count(x, y, axes))
     return expand_like(restored(share, axes, keepdims), x)
 
 
@@ -42,12 +44,12 @@ def _extremum(g: Var, y: Var, x: Var, axes: Axes, keepdims: int, noop_with_empty
         return g
     mask = as_number(op.Equal(x, restored(y, axes, keepdims)), x)
     ties = op.ReduceSum(
-        mask,
+        counting(mask),
         axes_operand(axes),
         keepdims=keepdims,
         noop_with_empty_axes=noop_with_empty_axes or None,
     )
-    return mask * restored(g / ties, axes, keepdims)
+    return mask * restored(divided(g, ties), axes, keepdims)
 
 
 def _prod(g: Var, y: Var, x: Var, axes: Axes, keepdims: int, noop_with_empty_axes: int) -> Var:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ from onnxgrad.verify.reference.evaluate import reference
 from onnxgrad.verify.running.process import RunFailed
 from onnxgrad.verify.running.run import run
 from tests.grad.numeric import distinct, normal, op_model, positive
-from tests.helpers import onnxruntime_version
+from tests.helpers import onnxruntime_version, parse
 
 X = distinct(4, 6)
 IMAGE = distinct(1, 2, 4, 4)
@@ -106,3 +109,56 @@ def test_bounds_that_were_attributes() -> None:
         )
         found = run(graph, {**feeds, "y_grad": np.ones((4, 8 if "Pad" in node else 6), np.float16)})
         np.testing.assert_array_equal(found["x_grad"], y["x_grad"])
+
+
+# more elements than float16 has numbers: sizes known, and sizes known at run time only
+COUNTED = {
+    "ReduceMean": "g (float16[1,B] x) => (float16 y) { y = ReduceMean <keepdims = 0> (x) }",
+    "ReduceMax of ties": "g (float16[1,B] x) => (float16 y) { z = Sub (x, x) y = ReduceMax <keepdims = 0> (z) }",
+    "GlobalAveragePool": "g (float16[1,1,S,T] x) => (float16[1,1,1,1] y) { y = GlobalAveragePool (x) }",
+    "AveragePool": "g (float16[1,1,S,T] x) => (float16[1,1,1,1] y) { y = AveragePool <kernel_shape = [300, 301]> (x) }",
+    "AveragePool with pads": """g (float16[1,1,S,T] x) => (float16[1,1,C,D] y) {
+        y = AveragePool <kernel_shape = [300, 301], pads = [0, 1, 0, 0]> (x) }""",
+    "InstanceNormalization": """g (float16[1,1,S,T] x, float16[1] s) => (float16[1,1,S,T] y) {
+        z = Sub (s, s) y = InstanceNormalization (x, s, z) }""",
+    "SoftmaxCrossEntropyLoss": """g (float16[B,2] x, int64[B] l) => (float16 y) {
+        y = SoftmaxCrossEntropyLoss <ignore_index = 7> (x, l) }""",
+    "NegativeLogLikelihoodLoss": """g (float16[B,2] x, int64[B] l) => (float16 y) {
+        y = NegativeLogLikelihoodLoss (x, l) }""",
+}
+SIZES = {"B": 70_000, "S": 300, "T": 301}
+
+
+@pytest.mark.parametrize(
+    ("kind", "open_sizes"),
+    [
+        pytest.param(kind, way, marks=pytest.mark.slow if "AveragePool" in kind[:11] else ())
+        for kind in COUNTED
+        for way in (False, True)
+    ],
+)
+def test_counts_beyond_float16(kind: str, open_sizes: bool) -> None:
+    text = COUNTED[kind]
+    if not open_sizes:
+        for symbol, size in SIZES.items():
+            text = re.sub(rf"\b{symbol}\b", str(size), text)
+    model = parse(text, opset=20)
+    rng, feeds = np.random.default_rng(0), dict[str, Any]()
+    for value in model.graph.input:
+        dims = value.type.tensor_type.shape.dim
+        shape = [SIZES.get(d.dim_param, d.dim_value) for d in dims]
+        integer = value.type.tensor_type.elem_type == 7
+        feeds[value.name] = (
+            rng.integers(0, 2, shape) if integer else rng.standard_normal(shape).astype(np.float16)
+        )
+    wrt = [name for name in feeds if name != "l"]
+    graph = gradient(model, wrt, "y", adjoint="input")
+    made = np.shape(run(model, feeds)["y"])
+    feeds["y_grad"] = np.asarray(10 * rng.standard_normal(made), np.float16)
+    wanted, got = reference(graph, feeds), run(graph, feeds)
+    for name in wrt:
+        exact = np.asarray(wanted[f"{name}_grad"])
+        assert np.abs(exact).max() > 0 or kind.endswith("ties")
+        np.testing.assert_allclose(
+            np.asarray(got[f"{name}_grad"], np.float64), exact, rtol=0, atol=0.02 * abs(exact).max()
+        )

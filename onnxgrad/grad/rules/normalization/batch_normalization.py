@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from onnxgrad.grad.registry import vjp_all
+from onnxgrad.grad.rules._common import as_count, divided
 from onnxgrad.grad.rules.normalization._statistics import as_dtype_of, per_channel, rank_of
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
@@ -68,7 +69,7 @@ def _batch_norm_training(
     up = as_dtype_of(x, mean_in)
     count = _count(up, mean_in, axes)
     centred = up - op.ReduceMean(up, axes, keepdims=1)
-    variance = op.ReduceSum(centred * centred, axes, keepdims=0) / count
+    variance = divided(op.ReduceSum(centred * centred, axes, keepdims=0), count)
     inverse = op.Reciprocal(op.Sqrt(variance + epsilon))
     g0 = None if g[0] is None else as_dtype_of(g[0], mean_in)
     result: list[Any] = [None] * len(xs)
@@ -78,7 +79,8 @@ def _batch_norm_training(
         if wanted[0]:
             # the numbers of a channel are brought together first: four passes over all elements
             slope = as_dtype_of(scale, inverse) * inverse
-            mean, tilt = slope * total / count, slope * inverse * inverse * along / count
+            mean = divided(slope * total, count)
+            tilt = divided(slope * inverse * inverse * along, count)
             moved = centred * per_channel(tilt, rank) + per_channel(mean, rank)
             result[0] = g0 * per_channel(slope, rank) - moved
         result[1] = along * inverse if wanted[1] else None
@@ -94,7 +96,7 @@ def _batch_norm_training(
                 axes,
                 keepdims=1,
             )
-            part = part / count if i == 1 else centred * (part * 2.0 / count)
+            part = divided(part, count) if i == 1 else centred * divided(part * 2.0, count)
             result[0] = op.Expand(part, op.Shape(x)) if result[0] is None else result[0] + part
     return result
 
@@ -104,7 +106,7 @@ def _count(x: Var, statistic: Var, axes: Sequence[int]) -> Var | float:
     count = element_count(tuple((x.shape or ())[i] for i in axes))
     if count is not None:
         return float(count)
-    return op.Cast(op.Div(op.Size(x), op.Size(statistic)), to=x.dtype)
+    return as_count(op.Div(op.Size(x), op.Size(statistic)), x)
 
 
 vjp_all("BatchNormalization", _batch_norm)

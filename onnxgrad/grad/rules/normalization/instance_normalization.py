@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onnxgrad.grad.registry import vjp
-from onnxgrad.grad.rules._common import reduced_count
+from onnxgrad.grad.rules._common import multiplied, reduced_count
 from onnxgrad.grad.rules.normalization._statistics import per_channel, rank_of
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
@@ -40,7 +40,7 @@ def _instance_norm_scale(
     rank = rank_of(x, binding)
     axes = list(range(2, rank))
     _, _, along = _instance_parts(g, x, epsilon, axes)
-    return op.ReduceSum(along, [0, *axes], keepdims=0) * reduced_count(x, along, axes)
+    return multiplied(op.ReduceSum(along, [0, *axes], keepdims=0), reduced_count(x, along, axes))
 
 
 vjp(

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 
 from onnxgrad.grad.registry import vjp
-from onnxgrad.grad.rules._common import reduced_count
+from onnxgrad.grad.rules._common import counting, divided, mean_share, reduced_count
 from onnxgrad.grad.rules._geometry import Geometry, geometry, onto_long, onto_short, spatial
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.constant import constant
@@ -21,7 +22,7 @@ from onnxgrad.ir.var import Var
 
 def _global_average(g: Var, y: Var, x: Var) -> Var:
     count = reduced_count(x, y, list(range(2, x.rank)) if x.rank is not None else op.Shape(x))
-    return expand_like(g * (1.0 / count) if isinstance(count, int) else g / count, x)
+    return expand_like(mean_share(g, count), x)
 
 
 vjp("GlobalAveragePool", _global_average)
@@ -31,9 +32,8 @@ def _average_pool(
     g: Var, y: Var, x: Var, kernel_shape: Sequence[int], count_include_pad: int, binding: Binding
 ) -> Var:
     geo = geometry(binding, kernel_shape, x, y)
-    share = g / _window_sizes(
-        x, y, geo, tuple(kernel_shape), bool(count_include_pad), bool(binding.attr("ceil_mode", 0))
-    )
+    ceil = bool(binding.attr("ceil_mode", 0))
+    share = divided(g, _window_sizes(x, y, geo, tuple(kernel_shape), bool(count_include_pad), ceil))
     ones = np.ones((1, 1, *kernel_shape), numpy_dtype(x.dtype))
     # each channel on its own: as many images of one channel
     sizes = spatial(y)
@@ -54,7 +54,6 @@ def _window_sizes(
     """By what each window's sum is divided: a number where that is the same everywhere, else (1,
     1, short sizes).
     """
-    dtype = numpy_dtype(x.dtype)
     padded = (
         isinstance(geo.begin, Var) or isinstance(geo.end, Var) or any(geo.begin) or any(geo.end)
     )
@@ -70,14 +69,14 @@ def _window_sizes(
         places = np.arange(o)[:, None] * s - b + np.arange(k) * dil
         low, high = (-b, d + e) if include_pad else (0, d)
         sizes = sizes[..., None] * ((places >= low) & (places < high)).sum(1)
-    return sizes.astype(dtype)
+    return sizes.astype(np.float64 if x.dtype == TensorProto.FLOAT16 else numpy_dtype(x.dtype))
 
 
 def _window_sizes_at_run_time(
     x: Var, y: Var, geo: Geometry, kernel: Sequence[int], include_pad: bool, ceil: bool
 ) -> Var:
     """The same sum over ones."""
-    one = constant(np.ones((1,) * (len(kernel) + 2), numpy_dtype(x.dtype)))
+    one = counting(constant(np.ones((1,) * (len(kernel) + 2), numpy_dtype(x.dtype))))
     sizes = op.Shape(x, start=2)
     if include_pad:
         added = _vector(geo.begin), _vector(geo.end)
@@ -86,7 +85,7 @@ def _window_sizes_at_run_time(
     if ceil:  # windows may reach past the end
         geo = replace(geo, end=_vector(geo.end) + np.array([s - 1 for s in geo.strides], np.int64))
     ones = op.Expand(one, op.Concat(np.array([1, 1], np.int64), sizes, axis=0))
-    weights = constant(np.ones((1, 1, *kernel), numpy_dtype(x.dtype)))
+    weights = counting(constant(np.ones((1, 1, *kernel), numpy_dtype(x.dtype))))
     return onto_short(ones, weights, y, geo, 1)
 
 
