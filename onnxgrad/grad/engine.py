@@ -231,7 +231,9 @@ def _partials(
         for i, (v, partial) in enumerate(zip(forward.inputs, found, strict=True)):
             if v is None or partial is None or not wanted[i]:
                 continue
-            if isinstance(partial, Var) and isinstance(v.type, TensorType):
+            # behind an operator that onnx does not know a value has no type
+            untyped = v.type is None and rule.broadcasts
+            if isinstance(partial, Var) and (untyped or isinstance(v.type, TensorType)):
                 partial = fit(partial, v, rule.name, rule.broadcasts, forward, i)
             result.append((v, partial))
     return result

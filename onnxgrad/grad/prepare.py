@@ -18,6 +18,7 @@ from typing import Literal
 from onnxgrad.errors import InputError
 from onnxgrad.grad.checkpoint import Recomputation
 from onnxgrad.grad.engine import AsKept, View, influenced, open_calls, reaching
+from onnxgrad.grad.kernel_types import learn_types
 from onnxgrad.grad.loop import type_states
 from onnxgrad.grad.marks import Written, take
 from onnxgrad.grad.nested_weights import hoist, is_float_constant
@@ -122,6 +123,7 @@ def prepare(program: Program, question: Question) -> Prepared:
         if raised
         else set()
     )
+    learn_types(program.main)
     own_names, called = set(program.names), reachable(program)
     notes = [raised] if raised else []
     block = program.main
@@ -152,6 +154,7 @@ def prepare(program: Program, question: Question) -> Prepared:
     asked_names = [v.name for v in asked]
     asked = [stopped.get(v, v) for v in asked]
     anchors += open_calls(block, targets, asked, () if written is None else written.values)
+    learn_types(block)
     type_states(block, asked)
     return Prepared(
         program,

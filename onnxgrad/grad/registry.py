@@ -14,6 +14,8 @@ from typing import Any, Literal
 from onnxgrad.errors import InputError, InternalError, OnnxgradError
 from onnxgrad.ir import attributes, domains
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.types import TensorType
+from onnxgrad.ir.var import Var
 from onnxgrad.laws.quantized.operators import WITHOUT_FORM
 from onnxgrad.wording import option
 
@@ -263,8 +265,13 @@ def naming(rule: GradientRule, binding: Binding) -> Iterator[None]:
     except MemoryError:
         raise
     except Exception as error:
+        untyped = _untyped(binding)
         if isinstance(error, OnnxgradError) and not isinstance(error, InternalError):
+            if untyped and isinstance(error, InputError):
+                raise InputError(f"the gradient of '{binding}' {untyped} ({error})") from error
             raise
+        if untyped:
+            raise InputError(f"the gradient of '{binding}' {untyped}") from error
         what = (
             str(error) if isinstance(error, OnnxgradError) else f"{type(error).__name__}: {error}"
         )
@@ -272,6 +279,29 @@ def naming(rule: GradientRule, binding: Binding) -> Iterator[None]:
         if attributes.schema(binding.op, binding.version, binding.domain) is not None:
             raise InternalError(text) from error
         raise InputError(f"{text}; are these operands what {rule.name} takes?") from error
+
+
+def _untyped(binding: Binding) -> str:
+    """Which type is missing behind an operator that onnx does not know, and what to do; empty if
+    none is.
+    """
+    for v in (*binding.inputs, *binding.outputs):
+        source = v
+        while source is not None and not _is_typed(source) and source.definition is not None:
+            made = source.definition
+            if attributes.schema(made.op, made.version, made.domain) is None:
+                name = domains.full_name(made.domain, made.op)
+                return (
+                    f"needs the type of '{v.name if v else ''}', which is not known behind {name}: "
+                    f"declare '{source.name}' in the model's value_info, or register what {name} "
+                    "computes with onnxgrad.kernel"
+                )
+            source = next((x for x in made.inputs if x is not None and not _is_typed(x)), None)
+    return ""
+
+
+def _is_typed(v: Var) -> bool:
+    return not isinstance(v.type, TensorType | None) or bool(v.dtype and v.shape is not None)
 
 
 def _add(rule: GradientRule, replace: bool) -> None:

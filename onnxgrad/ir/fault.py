@@ -17,7 +17,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 
 from onnxgrad.errors import InputError, InternalError, OnnxgradError
 from onnxgrad.ir.nodes import every_node
-from onnxgrad.ir.type_inference.misinferred import is_unbounded
+from onnxgrad.ir.type_inference.misinferred import ends_the_process
 
 _LARGEST = 1 << 30  # serialised bytes that onnx's checker is given
 
@@ -52,7 +52,7 @@ def fault_of(proto: ModelProto) -> str | None:
     try:
         if not any(t.data_location == TensorProto.EXTERNAL for t in proto.graph.initializer):
             _check(proto)
-        if any(is_unbounded(n) for n in _nodes(proto)):
+        if any(ends_the_process(n) for n in _nodes(proto)):
             return None
         onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
     except Exception as error:  # noqa: BLE001  # whatever onnx raises, it is about the model

@@ -65,6 +65,8 @@ def emit(
     )
     if op_type == "Split" and domain == "":
         _split_evenly(schema, operands, attrs, len(present))
+    if op_type == "Cast" and domain == "" and not attrs.get("to", True):
+        raise UnknownDtype("a Cast to the dtype of a value whose own is not known")
     inputs = _operands(op_type, domain, schema, operands, attrs)
     given = [(name, value) for name, value in attrs.items() if value is not None]
 

@@ -16,7 +16,10 @@ from onnxgrad.ir.types import Shape
 # operator: attributes whose default onnx's inference forgets
 _FORGOTTEN = {"STFT": {"onesided": 1}}
 
-OPERATORS = frozenset({*_FORGOTTEN, *ceil_mode.POOLS, "Split"})
+# onnx 1.23 reads the type of the first operand of these although it may not know it, which ends the
+# process
+_WITHOUT_A_LOOK = frozenset({"TreeEnsemble"})
+OPERATORS = frozenset({*_FORGOTTEN, *ceil_mode.POOLS, *_WITHOUT_A_LOOK, "Split"})
 # onnx makes a list of as many sizes as the attribute says, whatever the node has results, and reads
 # beyond its end
 _MOST_PARTS = 1 << 20
@@ -48,13 +51,20 @@ def needs_types(node: NodeProto) -> bool:
     forgotten = _FORGOTTEN.get(node.op_type, ())
     return (
         ceil_mode.rounds_up(node)
-        or is_unbounded(node)
+        or ends_the_process(node)
         or any(a.ref_attr_name and a.name in forgotten for a in node.attribute[:])
     )
 
 
+def ends_the_process(node: NodeProto) -> bool:
+    """Whether onnx's inference of this node, as one of a model, may take any amount of memory or
+    end the process.
+    """
+    return node.op_type in _WITHOUT_A_LOOK or is_unbounded(node)
+
+
 def is_unbounded(node: NodeProto) -> bool:
-    """Whether onnx's inference of this node would take any amount of memory, or end the process."""
+    """Whether onnx's inference of this node would take any amount of memory."""
     if node.op_type != "Split":
         return False
     parts = [a for a in node.attribute if a.name == "num_outputs"]

@@ -23,6 +23,7 @@ from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
 from onnxgrad.verify.running.run import run
 from tests.backend_suite import Case, clamp_ir, usable
+from tests.backend_suite import case as backend_case
 from tests.suite_table import any_opset
 
 
@@ -150,3 +151,17 @@ def test_inferred_shapes_are_the_run_ones() -> None:
         found, counts = sweep(list(usable()), once=True)
     assert found == {}
     assert counts["compared"] >= 900
+
+
+def test_trees_behind_an_operator_that_onnx_does_not_know() -> None:
+    """onnx 1.23 dies of SIGSEGV where it infers this, which would end our own process."""
+    case = backend_case("test_ai_onnx_ml_tree_ensemble_set_membership")
+    assert load(case.model).main.outputs[0].rank == 2
+    model = ModelProto()
+    model.CopyFrom(case.model)
+    (node,) = model.graph.node
+    made = onnx.helper.make_node("Same", [node.input[0]], ["same"], domain="my.domain")
+    node.input[0] = "same"
+    model.graph.node.insert(0, made)
+    model.opset_import.append(onnx.helper.make_opsetid("my.domain", 1))
+    assert load(model).main.bindings

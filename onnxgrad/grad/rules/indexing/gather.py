@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import from_front, pad
 from onnxgrad.grad.rules.indexing._rows import add_rows
@@ -15,7 +16,9 @@ from onnxgrad.ir.var import Var
 
 def gather(g: Var, y: Var, data: Var, indices: Var, axis: int) -> Var:
     """Add up along the first axis, where rows lie together; one Pad for one constant place."""
-    rank = data.rank or 0
+    rank = data.rank
+    if rank is None or indices.rank is None:
+        raise InputError("the ranks of data and indices are not known")
     axis = from_front(axis, rank)
     at = indices.ints
     size = None if data.shape is None else data.shape[axis]
@@ -27,7 +30,7 @@ def gather(g: Var, y: Var, data: Var, indices: Var, axis: int) -> Var:
     if axis == 0:
         return add_rows(data, indices, g)
     # the gathered axis, and the axes of the indices in g, come first
-    k = indices.rank or 0
+    k = indices.rank
     to_front = [axis, *(i for i in range(rank) if i != axis)]
     g_first = [*range(axis, axis + k), *range(axis), *range(axis + k, rank + k - 1)]
     summed = add_rows(op.Transpose(data, perm=to_front), indices, op.Transpose(g, perm=g_first))

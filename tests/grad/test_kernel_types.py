@@ -1,0 +1,91 @@
+"""Gradients behind operators that onnx does not know: a kernel shows the types, or the error says what to declare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxgrad import kernel, vjp
+from onnxgrad.errors import InputError
+from onnxgrad.grad import check_gradient, gradient
+from onnxgrad.ir.load import load
+from onnxgrad.ir.nodes import every_node
+from onnxgrad.verify.reference.evaluate import reference
+from onnxgrad.verify.reference.own import OWN
+
+READERS = [
+    "z = MatMul (c, w)",
+    "z = Gemm (c, w)",
+    "z = LayerNormalization (c, s)",
+    "a = Constant <value_ints = [1]> () z = ReduceMean (c, a)",
+    "i = Constant <value_ints = [0, 1]> () z = Gather <axis = 1> (c, i)",
+    "z = Softmax (c)",
+    "z = Add (c, s)",
+]
+
+
+@pytest.fixture
+def rule() -> Iterator[None]:
+    vjp("my.d::Cube", lambda g, y, x: g * 3.0 * x * x)
+    yield
+    OWN.pop(("my.d", "Cube"), None)
+
+
+def behind(reader: str, rows: str = "2") -> onnx.ModelProto:
+    return onnx.parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["" : 18, "my.d" : 1]>
+            g (float[{rows},4] x, float[4,3] w, float[4] s) => (float y) {{
+              c = my.d.Cube (x) {reader} q = Mul (z, z) y = ReduceSum <keepdims = 0> (q) }}"""
+    )
+
+
+def cube(x: Any) -> Any:
+    return x**3
+
+
+@pytest.mark.usefixtures("rule")
+@pytest.mark.parametrize("reader", READERS)
+def test_a_kernel_tells_the_type(reader: str) -> None:
+    kernel("my.d::Cube")(cube)
+    assert check_gradient(behind(reader), ["x"], "y")
+
+
+@pytest.mark.usefixtures("rule")
+@pytest.mark.parametrize("reader", READERS)
+def test_without_a_kernel_the_gradient_is_right_or_says_what_to_declare(reader: str) -> None:
+    model = behind(reader)
+    try:
+        graph = gradient(model, ["x", "s"], "y")
+    except InputError as error:
+        said = str(error)
+        assert "which is not known behind my.d::Cube: declare 'c' in the model's value_info" in said
+        assert "or register what my.d::Cube computes with onnxgrad.kernel" in said
+        model.graph.value_info.append(onnx.helper.make_tensor_value_info("c", 1, [2, 4]))
+        graph = gradient(model, ["x", "s"], "y")
+    casts = [n for n in every_node(graph.graph.node) if n.op_type == "Cast"]
+    assert all(a.i for n in casts for a in n.attribute if a.name == "to")
+    kernel("my.d::Cube")(cube)
+    wanted = gradient(behind(reader), ["x", "s"], "y")
+    rng = np.random.default_rng(0)
+    feeds: dict[str, Any] = {
+        name: rng.standard_normal(shape).astype(np.float32)
+        for name, shape in (("x", (2, 4)), ("w", (4, 3)), ("s", (4,)))
+    }
+    for name, value in reference(wanted, feeds).items():
+        np.testing.assert_allclose(reference(graph, feeds)[name], value, rtol=1e-6, atol=1e-12)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("rule")
+@pytest.mark.parametrize("rows", ["2", "N"])
+def test_open_sizes_keep_their_symbols(rows: str) -> None:
+    @kernel("my.d::Cube")
+    def flat(x: Any) -> Any:
+        return np.concatenate([x, x[:, :1]], axis=1)
+
+    graph = load(gradient(behind("z = Tanh (c)", rows), ["c"], "y"))
+    (out,) = [v for v in graph.main.outputs if v.name == "c_grad"]
+    assert str(out.type) == f"f32[{rows},5]"
