@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from onnxgrad.grad.order import sinks_last
 from onnxgrad.grad.prepare import Prepared
-from onnxgrad.grad.simplify import simplify
+from onnxgrad.grad.simplify import drop_constants, simplify
 from onnxgrad.grad.stops import lift_stops
 from onnxgrad.grad.straight_through import close_rounding
 from onnxgrad.ir.anchor import lift
@@ -29,10 +29,7 @@ def finish(task: Prepared) -> None:
     block.remove_unused()
     if task.question.simplify:
         simplify(program, task.asked, task.forward)
-    for v in [
-        v for v in block.initializers.values() if v.use_count == 0 and v.name not in task.weights
-    ]:
-        block.remove_initializer(v)
+    drop_constants(block, task.weights)
     # functions whose every call was opened; what nothing called before is none of our business
     for key in set(task.functions) - reachable(program):
         del program.functions[key]

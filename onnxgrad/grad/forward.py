@@ -19,7 +19,7 @@ from onnxgrad.grad.products import (
     with_target,
 )
 from onnxgrad.grad.request import Target, Wrt
-from onnxgrad.grad.simplify import simplify
+from onnxgrad.grad.simplify import drop_constants, simplify
 from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.names import rename
@@ -51,6 +51,7 @@ def tangents(program: Program, wrt: Wrt, target: Target, names: str = "{}_tangen
     check_names(names)
     program, target, parts = with_target(program, target)
     outputs, original = len(program.main.outputs), set(program.main.bindings)
+    weights = set(program.main.initializers)
     backward = differentiate(
         program, wrt, target, adjoint="input", simplify=False, names="{}_adjoint"
     )
@@ -58,6 +59,7 @@ def tangents(program: Program, wrt: Wrt, target: Target, names: str = "{}_tangen
     block = made.program.main
     drop_parts(block, parts)
     simplify(made.program, [v for v in block.vars() if v.name in made.tangents], original)
+    drop_constants(block, weights)
     return made
 
 

@@ -28,7 +28,7 @@ from onnxgrad.grad.products import (
     with_target,
 )
 from onnxgrad.grad.request import Target, Wrt
-from onnxgrad.grad.simplify import simplify
+from onnxgrad.grad.simplify import drop_constants, simplify
 from onnxgrad.grad.sizes import count_of, joined, sizes_of
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.clone import clone_bindings
@@ -42,6 +42,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import TensorType, element_count
 from onnxgrad.ir.var import Var
+from onnxgrad.wording import option
 
 Mode = Literal["auto", "forward", "reverse"]
 _MODES = ("auto", "forward", "reverse")
@@ -94,6 +95,7 @@ def jacobians(
         raise InputError(f"mode={mode!r}: choose one of {', '.join(_MODES)}")
     program, target, parts = with_target(program, target)
     outputs, original = len(program.main.outputs), set(program.main.bindings)
+    weights = set(program.main.initializers)
     asked = differentiate(program, wrt, target, adjoint="input", simplify=False, names="{}_adjoint")
     if len(asked.seeds) != 1:
         raise InputError(f"a Jacobian is of one target; given are {', '.join(asked.seeds)}")
@@ -103,6 +105,8 @@ def jacobians(
     wanted = [values[name] for name in asked.adjoints]
     for v in (values[result], *wanted):
         _check_shape(v, batched)
+        if batched:
+            _check_samples(v, values[result])
     if mode == "auto":
         mode = _cheaper(values[result], wanted, batched)
     if mode == "reverse":
@@ -130,6 +134,7 @@ def jacobians(
     drop_parts(block, parts)
     block.remove_unused()
     simplify(program, [v for v in block.vars() if v.name in found], original)
+    drop_constants(block, weights)
     return Products(program, "jacobian", (result,), results, batched=batched, notes=asked.notes)
 
 
@@ -140,6 +145,21 @@ def _check_shape(v: Var, batched: bool) -> None:
     if batched and not v.rank:
         what = "of unknown rank" if v.rank is None else "a scalar"
         raise InputError(f"'{v.name}' is {what}: it has no axis of samples (batched)")
+
+
+def _check_samples(v: Var, target: Var) -> None:
+    """Raises InputError for a value whose first axis is not that of the target's samples."""
+    samples, rows = (target.shape or (None,))[0], (v.shape or (None,))[0]
+    if v.initializer is not None or v.is_constant:
+        why = "is a constant, which all samples share"
+    elif (isinstance(rows, int) or isinstance(samples, int)) and None not in (rows, samples):
+        if rows == samples:
+            return
+        why = f"has {rows} rows where '{target.name}' has {samples} samples"
+    else:
+        return
+    without = option("leave --batched out", "leave batched out")
+    raise InputError(f"batched: '{v.name}' {why}: {without}, or ask for other values")
 
 
 def _cheaper(target: Var, values: Sequence[Var], batched: bool) -> Mode:

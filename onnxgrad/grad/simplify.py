@@ -87,3 +87,9 @@ def _fold_constants(block: BindingBlock, forward: Collection[Binding]) -> None:
             if value is not None:
                 block.replace(b.out, value)
                 block.remove(b)
+
+
+def drop_constants(block: BindingBlock, kept: Collection[str]) -> None:
+    """Remove the initializers that nothing reads, but for those of the model (`kept`)."""
+    for v in [v for v in block.initializers.values() if not v.use_count and v.name not in kept]:
+        block.remove_initializer(v)

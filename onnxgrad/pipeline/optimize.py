@@ -89,6 +89,34 @@ class Grown(NotProved):
 _GROWTH = 0.1
 
 
+class _Merged:
+    """By how much passes that merge always let the constants grow, which other passes may do as
+    well; passes on what it is told.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        program: Program,
+        on_stage: Callable[[str], None],
+        on_fired: Fired | None,
+    ) -> None:
+        self.names = {p.name for p in pipeline.passes if getattr(p, "merge", None) == "always"}
+        self.program, self.on_stage, self.on_fired = program, on_stage, on_fired
+        self.before = self.growth = 0
+
+    def stage(self, name: str) -> None:
+        self.on_stage(name)
+        if name in self.names:
+            self.before = constant_bytes(self.program)
+
+    def fired(self, name: str, program: Program) -> None:
+        if name in self.names:
+            self.growth += constant_bytes(program) - self.before
+        if self.on_fired is not None:
+            self.on_fired(name, program)
+
+
 @dataclass(frozen=True)
 class Optimized:
     """The optimised program, what each pass did, every firing, and the proofs (None when they
@@ -135,13 +163,11 @@ def optimize_program(
     program = load_own(model)
     if on_read is not None:
         on_read(program)
-    bounded_growth = pipeline.merges_always and not allow_growth
-    before = constant_bytes(program) if bounded_growth else 0
-    results = _run(pipeline, program, trace, (tell, on_fired), options)
-    if bounded_growth:
-        growth, size = constant_bytes(program) - before, file_bytes(program)
-        if growth > _GROWTH * size:
-            raise Grown(growth, size)
+    merged = _Merged(pipeline, program, tell, on_fired)
+    watch = (tell, on_fired) if allow_growth else (merged.stage, merged.fired)
+    results = _run(pipeline, program, trace, watch, options)
+    if merged.growth > _GROWTH * (size := file_bytes(program)):
+        raise Grown(merged.growth, size)
     singly = trace.report if isinstance(trace, EachTrace) else None
     if not prove:
         _proved(pipeline, program)

@@ -93,11 +93,6 @@ class Pipeline:
                 )
         return Pipeline(tuple(parsed if for_ is None else _for_runtime(parsed, for_, provider)))
 
-    @property
-    def merges_always(self) -> bool:
-        """Some pass merges parallel products wherever it can, whatever that costs."""
-        return any(getattr(p, "merge", None) == "always" for p in self.passes)
-
     def run(
         self,
         program: Program,

@@ -6,8 +6,10 @@ import numpy as np
 import onnx
 import pytest
 
+import onnxgrad
 from onnxgrad.grad import gradient
 from onnxgrad.grad.forward import jvp
+from onnxgrad.ir.load import load
 from onnxgrad.verify.reference.evaluate import reference
 from onnxgrad.verify.running.run import run
 from tests.grad.numeric import normal
@@ -57,3 +59,19 @@ def test_nothing_of_the_first_vjp_is_left() -> None:
     graph = jvp(parse("g (float[3] x) => (float[3] y) { y = Tanh (x) }"))
     ops = sorted(n.op_type for n in graph.graph.node)
     assert ops == ["Mul", "Mul", "Sub", "Tanh"]
+
+
+def test_no_derivative_leaves_constants_that_nothing_reads() -> None:
+    """onnxruntime warns of each when it loads the file; what the model itself leaves unread stays."""
+    text = """g (float[2,4] x) => (float y) <float[2] unread = {1, 2}> {
+        a = Tanh (x) z = Softmax (a) y = ReduceSum <keepdims = 0> (z) }"""
+    made = [
+        onnxgrad.jvp(parse(text), "x", "y"),
+        onnxgrad.gradient(parse(text), "x", "y"),
+        onnxgrad.hessian_vector_product(parse(text), "x", "y"),
+        onnxgrad.jacobian(parse(text), "x", "z", mode="forward"),
+        onnxgrad.jacobian(parse(text), "x", "z", mode="reverse"),
+    ]
+    for model in made:
+        block = load(model).main
+        assert [v.name for v in block.initializers.values() if not v.use_count] == ["unread"]

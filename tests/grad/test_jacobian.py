@@ -198,3 +198,17 @@ def test_what_has_no_jacobian_is_refused(text: str, options: dict[str, Any], mes
 
 def test_the_kind_that_was_given_comes_back() -> None:
     assert isinstance(jacobian(load(model())), type(load(model())))
+
+
+@pytest.mark.parametrize("batch", ["N", "3"])
+def test_batched_is_refused_for_what_has_no_samples(batch: str) -> None:
+    model = parse(
+        f"g (float[{batch},3] x, float[4] b) => (float[{batch},1] y) <float[3,1] w = {{1, 2, 3}}> {{"
+        "s = ReduceSum <keepdims = 0> (b) p = MatMul (x, w) y = Add (p, s) }"
+    )
+    with pytest.raises(InputError, match=r"batched: 'w' is a constant, which all samples share"):
+        jacobian(model, "w", "y", batched=True)
+    with pytest.raises(InputError, match=rf"'b' has 4 rows where 'y' has {batch} samples: leave"):
+        jacobian(model, "b", "y", batched=True)
+    assert jacobian(model, "w", "y").graph.output[1].name == "y_by_w"
+    assert jacobian(model, "x", "y", batched=True).graph.output[1].name == "y_by_x"

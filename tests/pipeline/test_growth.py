@@ -104,6 +104,16 @@ def test_merging_everywhere_asks_before_it_grows_the_file() -> None:
     assert sum(n.op_type == "MatMul" for n in optimize(alone, merge="always").graph.node) == 1
 
 
+def test_growth_by_other_passes_is_not_blamed_on_merging() -> None:
+    """A folded shape is 16 of the file's 100 bytes, and nothing is merged."""
+    model = model_of(
+        "g (float[2,4] x) => (int64[1] y) { s = Shape(x) i = Constant <value_ints = [1]> () y = Gather(s, i) }"
+    )
+    for options in ({"merge": "always"}, {"preset": "canonical"}):
+        nodes = optimize(model, **options).graph.node  # type: ignore[arg-type]
+        assert "Shape" not in {n.op_type for n in nodes}
+
+
 @pytest.mark.parametrize("preset", ["clean", "default", "inference", "canonical", "training-safe"])
 def test_dead_functions_go(preset: str) -> None:
     text = """<ir_version: 10, opset_import: ["" : 21, "my" : 1]>

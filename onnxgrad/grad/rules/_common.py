@@ -90,7 +90,7 @@ def divided(g: Var, count: float | Array | Var) -> Var:
         return narrowed(counting(g) / count, g)
     # g first by a number in (0.5, 1], then by powers of two, so that nothing is rounded twice
     power = int(np.floor(np.log2(np.max(count, initial=1.0))))
-    return _shifted(g * np.asarray(2.0**power / count, np.float16), -power)
+    return _shifted(g * np.asarray(2.0**power / np.asarray(count), np.float16), -power)
 
 
 def multiplied(v: Var, count: float | Var) -> Var:
