@@ -33,7 +33,7 @@ from onnxgrad.report.parts import (
 from onnxgrad.report.proof import proof_lines, verdict
 from onnxgrad.report.rendering import Rendered
 from onnxgrad.report.tuning import tuning_parts
-from onnxgrad.rewrite.trace import Inexact, Slip
+from onnxgrad.rewrite.trace import Group, Inexact, Slip
 from onnxgrad.verify import Report
 from onnxgrad.wording import counted, option
 
@@ -281,10 +281,12 @@ def _misses(done: Optimized, verbose: bool) -> Iterator[Part]:
     grouped: dict[tuple[str, str], list[str]] = {}
     for rule, where, reason in done.trace.declined:
         grouped.setdefault((rule, reason), []).append(where)
-    made = table("near miss of", ">times", "why not", "first at")
+    made = table("near miss of", ">times", "why not", "at" if verbose else "first at")
     rows = sorted(grouped.items(), key=lambda item: -len(item[1]))
     for (rule, reason), places in rows if verbose else rows[:_MISSES]:
-        made.add_row(cell(rule), number(len(places)), cell(reason), cell(places[0], "dim"))
+        # of groups of branches each is named: which could be one is what a reader asks
+        shown = places if verbose else [p for p in places if isinstance(p, Group)] or places[:1]
+        made.add_row(cell(rule), number(len(places)), cell(reason), cell("; ".join(shown), "dim"))
     yield made
     if not verbose and len(rows) > _MISSES:
         yield line(f"and {len(rows) - _MISSES} more (-v)", "dim")

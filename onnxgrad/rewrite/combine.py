@@ -24,7 +24,7 @@ from onnxgrad.rewrite.captures import Captured, heads, value_of
 from onnxgrad.rewrite.match import match_binding
 from onnxgrad.rewrite.pattern import Pattern
 from onnxgrad.rewrite.slips import guarded, slip
-from onnxgrad.rewrite.trace import Decline, Trace, decline
+from onnxgrad.rewrite.trace import Decline, Group, Trace, decline
 from onnxgrad.rewrite.worklist import Measure
 
 # members of other groups that a near miss names
@@ -123,6 +123,8 @@ def apply_family(
     started = time.perf_counter()
     emitted: list[Binding] = []
     buckets = _buckets(block, family, trace)
+    if trace.explain:
+        _explain_too_few(family, buckets, min_branches, trace)
     fired = len(trace.firings)
     for (_, key), members in buckets.items():
         left, alone = members, ""
@@ -138,10 +140,8 @@ def apply_family(
             left = [branch for branch in branches if branch.root not in taken]
             alone = "the others of its group depend on it, or it on them"
             emitted += _rewrite(family, group, trace)
-        if trace.explain and left and not trace.stopped:
-            reason = alone or _too_few(family, left, buckets, min_branches)
-            if reason:
-                trace.missed(family.name, _place(left), reason)
+        if alone and left and not trace.stopped:
+            trace.missed(family.name, _place(left), alone)
     counts.seconds += time.perf_counter() - started
     return emitted
 
@@ -166,6 +166,15 @@ def _buckets(block: BindingBlock, family: Family, trace: Trace) -> _Buckets:
     return found
 
 
+def _explain_too_few(family: Family, buckets: _Buckets, min_branches: int, trace: Trace) -> None:
+    """The near misses of branches that are no group, while all have their names."""
+    for members in buckets.values():
+        if len(members) < min_branches:
+            reason = _too_few(family, members, buckets, min_branches)
+            if reason is not None:
+                trace.missed(family.name, _place(members), reason)
+
+
 def _too_few(
     family: Family, left: Sequence[Branch], buckets: _Buckets, min_branches: int
 ) -> str | None:
@@ -188,9 +197,9 @@ def _too_few(
     return f"{operand.name} is read by {names}{more} too, but {family.shared.differ}"
 
 
-def _place(group: Sequence[Branch]) -> str:
+def _place(group: Sequence[Branch]) -> Group:
     names = ", ".join(branch.root.out.name for branch in group)
-    return f"{len(group)} branches: {names}" if len(group) > 1 else f"1 branch: {names}"
+    return Group(f"{len(group)} branch{'es' * (len(group) > 1)}: {names}")
 
 
 def _key(family: Family, b: Binding, trace: Trace) -> tuple[Hashable | Decline | None, Captured]:

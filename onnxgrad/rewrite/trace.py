@@ -56,6 +56,12 @@ class RuleCounts:
     law: str = ""
 
 
+class Group(str):
+    """The place of a group of branches, which names them all."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Slip:
     """A rule of this package that failed at one place, and was declined there."""
@@ -143,7 +149,8 @@ class Trace:
     def missed(self, rule: str, where: object, reason: str) -> None:
         """Record a near miss, once; `where` is put into words only where they are asked for."""
         if self.explain:
-            self.declined[(rule, str(where), reason)] = None
+            place = where if isinstance(where, Group) else str(where)
+            self.declined[(rule, place, reason)] = None
 
     def slipped(self, rule: str, where: object, reason: str) -> bool:
         """Record a rule of this package that failed; whether that is news."""

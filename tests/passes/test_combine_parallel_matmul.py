@@ -598,3 +598,44 @@ def test_products_that_share_the_right_operand() -> None:
 def test_the_mirror_must_not_fire(inputs: str, outputs: str, shape: tuple[int, ...]) -> None:
     text = f"g ({inputs}) => ({outputs}) {{ a = MatMul(x, w) b = MatMul(z, w) }}"
     assert right(text, weights(w=shape)).count("MatMul") == 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_group_that_is_left_alone_has_a_near_miss(seed: int) -> None:
+    """Products and convolutions that share an operand: each is merged, or `--explain` names it."""
+    rng = np.random.default_rng(seed)
+    lines, outputs, typed, constants = [], [], [], {}
+    for i in range(8):
+        op = rng.choice(["MatMul", "Gemm", "Conv"])
+        x = {"MatMul": "x", "Gemm": "x", "Conv": "z"}[op]
+        read = x if rng.random() < 0.8 or op == "Conv" or not outputs else f"r{i}"
+        if read != x:  # on a result before, as far as that has its shape
+            lines.append(f"s{i} = Tanh({outputs[-1]}) t{i} = ReduceSum(s{i}) r{i} = Add(x, t{i})")
+        n = int(rng.choice([4, 4, 6]))
+        shape = (n, 3, *rng.choice([(1, 1), (3, 3)])) if op == "Conv" else (4, n)
+        constants[f"w{i}"] = rng.standard_normal(shape).astype(np.float32)
+        attrs = " <alpha = 2.0>" if op == "Gemm" and rng.random() < 0.3 else ""
+        lines.append(f"y{i} = {op}{attrs} ({read}, w{i})")
+        outputs.append(f"y{i}")
+        size = 7 - shape[-1]
+        typed.append(f"float[{f'1,{n},{size},{size}' if op == 'Conv' else f'5,{n}'}] y{i}")
+    given = ", ".join(typed)
+    text = f"g (float[5,4] x, float[1,3,6,6] z) => ({given}) {{ {' '.join(lines)} }}"
+    model = model_of(text, constants)
+    before = {tuple(n.output): n for n in model.graph.node}
+    for merge in ("auto", "always", "never"):
+        passes = ",".join(
+            f"combine-parallel-{op}{{merge={merge}}}" for op in ("matmul", "gemm", "conv")
+        )
+        done = apply(model, passes, merge=merge)
+        named = " ".join(
+            f"{where.replace(',', ' ')} " for _, where, _ in done.trace.declined
+        ).split()
+        merged = {name for f in done.trace.firings for name in f.matched}
+        for op in ("MatMul", "Gemm", "Conv"):
+            readers: dict[str, list[str]] = {}
+            for n in before.values():
+                if n.op_type == op:
+                    readers.setdefault(n.input[0], []).append(n.output[0])
+            for group in readers.values():
+                assert len(group) < 2 or {*group} <= {*named, *merged}, (op, group, merge)

@@ -12,7 +12,7 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
-from onnxgrad.rewrite.combine import Branch, apply_family, combine
+from onnxgrad.rewrite.combine import Branch, Shared, apply_family, combine
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Trace, decline
 from tests.helpers import parse
@@ -230,3 +230,54 @@ def test_what_a_branch_leaves_out_is_none_in_the_list() -> None:
     trace = Trace(explain=True)
     assert apply_family(main, look, trace) == [] and seen == [[None, "k"]]
     assert list(trace.declined) == [("look", "2 branches: a, b", "None and others")]
+
+
+# ---- near misses -------------------------------------------------------------------------------------------------------
+
+
+def missed(text: str, **options: Any) -> list[tuple[str, str]]:
+    """Where branches stayed apart, and why."""
+    trace = Trace(explain=True)
+    family = combine(
+        P.MatMul(x, w), by=lambda x, w: (x, w.shape), shared=Shared("x", "their weights differ")
+    )(side_by_side.build)
+    apply_family(load(parse(text)).main, family, trace, **options)
+    return [(where, reason) for _, where, reason in trace.declined]
+
+
+SHARING = "g (float[2,4] x, float[4,4] w, float[4,4] v, float[4,5] u{0}) => ({1}) {{ {2} }}"
+
+
+def test_branches_of_other_keys_are_named() -> None:
+    text = SHARING.format(
+        ", float[4,6] t",
+        "float[2,4] a, float[2,5] b, float[2,6] c",
+        "a = MatMul(x, w) b = MatMul(x, u) c = MatMul(x, t)",
+    )
+    assert missed(text) == [
+        ("1 branch: a", "x is read by b, c too, but their weights differ"),
+        ("1 branch: b", "x is read by a, c too, but their weights differ"),
+        ("1 branch: c", "x is read by a, b too, but their weights differ"),
+    ]
+
+
+def test_who_shares_with_nobody_is_no_near_miss() -> None:
+    text = "g (float[2,4] x, float[2,4] z, float[4,4] w) => (float[2,4] a, float[2,4] b) { a = MatMul(x, w) b = MatMul(z, w) }"
+    assert missed(text) == []
+
+
+def test_branches_that_depend_on_one_another_are_named() -> None:
+    text = """g (float[4,4] x, float[4,4] w) => (float[4,4] b) {
+        a = MatMul(x, w) r = Relu(a) b = MatMul(x, r) }"""
+    assert missed(text) == [("2 branches: a, b", "each depends on another of them")]
+
+
+def test_what_is_left_of_a_group_is_named() -> None:
+    text = """g (float[4,4] x, float[4,4] w, float[4,4] v) => (float[4,4] b, float[4,4] c) {
+        a = MatMul(x, w) r = Relu(a) b = MatMul(x, r) c = MatMul(x, v) }"""
+    assert missed(text) == [("1 branch: b", "the others of its group depend on it, or it on them")]
+
+
+def test_too_few_are_named() -> None:
+    text = SHARING.format("", "float[2,4] a, float[2,4] b", "a = MatMul(x, w) b = MatMul(x, v)")
+    assert missed(text, min_branches=3) == [("2 branches: a, b", "fewer than 3 branches")]
