@@ -22,6 +22,7 @@ from onnxgrad.verify.report import Case, Leg
 from onnxgrad.verify.ties import Ties
 from onnxgrad.verify.tolerance import AT_TIES, Ranges, exact, widened
 from onnxgrad.verify.values import Value
+from onnxgrad.wording import option
 
 _AGREES = 1e-3  # of the largest value, in a case that a proof may do without
 
@@ -148,7 +149,7 @@ class Found:
         own noise would excuse.
         """
         doubts = {
-            d.output: d.doubt
+            d.output: f"{d.doubt} ({option('--metric worst=X', 'metric=')} sets a bound)"
             for d in self.differences.values()
             if d.answer == NOT_PROVED and d.output not in self.random
         }

@@ -299,7 +299,7 @@ def test_an_allowance_that_nothing_exceeds_proves_nothing() -> None:
     assert not report.ok and report.verdict == "not proved"
     assert re.fullmatch(
         r"not proved: y differs by \S+ of its largest value, and the original differs from itself "
-        r"by \S+",
+        r"by \S+ \(metric= sets a bound\)",
         report.summary,
     )
     assert "not proved" in {d["answer"] for d in report.to_dict()["differences"]}
