@@ -8,14 +8,13 @@ The public names stand in `surface`, which takes a quarter of a second to import
 first one asked for (PEP 562), so that `import onnxgrad` and `onnxgrad --help` do not wait for them.
 """
 
-from __future__ import annotations
+from onnxgrad import startup as _startup  # noqa: F401  # before all others, which take their time
 
+# isort: split
 import sys
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
-
-from onnxgrad import startup as _startup  # noqa: F401  # before all others
 
 if TYPE_CHECKING:
     from onnxgrad.surface import *  # noqa: F403

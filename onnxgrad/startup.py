@@ -1,9 +1,8 @@
 """What has to happen before the rest is imported, which takes half a second."""
 
-from __future__ import annotations
-
+# `signal` imports enum, which takes longer than all that is done here
+import _signal  # type: ignore[import-not-found]  # typeshed has none
 import os
-import signal
 import sys
 
 
@@ -21,8 +20,8 @@ def end_at_interrupt() -> None:
     """Let Ctrl-C end the program without a traceback until `cli.app.main` takes over, and after
     it.
     """
-    if _is_program() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if _is_program() and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
 
 end_at_interrupt()
