@@ -29,6 +29,18 @@ _KEYS = {
     "--allow-growth": "allow_growth = true",
     "--without": "without",
 }
+# what brings each optional part, as pyproject.toml's extras name it: no index has the extras
+_PACKAGES = {
+    "cpu": "onnxruntime",
+    "gpu": "'onnxruntime-gpu[cuda,cudnn]'",
+    "train": "safetensors",
+    "plot": "matplotlib",
+    "mpi": "mpi4py mpich",
+    "dask": "distributed",
+}
+NO_ONNXRUNTIME = (
+    f"onnxruntime is not installed: pip install {_PACKAGES['cpu']} (or {_PACKAGES['gpu']})"
+)
 # characters that Python calls printable and nobody sees: Unicode's Default_Ignorable_Code_Point
 _UNSEEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
@@ -40,6 +52,11 @@ _COMMAND = re.compile(
     r"|##(?=(?:vso|teamcity)?\[)",
     re.IGNORECASE,
 )
+
+
+def install(extra: str) -> str:
+    """The command that installs what an extra of ours names."""
+    return f"pip install {_PACKAGES[extra]}"
 
 
 @contextmanager

@@ -26,7 +26,7 @@ HOMES: dict[str, dict[str, str]] = {
         "report/training": "cli/test_fit", "report/tuning": "cli/test_tuning_options",
         "cli/usage/groups/running": "cli/test_bad_input",
         "cli/usage/groups/training": "cli/test_fit",
-        "cli/extract": "report/test_extract",
+        "cli/extract": "report/test_extract", "cli/options": "cli/test_verify",
         "verify/running/own_process": "cli/test_bad_input",
         "cli/models": "cli/test_bad_input",
         "report/optimized": "cli/test_optimize", "report/proof": "cli/test_verify", "verify/blame": "cli/test_bad_input",

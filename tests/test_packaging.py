@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tarfile
+import zipfile
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
@@ -15,6 +19,7 @@ import pytest
 import tomllib
 
 import onnxgrad
+from onnxgrad import wording
 from onnxgrad.version import __version__
 from tests.helpers import ROOT
 
@@ -84,6 +89,51 @@ def test_extras(pyproject: dict[str, Any]) -> None:
     )
     # Both wheels write the same files, so an extra that can be combined with `gpu` must not bring the other one.
     assert "onnxruntime" not in {name_of(r) for extra in others for r in extras[extra]}
+
+
+def test_hints_install_what_the_extras_name(pyproject: dict[str, Any]) -> None:
+    """No index has this package's extras, so that hints name the packages themselves."""
+    extras = pyproject["project"]["optional-dependencies"]
+    for extra, packages in wording._PACKAGES.items():
+        named = {re.split(r"[\s<>=!~;]", r, maxsplit=1)[0] for r in extras[extra]}
+        assert set(shlex.split(packages)) == named, extra
+    for path in (ROOT / "onnxgrad").rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"onnxgrad\[\w|install '?\[", text), f"{path}: an extra on no index"
+
+
+def test_the_sbom_names_every_script_of_others(pyproject: dict[str, Any]) -> None:
+    """In CycloneDX, by PEP 770; with the versions of ORIGINS.md and the bytes that are shipped."""
+    (listed,) = pyproject["tool"]["hatch"]["build"]["targets"]["wheel"]["sbom-files"]
+    sbom = json.loads((ROOT / listed).read_text(encoding="utf-8"))
+    assert (sbom["bomFormat"], sbom["specVersion"]) == ("CycloneDX", "1.6")
+    origins = (ROOT / "ORIGINS.md").read_text(encoding="utf-8")
+    table = origins.partition("## Libraries inside the page")[2].partition("\n## ")[0]
+    files = {}
+    for library in sbom["components"]:
+        (licence,) = (found["license"]["id"] for found in library["licenses"])
+        row = next(r for r in table.splitlines() if library["name"] in r)
+        assert library["version"] in row and licence in row
+        assert library["purl"].endswith(f"@{library['version']}")
+        assert licence in pyproject["project"]["license"]
+        files |= {f["name"]: f["hashes"][0]["content"] for f in library["components"]}
+    vendor = [p for p in (ROOT / listed).parent.iterdir() if p.suffix in (".js", ".css")]
+    assert files == {
+        p.relative_to(ROOT).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in vendor
+    }
+
+
+@pytest.mark.slow
+def test_the_wheel_carries_the_sbom(tmp_path: Path) -> None:
+    pytest.importorskip(
+        "hatchling", reason="building needs hatchling, which the extra `dev` brings"
+    )
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (n for n in archive.namelist() if ".dist-info/sboms/" in n)
+        assert json.loads(archive.read(name))["components"]
 
 
 def test_every_requirement_has_a_floor_that_can_be_tested(pyproject: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from onnxgrad.cli.ci_workers import ATTEMPTS, died
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.pipeline.ci.outcome import ModelOutcome
 from onnxgrad.pipeline.ci.work import Job, work
+from onnxgrad.wording import install
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -58,7 +59,7 @@ def _connected(address: str) -> Client:
     try:
         from distributed import Client
     except ImportError:
-        raise InputError("--dask needs Dask: pip install 'onnxgrad[dask]'") from None
+        raise InputError(f"--dask needs Dask: {install('dask')}") from None
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     try:
         return Client(address, timeout=_CONNECTING, set_as_default=False)

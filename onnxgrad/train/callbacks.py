@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.files import write_whole
-from onnxgrad.wording import option, printable_json
+from onnxgrad.wording import install, option, printable_json
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def check_plotting() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise InputError("matplotlib is not installed: pip install 'onnxgrad[plot]'") from None
+        raise InputError(f"matplotlib is not installed: {install('plot')}") from None
 
 
 def check_needs(

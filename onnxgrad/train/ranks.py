@@ -14,7 +14,7 @@ import numpy as np
 
 from onnxgrad.errors import InputError, InternalError, OnnxgradError
 from onnxgrad.ir.types import Array
-from onnxgrad.wording import printable
+from onnxgrad.wording import install, printable
 
 T = TypeVar("T")
 # bytes of one Allreduce: large enough that its start-up does not count, small enough for MPI's
@@ -114,7 +114,7 @@ def world() -> Ranks:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise InputError(
-            "MPI is missing: pip install 'onnxgrad[mpi]', which brings mpi4py and mpiexec "
+            f"MPI is missing: {install('mpi')}, which brings mpi4py and mpiexec "
             f"({str(error).splitlines()[0]})"
         ) from None
     return Ranks(MPI.COMM_WORLD)

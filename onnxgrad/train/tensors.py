@@ -14,6 +14,7 @@ import numpy as np
 from onnxgrad.errors import InputError
 from onnxgrad.ir.files import regular, write_whole
 from onnxgrad.ir.types import Array
+from onnxgrad.wording import install
 
 Arrays = Mapping[str, Array]
 
@@ -33,7 +34,7 @@ def _library() -> Any:
     try:
         import safetensors.numpy
     except ImportError:
-        raise InputError("safetensors is not installed: pip install 'onnxgrad[train]'") from None
+        raise InputError(f"safetensors is not installed: {install('train')}") from None
     return safetensors
 
 

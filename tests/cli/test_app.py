@@ -136,7 +136,7 @@ def test_without_onnxruntime(without_onnxruntime: Path, branches: Path, tmp_path
     out = tmp_path / "out.onnx"
     refused = process("optimize", branches, "-o", out, path=without_onnxruntime)
     assert refused.returncode == 2 and refused.stderr.count(b"\n") == 1 and not out.exists()
-    assert b"pip install 'onnxgrad[cpu]'" in refused.stderr and b"--no-verify" in refused.stderr
+    assert b"pip install onnxruntime (or" in refused.stderr and b"--no-verify" in refused.stderr
     done = process(
         "optimize",
         branches,
@@ -182,7 +182,7 @@ def test_what_numpy_cannot_fold_stays_without_onnxruntime(
 def test_doctor_without_onnxruntime(without_onnxruntime: Path) -> None:
     done = process("doctor", path=without_onnxruntime)
     assert done.returncode == 2 and done.stderr.count(b"\n") == 1
-    assert b"pip install 'onnxgrad[cpu]'" in done.stderr and b"onnxgrad-" not in done.stderr
+    assert b"pip install onnxruntime (or" in done.stderr and b"onnxgrad-" not in done.stderr
 
 
 @pytest.mark.slow

@@ -187,7 +187,7 @@ def test_bad_usage(run: Run, tmp_path: Path, what: str) -> None:
 @pytest.mark.parametrize("command", ["optimize", "verify"])
 def test_cuda_on_a_cpu_build(run: Run, branches: Path, tmp_path: Path, command: str) -> None:
     rest = ["-o", tmp_path / "o.onnx"] if command == "optimize" else [branches]
-    check(run(command, branches, *rest, "--provider", "cuda"), 2, "onnxgrad[gpu]")
+    check(run(command, branches, *rest, "--provider", "cuda"), 2, "onnxruntime-gpu[cuda,cudnn]")
     assert not (tmp_path / "o.onnx").exists()
 
 

@@ -28,6 +28,7 @@ from onnxgrad.verify.running.session import (
     how_to_get,
 )
 from onnxgrad.vocabulary import PROVIDERS
+from onnxgrad.wording import NO_ONNXRUNTIME
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -131,9 +132,7 @@ def open_session(program: Program, provider: str, threads: int | None) -> Any:
     try:
         import onnxruntime as ort
     except ImportError:
-        raise RuntimeMissing(
-            "onnxruntime is not installed: pip install 'onnxgrad[cpu]' (or '[gpu]')"
-        ) from None
+        raise RuntimeMissing(NO_ONNXRUNTIME) from None
     if provider not in PROVIDERS:
         raise InputError(f"unknown provider '{provider}': choose one of {', '.join(PROVIDERS)}")
     name, available = PROVIDERS[provider], ort.get_available_providers()

@@ -20,7 +20,7 @@ from onnxgrad.verify.running.pool import held
 from onnxgrad.verify.running.process import Child, Refused, RunFailed, needs_more_memory
 from onnxgrad.verify.values import Feeds, Value
 from onnxgrad.vocabulary import MOST_THREADS, PROVIDERS
-from onnxgrad.wording import input_option
+from onnxgrad.wording import NO_ONNXRUNTIME, input_option, install
 
 
 class RuntimeMissing(InputError):
@@ -68,9 +68,7 @@ def _ask(child: Child, timeout: float, stage: str, verb: str, *arguments: Any) -
             refused.kind in ("ModuleNotFoundError", "ImportError")
             and "onnxruntime" in refused.words
         ):
-            raise RuntimeMissing(
-                "onnxruntime is not installed: pip install 'onnxgrad[cpu]' (or 'onnxgrad[gpu]')"
-            ) from None
+            raise RuntimeMissing(NO_ONNXRUNTIME) from None
         if refused.kind == "MemoryError" or _NO_MEMORY.search(refused.words):
             raise RunFailed("memory", needs_more_memory()) from None
         raise RunFailed(stage, _plain_words(refused.words)) from None
@@ -272,12 +270,11 @@ def how_to_get(provider: str, available: Sequence[str]) -> str:
     if provider in known["providers"]:
         return (
             f"{provider} is part of onnxruntime {known['onnxruntime']} but does not start here: "
-            "it needs an NVIDIA driver and the CUDA and cuDNN libraries (pip install "
-            "'onnxgrad[gpu]')"
+            f"it needs an NVIDIA driver and the CUDA and cuDNN libraries ({install('gpu')})"
         )
     return (
         f"{provider} is missing: onnxruntime {known['onnxruntime']} has {', '.join(available)}; "
-        f"to get it: pip uninstall onnxruntime, then pip install 'onnxgrad[gpu]'"
+        f"to get it: pip uninstall onnxruntime, then {install('gpu')}"
     )
 
 

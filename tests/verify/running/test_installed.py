@@ -18,4 +18,4 @@ def test_the_report_is_json_and_true() -> None:
     assert set(report["providers"]) == set(PROVIDERS)
     assert report["providers"]["cpu"] == {"works": True, "why": ""}
     cuda = report["providers"]["cuda"]
-    assert cuda["works"] or "onnxgrad[gpu]" in cuda["why"]
+    assert cuda["works"] or "onnxruntime-gpu[cuda,cudnn]" in cuda["why"]
