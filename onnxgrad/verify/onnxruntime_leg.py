@@ -208,5 +208,6 @@ def _cast_like(value: Any, like: Any) -> Any:
     if isinstance(value, dict) and isinstance(like, dict) and value.keys() == like.keys():
         return {k: _cast_like(np.asarray(v), np.asarray(like[k])) for k, v in value.items()}
     if isinstance(value, np.ndarray) and isinstance(like, np.ndarray) and is_float(like):
-        return value.astype(like.dtype)
+        with np.errstate(over="ignore"):  # beyond 65504 float16 has infinity
+            return value.astype(like.dtype)
     return value

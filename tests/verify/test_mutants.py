@@ -6,6 +6,8 @@ import pytest
 
 from onnxgrad.verify import verify
 from scripts.sweep_proof import Base, missed, sweep
+from scripts.sweep_verdicts import KINDS
+from scripts.sweep_verdicts import sweep as verdicts
 from scripts.sweeping.mutants import Mutant
 from tests.helpers import parse
 
@@ -32,3 +34,10 @@ def test_the_sweep_would_see_a_miss() -> None:
     assert missed(moved, blind, Mutant(wrong, "operator")).startswith("y moves by")
     assert missed(moved, blind, Mutant(wrong, "weight", computed=True)).startswith("y moves by")
     assert missed(moved, verify(model, wrong), Mutant(wrong, "operator")) == ""
+
+
+@pytest.mark.slow
+def test_noise_ties_and_draws_excuse_no_other_weights() -> None:
+    """20 of each kind by hand: scripts/sweep_verdicts.py --models 20."""
+    found = list(verdicts(1, 1, list(KINDS)))
+    assert [one for one in found if not one[3]] == [] and len(found) > 80
