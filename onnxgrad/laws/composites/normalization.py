@@ -9,7 +9,7 @@ from onnx import TensorProto
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.composites.reading import last_axes, narrow, normalises, require, scalar
+from onnxgrad.laws.composites.reading import last_axes, normalises, require, scalar
 from onnxgrad.rewrite.pattern import Call, Either, P, Pattern, capture
 from onnxgrad.rewrite.trace import decline
 from onnxgrad.rewrite.worklist import count, rewrite
@@ -55,7 +55,7 @@ def _rms(x: Var, w: Var, eps: Var, mean: Binding, root: Binding) -> Any:
     axis, epsilon = _measured(x, eps, mean)
     if not normalises(x, axis, w):
         return decline(f"its weight {w.name} is no vector over the normalised axes")
-    return op.RMSNormalization(x, w, axis=axis - (x.rank or 0), epsilon=epsilon)
+    return _widened(op.RMSNormalization(x, w, axis=axis - (x.rank or 0), epsilon=epsilon), eps)
 
 
 _CENTRED = d & P.Sub(x, P.ReduceMean(x, over.maybe).named("first"))
@@ -72,7 +72,16 @@ def layer_normalization(
         return decline("its two means are over different axes")
     if not normalises(x, axis, w):
         return decline(f"its weight {w.name} is no vector over the normalised axes")
-    return op.LayerNormalization(x, w, axis=axis - (x.rank or 0), epsilon=epsilon)
+    return _widened(op.LayerNormalization(x, w, axis=axis - (x.rank or 0), epsilon=epsilon), eps)
+
+
+def _widened(y: Var, eps: Var) -> Var:
+    """With the axes that an epsilon of more axes than the input adds before it. onnxruntime, which
+    fuses such a chain, forgets them.
+    """
+    missing = (eps.rank or 0) - (y.rank or 0)
+    made: Var = op.Unsqueeze(y, list(range(missing))) if missing > 0 else y
+    return made
 
 
 _WITHOUT_BIAS = P.LayerNormalization(x, w).only.named("norm")
@@ -97,6 +106,4 @@ def _measured(x: Var, eps: Var, mean: Binding) -> tuple[int, float]:
     epsilon = scalar(eps)
     if epsilon is None or epsilon < 0:
         raise decline("its epsilon is no number of the file")
-    if not narrow(eps, x):
-        raise decline(f"its epsilon {eps.name} has more axes than {x.name}")
     return axis, epsilon
