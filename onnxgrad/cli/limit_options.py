@@ -7,7 +7,6 @@ from __future__ import annotations
 import argparse
 from contextlib import AbstractContextManager
 
-from onnxgrad.limits import SECONDS
 from onnxgrad.verify.running.own_process import bounding_us
 
 
@@ -15,5 +14,4 @@ def within_limits(args: argparse.Namespace, extra: float = 0.0) -> AbstractConte
     """The work on one model, bound by the options; `extra` seconds are asked for and do not
     count. Raises LimitReached.
     """
-    seconds = SECONDS if args.timeout is None else args.timeout
-    return bounding_us(seconds + extra, args.max_memory)
+    return bounding_us(args.timeout + extra, args.max_memory)

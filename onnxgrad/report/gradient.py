@@ -95,7 +95,7 @@ def check_lines(report: GradientReport, verbose: bool) -> Iterator[Part]:
     if not verbose:
         shown = sorted(shown, key=lambda v: v is not worst)[:_SHOWN]
     for v in shown:
-        wrong = v.judged and not v.error <= report.tolerance
+        wrong = report.is_wrong(v)
         style = "red" if wrong else "" if v.judged and not v.zero else "dim" if v.zero else "yellow"
         verdict = f"WRONG {v.why}".rstrip() if wrong else v.remark
         gradient, difference = told_apart(v.gradient, v.difference)

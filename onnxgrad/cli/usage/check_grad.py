@@ -28,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--tolerance",
         type=positive,
         metavar="T",
-        help="relative; default: by the model's float type",
+        help="relative; default: by the float types on each value's paths",
     )
     add_allow_empty(add_running(parser, "check"), ALLOW_EMPTY)
     parser.add_argument(

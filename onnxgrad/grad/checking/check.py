@@ -1,42 +1,49 @@
 """Numeric proof of a gradient graph: `<g, v>` against central differences of the forward graph in
 float64.
 
-For each requested value x a random direction v is tried: the gradient graph, run in onnxruntime as
-deployed, gives g; the forward graph, in the float64 reference (`verify.reference`), gives (f(x +
-hv) - f(x - hv)) / 2h, extrapolated from two steps. Where the two steps disagree the function has a
-kink nearby and the value is not judged. Elements that lie exactly on one (`kinks`), where any step
-gives the mean of both slopes, are not moved. A value that is off gets a second look (`rounding`).
+For each requested value x several directions v are tried, random ones and the gradient's own: the
+gradient graph, run in onnxruntime as deployed, gives g; the forward graph, in the float64 reference
+(`verify.reference`), gives (f(x + hv) - f(x - hv)) / 2h. Both are compared on the scale of the
+value's own gradient, which may be so small that rounding hides the differences: then the value is
+not judged. Elements that lie exactly on a kink (`kinks`), where any step gives the mean of both
+slopes, are not moved. A value that is off gets a second look (`rounding`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+import itertools
+import os
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto
+from onnx import ModelProto, NodeProto
 
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
-from onnxgrad.grad.checking.differences import Yardstick, compare_slopes
-from onnxgrad.grad.checking.line import Line
+from onnxgrad.grad.checking.differences import compare, directions
+from onnxgrad.grad.checking.line import Line, place
 from onnxgrad.grad.checking.probe import Probe, probe_of
 from onnxgrad.grad.checking.report import GradientReport, ValueCheck
-from onnxgrad.grad.checking.rounding import TOLERANCES, coarsest, second_look
+from onnxgrad.grad.checking.rounding import TOLERANCES, Rounding, coarsest, coarsest_on_the_way
 from onnxgrad.grad.checking.runner import Run, runner
 from onnxgrad.grad.checking.vectors import Flat, flat, values_of, zero_deltas
-from onnxgrad.grad.differentiation import differentiate
+from onnxgrad.grad.checking.zeros import feeds_with_zeros
+from onnxgrad.grad.differentiation import Gradient, differentiate
 from onnxgrad.grad.reach import values_reaching
 from onnxgrad.grad.request import Target, Wrt, find_targets
 from onnxgrad.grad.slices import with_parts
 from onnxgrad.ir.load import ModelLike, load
+from onnxgrad.ir.nodes import every_node
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import SequenceType, numpy_dtype
 from onnxgrad.ir.weights import TooLarge
 from onnxgrad.limits import bounded
 from onnxgrad.options import several
+from onnxgrad.verify.coverage.items import BRANCHES
 from onnxgrad.verify.feeds.generate import feeds_for
 from onnxgrad.verify.feeds.proof_cases import runnable
 from onnxgrad.verify.reference.in_child import Float64
@@ -46,6 +53,8 @@ from onnxgrad.wording import option
 # the target itself may be off by this many times the tolerance: rounding also moves what a model
 # rounds or picks
 _SAME, _LARGEST = 1000, 0.5
+# the reference adds up what runs of one count reach
+_COUNTS = itertools.count()
 
 
 @bounded
@@ -94,46 +103,120 @@ def check_gradient(
     run, where = runner(source, provider)
     feeds = feeds_of(source, run, seed, inputs, dims)
     probe = probe_of(source, wrt, names, found.targets, found.stops)
-    reference = Float64(probe.model)
-    zeros = {
-        probe.deltas[n]: still for n, still in zero_deltas(source, feeds, names, sequences).items()
-    }
-
-    def unmoved(feeds: Mapping[str, Any]) -> dict[str, Any]:
-        held = values_of(source, feeds, probe.held)
-        return {**feeds, **zeros, **{probe.held[name]: value for name, value in held.items()}}
-
-    feeds, base = where_finite(reference, probe, unmoved, feeds, given=bool(inputs))
-    at = unmoved(feeds)
-
-    rng = np.random.default_rng(seed)
-    weights = {
-        t: _adjoint(rng, base[out], scalar, found.program, t) for t, out in probe.outputs.items()
-    }
-    given = {**feeds, **{found.seeds[t]: weights[t] for t in found.seeds}}
-    shown = [t for t in found.targets if any(v.name == t for v in found.program.main.outputs)]
-    try:
-        results = run(graph, given, outputs=[*found.adjoints.values(), *shown])
-    except RunFailed as error:
-        raise _whose_fault(error, lambda: run(source, feeds)) from error
-    gradients = {n: flat(results[found.adjoints[n]]) for n in names}
-    limit = TOLERANCES[coarsest(found.program)] if tolerance is None else tolerance
-    for t in shown:
-        _same_function(t, results[t], base[probe.outputs[t]], limit)
-
-    by = Yardstick(_largest(gradients.values()), limit)
-    onto = {probe.outputs[t]: w for t, w in weights.items()}
-    checks, directions = [], {}
-    for name, g in gradients.items():
-        values = flat(base[name])
-        size = float(np.abs(values).max(initial=0.0))
-        direction: Flat = np.asarray(rng.standard_normal(g.shape))
-        line = Line(reference, at, probe.deltas[name], direction, onto, size)
-        check, directions[name] = compare_slopes(name, g, values, line, by)
-        checks.append(check)
-    checks = second_look(checks, directions, gradients, by, graph, given, found)
+    dtypes_of = coarsest_on_the_way(found.program, found.adjoints)
+    check = _Check(source, found, graph, probe, run, scalar, sequences, seed, dtypes_of, tolerance)
+    checks = check.at(feeds, given=bool(inputs))
+    for zeros in [] if inputs else feeds_with_zeros(source, feeds, seed):
+        checks = worse(checks, check.at(zeros, given=True))
     reaching = values_reaching(source, found.targets, dtypes, found.stops)
-    return GradientReport(marked(checks, reaching, allow_empty), limit, where, found.notes)
+    limit = max((c.tolerance for c in checks if c.tolerance is not None), default=1e-4)
+    return GradientReport(
+        marked(checks, reaching, allow_empty), limit, where, found.notes,
+        untaken=branches_not_taken(source, feeds),
+    )  # fmt: skip
+
+
+@dataclass
+class _Check:
+    """A gradient graph, run by `run`, and the probe whose differences it is held against."""
+
+    source: ModelProto
+    found: Gradient
+    graph: ModelProto
+    probe: Probe
+    run: Run
+    scalar: bool
+    sequences: Collection[str]
+    seed: int
+    dtypes: Mapping[str, int]
+    tolerance: float | None
+
+    def at(self, feeds: dict[str, Any], *, given: bool) -> list[ValueCheck]:
+        """Every value on these feeds, or where they were not `given` and a target is not finite on
+        them, on others like them.
+        """
+        found, probe, names = self.found, self.probe, list(self.found.adjoints)
+        reference = Float64(probe.model)
+        zeros = {
+            probe.deltas[n]: still
+            for n, still in zero_deltas(self.source, feeds, names, self.sequences).items()
+        }
+
+        def unmoved(feeds: Mapping[str, Any]) -> dict[str, Any]:
+            held = values_of(self.source, feeds, probe.held)
+            return {**feeds, **zeros, **{probe.held[name]: value for name, value in held.items()}}
+
+        feeds, base = where_finite(reference, probe, unmoved, feeds, given=given)
+        rng = np.random.default_rng(self.seed)
+        weights = {
+            t: _adjoint(rng, base[out], self.scalar, found.program, t)
+            for t, out in probe.outputs.items()
+        }
+        given_all = {**feeds, **{found.seeds[t]: weights[t] for t in found.seeds}}
+        gradients = self._gradients(feeds, given_all, base)
+        onto = {probe.outputs[t]: w for t, w in weights.items()}
+        where = place(reference, unmoved(feeds), onto, base)
+        checks = []
+        look = Rounding(self.graph, given_all, found.adjoints)
+        largest = _largest(gradients.values())
+        for name, g in gradients.items():
+            values = flat(base[name])
+            size = float(np.abs(values).max(initial=0.0))
+            lines = [Line(where, probe.deltas[name], v, size) for v in directions(rng, g)]
+            check, trials = compare(name, g, values, lines, self._limit(name))
+            if trials and any(t.off for t in trials):
+                check = look.look(check, trials, g, self.dtypes[name], largest)
+            checks.append(check)
+        return checks
+
+    def _limit(self, name: str) -> float:
+        return TOLERANCES[self.dtypes[name]] if self.tolerance is None else self.tolerance
+
+    def _gradients(
+        self, feeds: Mapping[str, Any], given: Mapping[str, Any], base: Mapping[str, Any]
+    ) -> dict[str, Flat]:
+        """What the gradient graph gives, once its targets are what the probe has."""
+        found = self.found
+        shown = [t for t in found.targets if any(v.name == t for v in found.program.main.outputs)]
+        try:
+            results = self.run(self.graph, given, outputs=[*found.adjoints.values(), *shown])
+        except RunFailed as error:
+            raise _whose_fault(error, lambda: self.run(self.source, feeds)) from error
+        rough = TOLERANCES[coarsest(found.program)] if self.tolerance is None else self.tolerance
+        for t in shown:
+            _same_function(t, results[t], base[self.probe.outputs[t]], rough)
+        return {n: flat(results[out]) for n, out in found.adjoints.items()}
+
+
+def worse(first: Sequence[ValueCheck], second: Sequence[ValueCheck]) -> list[ValueCheck]:
+    """Of two checks of each value the one that was judged, of two such the one that is further
+    off.
+    """
+    return [
+        max(pair, key=lambda c: (c.judged, c.error, abs(c.difference)))
+        for pair in zip(first, second, strict=True)
+    ]
+
+
+def branches_not_taken(model: ModelProto, feeds: Mapping[str, Any]) -> tuple[str, ...]:
+    """The branches of every If that did not run on these feeds, in words: differences say nothing
+    of what stands there. Those of an If that did not run itself are left out.
+    """
+    if not any(n.op_type == "If" for n in _all_nodes(model)):
+        return ()
+    reference, count = Float64(model), ("check", os.getpid(), next(_COUNTS))
+    reference.run(feeds, count=count)
+    found: dict[str, list[str]] = defaultdict(list)
+    for item in reference.covered(count):
+        if item.kind == BRANCHES and not item.reached:
+            found[item.where].append(item.missing)
+    return tuple(f"{words[0]}: {where}" for where, words in found.items() if len(words) == 1)
+
+
+def _all_nodes(model: ModelProto) -> Iterator[NodeProto]:
+    yield from every_node(model.graph.node)
+    for function in model.functions:
+        yield from every_node(function.node)
 
 
 def refuse_strange(allow_empty: Collection[str], names: Collection[str], what: str) -> None:

@@ -1,125 +1,194 @@
-"""One value's gradient against central differences along a line; where it is off, beside the
-kinks.
+"""One value's gradient against central differences along several lines; where kinks are in the way,
+beside them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from onnxgrad.grad.checking.kinks import between_slopes, smooth_elements
-from onnxgrad.grad.checking.line import SHRINK, STEP, Line
-from onnxgrad.grad.checking.report import ValueCheck
+from onnxgrad.grad.checking.kinks import no_slope_beside, smooth_elements
+from onnxgrad.grad.checking.line import QUICK, STEP, Line, Slope
+from onnxgrad.grad.checking.report import TOO_SMALL, ValueCheck
 from onnxgrad.grad.checking.vectors import Flat, Mask
 
-# a gradient this much smaller than the model's largest is judged on the scale of that one: it may
-# be a true zero
-_FLOOR = 1e-3
-_AGREE = 0.1
+DIRECTIONS = 4
+# an error is one where it passes what is allowed by this many times the doubt
+_SURE = 2
+# of a value that does not move anything
+NO_SIZE = 1e-300
 
 
 @dataclass(frozen=True)
-class Yardstick:
-    """What errors are measured by: the norm of the model's `largest` gradient, and the `limit`
-    of a relative error.
+class Trial:
+    """<g, v> along a line, and the slope there by differences; `size`: on which scale they are
+    compared.
     """
 
-    largest: float
+    line: Line
+    got: float
+    slope: Slope
+    size: float
     limit: float
 
-    def size(self, g: Flat) -> float:
-        """The scale on which a gradient is judged."""
-        return max(float(np.linalg.norm(g)), _FLOOR * self.largest, 1e-300)
+    @property
+    def off(self) -> bool:
+        """The two differ, whatever the rounding, and no kink explains it."""
+        doubt = self.slope.doubt / self.size
+        return (doubt <= self.limit or self._rounded) and self.error > self.limit + _SURE * doubt
 
-    def is_off(self, check: ValueCheck) -> bool:
-        """The value was judged, and is wrong by this measure."""
-        return check.judged and check.error > self.limit
+    @property
+    def shown(self) -> bool:
+        """The difference is known well enough to say that the two agree, or they do, and a kink
+        makes the doubt.
+        """
+        if self.got == 0.0 == self.slope.value and self.size <= NO_SIZE:
+            return True  # 0 = 0, unless another direction shows more
+        rounding = self.slope.rounding <= self.limit * self.size
+        return rounding and (self.slope.doubt <= self.limit * self.size or self.error <= self.limit)
+
+    @property
+    def kinked(self) -> bool:
+        """A kink is in the way."""
+        finite = bool(np.isfinite(self.slope.value))
+        return finite and not self.shown and not self.off and not self._rounded
+
+    @property
+    def _rounded(self) -> bool:
+        """Rounding makes the doubt."""
+        return self.slope.why == TOO_SMALL
+
+    @property
+    def error(self) -> float:
+        """The difference of the two on the value's scale."""
+        found = abs(self.got - self.slope.value) / self.size
+        return found if np.isfinite(found) else float("inf")
 
 
-def compare_slopes(
-    name: str, g: Flat, values: Flat, at: Line, by: Yardstick
-) -> tuple[ValueCheck, Flat]:
-    """The gradient `g` of `values` against differences along the line, beside kinks where it is
-    off; the direction.
+def directions(rng: np.random.Generator, g: Flat) -> list[Flat]:
+    """Random directions, and the gradient's own, along which a wrong factor shows at once; of one
+    element there is only one.
     """
-    check = _along(name, g, at, by)
-    if by.is_off(check) and np.isfinite(g).all():
-        return _beside_kinks(check, g, values, at, by)
-    return check, at.direction
+    drawn = [np.asarray(rng.standard_normal(g.shape)) for _ in range(DIRECTIONS)]
+    norm = float(np.linalg.norm(g))
+    along = [g / norm] if norm > 0 and np.isfinite(norm) else []
+    return (along or drawn[:1]) if g.size == 1 else [*along, *drawn]
 
 
-def _along(name: str, g: Flat, at: Line, by: Yardstick) -> ValueCheck:
-    """<g, v> against the central differences in the direction v, from steps small enough that
-    two of them agree.
+def compare(
+    name: str, g: Flat, values: Flat, lines: Sequence[Line], limit: float
+) -> tuple[ValueCheck, list[Trial]]:
+    """The gradient `g` of `values` against differences along the lines, on the scale of the value
+    itself, beside kinks where they are in the way.
     """
-    got = float(np.sum(g * at.direction))
     if not np.isfinite(g).all():
-        difference = at.central(STEP * max(1.0, at.size))
-        both = not np.isfinite(difference)
-        what = "all NaN" if np.isnan(g).all() else "NaN" if np.isnan(g).any() else "infinite"
-        why = f"the gradient is {what}" + (
-            " and the differences are not finite: nothing to compare" if both else ""
-        )
-        return ValueCheck(name, got, difference, float("inf"), not both, why)
-    return slope(name, got, by.size(g), at, by.limit)
+        return _not_finite(name, g, lines[0], limit), []
+    trials = _tried(g, lines, limit)
+    kinked = next((t for t in trials if t.kinked), None)
+    if kinked is None or any(t.off for t in trials):
+        return verdict(name, trials, limit), trials
+    return _beside_kinks(name, g, values, kinked, trials)
 
 
-def slope(name: str, got: float, against: float, at: Line, limit: float) -> ValueCheck:
-    """The slope `got` against central differences along the line, from steps small enough that two
-    of them agree to a part of the `limit`; on the scale `against`.
+def verdict(name: str, trials: Sequence[Trial], limit: float) -> ValueCheck:
+    """The worst of the trials: one that is off, else one that shows that the two agree; not judged
+    where none does.
     """
-    h = STEP * max(1.0, at.size)
-    for part in SHRINK:
-        small, large = at.central(h * part), at.central(2 * h * part)
-        difference = (4 * small - large) / 3
-        if not np.isfinite(difference):
+    for among in ([t for t in trials if t.off], [t for t in trials if t.shown]):
+        if among:
+            worst = max(among, key=lambda t: t.error)
             return ValueCheck(
-                name,
-                got,
-                difference,
-                0.0,
-                False,
-                "the differences are not finite: nothing to compare",
+                name, worst.got, worst.slope.value, worst.error, True, tolerance=limit
             )
-        if abs(small - large) <= _AGREE * limit * max(against, abs(difference)):
-            break
-    else:
-        return ValueCheck(name, got, difference, 0.0, False, f"a kink within {h * SHRINK[-1]:.0e}")
-    if got == 0.0 and difference == 0.0:
-        return ValueCheck(name, got, difference, 0.0, True)
-    error = abs(got - difference) / max(against, _FLOOR * abs(difference))
-    return ValueCheck(name, got, difference, error if np.isfinite(error) else float("inf"), True)
+    first = trials[0]
+    return ValueCheck(
+        name, first.got, first.slope.value, 0.0, False, first.slope.why, tolerance=limit
+    )
+
+
+def on_one_scale(trials: Sequence[Trial]) -> list[Trial]:
+    """The trials of a value, on the scale of its slopes where these are larger than it was."""
+    known = [t.slope.value for t in trials if t.slope.doubt <= abs(t.slope.value) / 4]
+    scale = float(np.sqrt(np.mean(np.square(known)))) if known else 0.0
+    return [replace(t, size=max(t.size, scale)) for t in trials]
+
+
+def _tried(g: Flat, lines: Sequence[Line], limit: float) -> list[Trial]:
+    """The trials, on the scale of the gradient or of the differences, whichever is larger.
+
+    Where no step shows the first slope, the others are taken from the step that shows it best.
+    """
+    found: list[Trial] = []
+    for line in lines:
+        first = found[0] if found else None
+        lost = first is not None and not first.shown and not first.off
+        found.append(
+            _trial(g, line, limit, (first.slope.step,) if first and lost else (), not first)
+        )
+    return on_one_scale(found)
+
+
+def _trial(
+    g: Flat, line: Line, limit: float, steps: Sequence[float] = (), both_sides: bool = True
+) -> Trial:
+    """<g, v>, and the slope from one difference where that agrees, else from as many as it takes:
+    the first of a value on both sides, which says by how much the two differ.
+    """
+    got = float(np.sum(g * line.direction))
+    size = max(float(np.linalg.norm(g)), NO_SIZE)
+    h = line.step if both_sides else line.step * QUICK / STEP
+    quick = line.central(h) if both_sides else line.forward(h)
+    rounding = line.rounding(h)
+    trial = Trial(line, got, Slope(quick, rounding, rounding, h), size, limit)
+    if got == 0.0 == quick:
+        return trial
+    if trial.error <= limit / 2 and rounding <= limit * size / 2:
+        return trial
+    return replace(trial, slope=line.slope(limit * size, limit, steps))
+
+
+def _not_finite(name: str, g: Flat, line: Line, limit: float) -> ValueCheck:
+    difference = line.central(line.step)
+    both = not np.isfinite(difference)
+    what = "all NaN" if np.isnan(g).all() else "NaN" if np.isnan(g).any() else "infinite"
+    why = f"the gradient is {what}"
+    why += " and the differences are not finite: nothing to compare" if both else ""
+    got = float(np.sum(g * line.direction))
+    return ValueCheck(name, got, difference, float("inf"), not both, why, tolerance=limit)
 
 
 def _beside_kinks(
-    check: ValueCheck, g: Flat, values: Flat, at: Line, by: Yardstick
-) -> tuple[ValueCheck, Flat]:
-    """A check that is off, made again where only elements move that are on no kink; and the
-    direction of the move.
+    name: str, g: Flat, values: Flat, kinked: Trial, trials: Sequence[Trial]
+) -> tuple[ValueCheck, list[Trial]]:
+    """The check where only elements move that are on no kink, and the trials there; those on one
+    have to have a slope between the two.
 
-    As it was when none is on a kink; not judged when all are.
+    Not judged where all are on kinks, or it is not known which.
     """
-    least = _AGREE * by.limit * max(by.size(g), abs(check.difference))
+    limit, at = kinked.limit, kinked.line
+    least = limit / 10 * max(kinked.size, abs(kinked.slope.value))
 
     def has_kink(elements: Mask) -> bool:
         return at.moving(elements).has_kink(least)
 
+    before = verdict(name, trials, limit)
     if not has_kink(np.ones(g.shape, bool)):
-        return check, at.direction
+        return before, list(trials)
     smooth = smooth_elements(values, has_kink)
     if smooth is None:
-        return replace(
-            check, error=0.0, judged=False, why="elements are on kinks, at too many values"
-        ), at.direction
+        why = "elements are on kinks, at too many values"
+        return replace(before, error=0.0, judged=False, why=why), list(trials)
     kept = g.size - int(smooth.sum())
     why = f"a kink at the value of {kept} of {g.size} elements"
-    if not between_slopes(g, at, ~smooth):
-        return replace(
-            check, why=f"{why}, and the gradient there is no slope beside it"
-        ), at.direction
-    beside = at.moving(smooth)
-    again = _along(check.name, np.where(smooth, g, 0.0), beside, by)
-    if kept == g.size or (by.is_off(again) and has_kink(smooth)):
-        return replace(again, error=0.0, judged=False, why=why), beside.direction
-    return replace(again, why=f"{why}, not moved" if again.judged else again.why), beside.direction
+    strange = no_slope_beside(g, at, ~smooth, limit)
+    if strange is not None:
+        why = f"{why}, and the gradient there is no slope beside it"
+        got, slope, error = strange
+        return ValueCheck(name, got, slope, error, True, why, tolerance=limit), []
+    again = _tried(np.where(smooth, g, 0.0), [t.line.moving(smooth) for t in trials], limit)
+    check = verdict(name, again, limit)
+    if kept == g.size or (any(t.kinked for t in again) and not check.judged):
+        return replace(check, error=0.0, judged=False, why=why), again
+    return replace(check, why=f"{why}, not moved" if check.judged else check.why), again

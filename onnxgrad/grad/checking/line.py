@@ -1,65 +1,175 @@
-"""The weighted sum of the targets along a line through the feeds: its central differences and
+"""The weighted sum of the targets along a line through the feeds: its slope, how sure that is, and
 its kinks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from onnxgrad.grad.checking.vectors import Flat, Mask, shaped
+from onnxgrad.errors import Unsupported
+from onnxgrad.grad.checking.report import TOO_SMALL
+from onnxgrad.grad.checking.vectors import Flat, Mask, flat, shaped
 from onnxgrad.verify.reference.in_child import Float64
 
 STEP = 1e-5
-# steps tried, each a fraction of the one before, until two of them agree to a part of the tolerance
-SHRINK = (1.0, 1 / 16, 1 / 256, 1 / 4096)
+# steps tried, as multiples of the first, until one shows the slope: smaller ones pass kinks nearby,
+# larger ones the rounding of a function that hardly moves
+SHRINK, _LARGER = (1.0, 1 / 16, 1 / 256, 1 / 4096), (64.0, 1024.0)
+# of a difference to one side, which is right up to the step: enough to see that two numbers agree
+QUICK = STEP / 64
+# the slope is shown when its doubt is this part of what an error may be
+_AGREE = 0.1
+_UNIT, _JITTERED = 2.0**-53, (0, 1)
+# a sum that rounding moves by more than this part does not round: it jumps
+_JUMP = 1e-6
+
+
+@dataclass(frozen=True)
+class Slope:
+    """A slope by differences, and how far off it may be: by a kink, or by rounding."""
+
+    value: float
+    doubt: float
+    rounding: float
+    step: float
+
+    @property
+    def why(self) -> str:
+        """What the doubt is due to."""
+        if not np.isfinite(self.value):
+            return "the differences are not finite: nothing to compare"
+        if self.rounding >= self.doubt / 4:
+            return TOO_SMALL
+        return f"a kink within {self.step:.0e}"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where differences are taken: the feeds of the probe with nothing moved, the weights of its
+    targets, what they are there, and by how much rounding in float64 moves their weighted sum.
+    """
+
+    reference: Float64
+    feeds: Mapping[str, Any]
+    weights: Mapping[str, Flat]
+    base: Mapping[str, Any]
+    noise: float
+
+
+def place(
+    reference: Float64,
+    feeds: Mapping[str, Any],
+    weights: Mapping[str, Flat],
+    base: Mapping[str, Any],
+) -> Place:
+    """The place, with its rounding measured by random rounding of every step."""
+    least = sum(float(np.sum(np.abs(np.float64(w) * flat(base[t])))) for t, w in weights.items())
+    at = Place(reference, feeds, weights, base, 4 * _UNIT * least)
+    options: Any = {"outputs": list(weights), "jitter": _UNIT, "everywhere": True}
+    try:
+        moved = [abs(_rise(at, reference.run(feeds, seed=i, **options), base)) for i in _JITTERED]
+    except (Unsupported, ValueError):
+        return at
+    noise = max(moved)
+    return replace(at, noise=max(at.noise, noise)) if noise <= _JUMP * least else at
+
+
+def _rise(at: Place, to: Mapping[str, Any], start: Mapping[str, Any]) -> float:
+    """By how much the weighted sum is larger."""
+    with np.errstate(invalid="ignore"):  # infinity less infinity
+        pairs = ((w, flat(to[t]) - flat(start[t])) for t, w in at.weights.items())
+        return sum(float(np.sum(np.float64(w) * moved)) for w, moved in pairs)
 
 
 class Line:
-    """The weighted sum of the targets along a line through the feeds."""
+    """The weighted sum of the targets along a line through a place.
 
-    def __init__(
-        self, reference: Float64, feeds: Mapping[str, Any], delta: str, direction: Flat,
-        weights: Mapping[str, Flat],
-        size: float,
-    ) -> None:  # fmt: skip
-        self.reference, self.feeds, self.delta = reference, feeds, delta
-        self.direction, self.weights, self.size = direction, weights, size
+    delta: the input that moves the value; size: of its largest element.
+    """
+
+    def __init__(self, at: Place, delta: str, direction: Flat, size: float) -> None:
+        self.at, self.delta, self.direction, self.size = at, delta, direction, size
+        self._known: dict[float, Mapping[str, Any]] = {0.0: at.base}
+
+    @property
+    def step(self) -> float:
+        """The first step tried."""
+        return STEP * max(1.0, self.size)
 
     def central(self, h: float) -> float:
         """(f(h) - f(-h)) / 2h."""
-        plus, minus = (self._run(s * h) for s in (1.0, -1.0))
-        moved = sum(
-            float(np.sum(np.float64(w) * (plus[t] - minus[t]))) for t, w in self.weights.items()
-        )
-        return moved / (2 * h)
+        return _rise(self.at, self._run(h), self._run(-h)) / (2 * h)
+
+    def forward(self, h: float) -> float:
+        """(f(h) - f(0)) / h."""
+        return _rise(self.at, self._run(h), self.at.base) / h
+
+    def rounding(self, h: float) -> float:
+        """How far rounding may move differences over h."""
+        return 2 * self.at.noise / h
 
     def kink(self, h: float) -> float:
         """By how much the slopes on both sides differ, each extrapolated from two steps."""
-        runs = {k: self._run(k * h) for k in (-2, -1, 0, 1, 2)}
+        low, high = self.sides(h)
+        return abs(high - low)
+
+    def sides(self, h: float) -> tuple[float, float]:
+        """The slopes to the left and to the right, each extrapolated from two steps."""
 
         def slope(k: int) -> float:
-            rise = sum(
-                float(np.sum(np.float64(w) * (runs[k][t] - runs[0][t])))
-                for t, w in self.weights.items()
-            )
-            return rise / (k * h)
+            return _rise(self.at, self._run(k * h), self.at.base) / (k * h)
 
-        return abs((2 * slope(1) - slope(2)) - (2 * slope(-1) - slope(-2)))
+        return 2 * slope(-1) - slope(-2), 2 * slope(1) - slope(2)
+
+    def slope(self, allowed: float, part: float, steps: Sequence[float] = ()) -> Slope:
+        """The slope from the first step that shows it up to a tenth of an error of `allowed`, or of
+        this `part` of itself; else from the step that shows it best. `steps`: those tried, else
+        smaller ones while a kink makes the doubt, larger ones while rounding does.
+        """
+        tried = []
+        todo = list(steps) or [self.step]
+        while todo:
+            found = self._slope(h := todo.pop(0))
+            if not np.isfinite(found.value) and h <= self.step:
+                return found
+            if found.doubt <= _AGREE * max(allowed, part * abs(found.value)):
+                return found
+            tried.append(found)
+            if not steps and len(tried) == 1:
+                factors = _LARGER if found.why == TOO_SMALL else SHRINK[1:]
+                todo = [self.step * factor for factor in factors]
+        return min(tried, key=lambda found: found.doubt)
+
+    def _slope(self, h: float) -> Slope:
+        small, large = self.central(h), self.central(2 * h)
+        value, rounding = (4 * small - large) / 3, self.rounding(h)
+        doubt = max(abs(small - large), self.kink(h) / 2, rounding)
+        return Slope(value, doubt if np.isfinite(value) else float("inf"), rounding, h)
 
     def has_kink(self, least: float) -> bool:
         """Whether the slopes differ by more than `least` at every step: one nearby goes away with
         small steps, what rounding does with large ones.
         """
-        return all(not self.kink(STEP * max(1.0, self.size) * part) <= least for part in SHRINK)
+        steps = [self.step * part for part in SHRINK]
+        return all(not self.kink(h) <= least + 4 * self.rounding(h) for h in steps)
 
     def moving(self, elements: Mask) -> Line:
         """The line along which only these elements move."""
-        direction = np.where(elements, self.direction, 0.0)
-        return Line(self.reference, self.feeds, self.delta, direction, self.weights, self.size)
+        return Line(self.at, self.delta, np.where(elements, self.direction, 0.0), self.size)
+
+    def alone(self, element: int) -> Line:
+        """The line along which only one element moves, by its own size."""
+        direction = np.zeros(self.direction.shape)
+        direction.flat[element] = 1.0
+        return Line(self.at, self.delta, direction, self.size)
 
     def _run(self, h: float) -> Mapping[str, Any]:
-        moved = {**self.feeds, self.delta: shaped(h * self.direction, self.feeds[self.delta])}
-        return self.reference.run(moved, outputs=list(self.weights))
+        if h not in self._known:
+            moved = shaped(h * self.direction, self.at.feeds[self.delta])
+            feeds = {**self.at.feeds, self.delta: moved}
+            self._known[h] = self.at.reference.run(feeds, outputs=list(self.at.weights))
+        return self._known[h]

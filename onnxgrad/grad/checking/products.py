@@ -1,7 +1,7 @@
 """Numeric proof of products with derivatives (`jvp`, `hessian_vector_product`), of Jacobians, and
 of CasADi's derivatives, which take several directions at once.
 
-For each value x a random direction v, and for the targets random weights u: <u, J v>, of the graph
+For each value x random directions v, and for the targets random weights u: <u, J v>, of the graph
 as it runs in onnxruntime, against central differences of <u, f(x + hv)> in float64. Of a Hessian f
 is the gradient, which `check_gradient` holds against differences of its own. Where f has a kink
 nearby (its slope, for a Hessian, a jump) the value is not judged; 0 = 0 for all proves nothing.
@@ -14,27 +14,30 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.casadi import KINDS as SIBLINGS
 from onnxgrad.grad.casadi import seed_sizes, sibling
 from onnxgrad.grad.checking.check import (
+    branches_not_taken,
     check_gradient,
     feeds_of,
     in_memory,
     marked,
     refuse_strange,
     where_finite,
+    worse,
 )
-from onnxgrad.grad.checking.differences import Yardstick, slope
+from onnxgrad.grad.checking.differences import DIRECTIONS, NO_SIZE, Trial, on_one_scale, verdict
 from onnxgrad.grad.checking.directions import middle, side_by_side
-from onnxgrad.grad.checking.line import Line
+from onnxgrad.grad.checking.line import Line, place
 from onnxgrad.grad.checking.probe import Probe, probe_of
-from onnxgrad.grad.checking.report import GradientReport, ValueCheck
-from onnxgrad.grad.checking.rounding import TOLERANCES, coarsest
+from onnxgrad.grad.checking.report import TOO_SMALL, GradientReport, ValueCheck
+from onnxgrad.grad.checking.rounding import TOLERANCES, coarsest_on_the_way
 from onnxgrad.grad.checking.runner import runner
 from onnxgrad.grad.checking.vectors import Flat, flat
+from onnxgrad.grad.checking.zeros import feeds_with_zeros
 from onnxgrad.grad.differentiation import differentiate
 from onnxgrad.grad.forward import tangents
 from onnxgrad.grad.jacobian import Mode, jacobians
@@ -52,8 +55,8 @@ from onnxgrad.options import several
 from onnxgrad.verify.reference.in_child import Float64
 
 KINDS = ("jvp", "hvp", "jacobian", *SIBLINGS)
-_DRAWS = 2
-_FLOOR = 1e-3  # of the largest product: what is smaller is judged on that scale
+# of the largest product: what is smaller may be off by onnxruntime's rounding alone
+_FLOOR = 1e-3
 
 
 @bounded
@@ -106,7 +109,9 @@ def check_product(
     if of in SIBLINGS and not inputs:
         dims = {**seed_sizes(load(source)), **(dims or {})}
     feeds = feeds_of(source, check.runs, seed, inputs, dims)
-    return check.run(bool(inputs), feeds, np.random.default_rng(seed), tolerance)
+    zeros = [] if inputs else feeds_with_zeros(source, feeds, seed)
+    report = check.run(bool(inputs), feeds, zeros, seed, tolerance)
+    return replace(report, untaken=branches_not_taken(source, feeds))
 
 
 def _made(
@@ -153,49 +158,74 @@ class _Check:
         self,
         given: bool,
         feeds: dict[str, Any],
-        rng: np.random.Generator,
+        zeros: list[dict[str, Any]],
+        seed: int,
         tolerance: float | None,
     ) -> GradientReport:
-        """Every value in turn."""
+        """Every value in turn; again where factors are `zeros`."""
         targets = self.made.targets
         probe = probe_of(self.forward, self.wrt, self.names, targets)
-        reference = Float64(probe.model)
+        limits = self._limits(tolerance)
+        checks = self._at(probe, feeds, seed, limits, given)
+        for changed in zeros:
+            checks = worse(checks, self._at(probe, changed, seed, limits, True))
+        types = {v.name: v.dtype for v in load(self.forward).main.vars()}
+        reaching = values_reaching(self.forward, targets, types)
+        values = marked(checks, reaching, self.allow_empty)
+        limit = max(limits.values(), default=TOLERANCES[TensorProto.FLOAT])
+        return GradientReport(values, limit, self.where, self.made.notes, self.made.kind)
+
+    def _limits(self, tolerance: float | None) -> dict[str, float]:
+        """What the error of each value may be."""
+        if tolerance is not None:
+            return dict.fromkeys(self.names, tolerance)
+        on_the_way = coarsest_on_the_way(self.made.program, self.made.results)
+        limits = {name: TOLERANCES[dtype] for name, dtype in on_the_way.items()}
+        largest = max(limits.values())
+        return {name: limits.get(name, largest) for name in self.names}
+
+    def _at(
+        self, probe: Probe, feeds: dict[str, Any], seed: int, limits: Mapping[str, float],
+        given: bool,
+    ) -> list[ValueCheck]:  # fmt: skip
+        """Every value on these feeds."""
+        reference, rng = Float64(probe.model), np.random.default_rng(seed)
         still = {d: np.zeros(()) for d in probe.deltas.values()}
         feeds, base = where_finite(reference, probe, lambda f: {**f, **still}, feeds, given=given)
         sequence = next((n for n in self.names if isinstance(base[n], list)), None)
         if sequence is not None:
             raise InputError(f"'{sequence}' is a sequence: products are checked by tensors alone")
-        limit = TOLERANCES[coarsest(self.made.program)] if tolerance is None else tolerance
-        types = {v.name: v.dtype for v in load(self.forward).main.vars()}
-        reaching = values_reaching(self.forward, targets, types)
         at = _Place(reference, feeds, {**feeds, **still}, base, probe)
         # in a few dimensions two vectors may well be nearly orthogonal, errors with them
-        draws = [self._draw(at, rng, limit) for _ in range(_DRAWS)]
-        checks = [max(same, key=lambda c: (c.judged, c.error)) for same in zip(*draws, strict=True)]
-        values = marked(checks, reaching, self.allow_empty)
-        return GradientReport(values, limit, self.where, self.made.notes, self.made.kind)
+        draws = [self._draw(at, rng, limits) for _ in range(DIRECTIONS)]
+        return [
+            _judged(name, [trials[name] for trials, _ in draws], max(large for _, large in draws))
+            for name in self.names
+        ]
 
-    def _draw(self, at: _Place, rng: np.random.Generator, limit: float) -> list[ValueCheck]:
-        """Every value, moved in a random direction, by random weights of the targets."""
+    def _draw(
+        self, at: _Place, rng: np.random.Generator, limits: Mapping[str, float]
+    ) -> tuple[dict[str, Trial], float]:
+        """Every value, moved in a random direction, by random weights of the targets; and the size
+        of the largest product.
+        """
         named = {t: at.probe.outputs[t] for t in self.made.targets}
         weights = {
             t: np.asarray(rng.standard_normal(np.shape(at.base[o]))) for t, o in named.items()
         }
-        onto = {named[t]: w for t, w in weights.items()}
-        directions: dict[str, Flat] = {
+        where = place(at.reference, at.still, {named[t]: w for t, w in weights.items()}, at.base)
+        moves: dict[str, Flat] = {
             n: np.asarray(rng.standard_normal(np.shape(at.base[n]))) for n in self.names
         }
-        found = self._found(at.feeds, directions, weights)
-        sizes = {n: size for n, (_, size) in found.items()}
-        largest = max((s for s in sizes.values() if np.isfinite(s)), default=0.0)
-        checks = []
-        for name, (got, _) in found.items():
-            size = float(np.abs(flat(at.base[name])).max(initial=0.0))
-            delta = at.probe.deltas[name]
-            line = Line(at.reference, at.still, delta, directions[name], onto, size)
-            against = max(sizes[name], _FLOOR * largest, 1e-300)
-            checks.append(_judged(name, got, against, line, Yardstick(largest, limit)))
-        return checks
+        trials = {}
+        found = self._found(at.feeds, moves, weights)
+        for name, (got, size) in found.items():
+            largest = float(np.abs(flat(at.base[name])).max(initial=0.0))
+            line = Line(where, at.probe.deltas[name], moves[name], largest)
+            size, limit = max(size, NO_SIZE) if np.isfinite(size) else NO_SIZE, limits[name]
+            trials[name] = Trial(line, got, line.slope(limit * size, limit), size, limit)
+        sizes = [size for _, size in found.values() if np.isfinite(size)]
+        return trials, max(sizes, default=0.0)
 
     def _found(
         self,
@@ -271,12 +301,19 @@ def _size(products: Collection[Flat]) -> float:
     return float(np.sqrt(sum(float(np.sum(p * p)) for p in products)))
 
 
-def _judged(name: str, got: float, against: float, line: Line, by: Yardstick) -> ValueCheck:
-    """The slope against differences; not judged where those on both sides differ."""
-    if not np.isfinite(got):
-        return ValueCheck(name, got, np.nan, float("inf"), True, "the product is not finite")
-    check = slope(name, got, against, line, by.limit)
-    least = by.limit * max(against, abs(check.difference)) / 10
-    if by.is_off(check) and line.has_kink(least):
-        return replace(check, error=0.0, judged=False, why="a kink lies at the value")
+def _judged(name: str, trials: list[Trial], largest: float) -> ValueCheck:
+    """The slopes against differences; not judged where those on both sides differ, or where
+    rounding explains what is off.
+    """
+    if not all(np.isfinite(t.got) for t in trials):
+        words = "the product is not finite"
+        return ValueCheck(name, trials[0].got, np.nan, float("inf"), True, words)
+    trials = on_one_scale(trials)
+    check = verdict(name, trials, trials[0].limit)
+    if any(t.off for t in trials) and not any(
+        replace(t, size=max(t.size, _FLOOR * largest)).off for t in trials
+    ):
+        return replace(check, error=0.0, judged=False, why=TOO_SMALL)
+    if not check.judged and any(t.kinked for t in trials):
+        return replace(check, why="a kink lies at the value")
     return check

@@ -10,6 +10,8 @@ from onnxgrad.ir.notebook import text_html
 from onnxgrad.wording import counted, option, told_apart
 
 _NAMED = 5
+# why a value is not judged whose gradient is lost in rounding
+TOO_SMALL = "too small to judge"
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class ValueCheck:
 
     `judged`: the two could be compared; `why` not, or what else is to be said. `unreachable`: no
     path leads from the value to the target, so 0 is right; `allowed`: the user takes 0 = 0 for an
-    answer.
+    answer. `tolerance`: what the error may be, None for the report's.
     """
 
     name: str
@@ -30,6 +32,7 @@ class ValueCheck:
     why: str = ""
     unreachable: bool = False
     allowed: bool = False
+    tolerance: float | None = None
 
     @property
     def zero(self) -> bool:
@@ -50,7 +53,7 @@ class ValueCheck:
             "name": self.name,
             **{key: n if math.isfinite(n) else str(n) for key, n in numbers.items()},
             "judged": self.judged, "why": self.why, "zero": self.zero,
-            "unreachable": self.unreachable,
+            "unreachable": self.unreachable, "tolerance": self.tolerance,
         }  # fmt: skip
 
 
@@ -58,7 +61,8 @@ class ValueCheck:
 class GradientReport:
     """The verdict is `ok`, and what the report is as a truth value: every value judged is within
     the tolerance, and something was judged that is not 0 = 0 (where every value is unreachable, 0
-    is the proof).
+    is the proof). `tolerance` is the largest of its values'; `untaken`: branches of an If that did
+    not run, whose rules nothing has shown.
     """
 
     values: tuple[ValueCheck, ...]
@@ -66,6 +70,7 @@ class GradientReport:
     provider: str
     notes: tuple[str, ...] = ()
     what: str = "gradient"
+    untaken: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -76,7 +81,15 @@ class GradientReport:
         return self.ok
 
     def _wrong(self) -> bool:
-        return any(v.judged and not v.error <= self.tolerance for v in self.values)
+        return any(self.is_wrong(v) for v in self.values)
+
+    def is_wrong(self, value: ValueCheck) -> bool:
+        """The value was judged, and its error passes its tolerance."""
+        return value.judged and not value.error <= self.allowed(value)
+
+    def allowed(self, value: ValueCheck) -> float:
+        """What the error of a value may be."""
+        return self.tolerance if value.tolerance is None else value.tolerance
 
     @property
     def unproved(self) -> str:
@@ -104,9 +117,9 @@ class GradientReport:
 
     @property
     def worst(self) -> ValueCheck | None:
-        """The value with the largest error among those judged."""
+        """The value with the largest error among those judged: of its tolerance."""
         judged = [v for v in self.values if v.judged]
-        return max(judged, key=lambda v: v.error, default=None)
+        return max(judged, key=lambda v: v.error / (self.allowed(v) or 1.0), default=None)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, in JSON's types."""
@@ -120,6 +133,7 @@ class GradientReport:
             "worst": None if worst is None else worst.to_dict(),
             "values": [v.to_dict() for v in self.values],
             "notes": list(self.notes),
+            "untaken": list(self.untaken),
         }
 
     def _repr_html_(self) -> str:
@@ -132,22 +146,32 @@ class GradientReport:
         worst = self.worst
         if worst is None:
             return f"{head}: no value was left to judge"
-        skipped = [v for v in self.values if not v.judged]
+        reasons = dict.fromkeys(v.why for v in self.values if not v.judged)
+        skipped = {
+            why: [v for v in self.values if v.why == why and not v.judged] for why in reasons
+        }
         zeros = [v for v in self.values if v.zero and not v.unreachable]
         absent = [v for v in self.values if v.zero and v.unreachable]
-        tail = (
-            f", {len(skipped)} not judged ({_listed(skipped)}: {skipped[0].why})" if skipped else ""
-        )
+        tail = "".join(f", {_skipped(why, values)}" for why, values in skipped.items())
         tail += f", 0 = 0 for {_listed(zeros)}" if zeros else ""
         tail += f", no path to the target from {_listed(absent)}" if absent else ""
+        tail += f", {', '.join(self.untaken)}" if self.untaken else ""
+        count = sum(v.judged for v in self.values)
         why = f", {worst.why}" if worst.why else ""
         product = "<g, v>" if self.what == "gradient" else "<u, J v>"
         gradient, difference = told_apart(worst.gradient, worst.difference)
         return (
-            f"{head}: {counted(len(self.values) - len(skipped), 'value')}{tail}, worst "
+            f"{head}: {counted(count, 'value')}{tail}, worst "
             f"'{worst.name}': {product} = {gradient}, differences {difference}, error "
-            f"{worst.error:.1e}{why} (tolerance {self.tolerance:.0e}, {self.provider})"
+            f"{worst.error:.1e}{why} (tolerance {self.allowed(worst):.0e}, {self.provider})"
         )
+
+
+def _skipped(why: str, values: list[ValueCheck]) -> str:
+    """Values that were not judged, and why."""
+    if why == TOO_SMALL:
+        return f"{why}: {_listed(values)}"
+    return f"{len(values)} not judged ({_listed(values)}: {why})"
 
 
 def _listed(values: list[ValueCheck]) -> str:

@@ -8,7 +8,7 @@ what rounding at every step does, which random rounding shows (Parker, Monte Car
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,11 +16,13 @@ import numpy as np
 from onnx import ModelProto, TensorProto
 
 from onnxgrad.errors import Unsupported
-from onnxgrad.grad.checking.differences import Yardstick
-from onnxgrad.grad.checking.report import ValueCheck
+from onnxgrad.grad.checking.differences import NO_SIZE, Trial, on_one_scale
+from onnxgrad.grad.checking.report import TOO_SMALL, ValueCheck
 from onnxgrad.grad.checking.vectors import Flat, flat
-from onnxgrad.grad.differentiation import Gradient
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.bodies import called
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.var import Var
 from onnxgrad.verify.reference.in_child import Float64
 
 # relative to the value's own gradient, by the coarsest float type on the way
@@ -38,70 +40,129 @@ _UNITS: dict[int, float] = {
 }
 # how many times the largest effect of some trials of random rounding onnxruntime may be off
 _NOISES, _TRIALS = 10, 3
+# a gradient below this part of the model's largest may be rounding alone
+_FLOOR = 1e-3
 
 
 def coarsest(program: Program) -> int:
     """The coarsest float type among the model's values."""
-    dtypes = {v.dtype for v in program.main.vars()} & set(TOLERANCES)
-    return max(dtypes, key=TOLERANCES.__getitem__, default=TensorProto.FLOAT)
+    return int(_coarser([v.dtype for v in program.main.vars()], TensorProto.FLOAT))
 
 
-class _Rounding:
+def coarsest_on_the_way(program: Program, outputs: Mapping[str, str]) -> dict[str, int]:
+    """Value -> the coarsest float type in which something is computed that its output of these
+    depends on, in nested graphs and functions too; what a file stores is not rounded again.
+    """
+    known: dict[Var, int | None] = {}
+    program.main.schedule()
+    for binding in program.main.bindings:
+        types = [known.get(v) for v in binding.reads()]
+        inside = (b for b in _inside(program, binding) if b.op != "Constant")
+        types += [v.dtype for b in inside for v in b.outputs if v is not None]
+        made = [v for v in binding.outputs if v is not None]
+        known.update(dict.fromkeys(made, _coarser(types, None)))
+    found = {v.name: (known.get(v), v.dtype or TensorProto.FLOAT) for v in program.main.vars()}
+    return {name: _coarser([found[out][0]], found[out][1]) for name, out in outputs.items()}
+
+
+def _inside(program: Program, binding: Binding) -> Iterator[Binding]:
+    """The binding, and those of its nested graphs and of the functions that they call."""
+    todo, seen = [binding], set()
+    while todo:
+        yield (one := todo.pop())
+        todo += [b for nested in one.blocks.values() for b in nested.bindings]
+        key = called(one)
+        if key is not None and key not in seen:
+            seen.add(key)
+            todo += program.functions[key].bindings
+
+
+def _coarser(dtypes: Iterable[int | None], default: Any) -> Any:
+    """The coarsest of these types of floats; the default where none is there."""
+    known = [t for t in dtypes if t in TOLERANCES]
+    return max(known, key=TOLERANCES.__getitem__, default=default)
+
+
+class Rounding:
     """The gradient graph in float64, and what rounding at every step does to it."""
 
     def __init__(
-        self, graph: ModelProto, given: Mapping[str, Any], adjoints: Mapping[str, str], unit: float
+        self, graph: ModelProto, given: Mapping[str, Any], adjoints: Mapping[str, str]
     ) -> None:
-        reference = Float64(graph)
-        self.adjoints = adjoints
-        wanted = list(adjoints.values())
-        self.exact = reference.run(given, outputs=wanted)
-        self.rounded = [
-            reference.run(given, outputs=wanted, jitter=unit, everywhere=True, seed=i)
-            for i in range(_TRIALS)
-        ]
+        self.reference = Float64(graph)
+        self.given, self.adjoints = given, adjoints
+        self.exact: Mapping[str, Any] | None = None
+        self.rounded: dict[int, list[Mapping[str, Any]]] = {}
 
-    def judge(self, check: ValueCheck, direction: Flat, g: Flat, by: Yardstick) -> ValueCheck:
-        """The check with float64's error where onnxruntime's is rounding; unchanged where it is
-        not.
+    def look(
+        self, check: ValueCheck, trials: Sequence[Trial], g: Flat, dtype: int, largest: float
+    ) -> ValueCheck:
+        """The check of a value that is off, with float64's error where onnxruntime's is rounding;
+        unchanged where it is not.
+
+        largest: the norm of the model's largest gradient, on whose scale a value is judged that
+        the reference cannot run.
         """
+        try:
+            self._run(dtype)
+        except Unsupported:
+            small = float(np.linalg.norm(g)) < _FLOOR * largest
+            return _small(check) if small and _near(trials, _FLOOR * largest) else check
+        return self.judge(check, trials, dtype)
 
-        def along(values: Mapping[str, Any]) -> float:
-            return float(np.sum(flat(values[self.adjoints[check.name]]) * direction))
+    def _run(self, dtype: int) -> None:
+        wanted = list(self.adjoints.values())
+        if self.exact is None:
+            self.exact = self.reference.run(self.given, outputs=wanted)
+        if dtype not in self.rounded:
+            self.rounded[dtype] = [
+                self.reference.run(
+                    self.given, outputs=wanted, jitter=_UNITS[dtype], everywhere=True, seed=i
+                )
+                for i in range(_TRIALS)
+            ]
 
-        exact = along(self.exact)
-        noise = max(abs(along(r) - exact) for r in self.rounded)
-        size = by.size(g)
-        error = abs(exact - check.difference) / size
-        if (
-            not error <= by.limit / 10
-            or not abs(check.gradient - exact) <= _NOISES * noise + by.limit * size
+    def judge(self, check: ValueCheck, trials: Sequence[Trial], dtype: int) -> ValueCheck:
+        """As `look`, of what was run."""
+        name = self.adjoints[check.name]
+        exact = flat((self.exact or {})[name])
+        size = max(float(np.linalg.norm(exact)), NO_SIZE)
+        gots = [float(np.sum(exact * t.line.direction)) for t in trials]
+        again = on_one_scale(
+            [
+                replace(t, got=got, limit=t.limit / 10, size=size)
+                for t, got in zip(trials, gots, strict=True)
+            ]
+        )
+        noises = [
+            max(
+                abs(float(np.sum((flat(r[name]) - exact) * t.line.direction)))
+                for r in self.rounded[dtype]
+            )
+            for t in again
+        ]
+        if any(t.off for t in again) or any(
+            not abs(old.got - t.got) <= _NOISES * noise + old.limit * t.size
+            for old, t, noise in zip(trials, again, noises, strict=True)
         ):
             return check
-        got = check.gradient
+        shown = [t for t in again if t.slope.doubt <= t.limit * t.size]
+        if not shown:
+            return _small(check)
+        worst = max(shown, key=lambda t: t.error)
+        got = next(old.got for old, t in zip(trials, again, strict=True) if t is worst)
         return replace(
             check,
-            gradient=exact,
-            error=error,
+            gradient=worst.got,
+            difference=worst.slope.value,
+            error=worst.error,
             why=f"in float64; rounding in onnxruntime moves it by {check.error:.0e} to {got:.6g}",
         )
 
 
-def second_look(
-    checks: list[ValueCheck], directions: Mapping[str, Flat], gradients: Mapping[str, Flat],
-    by: Yardstick, graph: ModelProto, given: Mapping[str, Any], found: Gradient,
-) -> list[ValueCheck]:  # fmt: skip
-    """The checks, those that are off judged by float64; as they are where the reference cannot
-    run the gradient.
-    """
-    doubtful = [c for c in checks if by.is_off(c)]
-    if not doubtful:
-        return checks
-    try:
-        leg = _Rounding(graph, given, found.adjoints, _UNITS[coarsest(found.program)])
-    except Unsupported:
-        return checks
-    return [
-        leg.judge(c, directions[c.name], gradients[c.name], by) if c in doubtful else c
-        for c in checks
-    ]
+def _near(trials: Sequence[Trial], size: float) -> bool:
+    return not any(replace(t, size=size).off for t in trials)
+
+
+def _small(check: ValueCheck) -> ValueCheck:
+    return replace(check, error=0.0, judged=False, why=TOO_SMALL)

@@ -78,6 +78,6 @@ def _worst(check: GradientReport | None) -> list[dict[str, Any]]:
     worst = None if check is None else check.worst
     if check is None or worst is None:
         return []
-    tone = "good" if worst.error <= check.tolerance else "bad"
-    note = f"{share_text(check.tolerance)} allowed; {worst.name}"
+    tone = "bad" if check.is_wrong(worst) else "good"
+    note = f"{share_text(check.allowed(worst))} allowed; {worst.name}"
     return [card("worst error", share_text(worst.error), shown(note), tone)]

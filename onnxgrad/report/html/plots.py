@@ -58,13 +58,13 @@ def gradient_errors(check: GradientReport) -> Section | None:
         {
             "label": shown(v.name),
             "value": _finite(v.error),
-            "bound": check.tolerance,
-            "ok": v.error <= check.tolerance,
+            "bound": check.allowed(v),
+            "ok": not check.is_wrong(v),
             "note": shown(f"{v.gradient:.6g} against {v.difference:.6g}"),
         }
         for v in judged
     ]
-    note = "Gradients in a random direction against central differences, relative to their scale."
+    note = "Gradients in several directions against central differences, relative to their scale."
     return section("rows", "Errors", note=note, scale="log", unit="", rows=rows) if rows else None
 
 

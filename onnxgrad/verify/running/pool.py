@@ -21,14 +21,9 @@ def pooled(kind: str, started: Callable[[Child], object] | None = None) -> Child
     with _lock:
         child = _pool.get(kind)
         if child is None or not child.alive():
-            child = Child(kind)
+            child = _pool[kind] = Child(kind)
             if started is not None:
-                try:
-                    started(child)
-                except BaseException:
-                    child.kill()  # half prepared, it would serve whoever asks next
-                    raise
-            _pool[kind] = child
+                started(child)
         return child
 
 

@@ -46,17 +46,7 @@ def _held(provider: str) -> AbstractContextManager[Child]:
 
 
 def _preload(child: Child) -> None:
-    try:
-        _ask(child, 60.0, "load", "preload")
-    except RunFailed as error:
-        if error.limit:
-            raise
-        raise cannot_preload(error.reason) from error
-
-
-def cannot_preload(why: str) -> InputError:
-    """What to raise where the libraries of a device cannot be loaded."""
-    return InputError(f"the libraries of the provider cannot be loaded: {why}")
+    _ask(child, 60.0, "load", "preload")
 
 
 def _ask(child: Child, timeout: float, stage: str, verb: str, *arguments: Any) -> Any:
@@ -104,11 +94,6 @@ class Session:
     _key: str
     _payload: bytes | str = field(repr=False)
     _config: Mapping[str, Any] = field(repr=False)
-
-    @property
-    def idle(self) -> bool:
-        """Whether the provider got none of the nodes, so that all run on the CPU."""
-        return bool(self.placement) and not self.placement.get(PROVIDERS[self.provider])
 
     def run(
         self, feeds: Feeds, *, outputs: Sequence[str] | None = None, timeout: float = SECONDS
@@ -202,12 +187,10 @@ def open_session(
     session_options: Mapping[str, str] = {},
     timeout: float = SECONDS,
     keep: int = CACHED_SESSIONS,
-    may_idle: bool = False,
 ) -> Session:
     """Load a model in the child. `session_options`: onnxruntime's session configuration entries.
-    `keep`: how many sessions the child may hold (two on a device); beyond that the least recently
-    used one is dropped, and comes back at its next run. `may_idle`: no node need run on the
-    provider.
+    `keep`: how many sessions the child may hold; beyond that the least recently used one is
+    dropped, and comes back at its next run.
 
     Raises InputError when the provider (or onnxruntime) is missing, RunFailed when the model does
     not load.
@@ -236,20 +219,22 @@ def open_session(
     if "library" in info:
         raise cannot_load(info["library"], _plain_words(info["why"]))
     if "missing" in info:
-        raise InputError(how_to_get(info["missing"], info["available"]))
-    session = Session(
+        raise InputError(_how_to_get(info["missing"], info["available"]))
+    placement = info["placement"]
+    if placement and not placement.get(PROVIDERS[provider]):
+        raise RunFailed(
+            "load", f"no node of the model runs on {PROVIDERS[provider]} (placed: {placement})"
+        )
+    return Session(
         inputs=_arguments(info["inputs"]),
         outputs=_arguments(info["outputs"]),
         providers=tuple(info["providers"]),
-        placement=info["placement"],
+        placement=placement,
         provider=provider,
         _key=key,
         _payload=payload,
         _config=config,
     )
-    if session.idle and not may_idle:
-        raise RunFailed("load", f"no node of the model runs on {PROVIDERS[provider]}")
-    return session
 
 
 def close_sessions(provider: str) -> None:
@@ -264,8 +249,7 @@ def _arguments(found: Iterable[tuple[str, str, Any]]) -> tuple[Argument, ...]:
     )
 
 
-def how_to_get(provider: str, available: Sequence[str]) -> str:
-    """What to say of a provider that the installed onnxruntime lacks, or that does not start."""
+def _how_to_get(provider: str, available: Sequence[str]) -> str:
     known = versions()
     if provider in known["providers"]:
         return (

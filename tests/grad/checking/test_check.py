@@ -1,14 +1,18 @@
 """onnxgrad/grad/checking/check.py: right gradients pass, wrong ones are named, kinks are not judged."""
 
 import json
+from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad import check_gradient, vjp
+from onnxgrad.grad.checking.check import branches_not_taken
 from tests.grad.numeric import normal
+from tests.helpers import parse
 
 TEXT = """<ir_version: 10, opset_import: ["" : 18]> m (float[N,3] x) => (float[N,4] y, float s) {
   h = MatMul (x, w) t = Tanh (h) y = Mul (t, t) s = ReduceMean <keepdims = 0> (y) }"""
@@ -114,3 +118,78 @@ def test_a_gradient_of_nan_is_called_nan() -> None:
     report = check_gradient(graph("t = Tanh (x) s = ReduceSum <keepdims = 0> (t)"))
     assert report.verdict == "differs" and "the gradient is all NaN" in str(report)
     assert json.dumps(report.to_dict(), allow_nan=False)
+
+
+BRANCHES = """<ir_version: 8, opset_import: ["" : 18]>
+g (float[4,5] x, bool c, bool d) => (float s) {
+  y = If <then_branch = t () => (float[4,5] u) { u = Tanh (x) }, else_branch = e () => (float[4,5] v) {
+    v = If (d) <then_branch = f () => (float[4,5] p) { p = Sigmoid (x) },
+                else_branch = h () => (float[4,5] q) { q = Neg (x) }> }> (c)
+  z = Mul (y, y) s = ReduceSum <keepdims = 0> (z) }"""
+X = np.linspace(-1, 1, 20, dtype=np.float32).reshape(4, 5)
+
+
+@pytest.mark.parametrize(
+    ("c", "d", "missing"),
+    [(True, True, {"else not taken: If → 'y'"}), (False, True, {"then not taken: If → 'y'", "else not taken: If → 'v'"}), (False, False, {"then not taken: If → 'y'", "then not taken: If → 'v'"})],
+)  # fmt: skip
+def test_branches_that_did_not_run(c: bool, d: bool, missing: set[str]) -> None:
+    """An inner one is named where the branch around it ran."""
+    model = onnx.parser.parse_model(BRANCHES)
+    feeds = {"x": X, "c": np.array(c), "d": np.array(d)}
+    assert set(branches_not_taken(model, feeds)) == missing
+
+
+def test_a_branch_that_one_turn_of_a_loop_takes_ran() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 18]> g (float[3] x) => (float[3] y)
+      <int64 n = {3}, bool yes = {1}, int64 one = {1}> { y = Loop (n, yes, x) <body = b (int64 i, bool k, float[3] h)
+        => (bool ko, float[3] ho) { ko = Identity (k) first = Less (i, one)
+          ho = If (first) <then_branch = t () => (float[3] u) { u = Tanh (h) },
+                           else_branch = e () => (float[3] v) { v = Sin (h) }> }> }"""
+    assert branches_not_taken(onnx.parser.parse_model(text), {"x": X[0, :3]}) == ()
+
+
+def test_a_wrong_rule_in_a_branch_that_did_not_run_is_announced() -> None:
+    def wrong(g: Any, y: Any, x: Any) -> Any:
+        return g
+
+    vjp("Sigmoid", wrong, replace=True)
+    report = check_gradient(onnx.parser.parse_model(BRANCHES), ["x"], inputs={"c": np.array(True)})
+    assert report.untaken == ("else not taken: If → 'y'",) and "else not taken: If → 'y'" in str(
+        report
+    )
+    assert report.to_dict()["untaken"] == ["else not taken: If → 'y'"]
+    given = {"c": np.array(False), "d": np.array(True)}
+    assert not check_gradient(onnx.parser.parse_model(BRANCHES), ["x"], inputs=given).ok
+
+
+TWO_SCALES = """g (float[16] x, float[16] u) => (float s) <float k = {SMALL}> { a = Mul (x, x) t = Tanh (u)
+  e = Mul (t, k) q = Add (a, e) s = ReduceSum <keepdims = 0> (q) }"""
+BESIDE = """g (float[8,16] x) => (float s, float[8,16] o) { t = Tanh (x) c = Mul (t, t)
+  s = ReduceSum <keepdims = 0> (c) h = Cast <to = TYPE> (x) o = Cast <to = 1> (h) }"""
+HALF = "g (float16[8,16] x) => (float16 s) { t = Tanh (x) c = Mul (t, t) s = ReduceSum <keepdims = 0> (c) }"
+INJECTED = [
+    *((TWO_SCALES.replace("SMALL", k), f) for k in ("1e-7", "1e-8") for f in (-1.0, 0.0)),
+    *((BESIDE.replace("TYPE", t), f) for t in ("10", "16") for f in (-1.0, 0.0, 1.04)),
+    *((HALF, f) for f in (-1.0, 0.0, 1.1, 1.5)),
+]
+
+
+@pytest.mark.parametrize(("text", "factor"), INJECTED)
+def test_a_wrong_rule_is_found_with_every_seed(text: str, factor: float) -> None:
+    """By the value's own scale, by the types on its own paths, and along the gradient itself."""
+    model = parse(text)
+    assert check_gradient(model, target="s").ok
+    vjp("Tanh", lambda g, y, x: g * (1.0 - y * y) * factor, replace=True)
+    wrong = [check_gradient(model, target="s", seed=seed).verdict for seed in (1, 5, 11)]
+    assert wrong == ["differs"] * 3
+
+
+def test_a_gradient_that_rounding_hides_is_listed() -> None:
+    """A bias before a Softmax moves nothing: its gradient is rounding, in float32 and in float64."""
+    text = """g (float[4,6] x, float[4,1] b) => (float s) { h = Add (x, b) p = Softmax (h) q = Mul (p, x)
+      s = ReduceSum <keepdims = 0> (q) }"""
+    report = check_gradient(parse(text))
+    assert report.ok and "too small to judge: b" in str(report)
+    alone = check_gradient(parse(text), "b")
+    assert alone.verdict == "not proved" and "too small to judge" in alone.unproved

@@ -53,7 +53,9 @@ def test_any_slope_is_right_on_a_kink(at_zero: float) -> None:
     assert checked("h = Relu (x) y = Relu (h)").error < 1e-6
 
 
-@pytest.mark.parametrize(("right", "at_zero"), [(1.01, 0.0), (1.01, 1.0), (1.0, 500.0)])
+@pytest.mark.parametrize(
+    ("right", "at_zero"), [(1.01, 0.0), (1.01, 1.0), (1.0, 500.0), (1.0, 2.0), (1.0, -0.1)]
+)
 def test_a_wrong_rule_stays_wrong(right: float, at_zero: float) -> None:
     relu(right, at_zero)
     found = checked("h = Relu (x) y = Relu (h)")

@@ -1,25 +1,72 @@
-"""Where onnxruntime rounds too much, float64's own gradient is what the verdict uses and shows."""
+"""Where onnxruntime rounds too much, float64's own gradient is what the verdict uses and shows; and
+which float types a gradient depends on.
+"""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
+from onnx import TensorProto
 
-from onnxgrad.grad.checking.differences import Yardstick
-from onnxgrad.grad.checking.report import GradientReport, ValueCheck
-from onnxgrad.grad.checking.rounding import _Rounding
+from onnxgrad.grad.checking.differences import Trial
+from onnxgrad.grad.checking.line import Slope
+from onnxgrad.grad.checking.report import TOO_SMALL, GradientReport, ValueCheck
+from onnxgrad.grad.checking.rounding import Rounding, coarsest_on_the_way
+from onnxgrad.grad.differentiation import differentiate
+from onnxgrad.ir.load import load
+from tests.helpers import parse
+
+
+def looked_at(exact: np.ndarray, found: np.ndarray, slope: float, doubt: float = 0.0) -> ValueCheck:
+    """The second look at a sum of elements."""
+    leg = Rounding.__new__(Rounding)
+    leg.adjoints = {"w": "w_grad"}
+    leg.exact = {"w_grad": exact}
+    leg.rounded = {
+        TensorProto.FLOAT: [{"w_grad": exact + np.array([0, by])} for by in (0.1, -0.05)]
+    }
+    line: Any = SimpleNamespace(direction=np.ones(2))
+    trial = Trial(line, float(found.sum()), Slope(slope, doubt, doubt, 1e-5), 5.0, 1e-4)
+    return leg.judge(ValueCheck("w", trial.got, slope, 0.1, True), [trial], TensorProto.FLOAT)
 
 
 def test_the_numbers_shown_are_those_that_were_judged() -> None:
-    leg = _Rounding.__new__(_Rounding)
-    leg.adjoints = {"w": "w_grad"}
-    leg.exact = {"w_grad": np.array([3.0, 4.0])}
-    leg.rounded = [{"w_grad": np.array([3.0, 4.0 + by])} for by in (0.1, -0.05)]
-    g, by = np.array([3.2, 4.3]), Yardstick(5.0, 1e-4)
-    ones = np.ones(2)
-    off = ValueCheck("w", float(g.sum()), 7.0 - 5e-6, 0.1, True)
-    check = leg.judge(off, ones, g, by)
+    exact = np.array([3.0, 4.0])
+    check = looked_at(exact, np.array([3.2, 4.3]), 7.0 - 5e-6)
     assert check.gradient == 7.0 and check.why.endswith("moves it by 1e-01 to 7.5")
-    assert check.error == pytest.approx(abs(check.gradient - check.difference) / by.size(g))
+    assert check.error == pytest.approx(abs(check.gradient - check.difference) / 7, rel=0.5)
     said = str(GradientReport((check,), 1e-4, "cpu"))
     assert "1 value, worst 'w': <g, v> = 7, differences 6.999995, error" in said
+
+
+def test_float64_has_to_agree_and_rounding_to_explain_the_rest() -> None:
+    exact = np.array([3.0, 4.0])
+    assert not looked_at(exact, np.array([3.2, 4.3]), 6.9).why, "float64 is off as well"
+    assert not looked_at(exact, np.array([3.2, 6.3]), 7.0).why, "ten times the rounding is 1"
+
+
+def test_a_gradient_below_the_rounding_of_the_differences_is_too_small() -> None:
+    check = looked_at(np.array([1e-15, 1e-15]), np.array([0.1, 0.2]), 3e-9, doubt=1e-8)
+    assert not check.judged and check.why == TOO_SMALL
+
+
+@pytest.mark.parametrize(
+    ("body", "dtype"),
+    [
+        ("t = Tanh (x) h = Cast <to = 16> (x) o = Cast <to = 1> (h)", TensorProto.FLOAT),
+        ("h = Cast <to = 16> (x) t = Cast <to = 1> (h) o = Neg (x)", TensorProto.BFLOAT16),
+        ("h = Cast <to = 10> (x) c = Cast <to = 1> (h) t = Mul (x, c) o = Neg (x)", TensorProto.FLOAT16),
+        ("c = Cast <to = 1> (w) t = Mul (x, c) o = Neg (x)", TensorProto.FLOAT),
+        ("""t = If (b) <then_branch = f () => (float[3] p) { h = Cast <to = 10> (x) p = Cast <to = 1> (h) },
+             else_branch = e () => (float[3] q) { q = Neg (x) }> o = Neg (x)""", TensorProto.FLOAT16),
+    ],
+    ids=["beside", "on it", "a factor", "stored", "in a branch"],
+)  # fmt: skip
+def test_the_float_types_on_a_value_s_own_paths(body: str, dtype: int) -> None:
+    text = f"""g (float[3] x, bool b) => (float s, float[3] o) <float16[3] w = {{1, 2, 3}}>
+      {{ {body} s = ReduceSum <keepdims = 0> (t) }}"""
+    found = differentiate(load(parse(text)), ["x"], "s")
+    assert coarsest_on_the_way(found.program, found.adjoints) == {"x": dtype}
