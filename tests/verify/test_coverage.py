@@ -336,3 +336,34 @@ def test_packaged_models_are_equal_and_counted(name: str) -> None:
     path = ROOT / "models" / f"{name}.onnx"
     report = verify(path, path)
     assert report.ok and report.coverage.share == 1.0
+
+
+def _drawn(rng: np.random.Generator) -> dict[str, tuple[Any, Any]]:
+    """A pair of models of each kind that differ, with other numbers."""
+    low, high = np.sort(rng.uniform(-40, 40, 2)).astype(f32)
+    at, k = f32(rng.uniform(-40, 40)), f32(rng.uniform(1.1, 3))
+    rows = int(rng.integers(100, 50_000))
+    table = rng.standard_normal((rows, 4)).astype(f32)
+    other = table.copy()
+    other[rng.integers(rows)] *= -1
+    eps, wrong = 10.0 ** -rng.permutation([4, 6, 9, 12])[:2]
+    total = f32(rng.uniform(-60, 60))
+    bound = "y = Clip (x, lo, hi)"
+    norm = "y = RMSNormalization <epsilon = %s> (x, ga)"
+    wide, ones = ("float[N,8] x", "float[N,8] y"), np.ones(8, f32)
+    return {
+        "clip": (model(bound, lo=low, hi=high), model(bound, lo=low, hi=high + f32(1))),
+        "shift": (model(SHIFTED, seven=at, k=f32(1)), model(SHIFTED, seven=at, k=k)),
+        "table": (model(*LOOKUP, t=table), model(*LOOKUP, t=other)),
+        "epsilon": (model(norm % eps, *wide, ga=ones), model(norm % wrong, *wide, ga=ones)),
+        "branch": (branches(SUM, "Exp", k=total), branches(SUM, "Abs", k=total)),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_other_numbers_are_refuted_as_well(seed: int) -> None:
+    pairs = _drawn(np.random.default_rng(seed))
+    equal = [what for what, (a, b) in pairs.items() if verify(a, b).verdict != "different"]
+    assert equal == []
+    assert [what for what, (a, _) in pairs.items() if not verify(a, a).ok] == []

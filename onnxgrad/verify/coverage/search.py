@@ -33,7 +33,7 @@ from onnxgrad.verify.running.process import RunFailed
 from onnxgrad.verify.running.session import Session
 from onnxgrad.verify.subject import Subject
 
-_FEW_TRIES = 2  # for a model that is not small
+_FEW_TRIES = 1  # for a model that is not small
 _ALONE = 16  # defaults that are overridden one at a time, where all at once do not run
 _ROW_CASES = 16
 _RECURRENT = {"LSTM", "GRU", "RNN"}  # which end onnxruntime's process at an empty batch
@@ -300,10 +300,8 @@ class Search:
             plan = {**self._plan, **dict.fromkeys(symbols, 0)}
             try:
                 feeds = self._feeds(plan, self.seeds[0])
-                trial = Trial(Case(plan, self.seeds[0]), feeds, self.session.run(feeds))
-                if not trial.agrees(self.session.run(feeds)):
-                    raise InputError("gives other results in each run")
-                self.at_zero.append(trial)
+                results = self.session.run(feeds)
+                self.at_zero.append(Trial(Case(plan, self.seeds[0]), feeds, results))
             except RunFailed as error:
                 why = f"does not run in onnxruntime: {error.reason}"
                 self._not_empty.update(dict.fromkeys(symbols, why))

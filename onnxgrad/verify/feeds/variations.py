@@ -52,7 +52,7 @@ SEARCH = (
     Variation(scale=10.0, sign=-1, mask=0, turn=2), Variation(count=0, mask=0, turn=3),
     Variation(count=3, mask=1, turn=4), Variation(scale=1e3, sign=1), Variation(scale=1e3, sign=-1),
     Variation(scale=0.1), Variation(scale=1e-3, sign=-1, turn=5), Variation(turn=6),
-    Variation(scale=3.0, turn=7),
+    Variation(scale=30.0, sign=1, turn=7),
 )  # fmt: skip
 
 
