@@ -2,6 +2,9 @@
 
     python scripts/sweep_laws.py --minutes 10 --seed 0
 
+After every third, a model of sweep_rewrites.py is bent (another opset, constants of other ranks,
+open sizes) and goes through a whole pipeline: what laws read beside their patterns is there.
+
 A law may decline. It must not slip: emit what does not type, replace a value by one of another
 type, raise. What it answers must be a valid model with the same interface. Where it matched, it is
 tried again with an error behind each thing that it emits, and every byte must be as before. Prints
@@ -39,8 +42,11 @@ from onnxgrad.rewrite.combine import Family, apply_family  # noqa: E402
 from onnxgrad.rewrite.trace import Trace  # noqa: E402
 from onnxgrad.rewrite.worklist import Rule, apply_rules  # noqa: E402
 from onnxgrad.verify.interface import interface_differences  # noqa: E402
+from scripts.sweeping.bent import bent  # noqa: E402
 from scripts.sweeping.command import command  # noqa: E402
 from scripts.sweeping.from_patterns import model_for  # noqa: E402
+from scripts.sweeping.models import random_model  # noqa: E402
+from scripts.sweeping.rewrites import SETTINGS  # noqa: E402
 
 OPSETS = range(7, 27)
 # emissions of one attempt behind which an error is put
@@ -122,13 +128,18 @@ def sweep(
             counts["matched"] += found.matched
             counts["fired"] += found.fired
             counts["faults"] += found.faults
-            for words in found.failures:
-                counts["failures"] += 1
-                failures.append(f"seed {seed}, model {number}, {law.name}: {words}")
-                print(failures[-1], flush=True)
-                if save is not None:
-                    save.mkdir(parents=True, exist_ok=True)
-                    onnx.save(model, save / f"{seed}_{number}.onnx")
+            tried = [(law.name, model, found.failures)]
+            if number % 3 == 2:
+                counts["bent models"] += 1
+                tried.append(_through_a_pipeline(rng))
+            for name, model, wrong in tried:
+                for words in wrong:
+                    counts["failures"] += 1
+                    failures.append(f"seed {seed}, model {number}, {name}: {words}")
+                    print(failures[-1], flush=True)
+                    if save is not None:
+                        save.mkdir(parents=True, exist_ok=True)
+                        onnx.save(model, save / f"{seed}_{number}_{name.split(':')[0]}.onnx")
     counts["laws that matched"], counts["laws that fired"] = len(matched), len(fired)
     return counts, failures
 
@@ -140,6 +151,19 @@ def _models(law: Law, rng: Random) -> Iterator[ModelProto]:
         made = model_for(law.law.pattern, rng, rng.choice(range(low, 27)), shared=law.shared)
         if made is not None:
             yield made
+
+
+def _through_a_pipeline(rng: Random) -> tuple[str, ModelProto, list[str]]:
+    """A bent model after all passes of a setting: the setting, the model, what slipped."""
+    model, setting = bent(random_model(rng), rng), rng.choice(list(SETTINGS))
+    program, trace = load(model), Trace()
+    try:
+        Pipeline.of(**SETTINGS[setting]).run(program, trace)
+    except InputError:  # an opset that is not to be had from this one
+        return setting, model, []
+    except Exception as error:  # noqa: BLE001  # whatever it is, it is what we look for
+        return setting, model, [f"{type(error).__name__}: {error}"]
+    return setting, model, [f"slip: {slip}" for slip in trace.slips]
 
 
 class _Judged:

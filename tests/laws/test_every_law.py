@@ -21,6 +21,7 @@ def test_each_law_on_a_random_model() -> None:
     counts, failures = sweep(11, models=len(laws()))
     assert not failures, failures
     assert counts["laws that matched"] > 80 and counts["faults"] > 150
+    assert counts["bent models"] > 30
 
 
 @pytest.mark.slow

@@ -101,6 +101,8 @@ def _sum(x: Var, skip: Var, bias: Var | None, root: Binding) -> Var:
         raise decline("it is not known to compute in float32")
     if any(v is not None for v in root.outputs[1:3]):
         raise decline("its mean or its deviation is read")
+    if any(v is not None and v.rank not in (None, 1) for v in root.inputs[2:]):
+        raise decline("its weight or its bias is no vector")
     if x.rank == 0 or not all(v is None or _fits(v, x) for v in (skip, bias)):
         raise decline("what is added does not have the sizes of its input")
     made: Var = op.Sum(x, skip) if bias is None else op.Sum(x, skip, bias)

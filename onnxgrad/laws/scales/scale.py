@@ -99,8 +99,10 @@ class Scale:
 
     def apply(self, v: Var, factors: Array | Var) -> Var:
         """`v` times (or over) `factors`, broadcast. Declines when a fixed `v` would leave its
-        dtype's range.
+        dtype's range, and when their sizes are known not to fit.
         """
+        if not _broadcast(v.shape, factors.shape):
+            raise decline(f"{v.name} does not have the sizes of its scale")
         if isinstance(factors, Var):
             return v * factors
         if _leaf(v) is None:
@@ -121,6 +123,14 @@ class Scale:
                 raise decline(reason)
         operand = constant(factors, name="scale")
         return op.Div(v, operand) if self.divide else op.Mul(v, operand)
+
+
+def _broadcast(a: Shape | None, b: Shape | None) -> bool:
+    """Whether no known sizes keep two shapes from being broadcast together."""
+    pairs = zip(reversed(a or ()), reversed(b or ()), strict=False)
+    return not any(
+        isinstance(n, int) and isinstance(m, int) and n != m and 1 not in (n, m) for n, m in pairs
+    )
 
 
 _SAME: Mapping[str, Any] = {}
