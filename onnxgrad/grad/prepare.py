@@ -17,6 +17,7 @@ from typing import Literal
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.checkpoint import Recomputation
+from onnxgrad.grad.decided_branches import open_decided
 from onnxgrad.grad.engine import AsKept, View, influenced, open_calls, reaching
 from onnxgrad.grad.kernel_types import learn_types
 from onnxgrad.grad.loop import type_states
@@ -153,7 +154,9 @@ def prepare(program: Program, question: Question) -> Prepared:
         asked = [block.initializers.get(v.name, v) for v in asked]
     asked_names = [v.name for v in asked]
     asked = [stopped.get(v, v) for v in asked]
-    anchors += open_calls(block, targets, asked, () if written is None else written.values)
+    others = () if written is None else written.values
+    anchors += open_decided(block, targets, asked, others)
+    anchors += open_calls(block, targets, asked, others)
     learn_types(block)
     type_states(block, asked)
     return Prepared(

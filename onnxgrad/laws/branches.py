@@ -27,7 +27,13 @@ def if_of_constant(c: Var, root: Binding) -> Any:
     chooses = c.const
     if chooses is None or chooses.size != 1:
         return None
-    branch = root.blocks["then_branch" if chooses.item() else "else_branch"]
+    return take_branch(root, root.blocks["then_branch" if chooses.item() else "else_branch"])
+
+
+def take_branch(root: Binding, branch: BindingBlock) -> Any:
+    """What stands for the results of an If that takes this branch, whose bindings are copied into
+    its block; None or a decline where that cannot be.
+    """
     results = list(zip(root.outputs, branch.outputs))
     if not any(out is not None and out.use_count for out, _ in results):
         return None
