@@ -90,9 +90,7 @@ _GROWTH = 0.1
 
 
 class _Merged:
-    """By how much passes that merge always let the constants grow, which other passes may do as
-    well; passes on what it is told.
-    """
+    """By how much passes that merge always let the constants grow; passes on what it is told."""
 
     def __init__(
         self,
@@ -103,7 +101,14 @@ class _Merged:
     ) -> None:
         self.names = {p.name for p in pipeline.passes if getattr(p, "merge", None) == "always"}
         self.program, self.on_stage, self.on_fired = program, on_stage, on_fired
-        self.before = self.growth = 0
+        self.at_first = constant_bytes(program) if self.names else 0
+        self.before = self.added = 0
+
+    def growth(self) -> int:
+        """What merging added and is still there: other passes add constants, and remove them."""
+        if self.added <= 0:
+            return 0
+        return min(self.added, constant_bytes(self.program) - self.at_first)
 
     def stage(self, name: str) -> None:
         self.on_stage(name)
@@ -112,7 +117,7 @@ class _Merged:
 
     def fired(self, name: str, program: Program) -> None:
         if name in self.names:
-            self.growth += constant_bytes(program) - self.before
+            self.added += constant_bytes(program) - self.before
         if self.on_fired is not None:
             self.on_fired(name, program)
 
@@ -166,8 +171,8 @@ def optimize_program(
     merged = _Merged(pipeline, program, tell, on_fired)
     watch = (tell, on_fired) if allow_growth else (merged.stage, merged.fired)
     results = _run(pipeline, program, trace, watch, options)
-    if merged.growth > _GROWTH * (size := file_bytes(program)):
-        raise Grown(merged.growth, size)
+    if (growth := merged.growth()) > _GROWTH * (size := file_bytes(program)):
+        raise Grown(growth, size)
     singly = trace.report if isinstance(trace, EachTrace) else None
     if not prove:
         _proved(pipeline, program)
