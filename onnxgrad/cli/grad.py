@@ -13,14 +13,12 @@ from onnxgrad.cli.gradient_options import gradient_options, spread
 from onnxgrad.cli.html_options import write_html
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import STDIN, named, shown, source
-from onnxgrad.cli.options import (
-    require_runtime,
-    running_options,
-)
+from onnxgrad.cli.options import checked_bounds, require_runtime, running_options
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import check_not_weights, files_read, target_of, write_model
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.grad import Gradient, check_gradient, differentiate
+from onnxgrad.grad.checking.bounded import bounded
 from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.grad.function_gradient import add_function_gradient, check_function
 from onnxgrad.grad.marks import mark
@@ -175,9 +173,10 @@ def _prove(
     given = options.pop("inputs", None)
     original = load(found.program.proto if args.model == STDIN else source(args.model))
     original.digests = found.program.digests  # the weights that are written are those checked
+    bounds = checked_bounds(args)
     with out.progress("check", 1) as advance:
         advance("gradient against differences", None)
-        return check_gradient(
+        report = check_gradient(
             original,
             names,
             asked["target"],
@@ -188,3 +187,4 @@ def _prove(
             allow_empty=[name for name in args.allow_empty if name in names],
             **options,
         )
+    return bounded(report, bounds, found.adjoints)

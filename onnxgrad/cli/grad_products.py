@@ -13,12 +13,13 @@ from typing import Any
 from onnxgrad.cli.gradient_options import spread
 from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import named, shown, source
-from onnxgrad.cli.options import require_runtime, running_options
+from onnxgrad.cli.options import checked_bounds, require_runtime, running_options
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import check_not_weights, write_model
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.grad.casadi import KINDS as SIBLINGS
 from onnxgrad.grad.casadi import sibling
+from onnxgrad.grad.checking.bounded import bounded
 from onnxgrad.grad.checking.products import check_product
 from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.grad.forward import tangents
@@ -104,9 +105,10 @@ def _prove(
     given = options.pop("inputs", None)
     original = load(model)
     original.digests = made.program.digests  # the weights that are written are those checked
+    bounds = checked_bounds(args)
     with out.progress("check", 1) as advance:
         advance(f"{args.of} against differences", None)
-        return check_product(
+        report = check_product(
             original,
             names,
             asked["target"],
@@ -118,6 +120,7 @@ def _prove(
             allow_empty=[name for name in args.allow_empty if name in names],
             **options,
         )
+    return bounded(report, bounds, values)
 
 
 def _show(

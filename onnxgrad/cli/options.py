@@ -10,6 +10,7 @@ import onnx
 from onnxgrad.cli.usage.kinds import DIGITS
 from onnxgrad.errors import InputError
 from onnxgrad.verify import open_session
+from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.coverage.summary import wanted_share
 from onnxgrad.verify.running.pool import pooled
 
@@ -55,6 +56,12 @@ def bounds_of(args: argparse.Namespace) -> dict[str, Any]:
         if given:
             found[name] = common[-1] if common else dict(given)
     return found
+
+
+def checked_bounds(args: argparse.Namespace) -> Bounds:
+    """`bounds_of` read. Raises InputError."""
+    given = bounds_of(args)
+    return Bounds.of(given.get("atol"), given.get("rtol"), given.get("metric"))
 
 
 def _number_of(option: str, text: str) -> tuple[str, float]:

@@ -6,7 +6,7 @@ import argparse
 
 from onnxgrad.cli.usage.groups.gradient import ALLOW_EMPTY, add_gradient
 from onnxgrad.cli.usage.groups.html import add_html
-from onnxgrad.cli.usage.groups.running import add_allow_empty, add_running
+from onnxgrad.cli.usage.groups.running import add_allow_empty, add_bounds, add_running
 from onnxgrad.cli.usage.kinds import natural
 
 EXAMPLES = (
@@ -50,6 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--no-simplify", action="store_true", help="leave the graph as the backward walk made it"
     )
     add_allow_empty(add_running(parser, "proof"), ALLOW_EMPTY)
+    add_bounds(parser, "the check's own")
     parser.add_argument("--seed", type=natural, default=0, metavar="N", help="of generated values")
     parser.add_argument(
         "--no-verify", action="store_true", help="skip the numeric check (needs no onnxruntime)"

@@ -71,6 +71,7 @@ class GradientReport:
     notes: tuple[str, ...] = ()
     what: str = "gradient"
     untaken: tuple[str, ...] = ()
+    bounds: str = ""  # of the user's own, in place of the tolerances
 
     @property
     def ok(self) -> bool:
@@ -129,6 +130,7 @@ class GradientReport:
             "verdict": self.verdict,
             "unproved": self.unproved,
             "tolerance": self.tolerance,
+            "bounds": self.bounds,
             "provider": self.provider,
             "worst": None if worst is None else worst.to_dict(),
             "values": [v.to_dict() for v in self.values],
@@ -160,10 +162,11 @@ class GradientReport:
         why = f", {worst.why}" if worst.why else ""
         product = "<g, v>" if self.what == "gradient" else "<u, J v>"
         gradient, difference = told_apart(worst.gradient, worst.difference)
+        held = self.bounds or f"tolerance {self.allowed(worst):.0e}"
         return (
             f"{head}: {counted(count, 'value')}{tail}, worst "
             f"'{worst.name}': {product} = {gradient}, differences {difference}, error "
-            f"{worst.error:.1e}{why} (tolerance {self.allowed(worst):.0e}, {self.provider})"
+            f"{worst.error:.1e}{why} ({held}, {self.provider})"
         )
 
 
