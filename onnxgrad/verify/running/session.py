@@ -211,8 +211,9 @@ def open_session(
     }
     key = f"{digest} {optimize} {threads} {sorted(session_options.items())} {list(LIBRARIES)}"
     with _held(provider) as child:
-        # by sessions of other models, which come back when they are wanted
-        if child.resident() > current().memory / 4:
+        # by sessions of other models, which come back when they are wanted; a device holds few, and
+        # its own libraries and context are gigabytes of the process
+        if provider == "cpu" and child.resident() > current().memory / 4:
             child.kill()
     with _held(provider) as child:
         info = _ask(child, timeout, "load", "open", key, sendable(payload), config)
