@@ -192,7 +192,7 @@ def test_missing_files_and_providers() -> None:
 
 @pytest.mark.skipif("CUDAExecutionProvider" in versions()["providers"], reason="CUDA is there")
 def test_missing_cuda_says_how_to_get_it() -> None:
-    with pytest.raises(InputError, match=r"pip install 'onnxgrad\[gpu\]'"):
+    with pytest.raises(InputError, match=r"pip install 'onnxruntime-gpu\[cuda,cudnn\]'"):
         run(parse(NEG), {"x": np.ones(1, np.float32)}, provider="cuda")
 
 
