@@ -105,9 +105,7 @@ def test_every_command_and_option_exists(name: str) -> None:
 
 
 def test_the_table_of_commands_is_whole() -> None:
-    table = (
-        text_of("README.md").split("## Command line", 1)[1].split("\n\n`optimize` chooses", 1)[0]
-    )
+    table = text_of("onnxgrad/help/commands.md").split("## Options of", 1)[0]
     assert [c for c in COMMANDS if f"`{c}" not in table] == []
 
 

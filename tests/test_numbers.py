@@ -1,4 +1,4 @@
-"""README's numbers are those of the records in scripts/results: each sentence is made here from them and looked up."""
+"""The numbers of `help numbers` are those of the records in scripts/results: each sentence is made here from them and looked up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import onnxgrad
 from scripts.records import RESULTS, column
 from tests.helpers import ROOT
 
-README = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+PAGE = " ".join((ROOT / "onnxgrad/help/numbers.md").read_text(encoding="utf-8").split())
 NAMES = {
     "mlp": "MLP", "bert": "BERT", "vit": "ViT", "llama": "Llama", "gpt2": "GPT-2", "resnet18": "ResNet18",
     "convnext": "ConvNeXt", "unet": "a UNet", "mobilenet_v2": "MobileNetV2",
@@ -153,7 +153,7 @@ def building() -> Iterator[str]:
 )
 def test_readme_says_what_the_records_say(sentences: Callable[[], Iterator[str]]) -> None:
     said = list(sentences())
-    assert said and [s for s in said if s not in README] == []
+    assert said and [s for s in said if s not in PAGE] == []
 
 
 def test_the_records_of_the_mlp_are_those_of_the_model() -> None:

@@ -14,8 +14,8 @@ from onnxgrad.wording import did_you_mean
 
 # in the order of reading
 TOPICS = (
-    "start", "recipes", "reports", "proof", "gradients", "training", "laws", "rules", "hostile",
-    "faq", "coming-from",
+    "start", "install", "commands", "recipes", "reports", "proof", "gradients", "training", "laws",
+    "rules", "hostile", "faq", "numbers", "coming-from",
 )  # fmt: skip
 _FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
