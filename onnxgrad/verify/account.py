@@ -13,6 +13,7 @@ from onnxgrad.verify.compare import (
     Limit,
     base_name,
     compare,
+    finite_elements,
     noise,
     worst,
 )
@@ -120,6 +121,8 @@ class Found:
     unproved: list[str] = field(default_factory=list)
     random: Collection[str] = ()  # outputs whose doubts are said already
     excuses: dict[tuple[str, str, str], int] = field(default_factory=dict)  # as counts
+    # (leg, which pass, output) -> its finite elements, and all of them
+    finite: dict[tuple[str, str, str], tuple[int, int]] = field(default_factory=dict)
     # symbol -> why the second model does not run where it is 0, where the original does
     not_at_zero: dict[str, str] = field(default_factory=dict)
     small: dict[str, str] = field(default_factory=dict)  # parts of outputs that are not judged
@@ -130,6 +133,12 @@ class Found:
         """Take the differences of one case; `over` tells passes over the same feeds apart, which
         count once.
         """
+        found = list(found)
+        parts = {difference.output for difference in found if difference.part}
+        for name, value in (outputs or {}).items():
+            if name not in parts:
+                before, now = self.finite.get((leg, over, name), (0, 0)), finite_elements(value)
+                self.finite[leg, over, name] = (before[0] + now[0], before[1] + now[1])
         for difference in found:
             if difference.part and difference.answer == NOT_PROVED:
                 words = f"{difference.doubt}: too small beside the rest to be judged"
@@ -157,9 +166,14 @@ class Found:
         return (*self.unproved, *doubts.values(), *many)
 
     def remarks(self) -> tuple[str, ...]:
-        """The notes, with what was excused."""
+        """The notes, with what was excused, and what is not finite."""
         few = dict.fromkeys(words for words, share in self._excused() if share <= AT_TIES)
-        return (*self.notes, *few, *self.small.values())
+        halves = {
+            output: f"{output}: {finite:,} of {total:,} compared; the others are NaN or infinite"
+            for (_, _, output), (finite, total) in self.finite.items()
+            if 0 < finite < total
+        }
+        return (*self.notes, *few, *self.small.values(), *halves.values())
 
     def _excused(self) -> Iterator[tuple[str, float]]:
         """How many elements of outputs differ and may, in words and as a share."""

@@ -109,6 +109,16 @@ def has_finite(value: Any) -> bool:
     return value is not None and array.size > 0 and bool(_finite(array).any())
 
 
+def finite_elements(value: Any) -> tuple[int, int]:
+    """How many elements of a value are finite, or of an exact dtype, and how many it has."""
+    if isinstance(value, (list, dict)):
+        parts = value.values() if isinstance(value, dict) else value
+        counts = [finite_elements(part) for part in parts]
+        return sum(finite for finite, _ in counts), sum(size for _, size in counts)
+    array = np.asarray(value)
+    return (0, 0) if value is None else (int(_finite(array).sum()), array.size)
+
+
 def _finite(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     inexact = is_float(array) or array.dtype.kind == "c"
     return np.asarray(np.isfinite(array) if inexact else np.ones(array.shape, bool))

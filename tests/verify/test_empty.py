@@ -99,3 +99,14 @@ def test_what_is_counted() -> None:
     # the original's own runs disagree about shape or NaN, and the results are still identical
     assert [d.compared for d in compare({"f": nan}, {"f": nan}, {"f": np.inf})] == [2]
     assert [d.compared for d in compare({"f": nan}, {"f": nan[:2]})] == [0]
+
+
+def test_a_half_that_is_not_a_number_is_said() -> None:
+    """Equal on 20 of 40 is less than equal."""
+    model = parse("g (float[40] x) => (float[40] y, int64 n) { y = Sqrt (x) n = Size (x) }")
+    x = np.where(np.arange(40) % 2, 1, -1).astype(np.float32)
+    report = verify(model, model, inputs={"x": x})
+    assert report.ok
+    assert report.notes == ("y: 20 of 40 compared; the others are NaN or infinite",)
+    assert "20 of 40 compared" in str(report)
+    assert not verify(model, model, inputs={"x": abs(x)}).notes
