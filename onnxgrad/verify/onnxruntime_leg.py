@@ -110,7 +110,8 @@ def held_against(
             near = {name: at_tie(asked.on_paths(name)) for name in trial.expected}
             differences = trial.judge(trial.expected, got, asked.allows(own), near)
             found.add("onnxruntime", differences, trial.expected, how)
-        _hold_at_zero(session, at_zero, found, asked, how)
+        if optimize or why:
+            _hold_at_zero(session, at_zero, found, asked, how)
     return found.leg("onnxruntime", len(trials), why)
 
 
@@ -161,9 +162,11 @@ def calibrate(
     for setting, optimize in legal:
         try:
             session = setting.open(original.source, optimize=optimize)
-            for trial in trials:
+            first = setting == settings
+            # cases that were added agree with float64: one more run of them is enough
+            for trial in trials if first else [t for t in trials if not t.case.how]:
                 trial.widen(trial.with_parts(session.run(trial.feeds)))
-            if at_zero:
+            if at_zero and first:
                 at_zero[:] = [trial for trial in at_zero if _widened(trial, session)]
         except RunFailed as error:
             if setting.provider != settings.provider:

@@ -185,9 +185,10 @@ class Search:
             )
         first = max(self.seeds) + 1
         for seed, how in enumerate(tries, first):
-            reached, missing = self._score("mark")
+            reached, missing = self._score()
             if not missing or not self._counts:
                 return
+            self._score("mark")
             trial = self._add(plan, seed, how)
             if trial is None or self._score()[0] <= reached:
                 self._score("back")
@@ -199,6 +200,8 @@ class Search:
     def _differing(self) -> None:
         """Cases that read rows in which the tables of the two models differ."""
         self._rows = differing_rows(self.original, self.candidate)
+        if not self._rows:
+            return
         plan = max((t.case.dims for t in self.trials), key=lambda dims: sum(dims.values()))
         for turn in range(_ROW_CASES):
             wanted = {t: rows for t, rows in self._left().items() if rows}
