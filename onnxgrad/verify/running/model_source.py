@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import onnx
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir.weights import outside
 
 Model: TypeAlias = "onnx.ModelProto | bytes | str | os.PathLike[str]"
 TWO_GB = 2**31 - 1
@@ -40,4 +41,22 @@ def source_of(model: Model) -> tuple[str, bytes | str]:
         stat = path.stat()
     except OSError as error:
         raise InputError(f"cannot read {model}: {error.strerror}") from error
-    return f"{path}\0{stat.st_mtime_ns}\0{stat.st_size}", str(path)
+    return f"{path}\0{stat.st_mtime_ns}\0{stat.st_size}", _openable(path)
+
+
+def _openable(path: Path) -> bytes | str:
+    """The name as onnxruntime takes it, in UTF-8 whatever the locale says; the model's bytes when
+    its name is no UTF-8.
+
+    Raises InputError when external data would then be looked for in a folder that has no name.
+    """
+    try:
+        return os.fsencode(path).decode("utf-8")
+    except UnicodeDecodeError:
+        data = path.read_bytes()
+    if outside(onnx.load_model_from_string(data)):
+        raise InputError(
+            f"{path}: onnxruntime opens no file whose name is not UTF-8, and this one has external "
+            "weights beside it: rename the file and its folders"
+        )
+    return data

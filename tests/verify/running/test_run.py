@@ -14,10 +14,12 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.verify.running.installed import runtime_limits
+from onnxgrad.verify.running.model_source import _openable
 from onnxgrad.verify.running.pool import held, pooled
 from onnxgrad.verify.running.process import Child, RunFailed
 from onnxgrad.verify.running.run import run, run_many
@@ -437,3 +439,27 @@ def test_a_complaint_that_holds_a_name_of_megabytes_takes_no_time() -> None:
         open_session(model)
     assert error.value.stage == "load" and len(error.value.reason) <= 400
     assert time.monotonic() - started < 3
+
+
+def test_a_name_that_is_not_of_the_locale(tmp_path: Path) -> None:
+    """It is UTF-8 all the same, or the model is sent whole, or refused in words of ours."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Add(x, w) }'
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(2, np.float32), "w"))
+    feeds = {"x": np.ones(2, np.float32)}
+    for name in ("é.onnx", "m\udcff.onnx"):
+        onnx.save(model, tmp_path / name)
+        assert run(tmp_path / name, feeds)["y"].tolist() == [2, 2]  # type: ignore[union-attr]
+    assert _openable(Path("/a/\udcc3\udca9.onnx" if ascii_files() else "/a/é.onnx")) == "/a/é.onnx"
+    onnx.save(
+        model, tmp_path / "n.onnx", save_as_external_data=True, size_threshold=0, location="n.data"
+    )
+    (tmp_path / "n.onnx").rename(tmp_path / "n\udcff.onnx")
+    with pytest.raises(InputError, match="opens no file whose name is not UTF-8"):
+        run(tmp_path / "n\udcff.onnx", feeds)
+
+
+def ascii_files() -> bool:
+    """Whether this locale has no letters beyond ASCII in names of files."""
+    return sys.getfilesystemencoding() == "ascii"
