@@ -111,9 +111,13 @@ class RulePass(Pass):
 
     def run(self, program: Program, trace: Trace) -> None:
         """Apply the laws in every block until none matches."""
-        for block in roots(program):
-            if apply_rules(block, self.laws, trace) and self.rounds:
-                trace.rounded = True
+        trace.rounding = self.rounds
+        try:
+            for block in roots(program):
+                if apply_rules(block, self.laws, trace) and self.rounds:
+                    trace.rounded = True
+        finally:
+            trace.rounding = False
 
 
 Check = Callable[[list[Branch]], bool]

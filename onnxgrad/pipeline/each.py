@@ -110,7 +110,7 @@ class EachTrace(Trace):
             return
         fired, self._settled = self.firings[self._settled :], len(self.firings)
         after = _snapshot(self.program)
-        rounded, self.rounded = self.rounded, False
+        rounded, self.rounded = self.rounded or self.rounding, False
         self._prove(fired, self._before, after, exact=not rounded)
         self._before = after
         self._rounded_before = self._rounded_before or rounded

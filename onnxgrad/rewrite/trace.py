@@ -103,7 +103,7 @@ class Trace:
 
     `rounded`: some firing computed new floating-point constants, which were rounded to their dtype.
     A proof in float64 must then allow for that; otherwise it may ask for equality to the last
-    digits. `grown`: bytes that folded constants added so far, for the cap that all passes of the
+    digits. `rounding`: the rules at work do so. `grown`: bytes that folded constants added so far, for the cap that all passes of the
     run have in common. `inexact`: firings that are right only up to a bound. `notes`: what was left
     undone for want of something, for the user to read. `unseen`: firings that no pass can tell,
     such as the removal of an initializer that nothing reads. `slips`: places where a rule of this
@@ -116,6 +116,7 @@ class Trace:
     check_measures: bool = False
     pass_name: str = ""
     rounded: bool = False
+    rounding: bool = False
     grown: int = 0
     firings: list[Firing] = field(default_factory=list)
     counts: dict[str, RuleCounts] = field(default_factory=dict)

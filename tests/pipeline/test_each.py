@@ -131,6 +131,18 @@ def test_weights_that_a_firing_rounds_anew() -> None:
     assert done.each is not None and done.each.alone >= 1 and done.trace.rounded
 
 
+def test_every_firing_of_a_pass_that_rounds_may_round() -> None:
+    """Two Gemms with biases become one, twice: the sums of biases are rounded to float32."""
+    body = """p = Gemm (x, a, c)  q = Gemm (x, b, d)  y = Add (p, q)
+      r = Gemm (x, b, c)  s = Gemm (x, a, e)  z = Add (r, s)"""
+    text = f"g (float[4,8] x) => (float[4,6] y, float[4,6] z) {{ {body} }}"
+    shapes = {"a": (8, 6), "b": (8, 6), "c": (6,), "d": (6,), "e": (6,)}
+    done = optimize_program(
+        model_of(text, weights(**shapes)), Pipeline.of(passes="accumulate-gemms"), each=True
+    )
+    assert len(done.trace.firings) == 2 and done.each is not None
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
