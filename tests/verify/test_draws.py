@@ -53,7 +53,7 @@ def test_equal_draws_tell_wrong_weights_from_right_ones(
     assert any("both models get the same draws of" in note for note in report.notes)
 
 
-@pytest.mark.parametrize("opset", [9, 10, 11, 13, 14])
+@pytest.mark.parametrize("opset", [9, 11, 14])
 def test_tables_are_read_at_every_opset(opset: int) -> None:
     made = [model(BODIES["RandomNormalLike"], w, opset) for w in (WEIGHTS, WEIGHTS * SIGNS)]
     assert verify(made[0], made[0]).verdict == "equal" and verify(*made).verdict == "different"
