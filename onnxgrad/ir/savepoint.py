@@ -31,9 +31,11 @@ class Savepoint:
         self._bindings = len(block.bindings)
         self._initializers = len(block.initializers)
         self._sparse = len(block.sparse)
-        self._opsets = len(block.root.opsets)
-        self._proto = block.root.proto
-        self._unchanged = _unchanged(block)
+        root = block if block.owner is None else block.root
+        self._opsets = len(root.opsets)
+        self._proto = root.proto
+        # of attempts, of which there are very many, most find the block changed
+        self._unchanged = [] if block.changed else _unchanged(block)
         block.program.names.mark()
 
     def restore(self) -> None:

@@ -192,9 +192,8 @@ def fire(rule: Rule, binding: Binding, trace: Trace) -> Touched | None:
     try:
         for captured in guarded(match_binding(rule.pattern, binding), failed):
             counts.matched += 1
-            attempt = Attempt(
-                rule.name, binding, binding.block, [binding], rule.build, maker=rule.maker
-            )
+            maker = None if rule.shrinks is not None else rule.maker
+            attempt = Attempt(rule.name, binding, binding.block, [binding], rule.build, maker=maker)
             arguments = call_arguments(rule.build, {**captured, "root": binding})
             root = value_of(rule.pattern, captured)
             mapping = partial(_as_mapping, root=root, captured=captured)
