@@ -27,7 +27,7 @@ _R = TypeVar("_R")
 
 SECONDS = 300.0  # unless --timeout says otherwise
 MOST_SECONDS = 1e6
-_UNLIMITED = 1 << 62
+UNLIMITED = 1 << 62
 _UNITS = {
     "": 1,
     "k": 10**3,
@@ -126,7 +126,7 @@ def bounded(function: Callable[_P, _R]) -> Callable[_P, _R]:
 def read_size(text: int | str) -> int:
     """Bytes of 4000000000, "4GB" or "3.5 GiB". Raises InputError."""
     if isinstance(text, int) and not isinstance(text, bool) and text > 0:
-        return min(text, _UNLIMITED)
+        return min(text, UNLIMITED)
     match = _SIZE.fullmatch(text.strip()) if isinstance(text, str) else None
     size = 0 if match is None else int(float(match[1]) * _UNITS[(match[2] or "").lower()])
     if size <= 0:
@@ -134,7 +134,7 @@ def read_size(text: int | str) -> int:
             f"{str(text)[:40]!r} is no size of memory: write a number of bytes, or "
             "such as 4GB or 512MiB"
         )
-    return min(size, _UNLIMITED)
+    return min(size, UNLIMITED)
 
 
 def size_text(size: int) -> str:
@@ -149,7 +149,7 @@ def size_text(size: int) -> str:
 @functools.cache
 def default_memory() -> int:
     """Half of what this machine has, or the cgroup that we run in."""
-    found = [_UNLIMITED]
+    found = [UNLIMITED]
     if hasattr(os, "sysconf"):
         found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     found += [int(text) for text in map(_first_line, _cgroup_files()) if text.isdecimal()]

@@ -17,6 +17,7 @@ from numbers import Integral, Real
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from onnxgrad.errors import InputError
+from onnxgrad.vocabulary import PROVIDERS
 from onnxgrad.wording import perhaps
 
 _WORDS = {"true": True, "false": False, "none": None, "inf": math.inf}
@@ -24,6 +25,19 @@ _SHOWN = 80  # characters of a value in a message
 _SEQUENCES = (list, tuple, Sequence, Collection)
 _KINDS: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 _CALLED = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+
+
+def providers_of(text: str) -> list[str]:
+    """The providers that are named, separated by commas: a proof runs on each. Rewrites are chosen
+    for the first, on which latency is measured too. Raises InputError.
+    """
+    names = text.split(",") if isinstance(text, str) else []
+    if not names or len({*names}) < len(names) or not PROVIDERS.keys() >= {*names}:
+        raise InputError(
+            f"unknown provider {repr(text)[:80]}: choose one of {', '.join(PROVIDERS)}, or several "
+            "with commas between them"
+        )
+    return names
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ HOMES: dict[str, dict[str, str]] = {
         "train/adapters/record": "train/adapters/test_store",
         "train/adapters/uses": "train/adapters/test_targets",
         "train/engines/base": "train/engines/test_graph", "train/foreign": "train/test_from_training_info",
-        "train/losses/checks": "train/losses/test_classification", "train/manifest": "train/test_store",
+        "train/losses/checks": "train/losses/test_classification",
         "train/not_finite": "train/test_trainer", "train/objective": "train/test_step",
         "train/renamed": "train/test_from_training_info",
     },

@@ -72,6 +72,8 @@ def _plan(args: argparse.Namespace, out: Output) -> Plan:
     setup = Setup(_absolute(args.plugin), _absolute(args.custom_ops))
     ready(setup, args.own_passes)
     plan = plan_of(recipe, updating=args.update, setup=setup)
+    if args.config is None:
+        _check_below(plan, args.update)
     if args.update:
         check_output(plan.lock_path, [recipe.where])
     for job in plan.jobs:
@@ -83,6 +85,22 @@ def _plan(args: argparse.Namespace, out: Output) -> Plan:
     for provider in dict.fromkeys(options.get("verify.provider", "cpu") for options in running):
         require_runtime(provider)
     return plan
+
+
+def _check_below(plan: Plan, updating: bool) -> None:
+    """Raises InputError where a recipe that nobody named writes outside of its folder: it came with
+    the folder, as models do.
+    """
+    where = plan.recipe.where
+    folder = Path(where).absolute().parent.resolve()
+    written = [("out", job.output) for job in plan.jobs if job.output is not None]
+    written += [("lock", str(plan.lock_path))] if updating else []
+    for key, place in written:
+        if not Path(place).resolve().is_relative_to(folder):
+            raise InputError(
+                f"{where}: {key}: {place} lies outside of {folder}, and this recipe was not named: "
+                f"write below its folder, or name it: onnxgrad ci {where}"
+            )
 
 
 def _absolute(files: list[str]) -> tuple[str, ...]:

@@ -6,9 +6,11 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from onnxgrad.cli.limit_options import within_limits
 from onnxgrad.cli.models import named, shown, source
 from onnxgrad.cli.options import require_runtime
 from onnxgrad.cli.output import Output
@@ -17,6 +19,7 @@ from onnxgrad.cli.targets import files_read, target_of, write_model
 from onnxgrad.cli.training_options import training_options
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.load import load
+from onnxgrad.limits import MOST_SECONDS, UNLIMITED
 from onnxgrad.named_options import read
 from onnxgrad.report.parts import heading
 from onnxgrad.report.training import Fitted
@@ -26,6 +29,7 @@ from onnxgrad.train.data import read_npz
 from onnxgrad.train.metrics import Metric
 from onnxgrad.train.ranks import world
 from onnxgrad.train.schedules import SCHEDULES
+from onnxgrad.verify.running.own_process import bounding_us
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
@@ -49,14 +53,15 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
     asked = {} if folder else training_options(args)
     require_runtime(args.provider)
     try:
-        step: Any = args.model if folder else training_step(source(args.model), **asked)
-        data, validation = (_data(args, path, folder) for path in (args.data, args.validation))
-        trainer = Trainer(
-            step, rate, provider=args.provider, threads=args.threads, engine=args.engine,
-            data_parallel=args.data_parallel,
-        )  # fmt: skip
+        began = time.monotonic()
+        with within_limits(args):
+            step: Any = args.model if folder else training_step(source(args.model), **asked)
+            data, validation = (_data(args, path, folder) for path in (args.data, args.validation))
+            trainer = None if args.provider != "cpu" else _trainer(args, step, rate)
+        # the address space that CUDA reserves is beyond any bound
+        trainer = trainer or _trainer(args, step, rate)
         started = time.perf_counter()
-        with out.progress("train", 1) as advance:
+        with _while_training(args, time.monotonic() - began), out.progress("train", 1) as advance:
             history = trainer.fit(
                 data,
                 epochs=args.epochs,
@@ -90,12 +95,28 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
     return 0
 
 
+def _trainer(args: argparse.Namespace, step: Any, rate: Any) -> Trainer:
+    return Trainer(
+        step, rate, provider=args.provider, threads=args.threads, engine=args.engine,
+        data_parallel=args.data_parallel,
+    )  # fmt: skip
+
+
+def _while_training(args: argparse.Namespace, spent: float) -> AbstractContextManager[None]:
+    """The limits that were given, less the seconds `spent`; training has none of its own."""
+    if args.timeout is None and args.max_memory is None:
+        return nullcontext()
+    left = MOST_SECONDS if args.timeout is None else max(args.timeout - spent, 1e-3)
+    memory = UNLIMITED if args.max_memory is None else args.max_memory
+    return bounding_us(left, memory)
+
+
 def _data(args: argparse.Namespace, path: str | None, folder: bool) -> Any:
     """The arrays of a file; what the model's frozen part makes of them, unless they are that."""
-    if path is None or folder or not args.inputs_at:
-        return path
+    if path is None:
+        return None
     arrays = read_npz(Path(path))
-    if all(name in arrays for name in args.inputs_at):
+    if folder or not args.inputs_at or all(name in arrays for name in args.inputs_at):
         return arrays
     return features(
         source(args.model), args.inputs_at, arrays, batch_size=args.batch_size,

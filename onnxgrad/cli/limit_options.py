@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 from contextlib import AbstractContextManager
 
+from onnxgrad.limits import SECONDS
 from onnxgrad.verify.running.own_process import bounding_us
 
 
@@ -14,4 +15,5 @@ def within_limits(args: argparse.Namespace, extra: float = 0.0) -> AbstractConte
     """The work on one model, bound by the options; `extra` seconds are asked for and do not
     count. Raises LimitReached.
     """
-    return bounding_us(args.timeout + extra, args.max_memory)
+    seconds = SECONDS if args.timeout is None else args.timeout
+    return bounding_us(seconds + extra, args.max_memory)

@@ -9,6 +9,7 @@ import onnx
 
 from onnxgrad.cli.usage.kinds import DIGITS
 from onnxgrad.errors import InputError
+from onnxgrad.options import providers_of
 from onnxgrad.verify import open_session
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.coverage.summary import wanted_share
@@ -84,11 +85,12 @@ def size_of(text: str, option: str = "--dim") -> tuple[str, int]:
 
 
 def require_runtime(provider: str) -> None:
-    """Raise InputError now, not after long work, when onnxruntime or the provider is missing or
-    does not start.
+    """Raise InputError now, not after long work, when onnxruntime or one of the providers is
+    missing or does not start.
     """
     text = (
         '<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[1] y) { y = Add(x, x) }'
     )
     pooled("float64")  # starts while we wait for the other
-    open_session(onnx.parser.parse_model(text), provider=provider)
+    for name in providers_of(provider):
+        open_session(onnx.parser.parse_model(text), provider=name)

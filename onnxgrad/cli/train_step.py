@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,17 +20,22 @@ from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.grad import check_gradient
 from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.ir.save import to_proto
-from onnxgrad.report.parts import heading
+from onnxgrad.report.parts import heading, line
 from onnxgrad.report.training import StepMade
 from onnxgrad.train import TrainingStep, save_step, training_step
 from onnxgrad.train.forward import forward
 from onnxgrad.train.from_training_info import step_from_training_info
+from onnxgrad.train.store import MANIFEST, seal_step
 from onnxgrad.train.training_info import with_training_info
 from onnxgrad.verify.feeds.input_files import load_inputs
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Write the step once a sample of its gradient agrees with differences."""
+    if args.seal is not None:
+        return _seal(args, out)
+    if args.model is None or args.output is None:
+        raise InputError("train-step: name a MODEL and a folder: train-step MODEL -o FOLDER")
     target = None
     if args.training_info:
         target = target_of(args.output, [args.model])
@@ -61,6 +67,18 @@ def run(args: argparse.Namespace, out: Output) -> int:
     made = StepMade(step, seconds, report)
     out.show(heading(shown(args.model)), *made.parts(out.verbose))
     out.json({"model": args.model, "output": args.output, **made.to_dict()})
+    return 0
+
+
+def _seal(args: argparse.Namespace, out: Output) -> int:
+    """Write the digests of a step's graphs anew."""
+    if args.model is not None or args.output is not None:
+        raise InputError("--seal FOLDER stands alone: it makes no step")
+    with within_limits(args):
+        changed = seal_step(args.seal)
+    out.show(line(f"{shown(args.seal)}: sealed; changed: {', '.join(changed) or 'none'}"))
+    out.json({"folder": args.seal, "changed": list(changed)})
+    out.wrote(Path(args.seal) / MANIFEST)
     return 0
 
 

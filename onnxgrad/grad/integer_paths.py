@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 from onnx import NodeProto, TensorProto
 
+from onnxgrad.errors import InputError
 from onnxgrad.grad.engine import influenced
 from onnxgrad.grad.registry import INTERNAL, vjp
 from onnxgrad.ir.anchor import anchor
@@ -168,7 +169,8 @@ def why_zero(
     block: BindingBlock, sources: Iterable[Var], targets: Iterable[Var], *, ste: bool
 ) -> str:
     """Which binding between the two stops all adjoints, and what to do about it; "" when nothing
-    leads there at all.
+    leads there at all. Raises InputError if gradients are to pass straight through (`ste`) and
+    that binding quantises: the answer would be zeros.
     """
     block.schedule()
     sources = list(sources)
@@ -191,7 +193,10 @@ def why_zero(
             "with --ste",
             'differentiate `optimize(model, passes="legalize")` with ste=True',
         )
-        return f"'{integer}' computes with integers: {first}"
+        text = f"'{integer}' computes with integers: {first}"
+        if ste:
+            raise InputError(f"no gradient passes straight through: {text}")
+        return text
     alive = influenced(block, sources)
     place = {b: i for i, b in enumerate(block.bindings)}
 
@@ -205,6 +210,12 @@ def why_zero(
     stop = max(
         (b for b in reading if not any(v in alive for v in b.outputs)), key=depth, default=None
     )
+    if ste and stop is not None and stop.domain == "" and stop.op in _ROUNDS:
+        reader = next((b for v in stop.outputs[:1] if v is not None for b in v.users), None)
+        raise InputError(
+            f"no gradient passes straight through '{stop}': its integers go to "
+            f"{reader.op if reader else 'an output'}, no DequantizeLinear by the same scale"
+        )
     return "" if stop is None else _why_it_ends(stop, ste)
 
 

@@ -15,7 +15,7 @@ from onnxgrad.wording import did_you_mean
 # in the order of reading
 TOPICS = (
     "start", "install", "commands", "recipes", "reports", "proof", "gradients", "training", "laws",
-    "rules", "hostile", "faq", "numbers", "coming-from",
+    "rules", "hostile", "cuda", "faq", "numbers", "coming-from",
 )  # fmt: skip
 _FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)

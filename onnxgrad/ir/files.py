@@ -22,6 +22,22 @@ from onnxgrad.ir import leftovers
 _REFUSED = {stat.S_IFBLK: "a block device", stat.S_IFSOCK: "a socket"}
 
 
+def regular(path: Path, most: int | None = None) -> Path:
+    """The path of a regular file, or of a link to one: anything else may never end. Raises
+    InputError for a device, a pipe or a folder and for a file of more than `most` bytes, OSError
+    where there is none.
+    """
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a device or a pipe"
+        raise InputError(f"{path}: is {kind}; name a file")
+    if most is not None and found.st_size > most:
+        raise InputError(
+            f"{path}: has {found.st_size:,} bytes, more than the {most:,} that are read"
+        )
+    return path
+
+
 def is_stream(path: Path) -> bool:
     """Whether `path` leads to a device or a pipe, which is written into, rather than to a file or
     to nothing yet.

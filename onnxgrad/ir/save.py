@@ -6,9 +6,9 @@ import contextlib
 import filecmp
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
@@ -88,7 +88,12 @@ def save(program: Program, path: str | os.PathLike[str], *, sync: bool = True) -
             _remove(replaced)
 
 
-def save_together(folder: str | os.PathLike[str], contents: Mapping[str, Program | bytes]) -> None:
+# a file of `save_together`; a function is given where each file before it lies for now, by the path
+# that it will have, and returns bytes
+Content: TypeAlias = Program | bytes | Callable[[Mapping[Path, Path]], bytes]
+
+
+def save_together(folder: str | os.PathLike[str], contents: Mapping[str, Content]) -> None:
     """Write the files of one folder, which is made where it is missing: all of them, in this order,
     or none. Raises as `save`.
     """
@@ -103,8 +108,10 @@ def save_together(folder: str | os.PathLike[str], contents: Mapping[str, Program
                     parts, old = _staged(content, path, path, staging)
                     replaced += old
                 else:
+                    staged = {p.parent.resolve() / p.name: part.path for part, p in moves}
+                    data = content if isinstance(content, bytes) else content(staged)
                     parts = [(staging.part(path), path)]
-                    parts[0][0].file.write(content)
+                    parts[0][0].file.write(data)
                 for part, _ in parts:
                     part.settle()
             moves += parts

@@ -14,6 +14,7 @@ from onnxgrad.ir.load import ModelLike, load, load_own
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.var import Var
+from onnxgrad.options import providers_of
 from onnxgrad.verify import RunFailed, run
 from onnxgrad.verify.feeds.proof_cases import choose_cases
 
@@ -49,7 +50,7 @@ def values_beyond(
 def _large(
     model: Any, asking: Any, names: Mapping[str, str], least: float, proof: Mapping[str, Any]
 ) -> list[str]:
-    provider = proof.get("provider", "cpu")
+    provider = providers_of(proof.get("provider") or "cpu")[0]
     try:
         cases = choose_cases(
             model, proof.get("inputs"), proof.get("dims"), proof.get("seeds", (0, 1)),

@@ -20,6 +20,7 @@ from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import save, to_proto
 from onnxgrad.ir.weights import load_weights, outside
+from onnxgrad.options import providers_of
 from onnxgrad.pipeline.each import EachReport, EachTrace, FiringDiffers
 from onnxgrad.pipeline.pipeline import Fired, PassResult, Pipeline
 from onnxgrad.rewrite.trace import Firing, Trace
@@ -244,7 +245,7 @@ def _stated(
     """What the result has to equal: the original, or what a pass that adds outputs says of it."""
     found: Any = original
     for p in pipeline.passes:
-        found = p.stated(found, trace, options.get("provider", "cpu"))
+        found = p.stated(found, trace, providers_of(options.get("provider") or "cpu")[0])
     return to_proto(found, weights=True) if isinstance(found, Program) else found
 
 

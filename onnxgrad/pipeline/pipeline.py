@@ -13,6 +13,7 @@ from onnxgrad.ir.collector import collector_paused
 from onnxgrad.ir.fault import blaming
 from onnxgrad.ir.program import Program
 from onnxgrad.named_options import build, split
+from onnxgrad.options import providers_of
 from onnxgrad.passes.base import PASSES, Pass, roots
 from onnxgrad.passes.convert_opset import ConvertOpset
 from onnxgrad.pipeline.fresh_types import types_of_a_fresh_reading
@@ -78,6 +79,7 @@ class Pipeline:
                     f"{', '.join(PRESETS)}"
                 )
             passes = PRESETS[preset]
+        provider = providers_of(provider)[0]
         parsed: list[Pass] = [] if target_opset is None else [ConvertOpset(to=target_opset)]
         for item in passes if isinstance(passes, (list, tuple)) else [passes]:
             if isinstance(item, str):

@@ -47,6 +47,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxgrad.errors import InputError, NotProved
+from onnxgrad.ir.files import regular
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.stats import stats_of
@@ -171,7 +172,7 @@ def find(config: str | None) -> Recipe | None:
 def read(path: Path) -> Recipe:
     """The recipe in a file. Raises InputError."""
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        data = tomllib.loads(regular(path).read_text(encoding="utf-8-sig"))
     except OSError as e:
         raise InputError(f"{path}: {e.strerror or e}") from e
     except (

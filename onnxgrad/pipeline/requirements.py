@@ -242,11 +242,8 @@ def _missed(name: str, bound: Bound, value: float, limit: float) -> str:
 def _gaps(wanted: Iterable[str], proof: Report | None) -> str:
     if proof is None:
         return "nothing was proved"
-    return "; ".join(
-        proof.legs[name].gap if name in proof.legs else f"{name} leg was not asked for"
-        for name in wanted
-        if name not in proof.legs or proof.legs[name].gap
-    )
+    missing = [f"{n} leg was not asked for" for n in wanted if n not in proof.legs]
+    return "; ".join([*missing, *(leg.gap for leg in proof.legs_of(wanted) if leg.gap)])
 
 
 def _interface(facts: Facts) -> list[list[tuple[str, str]]]:

@@ -15,7 +15,7 @@ from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.save import to_bytes
 from onnxgrad.laws.float16.numbers import FAR, LARGEST
 from onnxgrad.limits import bounded
-from onnxgrad.options import several
+from onnxgrad.options import providers_of, several
 from onnxgrad.passes.float16 import Float16
 from onnxgrad.pipeline.observed import values_beyond
 from onnxgrad.pipeline.optimize import Optimized, RewriteRefuted, optimize_program
@@ -146,7 +146,7 @@ def _fault(refuted: RewriteRefuted, proof: Mapping[str, Any]) -> str:
     if TensorProto.FLOAT16 not in moved:
         return ""
     try:
-        open_session(to_bytes(program), provider=proof.get("provider") or "cpu")
+        open_session(to_bytes(program), provider=providers_of(proof.get("provider") or "cpu")[0])
     except RunFailed as error:
         if error.stage == "killed":
             version = versions()["onnxruntime"]

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike
+from onnxgrad.options import providers_of
 from onnxgrad.pipeline.pipeline import Pipeline
 from onnxgrad.pipeline.tuning.measure import LATE, Measuring, Told, tune
 from onnxgrad.pipeline.tuning.record import read, record, replayed
@@ -61,6 +62,7 @@ class Tuning:
         if self.replay is not None:
             return replayed(model, pipeline, self.replay, self.where).pipeline, dict(self.replay)
         chosen = {k: v for k, v in options.items() if k in _MEASURED_ON}
+        chosen["provider"] = providers_of(chosen.get("provider") or "cpu")[0]
         measuring = Measuring(chosen, self.seconds)
         found = tune(model, pipeline, measuring, told)
         return found.pipeline, record(model, pipeline, measuring, found)

@@ -103,12 +103,13 @@ class Trace:
 
     `rounded`: some firing computed new floating-point constants, which were rounded to their dtype.
     A proof in float64 must then allow for that; otherwise it may ask for equality to the last
-    digits. `rounding`: the rules at work do so. `grown`: bytes that folded constants added so far, for the cap that all passes of the
-    run have in common. `inexact`: firings that are right only up to a bound. `notes`: what was left
-    undone for want of something, for the user to read. `unseen`: firings that no pass can tell,
-    such as the removal of an initializer that nothing reads. `slips`: places where a rule of this
-    package failed. `made`: bindings that a rule without a measure emitted, and which; `failed`:
-    rules that failed, and where; both only as long as passes run (`forget`).
+    digits. `rounding`: the rules at work do so. `grown`: bytes that folded constants added so far,
+    for the cap that all passes of the run have in common. `inexact`: firings that are right only up
+    to a bound. `notes`: what was left undone for want of something, for the user to read. `unseen`:
+    firings that no pass can tell, such as the removal of an initializer that nothing reads.
+    `slips`: places where a rule of this package failed. `made`: bindings that a rule without a
+    measure emitted, and which; `failed`: rules that failed, and where; both only as long as passes
+    run (`forget`).
     """
 
     limit: int | None = None

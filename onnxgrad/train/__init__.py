@@ -55,7 +55,7 @@ from onnxgrad.train.optimizers import (
     RMSprop,
 )
 from onnxgrad.train.step import TrainingStep, training_step
-from onnxgrad.train.store import read_step, save_step
+from onnxgrad.train.store import read_step, save_step, seal_step
 from onnxgrad.train.trainer import Trainer
 from onnxgrad.train.training_info import with_training_info
 
@@ -115,6 +115,7 @@ __all__ = [
     "save_peft",
     "save_step",
     "schedules",
+    "seal_step",
     "step_from_training_info",
     "training_step",
     "with_training_info",

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir.files import regular
 from onnxgrad.ir.types import Array
 
 Batch: TypeAlias = "Mapping[str, Array]"
@@ -120,7 +121,7 @@ def as_data(given: Given | Data, size: int, seed: int | None, *, whole: bool = F
 def read_npz(path: Path) -> dict[str, Array]:
     """The arrays of an .npz file. Raises InputError for a file that is missing or none."""
     try:
-        with open(path, "rb") as file:
+        with open(regular(path), "rb") as file:
             stored = np.load(file, allow_pickle=False)
             if isinstance(stored, np.ndarray):
                 raise InputError(

@@ -25,6 +25,7 @@ import numpy as np
 from onnxgrad.errors import InputError
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Array
+from onnxgrad.options import check_fields
 from onnxgrad.train.norms import in_dtype, widest
 
 State = Mapping[str, Any]
@@ -51,6 +52,7 @@ class LossScaling:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
                 raise InputError(f"loss scaling: {name} must be a number, not {value!r}")
+        check_fields(self, "loss scaling")
         if not 0 < self.init_scale < np.inf:
             raise InputError(f"loss scaling: init_scale must be above 0, not {self.init_scale}")
         if not 1 < self.growth_factor < np.inf or not 0 < self.backoff_factor < 1:

@@ -5,14 +5,22 @@ of the next one.
 from __future__ import annotations
 
 import json
+import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from onnxgrad.errors import InputError
-from onnxgrad.wording import printable_json
+from onnxgrad.options import Range, checked, kinds_of
+from onnxgrad.wording import perhaps, printable_json
 
 VERSION = 1
+_FORMAT = "onnxgrad training step"
+T = TypeVar("T")
+Size = Annotated[int, Range(0)]
+Finite = Annotated[float, Range(0, sys.float_info.max)]
 Role = Literal[
     "batch", "parameter", "state", "average", "accumulated", "scaling", "step", "learning_rate",
     "seed",
@@ -35,14 +43,14 @@ class Fed:
     name: str
     role: Role
     dtype: str
-    shape: tuple[int | str | None, ...] | None
+    shape: tuple[Size | str | None, ...] | None
     next: str | None = None
     of: str | None = None
     gradient: str | None = None
     classes: int | None = None
     ignored: int | None = None
     slot: str | None = None
-    group: int | None = None
+    group: Size | None = None
     adjoint: str | None = None
     unread: int | None = None
 
@@ -76,15 +84,17 @@ class Manifest:
     eval: str = "eval.onnx"
     state: str = "state.safetensors"
     update: str | None = None
-    accumulate: int = 1
+    accumulate: Annotated[int, Range(1)] = 1
     groups: tuple[Mapping[str, Any], ...] = ()
-    clip_value: float | None = None
-    clip_norm: float | None = None
+    clip_value: Finite | None = None
+    clip_norm: Finite | None = None
     gradient_norm: str | None = None
-    average: float | None = None
+    average: Finite | None = None
     loss_scaling: Mapping[str, Any] | None = None
     schedule: Mapping[str, Any] | None = None
     version: int = VERSION
+    # sha256 of each graph's file with its external data, by file name; the state changes
+    digests: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def of_role(self, *roles: Role) -> list[Fed]:
         """The inputs with one of these roles."""
@@ -105,30 +115,75 @@ class Manifest:
 
     def to_json(self) -> str:
         """The file's text."""
-        return printable_json({"format": "onnxgrad training step", **asdict(self)}) + "\n"
+        data = {"format": _FORMAT, **asdict(self)}
+        return printable_json(data, allow_nan=True) + "\n"
 
     @staticmethod
     def from_json(text: str, where: str = "manifest.json") -> Manifest:
-        """Read what `to_json` wrote. Raises InputError for what is none, or of a newer version."""
+        """Read what `to_json` wrote. Raises InputError for what is none, or of a newer version, and
+        for a value of another type, by file and key.
+        """
         try:
             read = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{where} is not JSON: {error}") from None
-        if not isinstance(read, dict) or read.pop("format", None) != "onnxgrad training step":
-            raise InputError(f"{where} is no manifest of a training step")
-        if not isinstance(read.get("version"), int) or read["version"] > VERSION:
+        if not isinstance(read, dict) or read.pop("format", None) != _FORMAT:
+            raise InputError(f"{where} is no manifest of a training step: its 'format' is another")
+        version = checked(int, read.get("version"), f"{where}: 'version'")
+        if version > VERSION:
             raise InputError(
-                f"{where} is of version {read.get('version')}, this onnxgrad reads up to "
-                f"{VERSION}: install a newer one"
+                f"{where} is of version {version}, this onnxgrad reads up to {VERSION}: install a "
+                "newer one"
             )
-        try:
-            inputs = tuple(_fed(entry) for entry in read.pop("inputs"))
-            metrics, groups = (tuple(read.pop(key, ())) for key in ("metrics", "groups"))
-            return Manifest(inputs, metrics=metrics, groups=groups, **read)
-        except (TypeError, KeyError, ValueError) as error:
-            raise InputError(f"{where} is damaged: {error}") from None
+        listed = checked(list[Any], read.pop("inputs", None), f"{where}: 'inputs'")
+        feds = tuple(_built(Fed, entry, f"{where}: inputs[{i}]") for i, entry in enumerate(listed))
+        if twice := [n for n, k in Counter(fed.name for fed in feds).items() if k > 1]:
+            raise InputError(f"{where}: 'inputs' has '{twice[0]}' twice")
+        found = _built(Manifest, {"inputs": feds, **read}, f"{where}:")
+        for key in ("train", "eval", "state", "update"):
+            name = getattr(found, key)
+            if name is not None and not is_plain(name):
+                raise InputError(
+                    f"{where}: '{key}' must be the name of a file in this folder, not {name!r}"
+                )
+        return found
 
 
-def _fed(entry: Mapping[str, Any]) -> Fed:
-    shape: Iterable[Any] | None = entry["shape"]
-    return Fed(**{**entry, "shape": None if shape is None else tuple(shape)})
+def is_plain(name: str) -> bool:
+    """Whether a name is that of a file in a folder, on every system: no path, no device."""
+    return bool(name) and name not in (".", "..") and not set(name) & set("/\\:\0")
+
+
+def _built(cls: type[T], entry: Any, where: str) -> T:
+    """A dataclass of an object of JSON's. Raises InputError that names file and key."""
+    if not isinstance(entry, dict):
+        raise InputError(f"{where} must be an object, not {repr(entry)[:80]}")
+    kinds = kinds_of(cls)
+    for key in entry:
+        if key not in kinds:
+            raise InputError(f"{where} '{key}' is unknown{perhaps(key, kinds)}: it is damaged")
+    needed = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]  # type: ignore[arg-type]  # both are dataclasses
+    for key in needed:
+        if key not in entry:
+            raise InputError(f"{where} lacks '{key}': it is damaged")
+    return cls(**{k: _value(kinds[k], v, f"{where} '{k}'") for k, v in entry.items()})
+
+
+def _value(kind: Any, value: Any, where: str) -> Any:
+    """A value of its declared type; a mapping is an object whose keys are text."""
+    parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    if any(get_origin(part) is Mapping for part in parts):
+        if value is not None or type(None) not in parts:
+            value = object_of(value, where)
+        return value
+    if kind == tuple[Mapping[str, Any], ...]:
+        listed = checked(tuple[Any, ...], value, where)
+        return tuple(object_of(one, f"{where}[{i}]") for i, one in enumerate(listed))
+    return checked(kind, value, where)
+
+
+def object_of(value: Any, where: str) -> Mapping[str, Any]:
+    """An object of JSON's. Raises InputError."""
+    if not isinstance(value, Mapping):
+        raise InputError(f"{where} must be an object, not {repr(value)[:80]}")
+    return value

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.files import write_whole
+from onnxgrad.ir.files import regular, write_whole
 from onnxgrad.ir.types import Array
 from onnxgrad.wording import install
 
@@ -68,6 +68,8 @@ def read(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
 def opened(path: Path) -> Iterator[Stored]:
     """What `write` wrote, of which nothing is in memory yet; inside of it. Errors as `read`."""
     with ExitStack() as files:
+        with _told(path):
+            regular(path)
         with _told(path), _library().safe_open(path, framework="numpy"):  # checks the header
             file = files.enter_context(open(path, "rb"))
             length = int.from_bytes(file.read(8), "little")

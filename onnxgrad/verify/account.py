@@ -126,6 +126,12 @@ class Found:
     # symbol -> why the second model does not run where it is 0, where the original does
     not_at_zero: dict[str, str] = field(default_factory=dict)
     small: dict[str, str] = field(default_factory=dict)  # parts of outputs that are not judged
+    # providers that have no kernel for any node of the second model
+    idle: dict[str, None] = field(default_factory=dict)
+
+    def ran_on(self, provider: str) -> str:
+        """Where the second model really ran."""
+        return "cpu" if provider in self.idle else provider
 
     def add(
         self, leg: str, found: Iterable[Difference], outputs: Results | None = None, over: str = ""

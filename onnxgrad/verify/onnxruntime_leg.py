@@ -33,8 +33,16 @@ class Settings:
     threads: int
 
     def open(self, model: Model, *, optimize: bool) -> Session:
-        """A session of a model. Errors as `open_session`."""
-        return open_session(model, provider=self.provider, optimize=optimize, threads=self.threads)
+        """A session of a model, on the CPU alone if the provider has none of its kernels. Errors as
+        `open_session`.
+        """
+        return open_session(
+            model,
+            provider=self.provider,
+            optimize=optimize,
+            threads=self.threads,
+            may_idle=True,
+        )
 
 
 def limit_reached(what: str, error: RunFailed) -> str:
@@ -85,6 +93,7 @@ def held_against(
     """What the candidate gives, with optimisations on (not where `why` says why the original does
     not run so) and off, against what the trials expect.
     """
+    idle: list[bool] = []
     for optimize in (False,) if why else (True, False):
         how = f"with optimisations {'on' if optimize else 'off'}"
         try:
@@ -101,6 +110,7 @@ def held_against(
                 "onnxruntime", [Difference("(model)", None, None, None, math.inf, 0.0, reason)]
             )
             continue
+        idle.append(session.idle)
         if session.placement:
             placed = ", ".join(f"{count} on {name}" for name, count in session.placement.items())
             found.notes.append(f"nodes {how}: {placed}")
@@ -112,6 +122,8 @@ def held_against(
             found.add("onnxruntime", differences, trial.expected, how)
         if optimize or why:
             _hold_at_zero(session, at_zero, found, asked, how)
+    if idle and all(idle):
+        found.idle[settings.provider] = None
     return found.leg("onnxruntime", len(trials), why)
 
 

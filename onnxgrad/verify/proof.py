@@ -17,7 +17,7 @@ from onnx import TensorProto
 
 from onnxgrad.errors import CannotRun, InputError
 from onnxgrad.limits import bounded
-from onnxgrad.options import several
+from onnxgrad.options import providers_of, several
 from onnxgrad.verify.account import Found, Trial
 from onnxgrad.verify.bounds import Bounds, PerOutput
 from onnxgrad.verify.compare import Difference
@@ -33,7 +33,7 @@ from onnxgrad.verify.new_weights import new_weights
 from onnxgrad.verify.onnxruntime_leg import Settings, limit_reached, onnxruntime_leg, open_original
 from onnxgrad.verify.parts import Joins
 from onnxgrad.verify.reference.own import unknown_to_onnxruntime
-from onnxgrad.verify.report import Leg, Report
+from onnxgrad.verify.report import Leg, Report, joined
 from onnxgrad.verify.running.model_source import Model
 from onnxgrad.verify.running.process import RunFailed
 from onnxgrad.verify.running.session import Session
@@ -102,22 +102,35 @@ def verify(
         where = option("--seed", "seeds")
         raise InputError(f"{where}: at least one seed is wanted")
     bounds = Bounds.of(atol, rtol, metric)
+    providers = providers_of(provider)
+    if "onnxruntime" not in legs:
+        providers = providers[:1]
     request = _Request(
-        Settings(provider, threads), inputs, dims, seeds, legs, float64_exact, float64_budget,
+        Settings(providers[0], threads), inputs, dims, seeds, legs, float64_exact, float64_budget,
         allow_empty, bounds, map or {}, wanted_share(coverage),
     )  # fmt: skip
     if expect is None and b is None:
         raise InputError(f"a second model is wanted, or {option('--expect FILE', 'expect=')}")
-    if b is None:
-        report = against_stored(
-            subject(a), cast(Stored, expect), inputs, request.names, bounds,
-            settings=request.settings, legs=legs, budget=float64_budget, allow_empty=allow_empty,
-        )  # fmt: skip
-        lacking = report.coverage.lacks(request.coverage)
-        return replace(report, ok=False, unproved=(lacking,)) if report and lacking else report
-    if expect is not None:
+    if expect is not None and b is not None:
         raise InputError("stored results are compared with one model, and two were given")
-    return replace(_compared(subject(a), subject(b), request), bounds=str(bounds))
+    requests = [request, *(request.on(name) for name in providers[1:])]
+    first, second = subject(a), None if b is None else subject(b)
+    if second is None:
+        reports = [_against(first, cast(Stored, expect), each) for each in requests]
+    else:
+        reports = [_compared(first, second, each) for each in requests]
+    return replace(joined(reports, providers), bounds=str(bounds))
+
+
+def _against(model: Subject, stored: Stored, request: _Request) -> Report:
+    """Stored results in place of a second model."""
+    report = against_stored(
+        model, stored, request.inputs, request.names, request.bounds,
+        settings=request.settings, legs=request.legs, budget=request.budget,
+        allow_empty=request.allow_empty,
+    )  # fmt: skip
+    lacking = report.coverage.lacks(request.coverage)
+    return replace(report, ok=False, unproved=(lacking,)) if report and lacking else report
 
 
 @dataclass(frozen=True)
@@ -135,6 +148,11 @@ class _Request:
     bounds: Bounds
     names: Mapping[str, str]
     coverage: float | None
+
+    def on(self, provider: str) -> _Request:
+        """The same on one more provider: in float64 and what runs reach the first has said it."""
+        settings = replace(self.settings, provider=provider)
+        return replace(self, settings=settings, legs=("onnxruntime",), coverage=None)
 
 
 def _compared(original: Subject, candidate: Subject, request: _Request) -> Report:
@@ -371,7 +389,8 @@ def _report(found: Found, ran: Mapping[str, Leg], trials: Sequence[Trial], provi
         differences=differences,
         legs={name: ran[name] for name in LEGS if name in ran},
         cases=tuple(trial.case for trial in trials),
-        provider=provider,
+        provider=found.ran_on(provider),
+        idle=tuple(found.idle),
         unstable=tuple(name for name, value in own.items() if value > UNSTABLE),
         notes=found.remarks(),
         noise=own,

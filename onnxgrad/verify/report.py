@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from onnxgrad.ir.notebook import text_html
@@ -87,7 +87,8 @@ class Report:
     """`ok` is the verdict, and what the report is as a truth value; `differences` holds the worst
     difference of every output and leg, `compared` the finite elements of each output over all
     feeds, `unproved` why nothing is known, `unstable` the outputs whose own noise hides a lot,
-    `bounds` those of the user's own, `coverage` what the runs reached.
+    `bounds` those of the user's own, `coverage` what the runs reached, `idle` the providers that
+    were asked for and have no kernel for any node of the result.
     """
 
     ok: bool
@@ -103,6 +104,7 @@ class Report:
     unproved: tuple[str, ...] = ()
     bounds: str = ""
     coverage: Coverage = NOTHING_RAN
+    idle: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return self.ok
@@ -121,10 +123,18 @@ class Report:
             return NOT_PROVED
         return WITHIN if self.bounds else EQUAL
 
+    def legs_of(self, names: Iterable[str]) -> list[Leg]:
+        """The legs of these names, on every provider."""
+        wanted = {*names}
+        return [leg for name, leg in self.legs.items() if name.partition(" on ")[0] in wanted]
+
     @property
     def gaps(self) -> str:
-        """The legs that did not run, or not on everything, and why."""
-        return "; ".join(leg.gap for leg in self.legs.values() if leg.gap)
+        """The legs that did not run, or not on everything, and why; providers on which nothing
+        runs.
+        """
+        nothing = [f"nothing runs on {name}" for name in self.idle]
+        return "; ".join([*(leg.gap for leg in self.legs.values() if leg.gap), *nothing])
 
     @property
     def summary(self) -> str:
@@ -153,6 +163,7 @@ class Report:
             "unproved": list(self.unproved),
             "bounds": self.bounds,
             "provider": self.provider,
+            "idle": list(self.idle),
             "worst": None if found is None else found.to_dict(),
             "compared": dict(self.compared),
             "legs": {name: leg.to_dict() for name, leg in self.legs.items()},
@@ -186,3 +197,39 @@ class Report:
         lines += [f"  {line}" for line in (self.coverage.line, *self.coverage.warnings) if line]
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines)
+
+
+def joined(reports: Sequence[Report], providers: Sequence[str]) -> Report:
+    """The proofs on several providers as one: the legs of others than the first have the provider
+    in their names.
+    """
+    first, *others = reports
+    if not others:
+        return first
+    legs, differences = dict(first.legs), list(first.differences)
+    noise, compared = dict(first.noise), dict(first.compared)
+    unproved, notes = list(first.unproved), list(first.notes)
+    for report, provider in zip(others, providers[1:], strict=True):
+        for leg in report.legs.values():
+            name = f"{leg.name} on {provider}"
+            legs[name] = replace(leg, name=name)
+        differences += [replace(d, leg=f"{d.leg} on {provider}") for d in report.differences]
+        noise |= {k: max(v, noise.get(k, 0.0)) for k, v in report.noise.items()}
+        compared |= {k: max(v, compared.get(k, 0)) for k, v in report.compared.items()}
+        unproved += [f"on {provider}: {why}" for why in report.unproved]
+        notes += [f"on {provider}: {note}" for note in report.notes if note not in first.notes]
+    return replace(
+        first,
+        ok=all(reports),
+        differences=tuple(differences),
+        legs=legs,
+        cases=tuple({str(case): case for report in reports for case in report.cases}.values()),
+        provider=", ".join(dict.fromkeys(report.provider for report in reports)),
+        unstable=tuple(dict.fromkeys(name for r in reports for name in r.unstable)),
+        notes=tuple(notes),
+        noise=noise,
+        seconds=sum(report.seconds for report in reports),
+        compared=compared,
+        unproved=tuple(unproved),
+        idle=tuple(dict.fromkeys(name for r in reports for name in r.idle)),
+    )

@@ -155,7 +155,7 @@ USAGE: dict[str, tuple[list[str], str]] = {
     "bad --seed": (["--dry-run", "--seed", "-1"], "--seed"),
     "bad --max-rewrites": (["--dry-run", "--max-rewrites", "few"], "--max-rewrites"),
     "bad --timeout": (["--dry-run", "--timeout", "0"], "--timeout"),
-    "unknown provider": (["--dry-run", "--provider", "tpu"], "invalid choice: 'tpu'"),
+    "unknown provider": (["--dry-run", "--provider", "tpu"], "unknown provider 'tpu'"),
     "unknown flag": (["--dry-run", "--fast"], "--fast"),
     "flags are not abbreviated": (["--dry"], "--dry"),
     "json cannot be written": (["--dry-run", "--json", "{}/none/r.json"], "--json"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -395,3 +396,33 @@ def test_the_schema_is_one(run: Run) -> None:
     assert schema == json.loads(SCHEMA.read_text())
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"format": "onnxgrad ci"}, schema)
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ('out = "../away"', "out: "),
+        ('out = "{outside}"', "out: "),
+        ('out = "link"', "out: "),
+        ('lock = "../away.lock.json"', "lock: "),
+    ],
+)
+def test_a_recipe_that_nobody_named_writes_below_its_folder(
+    folder: Path, run: Run, key: str, words: str
+) -> None:
+    """It came with the folder, as models do."""
+    inside, outside = folder / "inside", folder / "away"
+    outside.mkdir()
+    (folder / "models").rename(folder / "inside-models")
+    inside.mkdir()
+    (folder / "inside-models").rename(inside / "models")
+    (inside / "link").symlink_to(outside)
+    written = key.replace("{outside}", str(outside))
+    (inside / "onnxgrad.toml").write_text(f'[ci]\nmodels = ["models/*.onnx"]\n{written}\n')
+    os.chdir(inside)
+    done = run("ci", "--update")
+    assert done.code == 2 and words in done.err and "this recipe was not named" in done.err
+    assert "onnxgrad ci onnxgrad.toml" in done.err and len(done.lines) == 1
+    assert not list(outside.iterdir()) and not (folder / "away.lock.json").exists()
+    assert run("ci", "onnxgrad.toml", "--update").code == 0
+    assert list(outside.iterdir()) or (folder / "away.lock.json").exists()

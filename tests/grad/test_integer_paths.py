@@ -15,6 +15,7 @@ from onnxgrad.passes.legalize import Legalize
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify.running.run import run
 from tests.grad.numeric import normal
+from tests.passes.test_legalize import CASES
 
 CONSTANTS = {
     "xs": np.float32(0.02), "xz": np.uint8(128), "ws": np.float32(0.01), "wz": np.int8(0), "ys": np.float32(0.05),
@@ -60,7 +61,8 @@ FEEDS = {"x": normal(2, 3, 8, 8), "y_grad": normal(2, 5)}
 @pytest.mark.parametrize("ste", [False, True])
 def test_the_note_says_which_pass_to_run(ste: bool) -> None:
     message = r"QLinearConv.* computes with integers: differentiate `optimize\(model, passes=\"legalize\"\)` with"
-    with pytest.warns(UserWarning, match=message):
+    told = pytest.raises(InputError, match=message) if ste else pytest.warns(match=message)
+    with told:
         gradient(quantised(INTEGERS), ["x"], adjoint="input", ste=ste)
     with pytest.raises(InputError, match=message):
         gradient(quantised(INTEGERS), "params", adjoint="input", ste=ste)
@@ -75,6 +77,62 @@ def test_straight_through_after_legalize() -> None:
     )
     np.testing.assert_allclose(found["x_grad"], by_hand["x_grad"], rtol=1e-4, atol=1e-5)
     assert np.count_nonzero(found["x_grad"]) > 50
+
+
+def between_floats(name: str) -> onnx.ModelProto:
+    """A case of `legalize` on integers that come from a float input, with a float result."""
+    given, feeds = CASES[name]
+    model = onnx.ModelProto()
+    model.CopyFrom(given)
+    graph = model.graph
+    weights = {t.name for t in graph.initializer}
+    kept = [n for n, v in feeds.items() if v.dtype in (np.uint8, np.int8)]
+    inner, first = list(graph.node), []
+    for value in [v for v in graph.input if v.name in kept]:
+        scale, zero = f"s{value.name}", f"z{value.name}"
+        if scale not in weights:
+            graph.initializer.append(numpy_helper.from_array(np.float32(0.05), scale))
+        operands = [f"{value.name}_float", scale, *([zero] if zero in weights else [])]
+        kind = value.type.tensor_type.elem_type
+        first.append(helper.make_node("QuantizeLinear", operands, [value.name]))
+        if zero not in weights and kind != TensorProto.UINT8:
+            raise AssertionError(f"{value.name} needs a zero point")
+        value.name = operands[0]
+        value.type.tensor_type.elem_type = TensorProto.FLOAT
+    out = graph.output[0]
+    last = []
+    if out.type.tensor_type.elem_type != TensorProto.FLOAT:
+        last = [helper.make_node("DequantizeLinear", [out.name, "sy", "zy"], ["float_result"])]
+        if "sy" not in weights:
+            last = [helper.make_node("Cast", [out.name], ["float_result"], to=TensorProto.FLOAT)]
+        out.name = "float_result"
+        out.type.tensor_type.elem_type = TensorProto.FLOAT
+    del graph.node[:], graph.output[1:]
+    graph.node.extend([*first, *inner, *last])
+    return model
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if "dynamic" not in n])
+def test_after_legalize_straight_through_reaches_the_input_or_is_refused(name: str) -> None:
+    """A gradient of zeros would train nothing, and say nothing."""
+    model = between_floats(name)
+    wrt = [v.name for v in model.graph.input if v.type.tensor_type.elem_type == TensorProto.FLOAT]
+    legal = onnxgrad.optimize(model, passes="legalize", verify=False)
+    try:
+        graph = gradient(legal, wrt, "float_result", adjoint="input", ste=True)
+    except InputError as error:
+        assert "no gradient passes straight through" in str(error)
+        assert name.startswith(("matmul integer", "conv integer", "to float"))
+        return
+    rng = np.random.default_rng(0)
+    feeds = {}
+    for v in graph.graph.input:
+        shape = [d.dim_value for d in v.type.tensor_type.shape.dim]
+        kind = helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type)
+        values = rng.standard_normal(shape)
+        feeds[v.name] = values > 0 if kind == np.bool_ else values.astype(kind)
+    found = run(graph, feeds)
+    assert all(np.count_nonzero(found[f"{n}_grad"]) for n in wrt)
 
 
 def test_integers_moved_about_between_the_roundings() -> None:

@@ -6,7 +6,8 @@ import argparse
 
 from onnxgrad.cli.usage.groups.running import add_custom_ops
 from onnxgrad.cli.usage.groups.training import add_training
-from onnxgrad.cli.usage.kinds import natural, positive_count
+from onnxgrad.cli.usage.kinds import memory, natural, positive, positive_count
+from onnxgrad.limits import SECONDS
 from onnxgrad.vocabulary import PROVIDERS, SCHEDULES
 
 EXAMPLES = (
@@ -37,6 +38,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def _add_run(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("run")
     add_custom_ops(group)
+    group.add_argument(
+        "--timeout",
+        type=positive,
+        metavar="SECONDS",
+        help=f"for everything, the training included; default: {SECONDS:g} for reading and opening "
+        "alone",
+    )
+    group.add_argument(
+        "--max-memory",
+        type=memory,
+        metavar="SIZE",
+        help="likewise, such as 4GB; default: half of what the machine or its cgroup has, for "
+        "reading and opening alone",
+    )
     group.add_argument(
         "--data",
         required=True,

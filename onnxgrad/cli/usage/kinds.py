@@ -6,6 +6,7 @@ import argparse
 
 from onnxgrad.errors import InputError
 from onnxgrad.limits import MOST_SECONDS, read_size
+from onnxgrad.options import providers_of
 from onnxgrad.vocabulary import MOST_THREADS
 
 # of a number on the command line: Python refuses to read those of thousands, int64 those of 20
@@ -19,6 +20,14 @@ def natural(text: str) -> int:
             f"a whole number of at most {DIGITS} digits is wanted, not {text[:40]!r}"
         )
     return int(text)
+
+
+def providers(text: str) -> str:
+    """For argparse: one of the providers, or several with commas between them."""
+    try:
+        return ",".join(providers_of(text))
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def threads(text: str) -> int:

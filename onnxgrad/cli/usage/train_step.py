@@ -22,9 +22,9 @@ EXAMPLES = (
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    parser.add_argument("model", metavar="MODEL", help="an ONNX file, or - for stdin")
+    parser.add_argument("model", metavar="MODEL", nargs="?", help="an ONNX file, or - for stdin")
     parser.add_argument(
-        "-o", "--output", metavar="FOLDER", required=True,
+        "-o", "--output", metavar="FOLDER",
         help="where train.onnx, eval.onnx, state.safetensors and manifest.json go",
     )  # fmt: skip
     form = parser.add_mutually_exclusive_group()
@@ -36,6 +36,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--from-training-info", action="store_true",
         help="the step that the model's TrainingInfoProto holds; options of steps say nothing",
     )  # fmt: skip
+    form.add_argument(
+        "--seal",
+        metavar="FOLDER",
+        help="accept the graphs of a step that were changed since: write their digests into its "
+        "manifest, and nothing else",
+    )
     add_training(parser)
     add_running(parser, "proof")
     parser.add_argument("--seed", type=natural, default=0, metavar="N", help="of generated values")

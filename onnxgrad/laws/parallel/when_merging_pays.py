@@ -60,7 +60,7 @@ def reason_not_to_merge(
 
     The rule for `auto` comes from measurements on onnxruntime: on CPU the Split copies each result,
     which `narrow` ones pay back (`is_narrow`), and single rows (12 or more branches, or at least
-    512 columns); on CUDA one launch in place of many pays.
+    512 columns). On CUDA all are merged, one launch in place of many: that this pays is unmeasured.
     """
     if merge == "never":
         return "merging is switched off"

@@ -151,10 +151,20 @@ def qgemm(
     """y = quantize(alpha a_scale b_scale ((a - a_zero) (b - b_zero) + c)), a and b transposed as
     asked; float without y_scale
     """
-    columns = 0 if call.attr("transB", 0) else 1
-    joint = _joint(a_scale, b_scale) * float(call.attr("alpha", 1.0))
-    if isinstance(call.form, PlainForm):
-        call.sums(a, a_zero, b, b_zero, (1 - columns,), c)
+    columns, alpha = 0 if call.attr("transB", 0) else 1, float(call.attr("alpha", 1.0))
+    form, dtype = call.form, _dtype(y_zero, a)
+    if not isinstance(form, PlainForm):
+        y = op.Gemm(
+            form.dequantize(a, a_scale, a_zero),
+            form.dequantize(b, b_scale, b_zero, columns),
+            0.0 if c is None else form.dequantize(c, _joint(a_scale, b_scale), None, -1),
+            **call.written("transA", "transB"),
+            alpha=alpha,
+            beta=alpha,
+        )
+        return [y if y_scale is None else form.quantize(y, y_scale, y_zero, dtype)]
+    joint = _joint(a_scale, b_scale) * alpha
+    call.sums(a, a_zero, b, b_zero, (1 - columns,), c)
     sums = op.Gemm(
         centred(a, a_zero),
         centred(b, b_zero, columns),
@@ -162,7 +172,7 @@ def qgemm(
         **call.written("transA", "transB"),
     )
     y = sums * joint
-    return [y if y_scale is None else call.form.quantize(y, y_scale, y_zero, _dtype(y_zero, a))]
+    return [y if y_scale is None else form.quantize(y, y_scale, y_zero, dtype)]
 
 
 @_law("DynamicQuantizeLinear", "")

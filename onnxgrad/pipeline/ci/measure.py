@@ -12,6 +12,7 @@ from typing import Any
 from onnxgrad.errors import NotProved
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import save
+from onnxgrad.options import providers_of
 from onnxgrad.pipeline.facts import INPUT, Facts, Latency
 from onnxgrad.pipeline.recipe_options import proof_of
 from onnxgrad.pipeline.requirements import bound_of
@@ -75,7 +76,7 @@ def _timed(path: str, folder: str, made: Path, options: Mapping[str, Any]) -> La
     required = options.get("require", {})
     other = bound_of("latency", required["latency"]).of if "latency" in required else ""
     against = other or INPUT
-    provider = options.get("verify.provider", "cpu")
+    provider = providers_of(options.get("verify.provider", "cpu"))[0]
     report = bench(
         {against: os.path.join(folder, other) if other else path, _RESULT: made},
         provider=provider,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxgrad.errors import InputError
+from onnxgrad.options import providers_of
 from onnxgrad.pipeline.ci import lock as locks
 from onnxgrad.pipeline.ci.globs import broken_links, files, meets, met_nothing
 from onnxgrad.pipeline.ci.lock import Lock
@@ -84,7 +85,7 @@ def _check_options(options: Mapping[str, Any], where: str, folder: Path) -> None
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
     required = options.get("require", {})
-    provider = options.get("verify.provider", "cpu")
+    provider = providers_of(options.get("verify.provider", "cpu"))[0]
     if "memory" in required and provider != "cpu":
         raise InputError(
             f"{where}: require: memory is measured on the CPU alone, and verify.provider is "

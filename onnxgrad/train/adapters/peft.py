@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir.files import regular
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.save import save_together
 from onnxgrad.ir.types import Array
@@ -103,7 +104,7 @@ def read_peft(folder: str | PathLike[str], model: ModelLike) -> Adapters:
 
 def _config(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(regular(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
     numbers = isinstance(found, dict) and [found.get("r"), found.get("lora_alpha")]

@@ -20,7 +20,13 @@ from onnxgrad.ir.types import Array
 from onnxgrad.train.manifest import Fed
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.verify.running.libraries import register
-from onnxgrad.verify.running.session import PROVIDER_OPTIONS, RuntimeMissing
+from onnxgrad.verify.running.onnxruntime_sessions import preload
+from onnxgrad.verify.running.session import (
+    PROVIDER_OPTIONS,
+    RuntimeMissing,
+    cannot_preload,
+    how_to_get,
+)
 from onnxgrad.vocabulary import PROVIDERS
 from onnxgrad.wording import NO_ONNXRUNTIME
 
@@ -120,8 +126,8 @@ def seed_of(run: int, number: int) -> int:
 
 
 def open_session(program: Program, provider: str, threads: int | None) -> Any:
-    """An onnxruntime session in this process. Raises RuntimeMissing, and InputError for an
-    unknown provider.
+    """An onnxruntime session in this process. Raises RuntimeMissing, and InputError for a
+    provider that is unknown, missing, or does not start.
     """
     try:
         import onnxruntime as ort
@@ -129,6 +135,14 @@ def open_session(program: Program, provider: str, threads: int | None) -> Any:
         raise RuntimeMissing(NO_ONNXRUNTIME) from None
     if provider not in PROVIDERS:
         raise InputError(f"unknown provider '{provider}': choose one of {', '.join(PROVIDERS)}")
+    name, available = PROVIDERS[provider], ort.get_available_providers()
+    if name not in available:
+        raise InputError(how_to_get(name, available))
+    if provider != "cpu":
+        try:
+            preload(ort)
+        except Exception as error:  # the loader's own class
+            raise cannot_preload(" ".join(str(error).split())) from error
     options = ort.SessionOptions()
     options.log_severity_level = 3
     # a planned block of memory comes beside what the first run took: half as much again, no faster
@@ -136,10 +150,13 @@ def open_session(program: Program, provider: str, threads: int | None) -> Any:
     if threads is not None:
         options.intra_op_num_threads = threads
     register(options)
-    wanted: list[Any] = [(PROVIDERS[provider], PROVIDER_OPTIONS[provider])]
+    wanted: list[Any] = [(name, PROVIDER_OPTIONS[provider])]
     if provider != "cpu":
         wanted.append(PROVIDERS["cpu"])
-    return ort.InferenceSession(to_bytes(program), options, wanted)
+    session = ort.InferenceSession(to_bytes(program), options, wanted, enable_fallback=0)
+    if name not in session.get_providers():  # onnxruntime goes on without it
+        raise InputError(how_to_get(name, session.get_providers()))
+    return session
 
 
 def give_back() -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from onnxgrad.interpreter import ignore_interrupts
-from onnxgrad.verify.running.onnxruntime_sessions import Sessions
+from onnxgrad.verify.running.onnxruntime_sessions import Sessions, preload
 from onnxgrad.verify.running.wire import receive, send
 
 # bytes of address space that onnxruntime, numpy and their threads take without using them
@@ -95,8 +95,7 @@ def _versions(_: Sessions) -> dict[str, Any]:
 def _preload(_: Sessions) -> None:
     import onnxruntime as ort
 
-    if hasattr(ort, "preload_dlls"):
-        ort.preload_dlls(directory="")
+    preload(ort)
 
 
 def _serving() -> Any:

@@ -4,7 +4,9 @@ numpy lacks.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import io
 import time
 from collections import OrderedDict
 from typing import Any
@@ -12,6 +14,9 @@ from typing import Any
 import numpy as np
 
 CACHED_SESSIONS = 6
+# on a device each holds its weights and an arena there: the two that are compared
+DEVICE_SESSIONS = 2
+CPU = "CPUExecutionProvider"
 
 # onnxruntime's names of the tensor types that numpy lacks -> (TensorProto.DataType, ml_dtypes name,
 # bits per element)
@@ -33,6 +38,15 @@ EXOTIC: dict[str, tuple[int, str, int]] = {
 def tensor_kind(type_name: str) -> str:
     """'tensor(bfloat16)' -> 'bfloat16'; anything that is no plain tensor -> ''."""
     return type_name[7:-1] if type_name.startswith("tensor(") else ""
+
+
+def preload(ort: Any) -> None:
+    """Load the libraries that the providers of devices need, which pip puts beside the packages
+    and not on the system's path. Raises what onnxruntime raises; what it prints is dropped.
+    """
+    if hasattr(ort, "preload_dlls"):
+        with contextlib.redirect_stdout(io.StringIO()):
+            ort.preload_dlls(directory="")
 
 
 class Sessions:
@@ -72,14 +86,16 @@ class Sessions:
                 options.register_custom_ops_library(library)
             except Exception as error:  # noqa: BLE001  # onnxruntime's own class
                 return {"library": library, "why": " ".join(str(error).split())}
-        on_cpu = provider == "CPUExecutionProvider"
+        on_cpu = provider == CPU
         if not on_cpu:
             options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         for name, value in config["options"].items():
             options.add_session_config_entry(name, value)
         providers: list[Any] = [(provider, config["provider_options"])]
         if not on_cpu:
-            providers.append("CPUExecutionProvider")
+            providers.append(CPU)
+        keep = config.get("keep", CACHED_SESSIONS)
+        self._shrink(keep if on_cpu else min(keep, DEVICE_SESSIONS) - 1)
         session = ort.InferenceSession(
             model if isinstance(model, str) else bytes(model),
             options,
@@ -90,14 +106,17 @@ class Sessions:
         if provider not in used:
             return {"missing": provider, "available": used}
         self._open[key] = session
-        while len(self._open) > config.get("keep", CACHED_SESSIONS):
-            self._open.popitem(last=False)
+        self._shrink(keep)
         return {
             "inputs": [(i.name, i.type, i.shape) for i in session.get_inputs()],
             "outputs": [(o.name, o.type, o.shape) for o in session.get_outputs()],
             "providers": used,
             "placement": {} if on_cpu else _placement(session),
         }
+
+    def _shrink(self, count: int) -> None:
+        while len(self._open) > count:
+            self._open.popitem(last=False)
 
     def run(self, key: str, feeds: dict[str, Any], outputs: list[str] | None) -> dict[str, Any]:
         session = self._open[key]

@@ -21,9 +21,14 @@ def pooled(kind: str, started: Callable[[Child], object] | None = None) -> Child
     with _lock:
         child = _pool.get(kind)
         if child is None or not child.alive():
-            child = _pool[kind] = Child(kind)
+            child = Child(kind)
             if started is not None:
-                started(child)
+                try:
+                    started(child)
+                except BaseException:
+                    child.kill()  # half prepared, it would serve whoever asks next
+                    raise
+            _pool[kind] = child
         return child
 
 

@@ -46,7 +46,17 @@ def _held(provider: str) -> AbstractContextManager[Child]:
 
 
 def _preload(child: Child) -> None:
-    _ask(child, 60.0, "load", "preload")
+    try:
+        _ask(child, 60.0, "load", "preload")
+    except RunFailed as error:
+        if error.limit:
+            raise
+        raise cannot_preload(error.reason) from error
+
+
+def cannot_preload(why: str) -> InputError:
+    """What to raise where the libraries of a device cannot be loaded."""
+    return InputError(f"the libraries of the provider cannot be loaded: {why}")
 
 
 def _ask(child: Child, timeout: float, stage: str, verb: str, *arguments: Any) -> Any:
@@ -94,6 +104,11 @@ class Session:
     _key: str
     _payload: bytes | str = field(repr=False)
     _config: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def idle(self) -> bool:
+        """Whether the provider got none of the nodes, so that all run on the CPU."""
+        return bool(self.placement) and not self.placement.get(PROVIDERS[self.provider])
 
     def run(
         self, feeds: Feeds, *, outputs: Sequence[str] | None = None, timeout: float = SECONDS
@@ -187,10 +202,12 @@ def open_session(
     session_options: Mapping[str, str] = {},
     timeout: float = SECONDS,
     keep: int = CACHED_SESSIONS,
+    may_idle: bool = False,
 ) -> Session:
     """Load a model in the child. `session_options`: onnxruntime's session configuration entries.
-    `keep`: how many sessions the child may hold; beyond that the least recently used one is
-    dropped, and comes back at its next run.
+    `keep`: how many sessions the child may hold (two on a device); beyond that the least recently
+    used one is dropped, and comes back at its next run. `may_idle`: no node need run on the
+    provider.
 
     Raises InputError when the provider (or onnxruntime) is missing, RunFailed when the model does
     not load.
@@ -220,22 +237,20 @@ def open_session(
     if "library" in info:
         raise cannot_load(info["library"], _plain_words(info["why"]))
     if "missing" in info:
-        raise InputError(_how_to_get(info["missing"], info["available"]))
-    placement = info["placement"]
-    if placement and not placement.get(PROVIDERS[provider]):
-        raise RunFailed(
-            "load", f"no node of the model runs on {PROVIDERS[provider]} (placed: {placement})"
-        )
-    return Session(
+        raise InputError(how_to_get(info["missing"], info["available"]))
+    session = Session(
         inputs=_arguments(info["inputs"]),
         outputs=_arguments(info["outputs"]),
         providers=tuple(info["providers"]),
-        placement=placement,
+        placement=info["placement"],
         provider=provider,
         _key=key,
         _payload=payload,
         _config=config,
     )
+    if session.idle and not may_idle:
+        raise RunFailed("load", f"no node of the model runs on {PROVIDERS[provider]}")
+    return session
 
 
 def close_sessions(provider: str) -> None:
@@ -250,7 +265,8 @@ def _arguments(found: Iterable[tuple[str, str, Any]]) -> tuple[Argument, ...]:
     )
 
 
-def _how_to_get(provider: str, available: Sequence[str]) -> str:
+def how_to_get(provider: str, available: Sequence[str]) -> str:
+    """What to say of a provider that the installed onnxruntime lacks, or that does not start."""
     known = versions()
     if provider in known["providers"]:
         return (

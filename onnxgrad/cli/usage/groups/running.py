@@ -5,16 +5,27 @@ from __future__ import annotations
 import argparse
 
 from onnxgrad.cli.usage.groups.limits import add_limits
-from onnxgrad.cli.usage.kinds import natural, threads
+from onnxgrad.cli.usage.kinds import natural, providers, threads
 from onnxgrad.vocabulary import LEGS, PROVIDERS
 
 
-def add_running(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
-    """Options of every command that runs models."""
+def add_running(
+    parser: argparse.ArgumentParser, title: str, *, several: bool = False
+) -> argparse._ArgumentGroup:
+    """Options of every command that runs models, perhaps on `several` providers."""
     group = parser.add_argument_group(title)
-    group.add_argument(
-        "--provider", choices=tuple(PROVIDERS), default="cpu", help="where to run (default: cpu)"
-    )
+    if several:
+        group.add_argument(
+            "--provider", type=providers, default="cpu", metavar="{cpu,cuda,...}",
+            help="where to run; with commas on each of them: cpu,cuda (default: cpu)",
+        )  # fmt: skip
+    else:
+        group.add_argument(
+            "--provider",
+            choices=tuple(PROVIDERS),
+            default="cpu",
+            help="where to run (default: cpu)",
+        )
     group.add_argument(
         "--input", action="append", metavar="[NAME=]FILE",
         help=".npz, .npy or .pb with values to run on, or a folder of input_*.pb; default: "
@@ -46,7 +57,7 @@ def add_custom_ops(group: argparse._ActionsContainer) -> None:
 
 def add_proof(parser: argparse.ArgumentParser, bounds: str = "the proof's own") -> None:
     """Options of every command that proves something by running models; `bounds` by default."""
-    group = add_running(parser, "proof")
+    group = add_running(parser, "proof", several=True)
     group.add_argument(
         "--seed",
         action="append",

@@ -1,0 +1,251 @@
+"""Whatever stands in a manifest that should not is refused by file and key, and names no file but those of its folder."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from onnxgrad.cli.app import main
+from onnxgrad.errors import InputError
+from onnxgrad.train import read_step, save_step, seal_step
+from onnxgrad.train.manifest import is_plain
+from onnxgrad.train.schedules import Cosine
+from tests.train.common import examples, step
+
+WRONG: tuple[Any, ...] = (
+    None,
+    True,
+    3,
+    -1,
+    0.5,
+    1e999,
+    "",
+    "text",
+    "../x",
+    [],
+    ["text"],
+    [[3]],
+    {},
+    {"a": 1},
+)
+
+
+def keys(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where each value of JSON's types stands; of several inputs with one role, those of the first."""
+    for key, value in data.items() if isinstance(data, dict) else enumerate(data):
+        yield (*path, key)
+        if isinstance(value, (dict, list)):
+            yield from keys(value, (*path, key))
+
+
+def changed(data: Any, path: tuple[Any, ...], value: Any) -> Any:
+    made = copy.deepcopy(data)
+    place = made
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    return made
+
+
+def kind(value: Any) -> type:
+    return float if type(value) is int else type(value)
+
+
+def steps() -> dict[str, Any]:
+    """Steps that between them have every key."""
+    rich = step(
+        accumulate=2, clip_norm=0.5, clip_value=1.0, average=0.9, schedule=Cosine(0.1, T_max=5),
+        groups={"b*": {"weight_decay": 0.0}}, loss_scale="dynamic", metrics=["gradient_norm"],
+    )  # fmt: skip
+    return {"plain": step(), "rich": rich}
+
+
+def told(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """The exit code and the one line of a step of `fit`."""
+    code = main(["fit", str(folder), "--data", str(folder / "d.npz"), "--steps", "2", "-q"])
+    return code, capsys.readouterr().err
+
+
+def sweep(
+    which: str, folder: Path, capsys: pytest.CaptureFixture[str], every: int
+) -> tuple[int, list[str]]:
+    save_step(steps()[which], folder)
+    np.savez(folder / "d.npz", **examples(8))
+    path = folder / "manifest.json"
+    sound = json.loads(path.read_text())
+    assert told(folder, capsys)[0] == 0
+    tried, wrong = 0, []
+    first = {fed["role"]: i for i, fed in reversed(list(enumerate(sound["inputs"])))}.values()
+    places = [p for p in keys(sound) if p[:1] != ("inputs",) or len(p) < 2 or p[1] in first]
+    for n, place in enumerate((p, v) for p in places for v in WRONG):
+        if n % every:
+            continue
+        where, value = place
+        old = sound
+        for key in where:
+            old = old[key]
+        if value == old and type(value) is type(old):
+            continue
+        tried += 1
+        path.write_text(json.dumps(changed(sound, where, value)))
+        code, line = told(folder, capsys)
+        name = next(str(k) for k in reversed(where) if isinstance(k, str))
+        named = "manifest.json" in line and name in line
+        # a value of the type that the key has, or may have, need not be refused, nor by its key
+        fitting = value is None or old is None or kind(value) is kind(old) or where[0] == "digests"
+        if line.count("\n") == (code == 2) and (
+            (code == 2 and (named or fitting)) or (code == 0 and fitting)
+        ):
+            continue
+        wrong.append(f"{where} = {value!r}: exit {code} {line.strip()[:200]}")
+    return tried, wrong
+
+
+@pytest.mark.parametrize("which", ["plain", "rich"])
+def test_some_keys_of_a_wrong_type(
+    which: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tried, wrong = sweep(which, tmp_path, capsys, 211)
+    assert tried > 5 and wrong == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("which", ["plain", "rich"])
+def test_every_key_of_every_wrong_type(
+    which: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tried, wrong = sweep(which, tmp_path, capsys, 1)
+    assert tried > 1500 and wrong == []
+
+
+def test_only_plain_names_are_names_of_files() -> None:
+    for name in ("a", "a b.onnx", "é漢.onnx", "..a", "a..", "-"):
+        assert is_plain(name), name
+    for name in ("", ".", "..", "/a", "a/b", "../a", "a\\b", "C:a", "a\0b", "a/"):
+        assert not is_plain(name), name
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    save_step(step(), tmp_path / "st")
+    np.savez(tmp_path / "st" / "d.npz", **examples(8))
+    return tmp_path / "st"
+
+
+def edit(folder: Path, **values: Any) -> None:
+    path = folder / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+@pytest.mark.parametrize("key", ["train", "eval", "state", "update"])
+@pytest.mark.parametrize("name", ["../out/{}", "{absolute}", "sub/{}", ".."])
+def test_no_name_leads_out_of_the_folder(
+    key: str, name: str, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = json.loads((saved / "manifest.json").read_text())[key] or "update.onnx"
+    for folder in (saved.parent / "out", saved / "sub"):
+        folder.mkdir()
+        if (saved / real).exists():
+            shutil.copy(saved / real, folder)
+    edit(saved, **{key: name.format(real, absolute=saved.parent / "out" / real)})
+    before = {p: p.read_bytes() for p in saved.parent.rglob("*") if p.is_file()}
+    code, line = told(saved, capsys)
+    assert code == 2 and f"'{key}' must be the name of a file in this folder" in line
+    assert {p: p.read_bytes() for p in saved.parent.rglob("*") if p.is_file()} == before
+
+
+def test_a_link_is_followed_to_a_regular_file_alone(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who names the folder chose its links; a device or a pipe never ends."""
+    (saved / "eval.onnx").rename(saved.parent / "moved.onnx")
+    (saved / "eval.onnx").symlink_to(saved.parent / "moved.onnx")
+    assert told(saved, capsys)[0] == 0
+    for name in ("eval.onnx", "state.safetensors", "manifest.json", "d.npz"):
+        shutil.copytree(saved, saved.parent / "copy", symlinks=True)
+        (saved.parent / "copy" / name).unlink()
+        (saved.parent / "copy" / name).symlink_to("/dev/zero")
+        code, line = told(saved.parent / "copy", capsys)
+        assert code == 2 and name in line and "device" in line, line
+        (saved.parent / "copy" / name).unlink()
+        os.mkfifo(saved.parent / "copy" / name)
+        code, line = told(saved.parent / "copy", capsys)
+        assert code == 2 and name in line and "pipe" in line, line
+        shutil.rmtree(saved.parent / "copy")
+
+
+@pytest.mark.parametrize("name", ["train.onnx", "eval.onnx", "update.onnx"])
+def test_a_changed_graph_is_refused_until_it_is_sealed(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_step(step(accumulate=2), tmp_path)
+    np.savez(tmp_path / "d.npz", **examples(8))
+    changed_model = onnx.load(tmp_path / name)
+    changed_model.doc_string = "changed"
+    onnx.save(changed_model, tmp_path / name)
+    code, line = told(tmp_path, capsys)
+    assert code == 2 and f"{name} is not the file that manifest.json was written for" in line
+    assert "train-step --seal" in line
+    with pytest.raises(InputError, match=r"seal_step\(folder\)"):
+        read_step(tmp_path)
+    assert main(["train-step", "--seal", str(tmp_path)]) == 0
+    assert f"changed: {name}" in capsys.readouterr().out
+    assert told(tmp_path, capsys)[0] == 0
+    assert seal_step(tmp_path) == ()
+
+
+def test_weights_beside_a_graph_belong_to_it(tmp_path: Path) -> None:
+    save_step(step(), tmp_path)
+    evaluation = onnx.load(tmp_path / "eval.onnx")
+    evaluation.graph.initializer.append(
+        numpy_helper.from_array(np.ones(2048, np.float32), "frozen")
+    )
+    onnx.save(
+        evaluation,
+        tmp_path / "eval.onnx",
+        save_as_external_data=True,
+        location="w.data",
+        size_threshold=16,
+    )
+    assert seal_step(tmp_path) == ("eval.onnx",)
+    read_step(tmp_path)
+    data = bytearray((tmp_path / "w.data").read_bytes())
+    data[0] ^= 1
+    (tmp_path / "w.data").write_bytes(data)
+    with pytest.raises(InputError, match=r"eval\.onnx is not the file"):
+        read_step(tmp_path)
+
+
+def test_nothing_but_a_step_is_sealed(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copy(saved / "train.onnx", saved / "eval.onnx")
+    edit(saved, loss="nothing")
+    assert main(["train-step", "--seal", str(saved)]) == 2
+    assert (
+        "manifest.json: 'loss': the step has no such value as 'nothing'" in capsys.readouterr().err
+    )
+    for words in (
+        ["train-step"],
+        ["train-step", "--seal", str(saved), "m.onnx"],
+        ["train-step", "m.onnx"],
+    ):
+        assert main(words) == 2
+
+
+def test_a_manifest_that_is_no_json_object(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for text in ("", "[" * 100000, "[]", "null", "{", "\ufeff{}", '{"format": "cake"}'):
+        (saved / "manifest.json").write_text(text)
+        code, line = told(saved, capsys)
+        assert code == 2 and "manifest.json" in line and line.count("\n") == 1
+    (saved / "manifest.json").write_bytes(b"\xff\xfe{}")
+    assert told(saved, capsys)[0] == 2
