@@ -14,7 +14,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.nodes import every_node
+from onnxgrad.ir.nodes import every_node, weight_elements
 from onnxgrad.ir.tensor_data import elements
 from onnxgrad.verify.account import Trial
 from onnxgrad.verify.compare import has_finite
@@ -33,7 +33,8 @@ from onnxgrad.verify.running.process import RunFailed
 from onnxgrad.verify.running.session import Session
 from onnxgrad.verify.subject import Subject
 
-_FEW_TRIES = 1  # for a model that is not small
+_FEW_TRIES = 1  # for a model that is not small, of up to so many elements of weights
+_MOST_WEIGHTS = 1 << 18
 _ALONE = 16  # defaults that are overridden one at a time, where all at once do not run
 _ROW_CASES = 16
 _RECURRENT = {"LSTM", "GRU", "RNN"}  # which end onnxruntime's process at an empty batch
@@ -179,7 +180,8 @@ class Search:
             return
         plan, tries = self._plan, tuple(SEARCH)
         if not small(self._model):
-            tries = SEARCH[:_FEW_TRIES]
+            few = weight_elements(self._model.graph) <= _MOST_WEIGHTS
+            tries = SEARCH[:_FEW_TRIES] if few else ()
             plan = min(
                 (t.case.dims for t in self.trials), key=lambda dims: math.prod(dims.values())
             )
