@@ -47,11 +47,12 @@ def called(binding: Binding) -> FunctionKey | None:
     functions = binding.block.program.functions
     if not functions:
         return None
-    for domain in dict.fromkeys((binding.domain, binding.node.domain)):
-        key = (domain, binding.op, binding.node.overload)
-        if key in functions:
-            return key
-    return None
+    node = binding.node
+    key = (binding.domain, binding.op, node.overload)
+    if key in functions:
+        return key
+    key = (node.domain, binding.op, node.overload)
+    return key if key in functions else None
 
 
 def has_schema_body(binding: Binding) -> bool:

@@ -4,6 +4,7 @@ only carry.
 
 from __future__ import annotations
 
+from collections import deque
 from functools import cached_property
 from pathlib import Path
 
@@ -62,9 +63,9 @@ class Program:
         before inner.
         """
         found: list[BindingBlock] = []
-        work = [self.main, *self.functions.values()]
+        work = deque([self.main, *self.functions.values()])
         while work:
-            block = work.pop(0)
+            block = work.popleft()
             found.append(block)
             work.extend(nested for b in block.bindings for nested in b.blocks.values())
         return found

@@ -82,22 +82,24 @@ class Inline(Pass):
         for block in [*(program.functions[key] for key in order), *_others(program, inlined)]:
             self._open_all(block, inlined, trace)
         left = reachable(program)
-        for key in order:
-            # what nothing called before is not ours to delete
-            if key in before and key not in left:
-                del program.functions[key]
-                _drop_import(program, key[0])
+        # what nothing called before is not ours to delete
+        gone = [key for key in order if key in before and key not in left]
+        for key in gone:
+            del program.functions[key]
+        for domain in dict.fromkeys(key[0] for key in gone):
+            _drop_import(program, domain)
 
     def _inlinable(self, program: Program, trace: Trace) -> list[FunctionKey]:
-        chosen: list[FunctionKey] = []
+        chosen: dict[FunctionKey, None] = {}
         order = functions_callees_first(program)
+        reached = set(order)
         for key in program.functions:
-            if key not in order and self._marked(program, key):
+            if key not in reached and self._marked(program, key):
                 trace.missed(_RULE, "::".join(filter(None, key)), "it is recursive")
         for key in order:
             if not self._marked(program, key):
                 continue
-            other = sorted(callees(program.functions[key]).difference(chosen))
+            other = sorted(c for c in callees(program.functions[key]) if c not in chosen)
             if other:
                 trace.missed(
                     _RULE,
@@ -105,8 +107,8 @@ class Inline(Pass):
                     f"it calls '{other[0][1]}', which is not inlined",
                 )
                 continue
-            chosen.append(key)
-        return chosen
+            chosen[key] = None
+        return list(chosen)
 
     def _marked(self, program: Program, key: FunctionKey) -> bool:
         proto = program.functions[key].proto

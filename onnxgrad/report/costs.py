@@ -92,11 +92,16 @@ class Costs:
         }
 
 
-def costs_of(program: Program, proto: ModelProto, dims: Mapping[str, int]) -> Costs:
+def costs_of(
+    program: Program, proto: ModelProto, dims: Mapping[str, int], *, spare: bool = False
+) -> Costs:
     """The costs of a program, which `proto` writes, with these sizes of symbols; what functions
-    cost is what their bodies do. Raises InputError for a symbol that there is not.
+    cost is what their bodies do. spare: nobody reads the program afterwards, so that its calls may
+    be opened in place. Raises InputError for a symbol that there is not.
     """
-    if dims or program.functions:
+    if spare and not dims:
+        program = _opened(program) if program.functions else program
+    elif dims or program.functions:
         made = ModelProto()
         made.CopyFrom(proto)
         fix(made, dims, ("--dim", "dims"))

@@ -242,7 +242,7 @@ def inspect(model: ModelLike, *, dims: Mapping[str, int] | None = None) -> Summa
         metadata={entry.key: entry.value for entry in proto.metadata_props},
         external=_external(proto),
         stats=stats_of(proto),
-        costs=costs_of(program, proto, dims or {}),
+        costs=costs_of(program, proto, dims or {}, spare=program is not model),  # last
         given=model,
     )
 
