@@ -8,18 +8,32 @@ of them `| None`; `Annotated[int, Range(1)]` bounds a number. Other types are le
 from __future__ import annotations
 
 import ast
+import functools
+import inspect
 import math
 import types
 import weakref
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from abc import ABCMeta
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from numbers import Integral, Real
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from onnxgrad.errors import InputError
 from onnxgrad.vocabulary import PROVIDERS
 from onnxgrad.wording import perhaps
 
+F = TypeVar("F", bound=Callable[..., Any])
 _WORDS = {"true": True, "false": False, "none": None, "inf": math.inf}
 _SHOWN = 80  # characters of a value in a message
 _SEQUENCES = (list, tuple, Sequence, Collection)
@@ -196,3 +210,40 @@ def _wrong(where: str, wanted: str, value: Any, hint: str = "") -> InputError:
     shown = repr(value)
     shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
     return InputError(f"{where} must be {wanted}, not {shown}{hint}")
+
+
+def known_keywords(function: F) -> F:
+    """Make an unknown keyword of a public function an InputError that lists the nearest."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return function  # what it hands on to says what is unknown
+    known = {p.name: None for p in parameters if p.kind is not p.POSITIONAL_ONLY}
+
+    @functools.wraps(function)
+    def checking(*args: Any, **options: Any) -> Any:
+        for name in options:
+            if name not in known:
+                raise unknown_keyword(function.__name__, name, known)
+        return function(*args, **options)
+
+    return cast(F, checking)
+
+
+class Declared(ABCMeta):
+    """The metaclass of dataclasses whose fields are options: an unknown one is an InputError."""
+
+    def __call__(cls, *args: Any, **options: Any) -> Any:
+        """Make an object. Raises InputError for a keyword that is no field."""
+        if options and is_dataclass(cls):
+            known = [f.name for f in fields(cls) if f.init]
+            for name in options:
+                if name not in known:
+                    raise unknown_keyword(cls.__name__, name, known)
+        return super().__call__(*args, **options)
+
+
+def unknown_keyword(owner: str, name: str, known: Iterable[str]) -> InputError:
+    """The error for a keyword that there is not."""
+    names = list(known)
+    listed = ", ".join(names) or "none"
+    return InputError(f"{owner} has no option '{name}'{perhaps(name, names, 3)}; it has {listed}")

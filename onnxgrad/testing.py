@@ -7,12 +7,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from onnxgrad.grad.registry import RULES
+from onnxgrad.options import known_keywords
 from onnxgrad.passes.base import PASSES
 from onnxgrad.verify.reference.kernels import KERNELS, WHY
 from onnxgrad.verify.reference.own import OWN
 from onnxgrad.verify.running.libraries import LIBRARIES
 
 
+@known_keywords
 @contextmanager
 def temporary_rules() -> Iterator[None]:
     """Gradient rules, passes, kernels of the float64 reference and libraries of custom operators

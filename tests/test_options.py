@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import pickle
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 
 import onnxgrad
+from onnxgrad import train
 from onnxgrad.errors import InputError
 from onnxgrad.named_options import build, read
 from onnxgrad.options import Range, check_fields, checked, described, from_text, kinds_of, several
@@ -173,3 +176,33 @@ def test_a_name_alone_is_one_name(call: Any, models_dir: Path) -> None:
             answers.append(str(error))
             assert "'absent' is not there" in str(error)
     assert answers[0] == answers[1]
+
+
+def _public() -> list[Any]:
+    found = [getattr(module, name) for module in (onnxgrad, train) for name in module.__all__]
+    return [f for f in found if inspect.isfunction(f) and f.__module__.startswith("onnxgrad.")]
+
+
+def test_an_unknown_keyword_is_named_with_the_nearest() -> None:
+    tried = 0
+    for function in _public():
+        parameters = inspect.signature(function).parameters.values()
+        if any(p.kind is p.VAR_KEYWORD for p in parameters):
+            continue
+        tried += 1
+        with pytest.raises(
+            InputError, match=f"^{function.__name__} has no option 'no_such_option'"
+        ):
+            function(no_such_option=1)
+        assert pickle.loads(pickle.dumps(function)) is function
+    assert tried > 45
+    with pytest.raises(
+        InputError,
+        match=r"optimize has no option 'pases' \(did you mean 'passes'.*; it has model",
+    ):
+        onnxgrad.optimize("m.onnx", pases="clean")  # type: ignore[call-arg]
+    with pytest.raises(InputError, match=r"'chekpoint' \(did you mean 'checkpoint'"):
+        onnxgrad.check_gradient("models/training/mlp.onnx", chekpoint="auto")
+    for cls in (*OPTIMIZERS.values(), *LOSSES.values(), *SCHEDULES.values(), *PASSES.values()):
+        with pytest.raises(InputError, match=f"^{cls.__name__} has no option 'no_such_option'"):
+            cls(no_such_option=1)

@@ -15,10 +15,12 @@ from onnxgrad.ir.collector import collector_paused
 from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.limits import limited
+from onnxgrad.options import known_keywords
 
 _log = logging.getLogger("onnxgrad")
 
 
+@known_keywords
 def gradient(
     model: ModelLike,
     wrt: Wrt = None,
@@ -79,6 +81,6 @@ def gradient(
         _log.info(note)
     for value in found.seeds:  # the input of that name is ours: nobody can have seen it coming
         if value in found.adjoints:
-            warnings.warn(renamed(value, found.adjoints[value], names), stacklevel=2)
+            warnings.warn(renamed(value, found.adjoints[value], names), stacklevel=3)
     with collector_paused():
         return like(found.program, model)

@@ -40,6 +40,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES, Dim, TensorType, element_count
 from onnxgrad.ir.var import Var
+from onnxgrad.options import known_keywords
 from onnxgrad.passes.remove_unused import RemoveUnused
 from onnxgrad.rewrite.trace import Trace
 
@@ -49,6 +50,7 @@ _REST = np.array([-1], np.int64)
 _SEEDS = re.compile(r"n(adj|fwd)\d*(_x_(\d+|n(adj|fwd)\d*))*")
 
 
+@known_keywords
 def casadi_derivative(
     model: ModelLike, kind: Sibling, wrt: Wrt = None, target: Target = None
 ) -> Any:

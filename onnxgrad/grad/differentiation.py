@@ -29,6 +29,7 @@ from onnxgrad.ir.names import rename
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
+from onnxgrad.options import known_keywords
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Gradient:
     stops: tuple[str, ...] = ()
 
 
+@known_keywords
 def differentiate(
     program: Program,
     wrt: Wrt = None,
@@ -107,7 +109,7 @@ def _walk(task: Prepared) -> Gradient:
             if reason := why_zero(block, task.asked, task.targets, ste=question.ste):
                 text += f" ({reason})"
             notes.append(text)
-            warnings.warn(text, stacklevel=4)  # gradient's caller
+            warnings.warn(text, stacklevel=6)  # the caller of gradient, behind `known_keywords`
         asked = dict(zip(task.asked_names, task.asked, strict=True))
         if found:
             notes += cut_off(block, {n: v for n, v in asked.items() if v not in found}, task.stops)

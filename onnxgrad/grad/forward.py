@@ -24,8 +24,10 @@ from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.names import rename
 from onnxgrad.ir.program import Program
+from onnxgrad.options import known_keywords
 
 
+@known_keywords
 def jvp(
     model: ModelLike, wrt: Wrt = None, target: Target = None, *, names: str = "{}_tangent"
 ) -> Any:

@@ -19,9 +19,11 @@ from onnxgrad.ir.load import ModelLike, function_block, load, load_own
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import SequenceType, TensorType, Type, type_to_proto
+from onnxgrad.options import known_keywords
 from onnxgrad.passes.remove_unused_functions import names_function
 
 
+@known_keywords
 def function_gradient(model: ModelLike, name: str) -> Any:
     """The model with one more function: for `f(x, ...) -> (y, ...)`, called `name` or
     `domain::name`, `f_grad(x, ..., y_grad, ...) -> (x_grad, ...)`, by every floating-point operand

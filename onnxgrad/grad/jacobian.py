@@ -42,12 +42,14 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import TensorType, element_count
 from onnxgrad.ir.var import Var
+from onnxgrad.options import known_keywords
 from onnxgrad.wording import option
 
 Mode = Literal["auto", "forward", "reverse"]
 _MODES = ("auto", "forward", "reverse")
 
 
+@known_keywords
 def jacobian(
     model: ModelLike,
     wrt: Wrt = None,

@@ -22,12 +22,14 @@ from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
+from onnxgrad.options import known_keywords
 
 START, END = "onnxgrad.checkpoint.start", "onnxgrad.checkpoint.end"
 # nodes carry metadata from that IR version on
 _METADATA_SINCE = 10
 
 
+@known_keywords
 def mark_checkpoints(
     model: ModelLike, wrt: Wrt = None, target: Target = None, *, checkpoint: Choice = "auto"
 ) -> Any:

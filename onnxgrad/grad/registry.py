@@ -17,6 +17,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.quantized.operators import WITHOUT_FORM
+from onnxgrad.options import known_keywords
 from onnxgrad.wording import option
 
 Formula = Callable[..., Any]
@@ -86,6 +87,7 @@ _BLOCKED_LAYOUT = "com.microsoft.nchwc"
 RULES: dict[tuple[str, str], GradientRule] = {}
 
 
+@known_keywords
 def vjp(
     name: str,
     *formulas: Formula | None,
@@ -132,6 +134,7 @@ def vjp(
     )
 
 
+@known_keywords
 def vjp_all(
     name: str,
     formula: Formula,
@@ -176,6 +179,7 @@ def vjp_blocks(
     _add(GradientRule(domain, op, "vjp_blocks", (formula,), since=since, notes=notes), replace)
 
 
+@known_keywords
 def body(
     name: str, builder: Formula, *, since: int = 1, notes: str = "", replace: bool = False
 ) -> None:
@@ -199,6 +203,7 @@ def body(
     _add(GradientRule(domain, op, "body", (builder,), since=since, notes=notes), replace)
 
 
+@known_keywords
 def zero(*names: str, notes: str = "") -> None:
     """Declare operators whose derivative is zero almost everywhere (or that have no float input
     at all).

@@ -16,8 +16,10 @@ from onnxgrad.grad.stops import Stop
 from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.program import Program
+from onnxgrad.options import known_keywords
 
 
+@known_keywords
 def hessian_vector_product(
     model: ModelLike,
     wrt: Wrt = None,

@@ -25,6 +25,7 @@ from onnxgrad.ir.reader import Reader
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.type_inference.at_load import annotate
 from onnxgrad.ir.weights import Digests
+from onnxgrad.options import known_keywords
 
 # everything the public functions accept; the objects of other libraries have no static type here
 ModelLike: TypeAlias = str | os.PathLike[str] | bytes | ModelProto | Any
@@ -33,6 +34,7 @@ ModelLike: TypeAlias = str | os.PathLike[str] | bytes | ModelProto | Any
 MOST_BYTES = 1 << 31
 
 
+@known_keywords
 def load(model: ModelLike) -> Program:
     """The Program of a model. The argument is never changed; a Program, or the main block of one,
     is its own answer.

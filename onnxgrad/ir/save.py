@@ -23,8 +23,10 @@ from onnxgrad.ir.header import header_changed, write_header
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import type_to_proto
 from onnxgrad.ir.var import Var, names_of
+from onnxgrad.options import known_keywords
 
 
+@known_keywords
 def to_proto(program: Program, *, weights: bool = False) -> ModelProto:
     """The ModelProto of a program; what nothing changed is as it was read, field for field.
 
@@ -59,6 +61,7 @@ def to_bytes(program: Program) -> bytes:
     return data
 
 
+@known_keywords
 def save(program: Program, path: str | os.PathLike[str], *, sync: bool = True) -> None:
     """Write a program to `path`: whole or not at all, and to the disk (without `sync`: when the
     system likes).

@@ -15,6 +15,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.domains import canonical
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
+from onnxgrad.options import known_keywords
 from onnxgrad.outlining.calls import DOMAIN, Group, outer
 from onnxgrad.rewrite.captures import heads, names_in
 from onnxgrad.rewrite.match import match_binding
@@ -38,6 +39,7 @@ class Composite:
     check: Callable[[Mapping[str, Any]], bool] | None
 
 
+@known_keywords
 def outline_as(
     name: str,
     pattern: Pattern,

@@ -7,7 +7,7 @@ Every module of this folder registers its passes. Those that list rewrite rules 
 from __future__ import annotations
 
 import inspect
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, make_dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, ParamSpec, TypeVar
@@ -16,7 +16,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.by_operator import blocks_in
 from onnxgrad.ir.program import Program
-from onnxgrad.options import Range, check_fields
+from onnxgrad.options import Declared, Range, check_fields, known_keywords
 from onnxgrad.rewrite.combine import Branch, Family, apply_family
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.rewrite.worklist import Rule, apply_rules
@@ -28,7 +28,7 @@ Count = Annotated[int, Range(0)]
 
 
 @dataclass(frozen=True)
-class Pass(ABC):
+class Pass(metaclass=Declared):
     """A named transformation of a program. Subclasses are dataclasses whose fields are the
     pass's options, each checked against its declared type. Raises InputError.
 
@@ -66,7 +66,7 @@ class Pass(ABC):
         """
         return model
 
-    def proved(self, program: Program) -> None:  # noqa: B027  # most passes need nothing here
+    def proved(self, program: Program) -> None:  # most passes need nothing here
         """Take away what only the proof of the result needed; called once that is done, or is not
         asked for.
         """
@@ -162,6 +162,7 @@ PASSES: dict[str, type[Pass]] = {}
 _P = TypeVar("_P", bound=type[Pass])
 
 
+@known_keywords
 def register(cls: _P) -> _P:
     """Make a pass available by its name."""
     PASSES[cls.name] = cls

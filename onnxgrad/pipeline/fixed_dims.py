@@ -11,10 +11,12 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.interop.given_back import like
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.save import to_proto
+from onnxgrad.options import known_keywords
 from onnxgrad.verify.feeds.dims import evaluate, roles, shape_of, symbols_in, tensor_types
 from onnxgrad.wording import did_you_mean, option
 
 
+@known_keywords
 def fix_dims(model: ModelLike, dims: Mapping[str, int]) -> Any:
     """The model with these sizes in the place of symbols, in every declared shape; in the kind that
     was given. `optimize` then folds what it computes from them.

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from onnxgrad.errors import InputError
+from onnxgrad.options import known_keywords
 from onnxgrad.passes.base import RulePass
 from onnxgrad.pipeline.pipeline import parse_passes
 from onnxgrad.rewrite.to_onnxscript import onnxscript_rule
 from onnxgrad.rewrite.worklist import Rule
 
 
+@known_keywords
 def to_onnxscript_rules(*laws: Rule | RulePass | str) -> Any:
     """Laws as a RewriteRuleSet of onnxscript: rules of yours, and the laws of passes, given as
     objects or by name, as to `optimize`.

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onnxgrad.ir.load import ModelLike
+from onnxgrad.options import known_keywords
 from onnxgrad.passes.convert_opset import ConvertOpset
 from onnxgrad.report.optimize import optimize
 from onnxgrad.verify.bounds import PerOutput
 from onnxgrad.verify.feeds.proof_cases import Inputs
 
 
+@known_keywords
 def convert_opset(
     model: ModelLike,
     to: int,

@@ -9,6 +9,7 @@ from typing import Any
 from onnxgrad.errors import InputError
 from onnxgrad.ir.interop.given import settled
 from onnxgrad.ir.load import ModelLike, proto_of
+from onnxgrad.options import known_keywords
 from onnxgrad.report.html.compared import diff_report
 from onnxgrad.report.html.page import page
 from onnxgrad.report.model_comparison import Comparison
@@ -104,6 +105,7 @@ class Diff(Rendered):
                 yield line(f"  and {len(lines) - _LINES} more (-v)", "dim")
 
 
+@known_keywords
 def diff(a: ModelLike, b: ModelLike) -> Diff:
     """What changed from model `a` to model `b`; neither is changed, run, or asked whether its
     operators exist.

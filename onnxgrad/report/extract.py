@@ -15,7 +15,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.var import Var
 from onnxgrad.limits import bounded
-from onnxgrad.options import several
+from onnxgrad.options import known_keywords, several
 from onnxgrad.passes.remove_unused_functions import RemoveUnusedFunctions
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import Report, run
@@ -25,6 +25,7 @@ from onnxgrad.verify.feeds.proof_cases import runnable
 from onnxgrad.wording import perhaps
 
 
+@known_keywords
 @bounded
 def extract(
     model: ModelLike,

@@ -15,7 +15,7 @@ from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.save import to_bytes
 from onnxgrad.laws.float16.numbers import FAR, LARGEST
 from onnxgrad.limits import bounded
-from onnxgrad.options import providers_of, several
+from onnxgrad.options import known_keywords, providers_of, several
 from onnxgrad.passes.float16 import Float16
 from onnxgrad.pipeline.observed import values_beyond
 from onnxgrad.pipeline.optimize import Optimized, RewriteRefuted, optimize_program
@@ -33,6 +33,7 @@ from onnxgrad.wording import counted, option
 _ROWS = 20
 
 
+@known_keywords
 @bounded
 def float16(
     model: ModelLike,

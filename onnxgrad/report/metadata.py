@@ -12,11 +12,12 @@ from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.program import HEADER, Program
 from onnxgrad.ir.save import to_proto
-from onnxgrad.options import several
+from onnxgrad.options import known_keywords, several
 
 _MOST = 1 << 63
 
 
+@known_keywords
 def set_metadata(
     model: ModelLike,
     values: Mapping[str, str] | None = None,

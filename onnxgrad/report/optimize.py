@@ -13,7 +13,7 @@ from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.program import Program
 from onnxgrad.limits import limited
-from onnxgrad.options import several
+from onnxgrad.options import known_keywords, several
 from onnxgrad.passes.inline import check_names
 from onnxgrad.pipeline.fixed_dims import fixed
 from onnxgrad.pipeline.instruments import PrintAfter
@@ -82,6 +82,7 @@ class OptimizedModel(Rendered):
         yield from self.outcome.parts(verbose)
 
 
+@known_keywords
 def optimize(
     model: ModelLike,
     *,

@@ -15,6 +15,7 @@ from onnxgrad.ir.program import FunctionKey
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.stats import Stats, stats_of
 from onnxgrad.ir.var import Var
+from onnxgrad.options import known_keywords
 from onnxgrad.report.costs import Costs, OperatorCost, Sized, costs_of
 from onnxgrad.report.html.compared import model_report
 from onnxgrad.report.html.page import page
@@ -213,6 +214,7 @@ def _more(count: int, verbose: bool) -> Iterator[Part]:
         yield line(f"and {count - _ROWS} more (-v)", "dim")
 
 
+@known_keywords
 def inspect(model: ModelLike, *, dims: Mapping[str, int] | None = None) -> Summary:
     """What is in a model: interface, operators, parameters, metadata, and what a run costs.
     Nothing is run, no external data read.

@@ -11,6 +11,7 @@ from onnxgrad.grad.engine import has_gradient
 from onnxgrad.grad.nested_weights import hoist, nested_constants
 from onnxgrad.grad.request import weigh
 from onnxgrad.ir.load import ModelLike, load_own
+from onnxgrad.options import known_keywords
 from onnxgrad.report.parts import Part, cell, heading, number, table
 from onnxgrad.report.rendering import Rendered
 
@@ -71,6 +72,7 @@ def _first_of_each_reason(values: list[Weighed]) -> list[Weighed]:
     return found
 
 
+@known_keywords
 def weights(model: ModelLike) -> Weights:
     """Which floating-point constants of the main graph and of nested ones are weights. Elements are
     read where operand and name do not tell, nothing is run. Raises InputError when the model cannot

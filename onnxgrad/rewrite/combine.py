@@ -19,6 +19,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.by_operator import bindings_of
 from onnxgrad.ir.var import Var
+from onnxgrad.options import known_keywords
 from onnxgrad.rewrite.attempt import Attempt, call_arguments, check_parameters, replacements
 from onnxgrad.rewrite.captures import Captured, heads, value_of
 from onnxgrad.rewrite.match import match_binding
@@ -79,6 +80,7 @@ class Family:
         return (self.pattern, self.build) if self.shrinks is None else None
 
 
+@known_keywords
 def combine(
     pattern: Pattern, *, by: Key, shrinks: Measure | None = None, shared: Shared | None = None
 ) -> Callable[[Callable[..., Any]], Family]:

@@ -20,6 +20,7 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.var import Var
+from onnxgrad.options import known_keywords
 from onnxgrad.rewrite.attempt import Attempt, closes_cycle, replacements
 from onnxgrad.rewrite.captures import Captured, gather, heads, value_of
 from onnxgrad.rewrite.combine import independent
@@ -180,6 +181,7 @@ def _identity(value: Any) -> Any:
 Rewriter = Callable[[Matched], Mapping[Any, Var] | Decline | None]
 
 
+@known_keywords
 def rewrite_bindings(
     context: PatternContext,
     rewriter: Rewriter,
@@ -215,6 +217,7 @@ def rewrite_bindings(
     return _over(model, done.all_of)
 
 
+@known_keywords
 def rewrite_call(
     pattern: Pattern,
     rewriter: Callable[..., Any],

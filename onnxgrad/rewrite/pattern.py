@@ -20,6 +20,7 @@ import onnx
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.types import Array
+from onnxgrad.options import known_keywords
 
 COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min", "And", "Or", "Xor", "Equal", "Sum", "Mean"})
 
@@ -187,6 +188,7 @@ def _calls(pattern: Pattern | None) -> tuple[Call, ...]:
     return ()
 
 
+@known_keywords
 def capture(names: str) -> Any:
     """Captures for the names in a space-separated string: one, or a tuple of them.
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from onnxgrad.ir.binding import Binding
+from onnxgrad.options import known_keywords
 
 
 class Decline(Exception):
@@ -18,6 +19,7 @@ class Decline(Exception):
         self.reason = reason
 
 
+@known_keywords
 def decline(reason: str) -> Decline:
     """For a law that matched but must not fire, to return or to raise; `--explain` shows the
     reason.

@@ -20,6 +20,7 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.by_operator import Operator, bindings_of
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
+from onnxgrad.options import known_keywords
 from onnxgrad.rewrite.attempt import (
     Attempt,
     Touched,
@@ -81,6 +82,7 @@ class Rule:
         return (inspect.getdoc(self.build) or "").split("\n")[0]
 
 
+@known_keywords
 def rewrite(
     pattern: Pattern, *, shrinks: Measure | None = None, needs: tuple[str, int] | None = None
 ) -> Callable[[Callable[..., Any]], Rule]:

@@ -19,6 +19,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import save
 from onnxgrad.ir.tensor_data import elements
 from onnxgrad.ir.types import Array, numpy_dtype
+from onnxgrad.options import known_keywords
 
 KEY = "onnxgrad.trained"
 # the fields of a tensor that hold its elements
@@ -28,6 +29,7 @@ _DATA = (
 )  # fmt: skip
 
 
+@known_keywords
 def export(
     model: ModelLike,
     values: Mapping[str, Array],

@@ -21,6 +21,7 @@ from onnxgrad.ir.load import ModelLike, load, program_of, proto_of
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_bytes, to_proto
 from onnxgrad.ir.types import Array
+from onnxgrad.options import known_keywords
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.train.digest import digest
 from onnxgrad.train.foreign import Roles, connect_rate, connect_step, roles_of, scalar_loss
@@ -48,6 +49,7 @@ class _File:
     digest: str
 
 
+@known_keywords
 def step_from_training_info(
     model: ModelLike,
     *,

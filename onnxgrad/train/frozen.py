@@ -16,6 +16,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.types import Array
+from onnxgrad.options import known_keywords
 from onnxgrad.train.cut import At, cut, first_part
 from onnxgrad.train.data import Arrays, read_npz
 from onnxgrad.train.engines.base import checked, open_session
@@ -23,6 +24,7 @@ from onnxgrad.train.manifest import one_size
 from onnxgrad.train.update import fed_of
 
 
+@known_keywords
 def features(
     model: ModelLike,
     at: At,

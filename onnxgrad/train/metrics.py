@@ -9,11 +9,13 @@ import numpy as np
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.types import Array
+from onnxgrad.options import known_keywords
 
 # of a model's outputs and a batch: the mean over the batch, and how many examples that is of
 Metric: TypeAlias = "Callable[[Mapping[str, Array], Mapping[str, Array]], tuple[float, int]]"
 
 
+@known_keywords
 def accuracy(
     output: str = "logits", target: str = "labels", *, axis: int = 1, ignore_index: int = -100
 ) -> Metric:

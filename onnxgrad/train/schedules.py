@@ -15,7 +15,7 @@ of its `Moment`.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
@@ -28,7 +28,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
-from onnxgrad.options import check_fields
+from onnxgrad.options import Declared, check_fields
 from onnxgrad.train import array_math
 
 # a float64 scalar: a Var while a graph is built, a number while one computes
@@ -36,7 +36,7 @@ Number = Any
 
 
 @dataclass(frozen=True)
-class Schedule(ABC):
+class Schedule(metaclass=Declared):
     """A learning rate that goes with the step. Raises InputError for numbers that make none."""
 
     def __post_init__(self) -> None:

@@ -26,7 +26,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
-from onnxgrad.options import several
+from onnxgrad.options import known_keywords, several
 from onnxgrad.train import batch_statistics
 from onnxgrad.train.accumulation import add_up, update_program
 from onnxgrad.train.cut import At, check_apart, check_behind, cut
@@ -71,6 +71,7 @@ class TrainingStep:
         return f"TrainingStep({how} on {weights} weights; a batch holds {batch})"
 
 
+@known_keywords
 def training_step(
     model: ModelLike,
     loss: Loss | str | Callable[[dict[str, Var]], Var] | None = None,

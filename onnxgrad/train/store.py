@@ -19,7 +19,7 @@ from onnxgrad.ir.load import load, read_proto
 from onnxgrad.ir.save import Content, save_together
 from onnxgrad.ir.var import Var
 from onnxgrad.ir.weights import sources
-from onnxgrad.options import checked
+from onnxgrad.options import checked, known_keywords
 from onnxgrad.train import tensors
 from onnxgrad.train.engines.regions import optimizer_of
 from onnxgrad.train.loss_scaling import LossScaling
@@ -35,6 +35,7 @@ _LARGEST = 1 << 28  # bytes of a manifest
 _PIECE = 1 << 20
 
 
+@known_keywords
 def save_step(step: TrainingStep, folder: str | PathLike[str]) -> None:
     """Write a step into a folder, which is made where it is missing; its files appear together or
     not at all.
@@ -53,6 +54,7 @@ def save_step(step: TrainingStep, folder: str | PathLike[str]) -> None:
     save_together(folder, contents)
 
 
+@known_keywords
 def seal_step(folder: str | PathLike[str]) -> tuple[str, ...]:
     """Accept the graphs of a step as they are now: their digests go into its manifest. Returns the
     names of those that had changed. Raises InputError for what is no step any more.
@@ -69,6 +71,7 @@ def seal_step(folder: str | PathLike[str]) -> tuple[str, ...]:
     return changed
 
 
+@known_keywords
 def read_step(folder: str | PathLike[str]) -> TrainingStep:
     """The step that `save_step` wrote. Raises InputError for a folder that holds none, or parts
     of several, and for a graph that was changed since.

@@ -32,6 +32,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.random_draws import RANDOM_OPS
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array
+from onnxgrad.options import known_keywords
 from onnxgrad.train.digest import digest
 from onnxgrad.train.manifest import Fed, Manifest
 from onnxgrad.train.renamed import names_of, node_names, reads, renamed, renamed_manifest
@@ -45,6 +46,7 @@ _IR_VERSION = 7
 _FILLED = frozenset({"float16", "float32", "float64", "int32", "int64", "uint8", "bool"})
 
 
+@known_keywords
 def with_training_info(step: TrainingStep, original: ModelLike) -> Program:
     """`original`, from which the step was made, with the step as its training_info.
 

@@ -17,7 +17,7 @@ from onnx import TensorProto
 
 from onnxgrad.errors import CannotRun, InputError
 from onnxgrad.limits import bounded
-from onnxgrad.options import providers_of, several
+from onnxgrad.options import known_keywords, providers_of, several
 from onnxgrad.verify.account import Found, Trial
 from onnxgrad.verify.bounds import Bounds, PerOutput
 from onnxgrad.verify.compare import Difference
@@ -47,6 +47,7 @@ from onnxgrad.wording import counted, option
 _REFERENCE = "reference"  # the stage of a RunFailed that our reference, not onnxruntime, caused
 
 
+@known_keywords
 @bounded
 def verify(
     a: Model,

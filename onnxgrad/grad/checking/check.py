@@ -42,7 +42,7 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import SequenceType, numpy_dtype
 from onnxgrad.ir.weights import TooLarge
 from onnxgrad.limits import bounded
-from onnxgrad.options import several
+from onnxgrad.options import known_keywords, several
 from onnxgrad.verify.coverage.items import BRANCHES
 from onnxgrad.verify.feeds.generate import feeds_for
 from onnxgrad.verify.feeds.proof_cases import runnable
@@ -57,6 +57,7 @@ _SAME, _LARGEST = 1000, 0.5
 _COUNTS = itertools.count()
 
 
+@known_keywords
 @bounded
 def check_gradient(
     model: ModelLike,

@@ -51,7 +51,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import numpy_dtype
 from onnxgrad.limits import bounded
-from onnxgrad.options import several
+from onnxgrad.options import known_keywords, several
 from onnxgrad.verify.reference.in_child import Float64
 
 KINDS = ("jvp", "hvp", "jacobian", *SIBLINGS)
@@ -59,6 +59,7 @@ KINDS = ("jvp", "hvp", "jacobian", *SIBLINGS)
 _FLOOR = 1e-3
 
 
+@known_keywords
 @bounded
 def check_product(
     model: ModelLike,

@@ -27,8 +27,10 @@ from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.emission.emitter import Emitter, emitter, in_force
 from onnxgrad.ir.random_draws import RANDOM_OPS
 from onnxgrad.ir.var import Var
+from onnxgrad.options import known_keywords
 
 
+@known_keywords
 def emitting(
     block: BindingBlock, *, share: bool = False, sources: Sequence[Binding] = (), made_by: str = ""
 ) -> AbstractContextManager[Emitter]:

@@ -14,6 +14,7 @@ from onnxgrad.ir.interop.given import is_instance
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
+from onnxgrad.options import known_keywords
 
 
 def check_room(program: Program, model: Any) -> None:
@@ -52,6 +53,7 @@ def like(program: Program, model: Any) -> Any:
     return to_proto(program, weights=not isinstance(model, ModelProto))
 
 
+@known_keywords
 def to_graphsurgeon(model: ModelLike) -> Any:
     """Any model as an onnx_graphsurgeon.Graph; what graphsurgeon does not know (node metadata,
     ...) is lost there.

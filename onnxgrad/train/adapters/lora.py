@@ -22,6 +22,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Array, TensorType, numpy_dtype
 from onnxgrad.ir.var import Var
+from onnxgrad.options import known_keywords
 from onnxgrad.train.adapters.beside import beside
 from onnxgrad.train.adapters.record import LORA_A, LORA_B, Adapters, note_of, with_note
 from onnxgrad.train.adapters.store import Given, read_if_path
@@ -32,6 +33,7 @@ from onnxgrad.train.digest import digest
 _OPSET, _IR_VERSION = 7, 4
 
 
+@known_keywords
 def lora(
     model: ModelLike,
     targets: str | Sequence[str],
@@ -69,6 +71,7 @@ def lora(
     return like(with_note(program, {**words, "added": added, "values": names}), model)
 
 
+@known_keywords
 def load_adapters(model: ModelLike, adapters: Given | Mapping[str, Given]) -> Any:
     """The base model, in its own kind, with saved adapters beside its weights.
 

@@ -13,6 +13,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
+from onnxgrad.options import known_keywords
 from onnxgrad.train.adapters.lora import fitting
 from onnxgrad.train.adapters.record import (
     KEY,
@@ -26,6 +27,7 @@ from onnxgrad.train.digest import digest
 from onnxgrad.train.export import with_weights
 
 
+@known_keywords
 def merge(model: ModelLike, adapters: Given | None = None) -> Any:
     """The model without adapters, in its own kind, whose weights hold what these added.
 

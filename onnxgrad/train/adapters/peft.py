@@ -16,6 +16,7 @@ from onnxgrad.ir.files import regular
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.save import save_together
 from onnxgrad.ir.types import Array
+from onnxgrad.options import known_keywords
 from onnxgrad.train import tensors
 from onnxgrad.train.adapters.record import LORA_A, LORA_B, Adapters, adapters_of
 from onnxgrad.train.adapters.targets import Site, sites
@@ -36,6 +37,7 @@ _OTHER = (
 )  # fmt: skip
 
 
+@known_keywords
 def save_peft(
     model: ModelLike, folder: str | PathLike[str], values: Mapping[str, Array] | None = None
 ) -> None:
@@ -75,6 +77,7 @@ def _module(site: Site) -> str:
     )
 
 
+@known_keywords
 def read_peft(folder: str | PathLike[str], model: ModelLike) -> Adapters:
     """The adapters of a PEFT folder, for `load_adapters` and `merge` of this model.
 

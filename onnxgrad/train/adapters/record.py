@@ -16,6 +16,7 @@ from onnxgrad.ir.load import ModelLike, load, program_of
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array
+from onnxgrad.options import known_keywords
 
 KEY = "onnxgrad.lora"
 LORA_A, LORA_B = ".lora_A", ".lora_B"
@@ -102,6 +103,7 @@ def note_of(proto: ModelProto) -> dict[str, Any] | None:
     return found
 
 
+@known_keywords
 def adapters_of(model: ModelLike, values: Mapping[str, Array] | None = None) -> Adapters:
     """The adapters beside a model's weights, with these values where given (a Trainer's
     `parameters`).

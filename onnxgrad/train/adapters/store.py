@@ -11,6 +11,7 @@ from typing import TypeAlias
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.types import Array
+from onnxgrad.options import known_keywords
 from onnxgrad.train import tensors
 from onnxgrad.train.adapters.record import Adapters, adapters_of, of_words
 
@@ -18,6 +19,7 @@ Given: TypeAlias = "Adapters | str | PathLike[str]"
 _WORDS = "lora"
 
 
+@known_keywords
 def save_adapters(
     model: ModelLike | Adapters,
     path: str | PathLike[str],
@@ -37,6 +39,7 @@ def save_adapters(
         raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
+@known_keywords
 def read_adapters(path: str | PathLike[str]) -> Adapters:
     """What `save_adapters` wrote. Raises InputError for a file that is missing, damaged or
     another's.

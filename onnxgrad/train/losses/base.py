@@ -5,7 +5,7 @@ new inputs.
 from __future__ import annotations
 
 import inspect
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -18,6 +18,7 @@ from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import FLOAT_DTYPES, element_count, is_static
 from onnxgrad.ir.var import Var
+from onnxgrad.options import Declared
 from onnxgrad.train.losses.checks import check_choice, check_finite
 from onnxgrad.train.losses.place import Place, wide
 from onnxgrad.wording import option
@@ -27,7 +28,7 @@ Reduction = Literal["mean", "sum"]
 OLDEST_OPSET = 13
 
 
-class Loss(ABC):
+class Loss(metaclass=Declared):
     """Something to make small. `a + b` and `0.5 * a` are losses again.
 
     A subclass has its options as fields, with PyTorch's names and defaults; `name` is what the

@@ -8,6 +8,7 @@ import re
 
 from onnxgrad.errors import InputError
 from onnxgrad.named_options import build
+from onnxgrad.options import known_keywords
 from onnxgrad.train.losses.base import Loss, Output, Sum
 from onnxgrad.train.losses.classification import CrossEntropy, SequenceCrossEntropy
 from onnxgrad.train.losses.ctc import CTC
@@ -27,6 +28,7 @@ _NUMBER = r"[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?"
 _TERM = re.compile(rf"\s*(?:({_NUMBER})\s*\*)?\s*([^\s+*{{}}]+)\s*(?:\{{([^{{}}]*)\}})?\s*(\+|$)")
 
 
+@known_keywords
 def parse_loss(text: str) -> Loss:
     """The loss that a text says: terms `[NUMBER*]NAME[{option=value,option=value}]` with `+`
     between them.

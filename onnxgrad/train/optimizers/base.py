@@ -7,7 +7,7 @@ blocks of memory.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
@@ -18,7 +18,7 @@ from onnx import helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.types import Array
-from onnxgrad.options import check_fields
+from onnxgrad.options import Declared, check_fields
 from onnxgrad.train import array_math
 
 # a Var while a graph is built, an array while one computes
@@ -65,7 +65,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Optimizer(ABC):
+class Optimizer(metaclass=Declared):
     """An update rule. A subclass has its hyperparameters as fields, with PyTorch's names and
     defaults.
 

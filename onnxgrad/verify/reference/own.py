@@ -15,12 +15,14 @@ import onnx
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir import domains
+from onnxgrad.options import known_keywords
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _NOT_KNOWN = "is not a registered function/op"  # as onnxruntime words it
 OWN: dict[tuple[str, str], Callable[..., Any]] = {}
 
 
+@known_keywords
 def kernel(name: str) -> Callable[[_F], _F]:
     """Say what an operator of your own computes, for proofs and for `check_gradient`: a numpy
     function of its operands, with its attributes as keywords.

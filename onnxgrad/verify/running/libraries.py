@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from onnxgrad.errors import InputError
+from onnxgrad.options import known_keywords
 from onnxgrad.wording import option
 
 LIBRARIES: dict[str, None] = {}
 
 
+@known_keywords
 def custom_ops(path: str | os.PathLike[str]) -> None:
     """Have onnxruntime load a library of custom operators (`SessionOptions.
     register_custom_ops_library`) wherever it runs a model: proofs, `check_gradient`, benchmarks,
