@@ -141,6 +141,18 @@ def test_every_attribute_of_every_operator_may_be_the_calls(domain: str) -> None
             continue
 
 
+def test_a_loop_may_take_its_body_from_the_call() -> None:
+    body = onnx.parser.parse_graph(
+        "b (int64 i, bool c, float[2] v) => (bool d, float[2] w) { d = Identity (c) w = Neg (v) }"
+    )
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21, "my" : 1]>
+        g (float[2] x) => (float[2] y) { y = my.F (x) }
+        <domain: "my", opset_import: ["" : 21]> F <body> (x) => (y) {
+          n = Constant <value_int = 3> () y = Loop <body: graph = @body> (n, , x) }""")
+    model.graph.node[0].attribute.append(helper.make_attribute("body", body))
+    assert str(onnxgrad.inspect(model)) and onnxgrad.verify(model, model)
+
+
 @pytest.mark.slow
 def test_a_call_is_treated_as_its_node() -> None:
     found = {case.name: list(failures(case)) for case in single_nodes()[::4]}

@@ -213,7 +213,9 @@ class Targets:
     def _turns(self, node: NodeProto) -> tuple[str, ...]:
         if node.op_type == "Scan":
             return ("1", "many")
-        body = graphs_of(node)[0]
+        body = next(iter(graphs_of(node)), None)
+        if body is None:  # a function's, which calls give as an attribute
+            return ("0", "1", "many")
         going = body.output[0].name if body.output else ""
         while (maker := self._makers.get(going)) is not None and maker.op_type == "Identity":
             going = maker.input[0]
