@@ -15,6 +15,7 @@ import onnx
 from onnx import numpy_helper
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir.files import regular
 from onnxgrad.verify.feeds.dims import required_inputs
 from onnxgrad.verify.values import Value
 from onnxgrad.wording import counted, option
@@ -66,14 +67,17 @@ def _load(item: str, model: onnx.ModelProto) -> dict[str, Value]:
 
 def _numpy(path: Path, named: str | None, model: onnx.ModelProto) -> dict[str, Value]:
     try:
-        loaded = np.load(path, allow_pickle=False)
+        loaded = np.load(regular(path), allow_pickle=False)
+        # an entry of an .npz is read when it is asked for
+        arrays: dict[str, Value] = {}
+        if not isinstance(loaded, np.ndarray):
+            with loaded:
+                arrays = {name: loaded[name] for name in loaded.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         why = (isinstance(error, OSError) and error.strerror) or " ".join(str(error).split())
         raise InputError(f"cannot read {path}: {why}") from error
     if isinstance(loaded, np.ndarray):
         return {named or _only_input(path, model): loaded}
-    with loaded:
-        arrays: dict[str, Value] = {name: loaded[name] for name in loaded.files}
     if named is None:
         return arrays
     if len(arrays) != 1:

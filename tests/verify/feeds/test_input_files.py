@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -89,3 +90,13 @@ def test_a_tensor_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is no TensorProto"):
         load_inputs(tmp_path / "input_0.pb", ONE)
     assert onnx.TensorProto().data_type == 0
+
+
+def test_a_file_of_values_that_is_none_is_one_line(tmp_path: Path) -> None:
+    model = parse("g (float[2] x) => (float[2] y) { y = Neg (x) }")
+    np.savez(tmp_path / "pickled.npz", x=np.array([object()], dtype=object))
+    os.mkfifo(tmp_path / "pipe.npz")
+    (tmp_path / "zero.npz").symlink_to("/dev/zero")
+    for name in ("pickled.npz", "pipe.npz", "zero.npz"):
+        with pytest.raises(InputError, match=name):
+            load_inputs([str(tmp_path / name)], model)
