@@ -26,7 +26,8 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             del sys.modules[name]
 
 
-SLOW = {"faq", "recipes"}  # many proofs: a model is reduced, two are held to a lock
+# many proofs: a model is reduced, two are held to a lock, bounds and coverage are shown
+SLOW = {"faq", "recipes", "proof"}
 
 
 @pytest.mark.usefixtures("session")

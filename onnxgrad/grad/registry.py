@@ -316,9 +316,17 @@ def _add(rule: GradientRule, replace: bool) -> None:
             f"{rule.name} has a gradient rule already: pass replace=True to put "
             "another in its place"
         )
-    caller = sys._getframe(2)  # of `vjp` and the like
-    module = caller.f_globals.get("__name__", "")
+    module = _module_of_the_caller()
     # ours may be of operators newer than the onnx that is installed
     if not module.startswith("onnxgrad.") and (unknown := domains.unknown_operator(*key)):
         raise InputError(f"no gradient rule can be given: {unknown}")
     RULES[key] = dataclasses.replace(rule, module=module)
+
+
+def _module_of_the_caller() -> str:
+    """The module that called `vjp` or the like, behind the check of their keywords."""
+    frame, module = sys._getframe(1), __name__
+    while frame.f_back is not None and module in (__name__, known_keywords.__module__):
+        frame = frame.f_back
+        module = frame.f_globals.get("__name__", "")
+    return module

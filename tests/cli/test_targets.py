@@ -22,7 +22,8 @@ from tests.cli.conftest import Result
 from tests.train.common import classifier
 
 _FILE = re.compile(r"\b(FILE|NPZ|OUT|DIR|FOLDER|MODEL|LIB|CONFIG|A|B)\b")
-_FOLDERS = {"out_dir", "folder", "print_after"}  # what goes there has names of its own
+# what goes there has names of its own; `--seal` writes the manifest of the step that it reads
+_FOLDERS = {"out_dir", "folder", "print_after", "seal"}
 
 
 def options_of(command: str) -> Iterator[argparse.Action]:
