@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,8 @@ def test_a_full_disk_leaves_no_half_step(
         "manifest.json",
     } <= named and full_at > 12
     assert {p.name for p in folder.iterdir()} == named - {"step"}
-    assert read_step(folder).manifest == made.manifest
+    read = replace(read_step(folder).manifest, digests={})
+    assert read.to_json() == made.manifest.to_json()
 
 
 def test_reports_on_a_full_disk_name_their_file(
