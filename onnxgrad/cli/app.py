@@ -128,8 +128,8 @@ def _ours(error: BaseException, args: argparse.Namespace | None, verbose: bool) 
 
 def _models(args: argparse.Namespace) -> list[str]:
     """The models that the arguments name."""
-    found = getattr(args, "model", None) or [getattr(args, "a", ""), getattr(args, "b", "")]
-    return [found] if isinstance(found, str) else list(found)
+    found = getattr(args, "model", None) or [getattr(args, "a", None), getattr(args, "b", None)]
+    return [found] if isinstance(found, str) else [name for name in found if name is not None]
 
 
 _REPORT = (

@@ -4,7 +4,6 @@ dicts.
 
 from __future__ import annotations
 
-import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.files import regular
+from onnxgrad.ir.arrays import read_arrays
 from onnxgrad.ir.types import Array
 
 Batch: TypeAlias = "Mapping[str, Array]"
@@ -120,17 +119,9 @@ def as_data(given: Given | Data, size: int, seed: int | None, *, whole: bool = F
 
 def read_npz(path: Path) -> dict[str, Array]:
     """The arrays of an .npz file. Raises InputError for a file that is missing or none."""
-    try:
-        with open(regular(path), "rb") as file:
-            stored = np.load(file, allow_pickle=False)
-            if isinstance(stored, np.ndarray):
-                raise InputError(
-                    f"{path}: one array without a name; the data is an .npz with one "
-                    "array per input"
-                )
-            return {name: stored[name] for name in stored.files}
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        why = "it is none, or it holds Python objects" if "pickle" in str(error) else error
-        raise InputError(f"{path}: not an .npz file of arrays: {why}") from None
+    stored = read_arrays(path)
+    if isinstance(stored, np.ndarray):
+        raise InputError(
+            f"{path}: one array without a name; the data is an .npz with one array per input"
+        )
+    return stored

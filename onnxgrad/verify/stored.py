@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 import onnx
 
 from onnxgrad.errors import CannotRun, InputError
+from onnxgrad.ir.arrays import read_arrays
 from onnxgrad.verify.account import Found, Trial
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.compare import compare
@@ -140,14 +140,9 @@ def _loaded(stored: Stored, model: onnx.ModelProto, names: Mapping[str, str]) ->
     if isinstance(stored, Mapping):
         return {name: value if value is None else _plain(value) for name, value in stored.items()}
     path = Path(stored)
-    try:
-        loaded = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        why = (isinstance(error, OSError) and error.strerror) or " ".join(str(error).split())
-        raise InputError(f"cannot read {path}: {why}") from error
+    loaded = read_arrays(path)
     if not isinstance(loaded, np.ndarray):
-        with loaded:
-            return {name: loaded[name] for name in loaded.files}
+        return {**loaded}
     outputs = [v.name for v in model.graph.output]
     if len(outputs) != 1:
         raise InputError(f"{path}: the model has {len(outputs)} outputs: store them as an .npz")

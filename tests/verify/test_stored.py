@@ -74,7 +74,7 @@ def test_a_lone_array_is_the_lone_output(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"the model has 2 outputs: store them as an \.npz"):
         verify(parse(TEXT), expect=tmp_path / "y.npy", inputs=X)
     (tmp_path / "no.npz").write_text("no")
-    with pytest.raises(InputError, match="cannot read"):
+    with pytest.raises(InputError, match="cannot be read"):
         verify(model, expect=tmp_path / "no.npz", inputs=x)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import onnx
 from onnx import numpy_helper
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir.arrays import read_arrays
 from onnxgrad.ir.files import regular
 from onnxgrad.verify.feeds.dims import required_inputs
 from onnxgrad.verify.values import Value
@@ -66,18 +66,10 @@ def _load(item: str, model: onnx.ModelProto) -> dict[str, Value]:
 
 
 def _numpy(path: Path, named: str | None, model: onnx.ModelProto) -> dict[str, Value]:
-    try:
-        loaded = np.load(regular(path), allow_pickle=False)
-        # an entry of an .npz is read when it is asked for
-        arrays: dict[str, Value] = {}
-        if not isinstance(loaded, np.ndarray):
-            with loaded:
-                arrays = {name: loaded[name] for name in loaded.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        why = (isinstance(error, OSError) and error.strerror) or " ".join(str(error).split())
-        raise InputError(f"cannot read {path}: {why}") from error
+    loaded = read_arrays(path)
     if isinstance(loaded, np.ndarray):
         return {named or _only_input(path, model): loaded}
+    arrays: dict[str, Value] = {**loaded}
     if named is None:
         return arrays
     if len(arrays) != 1:
@@ -106,7 +98,7 @@ def _number(path: Path) -> int:
 
 def _protobuf(path: Path, named: str | None, model: onnx.ModelProto) -> dict[str, Value]:
     try:
-        data = path.read_bytes()
+        data = regular(path).read_bytes()
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     inputs = {value.name: value for value in model.graph.input}
