@@ -130,20 +130,15 @@ class Rounding:
         gots = [float(np.sum(exact * t.line.direction)) for t in trials]
         again = on_one_scale(
             [
-                replace(t, got=got, limit=t.limit / 10, size=size)
+                _looked_at_closely(replace(t, got=got, limit=t.limit / 10, size=size))
                 for t, got in zip(trials, gots, strict=True)
             ]
         )
-        noises = [
-            max(
-                abs(float(np.sum((flat(r[name]) - exact) * t.line.direction)))
-                for r in self.rounded[dtype]
-            )
-            for t in again
-        ]
+        # of all directions at once: along one of them what rounding does may cancel
+        noise = max(float(np.linalg.norm(flat(r[name]) - exact)) for r in self.rounded[dtype])
         if any(t.off for t in again) or any(
             not abs(old.got - t.got) <= _NOISES * noise + old.limit * t.size
-            for old, t, noise in zip(trials, again, noises, strict=True)
+            for old, t in zip(trials, again, strict=True)
         ):
             return check
         shown = [t for t in again if t.slope.doubt <= t.limit * t.size]
@@ -158,6 +153,15 @@ class Rounding:
             error=worst.error,
             why=f"in float64; rounding in onnxruntime moves it by {check.error:.0e} to {got:.6g}",
         )
+
+
+def _looked_at_closely(trial: Trial) -> Trial:
+    """The trial, where it is off with a slope from smaller and smaller steps: the one that it has
+    may be a quick one, of one side of a kink, that happened to agree with onnxruntime.
+    """
+    if not trial.off:
+        return trial
+    return replace(trial, slope=trial.line.slope(trial.limit * trial.size, trial.limit))
 
 
 def _near(trials: Sequence[Trial], size: float) -> bool:

@@ -20,16 +20,20 @@ from onnxgrad.ir.load import load
 from tests.helpers import parse
 
 
-def looked_at(exact: np.ndarray, found: np.ndarray, slope: float, doubt: float = 0.0) -> ValueCheck:
-    """The second look at a sum of elements."""
+def looked_at(
+    exact: np.ndarray, found: np.ndarray, slope: float, doubt: float = 0.0,
+    near: float | None = None, direction: tuple[float, float] = (1, 1),
+) -> ValueCheck:  # fmt: skip
+    """The second look at a sum of elements, whose slope by smaller steps is `near`."""
     leg = Rounding.__new__(Rounding)
     leg.adjoints = {"w": "w_grad"}
     leg.exact = {"w_grad": exact}
     leg.rounded = {
         TensorProto.FLOAT: [{"w_grad": exact + np.array([0, by])} for by in (0.1, -0.05)]
     }
-    line: Any = SimpleNamespace(direction=np.ones(2))
-    trial = Trial(line, float(found.sum()), Slope(slope, doubt, doubt, 1e-5), 5.0, 1e-4)
+    closer = Slope(slope if near is None else near, doubt, doubt, 1e-9)
+    line: Any = SimpleNamespace(direction=np.array(direction), slope=lambda *_: closer)
+    trial = Trial(line, float(found @ line.direction), Slope(slope, doubt, doubt, 1e-5), 5.0, 1e-4)
     return leg.judge(ValueCheck("w", trial.got, slope, 0.1, True), [trial], TensorProto.FLOAT)
 
 
@@ -46,6 +50,16 @@ def test_float64_has_to_agree_and_rounding_to_explain_the_rest() -> None:
     exact = np.array([3.0, 4.0])
     assert not looked_at(exact, np.array([3.2, 4.3]), 6.9).why, "float64 is off as well"
     assert not looked_at(exact, np.array([3.2, 6.3]), 7.0).why, "ten times the rounding is 1"
+
+
+def test_a_quick_slope_of_one_side_of_a_kink_is_taken_again_from_smaller_steps() -> None:
+    found = looked_at(np.array([3.0, 4.0]), np.array([3.2, 4.3]), 7.5, near=7.0)
+    assert found.why and found.difference == 7.0
+
+
+def test_rounding_that_cancels_along_a_direction_still_explains() -> None:
+    found = looked_at(np.array([3.0, 4.0]), np.array([3.5, 4.3]), 3.0, direction=(1, 0))
+    assert found.why, "it moves the other element alone, by a tenth"
 
 
 def test_a_gradient_below_the_rounding_of_the_differences_is_too_small() -> None:
