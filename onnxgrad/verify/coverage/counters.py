@@ -6,6 +6,7 @@ A counter that has seen everything is asked no more, so that a proof's later run
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -22,22 +23,22 @@ _SAMPLE = 1024  # elements that are looked at first: they mostly show both sides
 _LARGEST = 3e38  # a bound from here on is no bound: exporters write the largest float32
 
 
-class Counter:
+class Counter(ABC):
     """What one node can reach. `see` returns whether everything is reached."""
 
+    @abstractmethod
     def see(
         self, attributes: Attributes, operands: Sequence[Any], results: Sequence[Any], turns: int
     ) -> bool:
         """Take note of one run of the node; `turns`: how often its bodies ran."""
-        raise NotImplementedError
 
+    @abstractmethod
     def items(self) -> list[Item]:
         """What there is to reach, and what was."""
-        raise NotImplementedError
 
+    @abstractmethod
     def forget(self) -> None:
         """Begin anew."""
-        raise NotImplementedError
 
 
 def _around(x: Array, bound: Any) -> tuple[bool, bool]:
