@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from onnxgrad.cli.targets import files_read, target_of, write_model
 from onnxgrad.cli.training_options import training_options
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.load import load
-from onnxgrad.limits import MOST_SECONDS, UNLIMITED
+from onnxgrad.limits import MOST_SECONDS, UNLIMITED, LimitReached
 from onnxgrad.named_options import read
 from onnxgrad.report.parts import heading
 from onnxgrad.report.training import Fitted
@@ -61,7 +61,11 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
         # the address space that CUDA reserves is beyond any bound
         trainer = trainer or _trainer(args, step, rate)
         started = time.perf_counter()
-        with _while_training(args, time.monotonic() - began), out.progress("train", 1) as advance:
+        with (
+            _naming_what_ended(args, trainer),
+            _while_training(args, time.monotonic() - began),
+            out.progress("train", 1) as advance,
+        ):
             history = trainer.fit(
                 data,
                 epochs=args.epochs,
@@ -109,6 +113,21 @@ def _while_training(args: argparse.Namespace, spent: float) -> AbstractContextMa
     left = MOST_SECONDS if args.timeout is None else max(args.timeout - spent, 1e-3)
     memory = UNLIMITED if args.max_memory is None else args.max_memory
     return bounding_us(left, memory)
+
+
+@contextmanager
+def _naming_what_ended(args: argparse.Namespace, trainer: Trainer) -> Iterator[None]:
+    """Say of a limit that ends training at which step it did, and what was kept."""
+    try:
+        yield
+    except LimitReached as error:
+        kept = "nothing was kept: --folder saves as it goes"
+        if args.folder is not None and any(Path(args.folder).glob("*")):
+            kept = f"the same command goes on from what {shown(args.folder)} has"
+        reason = str(error).removeprefix("not proved: ")
+        raise LimitReached(
+            f"training ended after step {trainer.progress.steps}: {reason}; {kept}"
+        ) from error
 
 
 def _data(args: argparse.Namespace, path: str | None, folder: bool) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,23 @@ def test_a_model_is_trained(folder: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_what_nobody_keeps_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "model.onnx", *BASE, "--data", "data.npz", "--steps", "1"]) == 0
     assert "note: nothing was kept: -o writes the trained model" in capsys.readouterr().out
+
+
+def test_a_limit_of_time_ends_training_and_says_where(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train-step", "model.onnx", "-o", "made", "--loss", "cross_entropy", "-q"]) == 0
+    words = ["fit", "made", "--data", "data.npz", "--epochs", "1000000", "--timeout", "1.5", "-q"]
+    assert main(words) == 1
+    said = capsys.readouterr().err
+    assert re.fullmatch(
+        r"onnxgrad: made: training ended after step \d+: the work took longer than [\d.]+ s; raise "
+        r"the limit with --timeout; nothing was kept: --folder saves as it goes\n",
+        said,
+    )
+    assert main([*words, "--folder", "run"]) == 1
+    assert "; the same command goes on from what run has\n" in capsys.readouterr().err
+    assert any(Path("run").iterdir())
 
 
 def test_a_step_is_a_folder_that_trains_like_the_model(
