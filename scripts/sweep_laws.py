@@ -156,10 +156,10 @@ def _models(law: Law, rng: Random) -> Iterator[ModelProto]:
 def _through_a_pipeline(rng: Random) -> tuple[str, ModelProto, list[str]]:
     """A bent model after all passes of a setting: the setting, the model, what slipped."""
     model, setting = bent(random_model(rng), rng), rng.choice(list(SETTINGS))
-    program, trace = load(model), Trace()
+    trace = Trace()
     try:
-        Pipeline.of(**SETTINGS[setting]).run(program, trace)
-    except InputError:  # an opset that is not to be had from this one
+        Pipeline.of(**SETTINGS[setting]).run(load(model), trace)
+    except InputError:  # the reader refuses the model, or its opset cannot be converted
         return setting, model, []
     except Exception as error:  # noqa: BLE001  # whatever it is, it is what we look for
         return setting, model, [f"{type(error).__name__}: {error}"]

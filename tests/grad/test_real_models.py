@@ -17,6 +17,8 @@ from scripts.fetch_models import SOURCES
 # differences of one value of these take 10 seconds: fewer weights of them, evenly spread over the model
 FEW = {"basic_pitch": 3, "rapidocr_rec": 6, "rapidocr_cls": 12}
 MOST = 40
+# a frame of sound: at generated sizes every activation is saturated, and nothing can be judged
+DIMS = {name: {"batch": 1, "sequence": 576} for name in ("silero_16k", "silero_ifless")}
 
 
 def some_parameters(path: Path, count: int) -> list[str]:
@@ -39,7 +41,7 @@ def test_by_inputs_and_weights(name: str, fetched: Callable[[str], Path]) -> Non
     outputs = [v.name for v in model.graph.output if v.type.tensor_type.elem_type in FLOAT_DTYPES]
     inputs = [v.name for v in model.graph.input if v.type.tensor_type.elem_type in FLOAT_DTYPES]
     weights = some_parameters(path, FEW.get(name, MOST))
-    report = check_gradient(path, [*inputs, *weights], outputs)
+    report = check_gradient(path, [*inputs, *weights], outputs, dims=DIMS.get(name))
     assert report.ok, str(report)
     judged = {v.name for v in report.values if v.judged}
     assert judged.issuperset(inputs) and len(judged) >= 0.8 * len(report.values)
