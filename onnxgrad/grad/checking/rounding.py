@@ -38,8 +38,9 @@ _UNITS: dict[int, float] = {
     TensorProto.FLOAT16: 2.0**-11,
     TensorProto.BFLOAT16: 2.0**-8,
 }
-# how many times the largest effect of some trials of random rounding onnxruntime may be off
-_NOISES, _TRIALS = 10, 3
+# how many times the largest effect of some trials of random rounding onnxruntime may be off: its
+# Tanh and the like are off by several units in the last place. A wrong gradient is off in float64.
+_NOISES, _TRIALS = 30, 3
 # a gradient below this part of the model's largest may be rounding alone
 _FLOOR = 1e-3
 
@@ -128,21 +129,24 @@ class Rounding:
         exact = flat((self.exact or {})[name])
         size = max(float(np.linalg.norm(exact)), NO_SIZE)
         gots = [float(np.sum(exact * t.line.direction)) for t in trials]
+        # of all directions at once: along one of them what rounding does may cancel
+        noise = max(float(np.linalg.norm(flat(r[name]) - exact)) for r in self.rounded[dtype])
+        # the graph's constants are rounded in float64 too, once where the trials round every step
         again = on_one_scale(
             [
-                _looked_at_closely(replace(t, got=got, limit=t.limit / 10, size=size))
+                _looked_at_closely(
+                    replace(t, got=got, limit=(t.limit + noise / size) / 10, size=size)
+                )
                 for t, got in zip(trials, gots, strict=True)
             ]
         )
-        # of all directions at once: along one of them what rounding does may cancel
-        noise = max(float(np.linalg.norm(flat(r[name]) - exact)) for r in self.rounded[dtype])
         if any(t.off for t in again) or any(
             not abs(old.got - t.got) <= _NOISES * noise + old.limit * t.size
             for old, t in zip(trials, again, strict=True)
         ):
             return check
         shown = [t for t in again if t.slope.doubt <= t.limit * t.size]
-        if not shown:
+        if not shown or noise > size:
             return _small(check)
         worst = max(shown, key=lambda t: t.error)
         got = next(old.got for old, t in zip(trials, again, strict=True) if t is worst)

@@ -49,7 +49,7 @@ def test_the_numbers_shown_are_those_that_were_judged() -> None:
 def test_float64_has_to_agree_and_rounding_to_explain_the_rest() -> None:
     exact = np.array([3.0, 4.0])
     assert not looked_at(exact, np.array([3.2, 4.3]), 6.9).why, "float64 is off as well"
-    assert not looked_at(exact, np.array([3.2, 6.3]), 7.0).why, "ten times the rounding is 1"
+    assert not looked_at(exact, np.array([3.2, 8.3]), 7.0).why, "thirty times the rounding is 3"
 
 
 def test_a_quick_slope_of_one_side_of_a_kink_is_taken_again_from_smaller_steps() -> None:
@@ -60,6 +60,15 @@ def test_a_quick_slope_of_one_side_of_a_kink_is_taken_again_from_smaller_steps()
 def test_rounding_that_cancels_along_a_direction_still_explains() -> None:
     found = looked_at(np.array([3.0, 4.0]), np.array([3.5, 4.3]), 3.0, direction=(1, 0))
     assert found.why, "it moves the other element alone, by a tenth"
+
+
+def test_rounded_constants_move_float64_by_a_tenth_of_what_every_step_does() -> None:
+    """1/6 in float32, in a sum that cancels: no gradient of a random model was off by more."""
+    exact, found = np.array([3.0, 4.0]), np.array([3.2, 4.3])
+    assert looked_at(exact, found, 7.0 - 0.009).why
+    assert not looked_at(exact, found, 7.0 - 0.03).why
+    small = looked_at(exact / 1000, np.array([0.1, 0.2]), 7.009e-3)
+    assert small.why == TOO_SMALL, "rounding is larger than the gradient: nothing could be off"
 
 
 def test_a_gradient_below_the_rounding_of_the_differences_is_too_small() -> None:
