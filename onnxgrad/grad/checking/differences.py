@@ -94,9 +94,10 @@ def compare(
 
 def verdict(name: str, trials: Sequence[Trial], limit: float) -> ValueCheck:
     """The worst of the trials: one that is off, else one that shows that the two agree; not judged
-    where none does.
+    where none does, as where the doubt of the differences leaves it open.
     """
-    for among in ([t for t in trials if t.off], [t for t in trials if t.shown]):
+    agree = [t for t in trials if t.shown and t.error <= limit]
+    for among in ([t for t in trials if t.off], agree):
         if among:
             worst = max(among, key=lambda t: t.error)
             return ValueCheck(
@@ -104,7 +105,13 @@ def verdict(name: str, trials: Sequence[Trial], limit: float) -> ValueCheck:
             )
     first = trials[0]
     return ValueCheck(
-        name, first.got, first.slope.value, 0.0, False, first.slope.why, tolerance=limit
+        name,
+        first.got,
+        first.slope.value,
+        0.0,
+        False,
+        first.slope.why or TOO_SMALL,
+        tolerance=limit,
     )
 
 

@@ -131,11 +131,11 @@ class Rounding:
         gots = [float(np.sum(exact * t.line.direction)) for t in trials]
         # of all directions at once: along one of them what rounding does may cancel
         noise = max(float(np.linalg.norm(flat(r[name]) - exact)) for r in self.rounded[dtype])
-        # the graph's constants are rounded in float64 too, once where the trials round every step
+        # the graph's constants are rounded in float64 too, where the trials round every step
         again = on_one_scale(
             [
                 _looked_at_closely(
-                    replace(t, got=got, limit=(t.limit + noise / size) / 10, size=size)
+                    replace(t, got=got, limit=t.limit / 10 + noise / size / 2, size=size)
                 )
                 for t, got in zip(trials, gots, strict=True)
             ]

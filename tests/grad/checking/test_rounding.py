@@ -62,11 +62,11 @@ def test_rounding_that_cancels_along_a_direction_still_explains() -> None:
     assert found.why, "it moves the other element alone, by a tenth"
 
 
-def test_rounded_constants_move_float64_by_a_tenth_of_what_every_step_does() -> None:
+def test_rounded_constants_move_float64_by_half_of_what_every_step_does() -> None:
     """1/6 in float32, in a sum that cancels: no gradient of a random model was off by more."""
     exact, found = np.array([3.0, 4.0]), np.array([3.2, 4.3])
-    assert looked_at(exact, found, 7.0 - 0.009).why
-    assert not looked_at(exact, found, 7.0 - 0.03).why
+    assert looked_at(exact, found, 7.0 - 0.04).why
+    assert not looked_at(exact, found, 7.0 - 0.08).why
     small = looked_at(exact / 1000, np.array([0.1, 0.2]), 7.009e-3)
     assert small.why == TOO_SMALL, "rounding is larger than the gradient: nothing could be off"
 
