@@ -41,6 +41,8 @@ _UNITS: dict[int, float] = {
 # how many times the largest effect of some trials of random rounding onnxruntime may be off: its
 # Tanh and the like are off by several units in the last place. A wrong gradient is off in float64.
 _NOISES, _TRIALS = 30, 3
+# rounding beyond this part of a value's gradient leaves nothing to judge
+_MOST = 0.1
 # a gradient below this part of the model's largest may be rounding alone
 _FLOOR = 1e-3
 
@@ -146,7 +148,7 @@ class Rounding:
         ):
             return check
         shown = [t for t in again if t.slope.doubt <= t.limit * t.size]
-        if not shown or noise > size:
+        if not shown or noise > _MOST * size:
             return _small(check)
         worst = max(shown, key=lambda t: t.error)
         got = next(old.got for old, t in zip(trials, again, strict=True) if t is worst)
@@ -155,6 +157,7 @@ class Rounding:
             gradient=worst.got,
             difference=worst.slope.value,
             error=worst.error,
+            tolerance=max(check.tolerance or 0.0, worst.limit),
             why=f"in float64; rounding in onnxruntime moves it by {check.error:.0e} to {got:.6g}",
         )
 
