@@ -42,7 +42,8 @@ class Latency:
 class Facts:
     """Counts are those of `ir.stats`, types as they are printed (`f32[N,4]`), opsets by domain.
     `worst`: the largest difference that the proof found, as a share of the largest value; `memory`:
-    bytes at the peak of a run; these and `latency` are None where nothing was measured.
+    bytes at the peak of a run on the provider `memory_on`; these and `latency` are None where
+    nothing was measured.
     """
 
     inputs: Mapping[str, str]
@@ -54,6 +55,7 @@ class Facts:
     worst: float | None = None
     latency: Latency | None = None
     memory: int | None = None
+    memory_on: str | None = None
 
     @property
     def nodes(self) -> int:
@@ -73,6 +75,7 @@ class Facts:
             "worst": None if self.worst is None else rounded(self.worst, 2),
             "latency": None if self.latency is None else self.latency.to_dict(),
             "memory": self.memory,
+            "memory_on": self.memory_on,
         }
 
 

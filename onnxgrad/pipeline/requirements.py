@@ -225,7 +225,7 @@ def hold(
     base = {INPUT: given, BASELINE: baseline}.get(bound.base)
     reference = 1.0 if base is None else _reference(base, name, bound)
     if reference is None or (
-        bound.base == BASELINE and not _comparable(result, baseline or result)
+        bound.base == BASELINE and not _comparable(name, result, baseline or result)
     ):
         return replace(missing, value=value, why=f"the {bound.base} has no such value")
     limit = bound.number if base is None else reference * (1 + bound.number)
@@ -257,8 +257,12 @@ def _reference(base: Facts, name: str, bound: Bound) -> float | None:
     return _value(base, name)
 
 
-def _comparable(result: Facts, base: Facts) -> bool:
-    """Whether two latencies are ratios to the same model by the same clock."""
+def _comparable(name: str, result: Facts, base: Facts) -> bool:
+    """Whether two latencies are ratios to the same model by the same clock, and two counts of
+    memory are of one provider.
+    """
+    if name == "memory":
+        return result.memory_on == base.memory_on
     a, b = result.latency, base.latency
     return a is None or b is None or (a.against, a.clock) == (b.against, b.clock)
 

@@ -94,6 +94,9 @@ def test_what_is_measured() -> None:
     assert held("memory", "<= baseline", TIMED, baseline=BASELINE).why == (
         "the baseline has no such value"
     )
+    there = replace(BASELINE, memory=900, memory_on="cuda")
+    assert held("memory", "<= baseline", replace(TIMED, memory_on="cuda"), baseline=there).held
+    assert not held("memory", "<= baseline", replace(TIMED, memory_on="cpu"), baseline=there).held
 
 
 def test_ratios_to_two_models_are_not_compared() -> None:

@@ -164,6 +164,7 @@ class _Reader:
                 timed.of("clock", str),
             ),
             memory=self.of("memory", int, optional=True),
+            memory_on=self.of("memory_on", str, optional=True),
         )
 
     def _wrong(self, key: str, what: str) -> InputError:
@@ -181,11 +182,13 @@ def settled(facts: Facts, before: Facts | None) -> Facts:
     """
     if before is None:
         return facts
+    same_memory = _same_memory(facts, before)
     return replace(
         facts,
         worst=before.worst if _same_worst(facts.worst, before.worst) else facts.worst,
         latency=before.latency if _same_latency(facts.latency, before.latency) else facts.latency,
-        memory=before.memory if _same_memory(facts.memory, before.memory) else facts.memory,
+        memory=before.memory if same_memory else facts.memory,
+        memory_on=before.memory_on if same_memory else facts.memory_on,
     )
 
 
@@ -203,5 +206,8 @@ def _same_latency(a: Latency | None, b: Latency | None) -> bool:
     return same and (meet or abs(a.ratio - b.ratio) <= _LATENCY * b.ratio)
 
 
-def _same_memory(a: int | None, b: int | None) -> bool:
-    return a is None or (b is not None and abs(a - b) <= _MEMORY * b)
+def _same_memory(facts: Facts, before: Facts) -> bool:
+    a, b = facts.memory, before.memory
+    if a is None or b is None:
+        return a is None  # not measured this time: what was measured stays
+    return facts.memory_on == before.memory_on and abs(a - b) <= _MEMORY * b

@@ -49,9 +49,12 @@ def measured(
         if _latency(options):
             result = replace(result, latency=_timed(path, folder, made, options))
         if _memory(options):
-            found = peak_memory({INPUT: path, _RESULT: made}, **_running(options))
-            given = replace(given, memory=found[INPUT])
-            result = replace(result, memory=found[_RESULT])
+            provider = _provider(options)
+            found = peak_memory(
+                {INPUT: path, _RESULT: made}, provider=provider, **_running(options)
+            )
+            given = replace(given, memory=found[INPUT], memory_on=provider)
+            result = replace(result, memory=found[_RESULT], memory_on=provider)
     return given, result
 
 
@@ -61,6 +64,11 @@ def _latency(options: Mapping[str, Any]) -> bool:
 
 def _memory(options: Mapping[str, Any]) -> bool:
     return "memory" in options.get("require", {})
+
+
+def _provider(options: Mapping[str, Any]) -> str:
+    """What is measured runs on the first of the proof's providers."""
+    return providers_of(options.get("verify.provider", "cpu"))[0]
 
 
 def _running(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,7 +84,7 @@ def _timed(path: str, folder: str, made: Path, options: Mapping[str, Any]) -> La
     required = options.get("require", {})
     other = bound_of("latency", required["latency"]).of if "latency" in required else ""
     against = other or INPUT
-    provider = providers_of(options.get("verify.provider", "cpu"))[0]
+    provider = _provider(options)
     report = bench(
         {against: os.path.join(folder, other) if other else path, _RESULT: made},
         provider=provider,

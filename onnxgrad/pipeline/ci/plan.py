@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from onnxgrad.errors import InputError
-from onnxgrad.options import providers_of
 from onnxgrad.pipeline.ci import lock as locks
 from onnxgrad.pipeline.ci.globs import broken_links, files, meets, met_nothing
 from onnxgrad.pipeline.ci.lock import Lock
@@ -85,12 +84,6 @@ def _check_options(options: Mapping[str, Any], where: str, folder: Path) -> None
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
     required = options.get("require", {})
-    provider = providers_of(options.get("verify.provider", "cpu"))[0]
-    if "memory" in required and provider != "cpu":
-        raise InputError(
-            f"{where}: require: memory is measured on the CPU alone, and verify.provider is "
-            f"'{provider}': require memory in a recipe for the CPU"
-        )
     other = bound_of("latency", required.get("latency", 0)).of
     if other and not (folder / other).is_file():
         raise InputError(f"{where}: require: latency: {met_nothing(other, folder)}")

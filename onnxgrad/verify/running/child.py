@@ -119,6 +119,7 @@ _VERBS: dict[str, Callable[..., Any]] = {
     "open": Sessions.open,
     "run": Sessions.run,
     "time": Sessions.time,
+    "peak": Sessions.peak,
     "exact.open": lambda _, *arguments: _references().open(_ask_parent, *arguments),
     "exact.run": lambda _, *arguments: _references().run(*arguments),
     "exact.covered": lambda _, *arguments: _references().covered(*arguments),

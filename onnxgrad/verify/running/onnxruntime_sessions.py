@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import io
+import re
 import time
 from collections import OrderedDict
 from typing import Any
@@ -17,6 +18,8 @@ CACHED_SESSIONS = 6
 # on a device each holds its weights and an arena there: the two that are compared
 DEVICE_SESSIONS = 2
 CPU = "CPUExecutionProvider"
+
+_IN_USE = re.compile(rb'"mem_in_use_peak" : "(\d{1,18})"')
 
 # onnxruntime's names of the tensor types that numpy lacks -> (TensorProto.DataType, ml_dtypes name,
 # bits per element)
@@ -89,6 +92,9 @@ class Sessions:
         on_cpu = provider == CPU
         if not on_cpu:
             options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        if "profile" in config:
+            options.enable_profiling = True
+            options.profile_file_prefix = config["profile"]
         for name, value in config["options"].items():
             options.add_session_config_entry(name, value)
         providers: list[Any] = [(provider, config["provider_options"])]
@@ -159,6 +165,29 @@ class Sessions:
             run(names, given)
             found.append((time.perf_counter() - wall, time.process_time() - cpu))
         return found
+
+    def peak(self, key: str, feeds: dict[str, Any], provider: str) -> int | None:
+        """Bytes of the arena behind the provider's nodes at most, in one run of a session that
+        keeps a profile, which ends; None if this onnxruntime does not count them.
+        """
+        self.time(key, feeds, 1)
+        return _most_in_use(self._open.pop(key).end_profiling(), provider)
+
+
+def _most_in_use(path: str, provider: str) -> int | None:
+    """The largest count of the arena behind the provider's nodes in a profile, which has a line
+    for each node that ran; its names are not escaped.
+    """
+    behind, most, cut = f'"provider" : "{provider}"'.encode(), None, False
+    with open(path, "rb") as lines:
+        for line in lines:
+            found = _IN_USE.search(line) if behind in line else None
+            if found:
+                most = max(most or 0, int(found[1]))
+            cut = cut or b'"name" :"profile_truncated"' in line
+    if cut:
+        raise RuntimeError("more nodes run than onnxruntime's profile holds")
+    return most
 
 
 def _of_width(value: Any, kind: str) -> Any:

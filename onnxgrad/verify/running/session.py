@@ -13,6 +13,7 @@ import numpy as np
 
 from onnxgrad.errors import InputError
 from onnxgrad.limits import SECONDS, current
+from onnxgrad.verify.running.device_memory import peak_on_device
 from onnxgrad.verify.running.libraries import LIBRARIES, cannot_load
 from onnxgrad.verify.running.model_source import Model, sendable, source_of
 from onnxgrad.verify.running.onnxruntime_sessions import CACHED_SESSIONS
@@ -141,15 +142,22 @@ class Session:
 
     def peak_memory(self, feeds: Feeds, *, timeout: float = SECONDS) -> int | None:
         """Bytes that loading the model and one run take at most, in a process of its own, beyond
-        what onnxruntime takes without a model; None on systems that do not tell. Raises RunFailed.
+        what onnxruntime takes without a model: resident ones on the CPU, None on systems that do
+        not tell; those of onnxruntime's arena on a device.
+
+        Raises RunFailed, and InputError if this onnxruntime does not count a device's memory.
         """
         child = Child(self.provider)
+        ask = functools.partial(_ask, child, timeout)
         try:
-            _ask(child, timeout, "load", "versions")  # imports onnxruntime
+            if self.provider != "cpu":
+                _preload(child)
+                payload, version = sendable(self._payload), versions()["onnxruntime"]
+                return peak_on_device(ask, payload, self._config, _all_plain(feeds), version)
+            ask("load", "versions")  # imports onnxruntime
             before = child.resident()
-            payload, config = sendable(self._payload), dict(self._config)
-            _ask(child, timeout, "load", "open", self._key, payload, config)
-            _ask(child, timeout, "run", "time", self._key, _all_plain(feeds), 1)
+            ask("load", "open", self._key, sendable(self._payload), dict(self._config))
+            ask("run", "time", self._key, _all_plain(feeds), 1)
             peak = child.peak()
         finally:
             child.kill()

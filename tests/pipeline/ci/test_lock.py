@@ -25,6 +25,7 @@ FACTS = Facts(
     worst=1.5e-7,
     latency=Latency("input", 0.8, 0.7, 0.9),
     memory=100_000,
+    memory_on="cpu",
 )
 
 
@@ -35,7 +36,10 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
     write(path, lock)
     assert read(path) == lock
     assert list(json.loads(path.read_text())["models"]) == ["a.onnx", "b.onnx"]
-    bare = Lock({"a.onnx": replace(FACTS, worst=None, latency=None, memory=None)}, {"a.onnx": ""})
+    bare = Lock(
+        {"a.onnx": replace(FACTS, worst=None, latency=None, memory=None, memory_on=None)},
+        {"a.onnx": ""},
+    )
     write(path, bare)
     assert read(path) == bare and [p.name for p in tmp_path.iterdir()] == ["lock.json"]
 
@@ -144,7 +148,8 @@ def test_changes_are_named_one_by_one() -> None:
         ({"latency": None}, True),  # not measured this time
         ({"memory": 104_000}, True),
         ({"memory": 106_000}, False),
-        ({"memory": None}, True),
+        ({"memory": None, "memory_on": None}, True),
+        ({"memory_on": "cuda"}, False),
     ],
 )
 def test_measuring_again_is_no_change(after: dict[str, Any], same: bool) -> None:

@@ -166,12 +166,6 @@ def test_a_lock_of_another_recipe_is_refused(folder: Path) -> None:
     assert plan(folder, table, updating=True).lock is not None
 
 
-def test_memory_is_a_requirement_of_the_cpu(folder: Path) -> None:
-    table = {"require": {"memory": "<= 1GB"}, "verify": {"provider": "cuda"}}
-    with pytest.raises(InputError, match=r"memory is measured on the CPU alone"):
-        plan(folder, {**table, "ci": {"models": ["a.onnx"]}})
-
-
 def test_inputs_lie_beside_the_recipe(folder: Path) -> None:
     (folder / "x=1.npy").touch()
     table = {

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from onnxgrad import verify
 from onnxgrad.__main__ import main
@@ -184,5 +184,36 @@ def test_ci_measures_where_it_proves(
     assert main(["ci", "-q", "--json", "ci.json"]) == 0
     (model,) = json.loads(Path("ci.json").read_text())["models"]
     assert model["result"]["latency"]["clock"] == "wall" and model["proof"]["provider"] == "cuda"
-    recipe.write_text(recipe.read_text().replace("latency", "memory").replace("100", "1GB"))
-    assert main(["ci", "-q"]) == 2
+
+
+def test_ci_holds_memory_on_the_device_by_its_arena(
+    cuda: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Weight, input and two values of 1 MiB each: 4 MiB."""
+    cuda()
+    monkeypatch.chdir(tmp_path)
+    model = parse("g (float[262144] x, float[262144] w) => (float[262144] y) {"
+                  " m = Mul (x, w) e = Exp (m) y = Add (e, x) }")  # fmt: skip
+    del model.graph.input[1]
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(262144, np.float32) / 3, "w"))
+    onnx.save(model, "m.onnx")
+    recipe = Path("onnxgrad.toml")
+    recipe.write_text(
+        'require = { memory = "<= 4MiB" }\n[verify]\nprovider = "cuda"\nseeds = [0]\n'
+        '[ci]\nmodels = ["m.onnx"]\n'
+    )
+    assert main(["ci", "-q", "--json", "ci.json"]) == 0
+    (found,) = json.loads(Path("ci.json").read_text())["models"]
+    assert (found["result"]["memory"], found["result"]["memory_on"]) == (4 << 20, "cuda")
+    recipe.write_text(recipe.read_text().replace("4MiB", "3.9MiB"))
+    assert main(["ci", "-q"]) == 1
+    capsys.readouterr()
+    refused = {
+        "host": "counts 4,194,304 bytes of a model that has 12,582,912; require",
+        "uncounted": "has no count of it (1.31 and newer do); require",
+    }
+    for words, why in refused.items():
+        cuda(words)
+        assert main(["ci", "-q"]) == 2
+        line = capsys.readouterr().err
+        assert line.count("\n") == 1 and why in line and "in a recipe for the CPU" in line

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 from hypothesis import given
@@ -16,6 +18,14 @@ from onnxgrad.verify.running.onnxruntime_sessions import (
     unpack,
 )
 from tests.helpers import parse
+
+CONFIG: dict[str, Any] = {
+    "provider": "CPUExecutionProvider",
+    "provider_options": {},
+    "threads": 1,
+    "optimize": True,
+    "options": {},
+}
 
 
 @given(st.lists(st.integers(-8, 7), max_size=9))
@@ -35,15 +45,8 @@ def test_two_bits(values: list[int]) -> None:
 def test_sessions_are_dropped_oldest_first() -> None:
     sessions = Sessions()
     model = parse("g (float[N] x) => (float[N] y) { y = Neg(x) }").SerializeToString()
-    config = {
-        "provider": "CPUExecutionProvider",
-        "provider_options": {},
-        "threads": 1,
-        "optimize": True,
-        "options": {},
-    }
     for number in range(CACHED_SESSIONS + 1):
-        sessions.open(str(number), model, config)
+        sessions.open(str(number), model, CONFIG)
     assert not sessions.has("0") and sessions.has("1")
 
 
