@@ -269,7 +269,7 @@ def naming(rule: GradientRule, binding: Binding) -> Iterator[None]:
         yield
     except MemoryError:
         raise
-    except Exception as error:
+    except Exception as error:  # a rule is anybody's code
         untyped = _untyped(binding)
         if isinstance(error, OnnxgradError) and not isinstance(error, InternalError):
             if untyped and isinstance(error, InputError):

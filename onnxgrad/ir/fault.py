@@ -29,7 +29,7 @@ def blaming(proto: ModelProto) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # an invalid model may make any line raise
         if isinstance(error, OnnxgradError) and not isinstance(error, InternalError):
             raise
         reason = fault_of(proto)

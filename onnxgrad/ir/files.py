@@ -95,7 +95,7 @@ def made_folder(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     try:
         yield
-    except BaseException:
+    except BaseException:  # an interrupt too leaves no folder
         for path in missing:
             with contextlib.suppress(OSError):
                 path.rmdir()

@@ -143,8 +143,7 @@ class _Work:
         told = _Told(named.name, binding, self.trace)
         try:
             return named.rule.try_rewrite(self.view.model, graph, node, tracer=told)
-        # the rule is the user's program
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001  # the rule is the user's program
             reason = " ".join(str(error).split())[:200]
             if isinstance(error, ValueError) and reason.startswith(_OTHER_OPSET):
                 self.trace.missed(named.name, binding, reason)

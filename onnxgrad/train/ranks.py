@@ -86,7 +86,7 @@ class Ranks:
         """
         try:
             yield
-        except Exception as error:
+        except Exception as error:  # whatever it is, the other ranks wait for this one
             if self.size == 1:
                 raise
             if not self.leads:

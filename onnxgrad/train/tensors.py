@@ -140,6 +140,6 @@ def _told(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except Exception as error:  # noqa: BLE001 - the library has a class of its own for each kind of damage
+    except Exception as error:  # noqa: BLE001  # the library has a class of its own for each kind of damage
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise InputError(f"{path} is no safetensors file: {reason}") from None

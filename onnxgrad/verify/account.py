@@ -81,27 +81,22 @@ class Trial:
         """The differences; exact elements are excused that change between the original's runs, or
         lie so `near` to a tie (of the largest float beside them, by output).
         """
-        parts = {part.name for part in self.parts}
-        found = self._judged(expected, self.with_parts(got), limits, near)
-        return [replace(d, part=d.output in parts) for d in found]
-
-    def _judged(
-        self,
-        expected: Results,
-        got: Results,
-        limits: Mapping[str, Limit],
-        near: Mapping[str, float],
-    ) -> list[Difference]:
+        got = self.with_parts(got)
         found = compare(expected, got, limits, self.ranges)
         wrong = [d.output for d in found if not d.ok and not d.reason and not d.found]
         amount = max((near.get(n, 0.0) for n in wrong if _exact(expected.get(n))), default=0.0)
-        if self.ties is None or not amount:
-            return found
+        if self.ties is not None and amount:
+            found = compare(expected, got, limits, self._ranges_near(self.ties, expected, amount))
+        parts = {part.name for part in self.parts}
+        return [replace(d, part=d.output in parts) for d in found]
+
+    def _ranges_near(self, ties: Ties, expected: Results, amount: float) -> Ranges:
+        """The ranges of exact outputs, widened where a float beside them lies so near to a tie."""
         if amount not in self._doubtful:
             ranges = dict(self.ranges)
-            self.ties.widen(ranges, expected, self.feeds, amount)
+            ties.widen(ranges, expected, self.feeds, amount)
             self._doubtful[amount] = ranges
-        return compare(expected, got, limits, self._doubtful[amount])
+        return self._doubtful[amount]
 
 
 def _exact(value: Value) -> bool:

@@ -75,7 +75,7 @@ class Child:
                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
                     pass_fds=() if watched < 0 else (watched,),
                 )  # fmt: skip
-        except BaseException:
+        except BaseException:  # an interrupt too leaves no pipe
             _close(self.life)
             raise
         finally:
