@@ -8,8 +8,9 @@ from typing import Any
 
 from onnxgrad.grad.differentiation import differentiate, renamed
 from onnxgrad.grad.prepare import Adjoint
-from onnxgrad.grad.request import Target, Wrt
+from onnxgrad.grad.request import Wrt
 from onnxgrad.grad.segments import Choice
+from onnxgrad.grad.slices import Target
 from onnxgrad.grad.stops import Stop
 from onnxgrad.ir.collector import collector_paused
 from onnxgrad.ir.interop.given_back import check_room, like

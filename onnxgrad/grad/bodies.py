@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 from onnx import TensorProto
@@ -12,9 +12,11 @@ from onnx import TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.folding.evaluate import evaluate
 from onnxgrad.grad.calling import build_body
+from onnxgrad.grad.paths import influenced, paths_of, reaching
 from onnxgrad.grad.registry import GradientRule, naming, rule_of
 from onnxgrad.grad.sequences import is_float
 from onnxgrad.grad.unbroadcast import contradict
+from onnxgrad.ir.anchor import anchor
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.bodies import (
@@ -33,7 +35,11 @@ from onnxgrad.ir.like import with_type_of
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.type_inference.again import retype
 from onnxgrad.ir.type_inference.symbols import sizes
-from onnxgrad.ir.types import Array, TensorType, element_count
+from onnxgrad.ir.types import (
+    Array,
+    TensorType,
+    element_count,
+)
 from onnxgrad.ir.var import Var
 
 # opening calls stops here: a chain of functions that call each other twice doubles the graph at
@@ -186,3 +192,46 @@ def _refuse_recursion(binding: Binding, start: FunctionKey) -> None:
             if key is not None and key not in seen:
                 seen.add(key)
                 work.append(key)
+
+
+def open_calls(
+    block: BindingBlock,
+    targets: Collection[Var],
+    sources: Collection[Var],
+    others: Collection[Var] = (),
+) -> list[Binding]:
+    """Open every call between `sources` and `targets` that has no rule and has a body, and the
+    calls in those.
+
+    Calls before a source of unknown shape are opened as well, for its adjoint's type. Where an
+    opened call defines one of them, or of `others`, an Identity does afterwards; returns these.
+    """
+    kept: set[Var] = {*targets, *sources, *others}
+    anchors: list[Binding] = []
+    while True:
+        paths = paths_of(block)
+        needed = influenced(block, sources, paths) & reaching(block, targets, paths)
+        unknown = [
+            v
+            for v in sources
+            if v.type is None or (isinstance(v.type, TensorType) and v.shape is None)
+        ]
+        needed |= reaching(block, unknown, paths) if unknown else set()
+        calls = [
+            b
+            for b in block.bindings
+            if any(v in needed for v in b.outputs if v is not None) and has_body(b)
+        ]
+        if not calls:
+            return anchors
+        refuse_bomb(block, calls)
+        for b in calls:
+            # the body may return what others read too, which is another value to differentiate by
+            anchors += [anchor(v) for v in list(b.outputs) if v is not None and v in kept]
+            open_call(b)
+        retype(block)
+        # what a file declares of an operator that onnx does not know need not be so
+        for identity in anchors:
+            made, out = identity.inputs[0], identity.out
+            if made is not None and contradict(made.type, out.type):
+                out.type = made.type

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.engine import backward, has_gradient, open_calls
+from onnxgrad.grad.bodies import open_calls
+from onnxgrad.grad.engine import backward
+from onnxgrad.grad.paths import has_gradient
 from onnxgrad.grad.sequences import add_up_sequences, zeros_of
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
@@ -24,8 +26,7 @@ from onnxgrad.ir.clone import clone_bindings, clone_sparse
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.emission.emitter import emitter
-from onnxgrad.ir.emission.nested import emit_with_blocks, nested_block
-from onnxgrad.ir.like import zeros_like
+from onnxgrad.ir.emission.nested import nested_block
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.random_draws import draws
 from onnxgrad.ir.types import SequenceType, TensorType, Type
@@ -33,37 +34,6 @@ from onnxgrad.ir.var import Var
 from onnxgrad.laws.sums import add_up
 
 Answer = Mapping[Var, Any]
-
-
-def if_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer:
-    """If(c, f, h): each branch's adjoints, where that branch was taken."""
-    branches = {}
-    for name in ("then_branch", "else_branch"):
-        source = b.blocks[name]
-        refuse_random(b, source)
-        with body_again(source) as block:
-            outs = Body.of(source).copy(block)
-            arriving = [_possible(adjoint, out) for adjoint, out in zip(g, outs, strict=True)]
-            found = walk_back(block, outs, arriving, wanted)
-            for v in wanted:
-                return_adjoint(block, found.get(v), v)
-        branches[name] = block
-    results = emit_with_blocks("If", [b.inputs[0]], branches, [v.type for v in wanted])
-    return dict(zip(wanted, results, strict=True))
-
-
-def _possible(adjoint: Any, out: Var) -> Any:
-    """The adjoint of a branch's result; zeros where its shape cannot be the result's.
-
-    Readers of the If that take one shape only prove that a branch with another is never taken
-    (exporters write both ways out of a question about ranks), but its body has to be of one piece
-    all the same.
-    """
-    here, there = out.shape, None if adjoint is None else adjoint.shape
-    if here is None or there is None:
-        return adjoint
-    sizes = [(a, b) for a, b in zip(here, there) if isinstance(a, int) and isinstance(b, int)]
-    return adjoint if len(here) == len(there) and all(a == b for a, b in sizes) else zeros_like(out)
 
 
 @contextmanager

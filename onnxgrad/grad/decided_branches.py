@@ -6,17 +6,29 @@ results the shape of the branch that is never taken. Opened, what follows has it
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from onnxgrad.folding.evaluate import evaluate
-from onnxgrad.grad.engine import influenced, reaching
+from onnxgrad.grad.control_flow import (
+    Answer,
+    Body,
+    body_again,
+    refuse_random,
+    return_adjoint,
+    walk_back,
+)
+from onnxgrad.grad.paths import influenced, reaching
+from onnxgrad.grad.registry import vjp_blocks
 from onnxgrad.grad.unbroadcast import contradict
 from onnxgrad.ir.anchor import anchor
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.emission.nested import emit_with_blocks
+from onnxgrad.ir.like import zeros_like
 from onnxgrad.ir.type_inference.at_emission import types_of
 from onnxgrad.ir.types import Array, TypeMismatch, element_count, is_static
 from onnxgrad.ir.var import Var
@@ -103,3 +115,37 @@ def _value(v: Var | None, depth: int = _DEPTH) -> Array | None:
     if any(x is not None and a is None for x, a in zip(b.inputs, operands)):
         return None
     return evaluate(b, operands)
+
+
+def if_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer:
+    """If(c, f, h): each branch's adjoints, where that branch was taken."""
+    branches = {}
+    for name in ("then_branch", "else_branch"):
+        source = b.blocks[name]
+        refuse_random(b, source)
+        with body_again(source) as block:
+            outs = Body.of(source).copy(block)
+            arriving = [_possible(adjoint, out) for adjoint, out in zip(g, outs, strict=True)]
+            found = walk_back(block, outs, arriving, wanted)
+            for v in wanted:
+                return_adjoint(block, found.get(v), v)
+        branches[name] = block
+    results = emit_with_blocks("If", [b.inputs[0]], branches, [v.type for v in wanted])
+    return dict(zip(wanted, results, strict=True))
+
+
+def _possible(adjoint: Any, out: Var) -> Any:
+    """The adjoint of a branch's result; zeros where its shape cannot be the result's.
+
+    Readers of the If that take one shape only prove that a branch with another is never taken
+    (exporters write both ways out of a question about ranks), but its body has to be of one piece
+    all the same.
+    """
+    here, there = out.shape, None if adjoint is None else adjoint.shape
+    if here is None or there is None:
+        return adjoint
+    sizes = [(a, b) for a, b in zip(here, there) if isinstance(a, int) and isinstance(b, int)]
+    return adjoint if len(here) == len(there) and all(a == b for a, b in sizes) else zeros_like(out)
+
+
+vjp_blocks("If", if_gradient, notes="the branch that was taken; the condition receives nothing")

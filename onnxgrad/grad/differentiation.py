@@ -14,9 +14,10 @@ from onnxgrad.grad.engine import backward
 from onnxgrad.grad.finish import finish
 from onnxgrad.grad.integer_paths import why_zero
 from onnxgrad.grad.prepare import Adjoint, Prepared, Question, prepare
-from onnxgrad.grad.request import Target, Wrt
+from onnxgrad.grad.request import Wrt
 from onnxgrad.grad.segments import Choice
 from onnxgrad.grad.sequences import zeros_of
+from onnxgrad.grad.slices import Target
 from onnxgrad.grad.stops import Stop, cut_off
 from onnxgrad.grad.variable import variable
 from onnxgrad.ir.binding import Binding

@@ -7,23 +7,21 @@ partials that are equal are computed once. Only what a requested adjoint needs i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, Protocol
 
 from onnxgrad.errors import InputError, InternalError
-from onnxgrad.grad.bodies import has_body, open_call, refuse_bomb
 from onnxgrad.grad.calling import partials
 from onnxgrad.grad.chains import closed
+from onnxgrad.grad.paths import influenced, paths_of, reaching
 from onnxgrad.grad.registry import GradientRule, missing, naming, rule_of
 from onnxgrad.grad.sequences import add_up_sequences
-from onnxgrad.grad.unbroadcast import contradict, fit
-from onnxgrad.ir.anchor import anchor
+from onnxgrad.grad.unbroadcast import fit
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emitter import emitter
-from onnxgrad.ir.type_inference.again import retype
-from onnxgrad.ir.types import FLOAT_DTYPES, OptionalType, SequenceType, TensorType, Type
+from onnxgrad.ir.types import OptionalType, SequenceType, TensorType
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.sums import add_up
 
@@ -50,107 +48,6 @@ class AsKept:
 
 
 _AS_KEPT = AsKept()
-
-
-def has_gradient(type_: Type | None) -> bool:
-    """Floating-point tensors, sequences and optionals of them; a value of unknown type might be
-    one.
-    """
-    if isinstance(type_, TensorType):
-        return type_.dtype in FLOAT_DTYPES or type_.dtype == 0
-    if isinstance(type_, (SequenceType, OptionalType)):
-        return has_gradient(type_.elem)
-    return type_ is None
-
-
-def edges(binding: Binding) -> list[Var]:
-    """The values that the binding reads and that can receive a partial from it."""
-    rule = rule_of(binding)
-    if binding.blocks:
-        return (
-            []
-            if rule is not None and rule.kind == "zero"
-            else [v for v in binding.reads() if has_gradient(v.type)]
-        )
-    if rule is not None and rule.kind == "zero":
-        return []
-    inputs = enumerate(binding.inputs)
-    if rule is None:
-        return [v for _, v in inputs if v is not None and has_gradient(v.type)]
-    return [v for i, v in inputs if v is not None and rule.has_formula(i) and has_gradient(v.type)]
-
-
-# of each binding, the values that adjoints go to from it: asked once for several walks
-Paths: TypeAlias = Mapping[Binding, Sequence[Var]]
-
-
-def paths_of(block: BindingBlock) -> Paths:
-    """The `edges` of every binding of a block, as long as nothing about it changes."""
-    return {b: edges(b) for b in block.bindings}
-
-
-def influenced(block: BindingBlock, sources: Iterable[Var], paths: Paths | None = None) -> set[Var]:
-    """What depends differentiably on `sources`."""
-    block.schedule()
-    paths = paths_of(block) if paths is None else paths
-    found = set(sources)
-    for b in block.bindings:
-        if not found.isdisjoint(paths[b]):
-            found.update(v for v in b.outputs if v is not None and has_gradient(v.type))
-    return found
-
-
-def reaching(block: BindingBlock, targets: Iterable[Var], paths: Paths | None = None) -> set[Var]:
-    """What `targets` depend on differentiably."""
-    block.schedule()
-    found: set[Var | None] = set(targets)
-    for b in reversed(block.bindings):
-        if not found.isdisjoint(b.outputs):
-            found.update(edges(b) if paths is None else paths[b])
-    return cast(set[Var], found)
-
-
-def open_calls(
-    block: BindingBlock,
-    targets: Collection[Var],
-    sources: Collection[Var],
-    others: Collection[Var] = (),
-) -> list[Binding]:
-    """Open every call between `sources` and `targets` that has no rule and has a body, and the
-    calls in those.
-
-    Calls before a source of unknown shape are opened as well, for its adjoint's type. Where an
-    opened call defines one of them, or of `others`, an Identity does afterwards; returns these.
-    """
-    kept: set[Var] = {*targets, *sources, *others}
-    anchors: list[Binding] = []
-    while True:
-        paths = paths_of(block)
-        needed = influenced(block, sources, paths) & reaching(block, targets, paths)
-        unknown = [
-            v
-            for v in sources
-            if v.type is None or (isinstance(v.type, TensorType) and v.shape is None)
-        ]
-        needed |= reaching(block, unknown, paths) if unknown else set()
-        calls = [
-            b
-            for b in block.bindings
-            if any(v in needed for v in b.outputs if v is not None) and has_body(b)
-        ]
-        if not calls:
-            return anchors
-        refuse_bomb(block, calls)
-        for b in calls:
-            # the body may return what others read too, which is another value to differentiate by
-            anchors += [anchor(v) for v in list(b.outputs) if v is not None and v in kept]
-            open_call(b)
-        retype(block)
-        # what a file declares of an operator that onnx does not know need not be so
-        for identity in anchors:
-            made, out = identity.inputs[0], identity.out
-            if made is not None and contradict(made.type, out.type):
-                out.type = made.type
 
 
 def backward(

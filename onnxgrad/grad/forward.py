@@ -18,8 +18,9 @@ from onnxgrad.grad.products import (
     drop_parts,
     with_target,
 )
-from onnxgrad.grad.request import Target, Wrt
+from onnxgrad.grad.request import Wrt
 from onnxgrad.grad.simplify import drop_constants, simplify
+from onnxgrad.grad.slices import Target
 from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.names import rename

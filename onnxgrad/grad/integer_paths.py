@@ -14,7 +14,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.engine import influenced
+from onnxgrad.grad.paths import influenced
 from onnxgrad.grad.registry import INTERNAL, vjp
 from onnxgrad.ir.anchor import anchor
 from onnxgrad.ir.binding import Binding

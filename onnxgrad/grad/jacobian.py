@@ -27,9 +27,10 @@ from onnxgrad.grad.products import (
     return_from,
     with_target,
 )
-from onnxgrad.grad.request import Target, Wrt
+from onnxgrad.grad.request import Wrt
 from onnxgrad.grad.simplify import drop_constants, simplify
 from onnxgrad.grad.sizes import count_of, joined, sizes_of
+from onnxgrad.grad.slices import Target
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.clone import clone_bindings
 from onnxgrad.ir.emission.emit import emitting

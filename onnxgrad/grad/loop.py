@@ -21,7 +21,8 @@ from onnxgrad.grad.control_flow import (
     return_adjoint,
     walk_back,
 )
-from onnxgrad.grad.engine import has_gradient
+from onnxgrad.grad.paths import has_gradient
+from onnxgrad.grad.registry import vjp_blocks
 from onnxgrad.grad.sequences import add_up_sequences, zeros_of
 from onnxgrad.grad.tapes import tape_of
 from onnxgrad.ir.binding import Binding
@@ -136,3 +137,10 @@ def type_states(block: BindingBlock, wanted: Iterable[Var]) -> None:
             retype(block)
     if any(isinstance(v.type, TensorType) and v.shape is None for v in wanted):
         retype(block)
+
+
+vjp_blocks(
+    "Loop",
+    loop_gradient,
+    notes="tensor and sequence states; the trip count and the condition receive nothing",
+)

@@ -13,9 +13,10 @@ from typing import Any
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.checkpoint import Marks, outermost
-from onnxgrad.grad.engine import influenced, reaching
-from onnxgrad.grad.request import Target, Wrt, find_targets, find_wrt
+from onnxgrad.grad.paths import influenced, reaching
+from onnxgrad.grad.request import Wrt, find_wrt
 from onnxgrad.grad.segments import Choice, choose
+from onnxgrad.grad.slices import Target, find_targets
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.interop.given_back import check_room, like

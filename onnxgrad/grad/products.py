@@ -8,8 +8,7 @@ from typing import Literal
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.opset import raise_opset
-from onnxgrad.grad.request import Target
-from onnxgrad.grad.slices import cut
+from onnxgrad.grad.slices import Target, cut
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.ops import op

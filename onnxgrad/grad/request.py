@@ -10,103 +10,20 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.engine import reaching
 from onnxgrad.grad.integer_paths import why_zero
 from onnxgrad.grad.nested_weights import hoist, nested_constants
+from onnxgrad.grad.paths import reaching
 from onnxgrad.grad.sequences import is_float
 from onnxgrad.grad.weights import Decision, decide
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.types import FLOAT_DTYPES, TensorType
+from onnxgrad.ir.types import FLOAT_DTYPES
 from onnxgrad.ir.var import Var
-from onnxgrad.wording import counted, option, perhaps
+from onnxgrad.wording import option, perhaps
 
 Wrt: TypeAlias = "str | Sequence[str] | None"
-Target: TypeAlias = "str | int | Sequence[str | int] | None"
 
 PARAMS = "params"
-
-
-def find_targets(block: BindingBlock, target: Target, *, scalar: bool) -> list[Var]:
-    """The target values. With `scalar`, each must have rank 0.
-
-    Raises InputError, naming what it found, for an unknown name, an index out of range, a target
-    given twice, a value that is no floating-point tensor or not a scalar, and when none is named
-    though there are several outputs.
-    """
-    outputs = _outputs(block)
-    if target is None:
-        if len(block.outputs) != 1:
-            raise InputError(
-                f"the model has {counted(len(block.outputs), 'output')} ({outputs}): choose the "
-                f"target by name or index{_such(block)}"
-            )
-        target = 0
-    entries = [target] if isinstance(target, (str, int)) else list(target)
-    if not entries:
-        raise InputError(f"no target given; the model's outputs are {outputs}")
-    values = _values(block)
-    found: dict[Var, None] = {}
-    for entry in entries:
-        v = target_value(block, entry, values)
-        if v in found:
-            raise InputError(f"target '{v.name}' is given twice")
-        if not isinstance(v.type, TensorType) or v.dtype not in FLOAT_DTYPES:
-            raise InputError(
-                f"target '{v.name}' is {v.type or 'of unknown type'}, not a floating-point tensor"
-            )
-        if scalar and v.shape != ():
-            seed = option("--adjoint input", 'adjoint="input"')
-            raise InputError(
-                f"target '{v.name}' is {v.type}, not a scalar: {part_of(v)}, or give its "
-                f"adjoint as an input with {seed}"
-            )
-        found[v] = None
-    return list(found)
-
-
-def _such(block: BindingBlock) -> str:
-    """The first output that can be a target, as the option that chooses it."""
-    floats = (v.name for v in block.outputs if v.dtype in FLOAT_DTYPES)
-    name = next(floats, None)
-    return "" if name is None else f", such as {option(f'--target {name}', f'target={name!r}')}"
-
-
-def part_of(v: Var) -> str:
-    """What there is to do with a target of several elements."""
-    if not v.rank:
-        return "reduce it to one"
-    return f"name a part, such as '{v.name}[{':,' if v.rank > 1 else ''}0]', which is summed"
-
-
-def _outputs(block: BindingBlock) -> str:
-    return ", ".join(f"{v.name}: {v.type or '?'}" for v in block.outputs)
-
-
-# more digits than any model has outputs, and few enough for `int`
-_INDEX = re.compile(r"-?[0-9]{1,99}")
-
-
-def target_value(block: BindingBlock, entry: str | int, values: Mapping[str, Var]) -> Var:
-    """The value of that name, or the output of that index. Raises InputError where there is
-    none.
-    """
-    outputs = _outputs(block)
-    if isinstance(entry, str) and entry not in values and _INDEX.fullmatch(entry):
-        entry = int(entry)
-    if isinstance(entry, str):
-        if entry not in values:
-            raise InputError(
-                f"target '{entry}' is no value of the model{perhaps(entry, values, 3)}; its "
-                f"outputs are {outputs}"
-            )
-        return values[entry]
-    if not -len(block.outputs) <= entry < len(block.outputs):
-        raise InputError(
-            f"target index {entry} is out of range: the model has "
-            f"{counted(len(block.outputs), 'output')} ({outputs})"
-        )
-    return block.outputs[entry]
 
 
 def hoist_requested(program: Program, wrt: Wrt) -> None:
@@ -280,10 +197,6 @@ def _is_dequantized(v: Var) -> bool:
         and b.inputs[0] is not None
         and b.inputs[0].is_constant
     )
-
-
-def _values(block: BindingBlock) -> dict[str, Var]:
-    return {v.name: v for v in block.vars()}
 
 
 def _float(v: Var) -> Var:

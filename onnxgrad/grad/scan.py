@@ -18,7 +18,8 @@ from onnxgrad.grad.control_flow import (
     return_adjoint,
     walk_back,
 )
-from onnxgrad.grad.engine import has_gradient
+from onnxgrad.grad.paths import has_gradient
+from onnxgrad.grad.registry import vjp_blocks
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.nested import emit_with_blocks
@@ -129,3 +130,6 @@ def _record_scan(b: Binding, body: BindingBlock, state: int, initial: Var) -> Va
         if name in b.attrs:  # absent: all zeros, however many there are
             b.set_attribute(name, [*b.attrs[name], 0])
     return tape
+
+
+vjp_blocks("Scan", scan_gradient)

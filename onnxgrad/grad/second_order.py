@@ -11,7 +11,8 @@ from typing import Any
 
 from onnxgrad.grad.differentiation import differentiate
 from onnxgrad.grad.products import Products, check_names, drop_input
-from onnxgrad.grad.request import Target, Wrt
+from onnxgrad.grad.request import Wrt
+from onnxgrad.grad.slices import Target
 from onnxgrad.grad.stops import Stop
 from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, load_own

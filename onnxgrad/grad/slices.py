@@ -1,4 +1,6 @@
-"""Parts of values as targets: `logits[:, 7]` is cut out of `logits`, in numpy's words."""
+"""The targets of a gradient: values by name, outputs by index, and parts of values such as
+`logits[:, 7]`, in numpy's notation.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,101 @@ from onnx import ModelProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.opset import raise_opset
-from onnxgrad.grad.request import Target, target_value
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
 from onnxgrad.ir.names import rename
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import to_proto
-from onnxgrad.ir.types import FLOAT_DTYPES
+from onnxgrad.ir.types import FLOAT_DTYPES, TensorType
 from onnxgrad.ir.var import Var
+from onnxgrad.wording import counted, option, perhaps
+
+Target: TypeAlias = "str | int | Sequence[str | int] | None"
+
+# more digits than any model has outputs, and few enough for `int`
+_INDEX = re.compile(r"-?[0-9]{1,99}")
+
+
+def find_targets(block: BindingBlock, target: Target, *, scalar: bool) -> list[Var]:
+    """The target values. With `scalar`, each must have rank 0.
+
+    Raises InputError, naming what it found, for an unknown name, an index out of range, a target
+    given twice, a value that is no floating-point tensor or not a scalar, and when none is named
+    though there are several outputs.
+    """
+    outputs = _outputs(block)
+    if target is None:
+        if len(block.outputs) != 1:
+            raise InputError(
+                f"the model has {counted(len(block.outputs), 'output')} ({outputs}): choose the "
+                f"target by name or index{_such(block)}"
+            )
+        target = 0
+    entries = [target] if isinstance(target, (str, int)) else list(target)
+    if not entries:
+        raise InputError(f"no target given; the model's outputs are {outputs}")
+    values = {v.name: v for v in block.vars()}
+    found: dict[Var, None] = {}
+    for entry in entries:
+        v = target_value(block, entry, values)
+        if v in found:
+            raise InputError(f"target '{v.name}' is given twice")
+        if not isinstance(v.type, TensorType) or v.dtype not in FLOAT_DTYPES:
+            raise InputError(
+                f"target '{v.name}' is {v.type or 'of unknown type'}, not a floating-point tensor"
+            )
+        if scalar and v.shape != ():
+            seed = option("--adjoint input", 'adjoint="input"')
+            raise InputError(
+                f"target '{v.name}' is {v.type}, not a scalar: {part_of(v)}, or give its "
+                f"adjoint as an input with {seed}"
+            )
+        found[v] = None
+    return list(found)
+
+
+def _such(block: BindingBlock) -> str:
+    """The first output that can be a target, as the option that chooses it."""
+    floats = (v.name for v in block.outputs if v.dtype in FLOAT_DTYPES)
+    name = next(floats, None)
+    return "" if name is None else f", such as {option(f'--target {name}', f'target={name!r}')}"
+
+
+def part_of(v: Var) -> str:
+    """What there is to do with a target of several elements."""
+    if not v.rank:
+        return "reduce it to one"
+    return f"name a part, such as '{v.name}[{':,' if v.rank > 1 else ''}0]', which is summed"
+
+
+def _outputs(block: BindingBlock) -> str:
+    return ", ".join(f"{v.name}: {v.type or '?'}" for v in block.outputs)
+
+
+def target_value(block: BindingBlock, entry: str | int, values: Mapping[str, Var]) -> Var:
+    """The value of that name, or the output of that index. Raises InputError where there is
+    none.
+    """
+    outputs = _outputs(block)
+    if isinstance(entry, str) and entry not in values and _INDEX.fullmatch(entry):
+        entry = int(entry)
+    if isinstance(entry, str):
+        if entry not in values:
+            raise InputError(
+                f"target '{entry}' is no value of the model{perhaps(entry, values, 3)}; its "
+                f"outputs are {outputs}"
+            )
+        return values[entry]
+    if not -len(block.outputs) <= entry < len(block.outputs):
+        raise InputError(
+            f"target index {entry} is out of range: the model has "
+            f"{counted(len(block.outputs), 'output')} ({outputs})"
+        )
+    return block.outputs[entry]
+
+
+# ---- parts of values -----------------------------------------------------------------------------
 
 # of a Slice: as far as it goes
 _END, _BEGINNING = (1 << 63) - 1, -(1 << 63)
@@ -27,7 +115,7 @@ _PART = re.compile(r"(?P<value>.+?)\[(?P<places>[^\[\]]*)\]", re.DOTALL)
 # more digits than any axis has elements, and few enough for int64
 _NUMBER = r"\s*(-?[0-9]{1,18})?\s*"
 _RANGE = re.compile(f"{_NUMBER}:{_NUMBER}(?::{_NUMBER})?")
-_INDEX = re.compile(r"\s*-?[0-9]{1,18}\s*")
+_PLACE_INDEX = re.compile(r"\s*-?[0-9]{1,18}\s*")
 
 Place: TypeAlias = "int | slice"
 
@@ -145,7 +233,7 @@ def _places(entry: str, v: Var, text: str) -> list[Place]:
 
 
 def _place(entry: str, word: str) -> Place:
-    if _INDEX.fullmatch(word):
+    if _PLACE_INDEX.fullmatch(word):
         return int(word)
     found = _RANGE.fullmatch(word)
     if found is None:

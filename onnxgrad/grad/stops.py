@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.engine import reaching
+from onnxgrad.grad.paths import reaching
 from onnxgrad.grad.registry import INTERNAL, zero
 from onnxgrad.grad.request import entries_of, inside, is_glob
 from onnxgrad.grad.sequences import is_float

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from onnxgrad.grad.engine import edges
+from onnxgrad.grad.paths import edges
 from onnxgrad.grad.registry import INTERNAL
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.bodies import called

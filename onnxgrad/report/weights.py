@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from onnxgrad.grad.engine import has_gradient
 from onnxgrad.grad.nested_weights import hoist, nested_constants
+from onnxgrad.grad.paths import has_gradient
 from onnxgrad.grad.request import weigh
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.options import known_keywords

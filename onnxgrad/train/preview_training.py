@@ -11,8 +11,9 @@ from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from onnxgrad.errors import InputError, InternalError
-from onnxgrad.grad.engine import backward, reaching
+from onnxgrad.grad.engine import backward
 from onnxgrad.grad.opset import OPSET
+from onnxgrad.grad.paths import reaching
 from onnxgrad.grad.registry import body
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.clone import clone_bindings

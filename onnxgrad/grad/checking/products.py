@@ -43,9 +43,9 @@ from onnxgrad.grad.forward import tangents
 from onnxgrad.grad.jacobian import Mode, jacobians
 from onnxgrad.grad.products import Kind, Products
 from onnxgrad.grad.reach import values_reaching
-from onnxgrad.grad.request import Target, Wrt
+from onnxgrad.grad.request import Wrt
 from onnxgrad.grad.second_order import hessian_products
-from onnxgrad.grad.slices import with_parts
+from onnxgrad.grad.slices import Target, with_parts
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
