@@ -37,6 +37,7 @@ HOMES: dict[str, dict[str, str]] = {
         "grad/checking/vectors": "grad/checking/test_check",
         "grad/checking/report": "grad/checking/test_check",
         "grad/api": "grad/test_request", "grad/differentiation": "grad/test_engine", "grad/prepare": "grad/test_engine",
+        "grad/paths": "grad/test_engine",
         "grad/footprint": "grad/test_checkpoint", "grad/segments": "grad/test_checkpoint",
         "grad/formula_parameters": "grad/test_registry", "grad/nested_weights": "grad/test_request",
         "grad/products": "grad/test_jacobian",
