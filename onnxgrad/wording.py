@@ -5,6 +5,7 @@ Python; what was meant by a name that there is not; names of strangers as they m
 from __future__ import annotations
 
 import difflib
+import html
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -17,6 +18,8 @@ _SHOWN = 0.1  # of a difference may be lost in what is printed of it
 _shell = False  # of the whole process: the threads of a command speak as it does
 # of one thread: others may work for another reader
 _recipe: ContextVar[bool] = ContextVar("onnxgrad_recipe", default=False)
+_ROWS = 40  # lines of a text in a notebook
+_WIDEST = 400  # characters of a line there
 _FLAG = re.compile(r"--[a-z-]+")
 _KEYS = {
     "--timeout": "verify.timeout",
@@ -124,6 +127,20 @@ def printable(text: str) -> str:
 def printable_lines(text: str) -> str:
     """Text of several lines, each `printable`."""
     return "\n".join(map(printable, text.split("\n")))
+
+
+def escaped(text: str) -> str:
+    """Text for HTML that is neither markup nor control."""
+    return html.escape(printable_lines(text))
+
+
+def text_html(text: str) -> str:
+    """Text for a notebook as HTML that stands alone, its beginning where it is long."""
+    lines = text.splitlines()
+    shown = [line if len(line) <= _WIDEST else f"{line[:_WIDEST]}..." for line in lines[:_ROWS]]
+    if len(lines) > _ROWS:
+        shown.append(f"... and {len(lines) - _ROWS:,} more lines")
+    return f'<pre class="onnxgrad">{escaped(chr(10).join(shown))}</pre>'
 
 
 def printable_json(data: Any, indent: int | None = 2, *, allow_nan: bool = False) -> str:

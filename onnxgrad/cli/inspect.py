@@ -12,7 +12,6 @@ from onnxgrad.cli.options import size_of
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.load import ModelLike, load
-from onnxgrad.ir.text import program_text
 from onnxgrad.report.summary import Summary, inspect
 from onnxgrad.report.weights import Weights, weights
 
@@ -22,7 +21,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     try:
         with within_limits(args):
             model = source(args.model)
-            text = program_text(load(model)) if args.text else ""
+            text = load(model).text() if args.text else ""
             found: Summary | Weights | None = None
             if not args.text:
                 dims = dict(size_of(text) for text in args.dim)

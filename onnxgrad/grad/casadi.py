@@ -36,7 +36,6 @@ from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.emission.nested import emit_with_blocks, nested_block
 from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, load_own
-from onnxgrad.ir.names import rename
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES, Dim, TensorType, element_count
@@ -104,7 +103,7 @@ def sibling(program: Program, kind: Sibling, wrt: Wrt = None, target: Target = N
     for seed, v in seeds.items():
         drop_input(block, seed, v)
     for column, v in zip(packed, results.values(), strict=True):
-        rename(column, _free(block, prefix + v.name))
+        column.rename(_free(block, prefix + v.name))
         column.type = _packed_type(v, dim)
         block.add_output(column)
     RemoveUnused().run(program, Trace())

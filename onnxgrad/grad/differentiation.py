@@ -26,7 +26,6 @@ from onnxgrad.ir.collector import collector_paused
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.fault import blaming
-from onnxgrad.ir.names import rename
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
@@ -154,7 +153,7 @@ def _return(
         # not shared: each of several values with one adjoint has its own
         with emitting(block, made_by="gradient"):
             adjoint = op.Identity(adjoint)
-    rename(adjoint, name)
+    adjoint.rename(name)
     block.add_output(adjoint)
     return name
 

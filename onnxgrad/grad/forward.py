@@ -23,7 +23,6 @@ from onnxgrad.grad.simplify import drop_constants, simplify
 from onnxgrad.grad.slices import Target
 from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, load_own
-from onnxgrad.ir.names import rename
 from onnxgrad.ir.program import Program
 from onnxgrad.options import known_keywords
 
@@ -94,6 +93,6 @@ def pushed_forward(backward: Gradient, outputs: int, names: str) -> Products:
     results = {}
     for result, seed in backward.seeds.items():
         made = values[forward.adjoints[seed]]
-        rename(made, program.names.fresh(names.format(result)))
+        made.rename(program.names.fresh(names.format(result)))
         results[result] = made.name
     return Products(program, "jvp", tuple(results), results, inputs, notes=backward.notes)

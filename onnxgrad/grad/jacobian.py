@@ -38,7 +38,6 @@ from onnxgrad.ir.emission.nested import emit_with_blocks, nested_block
 from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.like import zeros_like
 from onnxgrad.ir.load import ModelLike, load_own
-from onnxgrad.ir.names import rename
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import TensorType, element_count
@@ -131,7 +130,7 @@ def jacobians(
             drop_input(block, values[given], values[name])
     results = {}
     for name, v in found.items():
-        rename(v, program.names.fresh(names.format(result, name)))
+        v.rename(program.names.fresh(names.format(result, name)))
         block.add_output(v)
         results[name] = v.name
     drop_parts(block, parts)

@@ -12,7 +12,6 @@ from onnx import SparseTensorProto, TensorProto
 
 from onnxgrad.ir import attributes
 from onnxgrad.ir.clone import add_sparse, sparse_tensors
-from onnxgrad.ir.names import rename
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES
 from onnxgrad.ir.var import Var
@@ -37,7 +36,7 @@ def hoist(program: Program, chosen: Collection[Var]) -> None:
         name = program.names.fresh(v.name) if shared[v.name] > 1 else v.name
         if isinstance(tensor, SparseTensorProto):
             if definition is None:  # it stays, unread, under another name
-                rename(v, program.names.fresh(name))
+                v.rename(program.names.fresh(name))
             block.replace(v, add_sparse(program.main, tensor, name))
         else:
             copy = TensorProto()

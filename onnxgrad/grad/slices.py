@@ -15,7 +15,6 @@ from onnxgrad.grad.opset import raise_opset
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
-from onnxgrad.ir.names import rename
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import FLOAT_DTYPES, TensorType
@@ -153,7 +152,7 @@ def cut(block: BindingBlock, target: Target, *, summed: bool) -> Cut:
             notes.append(f"target '{entry}' is {found.type}: the gradient is that of its sum")
             with emitting(block, made_by="gradient"):
                 found = op.ReduceSum(found, keepdims=0)
-        rename(found, block.program.names.fresh(f"{v.name}_slice"))
+        found.rename(block.program.names.fresh(f"{v.name}_slice"))
         labels[found.name] = entry
         names.append(found.name)
     return Cut(None if target is None else names, labels, notes)

@@ -18,7 +18,6 @@ from onnxgrad.grad.request import entries_of, inside, is_glob
 from onnxgrad.grad.sequences import is_float
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.names import blocks_returning
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
@@ -53,7 +52,7 @@ def find_stops(block: BindingBlock, stop: Stop, values: Mapping[str, Var]) -> li
             )
         found.update(dict.fromkeys(matching))
     for v in found:
-        if any(returning is not v.block for returning in blocks_returning(v)):
+        if any(returning is not v.block for returning in v.blocks_returning()):
             raise InputError(
                 f"stop '{v.name}' is returned by a nested graph: stop at what that gives"
             )

@@ -13,7 +13,6 @@ from onnx import NodeProto
 
 from onnxgrad.errors import InternalError
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.names import swap_names
 from onnxgrad.ir.var import Var
 
 
@@ -48,5 +47,5 @@ def lift(identity: Binding, given: Collection[str]) -> None:
     block, name = identity.block, out.name
     block.replace(out, source)
     if out.name == name and source.definition is not None and source.name not in given:
-        swap_names(out, source)
+        out.swap_names(source)
     block.remove(identity)

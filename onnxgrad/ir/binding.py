@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from onnx import NodeProto, helper
 
 from onnxgrad.errors import InternalError
 from onnxgrad.ir import attributes, domains
-from onnxgrad.ir.text import binding_line
+from onnxgrad.ir.text import value_text
 from onnxgrad.ir.var import Var, names_of
+from onnxgrad.wording import printable
 
 if TYPE_CHECKING:
     from onnxgrad.ir.block import BindingBlock
 
 
-# operands that are searched one by one
-_MANY = 32
+_MANY = 32  # operands that are searched one by one
+_LINE = 240  # letters of a binding in a message
 
 
 class Binding:
@@ -204,8 +206,54 @@ class Binding:
         """Whether this binding calls `op` of `domain`."""
         return self.op == op and self.domain == domain
 
-    def __str__(self) -> str:
-        return binding_line(self)
+    def predecessors(self) -> Iterator[Binding]:
+        """The bindings of the same block whose results it reads."""
+        for v in self.reads() if self.blocks else self.inputs:
+            if v is not None and v.block is self.block and v.definition is not None:
+                yield v.definition
+
+    def depends_on(self, sources: set[Binding], beside: Collection[Binding] = ()) -> bool:
+        """Whether it reads, directly or through other bindings of its block, a result of one of
+        `sources`.
+
+        `beside`: bindings known to depend on none of them. What these read does not either, so it
+        is climbed side by side with what this binding reads: the search ends where they have met,
+        mostly a few bindings above, and not at the inputs.
+        """
+        seen, work = {self}, deque([self])
+        free, above = set(beside), deque(beside)
+        while work:
+            if above:
+                more = [b for b in above.popleft().predecessors() if b not in free]
+                free.update(more)
+                above.extend(more)
+            binding = work.popleft()
+            if binding in free:
+                continue
+            for needed in binding.predecessors():
+                if needed in sources:
+                    return True
+                if needed not in seen:
+                    seen.add(needed)
+                    work.append(needed)
+        return False
+
+    def attribute_texts(self) -> list[str]:
+        """`name=value` for each attribute written in the file, by name; graphs are left out."""
+        return [f"{k}={value_text(v)}" for k, v in sorted(self.attrs.items())]
+
+    def text(self, *, attributes: bool = True) -> str:
+        """It on one line: results with types, operator, operands, attributes."""
+        results = ", ".join("_" if v is None else v.typed_name for v in self.outputs)
+        operands = ["_" if v is None else v.name for v in self.inputs]
+        attrs = self.attribute_texts() if attributes else []
+        nested = [f"{k}={{...}}" for k in self.blocks]
+        name = f"{self.domain}::{self.op}" if self.domain else self.op
+        return printable(f"{results} = {name}({', '.join(operands + attrs + nested)})")
+
+    def __str__(self) -> str:  # for messages: without attributes that would fill the screen
+        text = self.text()
+        return text if len(text) <= _LINE else self.text(attributes=False)
 
     def __repr__(self) -> str:
         return f"<{self}>"

@@ -14,14 +14,10 @@ from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoPro
 
 from onnxgrad.errors import InternalError
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.by_operator import Index
-from onnxgrad.ir.check import check_block
-from onnxgrad.ir.names import blocks_returning, return_instead
-from onnxgrad.ir.notebook import text_html
-from onnxgrad.ir.text import block_text
-from onnxgrad.ir.topological_order import is_ordered, topological_order
+from onnxgrad.ir.topological_order import topological_order
 from onnxgrad.ir.types import TensorType, Type
 from onnxgrad.ir.var import Var
+from onnxgrad.wording import printable, text_html
 
 if TYPE_CHECKING:
     from onnxgrad.ir.program import Program
@@ -54,7 +50,7 @@ class BindingBlock:
         # what the file is to declare about values that came from elsewhere; None: nothing
         self.declared: dict[Var, ValueInfoProto | None] = {}
         self.changed = False
-        self.index: Index | None = None  # of `by_operator`
+        self.index: object = None  # what `by_operator` remembers
 
     # ---- reading ---------------------------------------------------------------------------------
 
@@ -260,9 +256,38 @@ class BindingBlock:
         for user in list(old.users):
             for i in user.places(old):
                 self.set_operand(user, i, new)
-        if old.returned:
-            for block in blocks_returning(old):
-                return_instead(block, old, new)
+        for block in old.blocks_returning():
+            block.return_instead(old, new)
+
+    def return_instead(self, old: Var, new: Var) -> None:
+        """Return `new` in the place of `old`, by the name of `old` (see `replace`)."""
+        if old.block is self:
+            if old.is_interface:
+                return
+            if new.definition is not None and not new.returned and new.block is self:
+                old.swap_names(new)
+            else:
+                name = old.name
+                old.rename(self.program.names.fresh(name))
+                new = self._identity(name, new)
+        elif any(v is new for v in self.outputs):
+            new = self._identity(self.program.names.fresh(new.name), new)
+        for slots in (self.outputs, self.pinned):
+            for i, v in enumerate(slots):
+                if v is old:
+                    slots[i] = new
+                    old.returned -= 1
+                    new.returned += 1
+        self.touch()
+
+    def _identity(self, name: str, source: Var) -> Var:
+        node = NodeProto(
+            op_type="Identity",
+            name=self.program.names.fresh(f"{name}_identity"),
+            input=[source.name],
+            output=[name],
+        )
+        return self.append(node, [source], [source.type]).out
 
     def remove(self, binding: Binding) -> None:
         """Remove a binding none of whose outputs is read."""
@@ -315,20 +340,53 @@ class BindingBlock:
         Depth-first from each binding in its present position, operands first: a binding that moved
         ahead of its operand pulls exactly what it needs. Raises InternalError naming the cycle.
         """
-        if not is_ordered(self):
-            self.bindings = dict.fromkeys(topological_order(self))
+        if not self._is_ordered():
+            self.bindings = dict.fromkeys(self.in_order())
+
+    def in_order(self) -> list[Binding]:
+        """The bindings as `schedule` orders them."""
+        return topological_order(self.bindings, Binding.predecessors, lambda b: b.out.name)
+
+    def _is_ordered(self) -> bool:
+        """Whether every binding stands behind what it reads, which is so nearly always."""
+        seen: set[Binding | None] = {None}
+        for b in self.bindings:
+            for v in b.reads() if b.blocks else b.inputs:
+                if v is not None and v.definition not in seen and v.block is self:
+                    return False
+            seen.add(b)
+        return True
 
     def check(self) -> None:
         """Verify every invariant of the data structure; raises InternalError with the first
         violation.
         """
-        check_block(self)
+        self.program.check_block(self)
+
+    # ---- text ------------------------------------------------------------------------------------
+
+    def text(self, name: str | None = None) -> str:
+        """`name(params) { bindings; return outputs }`, one binding per line."""
+        params = [v.declaration for v in self.inputs]
+        params += [v.declaration for v in self.initializers.values() if not v.is_input]
+        lines = [f"{name or self.name or 'main'}({', '.join(params)}) {{", *self._lines("  ")]
+        return "\n".join([*map(printable, lines), "}"])
+
+    def _lines(self, indent: str) -> Iterator[str]:
+        for b in self.bindings:
+            yield indent + b.text()
+            for name, nested in b.blocks.items():
+                params = [v.declaration for v in (*nested.inputs, *nested.initializers.values())]
+                yield f"{indent}  {name}({', '.join(params)}) {{"
+                yield from nested._lines(indent + "    ")
+                yield f"{indent}  }}"
+        yield f"{indent}return {', '.join(v.name for v in self.outputs)}"
 
     def __str__(self) -> str:
-        return block_text(self)
+        return self.text()
 
     def _repr_html_(self) -> str:
-        return text_html(block_text(self))
+        return text_html(self.text())
 
 
 def _drop_use(var: Var, user: Binding) -> None:

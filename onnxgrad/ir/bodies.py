@@ -19,10 +19,10 @@ from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir import attributes, domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.call_order import callees_first
 from onnxgrad.ir.clone import clone_bindings
 from onnxgrad.ir.load import function_block
 from onnxgrad.ir.program import FunctionKey, Program
+from onnxgrad.ir.topological_order import callees_first
 from onnxgrad.ir.types import type_to_proto
 from onnxgrad.ir.var import Var
 

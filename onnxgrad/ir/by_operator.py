@@ -7,11 +7,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from onnxgrad.ir.binding import Binding
-    from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 
 Operator = tuple[str, str]  # domain and name
 
@@ -50,7 +48,7 @@ def blocks_in(block: BindingBlock) -> list[BindingBlock]:
 
 
 def _current(block: BindingBlock) -> Index:
-    if block.index is not None and block.index.is_current:
+    if isinstance(block.index, Index) and block.index.is_current:
         return block.index
     found: defaultdict[Operator, list[tuple[int, Binding]]] = defaultdict(list)
     orders = [(block, block.bindings)]
@@ -59,5 +57,5 @@ def _current(block: BindingBlock) -> Index:
         found[b.domain, b.op].append(entry)
         if b.blocks:
             orders += [(nested, nested.bindings) for nested in b.blocks.values()]
-    block.index = Index(block.program.edits, orders, found)
-    return block.index
+    block.index = index = Index(block.program.edits, orders, found)
+    return index

@@ -4,19 +4,26 @@ only carry.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
 from onnx import ModelProto, TensorProto
 
+from onnxgrad.errors import InternalError
 from onnxgrad.ir import domains
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.names import Names
-from onnxgrad.ir.notebook import program_html
 from onnxgrad.ir.tensor_data import elements
 from onnxgrad.ir.types import Array
+from onnxgrad.ir.var import Var
 from onnxgrad.ir.weights import Digests, internalize
+from onnxgrad.wording import escaped
+
+_ROWS = 40  # inputs or outputs in a notebook
+_WIDEST = 400  # characters of a cell
 
 FunctionKey = tuple[str, str, str]
 # what a model says about itself beside its metadata; nothing is the empty text, or 0
@@ -70,8 +77,44 @@ class Program:
             work.extend(nested for b in block.bindings for nested in b.blocks.values())
         return found
 
+    def text(self) -> str:
+        """The main block, then the body of each function under its full name."""
+        functions = [
+            b.text("::".join(part for part in key if part)) for key, b in self.functions.items()
+        ]
+        return "\n\n".join([self.main.text(), *functions])
+
+    def check_block(self, block: BindingBlock) -> None:
+        """Verify that def-use chains are exact, definitions consistent, names unique, operands
+        visible, and that there is no cycle; raises InternalError.
+        """
+        visible: dict[str, Var] = {}
+        outer = None if block.owner is None else block.owner.block
+        while outer is not None:
+            visible = {**{v.name: v for v in outer.vars()}, **visible}
+            outer = None if outer.owner is None else outer.owner.block
+        checker = _Checker()
+        checker.block(block, visible)
+        for var in checker.defined:
+            if Counter(var.users) != checker.reads.get(var, Counter()):
+                raise InternalError(f"users of '{var.name}' are recorded wrongly")
+            if var.returned != checker.returns[var]:
+                raise InternalError(
+                    f"'{var.name}' is returned {checker.returns[var]} times, "
+                    f"recorded as {var.returned}"
+                )
+
     def _repr_html_(self) -> str:
-        return program_html(self)
+        main = self.main
+        name = self.path.name if self.path is not None else main.name or "model"
+        count = sum(1 for _ in main.walk())
+        facts = f"{count:,} nodes, {len(main.initializers):,} initializers, opset {self.opset}"
+        inputs = [v for v in main.inputs if v.initializer is None]
+        rows = [*_rows("input", inputs), *_rows("output", main.outputs)]
+        return (
+            f'<div class="onnxgrad"><b>{escaped(name)}</b> <span style="opacity:.65">{facts}</span>'
+            f"<table>{''.join(rows)}</table></div>"
+        )
 
     def array(self, tensor: TensorProto) -> Array:
         """The elements of a tensor; external data is read from the model's folder now and not kept.
@@ -82,3 +125,69 @@ class Program:
         if tensor.data_location == TensorProto.EXTERNAL:
             tensor = internalize(tensor, self.folder)
         return elements(tensor)
+
+
+def _rows(kind: str, values: Iterable[Var]) -> Iterable[str]:
+    values = list(values)
+    for v in values[:_ROWS]:
+        cells = (kind, v.name[:_WIDEST], str(v.type or "?")[:_WIDEST])
+        yield f"<tr>{''.join(map(_cell, cells))}</tr>"
+    if len(values) > _ROWS:
+        yield f"<tr><td>{kind}</td><td>and {len(values) - _ROWS:,} more</td></tr>"
+
+
+def _cell(text: str) -> str:
+    return f'<td style="text-align:left">{escaped(text)}</td>'
+
+
+class _Checker:
+    """Walks the blocks and counts who reads and who returns each value."""
+
+    def __init__(self) -> None:
+        self.defined: list[Var] = []
+        self.reads: dict[Var, Counter[Binding]] = {}
+        self.returns: Counter[Var] = Counter()
+
+    def block(self, block: BindingBlock, outer: Mapping[str, Var]) -> None:
+        own = list(block.vars())
+        _check_definitions(block, own)
+        self.defined += own
+        # by name, because names are all that the file keeps
+        visible = {**outer, **{v.name: v for v in own}}
+        for b in block.bindings:
+            self._binding(b, block, visible)
+        for v in (*block.outputs, *block.pinned):
+            if visible.get(v.name) is not v:
+                raise InternalError(f"output '{v.name}' of block '{block.name}' is not visible")
+            self.returns[v] += 1
+        block.in_order()  # raises InternalError for a cycle
+
+    def _binding(self, b: Binding, block: BindingBlock, visible: Mapping[str, Var]) -> None:
+        if b.block is not block:
+            raise InternalError(f"binding belongs to another block: {b}")
+        for out in b.outputs:
+            if out is not None and out.definition is not b:
+                raise InternalError(f"'{out.name}' does not know its binding: {b}")
+        for v in b.inputs:
+            if v is None:
+                continue
+            if visible.get(v.name) is not v:
+                raise InternalError(f"'{v.name}' is not visible here: {b}")
+            self.reads.setdefault(v, Counter())[b] += 1
+        for nested in b.blocks.values():
+            if nested.owner is not b:
+                raise InternalError(f"nested block '{nested.name}' does not know its binding: {b}")
+            self.block(nested, visible)
+
+
+def _check_definitions(block: BindingBlock, own: Sequence[Var]) -> None:
+    """Each name once, each value in its own block, each constant with its tensor."""
+    for name, count in Counter(v.name for v in own).items():
+        if count > 1:
+            raise InternalError(f"'{name}' is defined {count} times in block '{block.name}'")
+    for v in own:
+        if v.block is not block:
+            raise InternalError(f"'{v.name}' belongs to another block than '{block.name}'")
+    for name, v in block.initializers.items():
+        if v.name != name or v.initializer is None:
+            raise InternalError(f"initializer '{name}' of block '{block.name}' is recorded wrongly")

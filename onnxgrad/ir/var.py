@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Protocol
 
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 
 from onnxgrad.errors import InternalError
 from onnxgrad.ir import attributes
-from onnxgrad.ir.emission.emitter import emitter
+from onnxgrad.ir.text import SHOWN, array_text
 from onnxgrad.ir.types import Array, Shape, TensorType, Type
 
 if TYPE_CHECKING:
     from onnxgrad.ir.binding import Binding
     from onnxgrad.ir.block import BindingBlock
 
+
+class Emits(Protocol):
+    """Appends bindings; `emission.emitter` has the implementation."""
+
+    @property
+    def emit(self) -> Callable[..., Any]: ...
+
+
+# the emitter that `a * b` and `op.X(...)` use
+EMITTER: ContextVar[Emits] = ContextVar("onnxgrad_emitter")
 # arrays up to this many bytes stay decoded on their Var; larger ones are decoded at each request
 _CACHED_BYTES = 1 << 14
 
@@ -149,6 +161,79 @@ class Var:
         ((user, slots),) = self.users.items()
         return user if slots == 1 else None
 
+    @property
+    def typed_name(self) -> str:
+        """`name: type`, or the name where the type is unknown."""
+        return self.name if self.type is None else f"{self.name}: {self.type}"
+
+    @property
+    def declaration(self) -> str:
+        """It as a parameter of its block: name, type, and a constant's value where it is small."""
+        tensor = self.initializer
+        if tensor is None:
+            return self.typed_name
+        shown = ""
+        if isinstance(self.type, TensorType) and self.dtype != TensorProto.STRING:
+            small = math.prod(tensor.dims) <= SHOWN
+            if small and tensor.data_location != TensorProto.EXTERNAL:
+                shown = f" = {array_text(numpy_helper.to_array(tensor))}"
+        return f"{self.typed_name} {'default' if self.overridable else 'const'}{shown}"
+
+    @property
+    def is_interface(self) -> bool:
+        """A graph input, whose name callers use. Inputs of nested blocks and functions are passed
+        by position.
+        """
+        return self.is_input and self.block.owner is None and not self.block.is_function
+
+    def rename(self, name: str) -> None:
+        """Take another name; the caller sees to it that the name is free. Raises InternalError for
+        a graph input.
+        """
+        if self.name == name:
+            return
+        if self.is_interface:
+            raise InternalError(
+                f"renaming graph input '{self.name}' to '{name}' would change the model's interface"
+            )
+        if self.initializer is not None:  # keep the order of the file
+            own = self.block.initializers
+            self.block.initializers = {name if v is self else key: v for key, v in own.items()}
+        self.name = name
+        self.block.program.names.add(name)
+        if self.definition is not None:
+            self.definition.changed = True
+        for user in self.users:
+            user.changed = True
+            user.block.touch()
+        for block in self.blocks_returning():
+            block.touch()
+        self.block.touch()
+
+    def swap_names(self, other: Var) -> None:
+        """Exchange names with another value."""
+        mine, theirs = self.name, other.name
+        self.rename(theirs)
+        other.rename(mine)
+
+    def blocks_returning(self) -> list[BindingBlock]:
+        """The blocks that return it: its own and nested ones that return it directly (rare, so
+        looked for only when uses remain).
+        """
+        if not self.returned:
+            return []
+        block = self.block
+        own = sum(v is self for v in (*block.outputs, *block.pinned))
+        found = [block] if own else []
+        if own != self.returned:
+            found += [
+                nested
+                for b in block.walk()
+                for nested in b.blocks.values()
+                if any(v is self for v in (*nested.outputs, *nested.pinned))
+            ]
+        return found
+
     # ---- emission: each operator appends a binding to the block that `emitting` names ------------
 
     def __add__(self, other: Any) -> Var:
@@ -203,6 +288,14 @@ def names_of(values: Iterable[Var | None]) -> list[str]:
     return ["" if v is None else v.name for v in values]
 
 
+def current_emitter() -> Emits:
+    """The emitter in force; raises InternalError outside of `emitting`."""
+    try:
+        return EMITTER.get()
+    except LookupError:
+        raise InternalError("emission outside of `with emitting(block)`") from None
+
+
 def _emit(op_type: str, *operands: Any, **attrs: Any) -> Var:
-    result: Var = emitter().emit(op_type, operands, attrs)
+    result: Var = current_emitter().emit(op_type, operands, attrs)
     return result

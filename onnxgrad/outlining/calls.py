@@ -12,7 +12,6 @@ from onnxgrad.ir import domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.bodies import import_opset
-from onnxgrad.ir.names import rename
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var, names_of
@@ -103,8 +102,8 @@ def call_of(group: Group, function: str, file: File) -> Binding:
         block.declared[call.out] = block.declared.pop(result)
     if not call.out.returned:  # the name stays with the value that readers see
         spare, kept = call.out.name, result.name
-        rename(result, spare)
-        rename(call.out, kept)
+        result.rename(spare)
+        call.out.rename(kept)
     for b in reversed(group.members):
         block.remove(b)
     return call

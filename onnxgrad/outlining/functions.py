@@ -16,7 +16,6 @@ from onnx import FunctionProto, NodeProto, ValueInfoProto
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.names import rename
 from onnxgrad.ir.var import Var
 
 KEY = "onnxgrad.outlined"
@@ -103,7 +102,7 @@ def restore_names(root: BindingBlock, found: Mapping[Binding, Origin], results: 
             (n for n in (name, v.name) if n not in values), None
         ) or root.program.names.fresh(name)
         values.add(wanted)
-        rename(v, wanted)
+        v.rename(wanted)
     for b, origin in found.items():
         if origin.name is None:
             b.node.ClearField("name")

@@ -25,7 +25,6 @@ from onnxgrad.ir.bodies import (
     has_schema_body,
     splice,
 )
-from onnxgrad.ir.names import rename
 from onnxgrad.ir.nodes import every_node
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.var import Var
@@ -262,8 +261,8 @@ def _keep_names(names: dict[Var, str], stands: dict[Var, Var], opened: set[Bindi
             new.type = out.type
         if new.definition in opened and not new.returned:
             spare, name = new.name, names[out]
-            rename(out, spare)
-            rename(new, name)
+            out.rename(spare)
+            new.rename(name)
 
 
 def put_in_place(

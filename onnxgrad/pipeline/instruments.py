@@ -14,7 +14,6 @@ from pathlib import Path
 from onnxgrad.errors import InputError
 from onnxgrad.ir.files import write_whole
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.text import program_text
 from onnxgrad.options import several
 from onnxgrad.passes.base import PASSES, Pass
 from onnxgrad.pipeline.pipeline import Pipeline
@@ -77,7 +76,7 @@ class PrintAfter:
                 self._print(name, program, folder)
 
     def _print(self, name: str, program: Program, folder: Path | None) -> None:
-        text = program_text(program)
+        text = program.text()
         if folder is None:
             self.show(f"# after {name}\n{text}\n")
             return

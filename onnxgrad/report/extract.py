@@ -10,7 +10,6 @@ from onnx import ModelProto, ValueInfoProto
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.ir.interop.given_back import check_room, like
 from onnxgrad.ir.load import ModelLike, load, load_own
-from onnxgrad.ir.names import rename
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.var import Var
@@ -116,7 +115,7 @@ def _cut(program: Program, v: Var) -> Var:
         block.ask_for(v)
         return v
     name = v.name
-    rename(v, program.names.fresh(f"{name}_computed"))
+    v.rename(program.names.fresh(f"{name}_computed"))
     made = block.add_input(name, v.type)
     for user in list(v.users):
         for place in user.places(v):

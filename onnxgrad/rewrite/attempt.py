@@ -16,7 +16,6 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.emission.emitter import Emitter
 from onnxgrad.ir.savepoint import Savepoint
-from onnxgrad.ir.topological_order import depends_on
 from onnxgrad.ir.types import TensorType, Type
 from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.captures import Captured, names_in, value_of
@@ -249,7 +248,7 @@ def closes_cycle(mapping: Mapping[Var, Var]) -> bool:
     # what a binding reads does not depend on it, so the search for it stops there and need not
     # climb the whole model
     return any(
-        depends_on(new, {old}, [v.definition for v in old.reads() if v.definition is not None])
+        new.depends_on({old}, [v.definition for v in old.reads() if v.definition is not None])
         for old in olds
         for new in news
     )

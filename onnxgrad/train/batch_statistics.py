@@ -22,7 +22,6 @@ from onnxgrad.grad.nested_weights import hoist
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.names import rename
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Array, element_count
@@ -200,6 +199,6 @@ def _returned(block: BindingBlock, v: Var, of: str) -> str:
     if v.returned:
         with emitting(block):
             v = op.Identity(v)
-    rename(v, name)
+    v.rename(name)
     block.add_output(v)
     return name

@@ -8,7 +8,6 @@ from typing import TypeAlias
 from onnxgrad.errors import InputError
 from onnxgrad.grad.request import Wrt, entries_of
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.names import rename
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
@@ -95,7 +94,7 @@ def _fed_in(block: BindingBlock, v: Var) -> Var:
     name = v.name
     if any(out is v for out in block.outputs):
         block.remove_output(v)
-    rename(v, block.program.names.fresh(f"{name}.before"))
+    v.rename(block.program.names.fresh(f"{name}.before"))
     fed = block.add_input(name, v.type)
     block.replace(v, fed)
     return fed

@@ -17,7 +17,6 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.names import swap_names
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES, TensorType
@@ -113,5 +112,5 @@ def _stand_in(b: Binding, y: Var, keep: Var | None) -> None:
     y = op.Identity(y) if y is b.inputs[0] else y
     b.block.replace(old, y)
     if y.name != name:
-        swap_names(old, y)
+        old.swap_names(y)
     b.block.remove_unused([b])

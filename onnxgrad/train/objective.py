@@ -7,7 +7,6 @@ from collections.abc import Callable
 from onnxgrad.errors import InputError
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.names import rename
 from onnxgrad.ir.var import Var
 from onnxgrad.train.loss_scaling import LossScaling
 from onnxgrad.train.losses import LOSSES, Custom, Loss, Output, Place, parse_loss
@@ -41,7 +40,7 @@ def emit_loss(place: Place, loss: Loss) -> Var:
     if any(v is value for v in block.outputs):
         return value
     if value.name not in place.own and not value.is_input:
-        rename(value, block.program.names.fresh("loss"))
+        value.rename(block.program.names.fresh("loss"))
     block.add_output(value)
     return value
 

@@ -13,7 +13,6 @@ from onnx import TensorProto, helper
 
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.names import rename
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Array, TensorType, numpy_dtype
 from onnxgrad.ir.var import Var
@@ -180,7 +179,7 @@ def returned(block: BindingBlock, v: Var, name: str, *, exactly: bool = False) -
     if v.returned or v.definition is None:
         with emitting(block):
             v = op.Identity(v)
-    rename(v, name)
+    v.rename(name)
     block.add_output(v)
     return name
 

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from onnxgrad.ir.notebook import text_html
 from onnxgrad.verify.compare import DIFFERENT, EQUAL, NOT_PROVED, Difference, worst
 from onnxgrad.verify.coverage.summary import NOTHING_RAN, Coverage
-from onnxgrad.wording import counted
+from onnxgrad.wording import counted, text_html
 
 WITHIN = "within bounds"  # of the user's own: not meant to be equal
 

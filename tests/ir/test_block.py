@@ -18,7 +18,6 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
-from onnxgrad.ir.names import rename
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.var import Var
@@ -94,7 +93,7 @@ def edit(block: BindingBlock, choose: random.Random) -> None:
     elif kind == "sweep":
         here.remove_unused()
     elif kind == "rename" and old.definition is not None and not old.returned:
-        rename(old, here.program.names.fresh(f"{old.name}_renamed"))
+        old.rename(here.program.names.fresh(f"{old.name}_renamed"))
     elif kind == "share":
         with emitting(here, share=True):
             first = old * 1.0

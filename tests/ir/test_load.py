@@ -18,7 +18,6 @@ from onnx import ModelProto, TensorProto, helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
-from onnxgrad.ir.names import rename
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import TensorType
 from tests.helpers import parse
@@ -355,7 +354,7 @@ def test_what_no_rewrite_looks_at_survives() -> None:
     assert strings is not None and strings.tolist() == ["a", b"\xff"], "no text, but legal"
     # a change in one place leaves the rest as it was
     block = program.main
-    rename(next(v for v in block.vars() if v.name == "t"), "u")
+    next(v for v in block.vars() if v.name == "t").rename("u")
     after = to_proto(program)
     expected = ModelProto()
     expected.CopyFrom(model)

@@ -9,7 +9,6 @@ from onnx.reference import ReferenceEvaluator
 
 from onnxgrad.errors import InternalError
 from onnxgrad.ir.load import load
-from onnxgrad.ir.names import rename
 from onnxgrad.ir.save import to_proto
 from tests.helpers import parse
 from tests.ir.test_block import definition, find
@@ -97,7 +96,7 @@ def test_replace_of_an_input_that_is_an_output_keeps_both_names() -> None:
     block.check()
     assert [o.name for o in block.outputs] == ["x", "y"] and definition(block, "y").inputs == [v]
     with pytest.raises(InternalError, match="interface"):
-        rename(x, "other")
+        x.rename("other")
 
 
 def test_replace_of_a_value_that_nested_blocks_return_directly() -> None:
@@ -136,8 +135,8 @@ def test_renaming_an_output_renames_it_everywhere() -> None:
     model = parse(REPLACE)
     model.graph.value_info.add(name="t").type.CopyFrom(model.graph.output[0].type)
     block = load(model).main
-    rename(find(block, "y"), "answer")
-    rename(find(block, "t"), "y")
+    find(block, "y").rename("answer")
+    find(block, "t").rename("y")
     block.check()
     after = to_proto(block.program)
     onnx.checker.check_model(after, full_check=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 
 import onnxgrad
-from onnxgrad.ir.notebook import text_html
+from onnxgrad.wording import text_html
 from tests.report.html.common import HOSTILE, chain, hostile_model
 
 

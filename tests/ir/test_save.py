@@ -24,7 +24,6 @@ from onnxgrad.ir import save as save_module
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
-from onnxgrad.ir.names import rename
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import save, to_proto
 from tests.helpers import parse
@@ -424,7 +423,7 @@ def test_initializers_can_be_renamed() -> None:
     weights = "float[2] v = {1, 2}, float[2] w = {3, 4}"
     model = parse(f"g (float[2] x) => (float[2] y) <{weights}> {{ t = Mul(x, v) y = Mul(t, w) }}")
     block = load(model).main
-    rename(block.initializers["v"], "weight")
+    block.initializers["v"].rename("weight")
     block.check()
     after = to_proto(block.program)
     assert [t.name for t in after.graph.initializer] == ["weight", "w"]

@@ -10,7 +10,6 @@ from onnx import TensorProto, helper
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.text import block_text
 from tests.helpers import parse, unindented
 from tests.ir.test_load import _rich
 
@@ -90,7 +89,7 @@ def test_types_of_every_kind() -> None:
 
 def test_functions_references_and_every_dtype(golden: Callable[[str, str], None]) -> None:
     program = load(_rich())
-    functions = [block_text(block, ":".join(key)) for key, block in program.functions.items()]
+    functions = [block.text(":".join(key)) for key, block in program.functions.items()]
     golden("ir_rich", "\n".join([str(program.main), *functions]))
 
 

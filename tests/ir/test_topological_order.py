@@ -17,7 +17,6 @@ from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import to_proto
-from onnxgrad.ir.topological_order import depends_on
 from tests.helpers import parse
 
 DIAMOND = """g (float[2] x, bool q) => (float[2] y) {
@@ -94,8 +93,8 @@ def test_a_cycle_is_named() -> None:
 def test_depends_on() -> None:
     block = load(parse(DIAMOND)).main
     a, b, c, d, y = block.bindings
-    assert depends_on(y, {a}) and depends_on(d, {b}) and depends_on(d, {c})
-    assert not depends_on(b, {c}) and not depends_on(a, {a, y}) and not depends_on(a, set())
+    assert y.depends_on({a}) and d.depends_on({b}) and d.depends_on({c})
+    assert not b.depends_on({c}) and not a.depends_on({a, y}) and not a.depends_on(set())
 
 
 def test_depth_is_no_recursion() -> None:

@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from onnxgrad.ir.notebook import text_html
-from onnxgrad.wording import counted, option, told_apart
+from onnxgrad.wording import counted, option, text_html, told_apart
 
 _NAMED = 5
 # why a value is not judged whose gradient is lost in rounding

@@ -1,23 +1,17 @@
-"""The emitter in force: where `a * b` and `op.X(...)` go. It stands below Var, whose operators
-ask for it.
-"""
+"""The emitter in force: where `a * b` and `op.X(...)` append their bindings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 from onnx import NodeProto
 
-from onnxgrad.errors import InternalError
-
-if TYPE_CHECKING:
-    from onnxgrad.ir.binding import Binding
-    from onnxgrad.ir.block import BindingBlock
-    from onnxgrad.ir.var import Var
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.var import EMITTER, Var, current_emitter
 
 
 @dataclass(slots=True)
@@ -46,9 +40,6 @@ class Emitter:
                 v.block.remove_initializer(v)
 
 
-_in_force: ContextVar[Emitter] = ContextVar("onnxgrad_emitter")
-
-
 class in_force(AbstractContextManager[Emitter]):
     """Emission inside goes through `emitter`. A class, because every attempt of a law opens one."""
 
@@ -58,16 +49,13 @@ class in_force(AbstractContextManager[Emitter]):
         self._emitter = emitter
 
     def __enter__(self) -> Emitter:
-        self._token = _in_force.set(self._emitter)
+        self._token = EMITTER.set(self._emitter)
         return self._emitter
 
     def __exit__(self, *exc: object) -> None:
-        _in_force.reset(self._token)
+        EMITTER.reset(self._token)
 
 
 def emitter() -> Emitter:
-    """The emitter in force; InternalError outside of `emitting`."""
-    try:
-        return _in_force.get()
-    except LookupError:
-        raise InternalError("emission outside of `with emitting(block)`") from None
+    """The emitter in force; raises InternalError outside of `emitting`."""
+    return cast("Emitter", current_emitter())

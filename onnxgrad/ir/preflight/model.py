@@ -9,9 +9,9 @@ from onnx import ModelProto, NodeProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir import domains
-from onnxgrad.ir.call_order import callees_first
 from onnxgrad.ir.nodes import every_node
 from onnxgrad.ir.preflight.nodes import check_contents
+from onnxgrad.ir.topological_order import callees_first
 
 # onnxruntime opens every call when it loads a model
 MOST_INLINED = 10_000_000

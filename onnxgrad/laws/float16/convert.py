@@ -17,7 +17,6 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.constant import constant
 from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.names import blocks_returning, rename, return_instead
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Array, TensorType
 from onnxgrad.ir.var import Var
@@ -83,7 +82,7 @@ class Conversion:
     def output(self, v: Var, block: BindingBlock) -> None:
         """An output that callers get in float16."""
         name = v.name
-        return_instead(block, v, self._half(v, block, ()))
+        block.return_instead(v, self._half(v, block, ()))
         self._declare(block, name, next(o for o in block.outputs if o.name == name))
         if v.definition is not None:
             block.remove_unused([v.definition])
@@ -133,11 +132,11 @@ class Conversion:
         for user in list(v.users):
             for place in user.places(v):
                 user.block.set_operand(user, place, wide(user.block))
-        for block in blocks_returning(v) if v.returned else ():
+        for block in v.blocks_returning() if v.returned else ():
             name = v.name
-            return_instead(block, v, wide(block))
+            block.return_instead(v, wide(block))
             if v.name != name:
-                rename(v, v.block.program.names.fresh(f"{name}_float16"))
+                v.rename(v.block.program.names.fresh(f"{name}_float16"))
         return list(made.values())
 
     def _retype(self, v: Var) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.topological_order import depends_on
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.parallel.parts import GatheredParts, Parts, SplitParts, StackedParts
 from onnxgrad.rewrite.attempt import Attempt
@@ -154,7 +153,7 @@ def _comes_from(v: Var, parts: Parts) -> bool:
     beside = [
         operand.definition for operand in parts.made[0].reads() if operand.definition is not None
     ]
-    return b is not None and (b in parts.made or depends_on(b, set(parts.made), beside))
+    return b is not None and (b in parts.made or b.depends_on(set(parts.made), beside))
 
 
 def _activation(parts: Parts, trace: Trace) -> Parts | None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.text import attribute_texts
 from onnxgrad.report.html.graph import Drawn, first_result
 from onnxgrad.rewrite.trace import Firing
 
@@ -37,7 +36,7 @@ def compared(before: Drawn, after: Drawn, firings: Sequence[Firing] = ()) -> lis
 
 def _call(b: Binding) -> tuple[Any, ...]:
     inputs = [None if v is None else v.name for v in b.inputs]
-    return b.domain, b.op, b.node.overload, inputs, attribute_texts(b)
+    return b.domain, b.op, b.node.overload, inputs, b.attribute_texts()
 
 
 def _rewrites(firings: Sequence[Firing]) -> Mapping[str, dict[int, None]]:

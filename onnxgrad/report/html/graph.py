@@ -12,7 +12,6 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.domains import full_name
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.text import attribute_texts
 from onnxgrad.ir.var import Var
 from onnxgrad.report.html.scopes import Group, Scope, grouped, scope_of
 from onnxgrad.report.parts import LONGEST, cell
@@ -105,7 +104,7 @@ class Drawn:
         metadata = {e.key: e.value for e in b.node.metadata_props}
         optional = {
             "n": shown(b.node.name),
-            "a": shown(", ".join(attribute_texts(b))),
+            "a": shown(", ".join(b.attribute_texts())),
             "k": inner,
             "m": shown(metadata.get(_MADE_BY, "")),
             "s": printable_lines(metadata.get(_SOURCE, "").strip()[:LONGEST]),

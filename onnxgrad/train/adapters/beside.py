@@ -11,7 +11,6 @@ from typing import Any
 from onnxgrad.errors import InternalError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.names import blocks_returning, return_instead
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import is_static
 from onnxgrad.ir.var import Var
@@ -34,8 +33,8 @@ def beside(site: Site, a: Var, b: Var, scale: float) -> list[str]:
             new.type = y.type
         for user, place in readers:
             user.block.set_operand(user, place, new)
-        for block in blocks_returning(y):
-            return_instead(block, y, new)
+        for block in y.blocks_returning():
+            block.return_instead(y, new)
         if new.definition is None:
             raise InternalError(f"the adapter of '{site.name}' adds nothing")
         added.append(new.definition.node.name)

@@ -26,7 +26,6 @@ from collections.abc import Sequence
 
 from onnxgrad.grad.rules.recurrent._gates import Gate
 from onnxgrad.grad.rules.recurrent._sweep import Recurrent
-from onnxgrad.ir.names import swap_names
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 
@@ -67,4 +66,4 @@ def take_place(cell: Recurrent, series: Sequence[Var], finals: Sequence[Sequence
             returned = out.returned
             binding.block.replace(out, new)
             if not returned:
-                swap_names(out, new)
+                out.swap_names(new)
