@@ -5,13 +5,15 @@ documents of the repository.
 
 Needs markdown-it-py, which the extra `docs` names (rich brings it too). Every link between the
 pages, and every heading that one points to, is looked up: what is not there ends the build with a
-line that says where it is written. The pages load nothing from elsewhere.
+line that says where it is written. The pages load nothing from elsewhere: the search reads an
+index that lies beside them.
 """
 
 from __future__ import annotations
 
 import argparse
 import html
+import json
 import posixpath
 import re
 import shutil
@@ -33,6 +35,7 @@ REPOSITORY = [
 ]  # fmt: skip
 SOURCES = ["README.md", *GUIDE, *REPOSITORY]
 STYLE = ROOT / "scripts" / "site.css"
+SEARCH = ROOT / "scripts" / "site_search.js"
 
 
 class BadLink(Exception):
@@ -41,13 +44,13 @@ class BadLink(Exception):
 
 @dataclass
 class Page:
-    """A page: where it is written, what it is called in the site, its tokens and its headings."""
+    """A page: its source, its file in the site, its tokens, and its headings by anchor."""
 
     source: str
     name: str
     tokens: list[Token]
     title: str = ""
-    anchors: set[str] = field(default_factory=set)
+    anchors: dict[str, str] = field(default_factory=dict)
 
 
 def name_of(source: str) -> str:
@@ -81,7 +84,7 @@ def read(source: str, parser: MarkdownIt) -> Page:
         anchor = slug(words)
         if anchor in page.anchors:
             anchor = f"{anchor}-{len(page.anchors)}"
-        page.anchors.add(anchor)
+        page.anchors[anchor] = words
         opening.attrSet("id", anchor)
     return page
 
@@ -136,7 +139,42 @@ def navigation(current: Page, pages: dict[str, Page]) -> str:
             here = ' aria-current="page"' if page is current else ""
             items.append(f'<li><a href="{page.name}"{here}>{html.escape(page.title)}</a></li>')
         parts.append(f"<p>{title}</p><ul>{''.join(items)}</ul>")
-    return f"<nav>{''.join(parts)}</nav>"
+    search = (
+        '<input id="search" type="search" placeholder="Search" aria-label="Search the pages" '
+        'autocomplete="off"><ul id="found"></ul>'
+    )
+    # open where there is room beside the text; a phone shows its line first, and opens it at a tap
+    return f"<nav>{search}<details open><summary>Menu</summary>{''.join(parts)}</details></nav>"
+
+
+def plain(token: Token) -> str:
+    """The text of a paragraph without its markup."""
+    return " ".join("".join(t.content or " " for t in token.children or ()).split())
+
+
+def sections(page: Page) -> Iterator[tuple[str, str, str]]:
+    """Each section of a page for the search: its anchor, its heading and its text."""
+    anchor, words = "", list[str]()
+    for token in page.tokens:
+        if token.type == "heading_open":
+            yield anchor, page.anchors.get(anchor, page.title), " ".join(words)
+            anchor, words = str(token.attrGet("id")), []
+        elif token.type == "inline" and page.anchors.get(anchor) != (text := plain(token)):
+            words.append(text)
+        elif token.type in ("fence", "code_block"):
+            words.append(" ".join(token.content.split()))
+    yield anchor, page.anchors.get(anchor, page.title), " ".join(words)
+
+
+def index(pages: dict[str, Page]) -> str:
+    """The index that the search reads, as a script: a page opened from a disk may fetch no data."""
+    rows = [
+        [f"{page.name}#{anchor}" if anchor else page.name, page.title, heading, text]
+        for page in pages.values()
+        for anchor, heading, text in sections(page)
+        if text
+    ]
+    return f"const INDEX = {json.dumps(rows, ensure_ascii=False)};\n"
 
 
 def rendered(page: Page, pages: dict[str, Page], parser: MarkdownIt) -> str:
@@ -146,10 +184,11 @@ def rendered(page: Page, pages: dict[str, Page], parser: MarkdownIt) -> str:
         "</table>", "</table></div>"
     )
     title = page.title if page.title == "onnxgrad" else f"{page.title} - onnxgrad"
+    scripts = "".join(f'<script src="{name}" defer></script>' for name in ("index.js", "search.js"))
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{html.escape(title)}</title><link rel="stylesheet" href="style.css"></head>
+<title>{html.escape(title)}</title><link rel="stylesheet" href="style.css">{scripts}</head>
 <body><div class="page">{navigation(page, pages)}<main>{body}</main></div></body></html>
 """
 
@@ -163,6 +202,8 @@ def build(folder: Path) -> list[str]:
     files = set().union(*(resolve(page, pages) for page in pages.values()))
     (folder / "files").mkdir(parents=True, exist_ok=True)
     shutil.copy(STYLE, folder / "style.css")
+    shutil.copy(SEARCH, folder / "search.js")
+    (folder / "index.js").write_text(index(pages), encoding="utf-8")
     for source in sorted(files):
         shutil.copy(ROOT / source, folder / "files" / file_name(source))
     for page in pages.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from onnxgrad.help import TOPICS
 from scripts import build_site
+from tests.examples import chromium
 
 
 class _Addresses(HTMLParser):
@@ -52,6 +54,42 @@ def test_the_site_builds_and_every_link_leads_somewhere(tmp_path: Path) -> None:
     assert all(
         build_site.name_of(s) in (tmp_path / "index.html").read_text() for s in build_site.SOURCES
     )
+
+
+def test_the_index_of_the_search_has_every_section(tmp_path: Path) -> None:
+    build_site.build(tmp_path)
+    text = (tmp_path / "index.js").read_text(encoding="utf-8")
+    rows = json.loads(text.removeprefix("const INDEX = ").removesuffix(";\n"))
+    assert {row[0].partition("#")[0] for row in rows} == {p.name for p in tmp_path.glob("*.html")}
+    hostile = [row for row in rows if row[0].startswith("hostile.html")]
+    assert len(hostile) > 1 and all(page and heading and words for _, page, heading, words in rows)
+    assert not any("**" in row[3] for row in hostile)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("width", "opened"), [(390, False), (1200, True)])
+def test_the_search_finds_and_a_phone_shows_the_menu_first(
+    tmp_path: Path, width: int, opened: bool
+) -> None:
+    if chromium.executable() is None:
+        pytest.skip("there is no chromium on the path")
+    build_site.build(tmp_path)
+    with chromium.page() as page:
+        size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": not opened}
+        page("Emulation.setDeviceMetricsOverride", **size)
+        page("Page.navigate", url=(tmp_path / "proof.html").as_uri())
+        page.until("document.readyState === 'complete'")
+        assert page.run("document.querySelector('nav details').open") is opened
+        assert page.run("document.querySelector('nav').getBoundingClientRect().top") < 50
+        page.run(
+            "search.value = 'pickle'; search.dispatchEvent(new Event('input')); found.id"
+        )  # an element with an id is a global name
+        assert page.run("found.querySelector('a').getAttribute('href')").startswith(
+            ("hostile.html", "security.html")
+        )
+        page.run("search.value = 'xyzzy'; search.dispatchEvent(new Event('input')); found.id")
+        assert page.run("found.textContent") == "Nothing found."
+        assert page.said == []
 
 
 @pytest.mark.parametrize(
