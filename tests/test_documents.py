@@ -35,7 +35,7 @@ WRITTEN = {
     "classifier.onnx", "train.npz", "held_out.npz", "onnxgrad.toml", "onnxgrad.lock.json", "old.onnx",
 }  # fmt: skip
 # options of other programs, wherever they are named
-OF_OTHERS = {"--update-golden", "--help", "--version", "--package-config"}
+OF_OTHERS = {"--update-golden", "--help", "--version", "--package-config", "--maxprocesses"}
 
 
 def text_of(name: str) -> str:
