@@ -16,7 +16,7 @@ torch.amp.GradScaler.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,8 +27,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Array
 from onnxgrad.options import check_fields
 from onnxgrad.train.norms import in_dtype, widest
-
-State = Mapping[str, Any]
+from onnxgrad.train.optimizers.base import State
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from onnxgrad.named_options import read
 from onnxgrad.train.averaging import ExponentialMovingAverage
 from onnxgrad.train.groups import Group, Groups, grouped
 from onnxgrad.train.loss_scaling import LossScaling
-from onnxgrad.train.optimizers import OPTIMIZERS, AdamW, Optimizer
+from onnxgrad.train.optimizers import OPTIMIZERS, AdamW
+from onnxgrad.train.optimizers.base import Optimizer
 from onnxgrad.train.schedules import Schedule
 
 NORM = "gradient_norm"  # among metrics

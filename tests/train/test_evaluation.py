@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.train import MSE, SGD, Trainer, accuracy, training_step
+from onnxgrad.train import MSE, SGD, Trainer, training_step
+from onnxgrad.train.metrics import accuracy
 from tests.train.common import classifier, examples, step
 
 

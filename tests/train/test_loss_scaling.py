@@ -11,7 +11,8 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.ops import op
 from onnxgrad.train import array_math
 from onnxgrad.train.loss_scaling import LossScaling, all_finite, kept
-from onnxgrad.train.optimizers import AdamW, Master, Moment
+from onnxgrad.train.optimizers import AdamW, Moment
+from onnxgrad.train.optimizers.master import Master
 from tests.train.emitted import computed
 
 # whether each step's gradients are finite, and (scale, growth_tracker) of GradScaler(8, 2, 0.5, 3) afterwards
@@ -22,18 +23,18 @@ RECORDED = [
 SCALING = LossScaling(8.0, 2.0, 0.5, 3)
 
 
-def by_graph(s: Any, finite: bool) -> Any:
+def scaling_by_graph(s: Any, finite: bool) -> Any:
     def formula(v: dict[str, Any]) -> dict[str, Any]:
         return SCALING.update({name: v[name] for name in s}, v["finite"])
 
     return computed(formula, {**s, "finite": finite})
 
 
-def by_arrays(s: Any, finite: bool) -> Any:
+def scaling_by_arrays(s: Any, finite: bool) -> Any:
     return SCALING.update(s, np.bool_(finite), array_math)
 
 
-@pytest.mark.parametrize("way", [by_arrays, by_graph])
+@pytest.mark.parametrize("way", [scaling_by_arrays, scaling_by_graph])
 def test_the_rule_is_that_of_grad_scaler(way: Any) -> None:
     s: Any = SCALING.state()
     before = {k: (v.dtype, v.shape) for k, v in s.items()}
@@ -44,7 +45,7 @@ def test_the_rule_is_that_of_grad_scaler(way: Any) -> None:
     assert int(s["skipped"]) == FINITE.count(False)
 
 
-@pytest.mark.parametrize("way", [by_arrays, by_graph])
+@pytest.mark.parametrize("way", [scaling_by_arrays, scaling_by_graph])
 def test_a_scale_does_not_grow_to_inf(way: Any) -> None:
     s = {
         "scale": np.array(2.0**127, np.float32),

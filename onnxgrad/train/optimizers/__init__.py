@@ -8,7 +8,6 @@ from onnxgrad.train.optimizers.adam import Adam, AdamW
 from onnxgrad.train.optimizers.base import Moment, Optimizer
 from onnxgrad.train.optimizers.custom import Custom
 from onnxgrad.train.optimizers.lion import Lion
-from onnxgrad.train.optimizers.master import Master
 from onnxgrad.train.optimizers.nadam import NAdam
 from onnxgrad.train.optimizers.sgd import SGD
 
@@ -17,5 +16,5 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {cls.__name__.lower(): cls for cls in _
 
 __all__ = [
     "OPTIMIZERS", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Custom", "Lion",
-    "Master", "Moment", "NAdam", "Optimizer", "RMSprop",
+    "Moment", "NAdam", "Optimizer", "RMSprop",
 ]  # fmt: skip

@@ -22,7 +22,7 @@ P = np.where(T < 0.4, 0.0, T)
 
 @pytest.mark.parametrize("weight", [None, 0.5, [1.0, 2.0, 3.0], RNG.random((4, 1))])
 @pytest.mark.parametrize("pos_weight", [None, 3.0, [0.5, 1.0, 2.0]])
-def test_by_the_formula(weight: Any, pos_weight: Any) -> None:
+def test_probabilities_by_the_formula(weight: Any, pos_weight: Any) -> None:
     w, p = (np.array(1.0 if v is None else v) for v in (weight, pos_weight))
 
     def formula(z: np.ndarray, labels: np.ndarray) -> float:

@@ -10,7 +10,8 @@ from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import to_proto
-from onnxgrad.train.optimizers import SGD, Adafactor, AdamW, Master, Moment, NAdam, Optimizer
+from onnxgrad.train.optimizers import SGD, Adafactor, AdamW, Moment, NAdam, Optimizer
+from onnxgrad.train.optimizers.master import Master
 from onnxgrad.verify.running.run import run
 from tests.helpers import parse
 from tests.train.optimizers.problem import START, by_graph
