@@ -114,7 +114,7 @@ HOMES: dict[str, dict[str, str]] = {
         "train/adapters/beside": "train/adapters/test_lora",
         "train/adapters/record": "train/adapters/test_store",
         "train/adapters/uses": "train/adapters/test_targets",
-        "train/engines/base": "train/engines/test_graph", "train/foreign": "train/test_from_training_info",
+        "train/engines/base": "train/engines/test_graph", "train/engines/session": "train/test_trainer", "train/foreign": "train/test_from_training_info",
         "train/losses/checks": "train/losses/test_classification",
         "train/not_finite": "train/test_trainer", "train/objective": "train/test_step",
         "train/renamed": "train/test_from_training_info",

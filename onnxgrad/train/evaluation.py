@@ -10,7 +10,7 @@ import numpy as np
 from onnxgrad.errors import InputError
 from onnxgrad.ir.types import Array
 from onnxgrad.train.data import Batch
-from onnxgrad.train.engines.base import checked
+from onnxgrad.train.engines.session import checked
 from onnxgrad.train.manifest import Fed
 from onnxgrad.train.metrics import Metric
 from onnxgrad.train.step import TrainingStep

@@ -19,7 +19,7 @@ from onnxgrad.ir.types import Array
 from onnxgrad.options import known_keywords
 from onnxgrad.train.cut import At, cut, first_part
 from onnxgrad.train.data import Arrays, read_npz
-from onnxgrad.train.engines.base import checked, open_session
+from onnxgrad.train.engines.session import checked, open_session
 from onnxgrad.train.manifest import one_size
 from onnxgrad.train.update import fed_of
 

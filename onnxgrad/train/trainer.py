@@ -23,14 +23,9 @@ from onnxgrad.ir.types import Array
 from onnxgrad.train import tensors
 from onnxgrad.train.callbacks import Callback, EarlyStopping, Event, History, JsonLines, check_needs
 from onnxgrad.train.data import Data, Given, as_data
-from onnxgrad.train.engines.base import (
-    checked,
-    dtype_of,
-    ending_together,
-    open_session,
-    seed_of,
-)
+from onnxgrad.train.engines.base import ending_together, seed_of
 from onnxgrad.train.engines.choice import EngineName, open_engine
+from onnxgrad.train.engines.session import checked, dtype_of, open_session
 from onnxgrad.train.evaluation import evaluated
 from onnxgrad.train.export import export
 from onnxgrad.train.metrics import Metric

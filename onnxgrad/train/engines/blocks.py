@@ -23,16 +23,10 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.train import array_math, tensors
 from onnxgrad.train.averaging import ExponentialMovingAverage
-from onnxgrad.train.engines.base import (
-    Engine,
-    Result,
-    checked,
-    give_back,
-    open_session,
-    sizes_of,
-)
+from onnxgrad.train.engines.base import Engine, Result
 from onnxgrad.train.engines.recorded import Replay
 from onnxgrad.train.engines.regions import Region, aligned, laid_out, made_ready, slot_of
+from onnxgrad.train.engines.session import checked, give_back, open_session, sizes_of
 from onnxgrad.train.manifest import Fed
 from onnxgrad.train.optimizers import OPTIMIZERS
 from onnxgrad.train.optimizers.base import Moment

@@ -17,14 +17,8 @@ import numpy as np
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.train import tensors
-from onnxgrad.train.engines.base import (
-    Engine,
-    Result,
-    checked,
-    dtype_of,
-    open_session,
-    sizes_of,
-)
+from onnxgrad.train.engines.base import Engine, Result
+from onnxgrad.train.engines.session import checked, dtype_of, open_session, sizes_of
 from onnxgrad.train.in_place import may_be_overwritten
 from onnxgrad.train.manifest import Fed
 from onnxgrad.train.step import TrainingStep

@@ -13,7 +13,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.types import Array
 from onnxgrad.train import array_math
 from onnxgrad.train.clipping import clip_by_value, clip_coefficient
-from onnxgrad.train.engines.base import sizes_of
+from onnxgrad.train.engines.session import sizes_of
 from onnxgrad.train.manifest import Fed, Manifest
 from onnxgrad.train.optimizers import OPTIMIZERS, Optimizer
 

@@ -1,0 +1,149 @@
+"""onnxruntime sessions in this process, and batches checked before they are fed to them."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.save import to_bytes
+from onnxgrad.ir.types import Array
+from onnxgrad.train.manifest import Fed
+from onnxgrad.verify.running.libraries import register
+from onnxgrad.verify.running.onnxruntime_sessions import preload
+from onnxgrad.verify.running.session import (
+    PROVIDER_OPTIONS,
+    RuntimeMissing,
+    cannot_preload,
+    how_to_get,
+)
+from onnxgrad.vocabulary import PROVIDERS
+from onnxgrad.wording import NO_ONNXRUNTIME
+
+
+def open_session(program: Program, provider: str, threads: int | None) -> Any:
+    """An onnxruntime session in this process. Raises RuntimeMissing, and InputError for a
+    provider that is unknown, missing, or does not start.
+    """
+    try:
+        import onnxruntime as ort
+    except ImportError:
+        raise RuntimeMissing(NO_ONNXRUNTIME) from None
+    if provider not in PROVIDERS:
+        raise InputError(f"unknown provider '{provider}': choose one of {', '.join(PROVIDERS)}")
+    name, available = PROVIDERS[provider], ort.get_available_providers()
+    if name not in available:
+        raise InputError(how_to_get(name, available))
+    if provider != "cpu":
+        try:
+            preload(ort)
+        except Exception as error:  # the loader's own class
+            raise cannot_preload(" ".join(str(error).split())) from error
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    # a planned block of memory comes beside what the first run took: half as much again, no faster
+    options.enable_mem_pattern = False
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    register(options)
+    wanted: list[Any] = [(name, PROVIDER_OPTIONS[provider])]
+    if provider != "cpu":
+        wanted.append(PROVIDERS["cpu"])
+    session = ort.InferenceSession(to_bytes(program), options, wanted, enable_fallback=0)
+    if name not in session.get_providers():  # onnxruntime goes on without it
+        raise InputError(how_to_get(name, session.get_providers()))
+    return session
+
+
+def give_back() -> None:
+    """Hand the memory that building a graph took back to the system: its objects refer to each
+    other, so that only the collector frees them, and malloc keeps what is freed.
+    """
+    gc.collect()
+    with suppress(OSError, TypeError, AttributeError):  # glibc's
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def checked(batch: Mapping[str, Any], inputs: list[Fed]) -> dict[str, Array]:
+    """A batch as arrays that the graph takes. Raises InputError that names what is missing,
+    unknown or does not fit.
+    """
+    unknown = [name for name in batch if name not in {fed.name for fed in inputs}]
+    if unknown:
+        raise InputError(
+            f"the batch has '{unknown[0]}', which is no input: it takes {_listed(inputs)}"
+        )
+    found: dict[str, Array] = {}
+    sizes: dict[str, tuple[int, str]] = {}
+    for fed in inputs:
+        if fed.name not in batch:
+            raise InputError(f"the batch lacks '{fed.name}': it takes {_listed(inputs)}")
+        found[fed.name] = _fitting(np.asarray(batch[fed.name]), fed, sizes)
+    return found
+
+
+def _fitting(array: Array, fed: Fed, sizes: dict[str, tuple[int, str]]) -> Array:
+    wanted = dtype_of(fed)
+    if array.dtype != wanted:
+        if array.dtype.kind != wanted.kind or not np.can_cast(array.dtype, wanted, "same_kind"):
+            raise InputError(
+                f"'{fed.name}' of the batch is {array.dtype}, the step takes {fed.dtype}"
+            )
+        array = array.astype(wanted)
+    shape = fed.shape
+    if shape is not None:
+        fits = len(shape) == array.ndim and all(
+            not isinstance(d, int) or d == n for d, n in zip(shape, array.shape)
+        )
+        if not fits:
+            raise InputError(
+                f"'{fed.name}' of the batch has shape {list(array.shape)}, the step "
+                f"takes {list(shape)}"
+            )
+        for d, n in zip(shape, array.shape):
+            if isinstance(d, str) and sizes.setdefault(d, (n, fed.name))[0] != n:
+                raise InputError(
+                    f"'{fed.name}' has {n} for {d}, '{sizes[d][1]}' of the same batch {sizes[d][0]}"
+                )
+    if array.size == 0:
+        raise InputError(f"'{fed.name}' of the batch is empty, of shape {list(array.shape)}")
+    if fed.classes is not None:
+        _check_labels(array, fed, fed.classes)
+    return np.require(array, requirements="C")
+
+
+def _check_labels(array: Any, fed: Fed, classes: int) -> None:
+    """Raise InputError that names the first label that is no class."""
+    wrong = (array < 0) | (array >= classes)
+    if fed.ignored is not None:
+        wrong &= array != fed.ignored
+    if wrong.any():
+        place = np.argwhere(wrong)[0].tolist()
+        raise InputError(
+            f"'{fed.name}' of the batch has the label {array[tuple(place)]} at {place}: labels are "
+            f"0 to {classes - 1}"
+            + (f", or {fed.ignored}, which is ignored" if fed.ignored is not None else "")
+        )
+
+
+def dtype_of(fed: Fed) -> np.dtype[Any]:
+    """The numpy dtype of an input."""
+    return np.dtype(fed.dtype)  # bfloat16 and its like are numpy's since onnx was imported
+
+
+def sizes_of(fed: Fed) -> tuple[int, ...]:
+    """A parameter's or state's shape, all of whose sizes are known."""
+    return tuple(d for d in fed.shape or () if isinstance(d, int))
+
+
+def _listed(inputs: list[Fed]) -> str:
+    return ", ".join(
+        f"{fed.name}: {fed.dtype}{list(fed.shape) if fed.shape is not None else ''}"
+        for fed in inputs
+    )
